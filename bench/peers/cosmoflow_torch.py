@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""One CosmoFlow training step in PyTorch, in its four CPU configurations. Development only: nothing in Convoy needs it.
+
+Prints one JSON line per configuration: median and minimum seconds per step, peak resident MiB of a process that ran only
+that configuration. Each configuration runs in a process of its own (peak memory), rounds interleaved by --rounds.
+"""
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+CONFIGURATIONS = ("f32", "f32_channels_last", "bf16", "bf16_channels_last")
+
+
+def build(size, channels=4):
+    import torch
+
+    class CosmoFlow(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            blocks, width, inputs = size.bit_length() - 3, 32, channels
+            self.convs = torch.nn.ModuleList()
+            for _ in range(blocks):
+                self.convs.append(torch.nn.Conv3d(inputs, width, 3, padding=1))
+                inputs, width = width, min(2 * width, 512)
+            self.dense = torch.nn.ModuleList(
+                [torch.nn.Linear(inputs * (size >> blocks) ** 3, 128), torch.nn.Linear(128, 64), torch.nn.Linear(64, 4)])
+
+        def forward(self, x):
+            f = torch.nn.functional
+            for conv in self.convs:
+                x = f.max_pool3d(f.leaky_relu(conv(x), 0.3), 2)
+            x = x.permute(0, 2, 3, 4, 1).flatten(1)  # channels last, as Keras flattens
+            x = f.leaky_relu(self.dense[0](x), 0.3)
+            x = f.leaky_relu(self.dense[1](x), 0.3)
+            return 1.2 * torch.tanh(self.dense[2](x))
+
+    return CosmoFlow()
+
+
+def measure(configuration, size, batch, steps, threads):
+    import contextlib
+
+    import torch
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    model = build(size)
+    x = torch.log1p(torch.poisson(torch.full((batch, 4, size, size, size), 1.0)))
+    target = torch.rand(batch, 4) * 2 - 1
+    if "channels_last" in configuration:
+        model = model.to(memory_format=torch.channels_last_3d)
+        x = x.contiguous(memory_format=torch.channels_last_3d)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    seconds = []
+    for _ in range(steps + 1):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16) if configuration.startswith("bf16") else contextlib.nullcontext():
+            prediction = model(x)
+        loss = torch.nn.functional.mse_loss(prediction.float(), target)
+        loss.backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    seconds = seconds[1:]
+    return {"framework": "torch " + torch.__version__, "configuration": configuration, "size": size, "batch": batch,
+            "median_seconds": statistics.median(seconds), "min_seconds": min(seconds),
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", choices=CONFIGURATIONS, help="one configuration, in this process")
+    args = parser.parse_args()
+    if args.only:
+        print(json.dumps(measure(args.only, args.size, args.batch, args.steps, args.threads)), flush=True)
+        return
+    for configuration in CONFIGURATIONS:
+        subprocess.run([sys.executable, __file__, "--only", configuration, "--size", str(args.size), "--batch",
+                        str(args.batch), "--steps", str(args.steps), "--threads", str(args.threads)], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+// Attributes of ops: plain structs of numbers. Each lists its fields once, in `visit`; printing, parsing and comparing
+// all use that list.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <variant>
+
+#include "core/dtype.h"
+
+namespace convoy {
+
+/// Extents or offsets over depth, height, width.
+using Int3 = std::array<int64_t, 3>;
+
+struct NoAttrs {
+  template <class V> void visit(V&&) {}
+  bool operator==(const NoAttrs&) const = default;
+};
+
+/// One geometry for the three convolution passes. `result_size` holds what the inputs of a backward pass cannot tell:
+/// the spatial extents of dx for backward_data, the kernel extents for backward_weights; forward ignores it.
+struct ConvAttrs {
+  Int3 stride{1, 1, 1};
+  Int3 dilation{1, 1, 1};  ///< 1 = dense
+  Int3 pad_low{0, 0, 0};
+  Int3 pad_high{0, 0, 0};
+  int64_t groups = 1;
+  Int3 result_size{0, 0, 0};
+  template <class V> void visit(V&& v) {
+    v("stride", stride), v("dilation", dilation), v("pad_low", pad_low), v("pad_high", pad_high), v("groups", groups),
+        v("result_size", result_size);
+  }
+  bool operator==(const ConvAttrs&) const = default;
+};
+
+/// Pooling window. `result_size` is the spatial extent of dx for the backward ops. Averages divide by the number of
+/// positions inside the image, or by the whole window where `count_padding` is 1.
+struct PoolAttrs {
+  Int3 kernel{2, 2, 2};
+  Int3 stride{2, 2, 2};
+  Int3 pad_low{0, 0, 0};
+  Int3 pad_high{0, 0, 0};
+  Int3 result_size{0, 0, 0};
+  int64_t count_padding = 0;
+  template <class V> void visit(V&& v) {
+    v("kernel", kernel), v("stride", stride), v("pad_low", pad_low), v("pad_high", pad_high),
+        v("result_size", result_size), v("count_padding", count_padding);
+  }
+  bool operator==(const PoolAttrs&) const = default;
+};
+
+enum class Activation : int64_t { leaky_relu, tanh };
+
+/// leaky_relu: x > 0 ? x : slope*x (slope 0 is ReLU). tanh: scale*tanh(x).
+struct ActivationAttrs {
+  Activation function = Activation::leaky_relu;
+  double slope = 0;
+  double scale = 1;
+  template <class V> void visit(V&& v) { v("function", function), v("slope", slope), v("scale", scale); }
+  bool operator==(const ActivationAttrs&) const = default;
+};
+
+struct ActivationPoolAttrs {
+  ActivationAttrs activation;
+  PoolAttrs pool;
+  template <class V> void visit(V&& v) { activation.visit(v), pool.visit(v); }
+  bool operator==(const ActivationPoolAttrs&) const = default;
+};
+
+/// Inverted dropout: kept elements are scaled by 1/(1-rate). `stream` names the layer's random numbers.
+struct DropoutAttrs {
+  double rate = 0.5;
+  int64_t stream = 0;
+  template <class V> void visit(V&& v) { v("rate", rate), v("stream", stream); }
+  bool operator==(const DropoutAttrs&) const = default;
+};
+
+enum class Loss : int64_t { mse, l1 };
+
+struct LossAttrs {
+  Loss loss = Loss::mse;
+  template <class V> void visit(V&& v) { v("loss", loss); }
+  bool operator==(const LossAttrs&) const = default;
+};
+
+struct CastAttrs {
+  DType to = DType::f32;
+  template <class V> void visit(V&& v) { v("to", to); }
+  bool operator==(const CastAttrs&) const = default;
+};
+
+struct ScaleAttrs {
+  double alpha = 1;
+  template <class V> void visit(V&& v) { v("alpha", alpha); }
+  bool operator==(const ScaleAttrs&) const = default;
+};
+
+/// Channels [begin, begin + size) of a wider tensor.
+struct SliceAttrs {
+  int64_t begin = 0, size = 0;
+  template <class V> void visit(V&& v) { v("begin", begin), v("size", size); }
+  bool operator==(const SliceAttrs&) const = default;
+};
+
+/// Keras form: v = momentum*v - lr*g; w += v (nesterov: w += momentum*v - lr*g).
+struct SgdAttrs {
+  double momentum = 0.9;
+  int64_t nesterov = 0;
+  template <class V> void visit(V&& v) { v("momentum", momentum), v("nesterov", nesterov); }
+  bool operator==(const SgdAttrs&) const = default;
+};
+
+/// Kingma & Ba 2014, algorithm 1, epsilon outside the root of the bias-corrected second moment.
+struct AdamAttrs {
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-7;
+  template <class V> void visit(V&& v) { v("beta1", beta1), v("beta2", beta2), v("epsilon", epsilon); }
+  bool operator==(const AdamAttrs&) const = default;
+};
+
+/// Dynamic loss scaling: multiply by `growth` after `interval` finite steps, by `backoff` after an overflow.
+struct LossScaleAttrs {
+  double growth = 2, backoff = 0.5;
+  int64_t interval = 1000;
+  template <class V> void visit(V&& v) { v("growth", growth), v("backoff", backoff), v("interval", interval); }
+  bool operator==(const LossScaleAttrs&) const = default;
+};
+
+using Attrs = std::variant<NoAttrs, ConvAttrs, PoolAttrs, ActivationAttrs, ActivationPoolAttrs, DropoutAttrs, LossAttrs,
+                           CastAttrs, ScaleAttrs, SliceAttrs, SgdAttrs, AdamAttrs, LossScaleAttrs>;
+
+}  // namespace convoy

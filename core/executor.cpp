@@ -1,0 +1,85 @@
+#include "core/executor.h"
+
+#include <chrono>
+#include <cmath>
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
+
+bool all_finite(const Tensor& t) {
+  if (!is_float(t.dtype())) return true;
+  bool finite = true;
+  for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    finite = finite && std::isfinite(t.at(n, d, h, w, c));
+  });
+  return finite;
+}
+
+}  // namespace
+
+Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena)
+    : plan_(std::move(plan)), arena_(std::move(arena)) {
+  if (arena_->bytes() < plan_.arena_bytes)
+    fail_runtime("the arena has " + std::to_string(arena_->bytes()) + " bytes, the plan needs " + std::to_string(plan_.arena_bytes));
+  for (size_t v = 0; v < plan_.values.size(); ++v) {
+    const Value& value = plan_.values[v];
+    if (value.kind == ValueKind::state) tensors_.push_back(store.contains(value.name) ? store.get(value.name) : Tensor());
+    else if (plan_.offset[v] >= 0) tensors_.emplace_back(value.desc, arena_, plan_.offset[v]);
+    else tensors_.emplace_back();
+  }
+  for (const PlannedNode& node : plan_.nodes) {
+    Bound bound;
+    for (ValueId id : node.in) bound.in.push_back(tensor(id));
+    for (ValueId id : node.out) bound.out.push_back(tensor(id));
+    for (ValueId id : node.packed) bound.packed.push_back(tensor(id).bytes());
+    bound.workspace = arena_->data() + node.workspace_offset;
+    bound_.push_back(std::move(bound));
+    refresh_nodes_ += node.refresh;
+  }
+  times_.resize(plan_.nodes.size());
+}
+
+const Tensor& Executor::tensor(ValueId id) const {
+  const Tensor& t = tensors_.at(static_cast<size_t>(id));
+  if (t.empty()) fail_usage("value " + plan_.values[static_cast<size_t>(id)].name + " has no storage in this plan");
+  return t;
+}
+
+void Executor::refresh() { run_nodes(0, refresh_nodes_); }
+void Executor::run() { run_nodes(refresh_nodes_, plan_.nodes.size()); }
+
+void Executor::run_nodes(size_t begin, size_t end) {
+  Clock::time_point before = Clock::now();
+  for (size_t i = begin; i < end; ++i) {
+    const Bound& b = bound_[i];
+    plan_.nodes[i].prepared->run({b.in, b.out, b.packed, b.workspace});
+    const Clock::time_point after = Clock::now();
+    times_[i].seconds += std::chrono::duration<double>(after - before).count();
+    ++times_[i].runs;
+    if (tracing_)
+      trace_.push_back({static_cast<int>(i), microseconds(before.time_since_epoch()), microseconds(after - before)});
+    before = after;
+  }
+}
+
+std::string Executor::find_non_finite() {
+  for (size_t i = 0; i < plan_.nodes.size(); ++i) {
+    const PlannedNode& node = plan_.nodes[i];
+    if (op_def(node.op.kind).updated_inputs > 0) continue;
+    for (size_t k = 0; k < node.in.size(); ++k)
+      if (plan_.values[static_cast<size_t>(node.in[k])].kind != ValueKind::temporary && !all_finite(bound_[i].in[k]))
+        return plan_.values[static_cast<size_t>(node.in[k])].name;
+    node.prepared->run({bound_[i].in, bound_[i].out, bound_[i].packed, bound_[i].workspace});
+    for (const Tensor& out : bound_[i].out)
+      if (!all_finite(out)) return node.name;
+  }
+  return {};
+}
+
+void Executor::reset_times() { times_.assign(times_.size(), {}); }
+
+}  // namespace convoy

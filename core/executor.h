@@ -1,0 +1,65 @@
+// Runs a plan: walks the nodes, nothing else. Tapes of one program share the StateStore and the arena.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/plan.h"
+#include "core/state_store.h"
+
+namespace convoy {
+
+/// One node's share of the runs so far.
+struct NodeTime {
+  double seconds = 0;
+  int64_t runs = 0;
+};
+
+/// One node execution, for the Chrome trace. Microseconds since the trace started.
+struct TraceEvent {
+  int node = 0;
+  double start_us = 0, duration_us = 0;
+};
+
+class Executor {
+ public:
+  /// `arena` must hold at least plan.arena_bytes; several executors may share one, taking turns.
+  Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena);
+
+  /// Runs the nodes that depend on states alone; call after the states changed and before the next run. A plan without
+  /// such nodes needs no call.
+  void refresh();
+  void run();
+  /// Runs again, stopping at the first node that writes a value that is not finite; returns its name, or an empty
+  /// string. States are left as they were.
+  std::string find_non_finite();
+
+  /// An input to fill, or a kept value to read after a run.
+  const Tensor& tensor(const std::string& name) const { return tensor(plan_.find(name)); }
+  const Tensor& tensor(ValueId id) const;
+  const Plan& plan() const { return plan_; }
+
+  const std::vector<NodeTime>& times() const { return times_; }
+  void reset_times();
+  /// Starts collecting one event per node execution.
+  void start_trace() { tracing_ = true; }
+  const std::vector<TraceEvent>& trace() const { return trace_; }
+
+ private:
+  void run_nodes(size_t begin, size_t end);
+  Plan plan_;
+  std::shared_ptr<Buffer> arena_;
+  std::vector<Tensor> tensors_;
+  struct Bound {
+    std::vector<Tensor> in, out;
+    std::vector<std::byte*> packed;
+    std::byte* workspace;
+  };
+  std::vector<Bound> bound_;
+  std::vector<NodeTime> times_;
+  std::vector<TraceEvent> trace_;
+  size_t refresh_nodes_ = 0;
+  bool tracing_ = false;
+};
+
+}  // namespace convoy

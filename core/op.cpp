@@ -1,0 +1,134 @@
+#include "core/op.h"
+
+#include <cstdio>
+
+#include "core/ops/families.h"
+#include "core/text.h"
+
+namespace convoy {
+namespace {
+
+std::vector<OpDef> build_table() {
+  std::vector<OpDef> table(static_cast<size_t>(OpKind::count));
+  for (const auto& family : {conv_ops(), dense_ops(), pool_ops(), activation_ops(), loss_ops(), elementwise_ops(),
+                             channel_ops(), optimizer_ops()})
+    for (const OpDef& def : family) table[static_cast<size_t>(def.kind)] = def;
+  for (size_t i = 0; i < table.size(); ++i)
+    if (!table[i].infer) fail_runtime("op kind " + std::to_string(i) + " has no row in the op table");
+  return table;
+}
+
+struct FieldPrinter {
+  std::string text;
+  void add(std::string_view key, const std::string& value) {
+    text += (text.empty() ? "" : ";") + std::string(key) + "=" + value;
+  }
+};
+
+std::string value_text(int64_t v) { return std::to_string(v); }
+std::string value_text(double v) {
+  char buffer[40];
+  std::snprintf(buffer, sizeof buffer, "%.17g", v);
+  return buffer;
+}
+std::string value_text(const Int3& v) {
+  return std::to_string(v[0]) + "," + std::to_string(v[1]) + "," + std::to_string(v[2]);
+}
+std::string value_text(DType v) { return std::string(name_of(v)); }
+std::string value_text(Activation v) { return v == Activation::leaky_relu ? "leaky_relu" : "tanh"; }
+std::string value_text(Loss v) { return v == Loss::mse ? "mse" : "l1"; }
+
+void parse_value(std::string_view text, int64_t& v) { v = parse_number<int64_t>(text, "attribute"); }
+void parse_value(std::string_view text, double& v) { v = parse_number<double>(text, "attribute"); }
+void parse_value(std::string_view text, Int3& v) {
+  const auto parts = split(text, ',');
+  if (parts.size() != 3) fail_usage("expected three numbers, found \"" + std::string(text) + "\"");
+  for (int i = 0; i < 3; ++i) v[i] = parse_number<int64_t>(parts[i], "attribute");
+}
+void parse_value(std::string_view text, DType& v) {
+  const auto parsed = parse_dtype(text);
+  if (!parsed) fail_usage("unknown element type \"" + std::string(text) + "\"");
+  v = *parsed;
+}
+void parse_value(std::string_view text, Activation& v) {
+  if (text != "leaky_relu" && text != "tanh") fail_usage("unknown activation \"" + std::string(text) + "\"");
+  v = text == "tanh" ? Activation::tanh : Activation::leaky_relu;
+}
+void parse_value(std::string_view text, Loss& v) {
+  if (text != "mse" && text != "l1") fail_usage("unknown loss \"" + std::string(text) + "\"");
+  v = text == "l1" ? Loss::l1 : Loss::mse;
+}
+
+}  // namespace
+
+std::span<const OpDef> all_op_defs() {
+  static const std::vector<OpDef> table = build_table();
+  return table;
+}
+
+const OpDef& op_def(OpKind kind) { return all_op_defs()[static_cast<size_t>(kind)]; }
+
+std::vector<TensorDesc> infer(const Op& op, std::span<const TensorDesc> in) { return op_def(op.kind).infer(op, in); }
+
+int64_t flops_of(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
+  const OpDef& def = op_def(op.kind);
+  return def.flops ? def.flops(op, in, out) : 0;
+}
+
+int64_t bytes_of(std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
+  int64_t total = 0;
+  for (const TensorDesc& desc : in) total += desc.bytes();
+  for (const TensorDesc& desc : out) total += desc.bytes();
+  return total;
+}
+
+std::string to_text(const Op& op) {
+  FieldPrinter printer;
+  std::visit(
+      [&](auto attrs) {
+        using A = decltype(attrs);
+        // Walk the default beside the value: both list the same fields in the same order.
+        std::vector<std::string> defaults;
+        A standard = std::get<A>(op_def(op.kind).default_attrs);
+        standard.visit([&](std::string_view, auto& v) { defaults.push_back(value_text(v)); });
+        size_t field = 0;
+        attrs.visit([&](std::string_view key, auto& v) {
+          const std::string text = value_text(v);
+          if (text != defaults[field++]) printer.add(key, text);
+        });
+      },
+      op.attrs);
+  return std::string(name_of(op.kind)) + "{" + printer.text + "}";
+}
+
+Op parse_op(std::string_view text) {
+  const size_t open = text.find('{');
+  if (open == std::string_view::npos || text.back() != '}')
+    fail_usage("expected op{key=value;...}, found \"" + std::string(text) + "\"");
+  const std::string_view name = text.substr(0, open);
+  const OpDef* found = nullptr;
+  for (const OpDef& def : all_op_defs())
+    if (def.name == name) found = &def;
+  if (!found) fail_usage("unknown op \"" + std::string(name) + "\"");
+  Op op{found->kind, found->default_attrs};
+  const std::string_view body = text.substr(open + 1, text.size() - open - 2);
+  if (body.empty()) return op;
+  for (std::string_view item : split(body, ';')) {
+    const size_t equals = item.find('=');
+    const std::string_view key = item.substr(0, equals);
+    bool known = false;
+    std::visit(
+        [&](auto& attrs) {
+          attrs.visit([&](std::string_view field, auto& v) {
+            if (field != key || equals == std::string_view::npos) return;
+            known = true;
+            parse_value(item.substr(equals + 1), v);
+          });
+        },
+        op.attrs);
+    if (!known) fail_usage(std::string(name) + " has no attribute \"" + std::string(key) + "\"");
+  }
+  return op;
+}
+
+}  // namespace convoy

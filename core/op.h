@@ -1,0 +1,103 @@
+// An op is a kind plus attributes; what it means is one row of the op table (core/ops/).
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/attrs.h"
+#include "core/philox.h"
+#include "core/tensor.h"
+
+namespace convoy {
+
+enum class OpKind : uint8_t {
+  conv_forward,
+  conv_backward_data,
+  conv_backward_weights,
+  dense_forward,
+  dense_backward_data,
+  dense_backward_weights,
+  max_pool,
+  max_pool_backward,
+  avg_pool,
+  avg_pool_backward,
+  activation,
+  activation_backward,
+  activation_max_pool,
+  activation_max_pool_backward,
+  dropout,
+  loss,
+  loss_backward,
+  log1p,
+  divide_by_mean,
+  cast,
+  add,
+  add_scaled,
+  sum_squares,
+  channel_sum,
+  concat,
+  slice,
+  pad_channels,
+  all_finite,
+  loss_scale_update,
+  sgd_update,
+  adam_update,
+  pack,
+  count  ///< number of kinds, not an op
+};
+
+struct Op {
+  OpKind kind{};
+  Attrs attrs;
+  template <class A> const A& as() const { return std::get<A>(attrs); }
+  bool operator==(const Op&) const = default;
+};
+
+using ValueId = int32_t;
+inline constexpr ValueId no_value = -1;
+
+class GradientContext;  // core/backward.h
+class LoweringContext;  // core/passes/fuse.h
+
+/// Everything the framework knows about one op kind.
+struct OpDef {
+  OpKind kind{};
+  std::string_view name;
+  Attrs default_attrs;  ///< fixes which struct the op carries
+  /// Output descriptors; throws Error(usage) naming the offending numbers.
+  std::vector<TensorDesc> (*infer)(const Op&, std::span<const TensorDesc> in) = nullptr;
+  /// Emits gradient nodes; null where no gradient flows.
+  void (*gradient)(GradientContext&) = nullptr;
+  /// Floating-point operations of the dense definition (2 per multiply-add, border taps included).
+  int64_t (*flops)(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) = nullptr;
+  /// Emits the plain nodes that define a fused op; null for plain ops.
+  void (*lower)(LoweringContext&) = nullptr;
+  /// Fills input `index` with values that are valid for the op where "any finite number" is not (arg-max bytes, ...);
+  /// null where it is. Returns false for inputs that need nothing special.
+  bool (*special_input)(const Op&, int index, std::span<const TensorDesc> in, const Tensor& tensor,
+                        const PhiloxStream& random) = nullptr;
+  /// Input whose storage output 0 may take over, or -1.
+  int in_place_input = -1;
+  /// How many trailing inputs are updated in place (state).
+  int updated_inputs = 0;
+};
+
+const OpDef& op_def(OpKind kind);
+std::span<const OpDef> all_op_defs();
+inline std::string_view name_of(OpKind kind) { return op_def(kind).name; }
+
+/// Checks the inputs and returns the descriptors of the outputs.
+std::vector<TensorDesc> infer(const Op& op, std::span<const TensorDesc> in);
+/// Dense-definition FLOPs, and bytes of all inputs and outputs touched once.
+int64_t flops_of(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc> out);
+int64_t bytes_of(std::span<const TensorDesc> in, std::span<const TensorDesc> out);
+
+/// "conv_forward{stride=1,1,1;...}"; only attributes that differ from the default are printed.
+std::string to_text(const Op& op);
+/// Inverse of to_text; throws Error(usage) naming the unknown op, attribute or value.
+Op parse_op(std::string_view text);
+
+}  // namespace convoy

@@ -1,0 +1,72 @@
+// Activations and dropout.
+#include "core/backward.h"
+#include "core/ops/families.h"
+#include "core/tape.h"
+
+namespace convoy {
+namespace {
+
+std::vector<TensorDesc> infer_activation(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 1, 1);
+  check_same_float(op, in);
+  const auto& a = op.as<ActivationAttrs>();
+  if (a.function == Activation::leaky_relu && a.slope < 0)
+    fail_op(op, "slope " + std::to_string(a.slope) + " is negative: the sign of the output could not tell the input's");
+  return {TensorDesc(in[0].shape, in[0].dtype)};
+}
+
+/// Inputs: gradient, output of the activation.
+std::vector<TensorDesc> infer_backward(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 2);
+  check_same_float(op, in);
+  if (!(in[0].shape == in[1].shape)) fail_op(op, in[0].str() + " and " + in[1].str() + " differ in shape");
+  return {TensorDesc(in[0].shape, in[0].dtype)};
+}
+
+void gradient_activation(GradientContext& g) {
+  g.add(0, g.emit({OpKind::activation_backward, g.op().attrs}, "activation_backward", {g.out_gradient(0), g.out(0)})[0]);
+}
+
+/// Inputs: x, step_state. The mask is recomputed in backward from the same counters, never stored.
+std::vector<TensorDesc> infer_dropout(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 2);
+  check_same_float(op, in.first(1));
+  const double rate = op.as<DropoutAttrs>().rate;
+  if (!(rate >= 0 && rate < 1)) fail_op(op, "rate must be in [0, 1), found " + std::to_string(rate));
+  if (!(in[1] == TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64)))
+    fail_op(op, "second input must be the step state, found " + in[1].str());
+  return {TensorDesc(in[0].shape, in[0].dtype)};
+}
+
+void gradient_dropout(GradientContext& g) {
+  g.add(0, g.emit(g.op(), "dropout_backward", {g.out_gradient(0), g.in(1)})[0]);
+}
+
+int64_t flops_one(const Op&, std::span<const TensorDesc>, std::span<const TensorDesc> out) { return out[0].shape.elements(); }
+
+}  // namespace
+
+std::vector<OpDef> activation_ops() {
+  return {{.kind = OpKind::activation,
+           .name = "activation",
+           .default_attrs = ActivationAttrs{},
+           .infer = infer_activation,
+           .gradient = gradient_activation,
+           .flops = flops_one,
+           .in_place_input = 0},
+          {.kind = OpKind::activation_backward,
+           .name = "activation_backward",
+           .default_attrs = ActivationAttrs{},
+           .infer = infer_backward,
+           .flops = flops_one,
+           .in_place_input = 0},
+          {.kind = OpKind::dropout,
+           .name = "dropout",
+           .default_attrs = DropoutAttrs{},
+           .infer = infer_dropout,
+           .gradient = gradient_dropout,
+           .flops = flops_one,
+           .in_place_input = 0}};
+}
+
+}  // namespace convoy

@@ -1,0 +1,158 @@
+// Convolution: forward, backward_data, backward_weights. A transposed convolution is backward_data used forward.
+#include "core/backward.h"
+#include "core/ops/families.h"
+
+namespace convoy {
+namespace {
+
+const char* axis_name[3] = {"depth", "height", "width"};
+
+Int3 spatial(const Shape& s) { return {s.d(), s.h(), s.w()}; }
+
+/// Output extent of a convolution along one axis: floor((in + pads - (dilation*(k-1)+1)) / stride) + 1.
+int64_t conv_extent(const Op& op, int axis, int64_t in, int64_t kernel) {
+  const auto& a = op.as<ConvAttrs>();
+  const int64_t reach = a.dilation[axis] * (kernel - 1) + 1;
+  const int64_t room = in + a.pad_low[axis] + a.pad_high[axis] - reach;
+  if (room < 0)
+    fail_op(op, std::string("kernel reaches over ") + std::to_string(reach) + " positions in " + axis_name[axis] +
+                    ", the padded input has " + std::to_string(in + a.pad_low[axis] + a.pad_high[axis]));
+  return room / a.stride[axis] + 1;
+}
+
+void check_attrs(const Op& op) {
+  const auto& a = op.as<ConvAttrs>();
+  for (int i = 0; i < 3; ++i)
+    if (a.stride[i] < 1 || a.dilation[i] < 1 || a.pad_low[i] < 0 || a.pad_high[i] < 0)
+      fail_op(op, std::string("stride and dilation must be at least 1 and padding at least 0 in ") + axis_name[i]);
+  if (a.groups < 1) fail_op(op, "groups must be at least 1, found " + std::to_string(a.groups));
+}
+
+void check_bias(const Op& op, const TensorDesc& bias, const TensorDesc& x, int64_t channels) {
+  if (!(bias.shape == Shape::vector(channels)) || bias.dtype != accumulation_type(x.dtype))
+    fail_op(op, "bias is " + bias.str() + ", expected " + TensorDesc(Shape::vector(channels), accumulation_type(x.dtype)).str());
+}
+
+std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 3);
+  check_attrs(op);
+  check_same_float(op, in.first(2));
+  const auto& a = op.as<ConvAttrs>();
+  const Shape &x = in[0].shape, &w = in[1].shape;
+  if (x.c() != w.c() * a.groups)
+    fail_op(op, "input has " + std::to_string(x.c()) + " channels, weights expect " + std::to_string(w.c() * a.groups));
+  if (w.n() % a.groups)
+    fail_op(op, std::to_string(w.n()) + " output channels do not divide into " + std::to_string(a.groups) + " groups");
+  if (in.size() == 3) check_bias(op, in[2], in[0], w.n());
+  return {TensorDesc({x.n(), conv_extent(op, 0, x.d(), w.d()), conv_extent(op, 1, x.h(), w.h()),
+                      conv_extent(op, 2, x.w(), w.w()), w.n()},
+                     in[0].dtype)};
+}
+
+std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 3);
+  check_attrs(op);
+  check_same_float(op, in.first(2));
+  const auto& a = op.as<ConvAttrs>();
+  const Shape &y = in[0].shape, &w = in[1].shape;
+  if (y.c() != w.n())
+    fail_op(op, "gradient has " + std::to_string(y.c()) + " channels, weights expect " + std::to_string(w.n()));
+  for (int i = 0; i < 3; ++i) {
+    const int64_t expected = conv_extent(op, i, a.result_size[i], spatial(w)[i]);
+    if (expected != spatial(y)[i])
+      fail_op(op, std::string("an input of ") + axis_name[i] + " " + std::to_string(a.result_size[i]) + " gives " +
+                      std::to_string(expected) + " outputs, the gradient has " + std::to_string(spatial(y)[i]));
+  }
+  const int64_t channels = w.c() * a.groups;
+  if (in.size() == 3) check_bias(op, in[2], in[0], channels);
+  return {TensorDesc({y.n(), a.result_size[0], a.result_size[1], a.result_size[2], channels}, in[0].dtype)};
+}
+
+std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 2);
+  check_attrs(op);
+  check_same_float(op, in);
+  const auto& a = op.as<ConvAttrs>();
+  const Shape &x = in[0].shape, &y = in[1].shape;
+  if (x.n() != y.n())
+    fail_op(op, "input has batch " + std::to_string(x.n()) + ", gradient " + std::to_string(y.n()));
+  if (x.c() % a.groups || y.c() % a.groups)
+    fail_op(op, std::to_string(x.c()) + " and " + std::to_string(y.c()) + " channels do not divide into " +
+                    std::to_string(a.groups) + " groups");
+  for (int i = 0; i < 3; ++i) {
+    const int64_t expected = conv_extent(op, i, spatial(x)[i], a.result_size[i]);
+    if (expected != spatial(y)[i])
+      fail_op(op, std::string("input and kernel give ") + std::to_string(expected) + " outputs in " + axis_name[i] +
+                      ", the gradient has " + std::to_string(spatial(y)[i]));
+  }
+  const DType type = accumulation_type(in[0].dtype);
+  return {TensorDesc({y.c(), a.result_size[0], a.result_size[1], a.result_size[2], x.c() / a.groups}, type),
+          TensorDesc(Shape::vector(y.c()), type)};
+}
+
+/// 2 per multiply-add of the dense definition; the same number for all three passes.
+int64_t dense_flops(const Shape& y, const Shape& w) { return 2 * y.rows() * w.elements(); }
+
+int64_t flops_forward(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
+  return dense_flops(out[0].shape, in[1].shape);
+}
+int64_t flops_backward_data(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return dense_flops(in[0].shape, in[1].shape);
+}
+int64_t flops_backward_weights(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
+  return dense_flops(in[1].shape, out[0].shape);
+}
+
+ConvAttrs with_result(const Op& op, const Int3& size) {
+  ConvAttrs a = op.as<ConvAttrs>();
+  a.result_size = size;
+  return a;
+}
+
+void gradient_forward(GradientContext& g) {
+  const ValueId x = g.in(0), w = g.in(1), dy = g.out_gradient(0);
+  const bool bias = g.inputs() == 3 && g.needs(2);
+  if (g.needs(1) || bias) {
+    const auto grads = g.emit({OpKind::conv_backward_weights, with_result(g.op(), spatial(g.desc(w).shape))},
+                              "backward_weights", {x, dy});
+    if (g.needs(1)) g.add(1, grads[0]);
+    if (bias) g.add(2, grads[1]);
+  }
+  if (g.needs(0))
+    g.add(0, g.emit({OpKind::conv_backward_data, with_result(g.op(), spatial(g.desc(x).shape))}, "backward_data",
+                    {dy, w})[0]);
+}
+
+/// Of y = backward_data(x, w): dx = forward(dy, w), dw = backward_weights(input dy, gradient x).
+void gradient_backward_data(GradientContext& g) {
+  const ValueId x = g.in(0), w = g.in(1), dy = g.out_gradient(0);
+  if (g.needs(1))
+    g.add(1, g.emit({OpKind::conv_backward_weights, with_result(g.op(), spatial(g.desc(w).shape))}, "backward_weights",
+                    {dy, x})[0]);
+  if (g.inputs() == 3 && g.needs(2)) g.add(2, g.emit({OpKind::channel_sum, NoAttrs{}}, "backward_bias", {dy})[0]);
+  if (g.needs(0)) g.add(0, g.emit({OpKind::conv_forward, with_result(g.op(), {0, 0, 0})}, "backward_data", {dy, w})[0]);
+}
+
+}  // namespace
+
+std::vector<OpDef> conv_ops() {
+  return {{.kind = OpKind::conv_forward,
+           .name = "conv_forward",
+           .default_attrs = ConvAttrs{},
+           .infer = infer_forward,
+           .gradient = gradient_forward,
+           .flops = flops_forward},
+          {.kind = OpKind::conv_backward_data,
+           .name = "conv_backward_data",
+           .default_attrs = ConvAttrs{},
+           .infer = infer_backward_data,
+           .gradient = gradient_backward_data,
+           .flops = flops_backward_data},
+          {.kind = OpKind::conv_backward_weights,
+           .name = "conv_backward_weights",
+           .default_attrs = ConvAttrs{},
+           .infer = infer_backward_weights,
+           .flops = flops_backward_weights}};
+}
+
+}  // namespace convoy

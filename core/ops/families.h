@@ -1,0 +1,24 @@
+// The op table, one function per family. Each family is one source file in this folder.
+#pragma once
+
+#include "core/op.h"
+
+namespace convoy {
+
+std::vector<OpDef> conv_ops();
+std::vector<OpDef> dense_ops();
+std::vector<OpDef> pool_ops();
+std::vector<OpDef> activation_ops();
+std::vector<OpDef> loss_ops();
+std::vector<OpDef> elementwise_ops();
+std::vector<OpDef> channel_ops();
+std::vector<OpDef> optimizer_ops();
+
+/// Throws unless lo <= count <= hi; the message names the op and both numbers.
+void check_inputs(const Op& op, std::span<const TensorDesc> in, size_t lo, size_t hi);
+/// Throws unless all inputs from `first` on have the same floating-point type as input 0.
+void check_same_float(const Op& op, std::span<const TensorDesc> in, size_t first = 0);
+/// Throws with "op: message".
+[[noreturn]] void fail_op(const Op& op, const std::string& message);
+
+}  // namespace convoy

@@ -1,0 +1,80 @@
+// State updates. All read the flag `finite` (all_finite over the gradients) and leave every state untouched where it is
+// 0; all divide the gradient by the loss scale.
+#include "core/ops/families.h"
+#include "core/tape.h"
+
+namespace convoy {
+namespace {
+
+constexpr int common = 4;  // gradient, step_state, loss_scale, finite
+
+void check_common(const Op& op, std::span<const TensorDesc> in) {
+  if (!(in[1] == TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64)) ||
+      !(in[2] == TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64)) ||
+      !(in[3] == TensorDesc(Shape::vector(1), DType::f32)))
+    fail_op(op, "inputs 1 to 3 must be step state, loss scale and finite flag");
+  for (size_t i = common; i < in.size(); ++i)
+    if (!(in[i] == in[0])) fail_op(op, "state " + std::to_string(i - common) + " is " + in[i].str() + ", gradient " + in[0].str());
+}
+
+/// Inputs: gradient, step_state, loss_scale, finite, then parameter, velocity.
+std::vector<TensorDesc> infer_sgd(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, common + 2, common + 2);
+  check_common(op, in);
+  return {};
+}
+
+/// Inputs: gradient, step_state, loss_scale, finite, then parameter, first moment, second moment.
+std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, common + 3, common + 3);
+  check_common(op, in);
+  return {};
+}
+
+/// Inputs: finite, then loss_scale.
+std::vector<TensorDesc> infer_scale(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 2);
+  if (!(in[1] == TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64)))
+    fail_op(op, "second input must be the loss-scale state, found " + in[1].str());
+  return {};
+}
+
+bool special_update(const Op& op, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream& random) {
+  if (index == 1) {
+    t.data<double>()[int(StepField::learning_rate)] = 0.125;
+  } else if (index == 2) {
+    t.data<double>()[int(ScaleField::scale)] = 8;
+    t.data<double>()[int(ScaleField::applied)] = 3;
+  } else if (index == 3) {
+    t.data<float>()[0] = 1;
+  } else if (op.kind == OpKind::adam_update && index == 6) {  // a second moment is never negative
+    uint64_t i = 0;
+    for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) { t.set(n, d, h, w, c, random.uniform(i++)); });
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool special_scale(const Op&, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream&) {
+  if (index == 0) {
+    t.data<float>()[0] = 1;
+  } else {
+    t.data<double>()[int(ScaleField::scale)] = 8;
+    t.data<double>()[int(ScaleField::good_steps)] = 999;
+  }
+  return true;
+}
+
+int64_t flops_sgd(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) { return 5 * in[0].shape.elements(); }
+int64_t flops_adam(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) { return 14 * in[0].shape.elements(); }
+
+}  // namespace
+
+std::vector<OpDef> optimizer_ops() {
+  return {{.kind = OpKind::sgd_update, .name = "sgd_update", .default_attrs = SgdAttrs{}, .infer = infer_sgd, .flops = flops_sgd, .special_input = special_update, .updated_inputs = 2},
+          {.kind = OpKind::adam_update, .name = "adam_update", .default_attrs = AdamAttrs{}, .infer = infer_adam, .flops = flops_adam, .special_input = special_update, .updated_inputs = 3},
+          {.kind = OpKind::loss_scale_update, .name = "loss_scale_update", .default_attrs = LossScaleAttrs{}, .infer = infer_scale, .special_input = special_scale, .updated_inputs = 1}};
+}
+
+}  // namespace convoy

@@ -1,0 +1,81 @@
+// The only way kernels reach threads. OpenMP everywhere, so that our regions and oneDNN's share one pool; std::thread
+// under the thread sanitizer, which cannot see libgomp's synchronisation.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#if defined(__SANITIZE_THREAD__)
+#include <thread>
+#include <vector>
+#elif defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace convoy {
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+/// Part `index` of [0, total) cut into `parts` pieces whose boundaries are multiples of `grain`.
+inline Range split_range(int64_t total, int index, int parts, int64_t grain = 1) {
+  const int64_t blocks = (total + grain - 1) / grain;
+  const int64_t begin = blocks * index / parts * grain, end = blocks * (index + 1) / parts * grain;
+  return {std::min(begin, total), std::min(end, total)};
+}
+
+/// Threads that kernels use when a Problem does not say otherwise.
+inline int default_threads() {
+#if defined(__SANITIZE_THREAD__)
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+#elif defined(_OPENMP)
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+/// Sets the size of the OpenMP team for our kernels and for oneDNN alike.
+inline void set_default_threads([[maybe_unused]] int threads) {
+#if !defined(__SANITIZE_THREAD__) && defined(_OPENMP)
+  omp_set_num_threads(threads);
+#endif
+}
+
+/// Runs body(thread) once for every thread in [0, threads).
+template <class F>
+void parallel_threads(int threads, F&& body) {
+  if (threads <= 1) {
+    body(0);
+    return;
+  }
+#if defined(__SANITIZE_THREAD__)
+  std::vector<std::thread> team;
+  for (int t = 1; t < threads; ++t) team.emplace_back([&body, t] { body(t); });
+  body(0);
+  for (std::thread& t : team) t.join();
+#elif defined(_OPENMP)
+#pragma omp parallel num_threads(threads)
+  {
+    // OpenMP may grant fewer threads than asked for: every part of the work is still done.
+    for (int t = omp_get_thread_num(); t < threads; t += omp_get_num_threads()) body(t);
+  }
+#else
+  for (int t = 0; t < threads; ++t) body(t);
+#endif
+}
+
+/// Runs body(Range) over a static partition of [0, total): the same partition for the same thread count, every time.
+template <class F>
+void parallel_ranges(int64_t total, int threads, int64_t grain, F&& body) {
+  const int64_t blocks = (total + grain - 1) / grain;
+  const int used = static_cast<int>(std::clamp<int64_t>(blocks, 1, threads));
+  parallel_threads(used, [&](int t) {
+    const Range range = split_range(total, t, used, grain);
+    if (range.size() > 0) body(range);
+  });
+}
+
+}  // namespace convoy

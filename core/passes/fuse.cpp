@@ -1,0 +1,114 @@
+#include "core/passes/fuse.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/passes/passes.h"
+
+namespace convoy {
+namespace {
+
+std::vector<int> count_readers(const Tape& tape) {
+  std::vector<int> readers(tape.values().size());
+  for (const Node& node : tape.nodes())
+    for (ValueId id : node.in) ++readers[static_cast<size_t>(id)];
+  return readers;
+}
+
+}  // namespace
+
+ValueId LoweringContext::emit(const Op& op, const std::string& what, std::vector<ValueId> in) {
+  Node node{node_.name + "/" + what, op, std::move(in), {}};
+  const auto out = infer(op, tape_.descs(node.in));
+  for (size_t i = 0; i < out.size(); ++i)
+    node.out.push_back(tape_.temporary(i ? node.name + ":" + std::to_string(i) : node.name, out[i]));
+  result_.push_back(node);
+  return node.out[0];
+}
+
+void LoweringContext::emit_final(const Op& op, const std::string& what, std::vector<ValueId> in) {
+  Node node{node_.name + "/" + what, op, std::move(in), node_.out};
+  if (infer(op, tape_.descs(node.in)) != tape_.descs(node.out))
+    fail_runtime(node_.name + ": the lowered definition writes other shapes than the fused op");
+  result_.push_back(std::move(node));
+}
+
+void fuse(Tape& tape) {
+  const std::vector<int> readers = count_readers(tape);
+  std::map<ValueId, const Node*> activations;
+  for (const Node& node : tape.nodes())
+    if (node.op.kind == OpKind::activation && node.op.as<ActivationAttrs>().function == Activation::leaky_relu &&
+        readers[static_cast<size_t>(node.out[0])] == 1 && !tape.value(node.out[0]).keep)
+      activations[node.out[0]] = &node;
+
+  std::map<std::string, Node> replaced;  // max_pool node name -> fused node
+  std::vector<const Node*> absorbed;
+  for (const Node& node : tape.nodes()) {
+    if (node.op.kind != OpKind::max_pool) continue;
+    const auto found = activations.find(node.in[0]);
+    if (found == activations.end()) continue;
+    const Op op{OpKind::activation_max_pool,
+                ActivationPoolAttrs{found->second->op.as<ActivationAttrs>(), node.op.as<PoolAttrs>()}};
+    replaced.emplace(node.name, Node{node.name, op, found->second->in, node.out});
+    absorbed.push_back(found->second);
+  }
+  std::vector<Node> result;
+  for (const Node& node : tape.nodes()) {
+    if (std::find(absorbed.begin(), absorbed.end(), &node) != absorbed.end()) continue;
+    const auto found = replaced.find(node.name);
+    result.push_back(found == replaced.end() ? node : found->second);
+  }
+  tape.set_nodes(std::move(result));
+}
+
+void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused) {
+  const std::vector<Node> before = tape.nodes();
+  std::vector<Node> result;
+  for (const Node& node : before) {
+    const OpDef& def = op_def(node.op.kind);
+    if (!def.lower || keep_fused(node)) {
+      result.push_back(node);
+      continue;
+    }
+    LoweringContext context(tape, node, result);
+    def.lower(context);
+  }
+  tape.set_nodes(std::move(result));
+}
+
+void drop_dead_nodes(Tape& tape) {
+  std::vector<bool> live(tape.values().size());
+  for (size_t i = 0; i < live.size(); ++i) live[i] = tape.values()[i].keep;
+  std::vector<Node> kept;
+  for (auto node = tape.nodes().rbegin(); node != tape.nodes().rend(); ++node) {
+    const bool root = !node->updated().empty();
+    if (!root && std::none_of(node->out.begin(), node->out.end(), [&](ValueId id) { return live[static_cast<size_t>(id)]; }))
+      continue;
+    for (ValueId id : node->in) live[static_cast<size_t>(id)] = true;
+    kept.push_back(*node);
+  }
+  std::reverse(kept.begin(), kept.end());
+  tape.set_nodes(std::move(kept));
+}
+
+void merge_equal_nodes(Tape& tape) {
+  std::vector<ValueId> replacement(tape.values().size());
+  for (size_t i = 0; i < replacement.size(); ++i) replacement[i] = static_cast<ValueId>(i);
+  std::vector<Node> kept;
+  for (Node node : tape.nodes()) {
+    for (ValueId& id : node.in) id = replacement[static_cast<size_t>(id)];
+    const bool pure = node.updated().empty() && std::none_of(node.out.begin(), node.out.end(),
+                                                             [&](ValueId id) { return tape.value(id).keep; });
+    const auto twin = std::find_if(kept.begin(), kept.end(), [&](const Node& other) {
+      return pure && other.op == node.op && other.in == node.in;
+    });
+    if (twin == kept.end()) {
+      kept.push_back(std::move(node));
+      continue;
+    }
+    for (size_t i = 0; i < node.out.size(); ++i) replacement[static_cast<size_t>(node.out[i])] = twin->out[i];
+  }
+  tape.set_nodes(std::move(kept));
+}
+
+}  // namespace convoy

@@ -1,0 +1,25 @@
+// Rewrites of a tape. Each states what it keeps: values by name, and results to the last bit unless it says otherwise.
+#pragma once
+
+#include "core/tape.h"
+
+namespace convoy {
+
+/// Gives every activation the storage type `compute` and places casts: parameters are cast once per reader type (biases
+/// stay f32), tanh and losses stay f32, gradients of parameters come out f32. Changes results by the rounding of
+/// `compute`. Apply before differentiation. f32 returns the tape unchanged.
+Tape apply_precision(const Tape& tape, DType compute);
+
+/// Replaces leaky_relu -> max_pool with one activation_max_pool where nobody else reads the activation. Bits stay.
+void fuse(Tape& tape);
+
+/// Drops nodes whose outputs nobody reads, that update no state and compute nothing kept.
+void drop_dead_nodes(Tape& tape);
+
+/// Merges nodes with equal op and inputs (both lowered backward passes of a layer share one gradient). Bits stay.
+void merge_equal_nodes(Tape& tape);
+
+/// Replaces fused nodes for which `keep_fused` says no by their definition. Bits stay.
+void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused);
+
+}  // namespace convoy

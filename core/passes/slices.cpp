@@ -1,0 +1,84 @@
+#include "core/passes/slices.h"
+
+#include <algorithm>
+
+namespace convoy {
+namespace {
+
+class SliceAliasing {
+ public:
+  SliceAliasing(std::vector<Value>& values, std::vector<Node>& nodes, const std::function<bool(const Node&)>& accepts)
+      : values_(values), nodes_(nodes), accepts_(accepts), slice_(values.size()) {}
+
+  std::vector<SliceOf> run() {
+    std::vector<bool> removed(nodes_.size());
+    // Outer concatenations first, so that the strides of an inner one are known when its inputs are moved.
+    for (size_t i = nodes_.size(); i-- > 0;)
+      if (nodes_[i].op.kind == OpKind::concat) removed[i] = alias_concat(nodes_[i]);
+    for (size_t i = 0; i < nodes_.size(); ++i)
+      if (nodes_[i].op.kind == OpKind::slice)
+        removed[i] = try_alias({{nodes_[i].out[0], {nodes_[i].in[0], nodes_[i].op.as<SliceAttrs>().begin}}}, nodes_[i]);
+    std::vector<Node> kept;
+    for (size_t i = 0; i < nodes_.size(); ++i)
+      if (!removed[i]) kept.push_back(nodes_[i]);
+    nodes_ = std::move(kept);
+    return std::move(slice_);
+  }
+
+ private:
+  using Move = std::pair<ValueId, SliceOf>;
+
+  bool alias_concat(const Node& node) {
+    std::vector<Move> moves;
+    int64_t channel = 0;
+    for (ValueId id : node.in) {
+      const Value& value = values_[static_cast<size_t>(id)];
+      const bool twice = std::count(node.in.begin(), node.in.end(), id) > 1;
+      if (value.kind != ValueKind::temporary || value.keep || slice_[static_cast<size_t>(id)].parent != no_value || twice)
+        return false;
+      moves.push_back({id, {node.out[0], channel}});
+      channel += value.desc.shape.c();
+    }
+    return try_alias(moves, node);
+  }
+
+  /// Applies the moves, asks every neighbour, and undoes them if one refuses.
+  bool try_alias(const std::vector<Move>& moves, const Node& origin) {
+    std::vector<TensorDesc> before;
+    for (const auto& [id, slice] : moves) {
+      Value& value = values_[static_cast<size_t>(id)];
+      const Value& parent = values_[static_cast<size_t>(slice.parent)];
+      if (value.keep || parent.kind == ValueKind::state) return undo(moves, before);
+      before.push_back(value.desc);
+      value.desc.stride = parent.desc.stride;
+    }
+    for (const Node& node : nodes_) {
+      if (&node == &origin) continue;
+      const bool touched = std::any_of(moves.begin(), moves.end(), [&](const Move& move) {
+        return std::count(node.in.begin(), node.in.end(), move.first) + std::count(node.out.begin(), node.out.end(), move.first) > 0;
+      });
+      if (touched && !accepts_(node)) return undo(moves, before);
+    }
+    for (const auto& [id, slice] : moves) slice_[static_cast<size_t>(id)] = slice;
+    return true;
+  }
+
+  bool undo(const std::vector<Move>& moves, const std::vector<TensorDesc>& before) {
+    for (size_t i = 0; i < before.size(); ++i) values_[static_cast<size_t>(moves[i].first)].desc = before[i];
+    return false;
+  }
+
+  std::vector<Value>& values_;
+  std::vector<Node>& nodes_;
+  const std::function<bool(const Node&)>& accepts_;
+  std::vector<SliceOf> slice_;
+};
+
+}  // namespace
+
+std::vector<SliceOf> alias_slices(std::vector<Value>& values, std::vector<Node>& nodes,
+                                  const std::function<bool(const Node&)>& accepts) {
+  return SliceAliasing(values, nodes, accepts).run();
+}
+
+}  // namespace convoy

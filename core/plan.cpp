@@ -1,0 +1,255 @@
+#include "core/plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/passes/passes.h"
+#include "core/passes/slices.h"
+
+namespace convoy {
+namespace {
+
+class Planner {
+ public:
+  Planner(const Tape& tape, const KernelList& kernels, const PlanOptions& options)
+      : tape_(tape), kernels_(kernels), options_(options) {}
+
+  Plan plan() {
+    if (options_.drop_dead) drop_dead_nodes(tape_);
+    lower(tape_, [&](const Node& node) { return options_.fused_kernels && !falls_to_reference(node); });
+    if (options_.merge_equal) merge_equal_nodes(tape_);
+    if (options_.drop_dead) drop_dead_nodes(tape_);
+    tape_.verify();
+    plan_.values = tape_.values();
+    nodes_ = tape_.nodes();
+    slices_.assign(plan_.values.size(), {});
+    if (options_.slice_aliasing)
+      slices_ = alias_slices(plan_.values, nodes_, [&](const Node& node) { return !loses_kernel(node); });
+    for (const Node& node : nodes_) place_node(node);
+    hoist_refresh();
+    place_values();
+    return std::move(plan_);
+  }
+
+ private:
+  std::vector<TensorDesc> descs(const std::vector<ValueId>& ids) const {
+    std::vector<TensorDesc> result;
+    for (ValueId id : ids)
+      result.push_back(plan_.values.empty() ? tape_.desc(id) : plan_.values[static_cast<size_t>(id)].desc);
+    return result;
+  }
+
+  Problem problem_of(const Node& node) const {
+    Problem problem{node.op, descs(node.in), descs(node.out), options_.device, options_.threads};
+    for (ValueId id : node.updated()) problem.out.push_back(descs({id})[0]);
+    return problem;
+  }
+
+  bool falls_to_reference(const Node& node) const {
+    const Choice choice = choose_kernel(kernels_, problem_of(node), node.name, options_.selection);
+    return choice.why != "override" && choice.kernel->name() == reference_name;
+  }
+
+  /// True when strided operands push a node from a real kernel to the reference.
+  bool loses_kernel(const Node& node) const {
+    if (!falls_to_reference(node)) return false;
+    Problem dense = problem_of(node);
+    for (auto* list : {&dense.in, &dense.out})
+      for (TensorDesc& desc : *list) desc = TensorDesc(desc.shape, desc.dtype);
+    return choose_kernel(kernels_, dense, node.name, options_.selection).kernel->name() != reference_name;
+  }
+
+  void place_node(const Node& node) {
+    const Problem problem = problem_of(node);
+    const Choice choice = choose_kernel(kernels_, problem, node.name, options_.selection);
+    PlannedNode planned;
+    planned.name = node.name;
+    planned.op = node.op;
+    planned.kernel = choice.kernel->name();
+    planned.why = choice.why;
+    planned.prepared = prepare(*choice.kernel, problem);
+    planned.detail = planned.prepared->detail();
+    planned.in = node.in;
+    planned.out = node.out;
+    for (ValueId id : node.updated()) planned.out.push_back(id);
+    planned.workspace_bytes = planned.prepared->workspace_bytes();
+    planned.flops = problem.flops();
+    planned.bytes = problem.bytes();
+    for (const PackRequest& request : planned.prepared->packed_weights())
+      planned.packed.push_back(packed_value(node.in.at(static_cast<size_t>(request.input)), request, planned));
+    plan_.nodes.push_back(std::move(planned));
+  }
+
+  std::shared_ptr<const Prepared> prepare(const Kernel& kernel, const Problem& problem) {
+    auto& slot = prepared_[std::string(kernel.name()) + " " + problem.text()];
+    if (!slot) slot = kernel.prepare(problem);
+    return slot;
+  }
+
+  /// One Pack node per (weight, form), in front of its first user.
+  ValueId packed_value(ValueId weight, const PackRequest& request, const PlannedNode& user) {
+    const std::string form = user.kernel + ":" + request.form;
+    const auto key = std::make_pair(weight, form);
+    if (const auto found = packs_.find(key); found != packs_.end()) return found->second;
+    const auto id = static_cast<ValueId>(plan_.values.size());
+    const std::string name = plan_.values[static_cast<size_t>(weight)].name + ".pack";
+    plan_.values.push_back({name + "(" + form + ")", TensorDesc(Shape::vector(request.bytes), DType::u8), ValueKind::temporary, false});
+    slices_.emplace_back();
+    PlannedNode node;
+    node.name = name;
+    node.op = {OpKind::pack, NoAttrs{}};
+    node.kernel = user.kernel;
+    node.detail = request.form;
+    node.why = "needed by " + user.name;
+    node.prepared = std::make_shared<PreparedFunction>(
+        [pack = request.pack](const KernelArgs& args) { pack(args.in[0], args.out[0].bytes()); });
+    node.in = {weight};
+    node.out = {id};
+    node.bytes = plan_.values[static_cast<size_t>(weight)].desc.bytes() + request.bytes;
+    plan_.nodes.push_back(std::move(node));
+    return packs_[key] = id;
+  }
+
+  /// In a tape without updates, casts and packs of states need to run only when the states changed.
+  void hoist_refresh() {
+    const bool updates = std::any_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return !n.updated().empty(); });
+    if (updates) return;
+    std::vector<bool> constant(plan_.values.size());
+    for (size_t i = 0; i < constant.size(); ++i) constant[i] = plan_.values[i].kind == ValueKind::state;
+    for (PlannedNode& node : plan_.nodes) {
+      const bool kind = node.op.kind == OpKind::pack || node.op.kind == OpKind::cast;
+      node.refresh = kind && constant[static_cast<size_t>(node.in[0])];
+      if (node.refresh) constant[static_cast<size_t>(node.out[0])] = true;
+    }
+    std::stable_partition(plan_.nodes.begin(), plan_.nodes.end(), [](const PlannedNode& n) { return n.refresh; });
+  }
+
+  struct Use {
+    int first = -1, last = -1;
+  };
+
+  void place_values() {
+    const int count = static_cast<int>(plan_.nodes.size());
+    const size_t values = plan_.values.size();
+    std::vector<Use> use(values);
+    const auto touch = [&](ValueId id, int at) {
+      Use& u = use[static_cast<size_t>(id)];
+      u.first = u.first < 0 ? at : std::min(u.first, at);
+      u.last = std::max(u.last, at);
+    };
+    for (int i = 0; i < count; ++i) {
+      const PlannedNode& node = plan_.nodes[static_cast<size_t>(i)];
+      for (const auto* list : {&node.in, &node.out, &node.packed})
+        for (ValueId id : *list) touch(id, i);
+      if (node.refresh) touch(node.out[0], count - 1);
+    }
+    for (size_t v = 0; v < values; ++v) {
+      const auto id = static_cast<ValueId>(v);
+      if (plan_.values[v].kind == ValueKind::input) touch(id, 0);
+      if (plan_.values[v].keep && use[v].first >= 0) touch(id, count - 1);
+    }
+
+    // Root value and byte offset inside it, for values that share storage.
+    std::vector<std::pair<ValueId, int64_t>> home(values);
+    for (size_t v = 0; v < values; ++v) home[v] = {static_cast<ValueId>(v), 0};
+    std::vector<bool> has_slices(values);
+    for (size_t v = 0; v < values; ++v)
+      if (slices_[v].parent != no_value) has_slices[static_cast<size_t>(slices_[v].parent)] = true;
+    if (options_.in_place) share_in_place(use, has_slices, home);
+    for (size_t v = 0; v < values; ++v) {
+      int64_t channel = 0;
+      ValueId at = static_cast<ValueId>(v);
+      for (; slices_[static_cast<size_t>(at)].parent != no_value; at = slices_[static_cast<size_t>(at)].parent)
+        channel += slices_[static_cast<size_t>(at)].channel;
+      if (channel || at != static_cast<ValueId>(v)) home[v] = {at, channel * size_of(plan_.values[v].desc.dtype)};
+    }
+
+    std::vector<Use> life(values);
+    for (size_t v = 0; v < values; ++v) {
+      if (use[v].first < 0 || plan_.values[v].kind == ValueKind::state) continue;
+      Use& u = life[static_cast<size_t>(home[v].first)];
+      u.first = u.first < 0 ? use[v].first : std::min(u.first, use[v].first);
+      u.last = std::max(u.last, use[v].last);
+    }
+    std::vector<Lifetime> blocks;
+    std::vector<int> block_of(values, -1);
+    for (size_t v = 0; v < values; ++v) {
+      if (life[v].first < 0) continue;
+      block_of[v] = static_cast<int>(blocks.size());
+      blocks.push_back({plan_.values[v].desc.span_bytes(), life[v].first, life[v].last});
+    }
+    const size_t first_workspace = blocks.size();
+    for (int i = 0; i < count; ++i) blocks.push_back({plan_.nodes[static_cast<size_t>(i)].workspace_bytes, i, i});
+
+    const ArenaLayout layout = plan_arena(blocks, options_.reuse_memory ? Reuse::on : Reuse::off);
+    plan_.offset.assign(values, -1);
+    for (size_t v = 0; v < values; ++v)
+      if (const int block = block_of[static_cast<size_t>(home[v].first)]; block >= 0 && use[v].first >= 0)
+        plan_.offset[v] = layout.offset[static_cast<size_t>(block)] + home[v].second;
+    for (int i = 0; i < count; ++i) {
+      plan_.nodes[static_cast<size_t>(i)].workspace_offset = layout.offset[first_workspace + static_cast<size_t>(i)];
+      plan_.workspace_bytes = std::max(plan_.workspace_bytes, plan_.nodes[static_cast<size_t>(i)].workspace_bytes);
+    }
+    plan_.arena_bytes = layout.arena_bytes;
+    plan_.lower_bound = layout.lower_bound;
+    plan_.naive_bytes = layout.naive_bytes;
+  }
+
+  void share_in_place(const std::vector<Use>& use, const std::vector<bool>& has_slices,
+                      std::vector<std::pair<ValueId, int64_t>>& home) const {
+    const auto plain = [&](ValueId id) {
+      const auto v = static_cast<size_t>(id);
+      const Value& value = plan_.values[v];
+      return value.kind == ValueKind::temporary && !value.keep && value.desc.dense() && !has_slices[v] &&
+             slices_[v].parent == no_value;
+    };
+    for (size_t i = 0; i < plan_.nodes.size(); ++i) {
+      const PlannedNode& node = plan_.nodes[i];
+      const int input = op_def(node.op.kind).in_place_input;
+      if (input < 0 || node.refresh) continue;
+      const ValueId from = node.in.at(static_cast<size_t>(input)), to = node.out.at(0);
+      if (!plain(from) || !plain(to) || use[static_cast<size_t>(from)].last != static_cast<int>(i) ||
+          std::count(node.in.begin(), node.in.end(), from) != 1 ||
+          plan_.values[static_cast<size_t>(from)].desc.bytes() != plan_.values[static_cast<size_t>(to)].desc.bytes())
+        continue;
+      home[static_cast<size_t>(to)] = home[static_cast<size_t>(from)];
+    }
+  }
+
+  Tape tape_;
+  const KernelList& kernels_;
+  const PlanOptions& options_;
+  Plan plan_;
+  std::vector<Node> nodes_;
+  std::vector<SliceOf> slices_;
+  std::map<std::string, std::shared_ptr<const Prepared>> prepared_;
+  std::map<std::pair<ValueId, std::string>, ValueId> packs_;
+};
+
+}  // namespace
+
+PlanOptions plain_options(const PlanOptions& base) {
+  PlanOptions options = base;
+  options.drop_dead = options.fused_kernels = options.merge_equal = options.slice_aliasing = options.in_place =
+      options.reuse_memory = false;
+  return options;
+}
+
+ValueId Plan::find(const std::string& name) const {
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i].name == name) return static_cast<ValueId>(i);
+  fail_usage("no value is named \"" + name + "\"");
+}
+
+std::vector<std::string> Plan::reference_nodes() const {
+  std::vector<std::string> names;
+  for (const PlannedNode& node : nodes)
+    if (node.kernel == reference_name) names.push_back(node.name);
+  return names;
+}
+
+Plan make_plan(const Tape& tape, const KernelList& kernels, const PlanOptions& options) {
+  return Planner(tape, kernels, options).plan();
+}
+
+}  // namespace convoy

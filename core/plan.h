@@ -1,0 +1,61 @@
+// From a tape to something that can run: kernels chosen, weights packed, workspaces booked, every value placed.
+#pragma once
+
+#include <memory>
+
+#include "core/memory_planner.h"
+#include "core/select.h"
+#include "core/tape.h"
+
+namespace convoy {
+
+/// Every pass can be switched off; results do not change by a bit (fusing and precision happen before planning).
+struct PlanOptions {
+  bool drop_dead = true;
+  bool fused_kernels = true;  ///< off: every fused op runs as its plain definition
+  bool merge_equal = true;
+  bool slice_aliasing = true;
+  bool in_place = true;
+  bool reuse_memory = true;  ///< off: every value keeps its own bytes and can be inspected after the run
+  int threads = 1;
+  DeviceKind device = DeviceKind::cpu;
+  Selection selection;
+};
+
+/// All passes off.
+PlanOptions plain_options(const PlanOptions& base);
+
+struct PlannedNode {
+  std::string name;
+  Op op;
+  std::string kernel;  ///< name in the kernel list
+  std::string detail;  ///< what the kernel says it runs
+  std::string why;     ///< override, tuned, first
+  std::shared_ptr<const Prepared> prepared;
+  std::vector<ValueId> in;
+  std::vector<ValueId> out;     ///< outputs, then updated states
+  std::vector<ValueId> packed;  ///< one per PackRequest of the kernel
+  int64_t workspace_offset = 0;
+  int64_t workspace_bytes = 0;
+  int64_t flops = 0;
+  int64_t bytes = 0;
+  bool refresh = false;  ///< depends on states alone: runs once after they change, not once per run
+};
+
+struct Plan {
+  std::vector<Value> values;           ///< the tape's, then the packed weights
+  std::vector<PlannedNode> nodes;      ///< refresh nodes first
+  std::vector<int64_t> offset;         ///< byte offset of each value in the arena, -1 for states and unused values
+  int64_t arena_bytes = 0;
+  int64_t naive_bytes = 0;             ///< one buffer per value and workspace
+  int64_t lower_bound = 0;             ///< most bytes alive at once
+  int64_t workspace_bytes = 0;         ///< largest workspace
+
+  ValueId find(const std::string& name) const;  ///< throws Error(usage) for unknown names
+  /// Names of the nodes that run the plain reference kernel.
+  std::vector<std::string> reference_nodes() const;
+};
+
+Plan make_plan(const Tape& tape, const KernelList& kernels, const PlanOptions& options);
+
+}  // namespace convoy

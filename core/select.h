@@ -1,0 +1,52 @@
+// Which kernel runs a problem: an override, else the tuned table, else the first of the list that supports it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/kernel.h"
+
+namespace convoy {
+
+/// "conv1.forward=onednn": nodes whose name equals the left side, or matches it with one '*', run that kernel.
+struct KernelOverride {
+  std::string node;
+  std::string kernel;
+};
+
+/// Parses "node=kernel"; throws Error(usage).
+KernelOverride parse_override(std::string_view text);
+
+/// Problems and the kernel that was fastest for them on this machine: lines "kernel<TAB>problem".
+class TunedTable {
+ public:
+  static TunedTable load(const std::string& path);
+  void save(const std::string& path) const;
+  void set(const Problem& problem, std::string_view kernel) { best_[problem.text()] = kernel; }
+  /// Empty when the problem was never tuned.
+  std::string find(const Problem& problem) const;
+  size_t size() const { return best_.size(); }
+
+ private:
+  std::map<std::string, std::string> best_;
+};
+
+struct Selection {
+  std::vector<KernelOverride> overrides;
+  TunedTable tuned;
+};
+
+struct Choice {
+  const Kernel* kernel = nullptr;
+  std::string why;  ///< "override", "tuned", "first"
+};
+
+/// Throws Error(usage) when an override names an unknown or refusing kernel, Error(runtime) when nothing supports the
+/// problem.
+Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node, const Selection& selection);
+
+/// One line per candidate: name, "yes" or its reason.
+std::string explain(const KernelList& list, const Problem& problem);
+
+}  // namespace convoy

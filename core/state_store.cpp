@@ -1,0 +1,57 @@
+#include "core/state_store.h"
+
+#include <cmath>
+
+namespace convoy {
+namespace {
+
+void fill(const Tensor& tensor, const StateInit& init, const PhiloxStream& random) {
+  if (init.kind == StateInit::Kind::zero) return;
+  // Glorot & Bengio 2010 eq. 16; He et al. 2015 eq. 10.
+  const double limit = std::sqrt(6.0 / double(init.fan_in + init.fan_out));
+  const double deviation = std::sqrt(2.0 / double(init.fan_in));
+  uint64_t index = 0;
+  for_each_index(tensor.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    double value = init.value;
+    if (init.kind == StateInit::Kind::glorot_uniform) value = (2.0 * random.uniform(index) - 1.0) * limit;
+    if (init.kind == StateInit::Kind::he_normal) value = random.normal(index) * deviation;
+    ++index;
+    tensor.set(n, d, h, w, c, value);
+  });
+}
+
+}  // namespace
+
+void StateStore::initialise(const Tape& tape, uint64_t seed) {
+  for (const StateSpec& spec : tape.states()) {
+    const Value& value = tape.value(spec.value);
+    if (contains(value.name)) {
+      if (!(get(value.name).desc() == value.desc))
+        fail_usage("state " + value.name + " is " + get(value.name).desc().str() + ", the tape wants " + value.desc.str());
+      continue;
+    }
+    Tensor tensor = Tensor::zeros(value.desc);
+    fill(tensor, spec.init, PhiloxStream(seed, hash_name(value.name)));
+    entries_.emplace_back(value.name, tensor);
+  }
+}
+
+bool StateStore::contains(const std::string& name) const {
+  for (const auto& [key, tensor] : entries_)
+    if (key == name) return true;
+  return false;
+}
+
+const Tensor& StateStore::get(const std::string& name) const {
+  for (const auto& [key, tensor] : entries_)
+    if (key == name) return tensor;
+  fail_usage("no state is named \"" + name + "\"");
+}
+
+int64_t StateStore::bytes() const {
+  int64_t total = 0;
+  for (const auto& [key, tensor] : entries_) total += tensor.desc().bytes();
+  return total;
+}
+
+}  // namespace convoy

@@ -1,0 +1,103 @@
+#include "core/tape.h"
+
+#include <algorithm>
+#include <map>
+
+namespace convoy {
+
+ValueId Tape::add_value(const std::string& name, const TensorDesc& desc, ValueKind kind) {
+  values_.push_back({name, desc, kind, false});
+  return static_cast<ValueId>(values_.size() - 1);
+}
+
+std::string Tape::unique_name(const std::string& name) const {
+  const auto taken = [&](const std::string& n) {
+    return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.name == n; });
+  };
+  if (!taken(name)) return name;
+  for (int i = 2;; ++i)
+    if (std::string candidate = name + "#" + std::to_string(i); !taken(candidate)) return candidate;
+}
+
+ValueId Tape::input(const std::string& name, const TensorDesc& desc) {
+  if (find(name) != no_value) fail_usage("value \"" + name + "\" exists already");
+  return add_value(name, desc, ValueKind::input);
+}
+
+ValueId Tape::state(const std::string& name, const TensorDesc& desc, const StateInit& init) {
+  if (const ValueId known = find(name); known != no_value) {
+    if (!(this->desc(known) == desc))
+      fail_usage("state \"" + name + "\" is " + this->desc(known).str() + ", asked for " + desc.str());
+    return known;
+  }
+  const ValueId id = add_value(name, desc, ValueKind::state);
+  states_.push_back({id, init, false});
+  return id;
+}
+
+ValueId Tape::parameter(const std::string& name, const Shape& shape, const StateInit& init) {
+  if (find(name) != no_value) fail_usage("parameter \"" + name + "\" exists already");
+  const ValueId id = state(name, TensorDesc(shape, float_type_), init);
+  states_.back().trainable = true;
+  return id;
+}
+
+const Node& Tape::add(const Op& op, const std::string& name, std::vector<ValueId> in) {
+  Node node{unique_name(name), op, std::move(in), {}};
+  std::vector<TensorDesc> out;
+  try {
+    out = infer(op, descs(node.in));
+  } catch (const Error& error) {
+    throw Error(error.kind(), node.name + ": " + error.what());
+  }
+  for (size_t i = 0; i < out.size(); ++i)
+    node.out.push_back(add_value(i ? node.name + ":" + std::to_string(i) : node.name, out[i], ValueKind::temporary));
+  nodes_.push_back(std::move(node));
+  return nodes_.back();
+}
+
+void Tape::keep(ValueId id, const std::string& name) {
+  Value& value = values_.at(static_cast<size_t>(id));
+  if (value.kind != ValueKind::temporary) fail_usage("only computed values can be kept, not " + value.name);
+  value.keep = true;
+  value.name = name;
+}
+
+ValueId Tape::find(const std::string& name) const {
+  for (size_t i = 0; i < values_.size(); ++i)
+    if (values_[i].name == name) return static_cast<ValueId>(i);
+  return no_value;
+}
+
+std::vector<TensorDesc> Tape::descs(std::span<const ValueId> ids) const {
+  std::vector<TensorDesc> result;
+  for (ValueId id : ids) result.push_back(desc(id));
+  return result;
+}
+
+std::vector<ValueId> Tape::parameters() const {
+  std::vector<ValueId> ids;
+  for (const StateSpec& spec : states_)
+    if (spec.trainable) ids.push_back(spec.value);
+  return ids;
+}
+
+void Tape::verify() const {
+  std::vector<bool> written(values_.size()), updated(values_.size());
+  for (size_t i = 0; i < values_.size(); ++i) written[i] = values_[i].kind != ValueKind::temporary;
+  for (const Node& node : nodes_) {
+    for (ValueId id : node.in) {
+      if (!written.at(static_cast<size_t>(id)))
+        fail_runtime("node " + node.name + " reads " + value(id).name + " before it is written");
+      if (updated[static_cast<size_t>(id)])
+        fail_runtime("node " + node.name + " reads state " + value(id).name + " after its update");
+    }
+    for (ValueId id : node.out) {
+      if (written.at(static_cast<size_t>(id))) fail_runtime("value " + value(id).name + " is written twice");
+      written[static_cast<size_t>(id)] = true;
+    }
+    for (ValueId id : node.updated()) updated[static_cast<size_t>(id)] = true;
+  }
+}
+
+}  // namespace convoy

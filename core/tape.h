@@ -1,0 +1,102 @@
+// A step as data: a list of nodes over named values. Values are written once; state values (parameters, moments,
+// counters) live in a StateStore and may be updated by nodes that run after every reader of the old version.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/op.h"
+
+namespace convoy {
+
+enum class ValueKind : uint8_t {
+  temporary,  ///< written by a node, lives in the arena
+  input,      ///< written by the host before each run, lives in the arena
+  state,      ///< lives in the StateStore
+};
+
+struct Value {
+  std::string name;
+  TensorDesc desc;
+  ValueKind kind = ValueKind::temporary;
+  bool keep = false;  ///< readable by the host after the run
+};
+
+struct Node {
+  std::string name;  ///< "<layer>.<what>", unique in the tape
+  Op op;
+  std::vector<ValueId> in;
+  std::vector<ValueId> out;
+  /// State values this node rewrites (the trailing inputs, see OpDef::updated_inputs).
+  std::span<const ValueId> updated() const {
+    return std::span(in).last(static_cast<size_t>(op_def(op.kind).updated_inputs));
+  }
+};
+
+/// How a state value starts.
+struct StateInit {
+  enum class Kind : uint8_t { zero, constant, glorot_uniform, he_normal };
+  Kind kind = Kind::zero;
+  double value = 0;                  ///< for constant
+  int64_t fan_in = 0, fan_out = 0;   ///< for the two random ones
+};
+
+struct StateSpec {
+  ValueId value = no_value;
+  StateInit init;
+  bool trainable = false;
+};
+
+class Tape {
+ public:
+  /// `float_type` is what activations and parameters are recorded in: f32, or f64 for gradient checks.
+  explicit Tape(DType float_type = DType::f32) : float_type_(float_type) {}
+  DType float_type() const { return float_type_; }
+
+  ValueId input(const std::string& name, const TensorDesc& desc);
+  ValueId state(const std::string& name, const TensorDesc& desc, const StateInit& init = {});
+  ValueId parameter(const std::string& name, const Shape& shape, const StateInit& init);
+
+  /// Appends a node; infers its outputs, named after the node ("conv1.forward", "pool1.forward:1", ...).
+  const Node& add(const Op& op, const std::string& name, std::vector<ValueId> in);
+  /// The same for ops with exactly one interesting output.
+  ValueId emit(const Op& op, const std::string& name, std::vector<ValueId> in) { return add(op, name, std::move(in)).out.at(0); }
+
+  void keep(ValueId id, const std::string& name);
+  ValueId find(const std::string& name) const;  ///< no_value when absent
+
+  const std::vector<Value>& values() const { return values_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<StateSpec>& states() const { return states_; }
+  const Value& value(ValueId id) const { return values_.at(static_cast<size_t>(id)); }
+  const TensorDesc& desc(ValueId id) const { return value(id).desc; }
+  std::vector<TensorDesc> descs(std::span<const ValueId> ids) const;
+  std::vector<ValueId> parameters() const;
+
+  /// A value for a node that a pass is about to place.
+  ValueId temporary(const std::string& name, const TensorDesc& desc) { return add_value(name, desc, ValueKind::temporary); }
+  /// Replaces the node list (passes); names and values stay.
+  void set_nodes(std::vector<Node> nodes) { nodes_ = std::move(nodes); }
+  /// Throws unless every value is written before it is read and every state is read before it is updated.
+  void verify() const;
+
+ private:
+  ValueId add_value(const std::string& name, const TensorDesc& desc, ValueKind kind);
+  std::string unique_name(const std::string& name) const;
+  DType float_type_;
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<StateSpec> states_;
+};
+
+/// Names of the two bookkeeping states that training nodes read.
+inline constexpr const char* step_state_name = "step_state";
+inline constexpr const char* scale_state_name = "loss_scale";
+
+/// Fields of `step_state`, an f64 vector that the host writes before each step.
+enum class StepField : int { learning_rate, step, seed_low, seed_high, first_sample, count = 8 };
+/// Fields of `loss_scale`, an f64 vector that loss_scale_update advances: the factor on the loss, finite steps since it
+/// last changed, steps skipped for overflow, updates applied.
+enum class ScaleField : int { scale, good_steps, skipped, applied, count = 4 };
+
+}  // namespace convoy

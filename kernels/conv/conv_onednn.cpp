@@ -1,0 +1,117 @@
+// Convolution through oneDNN, all three passes, 2-D and 3-D, in two layouts: "onednn" asks for channels-last activations
+// on both sides (what our tensors are), "onednn_blocked" lets the library choose and reorders inside the workspace.
+// Weights go through Pack nodes. oneDNN's own plain reference is refused: ours is at least honest about its name.
+#include "kernels/onednn/kernels.h"
+#include "kernels/onednn/prepared.h"
+
+namespace convoy {
+namespace {
+
+using onednn::Layout;
+
+/// x, w, y of the convolution that a pass belongs to, whatever their role in it.
+struct Roles {
+  TensorDesc x, w, y;
+};
+
+Roles roles_of(const Problem& p) {
+  if (p.op.kind == OpKind::conv_forward) return {p.in[0], p.in[1], p.out[0]};
+  if (p.op.kind == OpKind::conv_backward_data) return {p.out[0], p.in[1], p.in[0]};
+  return {p.in[0], p.out[0], p.in[1]};
+}
+
+onednn::ConvShape shape_of(const Problem& p) {
+  const Roles r = roles_of(p);
+  return onednn::ConvShape(p.op.as<ConvAttrs>(), r.x, r.w, r.y);
+}
+
+/// Builds the primitive descriptor of a problem and hands it to f.
+template <class F>
+void with_descriptor(const Problem& p, Layout layout, F&& f) {
+  const onednn::ConvShape s = shape_of(p);
+  if (p.op.kind == OpKind::conv_forward) f(s, onednn::conv_forward(s, layout, p.in.size() == 3));
+  else if (p.op.kind == OpKind::conv_backward_weights) f(s, onednn::conv_backward_weights(s, layout));
+  else if (p.in.size() == 3) f(s, onednn::deconv_forward(s, layout));
+  else f(s, onednn::conv_backward_data(s, layout));
+}
+
+Support supports(const Problem& p, Layout layout) {
+  for (const auto* list : {&p.in, &p.out})
+    for (const TensorDesc& desc : *list) {
+      if (!onednn::has_type(desc.dtype)) return Support::no("this oneDNN has no " + std::string(name_of(desc.dtype)));
+      if (!desc.dense()) return Support::no("needs dense tensors, found " + desc.str());
+    }
+  Support result = Support::yes();
+  try {
+    with_descriptor(p, layout, [&](const auto&, const auto& pd) {
+      const std::string name = pd.impl_info_str();
+      if (name.starts_with("ref")) result = Support::no("oneDNN would run its plain reference (" + name + ")");
+    });
+  } catch (const dnnl::error& error) {
+    result = Support::no(std::string("oneDNN: ") + error.what());
+  }
+  return result;
+}
+
+dnnl::memory::desc bias_desc(int64_t channels) { return {{channels}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a}; }
+
+using Descriptor = onednn::PreparedPrimitive;
+
+std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolution_forward::primitive_desc& pd, const Problem& p) {
+  auto k = std::make_unique<Descriptor>(dnnl::convolution_forward(pd), pd.scratchpad_desc(), pd.impl_info_str());
+  k->add_input(DNNL_ARG_SRC, 0, s.plain_x(), pd.src_desc());
+  k->add_weight(DNNL_ARG_WEIGHTS, 1, s.plain_w(), pd.weights_desc());
+  if (p.in.size() == 3) k->add_input(DNNL_ARG_BIAS, 2, bias_desc(s.y[1]), pd.bias_desc());
+  k->add_output(DNNL_ARG_DST, 0, s.plain_y(), pd.dst_desc());
+  return k;
+}
+
+std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolution_backward_data::primitive_desc& pd, const Problem&) {
+  auto k = std::make_unique<Descriptor>(dnnl::convolution_backward_data(pd), pd.scratchpad_desc(), pd.impl_info_str());
+  k->add_input(DNNL_ARG_DIFF_DST, 0, s.plain_y(), pd.diff_dst_desc());
+  k->add_weight(DNNL_ARG_WEIGHTS, 1, s.plain_w(), pd.weights_desc());
+  k->add_output(DNNL_ARG_DIFF_SRC, 0, s.plain_x(), pd.diff_src_desc());
+  return k;
+}
+
+std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolution_backward_weights::primitive_desc& pd, const Problem&) {
+  auto k = std::make_unique<Descriptor>(dnnl::convolution_backward_weights(pd), pd.scratchpad_desc(), pd.impl_info_str());
+  k->add_input(DNNL_ARG_SRC, 0, s.plain_x(), pd.src_desc());
+  k->add_input(DNNL_ARG_DIFF_DST, 1, s.plain_y(), pd.diff_dst_desc());
+  k->add_output(DNNL_ARG_DIFF_WEIGHTS, 0, s.plain_w(), pd.diff_weights_desc());
+  k->add_output(DNNL_ARG_DIFF_BIAS, 1, bias_desc(s.y[1]), pd.diff_bias_desc());
+  return k;
+}
+
+std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::deconvolution_forward::primitive_desc& pd, const Problem&) {
+  auto k = std::make_unique<Descriptor>(dnnl::deconvolution_forward(pd), pd.scratchpad_desc(), pd.impl_info_str());
+  const dnnl::memory::desc plain_w(s.deconv_w(), onednn::type_of(s.w_type), s.deconv_w_strides());
+  k->add_input(DNNL_ARG_SRC, 0, s.plain_y(), pd.src_desc());
+  k->add_weight(DNNL_ARG_WEIGHTS, 1, plain_w, pd.weights_desc());
+  k->add_input(DNNL_ARG_BIAS, 2, bias_desc(s.x[1]), pd.bias_desc());
+  k->add_output(DNNL_ARG_DST, 0, s.plain_x(), pd.dst_desc());
+  return k;
+}
+
+std::unique_ptr<Prepared> prepare(const Problem& p, Layout layout) {
+  std::unique_ptr<Prepared> result;
+  with_descriptor(p, layout, [&](const onednn::ConvShape& s, const auto& pd) { result = build(s, pd, p); });
+  return result;
+}
+
+}  // namespace
+
+std::vector<KernelPtr> onednn_conv_kernels() {
+  std::vector<KernelPtr> list;
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights}) {
+    list.push_back(std::make_unique<FunctionKernel>(
+        "onednn", kind, [](const Problem& p) { return supports(p, Layout::channels_last); },
+        [](const Problem& p) { return prepare(p, Layout::channels_last); }));
+    list.push_back(std::make_unique<FunctionKernel>(
+        "onednn_blocked", kind, [](const Problem& p) { return supports(p, Layout::blocked); },
+        [](const Problem& p) { return prepare(p, Layout::blocked); }));
+  }
+  return list;
+}
+
+}  // namespace convoy

@@ -1,0 +1,62 @@
+// Channel copies: one memcpy per row of channels. Bound by memory; most of these nodes disappear in the slice pass.
+#include <cstring>
+
+#include "core/parallel.h"
+#include "kernels/elementwise/vector_kernels.h"
+
+namespace convoy {
+namespace {
+
+Support any(const Problem&) { return Support::yes(); }
+
+/// Rows of `from`, copied to channel `to_channel` of `to` starting at channel `from_channel`.
+void copy_rows(const Tensor& from, int64_t from_channel, const Tensor& to, int64_t to_channel, int64_t channels, int threads) {
+  const int64_t size = size_of(from.dtype());
+  const Shape& s = from.shape();
+  parallel_ranges(s.rows(), threads, 64, [&](Range range) {
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const int64_t w = row % s.w(), h = row / s.w() % s.h(), d = row / (s.w() * s.h()) % s.d(), n = row / (s.w() * s.h() * s.d());
+      std::memcpy(to.bytes() + (to.desc().offset(n, d, h, w) + to_channel) * size,
+                  from.bytes() + (from.desc().offset(n, d, h, w) + from_channel) * size, static_cast<size_t>(channels * size));
+    }
+  });
+}
+
+std::unique_ptr<Prepared> concat(const Problem& p) {
+  return std::make_unique<PreparedFunction>([threads = p.threads](const KernelArgs& args) {
+    int64_t begin = 0;
+    for (const Tensor& in : args.in) {
+      copy_rows(in, 0, args.out[0], begin, in.shape().c(), threads);
+      begin += in.shape().c();
+    }
+  });
+}
+
+std::unique_ptr<Prepared> slice(const Problem& p) {
+  return std::make_unique<PreparedFunction>([a = p.op.as<SliceAttrs>(), threads = p.threads](const KernelArgs& args) {
+    copy_rows(args.in[0], a.begin, args.out[0], 0, a.size, threads);
+  });
+}
+
+Support dense_output(const Problem& p) {
+  return p.out[0].dense() ? Support::yes() : Support::no("needs a dense output, found " + p.out[0].str());
+}
+
+std::unique_ptr<Prepared> pad_channels(const Problem& p) {
+  return std::make_unique<PreparedFunction>([a = p.op.as<SliceAttrs>(), threads = p.threads](const KernelArgs& args) {
+    std::memset(args.out[0].bytes(), 0, static_cast<size_t>(args.out[0].desc().bytes()));
+    copy_rows(args.in[0], 0, args.out[0], a.begin, args.in[0].shape().c(), threads);
+  });
+}
+
+}  // namespace
+
+std::vector<KernelPtr> copy_kernels() {
+  std::vector<KernelPtr> list;
+  list.push_back(std::make_unique<FunctionKernel>("copy", OpKind::concat, any, concat));
+  list.push_back(std::make_unique<FunctionKernel>("copy", OpKind::slice, any, slice));
+  list.push_back(std::make_unique<FunctionKernel>("copy", OpKind::pad_channels, dense_output, pad_channels));
+  return list;
+}
+
+}  // namespace convoy

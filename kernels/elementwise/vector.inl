@@ -1,0 +1,379 @@
+// Element-wise ops at memory speed: load, a few operations in f32, store; tails by masked or padded access. Work is cut
+// into static ranges; sums go through partial sums over fixed chunks, so that the thread count never changes a bit.
+
+constexpr int64_t grain = 1024;        // elements per thread at least
+constexpr int64_t sum_chunk = 16384;   // elements per partial sum
+
+Support supports_dense_float(const Problem& p) {
+  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  return needs_dense(p);
+}
+
+/// Rows of channels, so that strided slices work: one long row where everything is dense.
+struct Rows {
+  int64_t rows, length;
+  explicit Rows(const Problem& p) : rows(1), length(p.out[0].shape.elements()) {
+    for (const auto* list : {&p.in, &p.out})
+      for (const TensorDesc& desc : *list)
+        if (desc.shape == p.out[0].shape && !desc.dense()) rows = p.out[0].shape.rows(), length = p.out[0].shape.c();
+  }
+};
+
+inline int64_t row_offset(const TensorDesc& d, int64_t row) {
+  const int64_t w = row % d.shape.w(), rest = row / d.shape.w();
+  const int64_t h = rest % d.shape.h(), rest2 = rest / d.shape.h();
+  return d.offset(rest2 / d.shape.d(), rest2 % d.shape.d(), h, w);
+}
+
+/// Runs f(offsets per operand, begin, end) over all elements in parallel; operand k is in[0..], then out[0].
+template <class F>
+void for_elements(const Problem& p, const TensorDesc& a, const TensorDesc& b, const TensorDesc& y, F&& f) {
+  const Rows rows(p);
+  if (rows.rows == 1) {
+    parallel_ranges(rows.length, p.threads, grain, [&](Range r) { f(0, 0, 0, r.begin, r.end); });
+    return;
+  }
+  parallel_ranges(rows.rows, p.threads, std::max<int64_t>(1, grain / rows.length), [&](Range r) {
+    for (int64_t row = r.begin; row < r.end; ++row) f(row_offset(a, row), row_offset(b, row), row_offset(y, row), 0, rows.length);
+  });
+}
+
+template <class TI, class TO, class F>
+void map1(const Problem& p, const KernelArgs& args, F&& f) {
+  const TI* x = args.in[0].data<TI>();
+  TO* y = args.out[0].data<TO>();
+  for_elements(p, p.in[0], p.in[0], p.out[0], [&](int64_t ox, int64_t, int64_t oy, int64_t begin, int64_t end) {
+    for_vectors(begin, end, [&](int64_t i, auto n) { put(y + oy + i, f(get(x + ox + i, n)), n); });
+  });
+}
+
+template <class T, class F>
+void map2(const Problem& p, const KernelArgs& args, F&& f) {
+  const T *a = args.in[0].data<T>(), *b = args.in[1].data<T>();
+  T* y = args.out[0].data<T>();
+  for_elements(p, p.in[0], p.in[1], p.out[0], [&](int64_t oa, int64_t ob, int64_t oy, int64_t begin, int64_t end) {
+    for_vectors(begin, end, [&](int64_t i, auto n) { put(y + oy + i, f(get(a + oa + i, n), get(b + ob + i, n)), n); });
+  });
+}
+
+/// tanh to about 2 units in the last place: the odd polynomial of Moshier's Cephes library below 0.625, else
+/// 1 - 2/(exp(2|x|)+1) with the sign restored.
+inline Vec tanh(Vec x) {
+  const Vec magnitude = min(abs(x), Vec::all(10.0f)), z = x * x;
+  Vec small = fma(z, Vec::all(-5.70498872745e-3f), Vec::all(2.06390887954e-2f));
+  small = fma(small, z, Vec::all(-5.37397155531e-2f));
+  small = fma(small, z, Vec::all(1.33314422036e-1f));
+  small = fma(small, z, Vec::all(-3.33332819422e-1f));
+  small = fma(small * z, x, x);
+  // exp(2|x|): 2|x| = n ln 2 + r, |r| <= ln 2 / 2
+  const Vec t = magnitude + magnitude;
+  const Vec n = round_nearest(t * Vec::all(1.44269504088896341f));
+  Vec r = fma(n, Vec::all(-0.693359375f), t);
+  r = fma(n, Vec::all(2.12194440e-4f), r);
+  Vec e = fma(r, Vec::all(1.9875691500e-4f), Vec::all(1.3981999507e-3f));
+  e = fma(e, r, Vec::all(8.3334519073e-3f));
+  e = fma(e, r, Vec::all(4.1665795894e-2f));
+  e = fma(e, r, Vec::all(1.6666665459e-1f));
+  e = fma(e, r, Vec::all(5.0000001201e-1f));
+  e = fma(e * r, r, r + Vec::all(1.0f)) * exp2_integral(n);
+  Vec large = Vec::all(1.0f) - Vec::all(2.0f) / (e + Vec::all(1.0f));
+  large = select(greater(Vec::all(0.0f), x), Vec::all(0.0f) - large, large);
+  const Vec result = select(greater(Vec::all(0.625f), abs(x)), small, large);
+  return select(is_nan(x), x, result);
+}
+
+std::unique_ptr<Prepared> prepare_activation(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const auto& a = p.op.as<ActivationAttrs>();
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const Vec slope = Vec::all(float(a.slope)), scale = Vec::all(float(a.scale)), none = Vec::all(0.0f);
+      if (a.function == Activation::tanh) map1<T, T>(p, args, [=](Vec x) { return scale * tanh(x); });
+      else map1<T, T>(p, args, [=](Vec x) { return select(greater(x, none), x, slope * x); });
+    });
+  });
+}
+
+std::unique_ptr<Prepared> prepare_activation_backward(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const auto& a = p.op.as<ActivationAttrs>();
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const Vec slope = Vec::all(float(a.slope)), scale = Vec::all(float(a.scale)), none = Vec::all(0.0f);
+      const Vec inverse = Vec::all(float(1 / a.scale));
+      if (a.function == Activation::tanh) map2<T>(p, args, [=](Vec g, Vec y) { return g * (scale - y * y * inverse); });
+      else map2<T>(p, args, [=](Vec g, Vec y) { return g * select(greater(y, none), Vec::all(1.0f), slope); });
+    });
+  });
+}
+
+Support supports_elementwise(const Problem& p) {
+  return narrow_float(p.in[0].dtype) ? Support::yes() : Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+}
+
+std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const auto& a = p.op.as<DropoutAttrs>();
+    const double* step = args.in[1].data<double>();
+    const auto field = [&](StepField f) { return static_cast<uint32_t>(step[int(f)]); };
+    const uint64_t key = uint64_t(field(StepField::seed_high)) << 32 | field(StepField::seed_low);
+    const uint32_t first = field(StepField::first_sample), number = field(StepField::step), stream = uint32_t(a.stream);
+    const float keep = float(1 / (1 - a.rate)), rate = float(a.rate);
+    const int64_t samples = p.in[0].shape.n(), elements = p.in[0].shape.elements() / samples, blocks = (elements + 3) / 4;
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T* x = args.in[0].data<T>();
+      T* y = args.out[0].data<T>();
+      parallel_ranges(samples * blocks, p.threads, grain, [&](Range r) {
+        for (int64_t i = r.begin; i < r.end; ++i) {
+          const int64_t sample = i / blocks, begin = i % blocks * 4, count = std::min<int64_t>(4, elements - begin);
+          const PhiloxBlock words = philox({uint32_t(begin >> 2), first + uint32_t(sample), number, stream}, key);
+          float factor[Vec::lanes] = {};
+          for (int64_t k = 0; k < count; ++k) factor[k] = uniform01(words[size_t(k)]) >= rate ? keep : 0.0f;
+          const int64_t at = sample * elements + begin;
+          store(y + at, load(x + at, count) * load(factor), count);
+        }
+      });
+    });
+  });
+}
+
+std::unique_ptr<Prepared> prepare_cast(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    by_storage(p.out[0].dtype, [&](auto to) {
+      using TO = decltype(to);
+      if (p.in[0].dtype == DType::i16) map1<int16_t, TO>(p, args, [](Vec x) { return x; });
+      else by_storage(p.in[0].dtype, [&](auto from) { map1<decltype(from), TO>(p, args, [](Vec x) { return x; }); });
+    });
+  });
+}
+
+Support supports_cast(const Problem& p) {
+  if (!narrow_float(p.out[0].dtype) || !(narrow_float(p.in[0].dtype) || p.in[0].dtype == DType::i16))
+    return Support::no("casts between i16, f32, bf16 and f16, asked " + p.in[0].str() + " to " + p.out[0].str());
+  return Support::yes();
+}
+
+Support supports_counts(const Problem& p) {
+  if (p.in[0].dtype != DType::i16 || !narrow_float(p.out[0].dtype))
+    return Support::no("reads i16 and writes f32, bf16 or f16, found " + p.in[0].str() + " and " + p.out[0].str());
+  return needs_dense(p);
+}
+
+/// Counts have 65536 values: the logarithms are a table, hot entries (small counts) stay in L1.
+std::unique_ptr<Prepared> prepare_log1p(const Problem& p) {
+  auto table = std::make_shared<std::vector<float>>(65536);
+  for (int i = 0; i < 65536; ++i) (*table)[size_t(i)] = float(std::log1p(double(int16_t(uint16_t(i)))));
+  return prepared([p, table](const KernelArgs& args) {
+    const int16_t* x = args.in[0].data<int16_t>();
+    by_storage(p.out[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      T* y = args.out[0].data<T>();
+      parallel_ranges(p.out[0].shape.elements(), p.threads, grain, [&](Range r) {
+        int64_t i = r.begin;
+        for (; i + Vec::lanes <= r.end; i += Vec::lanes) store(y + i, look_up(table->data(), x + i));
+        if (i < r.end) store(y + i, look_up(table->data(), x + i, r.end - i), r.end - i);
+      });
+    });
+  });
+}
+
+std::unique_ptr<Prepared> prepare_divide_by_mean(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const int16_t* x = args.in[0].data<int16_t>();
+    const int64_t samples = p.in[0].shape.n(), elements = p.in[0].shape.elements() / samples;
+    for (int64_t n = 0; n < samples; ++n) {
+      std::vector<int64_t> part(size_t(p.threads));
+      parallel_threads(p.threads, [&](int t) {
+        const Range r = split_range(elements, t, p.threads);
+        int64_t total = 0;  // integers: the order of summation does not matter
+        for (int64_t i = r.begin; i < r.end; ++i) total += x[n * elements + i];
+        part[size_t(t)] = total;
+      });
+      int64_t total = 0;
+      for (int64_t t : part) total += t;
+      const Vec factor = Vec::all(float(double(elements) / double(total)));
+      by_storage(p.out[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        T* y = args.out[0].data<T>() + n * elements;
+        const int16_t* from = x + n * elements;
+        parallel_ranges(elements, p.threads, grain, [&](Range r) {
+          for_vectors(r.begin, r.end, [&](int64_t i, auto k) { put(y + i, get(from + i, k) * factor, k); });
+        });
+      });
+    }
+  });
+}
+
+std::unique_ptr<Prepared> prepare_add(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    by_storage(p.in[0].dtype, [&](auto zero) { map2<decltype(zero)>(p, args, [](Vec a, Vec b) { return a + b; }); });
+  });
+}
+
+std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const Vec factor = Vec::all(float(p.op.as<ScaleAttrs>().alpha * args.in[2].data<double>()[int(ScaleField::scale)]));
+    by_storage(p.in[0].dtype, [&](auto zero) { map2<decltype(zero)>(p, args, [=](Vec a, Vec b) { return fma(factor, b, a); }); });
+  });
+}
+
+/// Sum of f(i, n) over [0, count) through fixed chunks; `partial` holds one double per chunk.
+template <class F>
+double chunked_sum(int64_t count, int threads, std::byte* workspace, F&& f) {
+  double* partial = reinterpret_cast<double*>(workspace);
+  const int64_t chunks = (count + sum_chunk - 1) / sum_chunk;
+  parallel_ranges(chunks, threads, 1, [&](Range r) {
+    for (int64_t k = r.begin; k < r.end; ++k) {
+      Vec total = Vec::all(0.0f);
+      for_vectors(k * sum_chunk, std::min(count, (k + 1) * sum_chunk), [&](int64_t i, auto n) { total = total + f(i, n); });
+      partial[k] = double(sum(total));
+    }
+  });
+  double result = 0;
+  for (int64_t k = 0; k < chunks; ++k) result += partial[k];
+  return result;
+}
+inline int64_t partial_bytes(int64_t count) { return (count + sum_chunk - 1) / sum_chunk * int64_t(sizeof(double)); }
+
+std::unique_ptr<Prepared> prepare_sum_squares(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      const auto* x = args.in[0].data<decltype(zero)>();
+      const double total = chunked_sum(p.in[0].shape.elements(), p.threads, args.workspace, [&](int64_t i, auto n) {
+        const Vec v = get(x + i, n);
+        return v * v;
+      });
+      args.out[0].data<float>()[0] = float(p.op.as<ScaleAttrs>().alpha * total);
+    });
+  }, partial_bytes(p.in[0].shape.elements()));
+}
+
+Support supports_loss(const Problem& p) {
+  return p.in[0].dtype == DType::f32 ? needs_dense(p) : Support::no("is computed in f32, found " + p.in[0].str());
+}
+
+std::unique_ptr<Prepared> prepare_loss(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const float *a = args.in[0].data<float>(), *b = args.in[1].data<float>();
+    const bool squared = p.op.as<LossAttrs>().loss == Loss::mse;
+    const int64_t count = p.in[0].shape.elements();
+    const double total = chunked_sum(count, p.threads, args.workspace, [&](int64_t i, auto n) {
+      const Vec e = get(a + i, n) - get(b + i, n);
+      return squared ? e * e : abs(e);
+    });
+    args.out[0].data<float>()[0] = float(total / double(count));
+  }, partial_bytes(p.in[0].shape.elements()));
+}
+
+std::unique_ptr<Prepared> prepare_loss_backward(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const float scale = float(args.in[2].data<double>()[int(ScaleField::scale)] / double(p.in[0].shape.elements()));
+    const Vec one = Vec::all(scale), two = Vec::all(2 * scale), none = Vec::all(0.0f), minus = Vec::all(-scale);
+    const bool squared = p.op.as<LossAttrs>().loss == Loss::mse;
+    Problem pair = p;
+    pair.in.resize(2);
+    map2<float>(pair, args, [=](Vec a, Vec b) {
+      const Vec e = a - b;
+      return squared ? two * e : select(greater(e, none), one, select(greater(none, e), minus, e));
+    });
+  });
+}
+
+Support supports_all_finite(const Problem& p) {
+  for (const TensorDesc& desc : p.in)
+    if (!narrow_float(desc.dtype)) return Support::no("reads f32, bf16 and f16, found " + desc.str());
+  return needs_dense(p);
+}
+
+std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    std::atomic<bool> finite{true};
+    for (size_t k = 0; k < args.in.size(); ++k)
+      by_storage(p.in[k].dtype, [&](auto zero) {
+        const auto* x = args.in[k].data<decltype(zero)>();
+        parallel_ranges(p.in[k].shape.elements(), p.threads, 1 << 15, [&](Range r) {
+          bool bad = false;
+          for_vectors(r.begin, r.end, [&](int64_t i, auto n) { bad |= any_not_finite(get(x + i, n)); });
+          if (bad) finite.store(false, std::memory_order_relaxed);
+        });
+      });
+    args.out[0].data<float>()[0] = finite.load() ? 1.0f : 0.0f;
+  });
+}
+
+constexpr int64_t channel_chunks = 64;
+
+/// Rows are summed in 64 fixed chunks into the workspace, then the chunks in order.
+std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      const auto* x = args.in[0].data<decltype(zero)>();
+      const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows();
+      float* partial = reinterpret_cast<float*>(args.workspace);
+      parallel_ranges(channel_chunks, p.threads, 1, [&](Range r) {
+        for (int64_t k = r.begin; k < r.end; ++k) {
+          float* total = partial + k * channels;
+          std::fill(total, total + channels, 0.0f);
+          const Range part = split_range(rows, int(k), int(channel_chunks));
+          for (int64_t row = part.begin; row < part.end; ++row)
+            for_vectors(0, channels, [&](int64_t c, auto n) { put(total + c, get(total + c, n) + get(x + row * channels + c, n), n); });
+        }
+      });
+      float* y = args.out[0].data<float>();
+      std::fill(y, y + channels, 0.0f);
+      for (int64_t k = 0; k < channel_chunks; ++k)
+        for (int64_t c = 0; c < channels; ++c) y[c] += partial[k * channels + c];
+    });
+  }, channel_chunks * p.in[0].shape.c() * 4);
+}
+
+Support supports_update(const Problem& p) {
+  return p.in[0].dtype == DType::f32 ? needs_dense(p) : Support::no("keeps f32 state, found " + p.in[0].str());
+}
+
+/// One sweep: gradient and states are read once and written once.
+std::unique_ptr<Prepared> prepare_sgd(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    if (args.in[3].data<float>()[0] == 0) return;
+    const auto& a = p.op.as<SgdAttrs>();
+    const Vec rate = Vec::all(float(args.in[1].data<double>()[int(StepField::learning_rate)] / args.in[2].data<double>()[int(ScaleField::scale)]));
+    const Vec momentum = Vec::all(float(a.momentum));
+    const float* g = args.in[0].data<float>();
+    float *w = args.out[0].data<float>(), *v = args.out[1].data<float>();
+    parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) {
+      for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
+        const Vec step = rate * get(g + i, n);
+        const Vec velocity = momentum * get(v + i, n) - step;
+        put(v + i, velocity, n);
+        put(w + i, get(w + i, n) + (a.nesterov ? momentum * velocity - step : velocity), n);
+      });
+    });
+  });
+}
+
+std::unique_ptr<Prepared> prepare_adam(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    if (args.in[3].data<float>()[0] == 0) return;
+    const auto& a = p.op.as<AdamAttrs>();
+    const double* scale = args.in[2].data<double>();
+    const double t = scale[int(ScaleField::applied)] + 1;
+    const double c1 = 1 - std::pow(a.beta1, t), c2 = 1 - std::pow(a.beta2, t);
+    const Vec inverse = Vec::all(float(1 / scale[int(ScaleField::scale)]));
+    const Vec b1 = Vec::all(float(a.beta1)), b2 = Vec::all(float(a.beta2)), d1 = Vec::all(float(1 - a.beta1)), d2 = Vec::all(float(1 - a.beta2));
+    const Vec rate = Vec::all(float(args.in[1].data<double>()[int(StepField::learning_rate)] / c1));
+    const Vec second = Vec::all(float(1 / std::sqrt(c2))), epsilon = Vec::all(float(a.epsilon));
+    const float* g = args.in[0].data<float>();
+    float *w = args.out[0].data<float>(), *m = args.out[1].data<float>(), *v = args.out[2].data<float>();
+    parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) {
+      for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
+        const Vec gradient = inverse * get(g + i, n);
+        const Vec mean = fma(b1, get(m + i, n), d1 * gradient);
+        const Vec square = fma(b2, get(v + i, n), d2 * gradient * gradient);
+        put(m + i, mean, n);
+        put(v + i, square, n);
+        put(w + i, get(w + i, n) - rate * mean / (sqrt(square) * second + epsilon), n);
+      });
+    });
+  });
+}

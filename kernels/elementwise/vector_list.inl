@@ -1,0 +1,29 @@
+// The factory of one instruction set's element-wise and pooling kernels. Included after the target pragma has ended: it
+// takes addresses of functions, and runs on every CPU.
+
+std::vector<KernelPtr> list;
+const auto add = [&](OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {
+  list.push_back(std::make_unique<IsaKernel>(isa, kind, supports, prepare));
+};
+add(OpKind::activation, set::supports_elementwise, set::prepare_activation);
+add(OpKind::activation_backward, set::supports_elementwise, set::prepare_activation_backward);
+add(OpKind::max_pool, set::supports_pool, set::prepare_max_pool<false>);
+add(OpKind::max_pool_backward, set::supports_pool, set::prepare_max_pool_backward<false>);
+add(OpKind::activation_max_pool, set::supports_pool, set::prepare_max_pool<true>);
+add(OpKind::activation_max_pool_backward, set::supports_pool, set::prepare_max_pool_backward<true>);
+add(OpKind::avg_pool, set::supports_pool, set::prepare_avg_pool);
+add(OpKind::avg_pool_backward, set::supports_pool, set::prepare_avg_pool_backward);
+add(OpKind::dropout, set::supports_dense_float, set::prepare_dropout);
+add(OpKind::loss, set::supports_loss, set::prepare_loss);
+add(OpKind::loss_backward, set::supports_loss, set::prepare_loss_backward);
+add(OpKind::log1p, set::supports_counts, set::prepare_log1p);
+add(OpKind::divide_by_mean, set::supports_counts, set::prepare_divide_by_mean);
+add(OpKind::cast, set::supports_cast, set::prepare_cast);
+add(OpKind::add, set::supports_elementwise, set::prepare_add);
+add(OpKind::add_scaled, set::supports_elementwise, set::prepare_add_scaled);
+add(OpKind::sum_squares, set::supports_dense_float, set::prepare_sum_squares);
+add(OpKind::channel_sum, set::supports_dense_float, set::prepare_channel_sum);
+add(OpKind::all_finite, set::supports_all_finite, set::prepare_all_finite);
+add(OpKind::sgd_update, set::supports_update, set::prepare_sgd);
+add(OpKind::adam_update, set::supports_update, set::prepare_adam);
+return list;

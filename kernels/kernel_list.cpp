@@ -1,0 +1,45 @@
+// THE list. Order is preference: the first that supports a problem runs it, unless an override or the tuned table says
+// otherwise. Adding a kernel is one file and one line here.
+#include "kernels/kernel_list.h"
+
+#include "kernels/elementwise/vector_kernels.h"
+#include "kernels/onednn/kernels.h"
+#include "kernels/optimizer/optimizer_kernels.h"
+#include "kernels/reference.h"
+#include "kernels/widened.h"
+
+namespace convoy {
+namespace {
+
+KernelList build() {
+  KernelList list;
+  const auto add = [&](std::vector<KernelPtr> kernels) {
+    for (KernelPtr& kernel : kernels) list.push_back(std::move(kernel));
+  };
+  add(avx512_vector_kernels());
+  add(avx2_vector_kernels());
+  add(copy_kernels());
+#ifdef CONVOY_WITH_ONEDNN
+  add(onednn_conv_kernels());
+  add(onednn_dense_kernels());
+  add(onednn_pool_kernels());
+#endif
+  add(widened_kernels());
+  list.push_back(make_loss_scale_kernel());
+  add(conv_reference_kernels());
+  add(dense_reference_kernels());
+  add(pool_reference_kernels());
+  add(elementwise_reference_kernels());
+  add(optimizer_reference_kernels());
+  list.push_back(make_loss_scale_reference());
+  return list;
+}
+
+}  // namespace
+
+const KernelList& kernel_list() {
+  static const KernelList list = build();
+  return list;
+}
+
+}  // namespace convoy

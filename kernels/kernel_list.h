@@ -1,0 +1,11 @@
+// The one ordered list of kernels.
+#pragma once
+
+#include "core/kernel.h"
+
+namespace convoy {
+
+/// Best first, the plain reference last. Built once, on first use.
+const KernelList& kernel_list();
+
+}  // namespace convoy

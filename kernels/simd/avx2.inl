@@ -1,0 +1,111 @@
+// Eight f32 lanes. Included inside a namespace, after `#pragma GCC target` for AVX2, FMA, F16C.
+
+struct Vec {
+  static constexpr int lanes = 8;
+  __m256 v;
+  static Vec all(float x);
+};
+struct Mask {
+  __m256 m;
+};
+struct Ints {
+  __m256i v;
+  static Ints all(int x);
+};
+
+inline Vec Vec::all(float x) { return {_mm256_set1_ps(x)}; }
+inline Ints Ints::all(int x) { return {_mm256_set1_epi32(x)}; }
+inline Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
+inline Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
+inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
+inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
+inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline Vec round_nearest(Vec a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+/// 2^n for integral n in the normal range.
+inline Vec exp2_integral(Vec n) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127)), 23))};
+}
+inline Mask greater(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)}; }
+inline Mask is_nan(Vec a) { return {_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q)}; }
+inline Mask both(Mask a, Mask b) { return {_mm256_and_ps(a.m, b.m)}; }
+inline Mask either(Mask a, Mask b) { return {_mm256_or_ps(a.m, b.m)}; }
+inline Mask negate(Mask a) { return {_mm256_xor_ps(a.m, _mm256_castsi256_ps(_mm256_set1_epi32(-1)))}; }
+inline Vec select(Mask m, Vec yes, Vec no) { return {_mm256_blendv_ps(no.v, yes.v, m.m)}; }
+inline Ints select(Mask m, Ints yes, Ints no) { return {_mm256_blendv_epi8(no.v, yes.v, _mm256_castps_si256(m.m))}; }
+inline Mask equal(Ints a, Ints b) { return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.v, b.v))}; }
+/// True when any lane is infinite or not a number.
+inline bool any_not_finite(Vec a) {
+  const __m256i exponent = _mm256_and_si256(_mm256_castps_si256(a.v), _mm256_set1_epi32(0x7f800000));
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi32(exponent, _mm256_set1_epi32(0x7f800000))) != 0;
+}
+inline float sum(Vec a) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline Vec load(const bf16* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16))};
+}
+inline Vec load(const f16* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+inline Vec load(const int16_t* p) { return {_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))}; }
+/// Tails go through a padded copy: AVX2 has no 16-bit masked loads.
+template <class T>
+inline Vec load(const T* p, int64_t n) {
+  T padded[8] = {};
+  std::memcpy(padded, p, static_cast<size_t>(n) * sizeof(T));
+  return load(padded);
+}
+
+inline __m128i narrow(__m256i words) {  // eight 32-bit values below 65536 to 16 bits
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0x08));
+}
+/// Round to nearest even, NaN kept quiet.
+inline __m128i to_bf16(Vec a) {
+  const __m256i u = _mm256_castps_si256(a.v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
+  return narrow(_mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(is_nan(a).m)));
+}
+inline void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
+inline void store(bf16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16(a)); }
+inline void store(f16* p, Vec a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+template <class T>
+inline void store(T* p, Vec a, int64_t n) {
+  T padded[8];
+  store(padded, a);
+  std::memcpy(p, padded, static_cast<size_t>(n) * sizeof(T));
+}
+
+inline Ints load_bytes(const uint8_t* p) { return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))}; }
+inline Ints load_bytes(const uint8_t* p, int64_t n) {
+  uint8_t padded[8] = {};
+  std::memcpy(padded, p, static_cast<size_t>(n));
+  return load_bytes(padded);
+}
+inline void store_bytes(uint8_t* p, Ints a) {
+  const __m128i words = narrow(a.v);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+}
+inline void store_bytes(uint8_t* p, Ints a, int64_t n) {
+  uint8_t padded[8];
+  store_bytes(padded, a);
+  std::memcpy(p, padded, static_cast<size_t>(n));
+}
+
+/// table[p[i]] with the counts read as unsigned 16-bit numbers.
+inline Vec look_up(const float* table, const int16_t* p) {
+  return {_mm256_i32gather_ps(table, _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 4)};
+}
+inline Vec look_up(const float* table, const int16_t* p, int64_t n) {
+  int16_t padded[8] = {};
+  std::memcpy(padded, p, static_cast<size_t>(n) * sizeof(int16_t));
+  return look_up(table, padded);
+}

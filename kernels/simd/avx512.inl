@@ -1,0 +1,87 @@
+// Sixteen f32 lanes. Included inside a namespace, after `#pragma GCC target` for AVX-512 F, BW, DQ, VL.
+
+struct Vec {
+  static constexpr int lanes = 16;
+  __m512 v;
+  static Vec all(float x);
+};
+using Mask = __mmask16;
+struct Ints {
+  __m512i v;
+  static Ints all(int x);
+};
+
+inline Vec Vec::all(float x) { return {_mm512_set1_ps(x)}; }
+inline Ints Ints::all(int x) { return {_mm512_set1_epi32(x)}; }
+inline Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
+inline Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
+inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline Vec round_nearest(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+/// 2^n for integral n in the normal range.
+inline Vec exp2_integral(Vec n) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
+}
+inline Mask greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
+inline Mask is_nan(Vec a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q); }
+inline Mask both(Mask a, Mask b) { return a & b; }
+inline Mask either(Mask a, Mask b) { return a | b; }
+inline Mask negate(Mask a) { return static_cast<Mask>(~a); }
+inline Vec select(Mask m, Vec yes, Vec no) { return {_mm512_mask_blend_ps(m, no.v, yes.v)}; }
+inline Ints select(Mask m, Ints yes, Ints no) { return {_mm512_mask_blend_epi32(m, no.v, yes.v)}; }
+inline Mask equal(Ints a, Ints b) { return _mm512_cmpeq_epi32_mask(a.v, b.v); }
+/// True when any lane is infinite or not a number.
+inline bool any_not_finite(Vec a) {
+  const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7f800000));
+  return _mm512_cmpeq_epi32_mask(exponent, _mm512_set1_epi32(0x7f800000)) != 0;
+}
+inline float sum(Vec a) { return _mm512_reduce_add_ps(a.v); }
+
+inline Mask first_lanes(int64_t n) { return static_cast<Mask>((1u << n) - 1u); }
+
+inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline Vec load(const bf16* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16))};
+}
+inline Vec load(const f16* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+inline Vec load(const int16_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))))}; }
+inline Vec load(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
+inline Vec load(const bf16* p, int64_t n) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)), 16))};
+}
+inline Vec load(const f16* p, int64_t n) { return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p))}; }
+inline Vec load(const int16_t* p, int64_t n) { return {_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)))}; }
+
+/// Round to nearest even, NaN kept quiet.
+inline __m256i to_bf16(Vec a) {
+  const __m512i u = _mm512_castps_si512(a.v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+  return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan(a), rounded, quiet));
+}
+inline __m256i to_f16(Vec a) { return _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
+inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(a)); }
+inline void store(f16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(a)); }
+inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
+inline void store(bf16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(a)); }
+inline void store(f16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_f16(a)); }
+
+inline Ints load_bytes(const uint8_t* p) { return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+inline Ints load_bytes(const uint8_t* p, int64_t n) { return {_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p))}; }
+inline void store_bytes(uint8_t* p, Ints a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+inline void store_bytes(uint8_t* p, Ints a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi8(p, first_lanes(n), a.v); }
+
+/// table[p[i]] with the counts read as unsigned 16-bit numbers.
+inline Vec look_up(const float* table, const int16_t* p) {
+  return {_mm512_i32gather_ps(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), table, 4)};
+}
+inline Vec look_up(const float* table, const int16_t* p, int64_t n) {
+  return {_mm512_i32gather_ps(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)), table, 4)};
+}

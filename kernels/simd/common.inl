@@ -1,0 +1,48 @@
+// Pieces shared by the vector kernels of every instruction set. Included inside the namespace of one of them.
+
+/// Value as it reads back after a store of type T.
+template <class T>
+inline Vec rounded_to(Vec a) {
+  if constexpr (std::is_same_v<T, float>) {
+    return a;
+  } else {
+    T stored[Vec::lanes];
+    store(stored, a);
+    return load(stored);
+  }
+}
+
+/// Calls f(i, n) for the whole vectors of [0, count), n = lanes, then once for the tail.
+template <class F>
+inline void for_vectors(int64_t begin, int64_t end, F&& f) {
+  int64_t i = begin;
+  for (; i + Vec::lanes <= end; i += Vec::lanes) f(i, std::integral_constant<int64_t, 0>{});
+  if (i < end) f(i, end - i);
+}
+/// Whole-vector and tail forms under one name: the tail count is a compile-time 0 for whole vectors.
+template <class T> inline Vec get(const T* p, std::integral_constant<int64_t, 0>) { return load(p); }
+template <class T> inline Vec get(const T* p, int64_t n) { return load(p, n); }
+template <class T> inline void put(T* p, Vec a, std::integral_constant<int64_t, 0>) { store(p, a); }
+template <class T> inline void put(T* p, Vec a, int64_t n) { store(p, a, n); }
+
+inline bool narrow_float(DType t) { return t == DType::f32 || t == DType::bf16 || t == DType::f16; }
+
+/// dispatch over the three storage types these kernels know.
+template <class F>
+inline void by_storage(DType t, F&& f) {
+  if (t == DType::f32) f(float{});
+  else if (t == DType::bf16) f(bf16{});
+  else f(f16{});
+}
+
+inline Support needs_dense(const Problem& p) {
+  for (const auto* list : {&p.in, &p.out})
+    for (const TensorDesc& desc : *list)
+      if (!desc.dense()) return Support::no("needs dense tensors, found " + desc.str());
+  return Support::yes();
+}
+
+template <class F>
+std::unique_ptr<Prepared> prepared(F&& run, int64_t workspace = 0) {
+  return std::make_unique<PreparedFunction>(std::forward<F>(run), workspace);
+}

@@ -1,0 +1,71 @@
+#include "kernels/simd/cpu.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+namespace convoy {
+namespace {
+
+CpuFeatures detect() {
+  CpuFeatures f;
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  __cpuid(0, a, b, c, d);
+  const unsigned max_leaf = a;
+  __cpuid(1, a, b, c, d);
+  uint64_t xcr0 = 0;
+  if (c & (1u << 27)) {  // OSXSAVE: the kernel saves extended registers
+    unsigned lo = 0, hi = 0;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    xcr0 = uint64_t(hi) << 32 | lo;
+  }
+  const bool ymm = (xcr0 & 0x6) == 0x6, zmm = (xcr0 & 0xe6) == 0xe6, tiles = (xcr0 & 0x60000) == 0x60000;
+  const bool fma = c & (1u << 12), f16c = c & (1u << 29);
+  if (max_leaf >= 7) {
+    __cpuid_count(7, 0, a, b, c, d);
+    f.avx2 = ymm && fma && f16c && (b & (1u << 5));
+    f.avx512 = zmm && f.avx2 && (b & (1u << 16)) && (b & (1u << 17)) && (b & (1u << 30)) && (b & (1u << 31));
+    f.avx512_fp16 = f.avx512 && (d & (1u << 23));
+    f.amx_bf16 = tiles && (d & (1u << 22)) && (d & (1u << 24));
+    __cpuid_count(7, 1, a, b, c, d);
+    f.avx512_bf16 = f.avx512 && (a & (1u << 5));
+  }
+  if (max_leaf >= 0x1d) {
+    __cpuid_count(0x1d, 0, a, b, c, d);
+    f.tile_leaf = a != 0;
+  }
+  unsigned brand[12] = {};
+  __cpuid(0x80000000u, a, b, c, d);
+  if (a >= 0x80000004u)
+    for (unsigned i = 0; i < 3; ++i) __cpuid(0x80000002u + i, brand[4 * i], brand[4 * i + 1], brand[4 * i + 2], brand[4 * i + 3]);
+  char text[49] = {};
+  std::memcpy(text, brand, 48);
+  f.model = text;
+  while (!f.model.empty() && f.model.back() == ' ') f.model.pop_back();
+#endif
+  return f;
+}
+
+}  // namespace
+
+const CpuFeatures& cpu_features() {
+  static const CpuFeatures features = detect();
+  return features;
+}
+
+std::string describe_cpu() {
+  const CpuFeatures& f = cpu_features();
+  std::string text;
+  const auto add = [&](bool has, const char* name) {
+    if (has) text.append(text.empty() ? "" : " ").append(name);
+  };
+  add(f.avx2, "avx2"), add(f.avx512, "avx512"), add(f.avx512_bf16, "avx512_bf16"), add(f.avx512_fp16, "avx512_fp16");
+  add(f.amx_bf16, "amx_bf16");
+  return text.empty() ? "baseline x86-64" : text;
+}
+
+}  // namespace convoy

@@ -1,0 +1,28 @@
+// A kernel compiled for one instruction set. The gate runs in baseline code, so that asking is safe on every CPU.
+#pragma once
+
+#include "kernels/function_kernel.h"
+#include "kernels/simd/cpu.h"
+
+namespace convoy {
+
+class IsaKernel final : public Kernel {
+ public:
+  IsaKernel(Isa isa, OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare)
+      : isa_(isa), inner_(isa == Isa::avx512 ? "avx512" : "avx2", kind, supports, prepare), kind_(kind) {}
+  std::string_view name() const override { return inner_.name(); }
+  Support supports(const Problem& problem) const override {
+    if (problem.op.kind != kind_) return Support::no("other op");
+    if (isa_ == Isa::avx512 && !cpu_features().avx512) return Support::no("needs AVX-512 (F, BW, DQ, VL)");
+    if (isa_ == Isa::avx2 && !cpu_features().avx2) return Support::no("needs AVX2, FMA and F16C");
+    return inner_.supports(problem);
+  }
+  std::unique_ptr<Prepared> prepare(const Problem& problem) const override { return inner_.prepare(problem); }
+
+ private:
+  Isa isa_;
+  FunctionKernel inner_;
+  OpKind kind_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,118 @@
+// Narrow types where only f32 kernels exist: inputs are cast into the workspace, the f32 kernel runs, the output is cast
+// back. The rate is the f32 kernel's; the casts add one read and one write of each operand.
+#include "kernels/widened.h"
+
+#include <algorithm>
+
+#include "core/select.h"
+#include "kernels/kernel_list.h"
+
+namespace convoy {
+namespace {
+
+bool narrow(DType t) { return t == DType::bf16 || t == DType::f16; }
+
+TensorDesc wide(const TensorDesc& d) { return narrow(d.dtype) ? TensorDesc(d.shape, DType::f32) : d; }
+
+Problem wide_problem(const Problem& p) {
+  Problem w = p;
+  for (TensorDesc& d : w.in) d = wide(d);
+  for (TensorDesc& d : w.out) d = wide(d);
+  return w;
+}
+
+const Kernel& best(const Problem& p) { return *choose_kernel(kernel_list(), p, "widened", {}).kernel; }
+
+class Widened final : public Prepared {
+ public:
+  explicit Widened(const Problem& p) : inner_(best(wide_problem(p)).prepare(wide_problem(p))) {
+    detail_ = "f32 " + std::string(best(wide_problem(p)).name()) + " " + inner_->detail();
+    for (const TensorDesc& d : p.in) in_.push_back(side(d, wide(d), p.threads));
+    for (const TensorDesc& d : p.out) out_.push_back(side(wide(d), d, p.threads));
+    inner_at_ = size_;
+    size_ += (inner_->workspace_bytes() + 63) / 64 * 64;
+    for (const PackRequest& request : inner_->packed_weights()) add_pack(p, request);
+  }
+  int64_t workspace_bytes() const override { return size_; }
+  std::vector<PackRequest> packed_weights() const override { return packs_; }
+  std::string detail() const override { return detail_; }
+
+  void run(const KernelArgs& args) const override {
+    std::vector<Tensor> in, out;
+    for (size_t i = 0; i < in_.size(); ++i) {
+      in.push_back(in_[i].cast ? Tensor(in_[i].wide, args.workspace + in_[i].at) : args.in[i]);
+      const bool is_packed = std::find(packed_inputs_.begin(), packed_inputs_.end(), int(i)) != packed_inputs_.end();
+      if (in_[i].cast && !is_packed) in_[i].cast->run({{&args.in[i], 1}, {&in.back(), 1}, {}, args.workspace + in_[i].scratch});
+    }
+    for (size_t i = 0; i < out_.size(); ++i)
+      out.push_back(out_[i].cast ? Tensor(out_[i].wide, args.workspace + out_[i].at) : args.out[i]);
+    inner_->run({in, out, args.packed, args.workspace + inner_at_});
+    for (size_t i = 0; i < out_.size(); ++i)
+      if (out_[i].cast) out_[i].cast->run({{&out[i], 1}, {&args.out[i], 1}, {}, args.workspace + out_[i].scratch});
+  }
+
+ private:
+  struct Side {
+    TensorDesc wide;
+    std::shared_ptr<const Prepared> cast;  ///< empty where the type is wide already
+    int64_t at = 0, scratch = 0;
+  };
+
+  static std::shared_ptr<const Prepared> make_cast(const TensorDesc& from, const TensorDesc& to, int threads) {
+    const Problem cast{{OpKind::cast, CastAttrs{to.dtype}}, {from}, {to}, DeviceKind::cpu, threads};
+    return best(cast).prepare(cast);
+  }
+
+  Side side(const TensorDesc& from, const TensorDesc& to, int threads) {
+    Side s{wide(from), nullptr, size_, 0};
+    if (from == to) return s;
+    s.cast = make_cast(from, to, threads);
+    size_ += (s.wide.bytes() + 63) / 64 * 64;
+    s.scratch = size_;
+    size_ += (s.cast->workspace_bytes() + 63) / 64 * 64;
+    return s;
+  }
+
+  /// A packed narrow weight: widened first, once per update, in the Pack node.
+  void add_pack(const Problem& p, const PackRequest& request) {
+    PackRequest outer = request;
+    const TensorDesc from = p.in.at(size_t(request.input)), to = wide(from);
+    packed_inputs_.push_back(request.input);
+    outer.form = "widened " + request.form;
+    outer.pack = [cast = make_cast(from, to, p.threads), to, inner = request.pack](const Tensor& weight, std::byte* packed) {
+      const Tensor wide_weight = Tensor::zeros(to);
+      cast->run({{&weight, 1}, {&wide_weight, 1}, {}, nullptr});
+      inner(wide_weight, packed);
+    };
+    packs_.push_back(std::move(outer));
+  }
+
+  std::unique_ptr<Prepared> inner_;
+  std::vector<Side> in_, out_;
+  std::vector<int> packed_inputs_;
+  std::vector<PackRequest> packs_;
+  int64_t size_ = 0, inner_at_ = 0;
+  std::string detail_;
+};
+
+Support supports(const Problem& p) {
+  if (!narrow(p.in[0].dtype)) return Support::no("widens bf16 and f16, found " + p.in[0].str());
+  for (const auto* list : {&p.in, &p.out})
+    for (const TensorDesc& d : *list)
+      if (!d.dense()) return Support::no("needs dense tensors, found " + d.str());
+  if (best(wide_problem(p)).name() == reference_name) return Support::no("no f32 kernel but the reference");
+  return Support::yes();
+}
+
+}  // namespace
+
+std::vector<KernelPtr> widened_kernels() {
+  std::vector<KernelPtr> list;
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights, OpKind::dense_forward,
+                      OpKind::dense_backward_data, OpKind::dense_backward_weights})
+    list.push_back(std::make_unique<FunctionKernel>("widened", kind, supports,
+                                                    [](const Problem& p) -> std::unique_ptr<Prepared> { return std::make_unique<Widened>(p); }));
+  return list;
+}
+
+}  // namespace convoy

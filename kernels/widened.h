@@ -1,0 +1,11 @@
+#pragma once
+
+#include "kernels/function_kernel.h"
+
+namespace convoy {
+
+/// "widened": convolution and dense layers in bf16 or f16 on CPUs whose libraries lack the type, by casting into the
+/// workspace, running the best f32 kernel of the list, and casting back.
+std::vector<KernelPtr> widened_kernels();
+
+}  // namespace convoy

@@ -1,0 +1,104 @@
+#include "layers/layers.h"
+
+#include <algorithm>
+
+namespace convoy {
+namespace {
+
+Int3 spatial(const Shape& s) { return {s.d(), s.h(), s.w()}; }
+
+StateInit weight_init(Initializer kind, int64_t fan_in, int64_t fan_out) {
+  return {kind == Initializer::glorot_uniform ? StateInit::Kind::glorot_uniform : StateInit::Kind::he_normal, 0, fan_in, fan_out};
+}
+
+StateInit bias_init(Bias bias) { return {StateInit::Kind::constant, bias == Bias::tenth ? 0.1 : 0.0, 0, 0}; }
+
+/// Padding that a convolution from `input` needs; `same` splits what is missing with the odd element at the high end.
+void resolve_padding(const ConvOptions& o, const Int3& input, ConvAttrs& a) {
+  for (int i = 0; i < 3; ++i) {
+    if (o.padding == Padding::valid) continue;
+    if (o.padding == Padding::explicit_) {
+      a.pad_low[i] = o.pad_low[i], a.pad_high[i] = o.pad_high[i];
+      continue;
+    }
+    const int64_t outputs = (input[i] + o.stride[i] - 1) / o.stride[i];
+    const int64_t total = std::max<int64_t>(0, (outputs - 1) * o.stride[i] + o.dilation[i] * (o.kernel[i] - 1) + 1 - input[i]);
+    a.pad_low[i] = total / 2, a.pad_high[i] = total - total / 2;
+  }
+}
+
+ConvAttrs base_attrs(const ConvOptions& o) { return {.stride = o.stride, .dilation = o.dilation, .groups = o.groups}; }
+
+void check(const std::string& name, const ConvOptions& o, int64_t inputs) {
+  if (o.channels < 1 || o.groups < 1 || inputs % o.groups || o.channels % o.groups)
+    fail_usage(name + ": " + std::to_string(inputs) + " input and " + std::to_string(o.channels) + " output channels do not divide into " + std::to_string(o.groups) + " groups");
+}
+
+}  // namespace
+
+ValueId conv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& o) {
+  const Shape s = tape.desc(x).shape;
+  check(name, o, s.c());
+  ConvAttrs a = base_attrs(o);
+  resolve_padding(o, spatial(s), a);
+  const int64_t taps = o.kernel[0] * o.kernel[1] * o.kernel[2], per_group = s.c() / o.groups;
+  std::vector<ValueId> in{x, tape.parameter(name + ".weight", {o.channels, o.kernel[0], o.kernel[1], o.kernel[2], per_group},
+                                            weight_init(o.initializer, taps * per_group, taps * o.channels / o.groups))};
+  if (o.bias != Bias::none) in.push_back(tape.parameter(name + ".bias", Shape::vector(o.channels), bias_init(o.bias)));
+  return tape.emit({OpKind::conv_forward, a}, name + ".forward", std::move(in));
+}
+
+ValueId deconv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& o) {
+  const Shape s = tape.desc(x).shape;
+  check(name, o, s.c());
+  ConvAttrs a = base_attrs(o);
+  const Int3 from = spatial(s);
+  if (o.padding == Padding::same) {
+    for (int i = 0; i < 3; ++i) a.result_size[i] = from[i] * o.stride[i];
+    resolve_padding(o, a.result_size, a);
+  } else {
+    resolve_padding(o, from, a);
+    for (int i = 0; i < 3; ++i)
+      a.result_size[i] = (from[i] - 1) * o.stride[i] - a.pad_low[i] - a.pad_high[i] + o.dilation[i] * (o.kernel[i] - 1) + 1 + o.output_padding[i];
+  }
+  const int64_t taps = o.kernel[0] * o.kernel[1] * o.kernel[2], per_group = o.channels / o.groups;
+  std::vector<ValueId> in{x, tape.parameter(name + ".weight", {s.c(), o.kernel[0], o.kernel[1], o.kernel[2], per_group},
+                                            weight_init(o.initializer, taps * s.c() / o.groups, taps * per_group))};
+  if (o.bias != Bias::none) in.push_back(tape.parameter(name + ".bias", Shape::vector(o.channels), bias_init(o.bias)));
+  return tape.emit({OpKind::conv_backward_data, a}, name + ".forward", std::move(in));
+}
+
+ValueId dense(Tape& tape, const std::string& name, ValueId x, const DenseOptions& o) {
+  const Shape s = tape.desc(x).shape;
+  const int64_t features = s.elements() / s.n();
+  std::vector<ValueId> in{x, tape.parameter(name + ".weight", {o.units, 1, 1, 1, features}, weight_init(o.initializer, features, o.units))};
+  if (o.bias != Bias::none) in.push_back(tape.parameter(name + ".bias", Shape::vector(o.units), bias_init(o.bias)));
+  return tape.emit({OpKind::dense_forward, NoAttrs{}}, name + ".forward", std::move(in));
+}
+
+ValueId max_pool(Tape& tape, const std::string& name, ValueId x, const PoolAttrs& window) {
+  return tape.emit({OpKind::max_pool, window}, name + ".forward", {x});
+}
+ValueId avg_pool(Tape& tape, const std::string& name, ValueId x, const PoolAttrs& window) {
+  return tape.emit({OpKind::avg_pool, window}, name + ".forward", {x});
+}
+ValueId leaky_relu(Tape& tape, const std::string& name, ValueId x, double slope) {
+  return tape.emit({OpKind::activation, ActivationAttrs{.slope = slope}}, name + ".activation", {x});
+}
+ValueId relu(Tape& tape, const std::string& name, ValueId x) { return leaky_relu(tape, name, x, 0); }
+ValueId tanh(Tape& tape, const std::string& name, ValueId x, double scale) {
+  return tape.emit({OpKind::activation, ActivationAttrs{.function = Activation::tanh, .scale = scale}}, name + ".activation", {x});
+}
+
+ValueId dropout(Tape& tape, const std::string& name, ValueId x, double rate) {
+  if (rate == 0) return x;
+  const ValueId step = tape.state(step_state_name, TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64));
+  const auto stream = static_cast<int64_t>(hash_name(name) & 0xffffffffu);
+  return tape.emit({OpKind::dropout, DropoutAttrs{rate, stream}}, name + ".forward", {x, step});
+}
+
+ValueId regression_loss(Tape& tape, const std::string& name, Loss loss, ValueId prediction, ValueId target) {
+  return tape.emit({OpKind::loss, LossAttrs{loss}}, name + ".forward", {prediction, target});
+}
+
+}  // namespace convoy

@@ -1,0 +1,60 @@
+// Layers: functions that append nodes and parameters to a tape. A layer named "conv1" owns parameters "conv1.weight" and
+// "conv1.bias" and nodes "conv1.forward", ...
+#pragma once
+
+#include <string>
+
+#include "core/tape.h"
+
+namespace convoy {
+
+enum class Padding : uint8_t {
+  valid,     ///< none
+  same,      ///< output extent = ceil(input / stride); the odd element goes to the high end (TensorFlow's rule)
+  explicit_  ///< pad_low and pad_high as given
+};
+enum class Initializer : uint8_t { glorot_uniform, he_normal };
+enum class Bias : uint8_t { none, zero, tenth };  ///< initial value 0 or 0.1
+
+struct ConvOptions {
+  int64_t channels = 0;  ///< of the output
+  Int3 kernel{3, 3, 3};
+  Int3 stride{1, 1, 1};
+  Int3 dilation{1, 1, 1};
+  Padding padding = Padding::same;
+  Int3 pad_low{0, 0, 0}, pad_high{0, 0, 0};
+  Int3 output_padding{0, 0, 0};  ///< transposed convolution only: extra rows at the high end
+  int64_t groups = 1;
+  Bias bias = Bias::zero;
+  Initializer initializer = Initializer::glorot_uniform;
+};
+
+/// x (N,D,H,W,C) -> (N,D',H',W',channels); weight (channels, KD,KH,KW, C/groups), bias (channels).
+ValueId conv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& options);
+
+/// Transposed convolution: x (N,D,H,W,C) -> (N, (D-1)*stride - pads + dilation*(KD-1) + 1 + output_padding, ..., channels).
+/// Padding::same gives extent*stride. Weight (C, KD,KH,KW, channels/groups): that of the convolution it transposes.
+ValueId deconv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& options);
+
+struct DenseOptions {
+  int64_t units = 0;
+  Bias bias = Bias::zero;
+  Initializer initializer = Initializer::glorot_uniform;
+};
+
+/// x (N,D,H,W,C) -> (N,1,1,1,units); weight (units,1,1,1,D*H*W*C) over the elements in memory order, bias (units).
+ValueId dense(Tape& tape, const std::string& name, ValueId x, const DenseOptions& options);
+
+ValueId max_pool(Tape& tape, const std::string& name, ValueId x, const PoolAttrs& window);
+ValueId avg_pool(Tape& tape, const std::string& name, ValueId x, const PoolAttrs& window);
+ValueId leaky_relu(Tape& tape, const std::string& name, ValueId x, double slope);
+ValueId relu(Tape& tape, const std::string& name, ValueId x);
+/// scale * tanh(x)
+ValueId tanh(Tape& tape, const std::string& name, ValueId x, double scale);
+/// Inverted dropout; rate 0 records nothing. `name` picks the random stream.
+ValueId dropout(Tape& tape, const std::string& name, ValueId x, double rate);
+
+/// Scalar loss over prediction and target of equal shape.
+ValueId regression_loss(Tape& tape, const std::string& name, Loss loss, ValueId prediction, ValueId target);
+
+}  // namespace convoy

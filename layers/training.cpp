@@ -1,0 +1,46 @@
+#include "layers/training.h"
+
+#include <algorithm>
+
+#include "core/backward.h"
+
+namespace convoy {
+
+void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
+  const ValueId step = tape.state(step_state_name, TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64));
+  const ValueId scale = tape.state(scale_state_name, TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64));
+  const std::vector<ValueId> parameters = tape.parameters();
+  std::vector<ValueId> gradients = differentiate(tape, loss, scale, parameters);
+
+  ValueId total = loss;
+  if (options.l2 > 0)
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const std::string name = tape.value(parameters[i]).name;
+      if (std::find(options.l2_parameters.begin(), options.l2_parameters.end(), name) == options.l2_parameters.end()) continue;
+      const ValueId penalty = tape.emit({OpKind::sum_squares, ScaleAttrs{options.l2}}, name + ".penalty", {parameters[i]});
+      total = tape.emit({OpKind::add, NoAttrs{}}, name + ".add_penalty", {total, penalty});
+      gradients[i] = tape.emit({OpKind::add_scaled, ScaleAttrs{2 * options.l2}}, name + ".penalty_gradient", {gradients[i], parameters[i], scale});
+    }
+  tape.keep(total, "loss");
+
+  std::vector<ValueId> checked = gradients;
+  checked.push_back(total);
+  const ValueId finite = tape.emit({OpKind::all_finite, NoAttrs{}}, "update.all_finite", checked);
+  tape.keep(finite, "finite");
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const TensorDesc desc = tape.desc(parameters[i]);
+    const std::string name = tape.value(parameters[i]).name;
+    std::vector<ValueId> in{gradients[i], step, scale, finite, parameters[i]};
+    if (options.optimizer == OptimizerKind::sgd) {
+      in.push_back(tape.state(name + ".velocity", desc));
+      tape.add({OpKind::sgd_update, options.sgd}, name + ".update", in);
+    } else {
+      in.push_back(tape.state(name + ".moment1", desc));
+      in.push_back(tape.state(name + ".moment2", desc));
+      tape.add({OpKind::adam_update, options.adam}, name + ".update", in);
+    }
+  }
+  tape.add({OpKind::loss_scale_update, options.scaling}, "update.loss_scale", {finite, scale});
+}
+
+}  // namespace convoy

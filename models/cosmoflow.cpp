@@ -1,0 +1,89 @@
+#include "models/cosmoflow.h"
+
+#include <algorithm>
+
+namespace convoy {
+namespace {
+
+ValueId record_input(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, int64_t batch, DType type, Normalisation normalisation) {
+  net.input = tape.input("x", TensorDesc({batch, c.size, c.size, c.size, c.channels}, type));
+  switch (normalisation) {
+    case Normalisation::log1p: return tape.emit({OpKind::log1p, CastAttrs{tape.float_type()}}, "input.log1p", {net.input});
+    case Normalisation::mean: return tape.emit({OpKind::divide_by_mean, CastAttrs{tape.float_type()}}, "input.divide_by_mean", {net.input});
+    case Normalisation::none: break;
+  }
+  return type == tape.float_type() ? net.input : tape.emit({OpKind::cast, CastAttrs{tape.float_type()}}, "input.cast", {net.input});
+}
+
+int64_t block_count(const CosmoflowConfig& c) {
+  if (c.layers > 0) return c.layers;
+  int64_t log2 = 0;
+  while ((int64_t{1} << (log2 + 1)) <= c.size) ++log2;
+  return log2 - 2;
+}
+
+ValueId record_mlperf(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, ValueId x, Mode mode) {
+  const int64_t blocks = block_count(c);
+  if (blocks < 1 || (c.size >> blocks) < 1)
+    fail_usage("cosmoflow: a volume of size " + std::to_string(c.size) + " cannot be halved " + std::to_string(blocks) + " times");
+  const Int3 kernel{c.kernel, c.kernel, c.kernel};
+  for (int64_t i = 0; i < blocks; ++i) {
+    const std::string name = "conv" + std::to_string(i + 1);
+    x = conv(tape, name, x, {.channels = std::min<int64_t>(c.conv_size << i, 512), .kernel = kernel, .initializer = c.initializer});
+    x = leaky_relu(tape, name, x, c.slope);
+    x = max_pool(tape, "pool" + std::to_string(i + 1), x, PoolAttrs{});
+  }
+  const double rate = mode == Mode::training ? c.dropout : 0;
+  for (const auto& [name, units] : {std::pair<std::string, int64_t>{"dense1", c.fc1_size}, {"dense2", c.fc2_size}}) {
+    x = dense(tape, name, x, {.units = units, .initializer = c.initializer});
+    x = leaky_relu(tape, name, x, c.slope);
+    x = dropout(tape, "dropout" + name.substr(5), x, rate);
+    net.hidden_dense_weights.push_back(name + ".weight");
+  }
+  x = dense(tape, "dense3", x, {.units = c.targets, .initializer = c.initializer});
+  return tanh(tape, "output", x, 1.2);
+}
+
+ValueId record_sc18(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, ValueId x, Mode mode) {
+  constexpr int64_t kernels[] = {3, 4, 4, 3, 3, 2, 2}, widths[] = {16, 32, 64, 128, 256, 256, 256};
+  for (int i = 0; i < 7; ++i) {
+    const std::string name = "conv" + std::to_string(i + 1);
+    const int64_t stride = i == 3 ? 2 : 1;
+    x = conv(tape, name, x, {.channels = widths[i], .kernel = {kernels[i], kernels[i], kernels[i]}, .stride = {stride, stride, stride},
+                             .padding = Padding::valid, .bias = Bias::tenth, .initializer = c.initializer});
+    x = leaky_relu(tape, name, x, c.slope);
+    if (i < 3) x = avg_pool(tape, "pool" + std::to_string(i + 1), x, PoolAttrs{});
+  }
+  const double rate = mode == Mode::training ? c.dropout : 0;
+  const int64_t units[] = {2048, 256, c.targets};
+  for (int i = 0; i < 3; ++i) {
+    const std::string number = std::to_string(i + 1);
+    x = dropout(tape, "dropout" + number, x, rate);
+    x = dense(tape, "dense" + number, x, {.units = units[i], .bias = Bias::tenth, .initializer = c.initializer});
+    if (i == 2) break;
+    x = leaky_relu(tape, "dense" + number, x, c.slope);
+    net.hidden_dense_weights.push_back("dense" + number + ".weight");
+  }
+  return x;
+}
+
+}  // namespace
+
+CosmoflowConfig CosmoflowConfig::sc18() {
+  CosmoflowConfig c;
+  c.variant = CosmoflowVariant::sc18;
+  c.channels = 1;
+  c.targets = 3;
+  c.slope = 0.01;
+  return c;
+}
+
+CosmoflowNet record_cosmoflow(Tape& tape, const CosmoflowConfig& c, int64_t batch, DType input_type, Normalisation normalisation, Mode mode) {
+  CosmoflowNet net;
+  const ValueId x = record_input(tape, net, c, batch, input_type, normalisation);
+  net.prediction = c.variant == CosmoflowVariant::mlperf ? record_mlperf(tape, net, c, x, mode) : record_sc18(tape, net, c, x, mode);
+  tape.keep(net.prediction, "prediction");
+  return net;
+}
+
+}  // namespace convoy

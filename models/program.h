@@ -1,0 +1,63 @@
+// A program: the training step and the evaluation tape of one model over one store and one arena.
+#pragma once
+
+#include "core/executor.h"
+#include "layers/training.h"
+#include "models/cosmoflow.h"
+
+namespace convoy {
+
+struct ProgramOptions {
+  CosmoflowConfig model;
+  int64_t batch = 1;
+  int64_t evaluation_batch = 1;
+  DType input_type = DType::i16;
+  Normalisation normalisation = Normalisation::log1p;
+  Loss loss = Loss::mse;
+  DType compute = DType::f32;
+  bool fuse = true;
+  TrainingOptions training;
+  PlanOptions plan;
+};
+
+/// Forward, gradients and update for `batch` samples. Inputs "x" and "target" (N,1,1,1,targets); kept "loss",
+/// "prediction", "finite". With compute f16 dynamic loss scaling is switched on.
+Tape training_tape(const ProgramOptions& options);
+/// Forward only, for `evaluation_batch` samples. Input "x"; kept "prediction".
+Tape evaluation_tape(const ProgramOptions& options);
+
+struct NetworkCounts {
+  int64_t parameters = 0;
+  int64_t forward_flops = 0;   ///< convolutions and dense layers, dense count
+  int64_t training_flops = 0;  ///< the same with all backward passes that a step runs
+};
+/// For one sample.
+NetworkCounts count_network(const CosmoflowConfig& model);
+
+/// Plans of both tapes; nothing is allocated (the trainer's --dry-run stops here).
+struct ProgramPlans {
+  Tape step_tape, evaluate_tape;
+  Plan step, evaluate;
+  int64_t arena_bytes() const { return std::max(step.arena_bytes, evaluate.arena_bytes); }
+};
+ProgramPlans plan_program(const ProgramOptions& options, const KernelList& kernels);
+
+class Program {
+ public:
+  /// Draws initial parameters from `seed` and allocates.
+  Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed);
+  Executor& step() { return *step_; }
+  Executor& evaluate() { return *evaluate_; }
+  StateStore& store() { return store_; }
+  const ProgramOptions& options() const { return options_; }
+  /// Names of the trainable states, in network order.
+  const std::vector<std::string>& parameters() const { return parameters_; }
+
+ private:
+  ProgramOptions options_;
+  StateStore store_;
+  std::vector<std::string> parameters_;
+  std::unique_ptr<Executor> step_, evaluate_;
+};
+
+}  // namespace convoy
