@@ -1,0 +1,160 @@
+#include "apps/common/options.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+
+#include "apps/common/version.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace convoy::apps {
+namespace {
+
+std::string environment_name(const std::string& flag) {
+  std::string name = "CONVOY_" + flag;
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
+/// A YAML value as the text a flag would carry: lists comma-separated, maps as key:value pairs.
+std::string yaml_text(const YAML::Node& node) {
+  if (node.IsScalar()) return node.Scalar();
+  std::string text;
+  for (const auto& item : node)
+    text += (text.empty() ? "" : ",") + (node.IsMap() ? item.first.Scalar() + ":" + item.second.Scalar() : item.Scalar());
+  return text;
+}
+
+}  // namespace
+
+const Option& OptionTable::find(const std::string& flag) const {
+  for (const Option& option : options_)
+    if (option.flag == flag) return option;
+  fail_usage("no setting is named " + flag);
+}
+
+void OptionTable::check(const Option& option) const {
+  const std::string what = "--" + option.flag + " (" + option.origin + ")";
+  if (option.value.empty()) return;
+  if (option.kind == Option::Kind::integer) parse_number<int64_t>(option.value, what);
+  if (option.kind == Option::Kind::number) parse_number<double>(option.value, what);
+  if (option.kind == Option::Kind::toggle) toggle(option.flag);
+}
+
+void OptionTable::set(const std::string& flag, const std::string& value, const std::string& origin) {
+  Option& option = const_cast<Option&>(find(flag));
+  // A repeated list flag adds to itself; another source replaces it.
+  const bool add = option.kind == Option::Kind::list && option.origin == origin && !option.value.empty();
+  option.value = add ? option.value + "," + value : value;
+  option.origin = origin;
+  check(option);
+}
+
+void OptionTable::load_yaml(const std::string& path, const std::vector<Refusal>& refusals) {
+  YAML::Node root;
+  try {
+    root = YAML::LoadFile(path);
+  } catch (const YAML::BadFile&) {
+    fail_usage(path + ": cannot open the configuration");
+  } catch (const YAML::Exception& error) {
+    fail_usage(fmt::format("{}:{}: {}", path, error.mark.line + 1, error.msg));
+  }
+  if (!root.IsMap()) fail_usage(path + ": expected a YAML map of settings");
+  const auto apply_leaf = [&](const std::string& key, const YAML::Node& key_node, const YAML::Node& value) {
+    const std::string text = yaml_text(value), where = fmt::format("{}:{}", path, key_node.Mark().line + 1);
+    for (const Refusal& refusal : refusals)
+      if (refusal.yaml == key) {
+        if (refusal.accepted == "*" || text == refusal.accepted) return;
+        fail_usage(fmt::format("{}: {}: expected {}, found {}: {}", where, key, refusal.accepted.empty() ? "nothing" : refusal.accepted, text, refusal.reason));
+      }
+    for (const Option& option : options_)
+      if (option.yaml == key) return set(option.flag, text, where);
+    fail_usage(fmt::format("{}: unknown key {}", where, key));
+  };
+  for (const auto& section : root) {
+    const std::string name = section.first.Scalar();
+    const bool leaf = !section.second.IsMap();
+    if (leaf) {
+      apply_leaf(name, section.first, section.second);
+      continue;
+    }
+    for (const auto& item : section.second) apply_leaf(name + "." + item.first.Scalar(), item.first, item.second);
+  }
+}
+
+void OptionTable::load_environment() {
+  for (const Option& option : options_)
+    if (const char* value = std::getenv(environment_name(option.flag).c_str())) set(option.flag, value, environment_name(option.flag));
+}
+
+bool OptionTable::parse(int argc, char** argv, const std::string& description, std::vector<std::string>* positional, std::vector<std::pair<std::string, std::string>>& flags) {
+  CLI::App app(description);
+  app.set_version_flag("--version", version_text());
+  std::vector<std::vector<std::string>> values(options_.size());
+  std::vector<CLI::Option*> handles;
+  for (size_t i = 0; i < options_.size(); ++i) {
+    const Option& o = options_[i];
+    const std::string help = o.help + (o.value.empty() ? "" : " [" + o.value + "]");
+    if (o.kind == Option::Kind::toggle) handles.push_back(app.add_flag("--" + o.flag + ",!--no-" + o.flag, help));
+    else handles.push_back(app.add_option("--" + o.flag, values[i], help)->type_name(o.kind == Option::Kind::integer ? "INT" : o.kind == Option::Kind::number ? "FLOAT" : "TEXT")->allow_extra_args(false));
+  }
+  if (positional) app.add_option("config", *positional, "YAML configuration")->expected(0, 1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    app.exit(success);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    fail_usage(error.what());
+  }
+  for (size_t i = 0; i < options_.size(); ++i) {
+    if (handles[i]->count() == 0) continue;
+    if (options_[i].kind == Option::Kind::toggle) flags.emplace_back(options_[i].flag, handles[i]->as<bool>() ? "true" : "false");
+    else for (const std::string& value : values[i]) flags.emplace_back(options_[i].flag, value);
+  }
+  return true;
+}
+
+void OptionTable::apply(const std::vector<std::pair<std::string, std::string>>& flags) {
+  for (const auto& [flag, value] : flags) set(flag, value, "flag");
+}
+
+int64_t OptionTable::integer(const std::string& flag) const { return parse_number<int64_t>(text(flag), "--" + flag); }
+double OptionTable::number(const std::string& flag) const { return parse_number<double>(text(flag), "--" + flag); }
+
+bool OptionTable::toggle(const std::string& flag) const {
+  std::string value = text(flag);
+  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (value == "true" || value == "1" || value == "on" || value == "yes") return true;
+  if (value == "false" || value == "0" || value == "off" || value == "no" || value.empty()) return false;
+  fail_usage("--" + flag + ": expected true or false, found " + value);
+}
+
+std::vector<std::string> OptionTable::list(const std::string& flag) const {
+  std::vector<std::string> items;
+  if (text(flag).empty()) return items;
+  for (std::string_view part : split(text(flag), ',')) items.emplace_back(trim(part));
+  return items;
+}
+
+int run_program(const char* name, int (*body)(int, char**), int argc, char** argv) {
+  try {
+    return body(argc, argv);
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: error: {}\n", name, error.what());
+    return error.exit_code();
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "{}: error: out of memory\n", name);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: error: {}\n", name, error.what());
+  }
+  return static_cast<int>(ErrorKind::runtime);
+}
+
+}  // namespace convoy::apps

@@ -1,0 +1,54 @@
+// Settings of a program: one table, filled from defaults, a YAML file, the environment and flags, in that order; every
+// value remembers where it came from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace convoy::apps {
+
+struct Option {
+  std::string flag;     ///< "batch-size" for --batch-size and CONVOY_BATCH_SIZE
+  std::string yaml;     ///< "data.batch_size", or empty
+  std::string value;    ///< text of the current value
+  std::string help;
+  enum class Kind : uint8_t { text, integer, number, toggle, list } kind = Kind::text;
+  std::string origin = "default";
+};
+
+class OptionTable {
+ public:
+  explicit OptionTable(std::vector<Option> options) : options_(std::move(options)) {}
+
+  /// Keys of a YAML file that are known but cannot be honoured unless they have this value; the reason is shown.
+  struct Refusal {
+    std::string yaml, accepted, reason;
+  };
+  /// Reads a YAML file. Throws Error(usage) naming file, line, key, expected and found for unknown or refused keys.
+  void load_yaml(const std::string& path, const std::vector<Refusal>& refusals);
+  void load_environment();
+  /// Parses flags and the positional arguments; prints help or version and returns false when the program should end.
+  bool parse(int argc, char** argv, const std::string& description, std::vector<std::string>* positional, std::vector<std::pair<std::string, std::string>>& flags);
+  /// Applies what parse() collected; call after the YAML file and the environment.
+  void apply(const std::vector<std::pair<std::string, std::string>>& flags);
+
+  const std::string& text(const std::string& flag) const { return find(flag).value; }
+  bool is_set(const std::string& flag) const { return find(flag).origin != "default"; }
+  int64_t integer(const std::string& flag) const;
+  double number(const std::string& flag) const;
+  bool toggle(const std::string& flag) const;
+  std::vector<std::string> list(const std::string& flag) const;  ///< comma-separated
+  void set(const std::string& flag, const std::string& value, const std::string& origin);
+  const std::vector<Option>& all() const { return options_; }
+
+ private:
+  const Option& find(const std::string& flag) const;
+  void check(const Option& option) const;
+  std::vector<Option> options_;
+};
+
+/// Runs a program body and turns exceptions into one clear line on stderr and the documented exit code.
+int run_program(const char* name, int (*body)(int, char**), int argc, char** argv);
+
+}  // namespace convoy::apps

@@ -1,0 +1,25 @@
+// Small SVG plots: no library, no display.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace convoy::apps {
+
+struct Series {
+  std::string name;
+  std::vector<double> x, y;
+  enum class Mark : unsigned char { line, points, dashed } mark = Mark::line;
+};
+
+struct Plot {
+  std::string title, x_label, y_label;
+  std::vector<Series> series;
+  enum class Scale : unsigned char { linear, log } x_scale = Scale::linear, y_scale = Scale::linear;
+  bool diagonal = false;  ///< draw y = x and use one range for both axes
+};
+
+/// Plots side by side in one SVG document. Points that are not finite, or not positive on a log axis, are left out.
+std::string render_svg(const std::vector<Plot>& plots);
+
+}  // namespace convoy::apps

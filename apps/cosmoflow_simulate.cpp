@@ -1,0 +1,186 @@
+// Makes CosmoFlow data sets: particle-mesh universes with drawn parameters, cut and written in the official layout.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <mutex>
+
+#include "apps/common/options.h"
+#include "apps/common/svg.h"
+#include "apps/simulate/universe.h"
+#include "core/error.h"
+#include "core/parallel.h"
+#include "core/philox.h"
+#include "io/file.h"
+#include "io/hdf5.h"
+#include "io/tfrecord.h"
+
+namespace convoy::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using simulate::Cosmology;
+using simulate::Universe;
+using simulate::UniverseOptions;
+
+std::vector<Option> option_list() {
+  using K = Option::Kind;
+  return {{"out", "", "", "folder to write train/ and validation/ into (required)"},
+          {"universes", "", "64", "universes for training", K::integer},
+          {"validation", "", "16", "universes for validation", K::integer},
+          {"size", "", "64", "voxels and particles per side of a universe", K::integer},
+          {"crop", "", "0", "cut universes into cubes of this extent (0 = keep whole)", K::integer},
+          {"voxel", "", "2", "voxel extent in units of (H_0/70) Mpc/h", K::number},
+          {"spread", "", "0.1", "parameters vary by this share around their centres", K::number},
+          {"seed", "", "1", "of parameters and phases", K::integer},
+          {"format", "", "tfrecord", "tfrecord or hdf5"},
+          {"gzip", "", "true", "compress", K::toggle},
+          {"steps", "", "12", "particle-mesh steps to z = 0", K::integer},
+          {"transfer", "", "eisenstein-hu", "eisenstein-hu or bbks"},
+          {"threads", "", "0", "0 = all", K::integer}};
+}
+
+struct Drawn {
+  std::array<float, 4> unit, physical;
+  Cosmology cosmology;
+};
+
+/// Omega_m, sigma_8, n_s, H_0: flat within centre * (1 +- spread). unitPar is in [-1, 1).
+Drawn draw_parameters(uint64_t seed, int64_t universe, double spread) {
+  constexpr double centre[4] = {0.30, 0.80, 0.96, 70};
+  const PhiloxStream random(seed, hash_name("parameters"));
+  Drawn d;
+  for (size_t i = 0; i < 4; ++i) {
+    const double u = 2.0 * random.uniform(static_cast<uint64_t>(universe) * 4 + i) - 1.0;
+    d.unit[i] = static_cast<float>(u);
+    d.physical[i] = static_cast<float>(centre[i] * (1 + spread * u));
+  }
+  d.cosmology = {.omega_m = d.physical[0], .sigma_8 = d.physical[1], .n_s = d.physical[2], .h = d.physical[3] / 100.0};
+  return d;
+}
+
+struct Job {
+  std::string folder;
+  int64_t universe;
+  int64_t size, crop;
+  bool hdf5, gzip;
+};
+
+std::vector<std::byte> cut(const Universe& u, int64_t crop, int64_t z, int64_t y, int64_t x) {
+  std::vector<int16_t> part(static_cast<size_t>(crop * crop * crop * 4));
+  for (int64_t i = 0; i < crop; ++i)
+    for (int64_t j = 0; j < crop; ++j) {
+      const auto* row = u.counts.data() + (((z * crop + i) * u.size + y * crop + j) * u.size + x * crop) * 4;
+      std::copy(row, row + crop * 4, part.data() + (i * crop + j) * crop * 4);
+    }
+  const auto bytes = std::as_bytes(std::span(part));
+  return {bytes.begin(), bytes.end()};
+}
+
+void write_records(const Job& job, const Universe& u, const Drawn& d) {
+  const int64_t per_axis = job.size / job.crop;
+  for (int64_t i = 0; i < per_axis * per_axis * per_axis; ++i) {
+    const auto voxels = cut(u, job.crop, i / (per_axis * per_axis), i / per_axis % per_axis, i % per_axis);
+    std::vector<std::byte> file = encode_tfrecord(voxels, d.unit);
+    if (job.gzip) file = gzip_compress(file, 6);
+    write_file((fs::path(job.folder) / fmt::format("univ_{:07d}_{:03d}.tfrecord", job.universe, i)).string(), file);
+  }
+}
+
+/// The raw release's keys: one file per universe, cut by the reader.
+void write_raw(const Job& job, const Universe& u, const Drawn& d) {
+  const std::string path = (fs::path(job.folder) / fmt::format("univ_ics_a{:07d}.hdf5", job.universe)).string();
+  write_atomically(path, [&](const std::string& temporary) {
+    Hdf5File file(temporary, Hdf5File::Mode::create);
+    const int64_t extents[] = {u.size, u.size, u.size, 4}, chunk[] = {job.crop, job.crop, job.crop, 4}, four[] = {4};
+    file.write("full", DType::i16, extents, std::as_bytes(std::span(u.counts)), job.gzip ? std::span<const int64_t>(chunk) : std::span<const int64_t>(), job.gzip ? 4 : 0);
+    file.write("unitPar", DType::f32, four, std::as_bytes(std::span(d.unit)));
+    file.write("physPar", DType::f32, four, std::as_bytes(std::span(d.physical)));
+    file.write("redshifts", DType::f64, four, std::as_bytes(std::span(simulate::redshifts)));
+    file.write_text("namePar", "Omega_m,sigma_8,N_spec,H_0");
+    file.flush();
+  });
+}
+
+/// Measured spectra of one universe against linear theory.
+void write_power_plot(const std::string& path, const Universe& u, const Drawn& d, simulate::Transfer transfer) {
+  const simulate::PowerSpectrum linear(d.cosmology, transfer);
+  const simulate::Growth growth(d.cosmology.omega_m);
+  Plot plot{"power spectrum of one universe", "k [h/Mpc]", "P(k) [(Mpc/h)^3]", {}, Plot::Scale::log, Plot::Scale::log, false};
+  const double shot = std::pow(u.box / double(u.size), 3);
+  for (int channel = 0; channel < 4; ++channel) {
+    const double z = simulate::redshifts[static_cast<size_t>(channel)], g = growth.factor(1 / (1 + z));
+    const auto measured = simulate::measure_power(simulate::contrast(u, channel), u.size, u.box, shot, 1);
+    plot.series.push_back({fmt::format("z = {}", z), measured.k, measured.power, Series::Mark::points});
+    if (z != 0 && z != 3) continue;
+    Series theory{fmt::format("linear, z = {}", z), measured.k, {}, Series::Mark::dashed};
+    for (double k : measured.k) theory.y.push_back(g * g * linear(k));
+    plot.series.push_back(std::move(theory));
+  }
+  write_text(path, render_svg({plot}));
+}
+
+int simulate_main(int argc, char** argv) {
+  OptionTable options(option_list());
+  std::vector<std::pair<std::string, std::string>> flags;
+  if (!options.parse(argc, argv, "Simulates dark-matter universes and writes them as a CosmoFlow data set.", nullptr, flags)) return 0;
+  options.load_environment();
+  options.apply(flags);
+  const std::string out = options.text("out"), format = options.text("format"), transfer_name = options.text("transfer");
+  if (out.empty()) fail_usage("--out is required");
+  if (format != "tfrecord" && format != "hdf5") fail_usage("--format: expected tfrecord or hdf5, found " + format);
+  if (transfer_name != "eisenstein-hu" && transfer_name != "bbks") fail_usage("--transfer: expected eisenstein-hu or bbks, found " + transfer_name);
+  const auto transfer = transfer_name == "bbks" ? simulate::Transfer::bbks : simulate::Transfer::eisenstein_hu;
+  const int64_t size = options.integer("size"), crop = options.integer("crop") ? options.integer("crop") : size;
+  if (size < 8 || size % 2 || crop < 1 || size % crop) fail_usage(fmt::format("--size must be even and at least 8 and divide into crops, found {} and {}", size, crop));
+  const int64_t train = options.integer("universes"), validation = options.integer("validation");
+  const int threads = options.integer("threads") > 0 ? static_cast<int>(options.integer("threads")) : default_threads();
+  const auto seed = static_cast<uint64_t>(options.integer("seed"));
+  const double spread = options.number("spread"), voxel = options.number("voxel");
+  for (const char* part : {"train", "validation"}) fs::create_directories(fs::path(out) / part);
+
+  std::mutex mutex;
+  int64_t done = 0;
+  std::exception_ptr failure;
+  // Universes in parallel while there are enough of them, each on one thread; a few large ones share the threads.
+  const int outer = train + validation >= threads ? threads : 1, inner = outer == 1 ? threads : 1;
+  std::vector<int64_t> next{0};
+  parallel_threads(outer, [&](int) {
+    while (true) {
+      int64_t universe;
+      {
+        const std::lock_guard lock(mutex);
+        if (failure || next[0] >= train + validation) return;
+        universe = next[0]++;
+      }
+      try {
+        const Drawn d = draw_parameters(seed, universe, spread);
+        UniverseOptions o;
+        o.particles = size;
+        o.voxel = voxel * d.physical[3] / 70.0;
+        o.seed = seed + (static_cast<uint64_t>(universe) << 32);
+        o.transfer = transfer;
+        o.steps = static_cast<int>(options.integer("steps"));
+        o.threads = inner;
+        const Universe u = simulate_universe(d.cosmology, o);
+        const Job job{(fs::path(out) / (universe < train ? "train" : "validation")).string(), universe, size, crop, format == "hdf5", options.toggle("gzip")};
+        if (job.hdf5) write_raw(job, u, d);
+        else write_records(job, u, d);
+        if (universe == 0) write_power_plot((fs::path(out) / "power_spectrum.svg").string(), u, d, transfer);
+        const std::lock_guard lock(mutex);
+        if (++done % std::max<int64_t>(1, (train + validation) / 10) == 0) fmt::print("{} of {} universes\n", done, train + validation), std::fflush(stdout);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failure = std::current_exception();
+      }
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+  fmt::print("wrote {} + {} universes of {}^3 voxels x 4 redshifts to {}\n", train, validation, size, out);
+  return 0;
+}
+
+}  // namespace
+}  // namespace convoy::apps
+
+int main(int argc, char** argv) { return convoy::apps::run_program("cosmoflow_simulate", convoy::apps::simulate_main, argc, argv); }

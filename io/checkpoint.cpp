@@ -1,0 +1,120 @@
+#include "io/checkpoint.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+
+#include "core/text.h"
+#include "io/crc32c.h"
+#include "io/file.h"
+#include "io/hdf5.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* format_name = "convoy-checkpoint-1";
+
+struct Stored {
+  std::vector<int64_t> extents;
+  DType dtype;
+  std::vector<std::byte> data;
+};
+using States = std::map<std::string, Stored>;  // sorted: the CRC does not depend on the order of writing
+
+std::string digest(const States& states, const std::string& meta) {
+  uint32_t crc = crc32c(std::as_bytes(std::span(meta)));
+  for (const auto& [name, state] : states) {
+    crc = crc32c(std::as_bytes(std::span(name)), crc);
+    crc = crc32c(std::as_bytes(std::span(state.extents)), crc);
+    crc = crc32c(state.data, crc);
+  }
+  char text[16];
+  std::snprintf(text, sizeof text, "%08x", crc);
+  return text;
+}
+
+struct Content {
+  States states;
+  std::string meta;
+};
+
+Content read_content(const std::string& path) {
+  const Hdf5File file(path, Hdf5File::Mode::read);
+  const auto format = file.read_text("format"), meta = file.read_text("meta"), crc = file.read_text("crc32c");
+  if (format != format_name) fail_data(path + ": attribute format: expected " + format_name + ", found " + format.value_or("none"));
+  if (!meta || !crc) fail_data(path + ": expected attributes meta and crc32c");
+  Content content;
+  content.meta = *meta;
+  for (const std::string& name : file.datasets()) {
+    Stored state{file.extents(name), file.dtype(name), {}};
+    int64_t elements = 1;
+    for (int64_t e : state.extents) elements *= e;
+    if (elements < 0 || elements > (int64_t{1} << 36)) fail_data(path + ": data set " + name + " has an impossible size");
+    state.data.resize(static_cast<size_t>(elements * size_of(state.dtype)));
+    file.read(name, state.dtype, state.data);
+    content.states.emplace(name, std::move(state));
+  }
+  const std::string found = digest(content.states, content.meta);
+  if (found != *crc) fail_data(path + ": CRC: expected " + *crc + ", found " + found);
+  return content;
+}
+
+}  // namespace
+
+std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta, int keep) {
+  char name[64];
+  std::snprintf(name, sizeof name, "checkpoint-%09lld.h5", static_cast<long long>(step));
+  const std::string path = (fs::path(folder) / name).string();
+  States states;
+  for (const auto& [key, tensor] : store.entries()) {
+    const auto& e = tensor.shape().extent;
+    states.emplace(key, Stored{{e.begin(), e.end()}, tensor.dtype(), {tensor.bytes(), tensor.bytes() + tensor.desc().bytes()}});
+  }
+  write_atomically(path, [&](const std::string& temporary) {
+    Hdf5File file(temporary, Hdf5File::Mode::create);
+    for (const auto& [key, state] : states) file.write(key, state.dtype, state.extents, state.data);
+    file.write_text("format", format_name);
+    file.write_text("meta", meta);
+    file.write_text("crc32c", digest(states, meta));
+    file.flush();
+  });
+  const std::vector<CheckpointFile> all = list_checkpoints(folder);
+  for (size_t i = static_cast<size_t>(std::max(1, keep)); i < all.size(); ++i) fs::remove(all[i].path);
+  return path;
+}
+
+std::vector<CheckpointFile> list_checkpoints(const std::string& folder) {
+  std::vector<CheckpointFile> found;
+  if (!fs::is_directory(folder)) return found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("checkpoint-") || !name.ends_with(".h5") || name.size() < 15) continue;
+    const std::string_view digits = std::string_view(name).substr(11, name.size() - 14);
+    if (digits.find_first_not_of("0123456789") == std::string_view::npos)
+      found.push_back({entry.path(), parse_number<int64_t>(digits, name)});
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+  return found;
+}
+
+std::string load_checkpoint(const std::string& path, const StateStore& store) {
+  const Content content = read_content(path);
+  for (const auto& [name, tensor] : store.entries()) {
+    const auto found = content.states.find(name);
+    if (found == content.states.end()) fail_data(path + ": expected state " + name + ", found none");
+    const auto& e = tensor.shape().extent;
+    if (!std::equal(e.begin(), e.end(), found->second.extents.begin(), found->second.extents.end()) || found->second.dtype != tensor.dtype())
+      fail_data(path + ": state " + name + ": expected " + tensor.desc().str() + ", found another shape or type");
+  }
+  for (const auto& [name, tensor] : store.entries()) {
+    const std::vector<std::byte>& data = content.states.at(name).data;
+    std::copy(data.begin(), data.end(), tensor.bytes());
+  }
+  return content.meta;
+}
+
+std::string read_checkpoint_meta(const std::string& path) { return read_content(path).meta; }
+
+}  // namespace convoy

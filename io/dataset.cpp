@@ -1,0 +1,213 @@
+#include "io/dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "core/philox.h"
+#include "io/file.h"
+#include "io/hdf5.h"
+#include "io/tfrecord.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* shard_format = "convoy-cosmoflow-1";
+
+std::string shape_text(std::span<const int64_t> extents) {
+  std::string text;
+  for (int64_t e : extents) text += (text.empty() ? "" : "x") + std::to_string(e);
+  return text.empty() ? "a scalar" : text;
+}
+
+std::vector<float> read_floats(const Hdf5File& file, const std::string& name, std::span<const int64_t> start = {}, std::span<const int64_t> count = {}) {
+  int64_t elements = 1;
+  for (int64_t e : count.empty() ? std::span<const int64_t>(file.extents(name)) : count) elements *= e;
+  std::vector<float> values(static_cast<size_t>(elements));
+  file.read(name, DType::f32, std::as_writable_bytes(std::span(values)), start, count);
+  return values;
+}
+
+std::vector<float> read_parameters(const Hdf5File& file, const std::string& name) {
+  const std::vector<int64_t> extents = file.extents(name);
+  if (extents.size() != 1) fail_data(file.path() + ": data set " + name + " is " + shape_text(extents) + ", expected one row of parameters");
+  return read_floats(file, name);
+}
+
+FileFormat identify_hdf5(const Hdf5File& file) {
+  if (file.read_text("format") == shard_format) return FileFormat::sharded;
+  if (file.contains("full")) return FileFormat::raw_hdf5;
+  if (file.contains("x") && file.contains("y")) return FileFormat::split_hdf5;
+  std::string found;
+  for (const std::string& name : file.datasets()) found += (found.empty() ? "" : ", ") + name;
+  fail_data(file.path() + ": expected data sets full+unitPar, x+y, or voxels+unitPar; found " + (found.empty() ? "none" : found));
+}
+
+struct RawLayout {
+  int64_t size, channels;
+  bool channels_first;
+};
+
+RawLayout raw_layout(const Hdf5File& file) {
+  const std::vector<int64_t> e = file.extents("full");
+  if (e.size() == 4 && e[0] == e[1] && e[1] == e[2] && e[3] != e[0]) return {e[0], e[3], false};
+  if (e.size() == 4 && e[1] == e[2] && e[2] == e[3] && e[0] != e[1]) return {e[1], e[0], true};
+  fail_data(file.path() + ": data set full is " + shape_text(e) + ", expected D,D,D,C or C,D,D,D");
+}
+
+/// c, d, h, w order to d, h, w, c.
+std::vector<std::byte> to_channels_last(const std::vector<std::byte>& from, int64_t channels, int64_t voxels) {
+  std::vector<std::byte> to(from.size());
+  const auto* source = reinterpret_cast<const int16_t*>(from.data());
+  auto* target = reinterpret_cast<int16_t*>(to.data());
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t v = 0; v < voxels; ++v) target[v * channels + c] = source[c * voxels + v];
+  return to;
+}
+
+Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
+  const Hdf5File file(ref.path, Hdf5File::Mode::read);
+  const RawLayout layout = raw_layout(file);
+  if (file.dtype("full") != DType::i16) fail_data(ref.path + ": data set full holds " + std::string(name_of(file.dtype("full"))) + ", expected i16");
+  const int64_t crop = std::min(options.crop, layout.size), per_axis = layout.size / crop;
+  const int64_t z = ref.index / (per_axis * per_axis) * crop, y = ref.index / per_axis % per_axis * crop, x = ref.index % per_axis * crop;
+  Sample sample;
+  sample.target = read_parameters(file, "unitPar");
+  sample.shape = {crop, layout.channels, static_cast<int64_t>(sample.target.size()), DType::i16};
+  if (file.contains("physPar")) sample.physical = read_parameters(file, "physPar");
+  sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
+  if (layout.channels_first) {
+    const int64_t start[] = {0, z, y, x}, count[] = {layout.channels, crop, crop, crop};
+    file.read("full", DType::i16, sample.voxels, start, count);
+    sample.voxels = to_channels_last(sample.voxels, layout.channels, crop * crop * crop);
+  } else {
+    const int64_t start[] = {z, y, x, 0}, count[] = {crop, crop, crop, layout.channels};
+    file.read("full", DType::i16, sample.voxels, start, count);
+  }
+  return sample;
+}
+
+/// Voxels are kept as they are stored: i16 counts, or f32 for anything already normalised.
+DType voxel_type(const Hdf5File& file, const std::string& name) { return file.dtype(name) == DType::i16 ? DType::i16 : DType::f32; }
+
+Sample read_split(const SampleRef& ref) {
+  const Hdf5File file(ref.path, Hdf5File::Mode::read);
+  const std::vector<int64_t> e = file.extents("x");
+  if (e.size() != 4 || e[0] != e[1] || e[1] != e[2]) fail_data(ref.path + ": data set x is " + shape_text(e) + ", expected D,D,D,C");
+  Sample sample;
+  sample.target = read_parameters(file, "y");
+  sample.shape = {e[0], e[3], static_cast<int64_t>(sample.target.size()), voxel_type(file, "x")};
+  sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
+  file.read("x", sample.shape.dtype, sample.voxels);
+  return sample;
+}
+
+Sample read_shard(const SampleRef& ref) {
+  const Hdf5File file(ref.path, Hdf5File::Mode::read);
+  const std::vector<int64_t> e = file.extents("voxels"), t = file.extents("unitPar");
+  if (e.size() != 5 || t.size() != 2 || t[0] != e[0] || e[1] != e[2] || e[2] != e[3])
+    fail_data(ref.path + ": voxels are " + shape_text(e) + " and unitPar " + shape_text(t) + ", expected N,D,D,D,C and N,T");
+  Sample sample;
+  sample.shape = {e[1], e[4], t[1], voxel_type(file, "voxels")};
+  sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
+  const int64_t start[] = {ref.index, 0, 0, 0, 0}, count[] = {1, e[1], e[2], e[3], e[4]};
+  file.read("voxels", sample.shape.dtype, sample.voxels, start, count);
+  const int64_t row[] = {ref.index, 0}, width[] = {1, t[1]};
+  sample.target = read_floats(file, "unitPar", row, width);
+  if (file.contains("physPar")) sample.physical = read_floats(file, "physPar", row, width);
+  return sample;
+}
+
+}  // namespace
+
+std::string_view name_of(FileFormat format) {
+  constexpr std::string_view names[] = {"tfrecord", "raw-hdf5", "split-hdf5", "sharded-hdf5"};
+  return names[static_cast<int>(format)];
+}
+
+std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& options) {
+  const std::string extension = fs::path(path).extension();
+  if (extension == ".tfrecord" || extension == ".gz") return {{path, FileFormat::tfrecord, 0}};
+  const Hdf5File file(path, Hdf5File::Mode::read);
+  const FileFormat format = identify_hdf5(file);
+  int64_t count = 1;
+  if (format == FileFormat::raw_hdf5) {
+    const int64_t size = raw_layout(file).size, crop = std::min(options.crop, size);
+    if (size % crop) fail_data(path + ": a volume of " + std::to_string(size) + " does not cut into crops of " + std::to_string(crop));
+    count = (size / crop) * (size / crop) * (size / crop);
+  } else if (format == FileFormat::sharded) {
+    count = file.extents("voxels").at(0);
+  }
+  std::vector<SampleRef> refs;
+  for (int64_t i = 0; i < count; ++i) refs.push_back({path, format, i});
+  return refs;
+}
+
+std::vector<SampleRef> samples_below(const std::string& folder, const ReadOptions& options) {
+  if (!fs::is_directory(folder)) fail_data(folder + ": no such folder");
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string extension = entry.path().extension();
+    if (entry.is_regular_file() && (extension == ".tfrecord" || extension == ".gz" || extension == ".hdf5" || extension == ".h5"))
+      paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<SampleRef> refs;
+  for (const std::string& path : paths)
+    for (SampleRef& ref : samples_in(path, options)) refs.push_back(std::move(ref));
+  if (refs.empty()) fail_data(folder + ": expected .tfrecord, .hdf5 or .h5 files, found none");
+  return refs;
+}
+
+Sample read_sample(const SampleRef& ref, const ReadOptions& options) {
+  Sample sample;
+  switch (ref.format) {
+    case FileFormat::tfrecord: sample = decode_tfrecord(read_file(ref.path), ref.path, options.channels); break;
+    case FileFormat::raw_hdf5: sample = read_raw(ref, options); break;
+    case FileFormat::split_hdf5: sample = read_split(ref); break;
+    case FileFormat::sharded: sample = read_shard(ref); break;
+  }
+  for (size_t i = 0; i < sample.target.size(); ++i)
+    if (!std::isfinite(sample.target[i])) fail_data(ref.path + ": target " + std::to_string(i) + " is not finite");
+  if (sample.shape.dtype == DType::i16) {
+    const auto* counts = reinterpret_cast<const int16_t*>(sample.voxels.data());
+    const auto* end = counts + sample.shape.elements();
+    const auto* negative = std::find_if(counts, end, [](int16_t c) { return c < 0; });
+    if (negative != end)
+      fail_data(ref.path + ": expected particle counts, found " + std::to_string(*negative) + " at voxel " + std::to_string(negative - counts));
+  }
+  return sample;
+}
+
+std::string universe_of(const SampleRef& ref) {
+  const std::string stem = fs::path(ref.path).stem();
+  if (ref.format != FileFormat::tfrecord && ref.format != FileFormat::split_hdf5) return stem + (ref.format == FileFormat::sharded ? "#" + std::to_string(ref.index) : "");
+  const size_t last = stem.rfind('_');
+  return last == std::string::npos ? stem : stem.substr(0, last);
+}
+
+DataSplit split_samples(const std::string& folder, const ReadOptions& options, double validation_share, uint64_t seed) {
+  const fs::path root(folder);
+  if (fs::is_directory(root / "train") && fs::is_directory(root / "validation"))
+    return {samples_below(root / "train", options), samples_below(root / "validation", options)};
+  const std::vector<SampleRef> all = samples_below(folder, options);
+  std::set<std::string> names;
+  for (const SampleRef& ref : all) names.insert(universe_of(ref));
+  const PhiloxStream random(seed, hash_name("universe split"));
+  std::vector<std::pair<uint64_t, std::string>> order;
+  for (const std::string& name : names) order.push_back({random.below(hash_name(name), UINT64_MAX), name});
+  std::sort(order.begin(), order.end());
+  const auto held_out = static_cast<size_t>(std::llround(validation_share * double(order.size())));
+  std::set<std::string> validation;
+  for (size_t i = 0; i < std::max<size_t>(1, held_out); ++i) validation.insert(order[i].second);
+  DataSplit split;
+  for (const SampleRef& ref : all) (validation.count(universe_of(ref)) ? split.validation : split.train).push_back(ref);
+  if (split.train.empty()) fail_data(folder + ": one universe cannot be split into training and validation; found " + std::to_string(names.size()));
+  return split;
+}
+
+}  // namespace convoy

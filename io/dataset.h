@@ -1,0 +1,51 @@
+// Files of samples in any of the supported formats, found, identified and read one sample at a time.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/sample.h"
+
+namespace convoy {
+
+enum class FileFormat : uint8_t {
+  tfrecord,  ///< MLPerf HPC release, plain or gzip
+  raw_hdf5,  ///< NERSC: `full` (D,H,W,C) or LBANN (C,D,H,W) int16, `unitPar`, optional `physPar`; cut into crops
+  split_hdf5,///< `x` (D,H,W,C), `y`
+  sharded,   ///< ours: `voxels` (N,D,H,W,C), `unitPar` (N,T), `physPar` (N,T), attribute format = convoy-cosmoflow-1
+};
+std::string_view name_of(FileFormat format);
+
+/// One sample inside one file: the index of a crop or of a shard's row.
+struct SampleRef {
+  std::string path;
+  FileFormat format = FileFormat::tfrecord;
+  int64_t index = 0;
+};
+
+/// How to read where the files leave a choice.
+struct ReadOptions {
+  int64_t channels = 4;  ///< per voxel in TFRecords (which do not say)
+  int64_t crop = 128;    ///< extent of the cubes cut out of raw files
+};
+
+/// Samples of one file, in order (axis 0 outermost for crops). Throws Error(data) for files of no known format.
+std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& options);
+/// All samples below a folder, files in name order; throws Error(data) when there are none.
+std::vector<SampleRef> samples_below(const std::string& folder, const ReadOptions& options);
+/// Reads and checks one sample: CRCs, shape, finite labels.
+Sample read_sample(const SampleRef& ref, const ReadOptions& options);
+
+/// The universe a sample was cut from: the file name less its last "_NNN" part. Samples of one universe share labels and
+/// must not be split between training and validation.
+std::string universe_of(const SampleRef& ref);
+
+struct DataSplit {
+  std::vector<SampleRef> train, validation;
+};
+/// `folder/train` and `folder/validation` when both exist; else all samples of `folder`, split by universe: about
+/// `validation_share` of the universes, drawn from `seed`, validate.
+DataSplit split_samples(const std::string& folder, const ReadOptions& options, double validation_share, uint64_t seed);
+
+}  // namespace convoy

@@ -1,0 +1,79 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+};
+
+std::string reason() { return std::strerror(errno); }
+
+void sync(const std::string& path, int flags) {
+  const Descriptor file{open(path.c_str(), flags)};
+  if (file.fd < 0 || fsync(file.fd) != 0) fail_runtime(path + ": cannot sync to disk: " + reason());
+}
+
+}  // namespace
+
+std::vector<std::byte> read_file(const std::string& path) {
+  const Descriptor file{open(path.c_str(), O_RDONLY)};
+  if (file.fd < 0) fail_data(path + ": cannot open: " + reason());
+  const off_t size = lseek(file.fd, 0, SEEK_END);
+  if (size < 0) fail_data(path + ": cannot seek: " + reason());
+  std::vector<std::byte> data(static_cast<size_t>(size));
+  size_t done = 0;
+  while (done < data.size()) {
+    const ssize_t got = pread(file.fd, data.data() + done, data.size() - done, static_cast<off_t>(done));
+    if (got < 0) fail_data(path + ": cannot read: " + reason());
+    if (got == 0) fail_data(path + ": ends at byte " + std::to_string(done) + ", expected " + std::to_string(data.size()));
+    done += static_cast<size_t>(got);
+  }
+  return data;
+}
+
+void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write) {
+  const std::string temporary = path + ".tmp";
+  try {
+    write(temporary);
+    sync(temporary, O_RDONLY);
+    if (std::rename(temporary.c_str(), path.c_str()) != 0) fail_runtime(path + ": cannot rename " + temporary + ": " + reason());
+    std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    sync(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
+}
+
+void write_file(const std::string& path, std::span<const std::byte> data) {
+  write_atomically(path, [&](const std::string& temporary) {
+    const Descriptor file{open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644)};
+    if (file.fd < 0) fail_runtime(path + ": cannot create: " + reason());
+    size_t done = 0;
+    while (done < data.size()) {
+      const ssize_t put = ::write(file.fd, data.data() + done, data.size() - done);
+      if (put < 0) fail_runtime(path + ": cannot write " + std::to_string(data.size()) + " bytes: " + reason());
+      done += static_cast<size_t>(put);
+    }
+  });
+}
+
+void write_text(const std::string& path, const std::string& text) { write_file(path, std::as_bytes(std::span(text))); }
+
+}  // namespace convoy

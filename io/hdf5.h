@@ -1,0 +1,53 @@
+// A small RAII layer over the HDF5 C library: what our formats need and no more. All calls are serialised by the
+// library's own lock. Errors become Error(data) or Error(runtime) naming file, data set, expected and found.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace convoy {
+
+class Hdf5File {
+ public:
+  enum class Mode : uint8_t { read, create };
+  Hdf5File(const std::string& path, Mode mode);
+  ~Hdf5File();
+  Hdf5File(Hdf5File&&) noexcept;
+
+  const std::string& path() const { return path_; }
+  /// Names of the data sets in the root group.
+  std::vector<std::string> datasets() const;
+  bool contains(const std::string& name) const;
+  std::vector<int64_t> extents(const std::string& name) const;
+  DType dtype(const std::string& name) const;
+
+  /// Reads a box (empty = everything), converting to `type`; `out` must hold exactly its elements.
+  void read(const std::string& name, DType type, std::span<std::byte> out, std::span<const int64_t> start = {}, std::span<const int64_t> count = {}) const;
+  /// Writes a whole data set; `chunk` non-empty and gzip > 0 compress it (with the byte shuffle filter).
+  void write(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const std::byte> data, std::span<const int64_t> chunk = {}, int gzip = 0);
+  /// Creates a data set to be filled box by box.
+  void create(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const int64_t> chunk, int gzip);
+  void write_box(const std::string& name, DType type, std::span<const int64_t> start, std::span<const int64_t> count, std::span<const std::byte> data);
+
+  void write_text(const std::string& attribute, const std::string& value);
+  std::optional<std::string> read_text(const std::string& attribute) const;
+  /// Flushes to the operating system; throws Error(runtime) where the disk is full.
+  void flush();
+
+ private:
+  struct Impl;
+  std::string path_;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Whether this build has HDF5.
+bool has_hdf5();
+std::string hdf5_version();
+
+}  // namespace convoy

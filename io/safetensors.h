@@ -1,0 +1,29 @@
+// Safetensors: u64 header length, a JSON header {name: {dtype, shape, data_offsets}}, raw little-endian data.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace convoy {
+
+/// A named dense array of any rank, as the file format sees it.
+struct NamedArray {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> data;
+};
+
+/// Throws Error(data) naming file, tensor, expected and found for anything damaged.
+std::vector<NamedArray> read_safetensors(const std::string& path);
+void write_safetensors(const std::string& path, const std::vector<NamedArray>& arrays);
+
+/// Our parameter -> the array PyTorch would hold: convolution weights K,KD,KH,KW,C become K,C,KD,KH,KW; dense weights
+/// K,F (features in channels-last order); biases K.
+NamedArray to_torch(const std::string& name, const Tensor& parameter);
+/// The inverse, into an existing parameter; throws Error(data) naming both shapes where they differ.
+void from_torch(const NamedArray& array, const Tensor& parameter, const std::string& path);
+
+}  // namespace convoy

@@ -1,0 +1,243 @@
+#include "io/tfrecord.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "io/crc32c.h"
+
+namespace convoy {
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+/// Reads protobuf wire format: varints, length-delimited fields; everything else is skipped.
+class Wire {
+ public:
+  Wire(Bytes data, const std::string& path) : data_(data), path_(path) {}
+  bool done() const { return at_ == data_.size(); }
+
+  uint64_t varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<uint8_t>(take(1)[0]);
+      value |= uint64_t(byte & 0x7f) << shift;
+      if (!(byte & 0x80)) return value;
+    }
+    fail("a number longer than 10 bytes");
+  }
+  Bytes take(uint64_t count) {
+    if (count > data_.size() - at_) fail("a field of " + std::to_string(count) + " bytes where " + std::to_string(data_.size() - at_) + " are left");
+    const Bytes part = data_.subspan(at_, static_cast<size_t>(count));
+    at_ += static_cast<size_t>(count);
+    return part;
+  }
+  Bytes delimited() { return take(varint()); }
+  void skip(uint64_t type) {
+    if (type == 0) varint();
+    else if (type == 1) take(8);
+    else if (type == 2) delimited();
+    else if (type == 5) take(4);
+    else fail("wire type " + std::to_string(type));
+  }
+  [[noreturn]] void fail(const std::string& what) const { fail_data(path_ + ": damaged tf.train.Example: found " + what); }
+
+ private:
+  Bytes data_;
+  size_t at_ = 0;
+  const std::string& path_;
+};
+
+/// Calls f(number, content) for every length-delimited field.
+template <class F>
+void for_fields(Bytes message, const std::string& path, F&& f) {
+  Wire wire(message, path);
+  while (!wire.done()) {
+    const uint64_t tag = wire.varint();
+    if ((tag & 7) == 2) f(tag >> 3, wire.delimited());
+    else wire.skip(tag & 7);
+  }
+}
+
+struct Features {
+  std::optional<Bytes> x;
+  std::vector<float> y;
+};
+
+void read_floats(Bytes list, const std::string& path, std::vector<float>& out) {
+  Wire wire(list, path);
+  while (!wire.done()) {
+    const uint64_t tag = wire.varint();
+    if (tag >> 3 != 1 || ((tag & 7) != 2 && (tag & 7) != 5)) {
+      wire.skip(tag & 7);
+      continue;
+    }
+    const Bytes raw = (tag & 7) == 2 ? wire.delimited() : wire.take(4);
+    if (raw.size() % 4) wire.fail("a float list of " + std::to_string(raw.size()) + " bytes");
+    const size_t first = out.size();
+    out.resize(first + raw.size() / 4);
+    if (!raw.empty()) std::memcpy(out.data() + first, raw.data(), raw.size());
+  }
+}
+
+Features read_example(Bytes example, const std::string& path) {
+  Features features;
+  for_fields(example, path, [&](uint64_t number, Bytes map) {
+    if (number != 1) return;
+    for_fields(map, path, [&](uint64_t entry_number, Bytes entry) {
+      if (entry_number != 1) return;
+      std::string key;
+      Bytes feature;
+      for_fields(entry, path, [&](uint64_t part, Bytes content) {
+        if (part == 1) key.assign(reinterpret_cast<const char*>(content.data()), content.size());
+        if (part == 2) feature = content;
+      });
+      for_fields(feature, path, [&](uint64_t kind, Bytes list) {
+        if (key == "x" && kind == 1)
+          for_fields(list, path, [&](uint64_t item, Bytes value) {
+            if (item == 1) features.x = value;
+          });
+        if (key == "y" && kind == 2) read_floats(list, path, features.y);
+      });
+    });
+  });
+  return features;
+}
+
+uint32_t read_u32(Bytes data, size_t at) {
+  uint32_t value;
+  std::memcpy(&value, data.data() + at, 4);
+  return value;
+}
+
+void check_crc(Bytes part, uint32_t stored, const std::string& path, const char* what) {
+  const uint32_t found = mask_crc(crc32c(part));
+  if (found != stored) {
+    char text[80];
+    std::snprintf(text, sizeof text, ": CRC of the %s: expected %08x, found %08x", what, stored, found);
+    fail_data(path + text);
+  }
+}
+
+Bytes unwrap_record(Bytes file, const std::string& path) {
+  if (file.size() < 16) fail_data(path + ": a TFRecord needs at least 16 bytes, found " + std::to_string(file.size()));
+  uint64_t length;
+  std::memcpy(&length, file.data(), 8);
+  check_crc(file.first(8), read_u32(file, 8), path, "record length");
+  if (length != file.size() - 16)
+    fail_data(path + ": one record of " + std::to_string(file.size() - 16) + " bytes expected, the length field says " + std::to_string(length));
+  const Bytes payload = file.subspan(12, static_cast<size_t>(length));
+  check_crc(payload, read_u32(file, 12 + static_cast<size_t>(length)), path, "record data");
+  return payload;
+}
+
+bool is_gzip(Bytes file) { return file.size() > 2 && file[0] == std::byte{0x1f} && file[1] == std::byte{0x8b}; }
+
+void append(std::vector<std::byte>& out, const void* data, size_t bytes) {
+  const auto* p = static_cast<const std::byte*>(data);
+  out.insert(out.end(), p, p + bytes);
+}
+
+void append_varint(std::vector<std::byte>& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out.push_back(std::byte(uint8_t(value) | 0x80));
+  out.push_back(std::byte(uint8_t(value)));
+}
+
+/// field `number`, length-delimited
+std::vector<std::byte> field(int number, Bytes content) {
+  std::vector<std::byte> out;
+  out.reserve(content.size() + 12);
+  append_varint(out, uint64_t(number) << 3 | 2);
+  append_varint(out, content.size());
+  append(out, content.data(), content.size());
+  return out;
+}
+
+std::vector<std::byte> map_entry(const std::string& key, const std::vector<std::byte>& feature) {
+  std::vector<std::byte> entry = field(1, std::as_bytes(std::span(key)));
+  const std::vector<std::byte> value = field(2, feature);
+  entry.insert(entry.end(), value.begin(), value.end());
+  return field(1, entry);
+}
+
+}  // namespace
+
+Sample decode_tfrecord(Bytes file, const std::string& path, int64_t channels) {
+  std::vector<std::byte> inflated;
+  if (is_gzip(file)) inflated = gzip_decompress(file, path), file = inflated;
+  const Features features = read_example(unwrap_record(file, path), path);
+  if (!features.x) fail_data(path + ": key x: expected one bytes value, found none");
+  if (features.y.empty()) fail_data(path + ": key y: expected floats, found none");
+  const auto voxels = static_cast<int64_t>(features.x->size()) / (2 * channels);
+  const auto size = static_cast<int64_t>(std::llround(std::cbrt(double(voxels))));
+  if (size * size * size * channels * 2 != static_cast<int64_t>(features.x->size()))
+    fail_data(path + ": key x: " + std::to_string(features.x->size()) + " bytes are no cube of int16 with " + std::to_string(channels) + " channels");
+  Sample sample;
+  sample.shape = {size, channels, static_cast<int64_t>(features.y.size()), DType::i16};
+  sample.voxels.assign(features.x->begin(), features.x->end());
+  sample.target = features.y;
+  return sample;
+}
+
+std::vector<std::byte> encode_tfrecord(Bytes voxels, std::span<const float> target) {
+  const std::vector<std::byte> x = map_entry("x", field(1, field(1, voxels)));
+  const std::vector<std::byte> y = map_entry("y", field(2, field(1, std::as_bytes(target))));
+  std::vector<std::byte> features = x;
+  features.insert(features.end(), y.begin(), y.end());
+  const std::vector<std::byte> example = field(1, features);
+  std::vector<std::byte> out;
+  out.reserve(example.size() + 16);
+  const uint64_t length = example.size();
+  append(out, &length, 8);
+  const uint32_t length_crc = mask_crc(crc32c(std::as_bytes(std::span(&length, 1))));
+  append(out, &length_crc, 4);
+  append(out, example.data(), example.size());
+  const uint32_t data_crc = mask_crc(crc32c(example));
+  append(out, &data_crc, 4);
+  return out;
+}
+
+std::vector<std::byte> gzip_compress(Bytes data, int level) {
+  z_stream stream{};
+  if (deflateInit2(&stream, level, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) fail_runtime("zlib: cannot start compression");
+  std::vector<std::byte> out(deflateBound(&stream, data.size()));
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(data.data()));
+  stream.avail_in = static_cast<uInt>(data.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  const int code = deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  if (code != Z_STREAM_END) fail_runtime("zlib: compression ended with code " + std::to_string(code));
+  return out;
+}
+
+std::vector<std::byte> gzip_decompress(Bytes data, const std::string& path) {
+  z_stream stream{};
+  if (inflateInit2(&stream, 15 + 16) != Z_OK) fail_runtime("zlib: cannot start decompression");
+  // The last four bytes of a gzip file hold its size modulo 2^32: a hint for the buffer, checked by growing on demand.
+  uint32_t hint = 0;
+  if (data.size() >= 18) std::memcpy(&hint, data.data() + data.size() - 4, 4);
+  std::vector<std::byte> out(std::clamp<size_t>(hint, 1024, std::max<size_t>(1024, data.size() * 1032)));
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(data.data()));
+  stream.avail_in = static_cast<uInt>(data.size());
+  int code = Z_OK;
+  while (code == Z_OK) {
+    if (stream.total_out == out.size()) out.resize(out.size() * 2);
+    stream.next_out = reinterpret_cast<Bytef*>(out.data() + stream.total_out);
+    stream.avail_out = static_cast<uInt>(out.size() - stream.total_out);
+    code = inflate(&stream, Z_NO_FLUSH);
+  }
+  const size_t size = stream.total_out, unread = stream.avail_in;
+  const std::string message = stream.msg ? stream.msg : "unexpected end";
+  inflateEnd(&stream);
+  if (code != Z_STREAM_END) fail_data(path + ": damaged or truncated gzip data: " + message);
+  if (unread) fail_data(path + ": " + std::to_string(unread) + " bytes follow the gzip data");
+  out.resize(size);
+  return out;
+}
+
+}  // namespace convoy
