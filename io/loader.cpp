@@ -67,6 +67,7 @@ void apply_cube_symmetry(const SampleShape& shape, int index, const std::byte* f
 
 Loader::Loader(std::vector<SampleRef> samples, LoaderOptions options, int64_t epoch, int64_t position)
     : samples_(std::move(samples)), options_(std::move(options)), start_(epoch * size() + position), slots_(static_cast<size_t>(options_.queue)), cache_(samples_.size()) {
+  if (options_.permute_targets) permuted_ = epoch_order(size(), options_.seed, -1);
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
 }
 
@@ -126,7 +127,8 @@ void Loader::fill(Slot& slot, int64_t sequence) {
       cache_[static_cast<size_t>(index)] = sample;
     }
   }
-  slot.target = sample->target;
+  slot.target = options_.permute_targets ? load(permuted_[static_cast<size_t>(index)]).target : sample->target;
+  for (float& t : slot.target) t *= options_.target_scale;
   slot.voxels.resize(sample->voxels.size());
   if (options_.augment == Augment::cube) {
     const auto epoch = static_cast<uint64_t>((start_ + sequence) / size());

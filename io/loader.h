@@ -17,7 +17,9 @@ struct LoaderOptions {
   SampleShape expected;         ///< every sample must have this shape
   int64_t take_channel = -1;    ///< keep this channel alone (the SC18 network reads z = 0); expected.channels is then 1
   int64_t take_targets = 0;     ///< keep the first so many targets; 0 = all
+  float target_scale = 1;       ///< multiplies the targets (z-scoring of labels flat in [-1,1]: sqrt(3))
   bool shuffle = true;
+  bool permute_targets = false; ///< give each sample the targets of another one, fixed by the seed (control experiments)
   Augment augment = Augment::none;
   uint64_t seed = 0;
   int threads = 1;              ///< prefetch threads
@@ -70,6 +72,7 @@ class Loader {
   mutable int64_t order_epoch_[2] = {-1, -1};
   mutable std::vector<int64_t> order_[2];
   std::vector<std::shared_ptr<const Sample>> cache_;
+  std::vector<int64_t> permuted_;
   std::vector<std::thread> workers_;
   double wait_seconds_ = 0;
 };

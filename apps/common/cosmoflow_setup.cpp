@@ -1,0 +1,290 @@
+#include "apps/common/cosmoflow_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/parallel.h"
+#include "core/text.h"
+#include "io/safetensors.h"
+
+namespace convoy::apps {
+namespace {
+
+using K = Option::Kind;
+
+DType compute_type(const std::string& text) {
+  const auto type = parse_dtype(text);
+  if (!type || (*type != DType::f32 && *type != DType::bf16 && *type != DType::f16)) fail_usage("--compute: expected f32, bf16 or f16, found " + text);
+  return *type;
+}
+
+template <class T>
+T choose(const std::string& flag, const std::string& text, const std::vector<std::pair<std::string, T>>& choices) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    if (name == text) return value;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  fail_usage("--" + flag + ": expected one of " + names + "; found " + text);
+}
+
+/// "128,128,128,4" (a YAML sample_shape) -> 128 and 4.
+std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::string& text) {
+  const auto parts = split(text, ',');
+  std::vector<int64_t> e;
+  for (std::string_view p : parts) e.push_back(parse_number<int64_t>(trim(p), what));
+  if (e.size() != 4 || e[0] != e[1] || e[1] != e[2]) fail_usage(what + ": expected D,D,D,channels, found " + text);
+  return {e[0], e[3]};
+}
+
+}  // namespace
+
+std::vector<Option> model_options() {
+  return {{"data-dir", "data.data_dir", "", "folder with train/ and validation/, or with universes to split"},
+          {"model", "", "mlperf", "mlperf, or sc18 (the 2018 paper's seven convolutions)"},
+          {"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer},
+          {"sample-shape", "data.sample_shape", "", "D,D,D,channels, as in the reference's YAML"},
+          {"input-shape", "model.input_shape", "", "D,D,D,channels, must agree with sample-shape"},
+          {"targets", "model.target_size", "0", "outputs (0 = what the data holds)", K::integer},
+          {"target-shape", "data.target_shape", "", "the reference's name for targets"},
+          {"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer},
+          {"conv-size", "model.conv_size", "32", "channels of the first convolution", K::integer},
+          {"conv-layers", "model.n_conv_layers", "0", "convolution blocks (0 = log2(size) - 2)", K::integer},
+          {"fc1-size", "model.fc1_size", "128", "units of the first dense layer", K::integer},
+          {"fc2-size", "model.fc2_size", "64", "units of the second dense layer", K::integer},
+          {"hidden-activation", "model.hidden_activation", "LeakyReLU", "LeakyReLU (slope 0.3) or ReLU"},
+          {"apply-log", "data.apply_log", "true", "log(1+x) of the counts; off divides by the sample's mean", K::toggle},
+          {"compute", "", "f32", "f32, bf16 or f16; parameters stay f32"},
+          {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
+          {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
+          {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
+          {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
+          {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
+          {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer},
+          {"cache", "", "false", "keep decoded samples in memory", K::toggle}};
+}
+
+std::vector<Option> training_options() {
+  std::vector<Option> list = model_options();
+  const std::vector<Option> more{
+      {"output-dir", "output_dir", "results/cosmoflow", "folder for everything the run writes"},
+      {"data", "data.name", "cosmo", "cosmo, or dummy (uniform random volumes in memory)"},
+      {"n-train", "data.n_train", "0", "training samples (0 = all found)", K::integer},
+      {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
+      {"valid-share", "", "0.2", "share of the universes that validate where data-dir has no validation/", K::number},
+      {"batch-size", "data.batch_size", "4", "samples per step", K::integer},
+      {"n-epochs", "data.n_epochs", "128", "", K::integer},
+      {"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer},
+      {"shuffle", "", "true", "new sample order every epoch", K::toggle},
+      {"shuffle-labels", "", "false", "control experiment: training labels permuted once between samples", K::toggle},
+      {"augment", "", "none", "none, or cube (the 48 symmetries)"},
+      {"loss", "train.loss", "mse", "mse or l1"},
+      {"dropout", "model.dropout", "0.5", "rate on the hidden dense layers", K::number},
+      {"l2", "model.l2", "0", "penalty l2*sum(w^2) on the hidden dense kernels (gradient 2*l2*w)", K::number},
+      {"optimizer", "optimizer.name", "SGD", "SGD (Keras momentum) or Adam"},
+      {"momentum", "optimizer.momentum", "0.9", "", K::number},
+      {"lr", "lr_schedule.base_lr", "0.001", "base learning rate", K::number},
+      {"optimizer-lr", "optimizer.lr", "", "the reference's older name for lr", K::number},
+      {"lr-scaling", "lr_schedule.scaling", "none", "none, linear or sqrt in the batch size"},
+      {"base-batch-size", "lr_schedule.base_batch_size", "64", "batch size that lr is meant for", K::number},
+      {"warmup-epochs", "lr_schedule.n_warmup_epochs", "0", "", K::integer},
+      {"decay-schedule", "lr_schedule.decay_schedule", "", "epoch:multiplier pairs, acting after that epoch index"},
+      {"target-mae", "train.target_mae", "", "stop when the validation MAE is at most this", K::number},
+      {"early-stopping", "train.early_stopping_patience", "0", "stop after so many epochs without a better validation loss (0 = never)", K::integer},
+      {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
+      {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
+      {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
+      {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
+      {"init", "", "", "start from these safetensors weights"},
+      {"save", "", "", "write the final weights as safetensors"},
+      {"baseline", "", "false", "also fit a regression on the count variance, for comparison", K::toggle},
+      {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
+      {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
+      {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
+      {"profile", "", "false", "print the per-node table at the end", K::toggle},
+      {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
+      {"print-fom", "", "false", "print the figure of merit line of the reference", K::toggle},
+      {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
+      {"mlperf-division", "mlperf.division", "open", "closed or open"},
+      {"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"},
+      {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"}};
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+std::vector<OptionTable::Refusal> yaml_refusals() {
+  return {{"data.shard", "*", "one rank reads everything"},
+          {"model.name", "cosmoflow", "other networks are not part of this program"},
+          {"model.pooling_type", "MaxPool3D", "the network pools by maximum"},
+          {"train.metrics", "mae", "the validation metric is the mean absolute error"},
+          {"data.stage_dir", "", "staging is not supported"},
+          {"data.samples_per_file", "1", "the official records hold one sample per file"},
+          {"data.n_file_sets", "1", "one rank reads everything"},
+          {"data.compression", "GZIP", "compression is recognised from the files"}};
+}
+
+CosmoflowConfig model_config(const OptionTable& o) {
+  const auto variant = choose<CosmoflowVariant>("model", o.text("model"), {{"mlperf", CosmoflowVariant::mlperf}, {"sc18", CosmoflowVariant::sc18}});
+  CosmoflowConfig c = variant == CosmoflowVariant::sc18 ? CosmoflowConfig::sc18() : CosmoflowConfig{};
+  for (const char* flag : {"sample-shape", "input-shape"}) {
+    if (o.text(flag).empty()) continue;
+    const auto [size, channels] = cube_shape(std::string("--") + flag, o.text(flag));
+    c.size = size, c.channels = channels;
+  }
+  if (!o.text("sample-shape").empty() && !o.text("input-shape").empty() && o.text("sample-shape") != o.text("input-shape"))
+    fail_usage("sample_shape " + o.text("sample-shape") + " and input_shape " + o.text("input-shape") + " differ");
+  if (o.integer("size") > 0) c.size = o.integer("size");
+  if (o.integer("targets") > 0) c.targets = o.integer("targets");
+  if (!o.text("target-shape").empty()) c.targets = parse_number<int64_t>(o.text("target-shape"), "--target-shape");
+  c.kernel = o.integer("kernel-size");
+  c.conv_size = o.integer("conv-size");
+  c.layers = o.integer("conv-layers");
+  c.fc1_size = o.integer("fc1-size");
+  c.fc2_size = o.integer("fc2-size");
+  if (variant == CosmoflowVariant::mlperf) c.slope = choose<double>("hidden-activation", o.text("hidden-activation"), {{"LeakyReLU", 0.3}, {"ReLU", 0.0}});
+  return c;
+}
+
+PlanOptions plan_options(const OptionTable& o) {
+  PlanOptions p;
+  p.threads = o.integer("threads") > 0 ? static_cast<int>(o.integer("threads")) : default_threads();
+  set_default_threads(p.threads);
+  for (const std::string& text : o.list("kernel")) p.selection.overrides.push_back(parse_override(text));
+  if (!o.text("tuned").empty()) p.selection.tuned = TunedTable::load(o.text("tuned"));
+  return o.toggle("passes") ? p : plain_options(p);
+}
+
+LrSchedule schedule_config(const OptionTable& o) {
+  LrSchedule s;
+  s.base_rate = o.is_set("optimizer-lr") && !o.is_set("lr") ? o.number("optimizer-lr") : o.number("lr");
+  s.scaling = choose<LrScaling>("lr-scaling", o.text("lr-scaling"), {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
+  s.base_batch = o.number("base-batch-size");
+  s.warmup_epochs = o.integer("warmup-epochs");
+  for (const std::string& pair : o.list("decay-schedule")) {
+    const auto parts = split(pair, ':');
+    if (parts.size() != 2) fail_usage("--decay-schedule: expected epoch:multiplier pairs, found " + pair);
+    s.decay.emplace_back(parse_number<int64_t>(trim(parts[0]), "--decay-schedule"), parse_number<double>(trim(parts[1]), "--decay-schedule"));
+  }
+  return s;
+}
+
+ReadOptions read_options(const OptionTable& o) {
+  const CosmoflowConfig c = model_config(o);
+  ReadOptions read;
+  if (c.variant == CosmoflowVariant::mlperf) read.channels = c.channels;  // sc18 picks one of the four in the file
+  read.crop = c.size;
+  return read;
+}
+
+SampleShape data_shape(const OptionTable& o, const std::vector<SampleRef>& samples, const ReadOptions& read) {
+  const CosmoflowConfig c = model_config(o);
+  SampleShape found = read_sample(samples.at(0), read).shape;
+  if (c.variant == CosmoflowVariant::sc18) found.channels = 1, found.targets = std::min(found.targets, c.targets);
+  const bool fixed_size = o.integer("size") > 0 || !o.text("sample-shape").empty() || !o.text("input-shape").empty() || c.variant == CosmoflowVariant::sc18;
+  if (fixed_size && found.size != c.size) fail_data(fmt::format("{}: expected cubes of {}, found {}", samples[0].path, c.size, found.size));
+  if ((o.integer("targets") > 0 || c.variant == CosmoflowVariant::sc18) && found.targets != c.targets)
+    fail_data(fmt::format("{}: expected {} targets, found {}", samples[0].path, c.targets, found.targets));
+  if (c.variant == CosmoflowVariant::mlperf && found.channels != c.channels) fail_data(fmt::format("{}: expected {} channels, found {}", samples[0].path, c.channels, found.channels));
+  return found;
+}
+
+ProgramOptions program_options(const OptionTable& o, const SampleShape& shape) {
+  ProgramOptions p;
+  p.model = model_config(o);
+  p.model.size = shape.size, p.model.channels = shape.channels, p.model.targets = shape.targets;
+  p.input_type = shape.dtype;
+  p.compute = compute_type(o.text("compute"));
+  p.fuse = o.toggle("passes");
+  p.plan = plan_options(o);
+  if (shape.dtype != DType::i16) p.normalisation = Normalisation::none;  // values come normalised
+  else p.normalisation = o.toggle("apply-log") && p.model.variant == CosmoflowVariant::mlperf ? Normalisation::log1p : Normalisation::mean;
+  return p;
+}
+
+LoaderOptions loader_options(const OptionTable& o, const SampleShape& shape) {
+  LoaderOptions l;
+  l.read = read_options(o);
+  l.expected = shape;
+  if (model_config(o).variant == CosmoflowVariant::sc18) {
+    l.take_channel = 0;                     // the paper's volumes are z = 0 alone
+    l.target_scale = float(std::sqrt(3.0)); // labels flat in [-1,1] have deviation 1/sqrt(3): this z-scores them
+  }
+  l.take_targets = shape.targets;
+  l.threads = static_cast<int>(std::max<int64_t>(1, o.integer("n-parallel-reads")));
+  l.queue = std::max<int64_t>(l.threads, o.integer("prefetch"));
+  l.cache = o.toggle("cache");
+  return l;
+}
+
+double Predictions::mae() const {
+  double sum = 0;
+  for (size_t i = 0; i < predicted.size(); ++i) sum += std::abs(double(predicted[i]) - double(truth[i]));
+  return sum / double(predicted.size());
+}
+double Predictions::mse() const {
+  double sum = 0;
+  for (size_t i = 0; i < predicted.size(); ++i) sum += std::pow(double(predicted[i]) - double(truth[i]), 2);
+  return sum / double(predicted.size());
+}
+double Predictions::mae(int64_t target) const {
+  double sum = 0;
+  for (int64_t i = 0; i < count(); ++i) sum += std::abs(double(predicted[static_cast<size_t>(i * targets + target)]) - double(truth[static_cast<size_t>(i * targets + target)]));
+  return sum / double(count());
+}
+double Predictions::mae_error(int64_t target) const {
+  const double mean = mae(target);
+  double sum = 0;
+  for (int64_t i = 0; i < count(); ++i)
+    sum += std::pow(std::abs(double(predicted[static_cast<size_t>(i * targets + target)]) - double(truth[static_cast<size_t>(i * targets + target)])) - mean, 2);
+  return count() > 1 ? std::sqrt(sum / double(count() - 1) / double(count())) : 0;
+}
+
+Predictions predict(Program& program, const std::vector<SampleRef>& samples, const LoaderOptions& options) {
+  LoaderOptions in_order = options;
+  in_order.shuffle = false;
+  in_order.augment = Augment::none;
+  in_order.permute_targets = false;
+  Executor& e = program.evaluate();
+  Predictions result;
+  result.targets = options.expected.targets;
+  std::vector<float> truth(static_cast<size_t>(result.targets));
+  Loader loader(samples, in_order, 0, 0);
+  e.refresh();
+  for (size_t i = 0; i < samples.size(); ++i) {
+    loader.next(e.tensor("x").bytes(), truth.data());
+    e.run();
+    const auto row = e.tensor("prediction").span<float>();
+    for (float value : row) result.predicted.push_back(value / options.target_scale);
+    for (float value : truth) result.truth.push_back(value / options.target_scale);
+  }
+  return result;
+}
+
+std::vector<std::string> target_names(int64_t targets) {
+  const std::vector<std::string> known{"Omega_m", "sigma_8", "n_s", "H_0"};
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < targets; ++i) names.push_back(i < 4 ? known[static_cast<size_t>(i)] : "target_" + std::to_string(i));
+  return names;
+}
+
+void load_weights(const std::string& path, Program& program) {
+  std::map<std::string, NamedArray> arrays;
+  for (NamedArray& a : read_safetensors(path)) arrays.emplace(a.name, std::move(a));
+  for (const std::string& name : program.parameters())
+    if (!arrays.count(name)) fail_data(path + ": expected tensor " + name + ", found none");
+  for (const auto& [name, array] : arrays) {
+    if (std::find(program.parameters().begin(), program.parameters().end(), name) == program.parameters().end()) fail_data(path + ": tensor " + name + " is no parameter of this network");
+    from_torch(array, program.store().get(name), path);
+  }
+}
+
+void save_weights(const std::string& path, Program& program) {
+  std::vector<NamedArray> arrays;
+  for (const std::string& name : program.parameters()) arrays.push_back(to_torch(name, program.store().get(name)));
+  write_safetensors(path, arrays);
+}
+
+}  // namespace convoy::apps

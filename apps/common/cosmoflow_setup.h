@@ -1,0 +1,47 @@
+// From settings to a CosmoFlow program: what the trainer and the predictor share.
+#pragma once
+
+#include "apps/common/options.h"
+#include "io/loader.h"
+#include "layers/schedule.h"
+#include "models/program.h"
+
+namespace convoy::apps {
+
+std::vector<Option> model_options();   ///< network, data shape and run-time settings
+std::vector<Option> training_options();///< everything else the trainer knows
+/// Keys of the reference's YAML files that are read but only at these values.
+std::vector<OptionTable::Refusal> yaml_refusals();
+
+CosmoflowConfig model_config(const OptionTable& options);
+PlanOptions plan_options(const OptionTable& options);
+LrSchedule schedule_config(const OptionTable& options);
+
+/// The element type, extent and channels of a data set, checked against the settings; names the first file on mismatch.
+SampleShape data_shape(const OptionTable& options, const std::vector<SampleRef>& samples, const ReadOptions& read);
+ReadOptions read_options(const OptionTable& options);
+ProgramOptions program_options(const OptionTable& options, const SampleShape& shape);
+LoaderOptions loader_options(const OptionTable& options, const SampleShape& shape);
+
+/// Predictions of all samples in order, one row of `targets` values each, and the true values.
+struct Predictions {
+  int64_t targets = 0;
+  std::vector<float> predicted, truth;
+  int64_t count() const { return targets ? static_cast<int64_t>(predicted.size()) / targets : 0; }
+  double mae() const;
+  double mse() const;
+  double mae(int64_t target) const;
+  /// Standard error of mae(target).
+  double mae_error(int64_t target) const;
+};
+/// Runs the evaluation tape over `samples`, one sample at a time, in order: the same bits for the same weights, always.
+Predictions predict(Program& program, const std::vector<SampleRef>& samples, const LoaderOptions& loader);
+
+/// Names of the parameters a data set of `targets` labels predicts.
+std::vector<std::string> target_names(int64_t targets);
+
+/// Reads "<parameter>" arrays into the program's parameters; throws Error(data) for missing or surplus names.
+void load_weights(const std::string& path, Program& program);
+void save_weights(const std::string& path, Program& program);
+
+}  // namespace convoy::apps

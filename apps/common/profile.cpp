@@ -1,0 +1,78 @@
+#include "apps/common/profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace convoy::apps {
+namespace {
+
+double mib(int64_t bytes) { return double(bytes) / (1 << 20); }
+
+}  // namespace
+
+std::string phase_of(const Plan& plan, size_t index) {
+  const PlannedNode& node = plan.nodes[index];
+  if (node.op.kind == OpKind::pack) return "pack";
+  if (node.op.kind >= OpKind::all_finite || node.name.ends_with(".penalty_gradient")) return "update";
+  for (size_t i = 0; i < index; ++i)
+    if (plan.nodes[i].op.kind == OpKind::loss) return "backward";
+  return "forward";
+}
+
+std::string profile_table(const Executor& executor) {
+  const Plan& plan = executor.plan();
+  std::vector<size_t> order(plan.nodes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return executor.times()[a].seconds > executor.times()[b].seconds; });
+  double total = 0;
+  for (const NodeTime& t : executor.times()) total += t.seconds;
+  std::string text = fmt::format("{:<38} {:<15} {:<26} {:>10} {:>7} {:>9} {:>8}\n", "node", "kernel", "runs", "ms", "share", "GFLOP/s", "GB/s");
+  for (size_t i : order) {
+    const NodeTime& t = executor.times()[i];
+    if (t.runs == 0) continue;
+    const PlannedNode& node = plan.nodes[i];
+    const double seconds = t.seconds / double(t.runs);
+    text += fmt::format("{:<38} {:<15} {:<26} {:>10.3f} {:>6.1f}% {:>9.1f} {:>8.1f}\n", node.name, node.kernel, node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total,
+                        double(node.flops) / seconds * 1e-9, double(node.bytes) / seconds * 1e-9);
+  }
+  return text;
+}
+
+nlohmann::json phase_seconds(const Executor& executor) {
+  std::map<std::string, double> seconds;
+  for (size_t i = 0; i < executor.plan().nodes.size(); ++i) {
+    const NodeTime& t = executor.times()[i];
+    if (t.runs) seconds[phase_of(executor.plan(), i)] += t.seconds / double(t.runs);
+  }
+  return seconds;
+}
+
+nlohmann::json kernel_table(const Plan& plan) {
+  nlohmann::json table = nlohmann::json::array();
+  for (const PlannedNode& node : plan.nodes) table.push_back({{"node", node.name}, {"kernel", node.kernel}, {"detail", node.detail}, {"why", node.why}});
+  return table;
+}
+
+std::string chrome_trace(const Executor& executor) {
+  nlohmann::json events = nlohmann::json::array();
+  const double origin = executor.trace().empty() ? 0 : executor.trace().front().start_us;
+  for (const TraceEvent& e : executor.trace()) {
+    const PlannedNode& node = executor.plan().nodes[static_cast<size_t>(e.node)];
+    events.push_back({{"ph", "X"}, {"name", node.name}, {"cat", phase_of(executor.plan(), static_cast<size_t>(e.node))}, {"ts", e.start_us - origin}, {"dur", e.duration_us}, {"pid", 0}, {"tid", 0},
+                      {"args", {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}}}});
+  }
+  return nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
+}
+
+std::string memory_text(const Plan& step, const Plan& evaluate, int64_t state_bytes) {
+  const auto line = [](const char* name, const Plan& p) {
+    return fmt::format("  {:<10} arena {:>8.1f} MiB   one buffer per value {:>8.1f}   lower bound {:>8.1f}   largest workspace {:>7.1f}\n", name, mib(p.arena_bytes), mib(p.naive_bytes), mib(p.lower_bound), mib(p.workspace_bytes));
+  };
+  return line("step", step) + line("evaluate", evaluate) +
+         fmt::format("  {:<10} {:>14.1f} MiB parameters, moments and counters\n  {:<10} {:>14.1f} MiB planned in all\n", "state", mib(state_bytes), "total", mib(state_bytes + std::max(step.arena_bytes, evaluate.arena_bytes)));
+}
+
+}  // namespace convoy::apps

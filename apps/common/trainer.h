@@ -1,0 +1,80 @@
+// The training loop: epochs, steps, validation, checkpoints, logs. One in the tree; a program brings its data and network.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "apps/common/cosmoflow_setup.h"
+#include "apps/common/mllog.h"
+
+namespace convoy::apps {
+
+struct TrainerOptions {
+  std::string output_dir;
+  int64_t epochs = 1, max_steps = 0;
+  uint64_t seed = 0;
+  bool resume = false;
+  int64_t checkpoint_steps = 0;
+  int keep_checkpoints = 2;
+  double target_mae = -1;       ///< negative: none
+  int64_t early_stopping = 0;
+  bool dummy_data = false;      ///< inputs stay what fill_dummy() wrote
+  bool trace = false;
+  LrSchedule schedule;
+  nlohmann::json config;        ///< echo of every setting
+  nlohmann::json identity;      ///< what must be equal for a resume
+};
+
+/// One line of history.csv.
+struct EpochRecord {
+  int64_t epoch = 0;  ///< counted from 0
+  double learning_rate = 0, loss = 0, validation_loss = 0, validation_mae = 0, seconds = 0;
+};
+
+enum class Outcome : uint8_t { finished, target_reached, stopped_early, interrupted };
+
+class Trainer {
+ public:
+  Trainer(Program& program, std::vector<SampleRef> train, std::vector<SampleRef> validation, LoaderOptions loader, TrainerOptions options);
+  /// Throws Error(diverged) naming the first node whose output is not finite; the parameters keep their last finite values
+  /// and earlier checkpoints stay.
+  Outcome run();
+
+  const std::vector<EpochRecord>& history() const { return history_; }
+  const Predictions& last_validation() const { return validation_result_; }
+  /// Samples per second, medians, waits, phases: everything of summary.json that the loop measured.
+  nlohmann::json summary() const;
+  int64_t steps() const { return step_; }
+
+ private:
+  int64_t batch() const { return program_.options().batch; }
+  int64_t steps_per_epoch() const { return static_cast<int64_t>(train_.size()) / batch(); }
+  void resume();
+  void fill_dummy();
+  void train_epoch();
+  void one_step(Loader* loader, double rate);
+  void check_finite(float loss);
+  void validate(double seconds);
+  void save();
+  std::string meta() const;
+  void write_history() const;
+  bool stop_requested() const;
+
+  Program& program_;
+  std::vector<SampleRef> train_, validation_;
+  LoaderOptions loader_options_;
+  TrainerOptions o_;
+  MlLog mllog_;
+  std::ofstream metrics_;
+  int64_t epoch_ = 0, step_in_epoch_ = 0, step_ = 0, first_step_ = 0;
+  double epoch_loss_ = 0;
+  std::vector<EpochRecord> history_;
+  Predictions validation_result_;
+  std::vector<double> step_seconds_;
+  double wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
+  bool interrupted_ = false, finished_ = false;
+};
+
+/// SIGTERM and SIGUSR1 ask running trainers to save and stop; a second signal ends the process at once.
+void install_signal_handlers();
+
+}  // namespace convoy::apps

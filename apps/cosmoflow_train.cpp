@@ -1,0 +1,241 @@
+// Trains CosmoFlow: settings in, data in, checkpoints, logs, plots and a summary out.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "apps/common/baseline.h"
+#include "apps/common/profile.h"
+#include "apps/common/svg.h"
+#include "apps/common/trainer.h"
+#include "apps/common/version.h"
+#include "io/file.h"
+#include "kernels/kernel_list.h"
+
+namespace convoy::apps {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Data {
+  DataSplit split;
+  SampleShape shape;
+};
+
+void limit(std::vector<SampleRef>& samples, int64_t wanted, const char* flag) {
+  if (wanted > static_cast<int64_t>(samples.size())) fail_data(fmt::format("{}: asked for {} samples, found {}", flag, wanted, samples.size()));
+  if (wanted > 0) samples.resize(static_cast<size_t>(wanted));
+}
+
+/// The dummy set has no files; its samples are placeholders that are only counted.
+Data dummy_data(const OptionTable& o) {
+  const CosmoflowConfig c = model_config(o);
+  Data data;
+  data.shape = {c.size, c.channels, c.targets, DType::f32};
+  data.split.train.resize(static_cast<size_t>(o.integer("n-train") > 0 ? o.integer("n-train") : 256));
+  return data;
+}
+
+Data find_data(const OptionTable& o) {
+  if (o.text("data") == "dummy") return dummy_data(o);
+  if (o.text("data") != "cosmo") fail_usage("--data: expected cosmo or dummy, found " + o.text("data"));
+  if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
+  const ReadOptions read = read_options(o);
+  Data data;
+  data.split = split_samples(o.text("data-dir"), read, o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
+  limit(data.split.train, o.integer("n-train"), "--n-train");
+  limit(data.split.validation, o.integer("n-valid"), "--n-valid");
+  data.shape = data_shape(o, data.split.train, read);
+  return data;
+}
+
+ProgramOptions training_program(const OptionTable& o, const SampleShape& shape) {
+  ProgramOptions p = program_options(o, shape);
+  p.batch = o.integer("batch-size");
+  if (p.batch < 1) fail_usage("--batch-size must be at least 1, found " + o.text("batch-size"));
+  p.model.dropout = o.number("dropout");
+  const std::string loss = o.is_set("loss") || o.text("model") != "sc18" ? o.text("loss") : "l1";
+  if (loss != "mse" && loss != "l1" && loss != "mae" && loss != "mean_squared_error") fail_usage("--loss: expected mse or l1, found " + loss);
+  p.loss = loss.starts_with("ms") || loss == "mean_squared_error" ? Loss::mse : Loss::l1;
+  const std::string optimizer = o.text("optimizer");
+  if (optimizer != "SGD" && optimizer != "sgd" && optimizer != "Adam" && optimizer != "adam") fail_usage("--optimizer: expected SGD or Adam, found " + optimizer);
+  p.training.optimizer = optimizer[0] == 'A' || optimizer[0] == 'a' ? OptimizerKind::adam : OptimizerKind::sgd;
+  p.training.sgd.momentum = o.number("momentum");
+  p.training.l2 = o.number("l2");
+  return p;
+}
+
+void print_header(const OptionTable& o) {
+  fmt::print("{}\n{}\n", version_text(), machine_text());
+  for (const Option& option : o.all()) fmt::print("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
+}
+
+void print_summary(const ProgramOptions& p, const ProgramPlans& plans, bool explained) {
+  fmt::print("{:<34} {:<30} {:<30} {:>10} {:<14} {}\n", "node", "first input", "output", "GFLOP", "kernel", "why");
+  for (const PlannedNode& node : plans.step.nodes) {
+    const auto desc = [&](const std::vector<ValueId>& ids) { return ids.empty() ? std::string("-") : plans.step.values[static_cast<size_t>(ids[0])].desc.str(); };
+    fmt::print("{:<34} {:<30} {:<30} {:>10.4f} {:<14} {}\n", node.name, desc(node.in), desc(node.out), double(node.flops) * 1e-9, node.kernel, node.why);
+    if (explained && node.op.kind != OpKind::pack) {
+      Problem problem{node.op, {}, {}, p.plan.device, p.plan.threads};
+      for (ValueId id : node.in) problem.in.push_back(plans.step.values[static_cast<size_t>(id)].desc);
+      for (ValueId id : node.out) problem.out.push_back(plans.step.values[static_cast<size_t>(id)].desc);
+      fmt::print("{}", explain(kernel_list(), problem));
+    }
+  }
+  const NetworkCounts counts = count_network(p.model);
+  fmt::print("parameters {}\nforward {:.3f} GFLOP per sample, training {:.3f} GFLOP per sample (dense count)\n", counts.parameters, double(counts.forward_flops) * 1e-9, double(counts.training_flops) * 1e-9);
+}
+
+int64_t state_bytes(const Tape& tape) {
+  int64_t total = 0;
+  for (const StateSpec& spec : tape.states()) total += tape.desc(spec.value).bytes();
+  return total;
+}
+
+Json settings_json(const OptionTable& o) {
+  Json json;
+  for (const Option& option : o.all()) json[option.flag] = option.value;
+  return json;
+}
+
+/// Settings that change the numbers of a run: a resume with others would not continue it.
+Json identity(const OptionTable& o, const Data& data, const ProgramOptions& p) {
+  Json json = {{"sample", data.shape.str()}, {"train_samples", data.split.train.size()}, {"validation_samples", data.split.validation.size()}, {"threads", p.plan.threads}};
+  for (const char* key : {"model", "kernel-size", "conv-size", "conv-layers", "fc1-size", "fc2-size", "hidden-activation", "apply-log", "compute", "batch-size", "seed", "shuffle", "shuffle-labels", "augment", "loss",
+                          "dropout", "l2", "optimizer", "momentum"})
+    json[key] = o.text(key);
+  return json;
+}
+
+void write_plots(const std::string& folder, const Trainer& trainer) {
+  Plot loss{"loss", "epoch", "mean squared error", {{"training", {}, {}}, {"validation", {}, {}}}, Plot::Scale::linear, Plot::Scale::log};
+  for (const EpochRecord& r : trainer.history()) {
+    loss.series[0].x.push_back(double(r.epoch + 1)), loss.series[0].y.push_back(r.loss);
+    loss.series[1].x.push_back(double(r.epoch + 1)), loss.series[1].y.push_back(r.validation_loss);
+  }
+  write_text(folder + "/loss.svg", render_svg({loss}));
+  const Predictions& p = trainer.last_validation();
+  std::vector<Plot> scatter;
+  const auto names = target_names(p.targets);
+  for (int64_t t = 0; t < p.targets; ++t) {
+    Plot plot{names[static_cast<size_t>(t)], "true (unit range)", "predicted", {{"", {}, {}, Series::Mark::points}}};
+    plot.diagonal = true;
+    for (int64_t i = 0; i < p.count(); ++i) {
+      plot.series[0].x.push_back(p.truth[static_cast<size_t>(i * p.targets + t)]);
+      plot.series[0].y.push_back(p.predicted[static_cast<size_t>(i * p.targets + t)]);
+    }
+    scatter.push_back(std::move(plot));
+  }
+  if (!scatter.empty()) write_text(folder + "/scatter.svg", render_svg(scatter));
+}
+
+Json errors_json(const Predictions& p) {
+  Json json = {{"mae", p.mae()}};
+  const auto names = target_names(p.targets);
+  for (int64_t t = 0; t < p.targets; ++t) json["per_parameter"][names[static_cast<size_t>(t)]] = {{"mae", p.mae(t)}, {"standard_error", p.mae_error(t)}};
+  return json;
+}
+
+void print_errors(const Predictions& network, const Predictions* regression) {
+  fmt::print("validation MAE over {} samples (labels in [-1, 1]; guessing gives 0.5)\n  {:<10} {:>18}{}\n", network.count(), "", "network", regression ? "     count variance" : "");
+  const auto names = target_names(network.targets);
+  for (int64_t t = 0; t < network.targets; ++t) {
+    fmt::print("  {:<10} {:>8.4f} +- {:.4f}", names[static_cast<size_t>(t)], network.mae(t), network.mae_error(t));
+    if (regression) fmt::print("   {:>8.4f} +- {:.4f}", regression->mae(t), regression->mae_error(t));
+    fmt::print("\n");
+  }
+  fmt::print("  {:<10} {:>8.4f}{}\n", "all", network.mae(), regression ? fmt::format("             {:>8.4f}", regression->mae()) : "");
+}
+
+int train_main(int argc, char** argv) {
+  OptionTable o(training_options());
+  std::vector<std::string> config;
+  std::vector<std::pair<std::string, std::string>> flags;
+  if (!o.parse(argc, argv, "Trains the CosmoFlow network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 diverged, 75 interrupted and saved.", &config, flags)) return 0;
+  if (!config.empty()) o.load_yaml(config[0], yaml_refusals());
+  o.load_environment();
+  o.apply(flags);
+  if (!config.empty() && !o.is_set("kernel-size")) fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config[0]);
+
+  const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
+  const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
+  ProgramOptions program_options = training_program(o, data.shape);
+  print_header(o);
+  ProgramPlans plans = plan_program(program_options, kernel_list());
+  if (o.toggle("summary") || o.toggle("explain")) print_summary(program_options, plans, o.toggle("explain"));
+  const int64_t states = state_bytes(plans.step_tape), planned = states + plans.arena_bytes();
+  fmt::print("memory\n{}", memory_text(plans.step, plans.evaluate, states));
+  if (inspect_only) return 0;
+
+  const std::string folder = o.text("output-dir");
+  std::filesystem::create_directories(folder);
+  const Json kernels = kernel_table(plans.step);
+  Program program(std::move(plans), program_options, static_cast<uint64_t>(o.integer("seed")));
+  if (!o.text("init").empty()) load_weights(o.text("init"), program);
+
+  LoaderOptions loader = loader_options(o, data.shape);
+  loader.shuffle = o.toggle("shuffle");
+  loader.seed = static_cast<uint64_t>(o.integer("seed"));
+  if (o.text("augment") != "none" && o.text("augment") != "cube") fail_usage("--augment: expected none or cube, found " + o.text("augment"));
+  loader.augment = o.text("augment") == "cube" ? Augment::cube : Augment::none;
+  loader.permute_targets = o.toggle("shuffle-labels");
+
+  TrainerOptions t;
+  t.output_dir = folder;
+  t.epochs = o.integer("n-epochs");
+  t.max_steps = o.integer("max-steps");
+  t.seed = static_cast<uint64_t>(o.integer("seed"));
+  t.resume = o.toggle("resume");
+  t.checkpoint_steps = o.integer("checkpoint-steps");
+  t.keep_checkpoints = static_cast<int>(o.integer("keep-checkpoints"));
+  if (!o.text("target-mae").empty()) t.target_mae = o.number("target-mae");
+  t.early_stopping = o.integer("early-stopping");
+  t.dummy_data = o.text("data") == "dummy";
+  t.trace = o.toggle("trace");
+  t.schedule = schedule_config(o);
+  t.config = settings_json(o);
+  t.identity = identity(o, data, program_options);
+  fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(), data.shape.str());
+  std::fflush(stdout);
+
+  install_signal_handlers();
+  Trainer trainer(program, data.split.train, data.split.validation, loader, t);
+  const Outcome outcome = trainer.run();
+
+  Json summary = trainer.summary();
+  summary["outcome"] = outcome == Outcome::interrupted ? "interrupted" : outcome == Outcome::target_reached ? "target reached" : outcome == Outcome::stopped_early ? "stopped early" : "finished";
+  summary["peak_resident_mib"] = peak_resident_mib();
+  summary["planned_mib"] = double(planned) / (1 << 20);
+  summary["kernels"] = kernels;
+  summary["machine"] = machine_text();
+  summary["version"] = version_text();
+  summary["threads"] = program_options.plan.threads;
+  summary["settings"] = settings_json(o);
+  std::optional<Predictions> regression;
+  if (o.toggle("baseline") && !t.dummy_data) regression = variance_regression(data.split.train, data.split.validation, loader.read);
+  if (trainer.last_validation().count() > 0) {
+    summary["validation"] = errors_json(trainer.last_validation());
+    if (regression) summary["count_variance_regression"] = errors_json(*regression);
+    print_errors(trainer.last_validation(), regression ? &*regression : nullptr);
+    write_plots(folder, trainer);
+  }
+  write_text(folder + "/summary.json", summary.dump(2) + "\n");
+  if (!o.text("save").empty()) save_weights(o.text("save"), program);
+
+  if (o.toggle("profile")) fmt::print("{}", profile_table(program.step()));
+  fmt::print("{}: {} steps, median {:.4f} s, {:.3f} samples/s, data wait {:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n", summary["outcome"].get<std::string>(), summary["steps"].get<int64_t>(), summary["median_step_seconds"].get<double>(),
+             summary["samples_per_second"].get<double>(), 100 * summary["data_wait_fraction"].get<double>(), summary["peak_resident_mib"].get<double>(), summary["planned_mib"].get<double>());
+  for (const auto& [phase, seconds] : summary["step_phases"].items()) fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
+  if (o.toggle("print-fom") && !trainer.history().empty()) {
+    double best = INFINITY;
+    for (const EpochRecord& r : trainer.history()) best = std::min(best, r.validation_loss);
+    fmt::print("FoM: {}\n", best);
+  }
+  return outcome == Outcome::interrupted ? 75 : 0;
+}
+
+}  // namespace
+}  // namespace convoy::apps
+
+int main(int argc, char** argv) { return convoy::apps::run_program("cosmoflow_train", convoy::apps::train_main, argc, argv); }
