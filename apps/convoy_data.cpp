@@ -3,8 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <set>
 

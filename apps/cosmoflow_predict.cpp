@@ -1,6 +1,7 @@
 // Applies trained weights to a data set: predictions per sample and the mean absolute error, the trainer's bit for bit.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "apps/common/cosmoflow_setup.h"

@@ -1,0 +1,122 @@
+// One loop for every kernel: runs a problem through a kernel and through the reference under poisoned, guarded memory.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "core/kernel.h"
+#include "core/philox.h"
+
+namespace convoy::testing {
+
+/// Memory that ends at an unmapped page: one byte too far is a crash, not a silent read.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(int64_t bytes, int64_t element = 1) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t body = (static_cast<size_t>(bytes) + page - 1) / page * page;
+    length_ = body + page;
+    base_ = static_cast<std::byte*>(mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base_ + body, page, PROT_NONE);
+    data_ = base_ + body - (bytes + element - 1) / element * element;
+  }
+  ~GuardedBytes() {
+    if (base_) munmap(base_, length_);
+  }
+  GuardedBytes(GuardedBytes&& o) noexcept : base_(o.base_), data_(o.data_), length_(o.length_) { o.base_ = nullptr; }
+  GuardedBytes(const GuardedBytes&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte *base_ = nullptr, *data_ = nullptr;
+  size_t length_ = 0;
+};
+
+/// How inputs are filled where the op has no wish of its own.
+enum class Fill { integers, normal, absolute_normal };
+
+inline void fill_input(const Problem& p, int index, const Tensor& t, Fill fill, uint64_t seed) {
+  const PhiloxStream random(seed, static_cast<uint64_t>(index) + 1);
+  const OpDef& def = op_def(p.op.kind);
+  if (def.special_input && def.special_input(p.op, index, p.in, t, random)) return;
+  uint64_t i = 0;
+  for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    double value;
+    if (fill == Fill::integers) {
+      // Small and sparse, so that every partial sum is exact in f32 whatever the order.
+      const uint64_t r = random.below(i++, 8);
+      value = r < 2 ? 1 : r == 2 ? -1 : r == 3 ? 2 : 0;
+    } else {
+      value = random.normal(i++);
+      if (fill == Fill::absolute_normal) value = std::abs(value);
+    }
+    t.set(n, d, h, w, c, value);
+  });
+}
+
+/// Inputs and outputs of one run in guarded memory.
+struct Run {
+  std::vector<GuardedBytes> memory;
+  std::vector<Tensor> in, out;
+};
+
+/// Updated states start from the inputs' values in both runs; plain outputs are poisoned with NaN bytes.
+inline Run make_run(const Problem& p, Fill fill, uint64_t seed) {
+  Run run;
+  const size_t updated = static_cast<size_t>(op_def(p.op.kind).updated_inputs);
+  for (size_t i = 0; i < p.in.size(); ++i) {
+    run.memory.emplace_back(p.in[i].span_bytes(), size_of(p.in[i].dtype));
+    std::memset(run.memory.back().data(), 0, static_cast<size_t>(p.in[i].span_bytes()));
+    run.in.emplace_back(p.in[i], run.memory.back().data());
+    fill_input(p, static_cast<int>(i), run.in.back(), fill, seed);
+  }
+  for (size_t i = 0; i < p.out.size(); ++i) {
+    if (i + updated >= p.out.size()) {
+      run.out.push_back(run.in[p.in.size() - (p.out.size() - i)]);
+      continue;
+    }
+    run.memory.emplace_back(p.out[i].span_bytes(), size_of(p.out[i].dtype));
+    std::memset(run.memory.back().data(), 0xff, static_cast<size_t>(p.out[i].span_bytes()));
+    run.out.emplace_back(p.out[i], run.memory.back().data());
+  }
+  return run;
+}
+
+/// Prepares and runs; weights are packed as the plan would, workspace is poisoned and guarded.
+inline void execute(const Kernel& kernel, const Problem& p, Run& run) {
+  const auto prepared = kernel.prepare(p);
+  GuardedBytes workspace(prepared->workspace_bytes(), 64);
+  std::memset(workspace.data(), 0xff, static_cast<size_t>(prepared->workspace_bytes()));
+  std::vector<GuardedBytes> packs;
+  std::vector<std::byte*> packed;
+  for (const PackRequest& request : prepared->packed_weights()) {
+    packs.emplace_back(request.bytes, 64);
+    std::memset(packs.back().data(), 0xff, static_cast<size_t>(request.bytes));
+    request.pack(run.in.at(static_cast<size_t>(request.input)), packs.back().data());
+    packed.push_back(packs.back().data());
+  }
+  prepared->run({run.in, run.out, packed, workspace.data()});
+}
+
+/// The same problem with every floating-point type replaced by f64.
+inline Problem in_double(const Problem& p) {
+  Problem d = p;
+  for (auto* list : {&d.in, &d.out})
+    for (TensorDesc& desc : *list)
+      if (is_float(desc.dtype)) desc = TensorDesc(desc.shape, DType::f64);
+  // The finite flag of an update is f32 whatever the parameters are.
+  if (d.op.kind == OpKind::sgd_update || d.op.kind == OpKind::adam_update) d.in[3] = p.in[3];
+  if (auto* cast = std::get_if<CastAttrs>(&d.op.attrs); cast && is_float(cast->to)) cast->to = DType::f64;
+  return d;
+}
+
+/// Copies values between runs of different types.
+inline void copy_inputs(const Run& from, Run& to) {
+  for (size_t i = 0; i < from.in.size(); ++i) to.in[i].copy_from(from.in[i]);
+}
+
+}  // namespace convoy::testing

@@ -1,0 +1,349 @@
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "core/backward.h"
+#include "core/memory_planner.h"
+#include "core/parallel.h"
+#include "core/passes/passes.h"
+#include "core/select.h"
+#include "dist/local.h"
+#include "kernels/kernel_list.h"
+#include "layers/schedule.h"
+#include "models/program.h"
+#include "tests/catch.hpp"
+
+using namespace convoy;
+
+TEST_CASE("f16 and bf16 round to nearest even and keep special values", "[dtype]") {
+  for (uint32_t h = 0; h < 65536; ++h) {
+    f16 a;
+    a.bits = static_cast<uint16_t>(h);
+    bf16 b;
+    b.bits = static_cast<uint16_t>(h);
+    const float fa = float(a), fb = float(b);
+    if (std::isnan(fa)) CHECK(std::isnan(float(f16(fa))));
+    else if (f16(fa).bits != h) FAIL("f16 " << h);
+    if (std::isnan(fb)) CHECK(std::isnan(float(bf16(fb))));
+    else if (bf16(fb).bits != h) FAIL("bf16 " << h);
+  }
+  CHECK(float(f16(2049.0f)) == 2048.0f);
+  CHECK(float(f16(2051.0f)) == 2052.0f);
+  CHECK(float(f16(65519.0f)) == 65504.0f);
+  CHECK(std::isinf(float(f16(65520.0f))));
+  CHECK(float(f16(0x1p-25f)) == 0.0f);
+  CHECK(float(f16(0x1.8p-25f)) == 0x1p-24f);
+  CHECK(float(bf16(1.00390625f)) == 1.0f);
+  CHECK(float(bf16(1.01171875f)) == 1.015625f);
+}
+
+TEST_CASE("Philox4x32-10 known answers of Random123", "[philox]") {
+  CHECK(philox({0, 0, 0, 0}, 0) == PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffffffffffffffff) == PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822) == PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("problems print and parse", "[text]") {
+  ProgramOptions o;
+  o.model.size = 16;
+  const Tape tape = training_tape(o);
+  for (const Node& node : tape.nodes()) {
+    Problem p{node.op, tape.descs(node.in), tape.descs(node.out), DeviceKind::cpu, 2};
+    const Problem q = Problem::parse(p.text());
+    CHECK(q.text() == p.text());
+    CHECK(q.op == p.op);
+    CHECK(q.in == p.in);
+  }
+  TensorDesc strided({1, 1, 4, 4, 8}, DType::f32);
+  strided.stride = {512, 512, 128, 32};
+  const Problem p{{OpKind::add, NoAttrs{}}, {strided, strided}, {TensorDesc(strided.shape, DType::f32)}, DeviceKind::cpu, 1};
+  CHECK(Problem::parse(p.text()).in == p.in);
+  CHECK_THROWS_WITH(Problem::parse("add{} in=f32:1x2x3"), Catch::Contains("five extents"));
+  CHECK_THROWS_WITH(Problem::parse("nothing{} in="), Catch::Contains("unknown op"));
+  CHECK_THROWS_WITH(parse_op("dropout{rat=1}"), Catch::Contains("no attribute \"rat\""));
+}
+
+TEST_CASE("wrong shapes are refused with their numbers", "[infer]") {
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc({1, 8, 8, 8, 33}, DType::f32));
+  const ValueId w = tape.parameter("w", {16, 3, 3, 3, 32}, {});
+  CHECK_THROWS_WITH(tape.emit({OpKind::conv_forward, ConvAttrs{}}, "conv2.forward", {x, w}), Catch::Contains("conv2") && Catch::Contains("33") && Catch::Contains("32"));
+  CHECK_THROWS_WITH(max_pool(tape, "pool", x, {.kernel = {9, 9, 9}}), Catch::Contains("9") && Catch::Contains("8"));
+  CHECK_THROWS_AS(conv(tape, "c", x, {.channels = 8, .groups = 2}), Error);
+}
+
+TEST_CASE("the memory planner never overlaps live blocks and meets the lower bound on a chain", "[planner]") {
+  const PhiloxStream random(3, 1);
+  for (uint64_t round = 0; round < 50; ++round) {
+    std::vector<Lifetime> blocks;
+    for (uint64_t i = 0; i < 40; ++i) {
+      const int first = static_cast<int>(random.below(round * 200 + i * 3, 30));
+      blocks.push_back({static_cast<int64_t>(random.below(round * 200 + i * 3 + 1, 5000)), first, first + static_cast<int>(random.below(round * 200 + i * 3 + 2, 8))});
+    }
+    const ArenaLayout layout = plan_arena(blocks, Reuse::on);
+    CHECK(layout.lower_bound <= layout.arena_bytes);
+    CHECK(layout.arena_bytes <= layout.naive_bytes);
+    for (size_t a = 0; a < blocks.size(); ++a)
+      for (size_t b = 0; b < a; ++b) {
+        if (blocks[a].last < blocks[b].first || blocks[b].last < blocks[a].first || !blocks[a].bytes || !blocks[b].bytes) continue;
+        const bool apart = layout.offset[a] + blocks[a].bytes <= layout.offset[b] || layout.offset[b] + blocks[b].bytes <= layout.offset[a];
+        if (!apart) FAIL("blocks " << a << " and " << b << " overlap");
+      }
+  }
+  const std::vector<Lifetime> chain{{6400, 0, 1}, {3200, 1, 2}, {6400, 2, 3}};
+  CHECK(plan_arena(chain, Reuse::on).arena_bytes == 9600);
+}
+
+TEST_CASE("learning rates per epoch", "[schedule]") {
+  const LrSchedule s{0.001, LrScaling::linear, 64, 4, {{32, 0.25}, {64, 0.125}}};
+  const double peak = 0.001 * 512 / 64;
+  CHECK(s.peak(512) == Approx(peak));
+  CHECK(s.rate(0, 512) == Approx(0.001));
+  CHECK(s.rate(1, 512) == Approx(0.001 + (peak - 0.001) / 4));
+  CHECK(s.rate(3, 512) == Approx(0.001 + 3 * (peak - 0.001) / 4));
+  CHECK(s.rate(4, 512) == Approx(peak));
+  CHECK(s.rate(32, 512) == Approx(peak));
+  CHECK(s.rate(33, 512) == Approx(0.25 * peak));
+  CHECK(s.rate(64, 512) == Approx(0.25 * peak));
+  CHECK(s.rate(65, 512) == Approx(0.125 * peak));
+  CHECK(LrSchedule{0.0025, LrScaling::sqrt, 32, 0, {}}.rate(0, 128) == Approx(0.005));
+  CHECK(std::isfinite(LrSchedule{0.001, LrScaling::linear, 64, 0, {}}.rate(0, 64)));
+}
+
+TEST_CASE("parameters and FLOPs of the published networks", "[models]") {
+  const auto counts = [](int64_t size, int64_t kernel) {
+    CosmoflowConfig c;
+    c.size = size, c.kernel = kernel;
+    return count_network(c);
+  };
+  CHECK(counts(128, 3).parameters == 8907556);
+  CHECK(counts(128, 2).parameters == 5597604);
+  CHECK(counts(64, 3).parameters == 3270948);
+  CHECK(counts(256, 3).parameters == 15985956);
+  CHECK(counts(512, 3).parameters == 23064356);
+  CHECK(count_network(CosmoflowConfig::sc18()).parameters == 7041443);
+  CHECK(double(counts(128, 3).forward_flops) * 1e-9 == Approx(68.862).epsilon(1e-4));
+  CHECK(double(counts(128, 3).training_flops) * 1e-9 == Approx(192.09).epsilon(1e-4));
+  CHECK(double(counts(128, 2).forward_flops) * 1e-9 == Approx(20.41).epsilon(1e-3));
+  CHECK(double(counts(128, 2).training_flops) * 1e-9 == Approx(56.9).epsilon(1e-3));
+  CHECK(double(counts(256, 3).training_flops) * 1e-9 == Approx(1558).epsilon(1e-3));
+  CHECK(double(count_network(CosmoflowConfig::sc18()).forward_flops) * 1e-9 == Approx(21.30).epsilon(1e-3));
+  CosmoflowConfig short_net;
+  short_net.layers = 3;
+  const Tape tape = [&] {
+    ProgramOptions o;
+    o.model = short_net;
+    return training_tape(o);
+  }();
+  CHECK(tape.find("conv3.weight") != no_value);
+  CHECK(tape.find("conv4.weight") == no_value);
+  CosmoflowConfig tiny;
+  tiny.size = 4;
+  tiny.layers = 5;
+  CHECK_THROWS_WITH(count_network(tiny), Catch::Contains("size 4") && Catch::Contains("5 times"));
+}
+
+namespace {
+
+/// The values kept by a step under given options, after `steps` steps from the same start.
+std::vector<float> run_small(const ProgramOptions& o, int steps) {
+  Program program(plan_program(o, kernel_list()), o, 5);
+  std::vector<float> result;
+  for (int s = 0; s < steps; ++s) {
+    Executor& e = program.step();
+    const PhiloxStream random(9, static_cast<uint64_t>(s));
+    const Tensor x = e.tensor("x"), y = e.tensor("target");
+    for (int64_t i = 0; i < x.shape().elements(); ++i) x.data<int16_t>()[i] = static_cast<int16_t>(random.below(static_cast<uint64_t>(i), 4));
+    for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
+    double* state = program.store().get(step_state_name).data<double>();
+    state[int(StepField::learning_rate)] = 0.01, state[int(StepField::step)] = s;
+    e.run();
+    result.push_back(e.tensor("loss").data<float>()[0]);
+  }
+  for (const std::string& name : program.parameters())
+    for (float v : program.store().get(name).span<float>()) result.push_back(v);
+  return result;
+}
+
+ProgramOptions small_options() {
+  ProgramOptions o;
+  o.model.size = 16;
+  o.model.conv_size = 16;
+  o.batch = 2;
+  o.plan.threads = 2;
+  o.training.l2 = 0.01;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("every pass on equals every pass off", "[passes]") {
+  for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
+    ProgramOptions on = small_options();
+    on.compute = compute;
+    const std::vector<float> expected = run_small(on, 3);
+    ProgramOptions off = on;
+    off.fuse = false;
+    off.plan = plain_options(on.plan);
+    CHECK(run_small(off, 3) == expected);
+    // One pass off at a time.
+    for (bool PlanOptions::*pass : {&PlanOptions::drop_dead, &PlanOptions::fused_kernels, &PlanOptions::merge_equal, &PlanOptions::slice_aliasing, &PlanOptions::in_place, &PlanOptions::reuse_memory}) {
+      ProgramOptions one = on;
+      one.plan.*pass = false;
+      CHECK(run_small(one, 3) == expected);
+    }
+  }
+}
+
+TEST_CASE("two runs are identical, other seeds are not", "[determinism]") {
+  ProgramOptions o = small_options();
+  CHECK(run_small(o, 3) == run_small(o, 3));
+  o.model.dropout = 0;
+  CHECK(run_small(o, 3) != run_small(small_options(), 3));
+}
+
+TEST_CASE("reuse saves memory and never beats the lower bound", "[planner]") {
+  ProgramOptions o;
+  o.plan.threads = 2;
+  const ProgramPlans plans = plan_program(o, kernel_list());
+  CHECK(plans.step.lower_bound <= plans.step.arena_bytes);
+  CHECK(double(plans.step.arena_bytes) < 0.6 * double(plans.step.naive_bytes));
+  CHECK(double(plans.step.arena_bytes) < 1.1 * double(plans.step.lower_bound));
+}
+
+TEST_CASE("f16 skips updates that overflow and lowers its scale", "[precision]") {
+  ProgramOptions o = small_options();
+  o.compute = DType::f16;
+  Program program(plan_program(o, kernel_list()), o, 5);
+  double* scale = program.store().get(scale_state_name).data<double>();
+  scale[int(ScaleField::scale)] = 1e30;
+  Executor& e = program.step();
+  for (auto& v : e.tensor("x").span<int16_t>()) v = 1;
+  for (auto& v : e.tensor("target").span<float>()) v = 0.5f;
+  program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 0.1;
+  const float before = program.store().get("conv1.weight").data<float>()[0];
+  e.run();
+  CHECK(e.tensor("finite").data<float>()[0] == 0);
+  CHECK(program.store().get("conv1.weight").data<float>()[0] == before);
+  CHECK(scale[int(ScaleField::scale)] == 0.5e30);
+  CHECK(scale[int(ScaleField::skipped)] == 1);
+  CHECK(scale[int(ScaleField::applied)] == 0);
+}
+
+TEST_CASE("a NaN is traced to the first node that shows it", "[diverged]") {
+  ProgramOptions o = small_options();
+  Program program(plan_program(o, kernel_list()), o, 5);
+  for (auto& v : program.step().tensor("x").span<int16_t>()) v = 1;
+  for (auto& v : program.step().tensor("target").span<float>()) v = 0;
+  program.store().get("conv2.bias").data<float>()[0] = NAN;
+  CHECK(program.step().find_non_finite() == "conv2.bias");
+}
+
+TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
+  ProgramOptions o = small_options();
+  o.plan.selection.overrides = {parse_override("conv1.forward=reference"), parse_override("dense*=reference")};
+  const Plan plan = plan_program(o, kernel_list()).step;
+  for (const PlannedNode& node : plan.nodes) {
+    if (node.name == "conv1.forward" || (node.name.starts_with("dense1.") && node.op.kind != OpKind::pack && op_def(node.op.kind).name.starts_with("dense"))) {
+      INFO(node.name);
+      CHECK(node.kernel == "reference");
+      CHECK(node.why == "override");
+    }
+  }
+  o.plan.selection.overrides = {parse_override("conv1.forward=nonsense")};
+  CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("nonsense"));
+  CHECK_THROWS_WITH(parse_override("conv1"), Catch::Contains("node=kernel"));
+
+  const Tape tape = training_tape(small_options());
+  const Node& conv1 = *std::find_if(tape.nodes().begin(), tape.nodes().end(), [](const Node& n) { return n.name == "conv1.forward"; });
+  const Problem p{conv1.op, tape.descs(conv1.in), tape.descs(conv1.out), DeviceKind::cpu, 2};
+  Selection tuned;
+  tuned.tuned.set(p, "reference");
+  CHECK(choose_kernel(kernel_list(), p, "conv1.forward", tuned).why == "tuned");
+  CHECK(explain(kernel_list(), p).find("reference: yes") != std::string::npos);
+}
+
+TEST_CASE("concatenations are written in place and give the same bits as copies", "[slices]") {
+  const auto build = [] {
+    Tape tape;
+    const ValueId x = tape.input("x", TensorDesc({1, 1, 6, 6, 16}, DType::f32));
+    const ValueId a = leaky_relu(tape, "a", x, 0.3), b = leaky_relu(tape, "b", a, 0.1);
+    const ValueId joined = tape.emit({OpKind::concat, NoAttrs{}}, "joined.forward", {a, b});
+    const ValueId part = tape.emit({OpKind::slice, SliceAttrs{8, 16}}, "part.forward", {joined});
+    tape.keep(tape.emit({OpKind::add, NoAttrs{}}, "sum.forward", {part, a}), "result");
+    return tape;
+  };
+  PlanOptions on;
+  std::vector<std::vector<float>> results;
+  for (const PlanOptions& options : {on, plain_options(on)}) {
+    const Plan plan = make_plan(build(), kernel_list(), options);
+    const bool copies = std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const PlannedNode& n) { return n.op.kind == OpKind::concat || n.op.kind == OpKind::slice; });
+    CHECK(copies == !options.slice_aliasing);
+    StateStore store;
+    Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::zero));
+    float value = -20;
+    for (float& v : e.tensor("x").span<float>()) v = value, value += 0.25f;
+    e.run();
+    const auto span = e.tensor("result").span<float>();
+    results.emplace_back(span.begin(), span.end());
+  }
+  CHECK(results[0] == results[1]);
+}
+
+TEST_CASE("thread ranks sum in rank order, and disagreeing sizes fail on every rank", "[communicator]") {
+  for (int size : {1, 2, 3, 5}) {
+    auto ranks = make_thread_communicators(size);
+    std::vector<std::vector<float>> data(static_cast<size_t>(size));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < size; ++r)
+      threads.emplace_back([&, r] {
+        auto& mine = data[static_cast<size_t>(r)];
+        for (int i = 0; i < 1001; ++i) mine.push_back(1.0f / float(1 + r + i));
+        ranks[static_cast<size_t>(r)]->all_reduce_sum(std::span<float>(mine));
+        std::vector<double> root{double(r)};
+        ranks[static_cast<size_t>(r)]->broadcast(std::as_writable_bytes(std::span(root)), size - 1);
+        if (root[0] != size - 1) mine[0] = -1;
+      });
+    for (auto& t : threads) t.join();
+    for (int i = 0; i < 1001; ++i) {
+      float expected = 0;
+      for (int r = 0; r < size; ++r) expected += 1.0f / float(1 + r + i);
+      for (int r = 0; r < size; ++r)
+        if (data[static_cast<size_t>(r)][static_cast<size_t>(i)] != expected) FAIL("rank " << r << " element " << i);
+    }
+  }
+  auto ranks = make_thread_communicators(2);
+  int failures = 0;
+  std::vector<float> four(4), five(5);
+  std::thread other([&] {
+    try {
+      ranks[1]->all_reduce_sum(std::span<float>(five));
+    } catch (const Error&) {
+      ++failures;
+    }
+  });
+  CHECK_THROWS_AS(ranks[0]->all_reduce_sum(std::span<float>(four)), Error);
+  other.join();
+  CHECK(failures == 1);
+  std::vector<float> alone{3};
+  make_self_communicator()->all_reduce_sum(std::span<float>(alone));
+  CHECK(alone[0] == 3);
+}
+
+TEST_CASE("initial weights follow their formulas", "[init]") {
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc({1, 1, 1, 1, 400}, DType::f32));
+  dense(tape, "g", x, {.units = 200});
+  dense(tape, "h", x, {.units = 200, .bias = Bias::tenth, .initializer = Initializer::he_normal});
+  StateStore store;
+  store.initialise(tape, 1);
+  const double limit = std::sqrt(6.0 / 600);
+  double squares = 0, largest = 0;
+  for (float v : store.get("g.weight").span<float>()) squares += double(v) * v, largest = std::max<double>(largest, std::abs(v));
+  CHECK(largest <= limit);
+  CHECK(squares / 80000 == Approx(limit * limit / 3).epsilon(0.02));
+  squares = 0;
+  for (float v : store.get("h.weight").span<float>()) squares += double(v) * v;
+  CHECK(squares / 80000 == Approx(2.0 / 400).epsilon(0.02));
+  CHECK(store.get("h.bias").data<float>()[0] == 0.1f);
+}

@@ -1,0 +1,181 @@
+// Gradients of every op against central differences, all in f64 through the reference kernels.
+#include <cmath>
+
+#include "core/backward.h"
+#include "kernels/kernel_list.h"
+#include "layers/layers.h"
+#include "layers/training.h"
+#include "models/program.h"
+#include "tests/catch.hpp"
+
+using namespace convoy;
+
+namespace {
+
+/// Builds y from a parameter named "input"; other parameters are the layer's.
+using Build = std::function<ValueId(Tape&, ValueId)>;
+
+struct Checked {
+  Tape tape{DType::f64};
+  std::vector<ValueId> parameters, gradients;
+  ValueId loss = no_value;
+};
+
+Checked record(const Shape& input, const Build& build, Loss kind) {
+  Checked c;
+  const ValueId x = c.tape.parameter("input", input, {StateInit::Kind::he_normal, 0, 2, 0});
+  const ValueId y = build(c.tape, x);
+  const ValueId target = c.tape.state("target", c.tape.desc(y), {StateInit::Kind::he_normal, 0, 2, 0});
+  c.loss = regression_loss(c.tape, "loss", kind, y, target);
+  const ValueId scale = c.tape.state(scale_state_name, TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64), {StateInit::Kind::constant, 2.0, 0, 0});
+  c.parameters = c.tape.parameters();
+  c.gradients = differentiate(c.tape, c.loss, scale, c.parameters);
+  for (size_t i = 0; i < c.gradients.size(); ++i) c.tape.keep(c.gradients[i], "gradient" + std::to_string(i));
+  c.tape.keep(c.loss, "loss");
+  return c;
+}
+
+void check_gradients(const std::string& what, const Shape& input, const Build& build, Loss kind = Loss::mse) {
+  const Checked c = record(input, build, kind);
+  StateStore store;
+  store.initialise(c.tape, 17);
+  const Plan plan = make_plan(c.tape, kernel_list(), {});
+  Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::none));
+  const auto loss = [&] {
+    e.refresh();  // casts of parameters are hoisted out of a tape without updates
+    e.run();
+    return e.tensor("loss").data<double>()[0];
+  };
+  for (size_t i = 0; i < c.parameters.size(); ++i) {
+    const Tensor& value = store.get(c.tape.value(c.parameters[i]).name);
+    loss();
+    const auto span = e.tensor("gradient" + std::to_string(i)).span<double>();
+    const std::vector<double> gradient(span.begin(), span.end());
+    double scale = 0;
+    for (double g : gradient) scale = std::max(scale, std::abs(g));
+    const int64_t step = std::max<int64_t>(1, value.shape().elements() / 40);
+    for (int64_t k = 0; k < value.shape().elements(); k += step) {
+      double& entry = value.data<double>()[k];
+      const double before = entry, h = 1e-6;
+      entry = before + h;
+      const double up = loss();
+      entry = before - h;
+      const double down = loss();
+      entry = before;
+      // The gradients carry the loss scale, 2. The difference quotient errs by eps*loss/h and by h^2.
+      const double numeric = 2 * (up - down) / (2 * h);
+      INFO(what << ": " << c.tape.value(c.parameters[i]).name << "[" << k << "]");
+      CHECK(std::abs(numeric - gradient[static_cast<size_t>(k)]) <= 1e-7 * std::max(1.0, scale) + 1e-8);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gradients against central differences", "[gradients]") {
+  const Shape cube(2, 4, 5, 6, 4);
+  check_gradients("conv", cube, [](Tape& t, ValueId x) { return conv(t, "c", x, {.channels = 6}); });
+  check_gradients("conv stride, dilation, asymmetric", cube, [](Tape& t, ValueId x) {
+    return conv(t, "c", x, {.channels = 4, .kernel = {2, 3, 2}, .stride = {1, 2, 2}, .dilation = {2, 1, 3}, .padding = Padding::explicit_, .pad_low = {1, 0, 2}, .pad_high = {0, 2, 1}, .groups = 2});
+  });
+  check_gradients("conv even kernel", cube, [](Tape& t, ValueId x) { return conv(t, "c", x, {.channels = 3, .kernel = {2, 2, 2}}); });
+  check_gradients("conv depthwise", Shape(1, 1, 5, 6, 4), [](Tape& t, ValueId x) { return conv(t, "c", x, {.channels = 4, .kernel = {1, 3, 3}, .groups = 4, .bias = Bias::none}); });
+  check_gradients("deconv", Shape(2, 3, 3, 3, 4), [](Tape& t, ValueId x) { return deconv(t, "c", x, {.channels = 2, .stride = {2, 2, 2}}); });
+  check_gradients("deconv output padding", Shape(1, 1, 3, 4, 4), [](Tape& t, ValueId x) {
+    return deconv(t, "c", x, {.channels = 6, .kernel = {1, 3, 3}, .stride = {1, 2, 2}, .padding = Padding::explicit_, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .output_padding = {0, 1, 1}, .groups = 2});
+  });
+  check_gradients("dense", cube, [](Tape& t, ValueId x) { return dense(t, "d", x, {.units = 5}); });
+  check_gradients("max pool", cube, [](Tape& t, ValueId x) { return max_pool(t, "p", x, {}); });
+  check_gradients("max pool overlapping", cube, [](Tape& t, ValueId x) { return max_pool(t, "p", x, {.kernel = {3, 3, 3}, .stride = {2, 2, 2}, .pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}); });
+  check_gradients("average pool", cube, [](Tape& t, ValueId x) { return avg_pool(t, "p", x, {.kernel = {3, 3, 3}, .stride = {2, 2, 2}, .pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}); });
+  check_gradients("average pool counting padding", cube, [](Tape& t, ValueId x) { return avg_pool(t, "p", x, {.kernel = {3, 2, 2}, .pad_low = {1, 1, 1}, .count_padding = 1}); });
+  check_gradients("leaky relu", cube, [](Tape& t, ValueId x) { return leaky_relu(t, "a", x, 0.3); });
+  check_gradients("tanh", cube, [](Tape& t, ValueId x) { return convoy::tanh(t, "a", x, 1.2); });
+  check_gradients("dropout", cube, [](Tape& t, ValueId x) { return dropout(t, "d", x, 0.4); });
+  check_gradients("l1", cube, [](Tape& t, ValueId x) { return leaky_relu(t, "a", x, 0.3); }, Loss::l1);
+  check_gradients("fan-out, add", cube, [](Tape& t, ValueId x) { return t.emit({OpKind::add, NoAttrs{}}, "s.forward", {leaky_relu(t, "a", x, 0.5), x}); });
+  check_gradients("concat, slice, pad", cube, [](Tape& t, ValueId x) {
+    const ValueId joined = t.emit({OpKind::concat, NoAttrs{}}, "j.forward", {convoy::tanh(t, "a", x, 1), x});
+    const ValueId part = t.emit({OpKind::slice, SliceAttrs{2, 5}}, "s.forward", {joined});
+    return t.emit({OpKind::pad_channels, SliceAttrs{1, 8}}, "p.forward", {part});
+  });
+  check_gradients("fused activation and pool", cube, [](Tape& t, ValueId x) {
+    return t.emit({OpKind::activation_max_pool, ActivationPoolAttrs{{.slope = 0.3}, {}}}, "f.forward", {x});
+  });
+  check_gradients("cast", cube, [](Tape& t, ValueId x) { return convoy::tanh(t, "a", t.emit({OpKind::cast, CastAttrs{DType::f64}}, "c.forward", {x}), 1); });
+  check_gradients("normalise by mean has no gradient, what follows has", cube, [](Tape& t, ValueId x) {
+    const ValueId raw = t.state("raw", TensorDesc({2, 4, 5, 6, 4}, DType::f64), {StateInit::Kind::constant, 2, 0, 0});
+    return t.emit({OpKind::add, NoAttrs{}}, "s.forward", {t.emit({OpKind::divide_by_mean, CastAttrs{DType::f64}}, "m.forward", {raw}), x});
+  });
+}
+
+TEST_CASE("the L2 penalty enters loss and gradient as in Keras", "[gradients]") {
+  Tape tape(DType::f64);
+  const ValueId x = tape.state("x", TensorDesc({1, 1, 1, 1, 3}, DType::f64), {StateInit::Kind::constant, 1, 0, 0});
+  const ValueId y = dense(tape, "d", x, {.units = 2, .bias = Bias::none});
+  const ValueId target = tape.state("t", TensorDesc({1, 1, 1, 1, 2}, DType::f64));
+  TrainingOptions options;
+  options.sgd.momentum = 0;
+  const ValueId loss = regression_loss(tape, "loss", Loss::mse, y, target);
+  Tape plain = tape;
+  add_training(plain, loss, options);
+  options.l2 = 0.05;
+  options.l2_parameters = {"d.weight"};
+  add_training(tape, loss, options);
+  std::vector<double> losses;
+  std::vector<std::vector<double>> weights;
+  std::vector<double> start;
+  for (const Tape& t : {plain, tape}) {
+    StateStore store;
+    store.initialise(t, 3);
+    store.get(scale_state_name).data<double>()[0] = 1;
+    store.get(step_state_name).data<double>()[0] = 0.1;
+    const auto w = store.get("d.weight").span<double>();
+    start.assign(w.begin(), w.end());
+    const Plan plan = make_plan(t, kernel_list(), {});
+    Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::none));
+    e.run();
+    losses.push_back(e.tensor("loss").data<double>()[0]);
+    weights.emplace_back(w.begin(), w.end());
+  }
+  double squares = 0;
+  for (size_t i = 0; i < start.size(); ++i) {
+    squares += start[i] * start[i];
+    CHECK(weights[1][i] == Approx(weights[0][i] - 0.1 * 2 * 0.05 * start[i]).epsilon(1e-12));
+  }
+  CHECK(losses[1] == Approx(losses[0] + 0.05 * squares).epsilon(1e-12));
+}
+
+TEST_CASE("momentum has Keras' form and Adam follows the paper", "[optimizer]") {
+  // One scalar weight with gradient of (w - t)^2: by hand over three steps with a changing rate.
+  for (OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adam}) {
+    Tape tape(DType::f64);
+    const ValueId one = tape.state("one", TensorDesc({1, 1, 1, 1, 1}, DType::f64), {StateInit::Kind::constant, 1, 0, 0});
+    const ValueId y = dense(tape, "d", one, {.units = 1, .bias = Bias::none});
+    const ValueId loss = regression_loss(tape, "loss", Loss::mse, y, tape.state("t", TensorDesc({1, 1, 1, 1, 1}, DType::f64)));
+    TrainingOptions options;
+    options.optimizer = kind;
+    add_training(tape, loss, options);
+    StateStore store;
+    store.initialise(tape, 3);
+    store.get(scale_state_name).data<double>()[0] = 4;
+    double& w = store.get("d.weight").data<double>()[0];
+    w = 1;
+    const Plan plan = make_plan(tape, kernel_list(), {});
+    Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::none));
+    double expected = 1, v = 0, m = 0, s = 0;
+    for (int t = 1; t <= 3; ++t) {
+      const double rate = 0.1 / t, g = 2 * expected;
+      store.get(step_state_name).data<double>()[int(StepField::learning_rate)] = rate;
+      e.run();
+      if (kind == OptimizerKind::sgd) {
+        v = 0.9 * v - rate * g;
+        expected += v;
+      } else {
+        m = 0.9 * m + 0.1 * g, s = 0.999 * s + 0.001 * g * g;
+        expected -= rate * (m / (1 - std::pow(0.9, t))) / (std::sqrt(s / (1 - std::pow(0.999, t))) + 1e-7);
+      }
+      CHECK(w == Approx(expected).epsilon(1e-12));
+    }
+  }
+}

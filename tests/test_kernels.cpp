@@ -1,0 +1,376 @@
+// T0 (exact), T1 (bounded) and T3 (hygiene) for every kernel of the list over the models' problems and nasty shapes; T2
+// (adjoint identity, random outputs) for convolutions, also at full size.
+#include <map>
+#include <set>
+
+#include "kernels/kernel_list.h"
+#include "kernels/simd/cpu.h"
+#include "models/program.h"
+#include "tests/catch.hpp"
+#include "tests/kernel_check.h"
+
+using namespace convoy;
+using namespace convoy::testing;
+
+namespace {
+
+const Kernel& reference_for(const Problem& p) {
+  for (const auto& kernel : kernel_list())
+    if (kernel->name() == reference_name && kernel->supports(p).ok) return *kernel;
+  FAIL("no reference for " << p.text());
+  throw 0;
+}
+
+/// Ops whose result depends on comparisons and copies alone: exact on any data.
+bool always_exact(OpKind kind) {
+  static const std::set<OpKind> kinds{OpKind::max_pool, OpKind::cast, OpKind::concat, OpKind::slice, OpKind::pad_channels, OpKind::all_finite, OpKind::loss_scale_update};
+  return kinds.count(kind) > 0;
+}
+/// Activation and pool: exact where slope times input rounds once, as it does for small integers.
+bool exact_on_integers(OpKind kind) { return kind == OpKind::activation_max_pool; }
+/// Sums of products: exact on small integers, bounded by K * eps * sum|a||b| on others.
+bool linear(OpKind kind) {
+  static const std::set<OpKind> kinds{OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights, OpKind::dense_forward, OpKind::dense_backward_data, OpKind::dense_backward_weights,
+                                      OpKind::channel_sum, OpKind::add, OpKind::max_pool_backward};
+  return kinds.count(kind) > 0;
+}
+
+/// Sums of few terms whose error is measured against the sum of magnitudes.
+bool cancels(OpKind kind) {
+  return linear(kind) || kind == OpKind::activation_max_pool_backward || kind == OpKind::avg_pool || kind == OpKind::avg_pool_backward;
+}
+
+std::string bits(const Tensor& t) {
+  std::string all;
+  const auto size = static_cast<size_t>(size_of(t.dtype()));
+  for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    // -0 and +0 are the same value to a caller.
+    if (is_float(t.dtype()) && t.at(n, d, h, w, c) == 0) all.append(size, '\0');
+    else all.append(reinterpret_cast<const char*>(t.bytes()) + static_cast<size_t>(t.desc().offset(n, d, h, w) + c) * size, size);
+  });
+  return all;
+}
+
+void check_exact(const Kernel& kernel, const Problem& p, Fill fill) {
+  Run ours = make_run(p, fill, 7), expected = make_run(p, fill, 7);
+  execute(kernel, p, ours);
+  execute(reference_for(p), p, expected);
+  for (size_t i = 0; i < p.out.size(); ++i) {
+    INFO(kernel.name() << " " << p.text() << " output " << i);
+    REQUIRE(bits(ours.out[i]) == bits(expected.out[i]));
+  }
+}
+
+/// Error bound per element from the number of terms and the sum of their magnitudes; smooth functions get a few units in
+/// the last place of f32 and one rounding to the storage type.
+void check_bounded(const Kernel& kernel, const Problem& p) {
+  if (always_exact(p.op.kind)) return;
+  Run ours = make_run(p, Fill::normal, 11);
+  const Problem wide = in_double(p);
+  Run exact = make_run(wide, Fill::normal, 11), magnitude = make_run(wide, Fill::normal, 11);
+  copy_inputs(ours, exact);
+  copy_inputs(ours, magnitude);
+  for (const Tensor& t : magnitude.in)
+    if (cancels(p.op.kind) && t.dtype() == DType::f64)
+      for (double& v : t.span<double>()) v = std::abs(v);
+  execute(kernel, p, ours);
+  execute(reference_for(wide), wide, exact);
+  execute(reference_for(wide), wide, magnitude);
+  for (size_t i = 0; i < p.out.size(); ++i) {
+    if (!is_float(p.out[i].dtype)) continue;
+    const double terms = std::max<double>(8, double(p.flops()) / 2 / double(std::max<int64_t>(1, p.out[i].shape.elements())));
+    // An intermediate (the activated pool gradient) may be rounded to the storage type before the result is.
+    const double storage = 2 * epsilon_of(p.out[i].dtype);
+    double worst = 0;
+    for_each_index(p.out[i].shape, [&](auto... at) {
+      const double value = exact.out[i].at(at...), size = std::max(std::abs(value), magnitude.out[i].at(at...));
+      const double bound = (terms * epsilon_of(DType::f32) + storage) * size + 16 * epsilon_of(DType::f32);
+      worst = std::max(worst, std::abs(ours.out[i].at(at...) - value) / bound);
+      if (std::isnan(ours.out[i].at(at...))) worst = INFINITY;
+    });
+    INFO(kernel.name() << " " << p.text() << " output " << i << ": error is " << worst << " times its bound");
+    REQUIRE(worst <= 1);
+  }
+}
+
+/// 1 and 2 threads give the same bits: our own kernels promise it.
+void check_threads(const Kernel& kernel, const Problem& p) {
+  Problem one = p, two = p;
+  one.threads = 1, two.threads = 2;
+  Run a = make_run(one, Fill::normal, 3), b = make_run(two, Fill::normal, 3);
+  execute(kernel, one, a);
+  execute(kernel, two, b);
+  for (size_t i = 0; i < p.out.size(); ++i) {
+    INFO(kernel.name() << " " << p.text());
+    REQUIRE(bits(a.out[i]) == bits(b.out[i]));
+  }
+}
+
+Problem problem(const Op& op, std::vector<TensorDesc> in) {
+  Problem p{op, std::move(in), {}, DeviceKind::cpu, 2};
+  p.out = infer(op, p.in);
+  for (size_t i = p.in.size() - static_cast<size_t>(op_def(op.kind).updated_inputs); i < p.in.size(); ++i) p.out.push_back(p.in[i]);
+  return p;
+}
+
+/// Every distinct problem of a model's training step, small enough to run in the reference.
+std::vector<Problem> model_problems(DType compute, const CosmoflowConfig& model, int64_t batch) {
+  ProgramOptions o;
+  o.model = model;
+  o.batch = batch;
+  o.compute = compute;
+  o.training.l2 = 0.01;
+  std::map<std::string, Problem> unique;
+  for (OptimizerKind optimizer : {OptimizerKind::sgd, OptimizerKind::adam}) {
+    o.training.optimizer = optimizer;
+    const Tape tape = training_tape(o);
+    for (const Node& node : tape.nodes()) {
+      const Problem p = problem(node.op, tape.descs(node.in));
+      unique.emplace(p.text(), p);
+    }
+  }
+  std::vector<Problem> list;
+  for (auto& [text, p] : unique) list.push_back(p);
+  return list;
+}
+
+TensorDesc strided(const TensorDesc& dense, int64_t channels) {
+  TensorDesc d = dense;
+  const Shape& s = dense.shape;
+  d.stride = TensorDesc::dense_strides({s.n(), s.d(), s.h(), s.w(), channels});
+  return d;
+}
+
+/// Convolutions that break kernels: tails, odd sizes, strides, dilation beyond the image, groups, asymmetric padding, one
+/// pixel, two dimensions, more channels than a vector but not a multiple.
+std::vector<Problem> conv_problems(DType type) {
+  struct Case {
+    Shape x;
+    int64_t k;
+    Int3 kernel;
+    ConvAttrs a;
+  };
+  const std::vector<Case> cases{
+      {{2, 5, 7, 6, 4}, 32, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
+      {{1, 4, 4, 4, 16}, 16, {3, 3, 3}, {.stride = {2, 2, 2}, .pad_low = {0, 1, 0}, .pad_high = {1, 1, 2}}},
+      {{1, 6, 6, 6, 3}, 5, {2, 2, 2}, {.pad_high = {1, 1, 1}}},
+      {{1, 1, 9, 9, 16}, 48, {1, 3, 3}, {.dilation = {1, 12, 12}, .pad_low = {0, 12, 12}, .pad_high = {0, 12, 12}}},
+      {{1, 1, 9, 8, 16}, 32, {1, 7, 7}, {.stride = {1, 2, 2}, .pad_low = {0, 3, 3}, .pad_high = {0, 3, 3}}},
+      {{2, 1, 6, 5, 12}, 18, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 3}},
+      {{1, 1, 6, 6, 32}, 32, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 32}},
+      {{1, 1, 1, 1, 7}, 9, {1, 1, 1}, {}},
+      {{1, 3, 3, 3, 37}, 21, {1, 1, 1}, {}},
+      {{1, 5, 5, 5, 8}, 8, {3, 3, 3}, {.dilation = {2, 2, 2}, .pad_low = {2, 2, 2}, .pad_high = {2, 2, 2}}},
+  };
+  std::vector<Problem> list;
+  for (const Case& c : cases) {
+    const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
+    const DType wide = accumulation_type(type);
+    list.push_back(problem({OpKind::conv_forward, c.a}, {x, w, TensorDesc(Shape::vector(c.k), wide)}));
+    list.push_back(problem({OpKind::conv_forward, c.a}, {x, w}));
+    const TensorDesc y = list.back().out[0];
+    ConvAttrs data = c.a, weights = c.a;
+    data.result_size = {c.x.d(), c.x.h(), c.x.w()};
+    weights.result_size = c.kernel;
+    list.push_back(problem({OpKind::conv_backward_data, data}, {y, w}));
+    list.push_back(problem({OpKind::conv_backward_data, data}, {y, w, TensorDesc(Shape::vector(c.x.c()), wide)}));
+    list.push_back(problem({OpKind::conv_backward_weights, weights}, {x, y}));
+  }
+  return list;
+}
+
+std::vector<Problem> other_problems(DType type) {
+  std::vector<Problem> list;
+  const TensorDesc x({2, 5, 6, 7, 19}, type), even({1, 4, 6, 8, 32}, type), image({1, 1, 9, 8, 24}, type);
+  const std::vector<PoolAttrs> pools{{}, {.kernel = {3, 3, 3}, .stride = {2, 2, 2}, .pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}, {.kernel = {3, 3, 3}, .stride = {1, 2, 1}}};
+  for (PoolAttrs a : pools)
+    for (const TensorDesc& in : {x, even}) {
+      list.push_back(problem({OpKind::max_pool, a}, {in}));
+      const std::vector<TensorDesc> pooled = list.back().out;
+      const ActivationAttrs leaky{.slope = 0.3};
+      list.push_back(problem({OpKind::activation_max_pool, ActivationPoolAttrs{leaky, a}}, {in}));
+      list.push_back(problem({OpKind::avg_pool, a}, {in}));
+      a.count_padding = 1;
+      list.push_back(problem({OpKind::avg_pool, a}, {in}));
+      a.result_size = {in.shape.d(), in.shape.h(), in.shape.w()};
+      list.push_back(problem({OpKind::avg_pool_backward, a}, {pooled[0]}));
+      a.count_padding = 0;
+      list.push_back(problem({OpKind::avg_pool_backward, a}, {pooled[0]}));
+      list.push_back(problem({OpKind::max_pool_backward, a}, {pooled[0], pooled[1]}));
+      list.push_back(problem({OpKind::activation_max_pool_backward, ActivationPoolAttrs{leaky, a}}, {pooled[0], pooled[0], pooled[1]}));
+    }
+  const PoolAttrs flat{.kernel = {1, 2, 2}, .stride = {1, 2, 2}};
+  list.push_back(problem({OpKind::max_pool, flat}, {image}));
+  list.push_back(problem({OpKind::avg_pool, flat}, {image}));
+  const ActivationAttrs tanh{.function = Activation::tanh, .scale = 1.2};
+  list.push_back(problem({OpKind::activation, tanh}, {x}));
+  list.push_back(problem({OpKind::activation_backward, tanh}, {x, x}));
+  list.push_back(problem({OpKind::activation, ActivationAttrs{.slope = 0.01}}, {strided(x, 40)}));
+  list.push_back(problem({OpKind::add, NoAttrs{}}, {strided(x, 32), x}));
+  const TensorDesc step(Shape::vector(8), DType::f64);
+  list.push_back(problem({OpKind::dropout, DropoutAttrs{0.4, 99}}, {x, step}));
+  for (DType to : {DType::f32, DType::bf16, DType::f16}) list.push_back(problem({OpKind::cast, CastAttrs{to}}, {x}));
+  list.push_back(problem({OpKind::log1p, CastAttrs{type}}, {TensorDesc(x.shape, DType::i16)}));
+  list.push_back(problem({OpKind::divide_by_mean, CastAttrs{type}}, {TensorDesc(x.shape, DType::i16)}));
+  list.push_back(problem({OpKind::channel_sum, NoAttrs{}}, {x}));
+  list.push_back(problem({OpKind::all_finite, NoAttrs{}}, {x, even}));
+  list.push_back(problem({OpKind::concat, NoAttrs{}}, {even, TensorDesc({1, 4, 6, 8, 5}, type)}));
+  list.push_back(problem({OpKind::slice, SliceAttrs{3, 9}}, {x}));
+  list.push_back(problem({OpKind::pad_channels, SliceAttrs{3, 40}}, {x}));
+  list.push_back(problem({OpKind::dense_forward, NoAttrs{}}, {x, TensorDesc({11, 1, 1, 1, 5 * 6 * 7 * 19}, type), TensorDesc(Shape::vector(11), accumulation_type(type))}));
+  if (type == DType::f32)
+    for (Loss loss : {Loss::mse, Loss::l1}) {
+      list.push_back(problem({OpKind::loss, LossAttrs{loss}}, {x, x}));
+      list.push_back(problem({OpKind::loss_backward, LossAttrs{loss}}, {x, x, TensorDesc(Shape::vector(4), DType::f64)}));
+    }
+  return list;
+}
+
+/// Runs all tiers over all kernels; returns how many kernels other than the reference ran each problem kind.
+void check_all(const std::vector<Problem>& problems) {
+  int ran = 0;
+  for (const Problem& p : problems) {
+    for (const auto& kernel : kernel_list()) {
+      if (kernel->name() == reference_name || !kernel->supports(p).ok) continue;
+      ++ran;
+      if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal);
+      if (linear(p.op.kind) || exact_on_integers(p.op.kind)) check_exact(*kernel, p, Fill::integers);
+      check_bounded(*kernel, p);
+      if (kernel->name() == "avx512" || kernel->name() == "avx2" || kernel->name() == "copy") check_threads(*kernel, p);
+    }
+  }
+  if (cpu_features().avx2) REQUIRE(ran > 0);
+}
+
+}  // namespace
+
+TEST_CASE("every kernel on the problems of a small CosmoFlow step", "[kernels]") {
+  CosmoflowConfig model;
+  model.size = 16;
+  for (DType type : {DType::f32, DType::bf16, DType::f16}) check_all(model_problems(type, model, 2));
+}
+
+TEST_CASE("every kernel on nasty convolutions", "[kernels]") {
+  for (DType type : {DType::f32, DType::bf16, DType::f16}) check_all(conv_problems(type));
+}
+
+TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
+  for (DType type : {DType::f32, DType::bf16, DType::f16}) check_all(other_problems(type));
+}
+
+TEST_CASE("the reference in all four types agrees with itself in f64", "[kernels]") {
+  for (DType type : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const auto& list : {conv_problems(type), other_problems(type)})
+      for (const Problem& p : list) check_bounded(reference_for(p), p);
+}
+
+namespace {
+
+double inner(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  for_each_index(a.shape(), [&](auto... at) { sum += a.at(at...) * b.at(at...); });
+  return sum;
+}
+
+/// <conv(x,w),y> = <x, backward_data(y,w)> = <w, backward_weights(x,y)> for the first kernel of each pass.
+void check_adjoint(const Shape& xs, int64_t channels, const Int3& k, const ConvAttrs& a, const std::string& name) {
+  const TensorDesc xd(xs, DType::f32), wd({channels, k[0], k[1], k[2], xs.c() / a.groups}, DType::f32);
+  const Problem forward = problem({OpKind::conv_forward, a}, {xd, wd});
+  ConvAttrs da = a, wa = a;
+  da.result_size = {xs.d(), xs.h(), xs.w()};
+  wa.result_size = k;
+  const Problem data = problem({OpKind::conv_backward_data, da}, {forward.out[0], wd}), weights = problem({OpKind::conv_backward_weights, wa}, {xd, forward.out[0]});
+  const auto find = [&](const Problem& p) -> const Kernel* {
+    for (const auto& kernel : kernel_list())
+      if (kernel->name() == name && kernel->supports(p).ok) return kernel.get();
+    return nullptr;
+  };
+  if (!find(forward) || !find(data) || !find(weights)) return;
+  Run f = make_run(forward, Fill::normal, 1), d = make_run(data, Fill::normal, 2), w = make_run(weights, Fill::normal, 3);
+  d.in[1].copy_from(f.in[1]);
+  w.in[0].copy_from(f.in[0]);
+  w.in[1].copy_from(d.in[0]);
+  execute(*find(forward), forward, f);
+  execute(*find(data), data, d);
+  execute(*find(weights), weights, w);
+  const double one = inner(f.out[0], d.in[0]), two = inner(f.in[0], d.out[0]), three = inner(f.in[1], w.out[0]);
+  // Terms are independent with mean zero: the sums are of size sqrt(terms); f32 partial sums err by eps * sqrt(K) each.
+  const double scale = std::sqrt(double(forward.flops()) / 2);
+  INFO(name << " " << forward.text());
+  CHECK(std::abs(one - two) <= 1e-4 * scale);
+  CHECK(std::abs(one - three) <= 1e-4 * scale);
+
+  // 64 random outputs of the forward pass, corners included, recomputed alone.
+  const PhiloxStream random(5, 5);
+  const Shape& ys = forward.out[0].shape;
+  for (uint64_t i = 0; i < 64; ++i) {
+    const auto pick = [&](uint64_t j, int64_t n) { return i < 2 ? (i ? n - 1 : 0) : static_cast<int64_t>(random.below(i * 8 + j, static_cast<uint64_t>(n))); };
+    const int64_t n = pick(0, ys.n()), od = pick(1, ys.d()), oh = pick(2, ys.h()), ow = pick(3, ys.w()), c = pick(4, ys.c());
+    double sum = 0, size = 0;
+    for (int64_t kd = 0; kd < k[0]; ++kd)
+      for (int64_t kh = 0; kh < k[1]; ++kh)
+        for (int64_t kw = 0; kw < k[2]; ++kw) {
+          const int64_t id = od * a.stride[0] - a.pad_low[0] + kd * a.dilation[0], ih = oh * a.stride[1] - a.pad_low[1] + kh * a.dilation[1], iw = ow * a.stride[2] - a.pad_low[2] + kw * a.dilation[2];
+          if (id < 0 || ih < 0 || iw < 0 || id >= xs.d() || ih >= xs.h() || iw >= xs.w()) continue;
+          for (int64_t ic = 0; ic < wd.shape.c(); ++ic) {
+            const double term = f.in[0].at(n, id, ih, iw, c / (channels / a.groups) * wd.shape.c() + ic) * f.in[1].at(c, kd, kh, kw, ic);
+            sum += term, size += std::abs(term);
+          }
+        }
+    CHECK(std::abs(f.out[0].at(n, od, oh, ow, c) - sum) <= double(wd.shape.elements() / channels) * epsilon_of(DType::f32) * size + 1e-6);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("adjoint identity at full size", "[kernels][full]") {
+  const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
+  for (const char* name : {"onednn", "onednn_blocked"}) {
+    check_adjoint({1, 64, 64, 64, 32}, 64, {3, 3, 3}, same, name);
+    check_adjoint({1, 16, 16, 16, 128}, 256, {3, 3, 3}, same, name);
+    check_adjoint({1, 1, 48, 72, 64}, 64, {1, 3, 3}, {.dilation = {1, 12, 12}, .pad_low = {0, 12, 12}, .pad_high = {0, 12, 12}}, name);
+    check_adjoint({1, 1, 48, 72, 16}, 64, {1, 7, 7}, {.stride = {1, 2, 2}, .pad_low = {0, 3, 3}, .pad_high = {0, 3, 3}}, name);
+  }
+}
+
+TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]") {
+  const TensorDesc vector(Shape::vector(1000), DType::f32), step(Shape::vector(8), DType::f64), scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32);
+  const Problem finite = problem({OpKind::all_finite, NoAttrs{}}, {vector, vector});
+  const Problem sgd = problem({OpKind::sgd_update, SgdAttrs{}}, {vector, step, scale, flag, vector, vector});
+  for (const auto& kernel : kernel_list()) {
+    if (kernel->supports(finite).ok)
+      for (const float bad : {NAN, INFINITY, -INFINITY}) {
+        Run run = make_run(finite, Fill::normal, 1);
+        execute(*kernel, finite, run);
+        CHECK(run.out[0].data<float>()[0] == 1);
+        run.in[1].data<float>()[999] = bad;
+        execute(*kernel, finite, run);
+        CHECK(run.out[0].data<float>()[0] == 0);
+      }
+    if (kernel->supports(sgd).ok) {
+      Run run = make_run(sgd, Fill::normal, 1);
+      run.in[3].data<float>()[0] = 0;
+      const std::string before = bits(run.out[0]) + bits(run.out[1]);
+      execute(*kernel, sgd, run);
+      CHECK(before == bits(run.out[0]) + bits(run.out[1]));
+    }
+  }
+}
+
+TEST_CASE("no reference kernel in a CosmoFlow training step", "[kernels][support]") {
+  if (!cpu_features().avx512 || kernel_list().size() < 60) {
+    WARN("skipped: needs AVX-512 and oneDNN");
+    return;
+  }
+  for (DType compute : {DType::f32, DType::bf16, DType::f16})
+    for (OptimizerKind optimizer : {OptimizerKind::sgd, OptimizerKind::adam}) {
+      ProgramOptions o;
+      o.compute = compute;
+      o.training.optimizer = optimizer;
+      o.training.l2 = 0.01;
+      o.plan.threads = 2;
+      const ProgramPlans plans = plan_program(o, kernel_list());
+      CHECK(plans.step.reference_nodes() == std::vector<std::string>{});
+      CHECK(plans.evaluate.reference_nodes() == std::vector<std::string>{});
+    }
+}
