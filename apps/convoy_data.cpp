@@ -49,7 +49,9 @@ int inspect(const std::string& path, const ReadOptions& read, int64_t limit) {
     const Counts c = count(s);
     std::string labels;
     for (float t : s.target) labels += fmt::format(" {:.6g}", t);
-    fmt::print("{}[{}] {} {}  count sum {}  largest {}  mean {:.6f}  labels{}  crc32c {:08x}\n", refs[i].path, refs[i].index, name_of(refs[i].format), s.shape.str(), c.sum, c.largest, double(c.sum) / double(s.shape.elements()), labels, crc32c(s.voxels));
+    fmt::print("{}[{}] {} {}  count sum {}  largest {}  mean {:.6f}  labels{}  crc32c {:08x}\n", refs[i].path,
+               refs[i].index, name_of(refs[i].format), s.shape.str(), c.sum, c.largest,
+               double(c.sum) / double(s.shape.elements()), labels, crc32c(s.voxels));
   }
   return 0;
 }
@@ -64,7 +66,8 @@ int verify(const std::string& path, const ReadOptions& read) {
     try {
       const Sample s = read_sample(ref, read);
       if (!shape) shape = s.shape;
-      if (!(s.shape == *shape)) fail_data(ref.path + ": expected " + shape->str() + " like the files before, found " + s.shape.str());
+      if (!(s.shape == *shape))
+        fail_data(ref.path + ": expected " + shape->str() + " like the files before, found " + s.shape.str());
       sum += count(s).sum;
       for (float t : s.target) low = std::min(low, t), high = std::max(high, t);
     } catch (const Error& error) {
@@ -72,23 +75,31 @@ int verify(const std::string& path, const ReadOptions& read) {
       ++bad;
     }
   }
-  fmt::print("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), bad, shape ? shape->str() : "no shape", sum, low, high);
+  fmt::print("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), bad,
+             shape ? shape->str() : "no shape", sum, low, high);
   return bad ? static_cast<int>(ErrorKind::data) : 0;
 }
 
 class Writer {
  public:
-  Writer(std::string format, std::string out, bool gzip, int64_t shard) : format_(std::move(format)), out_(std::move(out)), gzip_(gzip), shard_(shard) { fs::create_directories(out_); }
+  Writer(std::string format, std::string out, bool gzip, int64_t shard)
+      : format_(std::move(format)), out_(std::move(out)), gzip_(gzip), shard_(shard) {
+    fs::create_directories(out_);
+  }
 
   void add(const SampleRef& ref, Sample sample) {
-    const std::string name = fmt::format("{}_{:03d}", universe_of(ref).substr(0, universe_of(ref).find('#')), ref.format == FileFormat::tfrecord || ref.format == FileFormat::split_hdf5 ? tail_index(ref) : ref.index);
+    const std::string name = fmt::format(
+        "{}_{:03d}", universe_of(ref).substr(0, universe_of(ref).find('#')),
+        ref.format == FileFormat::tfrecord || ref.format == FileFormat::split_hdf5 ? tail_index(ref) : ref.index);
     if (format_ == "tfrecord") {
-      if (sample.shape.dtype != DType::i16) fail_data(ref.path + ": a TFRecord holds i16 counts, found " + sample.shape.str());
+      if (sample.shape.dtype != DType::i16)
+        fail_data(ref.path + ": a TFRecord holds i16 counts, found " + sample.shape.str());
       std::vector<std::byte> file = encode_tfrecord(sample.voxels, sample.target);
       if (gzip_) file = gzip_compress(file, 6);
       write_file(out_ + "/" + name + ".tfrecord", file);
     } else if (format_ == "split-hdf5" || format_ == "raw-hdf5") {
-      write_single(out_ + "/" + name + ".hdf5", sample, format_ == "split-hdf5" ? "x" : "full", format_ == "split-hdf5" ? "y" : "unitPar");
+      write_single(out_ + "/" + name + ".hdf5", sample, format_ == "split-hdf5" ? "x" : "full",
+                   format_ == "split-hdf5" ? "y" : "unitPar");
     } else {
       pending_.push_back(std::move(sample));
       if (static_cast<int64_t>(pending_.size()) == shard_) flush();
@@ -103,12 +114,14 @@ class Writer {
     write_atomically(path, [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const auto n = static_cast<int64_t>(pending_.size());
-      const int64_t extents[] = {n, s.size, s.size, s.size, s.channels}, one[] = {1, s.size, s.size, s.size, s.channels}, labels[] = {n, s.targets};
+      const int64_t extents[] = {n, s.size, s.size, s.size, s.channels},
+                    one[] = {1, s.size, s.size, s.size, s.channels}, labels[] = {n, s.targets};
       file.create("voxels", s.dtype, extents, one, gzip_ ? 4 : 0);
       std::vector<float> unit, physical;
       for (int64_t i = 0; i < n; ++i) {
         const Sample& sample = pending_[static_cast<size_t>(i)];
-        if (!(sample.shape == s)) fail_data(path + ": samples of one shard must agree: " + s.str() + " and " + sample.shape.str());
+        if (!(sample.shape == s))
+          fail_data(path + ": samples of one shard must agree: " + s.str() + " and " + sample.shape.str());
         const int64_t start[] = {i, 0, 0, 0, 0};
         file.write_box("voxels", s.dtype, start, one, sample.voxels);
         unit.insert(unit.end(), sample.target.begin(), sample.target.end());
@@ -136,7 +149,8 @@ class Writer {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const SampleShape& s = sample.shape;
       const int64_t extents[] = {s.size, s.size, s.size, s.channels}, count[] = {s.targets};
-      file.write(voxels, s.dtype, extents, sample.voxels, gzip_ ? std::span<const int64_t>(extents) : std::span<const int64_t>(), gzip_ ? 4 : 0);
+      file.write(voxels, s.dtype, extents, sample.voxels,
+                 gzip_ ? std::span<const int64_t>(extents) : std::span<const int64_t>(), gzip_ ? 4 : 0);
       file.write(labels, DType::f32, count, std::as_bytes(std::span(sample.target)));
       if (!sample.physical.empty()) file.write("physPar", DType::f32, count, std::as_bytes(std::span(sample.physical)));
       file.flush();
@@ -150,7 +164,8 @@ class Writer {
 };
 
 int data_main(int argc, char** argv) {
-  CLI::App app("Inspects, verifies and converts CosmoFlow data. Exit codes: 0 good, 1 run-time error, 2 usage, 3 bad data.");
+  CLI::App app(
+      "Inspects, verifies and converts CosmoFlow data. Exit codes: 0 good, 1 run-time error, 2 usage, 3 bad data.");
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   ReadOptions read;
@@ -159,15 +174,21 @@ int data_main(int argc, char** argv) {
   bool gzip = true;
   const auto common = [&](CLI::App* sub) {
     sub->add_option("path", path, "file or folder")->required();
-    sub->add_option("--channels", read.channels, "channels per voxel of TFRecords, which do not say")->capture_default_str();
+    sub->add_option("--channels", read.channels, "channels per voxel of TFRecords, which do not say")
+        ->capture_default_str();
     sub->add_option("--crop", read.crop, "extent of the cubes cut out of raw files")->capture_default_str();
     return sub;
   };
-  common(app.add_subcommand("inspect", "shapes, count sums, labels, CRCs"))->add_option("--limit", limit, "samples shown")->capture_default_str();
+  common(app.add_subcommand("inspect", "shapes, count sums, labels, CRCs"))
+      ->add_option("--limit", limit, "samples shown")
+      ->capture_default_str();
   common(app.add_subcommand("verify", "reads every sample and checks CRCs, shapes and label ranges"));
-  CLI::App* convert = common(app.add_subcommand("convert", "writes the samples in another format, voxels bit-identical"));
+  CLI::App* convert =
+      common(app.add_subcommand("convert", "writes the samples in another format, voxels bit-identical"));
   convert->add_option("--out", out, "folder to write into")->required();
-  convert->add_option("--format", format, "tfrecord, raw-hdf5, split-hdf5 or sharded-hdf5")->check(CLI::IsMember({"tfrecord", "raw-hdf5", "split-hdf5", "sharded-hdf5"}))->capture_default_str();
+  convert->add_option("--format", format, "tfrecord, raw-hdf5, split-hdf5 or sharded-hdf5")
+      ->check(CLI::IsMember({"tfrecord", "raw-hdf5", "split-hdf5", "sharded-hdf5"}))
+      ->capture_default_str();
   convert->add_flag("--gzip,!--no-gzip", gzip, "compress");
   convert->add_option("--shard", shard, "samples per shard")->capture_default_str();
   try {
@@ -190,4 +211,6 @@ int data_main(int argc, char** argv) {
 }  // namespace
 }  // namespace convoy::apps
 
-int main(int argc, char** argv) { return convoy::apps::run_program("convoy_data", convoy::apps::data_main, argc, argv); }
+int main(int argc, char** argv) {
+  return convoy::apps::run_program("convoy_data", convoy::apps::data_main, argc, argv);
+}

@@ -19,7 +19,9 @@ std::vector<Option> option_list() {
   list.push_back({"weights", "", "", "safetensors weights"});
   list.push_back({"checkpoint", "", "", "checkpoint of the trainer, or its output folder (newest intact one)"});
   list.push_back({"out", "", "", "CSV file to write"});
-  list.push_back({"split", "", "auto", "train, validation, or all files below data-dir; auto = validation where it exists", Option::Kind::text});
+  list.push_back({"split", "", "auto",
+                  "train, validation, or all files below data-dir; auto = validation where it exists",
+                  Option::Kind::text});
   return list;
 }
 
@@ -27,9 +29,11 @@ std::vector<SampleRef> find_samples(const OptionTable& o, const ReadOptions& rea
   namespace fs = std::filesystem;
   const fs::path root(o.text("data-dir"));
   const std::string split = o.text("split");
-  if (split != "auto" && split != "all" && split != "train" && split != "validation") fail_usage("--split: expected auto, all, train or validation, found " + split);
+  if (split != "auto" && split != "all" && split != "train" && split != "validation")
+    fail_usage("--split: expected auto, all, train or validation, found " + split);
   if (split == "train" || split == "validation") return samples_below((root / split).string(), read);
-  if (split == "auto" && fs::is_directory(root / "validation")) return samples_below((root / "validation").string(), read);
+  if (split == "auto" && fs::is_directory(root / "validation"))
+    return samples_below((root / "validation").string(), read);
   return samples_below(root.string(), read);
 }
 
@@ -53,10 +57,14 @@ void load_state(const OptionTable& o, Program& program) {
 int predict_main(int argc, char** argv) {
   OptionTable o(option_list());
   std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv, "Predicts cosmological parameters of samples. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data.", nullptr, flags)) return 0;
+  if (!o.parse(argc, argv,
+               "Predicts cosmological parameters of samples. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data.",
+               nullptr, flags))
+    return 0;
   o.load_environment();
   o.apply(flags);
-  if (o.text("weights").empty() == o.text("checkpoint").empty()) fail_usage("exactly one of --weights and --checkpoint is required");
+  if (o.text("weights").empty() == o.text("checkpoint").empty())
+    fail_usage("exactly one of --weights and --checkpoint is required");
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required");
   const ReadOptions read = read_options(o);
   const std::vector<SampleRef> samples = find_samples(o, read);
@@ -68,17 +76,20 @@ int predict_main(int argc, char** argv) {
 
   const auto names = target_names(p.targets);
   std::string csv = "file,index";
-  for (const std::string& name : names) csv += fmt::format(",{0}_true,{0}_predicted,{0}_true_physical,{0}_predicted_physical", name);
+  for (const std::string& name : names)
+    csv += fmt::format(",{0}_true,{0}_predicted,{0}_true_physical,{0}_predicted_physical", name);
   csv += "\n";
   std::vector<double> physical_error(static_cast<size_t>(p.targets));
   for (int64_t i = 0; i < p.count(); ++i) {
     const SampleRef& ref = samples[static_cast<size_t>(i)];
-    const std::vector<float> own = ref.format == FileFormat::tfrecord ? std::vector<float>() : read_sample(ref, read).physical;
+    const std::vector<float> own =
+        ref.format == FileFormat::tfrecord ? std::vector<float>() : read_sample(ref, read).physical;
     csv += fmt::format("{},{}", ref.path, ref.index);
     for (int64_t t = 0; t < p.targets; ++t) {
       const auto at = static_cast<size_t>(i * p.targets + t);
       const double scale = t < 4 ? centre[t] : 1, guess = scale * (1 + 0.1 * p.predicted[at]);
-      const double truth = static_cast<size_t>(t) < own.size() ? own[static_cast<size_t>(t)] : scale * (1 + 0.1 * p.truth[at]);
+      const double truth =
+          static_cast<size_t>(t) < own.size() ? own[static_cast<size_t>(t)] : scale * (1 + 0.1 * p.truth[at]);
       physical_error[static_cast<size_t>(t)] += std::abs(guess - truth) / double(p.count());
       csv += fmt::format(",{:.9g},{:.9g},{:.9g},{:.9g}", p.truth[at], p.predicted[at], truth, guess);
     }
@@ -87,11 +98,14 @@ int predict_main(int argc, char** argv) {
   if (!o.text("out").empty()) write_text(o.text("out"), csv);
   fmt::print("{} samples, MAE {:.17g}\n", p.count(), p.mae());
   for (int64_t t = 0; t < p.targets; ++t)
-    fmt::print("  {:<10} MAE {:.6f} +- {:.6f} (unit range), {:.6g} (physical)\n", names[static_cast<size_t>(t)], p.mae(t), p.mae_error(t), physical_error[static_cast<size_t>(t)]);
+    fmt::print("  {:<10} MAE {:.6f} +- {:.6f} (unit range), {:.6g} (physical)\n", names[static_cast<size_t>(t)],
+               p.mae(t), p.mae_error(t), physical_error[static_cast<size_t>(t)]);
   return 0;
 }
 
 }  // namespace
 }  // namespace convoy::apps
 
-int main(int argc, char** argv) { return convoy::apps::run_program("cosmoflow_predict", convoy::apps::predict_main, argc, argv); }
+int main(int argc, char** argv) {
+  return convoy::apps::run_program("cosmoflow_predict", convoy::apps::predict_main, argc, argv);
+}

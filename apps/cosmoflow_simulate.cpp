@@ -93,7 +93,8 @@ void write_raw(const Job& job, const Universe& u, const Drawn& d) {
   write_atomically(path, [&](const std::string& temporary) {
     Hdf5File file(temporary, Hdf5File::Mode::create);
     const int64_t extents[] = {u.size, u.size, u.size, 4}, chunk[] = {job.crop, job.crop, job.crop, 4}, four[] = {4};
-    file.write("full", DType::i16, extents, std::as_bytes(std::span(u.counts)), job.gzip ? std::span<const int64_t>(chunk) : std::span<const int64_t>(), job.gzip ? 4 : 0);
+    file.write("full", DType::i16, extents, std::as_bytes(std::span(u.counts)),
+               job.gzip ? std::span<const int64_t>(chunk) : std::span<const int64_t>(), job.gzip ? 4 : 0);
     file.write("unitPar", DType::f32, four, std::as_bytes(std::span(d.unit)));
     file.write("physPar", DType::f32, four, std::as_bytes(std::span(d.physical)));
     file.write("redshifts", DType::f64, four, std::as_bytes(std::span(simulate::redshifts)));
@@ -106,7 +107,8 @@ void write_raw(const Job& job, const Universe& u, const Drawn& d) {
 void write_power_plot(const std::string& path, const Universe& u, const Drawn& d, simulate::Transfer transfer) {
   const simulate::PowerSpectrum linear(d.cosmology, transfer);
   const simulate::Growth growth(d.cosmology.omega_m);
-  Plot plot{"power spectrum of one universe", "k [h/Mpc]", "P(k) [(Mpc/h)^3]", {}, Plot::Scale::log, Plot::Scale::log, false};
+  Plot plot{
+      "power spectrum of one universe", "k [h/Mpc]", "P(k) [(Mpc/h)^3]", {}, Plot::Scale::log, Plot::Scale::log, false};
   const double shot = std::pow(u.box / double(u.size), 3);
   for (int channel = 0; channel < 4; ++channel) {
     const double z = simulate::redshifts[static_cast<size_t>(channel)], g = growth.factor(1 / (1 + z));
@@ -123,16 +125,21 @@ void write_power_plot(const std::string& path, const Universe& u, const Drawn& d
 int simulate_main(int argc, char** argv) {
   OptionTable options(option_list());
   std::vector<std::pair<std::string, std::string>> flags;
-  if (!options.parse(argc, argv, "Simulates dark-matter universes and writes them as a CosmoFlow data set.", nullptr, flags)) return 0;
+  if (!options.parse(argc, argv, "Simulates dark-matter universes and writes them as a CosmoFlow data set.", nullptr,
+                     flags))
+    return 0;
   options.load_environment();
   options.apply(flags);
-  const std::string out = options.text("out"), format = options.text("format"), transfer_name = options.text("transfer");
+  const std::string out = options.text("out"), format = options.text("format"),
+                    transfer_name = options.text("transfer");
   if (out.empty()) fail_usage("--out is required");
   if (format != "tfrecord" && format != "hdf5") fail_usage("--format: expected tfrecord or hdf5, found " + format);
-  if (transfer_name != "eisenstein-hu" && transfer_name != "bbks") fail_usage("--transfer: expected eisenstein-hu or bbks, found " + transfer_name);
+  if (transfer_name != "eisenstein-hu" && transfer_name != "bbks")
+    fail_usage("--transfer: expected eisenstein-hu or bbks, found " + transfer_name);
   const auto transfer = transfer_name == "bbks" ? simulate::Transfer::bbks : simulate::Transfer::eisenstein_hu;
   const int64_t size = options.integer("size"), crop = options.integer("crop") ? options.integer("crop") : size;
-  if (size < 8 || size % 2 || crop < 1 || size % crop) fail_usage(fmt::format("--size must be even and at least 8 and divide into crops, found {} and {}", size, crop));
+  if (size < 8 || size % 2 || crop < 1 || size % crop)
+    fail_usage(fmt::format("--size must be even and at least 8 and divide into crops, found {} and {}", size, crop));
   const int64_t train = options.integer("universes"), validation = options.integer("validation");
   const int threads = options.integer("threads") > 0 ? static_cast<int>(options.integer("threads")) : default_threads();
   const auto seed = static_cast<uint64_t>(options.integer("seed"));
@@ -163,12 +170,20 @@ int simulate_main(int argc, char** argv) {
         o.steps = static_cast<int>(options.integer("steps"));
         o.threads = inner;
         const Universe u = simulate_universe(d.cosmology, o);
-        const Job job{(fs::path(out) / (universe < train ? "train" : "validation")).string(), universe, size, crop, format == "hdf5", options.toggle("gzip")};
-        if (job.hdf5) write_raw(job, u, d);
-        else write_records(job, u, d);
+        const Job job{(fs::path(out) / (universe < train ? "train" : "validation")).string(),
+                      universe,
+                      size,
+                      crop,
+                      format == "hdf5",
+                      options.toggle("gzip")};
+        if (job.hdf5)
+          write_raw(job, u, d);
+        else
+          write_records(job, u, d);
         if (universe == 0) write_power_plot((fs::path(out) / "power_spectrum.svg").string(), u, d, transfer);
         const std::lock_guard lock(mutex);
-        if (++done % std::max<int64_t>(1, (train + validation) / 10) == 0) fmt::print("{} of {} universes\n", done, train + validation), std::fflush(stdout);
+        if (++done % std::max<int64_t>(1, (train + validation) / 10) == 0)
+          fmt::print("{} of {} universes\n", done, train + validation), std::fflush(stdout);
       } catch (...) {
         const std::lock_guard lock(mutex);
         failure = std::current_exception();
@@ -183,4 +198,6 @@ int simulate_main(int argc, char** argv) {
 }  // namespace
 }  // namespace convoy::apps
 
-int main(int argc, char** argv) { return convoy::apps::run_program("cosmoflow_simulate", convoy::apps::simulate_main, argc, argv); }
+int main(int argc, char** argv) {
+  return convoy::apps::run_program("cosmoflow_simulate", convoy::apps::simulate_main, argc, argv);
+}

@@ -24,7 +24,8 @@ struct Data {
 };
 
 void limit(std::vector<SampleRef>& samples, int64_t wanted, const char* flag) {
-  if (wanted > static_cast<int64_t>(samples.size())) fail_data(fmt::format("{}: asked for {} samples, found {}", flag, wanted, samples.size()));
+  if (wanted > static_cast<int64_t>(samples.size()))
+    fail_data(fmt::format("{}: asked for {} samples, found {}", flag, wanted, samples.size()));
   if (wanted > 0) samples.resize(static_cast<size_t>(wanted));
 }
 
@@ -43,7 +44,8 @@ Data find_data(const OptionTable& o) {
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
   const ReadOptions read = read_options(o);
   Data data;
-  data.split = split_samples(o.text("data-dir"), read, o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
+  data.split =
+      split_samples(o.text("data-dir"), read, o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
   limit(data.split.train, o.integer("n-train"), "--n-train");
   limit(data.split.validation, o.integer("n-valid"), "--n-valid");
   data.shape = data_shape(o, data.split.train, read);
@@ -56,10 +58,12 @@ ProgramOptions training_program(const OptionTable& o, const SampleShape& shape) 
   if (p.batch < 1) fail_usage("--batch-size must be at least 1, found " + o.text("batch-size"));
   p.model.dropout = o.number("dropout");
   const std::string loss = o.is_set("loss") || o.text("model") != "sc18" ? o.text("loss") : "l1";
-  if (loss != "mse" && loss != "l1" && loss != "mae" && loss != "mean_squared_error") fail_usage("--loss: expected mse or l1, found " + loss);
+  if (loss != "mse" && loss != "l1" && loss != "mae" && loss != "mean_squared_error")
+    fail_usage("--loss: expected mse or l1, found " + loss);
   p.loss = loss.starts_with("ms") || loss == "mean_squared_error" ? Loss::mse : Loss::l1;
   const std::string optimizer = o.text("optimizer");
-  if (optimizer != "SGD" && optimizer != "sgd" && optimizer != "Adam" && optimizer != "adam") fail_usage("--optimizer: expected SGD or Adam, found " + optimizer);
+  if (optimizer != "SGD" && optimizer != "sgd" && optimizer != "Adam" && optimizer != "adam")
+    fail_usage("--optimizer: expected SGD or Adam, found " + optimizer);
   p.training.optimizer = optimizer[0] == 'A' || optimizer[0] == 'a' ? OptimizerKind::adam : OptimizerKind::sgd;
   p.training.sgd.momentum = o.number("momentum");
   p.training.l2 = o.number("l2");
@@ -68,14 +72,18 @@ ProgramOptions training_program(const OptionTable& o, const SampleShape& shape) 
 
 void print_header(const OptionTable& o) {
   fmt::print("{}\n{}\n", version_text(), machine_text());
-  for (const Option& option : o.all()) fmt::print("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
+  for (const Option& option : o.all())
+    fmt::print("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
 }
 
 void print_summary(const ProgramOptions& p, const ProgramPlans& plans, bool explained) {
   fmt::print("{:<34} {:<30} {:<30} {:>10} {:<14} {}\n", "node", "first input", "output", "GFLOP", "kernel", "why");
   for (const PlannedNode& node : plans.step.nodes) {
-    const auto desc = [&](const std::vector<ValueId>& ids) { return ids.empty() ? std::string("-") : plans.step.values[static_cast<size_t>(ids[0])].desc.str(); };
-    fmt::print("{:<34} {:<30} {:<30} {:>10.4f} {:<14} {}\n", node.name, desc(node.in), desc(node.out), double(node.flops) * 1e-9, node.kernel, node.why);
+    const auto desc = [&](const std::vector<ValueId>& ids) {
+      return ids.empty() ? std::string("-") : plans.step.values[static_cast<size_t>(ids[0])].desc.str();
+    };
+    fmt::print("{:<34} {:<30} {:<30} {:>10.4f} {:<14} {}\n", node.name, desc(node.in), desc(node.out),
+               double(node.flops) * 1e-9, node.kernel, node.why);
     if (explained && node.op.kind != OpKind::pack) {
       Problem problem{node.op, {}, {}, p.plan.device, p.plan.threads};
       for (ValueId id : node.in) problem.in.push_back(plans.step.values[static_cast<size_t>(id)].desc);
@@ -84,7 +92,8 @@ void print_summary(const ProgramOptions& p, const ProgramPlans& plans, bool expl
     }
   }
   const NetworkCounts counts = count_network(p.model);
-  fmt::print("parameters {}\nforward {:.3f} GFLOP per sample, training {:.3f} GFLOP per sample (dense count)\n", counts.parameters, double(counts.forward_flops) * 1e-9, double(counts.training_flops) * 1e-9);
+  fmt::print("parameters {}\nforward {:.3f} GFLOP per sample, training {:.3f} GFLOP per sample (dense count)\n",
+             counts.parameters, double(counts.forward_flops) * 1e-9, double(counts.training_flops) * 1e-9);
 }
 
 int64_t state_bytes(const Tape& tape) {
@@ -101,15 +110,24 @@ Json settings_json(const OptionTable& o) {
 
 /// Settings that change the numbers of a run: a resume with others would not continue it.
 Json identity(const OptionTable& o, const Data& data, const ProgramOptions& p) {
-  Json json = {{"sample", data.shape.str()}, {"train_samples", data.split.train.size()}, {"validation_samples", data.split.validation.size()}, {"threads", p.plan.threads}};
-  for (const char* key : {"model", "kernel-size", "conv-size", "conv-layers", "fc1-size", "fc2-size", "hidden-activation", "apply-log", "compute", "batch-size", "seed", "shuffle", "shuffle-labels", "augment", "loss",
-                          "dropout", "l2", "optimizer", "momentum"})
+  Json json = {{"sample", data.shape.str()},
+               {"train_samples", data.split.train.size()},
+               {"validation_samples", data.split.validation.size()},
+               {"threads", p.plan.threads}};
+  for (const char* key : {"model", "kernel-size", "conv-size", "conv-layers", "fc1-size", "fc2-size",
+                          "hidden-activation", "apply-log", "compute", "batch-size", "seed", "shuffle",
+                          "shuffle-labels", "augment", "loss", "dropout", "l2", "optimizer", "momentum"})
     json[key] = o.text(key);
   return json;
 }
 
 void write_plots(const std::string& folder, const Trainer& trainer) {
-  Plot loss{"loss", "epoch", "mean squared error", {{"training", {}, {}}, {"validation", {}, {}}}, Plot::Scale::linear, Plot::Scale::log};
+  Plot loss{"loss",
+            "epoch",
+            "mean squared error",
+            {{"training", {}, {}}, {"validation", {}, {}}},
+            Plot::Scale::linear,
+            Plot::Scale::log};
   for (const EpochRecord& r : trainer.history()) {
     loss.series[0].x.push_back(double(r.epoch + 1)), loss.series[0].y.push_back(r.loss);
     loss.series[1].x.push_back(double(r.epoch + 1)), loss.series[1].y.push_back(r.validation_loss);
@@ -133,30 +151,38 @@ void write_plots(const std::string& folder, const Trainer& trainer) {
 Json errors_json(const Predictions& p) {
   Json json = {{"mae", p.mae()}};
   const auto names = target_names(p.targets);
-  for (int64_t t = 0; t < p.targets; ++t) json["per_parameter"][names[static_cast<size_t>(t)]] = {{"mae", p.mae(t)}, {"standard_error", p.mae_error(t)}};
+  for (int64_t t = 0; t < p.targets; ++t)
+    json["per_parameter"][names[static_cast<size_t>(t)]] = {{"mae", p.mae(t)}, {"standard_error", p.mae_error(t)}};
   return json;
 }
 
 void print_errors(const Predictions& network, const Predictions* regression) {
-  fmt::print("validation MAE over {} samples (labels in [-1, 1]; guessing gives 0.5)\n  {:<10} {:>18}{}\n", network.count(), "", "network", regression ? "     count variance" : "");
+  fmt::print("validation MAE over {} samples (labels in [-1, 1]; guessing gives 0.5)\n  {:<10} {:>18}{}\n",
+             network.count(), "", "network", regression ? "     count variance" : "");
   const auto names = target_names(network.targets);
   for (int64_t t = 0; t < network.targets; ++t) {
     fmt::print("  {:<10} {:>8.4f} +- {:.4f}", names[static_cast<size_t>(t)], network.mae(t), network.mae_error(t));
     if (regression) fmt::print("   {:>8.4f} +- {:.4f}", regression->mae(t), regression->mae_error(t));
     fmt::print("\n");
   }
-  fmt::print("  {:<10} {:>8.4f}{}\n", "all", network.mae(), regression ? fmt::format("             {:>8.4f}", regression->mae()) : "");
+  fmt::print("  {:<10} {:>8.4f}{}\n", "all", network.mae(),
+             regression ? fmt::format("             {:>8.4f}", regression->mae()) : "");
 }
 
 int train_main(int argc, char** argv) {
   OptionTable o(training_options());
   std::vector<std::string> config;
   std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv, "Trains the CosmoFlow network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 diverged, 75 interrupted and saved.", &config, flags)) return 0;
+  if (!o.parse(argc, argv,
+               "Trains the CosmoFlow network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 diverged, "
+               "75 interrupted and saved.",
+               &config, flags))
+    return 0;
   if (!config.empty()) o.load_yaml(config[0], yaml_refusals());
   o.load_environment();
   o.apply(flags);
-  if (!config.empty() && !o.is_set("kernel-size")) fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config[0]);
+  if (!config.empty() && !o.is_set("kernel-size"))
+    fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config[0]);
 
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
@@ -177,7 +203,8 @@ int train_main(int argc, char** argv) {
   LoaderOptions loader = loader_options(o, data.shape);
   loader.shuffle = o.toggle("shuffle");
   loader.seed = static_cast<uint64_t>(o.integer("seed"));
-  if (o.text("augment") != "none" && o.text("augment") != "cube") fail_usage("--augment: expected none or cube, found " + o.text("augment"));
+  if (o.text("augment") != "none" && o.text("augment") != "cube")
+    fail_usage("--augment: expected none or cube, found " + o.text("augment"));
   loader.augment = o.text("augment") == "cube" ? Augment::cube : Augment::none;
   loader.permute_targets = o.toggle("shuffle-labels");
 
@@ -196,7 +223,8 @@ int train_main(int argc, char** argv) {
   t.schedule = schedule_config(o);
   t.config = settings_json(o);
   t.identity = identity(o, data, program_options);
-  fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(), data.shape.str());
+  fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
+             data.shape.str());
   std::fflush(stdout);
 
   install_signal_handlers();
@@ -204,7 +232,10 @@ int train_main(int argc, char** argv) {
   const Outcome outcome = trainer.run();
 
   Json summary = trainer.summary();
-  summary["outcome"] = outcome == Outcome::interrupted ? "interrupted" : outcome == Outcome::target_reached ? "target reached" : outcome == Outcome::stopped_early ? "stopped early" : "finished";
+  summary["outcome"] = outcome == Outcome::interrupted      ? "interrupted"
+                       : outcome == Outcome::target_reached ? "target reached"
+                       : outcome == Outcome::stopped_early  ? "stopped early"
+                                                            : "finished";
   summary["peak_resident_mib"] = peak_resident_mib();
   summary["planned_mib"] = double(planned) / (1 << 20);
   summary["kernels"] = kernels;
@@ -213,7 +244,8 @@ int train_main(int argc, char** argv) {
   summary["threads"] = program_options.plan.threads;
   summary["settings"] = settings_json(o);
   std::optional<Predictions> regression;
-  if (o.toggle("baseline") && !t.dummy_data) regression = variance_regression(data.split.train, data.split.validation, loader.read);
+  if (o.toggle("baseline") && !t.dummy_data)
+    regression = variance_regression(data.split.train, data.split.validation, loader.read);
   if (trainer.last_validation().count() > 0) {
     summary["validation"] = errors_json(trainer.last_validation());
     if (regression) summary["count_variance_regression"] = errors_json(*regression);
@@ -224,9 +256,14 @@ int train_main(int argc, char** argv) {
   if (!o.text("save").empty()) save_weights(o.text("save"), program);
 
   if (o.toggle("profile")) fmt::print("{}", profile_table(program.step()));
-  fmt::print("{}: {} steps, median {:.4f} s, {:.3f} samples/s, data wait {:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n", summary["outcome"].get<std::string>(), summary["steps"].get<int64_t>(), summary["median_step_seconds"].get<double>(),
-             summary["samples_per_second"].get<double>(), 100 * summary["data_wait_fraction"].get<double>(), summary["peak_resident_mib"].get<double>(), summary["planned_mib"].get<double>());
-  for (const auto& [phase, seconds] : summary["step_phases"].items()) fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
+  fmt::print(
+      "{}: {} steps, median {:.4f} s, {:.3f} samples/s, data wait {:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n",
+      summary["outcome"].get<std::string>(), summary["steps"].get<int64_t>(),
+      summary["median_step_seconds"].get<double>(), summary["samples_per_second"].get<double>(),
+      100 * summary["data_wait_fraction"].get<double>(), summary["peak_resident_mib"].get<double>(),
+      summary["planned_mib"].get<double>());
+  for (const auto& [phase, seconds] : summary["step_phases"].items())
+    fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
   if (o.toggle("print-fom") && !trainer.history().empty()) {
     double best = INFINITY;
     for (const EpochRecord& r : trainer.history()) best = std::min(best, r.validation_loss);
@@ -238,4 +275,6 @@ int train_main(int argc, char** argv) {
 }  // namespace
 }  // namespace convoy::apps
 
-int main(int argc, char** argv) { return convoy::apps::run_program("cosmoflow_train", convoy::apps::train_main, argc, argv); }
+int main(int argc, char** argv) {
+  return convoy::apps::run_program("cosmoflow_train", convoy::apps::train_main, argc, argv);
+}

@@ -1,1 +1,94 @@
-int main(){}
+// Times whole training steps from memory: seconds per step, per phase and per node.
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "bench/arguments.h"
+#include "core/parallel.h"
+#include "kernels/kernel_list.h"
+#include "kernels/simd/cpu.h"
+#include "kernels/versions.h"
+#include "models/program.h"
+
+using namespace convoy;
+using namespace convoy::bench;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void fill(Executor& e) {
+  const PhiloxStream random(1, 1);
+  for (const char* name : {"x", "target"}) {
+    const Tensor t = e.tensor(name);
+    for (int64_t i = 0; i < t.shape().elements(); ++i) {
+      if (t.dtype() == DType::i16)
+        t.data<int16_t>()[i] = static_cast<int16_t>(i * 2654435761u >> 30);
+      else
+        t.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
+    }
+  }
+}
+
+int run(int argc, char** argv) {
+  const Arguments a(argc, argv,
+                    {{"size", "128", "extent of the volume"},
+                     {"batch", "1", "samples per step"},
+                     {"compute", "f32", "f32, bf16 or f16"},
+                     {"threads", "0", "0 = all"},
+                     {"steps", "5", "timed steps, after one that is not"},
+                     {"kernel", "", "overrides node=kernel, comma-separated"},
+                     {"tuned", "", "table of measured choices"},
+                     {"nodes", "yes", "no: leave out the per-node table"}});
+  ProgramOptions o;
+  o.model.size = a.integer("size");
+  o.batch = a.integer("batch");
+  const auto compute = parse_dtype(a.text("compute"));
+  if (!compute) fail_usage("--compute: unknown type " + a.text("compute"));
+  o.compute = *compute;
+  o.plan.threads = a.integer("threads") > 0 ? int(a.integer("threads")) : default_threads();
+  set_default_threads(o.plan.threads);
+  if (!a.text("kernel").empty())
+    for (std::string_view part : split(a.text("kernel"), ','))
+      o.plan.selection.overrides.push_back(parse_override(part));
+  if (!a.text("tuned").empty()) o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
+  Program program(plan_program(o, kernel_list()), o, 1);
+  Executor& e = program.step();
+  program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 1e-4;
+  std::vector<double> seconds;
+  for (int64_t s = 0; s <= a.integer("steps"); ++s) {
+    fill(e);
+    if (s == 1) e.reset_times();
+    const auto start = Clock::now();
+    e.run();
+    if (s > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  if (seconds.empty()) fail_usage("--steps must be at least 1");
+  if (a.text("nodes") == "yes")
+    for (size_t i = 0; i < e.plan().nodes.size(); ++i) {
+      const PlannedNode& node = e.plan().nodes[i];
+      const double s = e.times()[i].seconds / double(e.times()[i].runs);
+      std::printf("%-36s %-14s %-24s %9.3f ms %8.1f GFLOP/s %7.1f GB/s\n", node.name.c_str(), node.kernel.c_str(),
+                  node.detail.substr(0, 24).c_str(), 1e3 * s, double(node.flops) / s * 1e-9,
+                  double(node.bytes) / s * 1e-9);
+    }
+  std::sort(seconds.begin(), seconds.end());
+  std::printf(
+      "{\"framework\":\"convoy\",\"library\":\"%s\",\"compute\":\"%s\",\"size\":%lld,\"batch\":%lld,\"threads\":%d,"
+      "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f}\n",
+      kernel_library_versions().c_str(), a.text("compute").c_str(), static_cast<long long>(o.model.size),
+      static_cast<long long>(o.batch), o.plan.threads, seconds[seconds.size() / 2], seconds[0],
+      double(e.plan().arena_bytes) / (1 << 20));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "bench_step: error: %s\n", error.what());
+    return error.exit_code();
+  }
+}

@@ -14,7 +14,8 @@ namespace convoy {
 using Int3 = std::array<int64_t, 3>;
 
 struct NoAttrs {
-  template <class V> void visit(V&&) {}
+  template <class V>
+  void visit(V&&) {}
   bool operator==(const NoAttrs&) const = default;
 };
 
@@ -27,7 +28,8 @@ struct ConvAttrs {
   Int3 pad_high{0, 0, 0};
   int64_t groups = 1;
   Int3 result_size{0, 0, 0};
-  template <class V> void visit(V&& v) {
+  template <class V>
+  void visit(V&& v) {
     v("stride", stride), v("dilation", dilation), v("pad_low", pad_low), v("pad_high", pad_high), v("groups", groups),
         v("result_size", result_size);
   }
@@ -43,7 +45,8 @@ struct PoolAttrs {
   Int3 pad_high{0, 0, 0};
   Int3 result_size{0, 0, 0};
   int64_t count_padding = 0;
-  template <class V> void visit(V&& v) {
+  template <class V>
+  void visit(V&& v) {
     v("kernel", kernel), v("stride", stride), v("pad_low", pad_low), v("pad_high", pad_high),
         v("result_size", result_size), v("count_padding", count_padding);
   }
@@ -57,14 +60,20 @@ struct ActivationAttrs {
   Activation function = Activation::leaky_relu;
   double slope = 0;
   double scale = 1;
-  template <class V> void visit(V&& v) { v("function", function), v("slope", slope), v("scale", scale); }
+  template <class V>
+  void visit(V&& v) {
+    v("function", function), v("slope", slope), v("scale", scale);
+  }
   bool operator==(const ActivationAttrs&) const = default;
 };
 
 struct ActivationPoolAttrs {
   ActivationAttrs activation;
   PoolAttrs pool;
-  template <class V> void visit(V&& v) { activation.visit(v), pool.visit(v); }
+  template <class V>
+  void visit(V&& v) {
+    activation.visit(v), pool.visit(v);
+  }
   bool operator==(const ActivationPoolAttrs&) const = default;
 };
 
@@ -72,7 +81,10 @@ struct ActivationPoolAttrs {
 struct DropoutAttrs {
   double rate = 0.5;
   int64_t stream = 0;
-  template <class V> void visit(V&& v) { v("rate", rate), v("stream", stream); }
+  template <class V>
+  void visit(V&& v) {
+    v("rate", rate), v("stream", stream);
+  }
   bool operator==(const DropoutAttrs&) const = default;
 };
 
@@ -80,26 +92,38 @@ enum class Loss : int64_t { mse, l1 };
 
 struct LossAttrs {
   Loss loss = Loss::mse;
-  template <class V> void visit(V&& v) { v("loss", loss); }
+  template <class V>
+  void visit(V&& v) {
+    v("loss", loss);
+  }
   bool operator==(const LossAttrs&) const = default;
 };
 
 struct CastAttrs {
   DType to = DType::f32;
-  template <class V> void visit(V&& v) { v("to", to); }
+  template <class V>
+  void visit(V&& v) {
+    v("to", to);
+  }
   bool operator==(const CastAttrs&) const = default;
 };
 
 struct ScaleAttrs {
   double alpha = 1;
-  template <class V> void visit(V&& v) { v("alpha", alpha); }
+  template <class V>
+  void visit(V&& v) {
+    v("alpha", alpha);
+  }
   bool operator==(const ScaleAttrs&) const = default;
 };
 
 /// Channels [begin, begin + size) of a wider tensor.
 struct SliceAttrs {
   int64_t begin = 0, size = 0;
-  template <class V> void visit(V&& v) { v("begin", begin), v("size", size); }
+  template <class V>
+  void visit(V&& v) {
+    v("begin", begin), v("size", size);
+  }
   bool operator==(const SliceAttrs&) const = default;
 };
 
@@ -107,14 +131,20 @@ struct SliceAttrs {
 struct SgdAttrs {
   double momentum = 0.9;
   int64_t nesterov = 0;
-  template <class V> void visit(V&& v) { v("momentum", momentum), v("nesterov", nesterov); }
+  template <class V>
+  void visit(V&& v) {
+    v("momentum", momentum), v("nesterov", nesterov);
+  }
   bool operator==(const SgdAttrs&) const = default;
 };
 
 /// Kingma & Ba 2014, algorithm 1, epsilon outside the root of the bias-corrected second moment.
 struct AdamAttrs {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-7;
-  template <class V> void visit(V&& v) { v("beta1", beta1), v("beta2", beta2), v("epsilon", epsilon); }
+  template <class V>
+  void visit(V&& v) {
+    v("beta1", beta1), v("beta2", beta2), v("epsilon", epsilon);
+  }
   bool operator==(const AdamAttrs&) const = default;
 };
 
@@ -122,7 +152,10 @@ struct AdamAttrs {
 struct LossScaleAttrs {
   double growth = 2, backoff = 0.5;
   int64_t interval = 1000;
-  template <class V> void visit(V&& v) { v("growth", growth), v("backoff", backoff), v("interval", interval); }
+  template <class V>
+  void visit(V&& v) {
+    v("growth", growth), v("backoff", backoff), v("interval", interval);
+  }
   bool operator==(const LossScaleAttrs&) const = default;
 };
 

@@ -4,7 +4,9 @@
 
 namespace convoy {
 
-std::string layer_of(const std::string& node_name) { return node_name.substr(0, node_name.rfind('.')); }
+std::string layer_of(const std::string& node_name) {
+  return node_name.substr(0, node_name.rfind('.'));
+}
 
 std::vector<ValueId> GradientContext::emit(const Op& op, const std::string& what, std::vector<ValueId> in) {
   return tape_.add(op, layer_of(node_.name) + "." + what, std::move(in)).out;
@@ -21,8 +23,9 @@ std::vector<ValueId> differentiate(Tape& tape, ValueId loss, ValueId loss_scale,
   std::vector<bool> needed(tape.values().size());
   for (ValueId id : wanted) needed.at(static_cast<size_t>(id)) = true;
   for (const Node& node : forward) {
-    const bool any = op_def(node.op.kind).gradient &&
-                     std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) { return needed[static_cast<size_t>(id)]; });
+    const bool any = op_def(node.op.kind).gradient && std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) {
+                       return needed[static_cast<size_t>(id)];
+                     });
     for (ValueId id : node.out) needed[static_cast<size_t>(id)] = any;
   }
 
@@ -31,7 +34,8 @@ std::vector<ValueId> differentiate(Tape& tape, ValueId loss, ValueId loss_scale,
     const bool is_root = std::find(node->out.begin(), node->out.end(), loss) != node->out.end();
     const bool reached = std::any_of(node->out.begin(), node->out.end(),
                                      [&](ValueId id) { return gradients[static_cast<size_t>(id)] != no_value; });
-    if (!op_def(node->op.kind).gradient || !needed[static_cast<size_t>(node->out.at(0))] || (!is_root && !reached)) continue;
+    if (!op_def(node->op.kind).gradient || !needed[static_cast<size_t>(node->out.at(0))] || (!is_root && !reached))
+      continue;
     GradientContext context(tape, *node, gradients, needed, loss_scale);
     op_def(node->op.kind).gradient(context);
     gradients.resize(tape.values().size(), no_value);

@@ -15,7 +15,8 @@ namespace convoy {
 
 enum class DType : uint8_t { f64, f32, bf16, f16, i32, i16, u8 };
 
-inline constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i16, DType::u8};
+inline constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16,
+                                       DType::i32, DType::i16, DType::u8};
 
 /// Upper half of an IEEE binary32: 8 exponent bits, 7 fraction bits.
 struct bf16 {
@@ -61,13 +62,17 @@ struct f16 {
 
 constexpr int64_t size_of(DType type) {
   switch (type) {
-    case DType::f64: return 8;
+    case DType::f64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::bf16:
     case DType::f16:
-    case DType::i16: return 2;
-    case DType::u8: return 1;
+    case DType::i16:
+      return 2;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
@@ -83,28 +88,59 @@ inline std::optional<DType> parse_dtype(std::string_view text) {
   return std::nullopt;
 }
 
-constexpr bool is_float(DType type) { return type <= DType::f16; }
+constexpr bool is_float(DType type) {
+  return type <= DType::f16;
+}
 
-template <class T> constexpr DType dtype_of();
-template <> constexpr DType dtype_of<double>() { return DType::f64; }
-template <> constexpr DType dtype_of<float>() { return DType::f32; }
-template <> constexpr DType dtype_of<bf16>() { return DType::bf16; }
-template <> constexpr DType dtype_of<f16>() { return DType::f16; }
-template <> constexpr DType dtype_of<int32_t>() { return DType::i32; }
-template <> constexpr DType dtype_of<int16_t>() { return DType::i16; }
-template <> constexpr DType dtype_of<uint8_t>() { return DType::u8; }
+template <class T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::f64;
+}
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::f32;
+}
+template <>
+constexpr DType dtype_of<bf16>() {
+  return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<f16>() {
+  return DType::f16;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+  return DType::i32;
+}
+template <>
+constexpr DType dtype_of<int16_t>() {
+  return DType::i16;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return DType::u8;
+}
 
 /// Calls f with a default-constructed element of the given type, for code that is generic over storage types.
 template <class F>
 decltype(auto) dispatch_dtype(DType type, F&& f) {
   switch (type) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(bf16{});
-    case DType::f16: return f(f16{});
-    case DType::i32: return f(int32_t{});
-    case DType::i16: return f(int16_t{});
-    case DType::u8: return f(uint8_t{});
+    case DType::f64:
+      return f(double{});
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bf16{});
+    case DType::f16:
+      return f(f16{});
+    case DType::i32:
+      return f(int32_t{});
+    case DType::i16:
+      return f(int16_t{});
+    case DType::u8:
+      return f(uint8_t{});
   }
   fail_runtime("unknown element type");
 }
@@ -113,35 +149,54 @@ decltype(auto) dispatch_dtype(DType type, F&& f) {
 template <class F>
 decltype(auto) dispatch_float(DType type, F&& f) {
   switch (type) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(bf16{});
-    case DType::f16: return f(f16{});
-    default: fail_runtime("floating-point element type expected, found " + std::string(name_of(type)));
+    case DType::f64:
+      return f(double{});
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bf16{});
+    case DType::f16:
+      return f(f16{});
+    default:
+      fail_runtime("floating-point element type expected, found " + std::string(name_of(type)));
   }
 }
 
-template <class T> double to_double(T value) {
-  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>) return static_cast<double>(static_cast<float>(value));
-  else return static_cast<double>(value);
+template <class T>
+double to_double(T value) {
+  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)
+    return static_cast<double>(static_cast<float>(value));
+  else
+    return static_cast<double>(value);
 }
-template <class T> T from_double(double value) {
-  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>) return T(static_cast<float>(value));
-  else if constexpr (std::is_integral_v<T>) return static_cast<T>(std::llrint(value));
-  else return static_cast<T>(value);
+template <class T>
+T from_double(double value) {
+  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)
+    return T(static_cast<float>(value));
+  else if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(std::llrint(value));
+  else
+    return static_cast<T>(value);
 }
 
 /// What sums over values of a type are kept in, and what gradients of parameters are stored as.
-constexpr DType accumulation_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
+constexpr DType accumulation_type(DType type) {
+  return type == DType::f64 ? DType::f64 : DType::f32;
+}
 
 /// Distance from 1 to the next larger value of the type: 2^-52, 2^-23, 2^-7, 2^-10.
 constexpr double epsilon_of(DType type) {
   switch (type) {
-    case DType::f64: return 0x1p-52;
-    case DType::f32: return 0x1p-23;
-    case DType::bf16: return 0x1p-7;
-    case DType::f16: return 0x1p-10;
-    default: return 0;
+    case DType::f64:
+      return 0x1p-52;
+    case DType::f32:
+      return 0x1p-23;
+    case DType::bf16:
+      return 0x1p-7;
+    case DType::f16:
+      return 0x1p-10;
+    default:
+      return 0;
   }
 }
 

@@ -1,4 +1,5 @@
-// One exception type for everything that can go wrong above a kernel. The category decides the exit code of the programs.
+// One exception type for everything that can go wrong above a kernel. The category decides the exit code of the
+// programs.
 #pragma once
 
 #include <stdexcept>
@@ -24,8 +25,14 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-[[noreturn]] inline void fail_usage(const std::string& message) { throw Error(ErrorKind::usage, message); }
-[[noreturn]] inline void fail_data(const std::string& message) { throw Error(ErrorKind::data, message); }
-[[noreturn]] inline void fail_runtime(const std::string& message) { throw Error(ErrorKind::runtime, message); }
+[[noreturn]] inline void fail_usage(const std::string& message) {
+  throw Error(ErrorKind::usage, message);
+}
+[[noreturn]] inline void fail_data(const std::string& message) {
+  throw Error(ErrorKind::data, message);
+}
+[[noreturn]] inline void fail_runtime(const std::string& message) {
+  throw Error(ErrorKind::runtime, message);
+}
 
 }  // namespace convoy

@@ -8,7 +8,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double microseconds(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
+double microseconds(Clock::duration d) {
+  return std::chrono::duration<double, std::micro>(d).count();
+}
 
 bool all_finite(const Tensor& t) {
   if (!is_float(t.dtype())) return true;
@@ -24,12 +26,16 @@ bool all_finite(const Tensor& t) {
 Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena)
     : plan_(std::move(plan)), arena_(std::move(arena)) {
   if (arena_->bytes() < plan_.arena_bytes)
-    fail_runtime("the arena has " + std::to_string(arena_->bytes()) + " bytes, the plan needs " + std::to_string(plan_.arena_bytes));
+    fail_runtime("the arena has " + std::to_string(arena_->bytes()) + " bytes, the plan needs " +
+                 std::to_string(plan_.arena_bytes));
   for (size_t v = 0; v < plan_.values.size(); ++v) {
     const Value& value = plan_.values[v];
-    if (value.kind == ValueKind::state) tensors_.push_back(store.contains(value.name) ? store.get(value.name) : Tensor());
-    else if (plan_.offset[v] >= 0) tensors_.emplace_back(value.desc, arena_, plan_.offset[v]);
-    else tensors_.emplace_back();
+    if (value.kind == ValueKind::state)
+      tensors_.push_back(store.contains(value.name) ? store.get(value.name) : Tensor());
+    else if (plan_.offset[v] >= 0)
+      tensors_.emplace_back(value.desc, arena_, plan_.offset[v]);
+    else
+      tensors_.emplace_back();
   }
   for (const PlannedNode& node : plan_.nodes) {
     Bound bound;
@@ -49,8 +55,12 @@ const Tensor& Executor::tensor(ValueId id) const {
   return t;
 }
 
-void Executor::refresh() { run_nodes(0, refresh_nodes_); }
-void Executor::run() { run_nodes(refresh_nodes_, plan_.nodes.size()); }
+void Executor::refresh() {
+  run_nodes(0, refresh_nodes_);
+}
+void Executor::run() {
+  run_nodes(refresh_nodes_, plan_.nodes.size());
+}
 
 void Executor::run_nodes(size_t begin, size_t end) {
   Clock::time_point before = Clock::now();
@@ -80,6 +90,8 @@ std::string Executor::find_non_finite() {
   return {};
 }
 
-void Executor::reset_times() { times_.assign(times_.size(), {}); }
+void Executor::reset_times() {
+  times_.assign(times_.size(), {});
+}
 
 }  // namespace convoy

@@ -40,8 +40,8 @@ struct Support {
 /// A weight in a kernel's own order. The plan runs `pack` once per update of the weight, in a node of its own that all
 /// kernels asking for the same (weight, form) share.
 struct PackRequest {
-  int input = 1;       ///< which input of the op
-  std::string form;    ///< equal forms hold equal bytes
+  int input = 1;     ///< which input of the op
+  std::string form;  ///< equal forms hold equal bytes
   int64_t bytes = 0;
   std::function<void(const Tensor& weight, std::byte* packed)> pack;
 };

@@ -25,7 +25,9 @@ struct FieldPrinter {
   }
 };
 
-std::string value_text(int64_t v) { return std::to_string(v); }
+std::string value_text(int64_t v) {
+  return std::to_string(v);
+}
 std::string value_text(double v) {
   char buffer[40];
   std::snprintf(buffer, sizeof buffer, "%.17g", v);
@@ -34,12 +36,22 @@ std::string value_text(double v) {
 std::string value_text(const Int3& v) {
   return std::to_string(v[0]) + "," + std::to_string(v[1]) + "," + std::to_string(v[2]);
 }
-std::string value_text(DType v) { return std::string(name_of(v)); }
-std::string value_text(Activation v) { return v == Activation::leaky_relu ? "leaky_relu" : "tanh"; }
-std::string value_text(Loss v) { return v == Loss::mse ? "mse" : "l1"; }
+std::string value_text(DType v) {
+  return std::string(name_of(v));
+}
+std::string value_text(Activation v) {
+  return v == Activation::leaky_relu ? "leaky_relu" : "tanh";
+}
+std::string value_text(Loss v) {
+  return v == Loss::mse ? "mse" : "l1";
+}
 
-void parse_value(std::string_view text, int64_t& v) { v = parse_number<int64_t>(text, "attribute"); }
-void parse_value(std::string_view text, double& v) { v = parse_number<double>(text, "attribute"); }
+void parse_value(std::string_view text, int64_t& v) {
+  v = parse_number<int64_t>(text, "attribute");
+}
+void parse_value(std::string_view text, double& v) {
+  v = parse_number<double>(text, "attribute");
+}
 void parse_value(std::string_view text, Int3& v) {
   const auto parts = split(text, ',');
   if (parts.size() != 3) fail_usage("expected three numbers, found \"" + std::string(text) + "\"");
@@ -66,9 +78,13 @@ std::span<const OpDef> all_op_defs() {
   return table;
 }
 
-const OpDef& op_def(OpKind kind) { return all_op_defs()[static_cast<size_t>(kind)]; }
+const OpDef& op_def(OpKind kind) {
+  return all_op_defs()[static_cast<size_t>(kind)];
+}
 
-std::vector<TensorDesc> infer(const Op& op, std::span<const TensorDesc> in) { return op_def(op.kind).infer(op, in); }
+std::vector<TensorDesc> infer(const Op& op, std::span<const TensorDesc> in) {
+  return op_def(op.kind).infer(op, in);
+}
 
 int64_t flops_of(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
   const OpDef& def = op_def(op.kind);

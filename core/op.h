@@ -52,7 +52,10 @@ enum class OpKind : uint8_t {
 struct Op {
   OpKind kind{};
   Attrs attrs;
-  template <class A> const A& as() const { return std::get<A>(attrs); }
+  template <class A>
+  const A& as() const {
+    return std::get<A>(attrs);
+  }
   bool operator==(const Op&) const = default;
 };
 
@@ -87,7 +90,9 @@ struct OpDef {
 
 const OpDef& op_def(OpKind kind);
 std::span<const OpDef> all_op_defs();
-inline std::string_view name_of(OpKind kind) { return op_def(kind).name; }
+inline std::string_view name_of(OpKind kind) {
+  return op_def(kind).name;
+}
 
 /// Checks the inputs and returns the descriptors of the outputs.
 std::vector<TensorDesc> infer(const Op& op, std::span<const TensorDesc> in);

@@ -34,7 +34,9 @@ constexpr uint64_t hash_name(std::string_view text) {
 }
 
 /// 24-bit uniform in [0, 1).
-inline float uniform01(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+inline float uniform01(uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1p-24f;
+}
 
 /// A numbered sequence drawn from one (seed, stream) pair: element i of it is the same whenever and wherever computed.
 class PhiloxStream {

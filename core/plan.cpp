@@ -93,7 +93,8 @@ class Planner {
     if (const auto found = packs_.find(key); found != packs_.end()) return found->second;
     const auto id = static_cast<ValueId>(plan_.values.size());
     const std::string name = plan_.values[static_cast<size_t>(weight)].name + ".pack";
-    plan_.values.push_back({name + "(" + form + ")", TensorDesc(Shape::vector(request.bytes), DType::u8), ValueKind::temporary, false});
+    plan_.values.push_back(
+        {name + "(" + form + ")", TensorDesc(Shape::vector(request.bytes), DType::u8), ValueKind::temporary, false});
     slices_.emplace_back();
     PlannedNode node;
     node.name = name;

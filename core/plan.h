@@ -43,13 +43,13 @@ struct PlannedNode {
 };
 
 struct Plan {
-  std::vector<Value> values;           ///< the tape's, then the packed weights
-  std::vector<PlannedNode> nodes;      ///< refresh nodes first
-  std::vector<int64_t> offset;         ///< byte offset of each value in the arena, -1 for states and unused values
+  std::vector<Value> values;       ///< the tape's, then the packed weights
+  std::vector<PlannedNode> nodes;  ///< refresh nodes first
+  std::vector<int64_t> offset;     ///< byte offset of each value in the arena, -1 for states and unused values
   int64_t arena_bytes = 0;
-  int64_t naive_bytes = 0;             ///< one buffer per value and workspace
-  int64_t lower_bound = 0;             ///< most bytes alive at once
-  int64_t workspace_bytes = 0;         ///< largest workspace
+  int64_t naive_bytes = 0;      ///< one buffer per value and workspace
+  int64_t lower_bound = 0;      ///< most bytes alive at once
+  int64_t workspace_bytes = 0;  ///< largest workspace
 
   ValueId find(const std::string& name) const;  ///< throws Error(usage) for unknown names
   /// Names of the nodes that run the plain reference kernel.

@@ -25,7 +25,8 @@ TensorDesc parse_desc(std::string_view text) {
   const auto type = colon == std::string_view::npos ? std::nullopt : parse_dtype(text.substr(0, colon));
   if (!type) fail_usage("expected type:NxDxHxWxC, found \"" + std::string(text) + "\"");
   std::string_view rest = text.substr(colon + 1), strides;
-  if (const size_t at = rest.find('@'); at != std::string_view::npos) strides = rest.substr(at + 1), rest = rest.substr(0, at);
+  if (const size_t at = rest.find('@'); at != std::string_view::npos)
+    strides = rest.substr(at + 1), rest = rest.substr(0, at);
   const auto parts = split(rest, 'x');
   if (parts.size() != 5) fail_usage("expected five extents, found \"" + std::string(rest) + "\"");
   Shape shape;
@@ -62,11 +63,16 @@ Problem Problem::parse(std::string_view text) {
     const size_t equals = words[i].find('=');
     const std::string_view key = words[i].substr(0, equals);
     const std::string_view value = equals == std::string_view::npos ? "" : words[i].substr(equals + 1);
-    if (key == "in") problem.in = parse_descs(value);
-    else if (key == "out") problem.out = parse_descs(value), has_out = true;
-    else if (key == "device" && (value == "cpu" || value == "cuda")) problem.device = value == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
-    else if (key == "threads") problem.threads = parse_number<int>(value, "threads");
-    else fail_usage("problem text: cannot read \"" + std::string(words[i]) + "\"");
+    if (key == "in")
+      problem.in = parse_descs(value);
+    else if (key == "out")
+      problem.out = parse_descs(value), has_out = true;
+    else if (key == "device" && (value == "cpu" || value == "cuda"))
+      problem.device = value == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
+    else if (key == "threads")
+      problem.threads = parse_number<int>(value, "threads");
+    else
+      fail_usage("problem text: cannot read \"" + std::string(words[i]) + "\"");
   }
   if (!has_out) problem.out = infer(problem.op, problem.in);
   return problem;
@@ -105,7 +111,8 @@ std::string TunedTable::find(const Problem& problem) const {
   return found == best_.end() ? std::string() : found->second;
 }
 
-Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node, const Selection& selection) {
+Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
+                     const Selection& selection) {
   const auto find = [&](std::string_view name) -> const Kernel* {
     const Kernel* last_of_name = nullptr;
     for (const auto& kernel : list)
@@ -123,7 +130,8 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
     // A pattern asks for the kernel wherever it can run; a full name insists.
     if (support.ok) return {kernel, "override"};
     if (wish.node.find('*') == std::string::npos)
-      fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": it refuses " + problem.text() + ": " + support.reason);
+      fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": it refuses " + problem.text() + ": " +
+                 support.reason);
   }
   if (const std::string name = selection.tuned.find(problem); !name.empty())
     if (const Kernel* kernel = find(name); kernel && kernel->supports(problem).ok) return {kernel, "tuned"};

@@ -44,7 +44,8 @@ struct Choice {
 
 /// Throws Error(usage) when an override names an unknown or refusing kernel, Error(runtime) when nothing supports the
 /// problem.
-Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node, const Selection& selection);
+Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
+                     const Selection& selection);
 
 /// One line per candidate: name, "yes" or its reason.
 std::string explain(const KernelList& list, const Problem& problem);

@@ -27,7 +27,8 @@ void StateStore::initialise(const Tape& tape, uint64_t seed) {
     const Value& value = tape.value(spec.value);
     if (contains(value.name)) {
       if (!(get(value.name).desc() == value.desc))
-        fail_usage("state " + value.name + " is " + get(value.name).desc().str() + ", the tape wants " + value.desc.str());
+        fail_usage("state " + value.name + " is " + get(value.name).desc().str() + ", the tape wants " +
+                   value.desc.str());
       continue;
     }
     Tensor tensor = Tensor::zeros(value.desc);

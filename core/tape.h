@@ -37,8 +37,8 @@ struct Node {
 struct StateInit {
   enum class Kind : uint8_t { zero, constant, glorot_uniform, he_normal };
   Kind kind = Kind::zero;
-  double value = 0;                  ///< for constant
-  int64_t fan_in = 0, fan_out = 0;   ///< for the two random ones
+  double value = 0;                 ///< for constant
+  int64_t fan_in = 0, fan_out = 0;  ///< for the two random ones
 };
 
 struct StateSpec {
@@ -60,7 +60,9 @@ class Tape {
   /// Appends a node; infers its outputs, named after the node ("conv1.forward", "pool1.forward:1", ...).
   const Node& add(const Op& op, const std::string& name, std::vector<ValueId> in);
   /// The same for ops with exactly one interesting output.
-  ValueId emit(const Op& op, const std::string& name, std::vector<ValueId> in) { return add(op, name, std::move(in)).out.at(0); }
+  ValueId emit(const Op& op, const std::string& name, std::vector<ValueId> in) {
+    return add(op, name, std::move(in)).out.at(0);
+  }
 
   void keep(ValueId id, const std::string& name);
   ValueId find(const std::string& name) const;  ///< no_value when absent
@@ -74,7 +76,9 @@ class Tape {
   std::vector<ValueId> parameters() const;
 
   /// A value for a node that a pass is about to place.
-  ValueId temporary(const std::string& name, const TensorDesc& desc) { return add_value(name, desc, ValueKind::temporary); }
+  ValueId temporary(const std::string& name, const TensorDesc& desc) {
+    return add_value(name, desc, ValueKind::temporary);
+  }
   /// Replaces the node list (passes); names and values stay.
   void set_nodes(std::vector<Node> nodes) { nodes_ = std::move(nodes); }
   /// Throws unless every value is written before it is read and every state is read before it is updated.

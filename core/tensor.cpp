@@ -35,7 +35,9 @@ Buffer::Buffer(int64_t bytes, Fill fill) : bytes_(bytes) {
   if (fill == Fill::zero) std::memset(data_, 0, rounded);
 }
 
-Buffer::~Buffer() { std::free(data_); }
+Buffer::~Buffer() {
+  std::free(data_);
+}
 
 Tensor::Tensor(const TensorDesc& desc, std::shared_ptr<Buffer> buffer, int64_t byte_offset)
     : desc_(desc), buffer_(std::move(buffer)) {

@@ -89,12 +89,16 @@ class Tensor {
   std::byte* bytes() const { return data_; }
 
   /// Typed pointer to the first element; throws when T is not the element type.
-  template <class T> T* data() const {
+  template <class T>
+  T* data() const {
     if (dtype_of<T>() != desc_.dtype) fail_type(dtype_of<T>());
     return reinterpret_cast<T*>(data_);
   }
   /// All elements of a dense tensor.
-  template <class T> std::span<T> span() const { return {data<T>(), static_cast<size_t>(desc_.shape.elements())}; }
+  template <class T>
+  std::span<T> span() const {
+    return {data<T>(), static_cast<size_t>(desc_.shape.elements())};
+  }
 
   /// Element (n,d,h,w,c) widened to double, and the rounding store; slow, for tests and host-side bookkeeping.
   double at(int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) const;

@@ -76,7 +76,9 @@ class ThreadRank final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_self_communicator() { return std::make_unique<Self>(); }
+std::unique_ptr<Communicator> make_self_communicator() {
+  return std::make_unique<Self>();
+}
 
 std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int size) {
   auto meeting = std::make_shared<Meeting>(size);

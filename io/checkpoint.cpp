@@ -43,7 +43,8 @@ struct Content {
 Content read_content(const std::string& path) {
   const Hdf5File file(path, Hdf5File::Mode::read);
   const auto format = file.read_text("format"), meta = file.read_text("meta"), crc = file.read_text("crc32c");
-  if (format != format_name) fail_data(path + ": attribute format: expected " + format_name + ", found " + format.value_or("none"));
+  if (format != format_name)
+    fail_data(path + ": attribute format: expected " + format_name + ", found " + format.value_or("none"));
   if (!meta || !crc) fail_data(path + ": expected attributes meta and crc32c");
   Content content;
   content.meta = *meta;
@@ -51,7 +52,8 @@ Content read_content(const std::string& path) {
     Stored state{file.extents(name), file.dtype(name), {}};
     int64_t elements = 1;
     for (int64_t e : state.extents) elements *= e;
-    if (elements < 0 || elements > (int64_t{1} << 36)) fail_data(path + ": data set " + name + " has an impossible size");
+    if (elements < 0 || elements > (int64_t{1} << 36))
+      fail_data(path + ": data set " + name + " has an impossible size");
     state.data.resize(static_cast<size_t>(elements * size_of(state.dtype)));
     file.read(name, state.dtype, state.data);
     content.states.emplace(name, std::move(state));
@@ -63,14 +65,16 @@ Content read_content(const std::string& path) {
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta, int keep) {
+std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta,
+                            int keep) {
   char name[64];
   std::snprintf(name, sizeof name, "checkpoint-%09lld.h5", static_cast<long long>(step));
   const std::string path = (fs::path(folder) / name).string();
   States states;
   for (const auto& [key, tensor] : store.entries()) {
     const auto& e = tensor.shape().extent;
-    states.emplace(key, Stored{{e.begin(), e.end()}, tensor.dtype(), {tensor.bytes(), tensor.bytes() + tensor.desc().bytes()}});
+    states.emplace(
+        key, Stored{{e.begin(), e.end()}, tensor.dtype(), {tensor.bytes(), tensor.bytes() + tensor.desc().bytes()}});
   }
   write_atomically(path, [&](const std::string& temporary) {
     Hdf5File file(temporary, Hdf5File::Mode::create);
@@ -105,7 +109,8 @@ std::string load_checkpoint(const std::string& path, const StateStore& store) {
     const auto found = content.states.find(name);
     if (found == content.states.end()) fail_data(path + ": expected state " + name + ", found none");
     const auto& e = tensor.shape().extent;
-    if (!std::equal(e.begin(), e.end(), found->second.extents.begin(), found->second.extents.end()) || found->second.dtype != tensor.dtype())
+    if (!std::equal(e.begin(), e.end(), found->second.extents.begin(), found->second.extents.end()) ||
+        found->second.dtype != tensor.dtype())
       fail_data(path + ": state " + name + ": expected " + tensor.desc().str() + ", found another shape or type");
   }
   for (const auto& [name, tensor] : store.entries()) {
@@ -115,6 +120,8 @@ std::string load_checkpoint(const std::string& path, const StateStore& store) {
   return content.meta;
 }
 
-std::string read_checkpoint_meta(const std::string& path) { return read_content(path).meta; }
+std::string read_checkpoint_meta(const std::string& path) {
+  return read_content(path).meta;
+}
 
 }  // namespace convoy

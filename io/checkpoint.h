@@ -17,7 +17,8 @@ struct CheckpointFile {
 
 /// Writes `folder/checkpoint-<step>.h5` under a temporary name, syncs, renames, then deletes all but the newest `keep`.
 /// A failure leaves earlier checkpoints alone and throws Error(runtime).
-std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta, int keep);
+std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta,
+                            int keep);
 /// Checkpoints of a folder, newest first.
 std::vector<CheckpointFile> list_checkpoints(const std::string& folder);
 /// Fills all states of `store` and returns the meta text. Throws Error(data) when the file is damaged (CRC) or lacks a

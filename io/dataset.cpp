@@ -24,17 +24,30 @@ std::string shape_text(std::span<const int64_t> extents) {
   return text.empty() ? "a scalar" : text;
 }
 
-std::vector<float> read_floats(const Hdf5File& file, const std::string& name, std::span<const int64_t> start = {}, std::span<const int64_t> count = {}) {
+std::vector<float> read_floats(const Hdf5File& file, const std::string& name, std::span<const int64_t> start = {},
+                               std::span<const int64_t> count = {}) {
+  const std::vector<int64_t> box =
+      count.empty() ? file.extents(name) : std::vector<int64_t>(count.begin(), count.end());
   int64_t elements = 1;
-  for (int64_t e : count.empty() ? std::span<const int64_t>(file.extents(name)) : count) elements *= e;
+  for (int64_t e : box) elements *= e;
+  if (elements < 0 || elements > 1 << 20)
+    fail_data(file.path() + ": data set " + name + " is " + shape_text(box) + ", expected a few parameters");
   std::vector<float> values(static_cast<size_t>(elements));
   file.read(name, DType::f32, std::as_writable_bytes(std::span(values)), start, count);
   return values;
 }
 
+/// Extents from a damaged header must not become an allocation.
+void check_extents(const Hdf5File& file, const std::string& name, std::span<const int64_t> extents) {
+  for (int64_t e : extents)
+    if (e < 1 || e > 1 << 14)
+      fail_data(file.path() + ": data set " + name + " is " + shape_text(extents) + ", which no simulation has");
+}
+
 std::vector<float> read_parameters(const Hdf5File& file, const std::string& name) {
   const std::vector<int64_t> extents = file.extents(name);
-  if (extents.size() != 1) fail_data(file.path() + ": data set " + name + " is " + shape_text(extents) + ", expected one row of parameters");
+  if (extents.size() != 1)
+    fail_data(file.path() + ": data set " + name + " is " + shape_text(extents) + ", expected one row of parameters");
   return read_floats(file, name);
 }
 
@@ -44,7 +57,8 @@ FileFormat identify_hdf5(const Hdf5File& file) {
   if (file.contains("x") && file.contains("y")) return FileFormat::split_hdf5;
   std::string found;
   for (const std::string& name : file.datasets()) found += (found.empty() ? "" : ", ") + name;
-  fail_data(file.path() + ": expected data sets full+unitPar, x+y, or voxels+unitPar; found " + (found.empty() ? "none" : found));
+  fail_data(file.path() + ": expected data sets full+unitPar, x+y, or voxels+unitPar; found " +
+            (found.empty() ? "none" : found));
 }
 
 struct RawLayout {
@@ -54,6 +68,7 @@ struct RawLayout {
 
 RawLayout raw_layout(const Hdf5File& file) {
   const std::vector<int64_t> e = file.extents("full");
+  check_extents(file, "full", e);
   if (e.size() == 4 && e[0] == e[1] && e[1] == e[2] && e[3] != e[0]) return {e[0], e[3], false};
   if (e.size() == 4 && e[1] == e[2] && e[2] == e[3] && e[0] != e[1]) return {e[1], e[0], true};
   fail_data(file.path() + ": data set full is " + shape_text(e) + ", expected D,D,D,C or C,D,D,D");
@@ -72,9 +87,11 @@ std::vector<std::byte> to_channels_last(const std::vector<std::byte>& from, int6
 Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
   const Hdf5File file(ref.path, Hdf5File::Mode::read);
   const RawLayout layout = raw_layout(file);
-  if (file.dtype("full") != DType::i16) fail_data(ref.path + ": data set full holds " + std::string(name_of(file.dtype("full"))) + ", expected i16");
+  if (file.dtype("full") != DType::i16)
+    fail_data(ref.path + ": data set full holds " + std::string(name_of(file.dtype("full"))) + ", expected i16");
   const int64_t crop = std::min(options.crop, layout.size), per_axis = layout.size / crop;
-  const int64_t z = ref.index / (per_axis * per_axis) * crop, y = ref.index / per_axis % per_axis * crop, x = ref.index % per_axis * crop;
+  const int64_t z = ref.index / (per_axis * per_axis) * crop, y = ref.index / per_axis % per_axis * crop,
+                x = ref.index % per_axis * crop;
   Sample sample;
   sample.target = read_parameters(file, "unitPar");
   sample.shape = {crop, layout.channels, static_cast<int64_t>(sample.target.size()), DType::i16};
@@ -92,12 +109,16 @@ Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
 }
 
 /// Voxels are kept as they are stored: i16 counts, or f32 for anything already normalised.
-DType voxel_type(const Hdf5File& file, const std::string& name) { return file.dtype(name) == DType::i16 ? DType::i16 : DType::f32; }
+DType voxel_type(const Hdf5File& file, const std::string& name) {
+  return file.dtype(name) == DType::i16 ? DType::i16 : DType::f32;
+}
 
 Sample read_split(const SampleRef& ref) {
   const Hdf5File file(ref.path, Hdf5File::Mode::read);
   const std::vector<int64_t> e = file.extents("x");
-  if (e.size() != 4 || e[0] != e[1] || e[1] != e[2]) fail_data(ref.path + ": data set x is " + shape_text(e) + ", expected D,D,D,C");
+  check_extents(file, "x", e);
+  if (e.size() != 4 || e[0] != e[1] || e[1] != e[2])
+    fail_data(ref.path + ": data set x is " + shape_text(e) + ", expected D,D,D,C");
   Sample sample;
   sample.target = read_parameters(file, "y");
   sample.shape = {e[0], e[3], static_cast<int64_t>(sample.target.size()), voxel_type(file, "x")};
@@ -109,8 +130,10 @@ Sample read_split(const SampleRef& ref) {
 Sample read_shard(const SampleRef& ref) {
   const Hdf5File file(ref.path, Hdf5File::Mode::read);
   const std::vector<int64_t> e = file.extents("voxels"), t = file.extents("unitPar");
+  if (!e.empty()) check_extents(file, "voxels", std::span(e).subspan(1));
   if (e.size() != 5 || t.size() != 2 || t[0] != e[0] || e[1] != e[2] || e[2] != e[3])
-    fail_data(ref.path + ": voxels are " + shape_text(e) + " and unitPar " + shape_text(t) + ", expected N,D,D,D,C and N,T");
+    fail_data(ref.path + ": voxels are " + shape_text(e) + " and unitPar " + shape_text(t) +
+              ", expected N,D,D,D,C and N,T");
   Sample sample;
   sample.shape = {e[1], e[4], t[1], voxel_type(file, "voxels")};
   sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
@@ -137,7 +160,8 @@ std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& op
   int64_t count = 1;
   if (format == FileFormat::raw_hdf5) {
     const int64_t size = raw_layout(file).size, crop = std::min(options.crop, size);
-    if (size % crop) fail_data(path + ": a volume of " + std::to_string(size) + " does not cut into crops of " + std::to_string(crop));
+    if (size % crop)
+      fail_data(path + ": a volume of " + std::to_string(size) + " does not cut into crops of " + std::to_string(crop));
     count = (size / crop) * (size / crop) * (size / crop);
   } else if (format == FileFormat::sharded) {
     count = file.extents("voxels").at(0);
@@ -152,7 +176,8 @@ std::vector<SampleRef> samples_below(const std::string& folder, const ReadOption
   std::vector<std::string> paths;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     const std::string extension = entry.path().extension();
-    if (entry.is_regular_file() && (extension == ".tfrecord" || extension == ".gz" || extension == ".hdf5" || extension == ".h5"))
+    if (entry.is_regular_file() &&
+        (extension == ".tfrecord" || extension == ".gz" || extension == ".hdf5" || extension == ".h5"))
       paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
@@ -166,10 +191,18 @@ std::vector<SampleRef> samples_below(const std::string& folder, const ReadOption
 Sample read_sample(const SampleRef& ref, const ReadOptions& options) {
   Sample sample;
   switch (ref.format) {
-    case FileFormat::tfrecord: sample = decode_tfrecord(read_file(ref.path), ref.path, options.channels); break;
-    case FileFormat::raw_hdf5: sample = read_raw(ref, options); break;
-    case FileFormat::split_hdf5: sample = read_split(ref); break;
-    case FileFormat::sharded: sample = read_shard(ref); break;
+    case FileFormat::tfrecord:
+      sample = decode_tfrecord(read_file(ref.path), ref.path, options.channels);
+      break;
+    case FileFormat::raw_hdf5:
+      sample = read_raw(ref, options);
+      break;
+    case FileFormat::split_hdf5:
+      sample = read_split(ref);
+      break;
+    case FileFormat::sharded:
+      sample = read_shard(ref);
+      break;
   }
   for (size_t i = 0; i < sample.target.size(); ++i)
     if (!std::isfinite(sample.target[i])) fail_data(ref.path + ": target " + std::to_string(i) + " is not finite");
@@ -178,14 +211,16 @@ Sample read_sample(const SampleRef& ref, const ReadOptions& options) {
     const auto* end = counts + sample.shape.elements();
     const auto* negative = std::find_if(counts, end, [](int16_t c) { return c < 0; });
     if (negative != end)
-      fail_data(ref.path + ": expected particle counts, found " + std::to_string(*negative) + " at voxel " + std::to_string(negative - counts));
+      fail_data(ref.path + ": expected particle counts, found " + std::to_string(*negative) + " at voxel " +
+                std::to_string(negative - counts));
   }
   return sample;
 }
 
 std::string universe_of(const SampleRef& ref) {
   const std::string stem = fs::path(ref.path).stem();
-  if (ref.format != FileFormat::tfrecord && ref.format != FileFormat::split_hdf5) return stem + (ref.format == FileFormat::sharded ? "#" + std::to_string(ref.index) : "");
+  if (ref.format != FileFormat::tfrecord && ref.format != FileFormat::split_hdf5)
+    return stem + (ref.format == FileFormat::sharded ? "#" + std::to_string(ref.index) : "");
   const size_t last = stem.rfind('_');
   return last == std::string::npos ? stem : stem.substr(0, last);
 }
@@ -206,7 +241,9 @@ DataSplit split_samples(const std::string& folder, const ReadOptions& options, d
   for (size_t i = 0; i < std::max<size_t>(1, held_out); ++i) validation.insert(order[i].second);
   DataSplit split;
   for (const SampleRef& ref : all) (validation.count(universe_of(ref)) ? split.validation : split.train).push_back(ref);
-  if (split.train.empty()) fail_data(folder + ": one universe cannot be split into training and validation; found " + std::to_string(names.size()));
+  if (split.train.empty())
+    fail_data(folder + ": one universe cannot be split into training and validation; found " +
+              std::to_string(names.size()));
   return split;
 }
 

@@ -10,10 +10,10 @@
 namespace convoy {
 
 enum class FileFormat : uint8_t {
-  tfrecord,  ///< MLPerf HPC release, plain or gzip
-  raw_hdf5,  ///< NERSC: `full` (D,H,W,C) or LBANN (C,D,H,W) int16, `unitPar`, optional `physPar`; cut into crops
-  split_hdf5,///< `x` (D,H,W,C), `y`
-  sharded,   ///< ours: `voxels` (N,D,H,W,C), `unitPar` (N,T), `physPar` (N,T), attribute format = convoy-cosmoflow-1
+  tfrecord,    ///< MLPerf HPC release, plain or gzip
+  raw_hdf5,    ///< NERSC: `full` (D,H,W,C) or LBANN (C,D,H,W) int16, `unitPar`, optional `physPar`; cut into crops
+  split_hdf5,  ///< `x` (D,H,W,C), `y`
+  sharded,     ///< ours: `voxels` (N,D,H,W,C), `unitPar` (N,T), `physPar` (N,T), attribute format = convoy-cosmoflow-1
 };
 std::string_view name_of(FileFormat format);
 
@@ -37,8 +37,8 @@ std::vector<SampleRef> samples_below(const std::string& folder, const ReadOption
 /// Reads and checks one sample: CRCs, shape, finite labels.
 Sample read_sample(const SampleRef& ref, const ReadOptions& options);
 
-/// The universe a sample was cut from: the file name less its last "_NNN" part. Samples of one universe share labels and
-/// must not be split between training and validation.
+/// The universe a sample was cut from: the file name less its last "_NNN" part. Samples of one universe share labels
+/// and must not be split between training and validation.
 std::string universe_of(const SampleRef& ref);
 
 struct DataSplit {

@@ -21,7 +21,9 @@ struct Descriptor {
   }
 };
 
-std::string reason() { return std::strerror(errno); }
+std::string reason() {
+  return std::strerror(errno);
+}
 
 void sync(const std::string& path, int flags) {
   const Descriptor file{open(path.c_str(), flags)};
@@ -40,7 +42,8 @@ std::vector<std::byte> read_file(const std::string& path) {
   while (done < data.size()) {
     const ssize_t got = pread(file.fd, data.data() + done, data.size() - done, static_cast<off_t>(done));
     if (got < 0) fail_data(path + ": cannot read: " + reason());
-    if (got == 0) fail_data(path + ": ends at byte " + std::to_string(done) + ", expected " + std::to_string(data.size()));
+    if (got == 0)
+      fail_data(path + ": ends at byte " + std::to_string(done) + ", expected " + std::to_string(data.size()));
     done += static_cast<size_t>(got);
   }
   return data;
@@ -51,7 +54,8 @@ void write_atomically(const std::string& path, const std::function<void(const st
   try {
     write(temporary);
     sync(temporary, O_RDONLY);
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) fail_runtime(path + ": cannot rename " + temporary + ": " + reason());
+    if (std::rename(temporary.c_str(), path.c_str()) != 0)
+      fail_runtime(path + ": cannot rename " + temporary + ": " + reason());
     std::filesystem::path folder = std::filesystem::path(path).parent_path();
     sync(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
   } catch (...) {
@@ -74,6 +78,8 @@ void write_file(const std::string& path, std::span<const std::byte> data) {
   });
 }
 
-void write_text(const std::string& path, const std::string& text) { write_file(path, std::as_bytes(std::span(text))); }
+void write_text(const std::string& path, const std::string& text) {
+  write_file(path, std::as_bytes(std::span(text)));
+}
 
 }  // namespace convoy

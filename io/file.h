@@ -12,8 +12,8 @@ namespace convoy {
 /// Throws Error(data) naming the file when it cannot be read.
 std::vector<std::byte> read_file(const std::string& path);
 
-/// Calls write(temporary name), syncs that file to disk, then renames it to `path`: a crash or a full disk never leaves a
-/// partial file under the final name. On failure the temporary file is removed and Error(runtime) names the file.
+/// Calls write(temporary name), syncs that file to disk, then renames it to `path`: a crash or a full disk never leaves
+/// a partial file under the final name. On failure the temporary file is removed and Error(runtime) names the file.
 void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write);
 void write_file(const std::string& path, std::span<const std::byte> data);
 void write_text(const std::string& path, const std::string& text);

@@ -28,16 +28,24 @@ class Id {
 
 hid_t native(DType type) {
   switch (type) {
-    case DType::f64: return H5T_NATIVE_DOUBLE;
-    case DType::f32: return H5T_NATIVE_FLOAT;
-    case DType::i32: return H5T_NATIVE_INT32;
-    case DType::i16: return H5T_NATIVE_INT16;
-    case DType::u8: return H5T_NATIVE_UINT8;
-    default: fail_runtime("HDF5 has no " + std::string(name_of(type)));
+    case DType::f64:
+      return H5T_NATIVE_DOUBLE;
+    case DType::f32:
+      return H5T_NATIVE_FLOAT;
+    case DType::i32:
+      return H5T_NATIVE_INT32;
+    case DType::i16:
+      return H5T_NATIVE_INT16;
+    case DType::u8:
+      return H5T_NATIVE_UINT8;
+    default:
+      fail_runtime("HDF5 has no " + std::string(name_of(type)));
   }
 }
 
-std::vector<hsize_t> sizes(std::span<const int64_t> values) { return {values.begin(), values.end()}; }
+std::vector<hsize_t> sizes(std::span<const int64_t> values) {
+  return {values.begin(), values.end()};
+}
 
 }  // namespace
 
@@ -47,7 +55,8 @@ struct Hdf5File::Impl {
     if (file >= 0) H5Fclose(file);
   }
   hid_t open(const std::string& path, const std::string& name) const {
-    if (H5Lexists(file, name.c_str(), H5P_DEFAULT) <= 0) fail_data(path + ": expected data set " + name + ", found none");
+    if (H5Lexists(file, name.c_str(), H5P_DEFAULT) <= 0)
+      fail_data(path + ": expected data set " + name + ", found none");
     const hid_t id = H5Dopen2(file, name.c_str(), H5P_DEFAULT);
     if (id < 0) fail_data(path + ": cannot open data set " + name);
     return id;
@@ -76,14 +85,17 @@ std::vector<std::string> Hdf5File::datasets() const {
   if (H5Gget_info(impl_->file, &info) < 0) fail_data(path_ + ": cannot list the root group");
   for (hsize_t i = 0; i < info.nlinks; ++i) {
     char name[256] = {};
-    if (H5Lget_name_by_idx(impl_->file, ".", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name, H5P_DEFAULT) < 0) continue;
+    if (H5Lget_name_by_idx(impl_->file, ".", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name, H5P_DEFAULT) < 0)
+      continue;
     const Id object(H5Oopen(impl_->file, name, H5P_DEFAULT), H5Oclose);
     if (object.ok() && H5Iget_type(object) == H5I_DATASET) names.emplace_back(name);
   }
   return names;
 }
 
-bool Hdf5File::contains(const std::string& name) const { return H5Lexists(impl_->file, name.c_str(), H5P_DEFAULT) > 0; }
+bool Hdf5File::contains(const std::string& name) const {
+  return H5Lexists(impl_->file, name.c_str(), H5P_DEFAULT) > 0;
+}
 
 std::vector<int64_t> Hdf5File::extents(const std::string& name) const {
   const Id set(impl_->open(path_, name), H5Dclose);
@@ -105,7 +117,8 @@ DType Hdf5File::dtype(const std::string& name) const {
   fail_data(path_ + ": data set " + name + " holds neither integers nor floating point");
 }
 
-void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> out, std::span<const int64_t> start, std::span<const int64_t> count) const {
+void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> out, std::span<const int64_t> start,
+                    std::span<const int64_t> count) const {
   const Id set(impl_->open(path_, name), H5Dclose);
   const Id space(H5Dget_space(set), H5Sclose);
   std::vector<hsize_t> from = sizes(start), box = sizes(count);
@@ -116,14 +129,17 @@ void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> ou
   hsize_t elements = 1;
   for (hsize_t e : box) elements *= e;
   if (elements * static_cast<hsize_t>(size_of(type)) != out.size())
-    fail_data(path_ + ": data set " + name + " has " + std::to_string(elements) + " elements, expected " + std::to_string(out.size() / static_cast<size_t>(size_of(type))));
+    fail_data(path_ + ": data set " + name + " has " + std::to_string(elements) + " elements, expected " +
+              std::to_string(out.size() / static_cast<size_t>(size_of(type))));
   const Id memory(H5Screate_simple(static_cast<int>(box.size()), box.data(), nullptr), H5Sclose);
   if (!box.empty() && H5Sselect_hyperslab(space, H5S_SELECT_SET, from.data(), nullptr, box.data(), nullptr) < 0)
     fail_data(path_ + ": data set " + name + ": the box asked for lies outside");
-  if (H5Dread(set, native(type), memory, space, H5P_DEFAULT, out.data()) < 0) fail_data(path_ + ": data set " + name + ": cannot read, truncated or damaged");
+  if (H5Dread(set, native(type), memory, space, H5P_DEFAULT, out.data()) < 0)
+    fail_data(path_ + ": data set " + name + ": cannot read, truncated or damaged");
 }
 
-void Hdf5File::create(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const int64_t> chunk, int gzip) {
+void Hdf5File::create(const std::string& name, DType type, std::span<const int64_t> extents,
+                      std::span<const int64_t> chunk, int gzip) {
   const std::vector<hsize_t> dims = sizes(extents), blocks = sizes(chunk);
   const Id space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose);
   const Id properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
@@ -131,11 +147,13 @@ void Hdf5File::create(const std::string& name, DType type, std::span<const int64
     H5Pset_chunk(properties, static_cast<int>(blocks.size()), blocks.data());
     if (gzip > 0) H5Pset_shuffle(properties), H5Pset_deflate(properties, static_cast<unsigned>(gzip));
   }
-  const Id set(H5Dcreate2(impl_->file, name.c_str(), native(type), space, H5P_DEFAULT, properties, H5P_DEFAULT), H5Dclose);
+  const Id set(H5Dcreate2(impl_->file, name.c_str(), native(type), space, H5P_DEFAULT, properties, H5P_DEFAULT),
+               H5Dclose);
   if (!set.ok()) fail_runtime(path_ + ": cannot create data set " + name);
 }
 
-void Hdf5File::write_box(const std::string& name, DType type, std::span<const int64_t> start, std::span<const int64_t> count, std::span<const std::byte> data) {
+void Hdf5File::write_box(const std::string& name, DType type, std::span<const int64_t> start,
+                         std::span<const int64_t> count, std::span<const std::byte> data) {
   const std::vector<hsize_t> from = sizes(start), box = sizes(count);
   const Id set(impl_->open(path_, name), H5Dclose);
   const Id space(H5Dget_space(set), H5Sclose);
@@ -145,7 +163,8 @@ void Hdf5File::write_box(const std::string& name, DType type, std::span<const in
     fail_runtime(path_ + ": cannot write data set " + name + " (disk full?)");
 }
 
-void Hdf5File::write(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const std::byte> data, std::span<const int64_t> chunk, int gzip) {
+void Hdf5File::write(const std::string& name, DType type, std::span<const int64_t> extents,
+                     std::span<const std::byte> data, std::span<const int64_t> chunk, int gzip) {
   create(name, type, extents, chunk, gzip);
   const std::vector<int64_t> zero(extents.size(), 0);
   write_box(name, type, zero, extents, data);
@@ -156,7 +175,8 @@ void Hdf5File::write_text(const std::string& attribute, const std::string& value
   H5Tset_size(type, std::max<size_t>(1, value.size()));
   const Id space(H5Screate(H5S_SCALAR), H5Sclose);
   const Id handle(H5Acreate2(impl_->file, attribute.c_str(), type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  if (!handle.ok() || H5Awrite(handle, type, value.empty() ? "" : value.c_str()) < 0) fail_runtime(path_ + ": cannot write attribute " + attribute);
+  if (!handle.ok() || H5Awrite(handle, type, value.empty() ? "" : value.c_str()) < 0)
+    fail_runtime(path_ + ": cannot write attribute " + attribute);
 }
 
 std::optional<std::string> Hdf5File::read_text(const std::string& attribute) const {
@@ -164,7 +184,8 @@ std::optional<std::string> Hdf5File::read_text(const std::string& attribute) con
   const Id handle(H5Aopen(impl_->file, attribute.c_str(), H5P_DEFAULT), H5Aclose);
   if (!handle.ok()) fail_data(path_ + ": cannot open attribute " + attribute);
   const Id type(H5Aget_type(handle), H5Tclose);
-  if (!type.ok() || H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0) fail_data(path_ + ": attribute " + attribute + " is no fixed-length text");
+  if (!type.ok() || H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0)
+    fail_data(path_ + ": attribute " + attribute + " is no fixed-length text");
   std::string value(H5Tget_size(type), '\0');
   if (H5Aread(handle, type, value.data()) < 0) fail_data(path_ + ": cannot read attribute " + attribute);
   return value;
@@ -174,7 +195,9 @@ void Hdf5File::flush() {
   if (H5Fflush(impl_->file, H5F_SCOPE_LOCAL) < 0) fail_runtime(path_ + ": cannot flush to disk (disk full?)");
 }
 
-bool has_hdf5() { return true; }
+bool has_hdf5() {
+  return true;
+}
 
 std::string hdf5_version() {
   unsigned major = 0, minor = 0, patch = 0;

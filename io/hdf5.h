@@ -28,12 +28,16 @@ class Hdf5File {
   DType dtype(const std::string& name) const;
 
   /// Reads a box (empty = everything), converting to `type`; `out` must hold exactly its elements.
-  void read(const std::string& name, DType type, std::span<std::byte> out, std::span<const int64_t> start = {}, std::span<const int64_t> count = {}) const;
+  void read(const std::string& name, DType type, std::span<std::byte> out, std::span<const int64_t> start = {},
+            std::span<const int64_t> count = {}) const;
   /// Writes a whole data set; `chunk` non-empty and gzip > 0 compress it (with the byte shuffle filter).
-  void write(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const std::byte> data, std::span<const int64_t> chunk = {}, int gzip = 0);
+  void write(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const std::byte> data,
+             std::span<const int64_t> chunk = {}, int gzip = 0);
   /// Creates a data set to be filled box by box.
-  void create(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const int64_t> chunk, int gzip);
-  void write_box(const std::string& name, DType type, std::span<const int64_t> start, std::span<const int64_t> count, std::span<const std::byte> data);
+  void create(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const int64_t> chunk,
+              int gzip);
+  void write_box(const std::string& name, DType type, std::span<const int64_t> start, std::span<const int64_t> count,
+                 std::span<const std::byte> data);
 
   void write_text(const std::string& attribute, const std::string& value);
   std::optional<std::string> read_text(const std::string& attribute) const;

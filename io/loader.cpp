@@ -11,7 +11,8 @@ namespace {
 
 /// The per-voxel copy for one element size, so that the inner loop is a plain load and store.
 template <class Voxel>
-void transform(int64_t size, const std::array<int, 3>& axes, const std::array<bool, 3>& flip, const std::byte* from, std::byte* to) {
+void transform(int64_t size, const std::array<int, 3>& axes, const std::array<bool, 3>& flip, const std::byte* from,
+               std::byte* to) {
   const int64_t stride_of[3] = {size * size, size, 1};
   std::array<int64_t, 3> stride{};
   int64_t origin = 0;
@@ -48,25 +49,36 @@ std::vector<int64_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch) {
   std::iota(order.begin(), order.end(), int64_t{0});
   const PhiloxStream random(seed, hash_name("shuffle") + static_cast<uint64_t>(epoch));
   for (int64_t i = count - 1; i > 0; --i)
-    std::swap(order[static_cast<size_t>(i)], order[random.below(static_cast<uint64_t>(i), static_cast<uint64_t>(i) + 1)]);
+    std::swap(order[static_cast<size_t>(i)],
+              order[random.below(static_cast<uint64_t>(i), static_cast<uint64_t>(i) + 1)]);
   return order;
 }
 
 void apply_cube_symmetry(const SampleShape& shape, int index, const std::byte* from, std::byte* to) {
-  constexpr std::array<std::array<int, 3>, 6> permutations{{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}};
+  constexpr std::array<std::array<int, 3>, 6> permutations{
+      {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}};
   const std::array<int, 3>& axes = permutations[static_cast<size_t>(index / 8)];
   const std::array<bool, 3> flip{bool(index & 4), bool(index & 2), bool(index & 1)};
   switch (shape.channels * size_of(shape.dtype)) {
-    case 2: return transform<Two>(shape.size, axes, flip, from, to);
-    case 4: return transform<Four>(shape.size, axes, flip, from, to);
-    case 8: return transform<Eight>(shape.size, axes, flip, from, to);
-    case 16: return transform<Sixteen>(shape.size, axes, flip, from, to);
-    default: fail_usage("augmentation: " + shape.str() + ": voxels of 1, 2 or 4 channels are supported");
+    case 2:
+      return transform<Two>(shape.size, axes, flip, from, to);
+    case 4:
+      return transform<Four>(shape.size, axes, flip, from, to);
+    case 8:
+      return transform<Eight>(shape.size, axes, flip, from, to);
+    case 16:
+      return transform<Sixteen>(shape.size, axes, flip, from, to);
+    default:
+      fail_usage("augmentation: " + shape.str() + ": voxels of 1, 2 or 4 channels are supported");
   }
 }
 
 Loader::Loader(std::vector<SampleRef> samples, LoaderOptions options, int64_t epoch, int64_t position)
-    : samples_(std::move(samples)), options_(std::move(options)), start_(epoch * size() + position), slots_(static_cast<size_t>(options_.queue)), cache_(samples_.size()) {
+    : samples_(std::move(samples)),
+      options_(std::move(options)),
+      start_(epoch * size() + position),
+      slots_(static_cast<size_t>(options_.queue)),
+      cache_(samples_.size()) {
   if (options_.permute_targets) permuted_ = epoch_order(size(), options_.seed, -1);
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
 }
@@ -89,27 +101,35 @@ int64_t Loader::sample_at(int64_t sequence) const {
   return order_[slot][static_cast<size_t>(position)];
 }
 
-const SampleRef& Loader::upcoming() const { return samples_[static_cast<size_t>(sample_at(consumed_))]; }
+const SampleRef& Loader::upcoming() const {
+  return samples_[static_cast<size_t>(sample_at(consumed_))];
+}
 
 Sample Loader::load(int64_t index) {
   const SampleRef& ref = samples_[static_cast<size_t>(index)];
   Sample sample = read_sample(ref, options_.read);
   if (options_.take_targets > 0) {
     if (static_cast<int64_t>(sample.target.size()) < options_.take_targets)
-      fail_data(ref.path + ": expected at least " + std::to_string(options_.take_targets) + " targets, found " + std::to_string(sample.target.size()));
+      fail_data(ref.path + ": expected at least " + std::to_string(options_.take_targets) + " targets, found " +
+                std::to_string(sample.target.size()));
     sample.target.resize(static_cast<size_t>(options_.take_targets));
     sample.shape.targets = options_.take_targets;
   }
   if (options_.take_channel >= 0) {
     if (options_.take_channel >= sample.shape.channels)
-      fail_data(ref.path + ": expected a channel " + std::to_string(options_.take_channel) + ", found " + std::to_string(sample.shape.channels) + " channels");
-    const auto width = static_cast<size_t>(size_of(sample.shape.dtype)), step = width * static_cast<size_t>(sample.shape.channels);
+      fail_data(ref.path + ": expected a channel " + std::to_string(options_.take_channel) + ", found " +
+                std::to_string(sample.shape.channels) + " channels");
+    const auto width = static_cast<size_t>(size_of(sample.shape.dtype)),
+               step = width * static_cast<size_t>(sample.shape.channels);
     const size_t voxels = sample.voxels.size() / step;
-    for (size_t v = 0; v < voxels; ++v) std::memmove(&sample.voxels[v * width], &sample.voxels[v * step + static_cast<size_t>(options_.take_channel) * width], width);
+    for (size_t v = 0; v < voxels; ++v)
+      std::memmove(&sample.voxels[v * width],
+                   &sample.voxels[v * step + static_cast<size_t>(options_.take_channel) * width], width);
     sample.voxels.resize(voxels * width);
     sample.shape.channels = 1;
   }
-  if (!(sample.shape == options_.expected)) fail_data(ref.path + ": expected " + options_.expected.str() + ", found " + sample.shape.str());
+  if (!(sample.shape == options_.expected))
+    fail_data(ref.path + ": expected " + options_.expected.str() + ", found " + sample.shape.str());
   return sample;
 }
 
@@ -133,7 +153,8 @@ void Loader::fill(Slot& slot, int64_t sequence) {
   if (options_.augment == Augment::cube) {
     const auto epoch = static_cast<uint64_t>((start_ + sequence) / size());
     const PhiloxStream random(options_.seed, hash_name("cube") + epoch);
-    apply_cube_symmetry(sample->shape, static_cast<int>(random.below(static_cast<uint64_t>(index), 48)), sample->voxels.data(), slot.voxels.data());
+    apply_cube_symmetry(sample->shape, static_cast<int>(random.below(static_cast<uint64_t>(index), 48)),
+                        sample->voxels.data(), slot.voxels.data());
   } else {
     std::memcpy(slot.voxels.data(), sample->voxels.data(), sample->voxels.size());
   }

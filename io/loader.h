@@ -1,5 +1,5 @@
-// Streams samples in training order: prefetch threads decode ahead of the consumer into a bounded ring; order, shuffling
-// and augmentation are pure functions of (seed, epoch, position), so that a run can be resumed in mid-epoch.
+// Streams samples in training order: prefetch threads decode ahead of the consumer into a bounded ring; order,
+// shuffling and augmentation are pure functions of (seed, epoch, position), so that a run can be resumed in mid-epoch.
 #pragma once
 
 #include <condition_variable>
@@ -14,17 +14,18 @@ enum class Augment : uint8_t { none, cube };  ///< cube: one of the 48 symmetrie
 
 struct LoaderOptions {
   ReadOptions read;
-  SampleShape expected;         ///< every sample must have this shape
-  int64_t take_channel = -1;    ///< keep this channel alone (the SC18 network reads z = 0); expected.channels is then 1
-  int64_t take_targets = 0;     ///< keep the first so many targets; 0 = all
-  float target_scale = 1;       ///< multiplies the targets (z-scoring of labels flat in [-1,1]: sqrt(3))
+  SampleShape expected;       ///< every sample must have this shape
+  int64_t take_channel = -1;  ///< keep this channel alone (the SC18 network reads z = 0); expected.channels is then 1
+  int64_t take_targets = 0;   ///< keep the first so many targets; 0 = all
+  float target_scale = 1;     ///< multiplies the targets (z-scoring of labels flat in [-1,1]: sqrt(3))
   bool shuffle = true;
-  bool permute_targets = false; ///< give each sample the targets of another one, fixed by the seed (control experiments)
+  bool permute_targets =
+      false;  ///< give each sample the targets of another one, fixed by the seed (control experiments)
   Augment augment = Augment::none;
   uint64_t seed = 0;
-  int threads = 1;              ///< prefetch threads
-  int64_t queue = 4;            ///< samples decoded ahead at most
-  bool cache = false;           ///< keep decoded samples in memory after their first use
+  int threads = 1;     ///< prefetch threads
+  int64_t queue = 4;   ///< samples decoded ahead at most
+  bool cache = false;  ///< keep decoded samples in memory after their first use
 };
 
 /// Permutation of [0, count) for one epoch (Fisher-Yates driven by Philox).

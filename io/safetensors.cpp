@@ -12,13 +12,20 @@ using nlohmann::json;
 
 std::string type_name(DType type) {
   switch (type) {
-    case DType::f64: return "F64";
-    case DType::f32: return "F32";
-    case DType::bf16: return "BF16";
-    case DType::f16: return "F16";
-    case DType::i32: return "I32";
-    case DType::i16: return "I16";
-    case DType::u8: return "U8";
+    case DType::f64:
+      return "F64";
+    case DType::f32:
+      return "F32";
+    case DType::bf16:
+      return "BF16";
+    case DType::f16:
+      return "F16";
+    case DType::i32:
+      return "I32";
+    case DType::i16:
+      return "I16";
+    case DType::u8:
+      return "U8";
   }
   return "";
 }
@@ -35,7 +42,8 @@ std::string shape_text(std::span<const int64_t> shape) {
   return text + "]";
 }
 
-NamedArray parse_entry(const std::string& path, const std::string& name, const json& entry, std::span<const std::byte> data) {
+NamedArray parse_entry(const std::string& path, const std::string& name, const json& entry,
+                       std::span<const std::byte> data) {
   NamedArray array;
   array.name = name;
   const auto type = parse_type(entry.at("dtype").get<std::string>());
@@ -45,13 +53,14 @@ NamedArray parse_entry(const std::string& path, const std::string& name, const j
   const auto offsets = entry.at("data_offsets").get<std::vector<uint64_t>>();
   uint64_t elements = 1;
   for (int64_t e : array.shape) {
-    if (e < 0 || e > (int64_t{1} << 40) || elements > (uint64_t{1} << 40)) fail_data(path + ": tensor " + name + ": impossible shape " + shape_text(array.shape));
+    if (e < 0 || e > (int64_t{1} << 40) || elements > (uint64_t{1} << 40))
+      fail_data(path + ": tensor " + name + ": impossible shape " + shape_text(array.shape));
     elements *= static_cast<uint64_t>(e);
   }
   const uint64_t bytes = elements * static_cast<uint64_t>(size_of(array.dtype));
   if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data.size() || offsets[1] - offsets[0] != bytes)
-    fail_data(path + ": tensor " + name + ": shape " + shape_text(array.shape) + " needs " + std::to_string(bytes) + " bytes, the offsets or the file (" +
-              std::to_string(data.size()) + " bytes of data) do not hold them");
+    fail_data(path + ": tensor " + name + ": shape " + shape_text(array.shape) + " needs " + std::to_string(bytes) +
+              " bytes, the offsets or the file (" + std::to_string(data.size()) + " bytes of data) do not hold them");
   const auto part = data.subspan(offsets[0], bytes);
   array.data.assign(part.begin(), part.end());
   return array;
@@ -64,14 +73,16 @@ std::vector<NamedArray> read_safetensors(const std::string& path) {
   uint64_t header_bytes = 0;
   if (file.size() >= 8) std::memcpy(&header_bytes, file.data(), 8);
   if (file.size() < 8 || header_bytes > file.size() - 8)
-    fail_data(path + ": a safetensors header of " + std::to_string(header_bytes) + " bytes does not fit a file of " + std::to_string(file.size()));
+    fail_data(path + ": a safetensors header of " + std::to_string(header_bytes) + " bytes does not fit a file of " +
+              std::to_string(file.size()));
   const char* text = reinterpret_cast<const char*>(file.data()) + 8;
   std::vector<NamedArray> arrays;
   try {
     const json header = json::parse(text, text + header_bytes);
     if (!header.is_object()) fail_data(path + ": expected a safetensors header object");
     for (const auto& [name, entry] : header.items())
-      if (name != "__metadata__") arrays.push_back(parse_entry(path, name, entry, std::span(file).subspan(8 + header_bytes)));
+      if (name != "__metadata__")
+        arrays.push_back(parse_entry(path, name, entry, std::span(file).subspan(8 + header_bytes)));
   } catch (const json::exception& error) {
     fail_data(path + ": damaged safetensors header: " + error.what());
   }
@@ -82,7 +93,8 @@ void write_safetensors(const std::string& path, const std::vector<NamedArray>& a
   json header = {{"__metadata__", {{"format", "pt"}, {"producer", "convoy"}}}};
   uint64_t offset = 0;
   for (const NamedArray& a : arrays) {
-    header[a.name] = {{"dtype", type_name(a.dtype)}, {"shape", a.shape}, {"data_offsets", {offset, offset + a.data.size()}}};
+    header[a.name] = {
+        {"dtype", type_name(a.dtype)}, {"shape", a.shape}, {"data_offsets", {offset, offset + a.data.size()}}};
     offset += a.data.size();
   }
   std::string text = header.dump();
@@ -99,22 +111,29 @@ NamedArray to_torch(const std::string& name, const Tensor& p) {
   const Shape& s = p.shape();
   NamedArray array{name, p.dtype(), {}, std::vector<std::byte>(static_cast<size_t>(p.desc().bytes()))};
   const int64_t taps = s.d() * s.h() * s.w();
-  if (s.rows() == 1) array.shape = {s.c()};
-  else if (taps == 1) array.shape = {s.n(), s.c()};
-  else array.shape = {s.n(), s.c(), s.d(), s.h(), s.w()};
+  if (s.rows() == 1)
+    array.shape = {s.c()};
+  else if (taps == 1)
+    array.shape = {s.n(), s.c()};
+  else
+    array.shape = {s.n(), s.c(), s.d(), s.h(), s.w()};
   const auto width = static_cast<size_t>(size_of(p.dtype()));
   for (int64_t k = 0; k < s.n(); ++k)
     for (int64_t t = 0; t < taps; ++t)
       for (int64_t c = 0; c < s.c(); ++c)
-        std::memcpy(&array.data[static_cast<size_t>((k * s.c() + c) * taps + t) * width], p.bytes() + static_cast<size_t>((k * taps + t) * s.c() + c) * width, width);
+        std::memcpy(&array.data[static_cast<size_t>((k * s.c() + c) * taps + t) * width],
+                    p.bytes() + static_cast<size_t>((k * taps + t) * s.c() + c) * width, width);
   return array;
 }
 
 void from_torch(const NamedArray& array, const Tensor& p, const std::string& path) {
   const NamedArray expected = to_torch(array.name, p);
   if (array.shape != expected.shape)
-    fail_data(path + ": tensor " + array.name + ": expected shape " + shape_text(expected.shape) + ", found " + shape_text(array.shape));
-  if (!is_float(array.dtype)) fail_data(path + ": tensor " + array.name + ": expected floating point, found " + std::string(name_of(array.dtype)));
+    fail_data(path + ": tensor " + array.name + ": expected shape " + shape_text(expected.shape) + ", found " +
+              shape_text(array.shape));
+  if (!is_float(array.dtype))
+    fail_data(path + ": tensor " + array.name + ": expected floating point, found " +
+              std::string(name_of(array.dtype)));
   const Shape& s = p.shape();
   const int64_t taps = s.d() * s.h() * s.w();
   const Tensor source(TensorDesc(Shape::vector(s.elements()), array.dtype), const_cast<std::byte*>(array.data.data()));

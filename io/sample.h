@@ -20,7 +20,8 @@ struct SampleShape {
   bool operator==(const SampleShape&) const = default;
   std::string str() const {
     const std::string s = std::to_string(size);
-    return s + "x" + s + "x" + s + "x" + std::to_string(channels) + " " + std::string(name_of(dtype)) + ", " + std::to_string(targets) + " targets";
+    return s + "x" + s + "x" + s + "x" + std::to_string(channels) + " " + std::string(name_of(dtype)) + ", " +
+           std::to_string(targets) + " targets";
   }
 };
 

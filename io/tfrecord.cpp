@@ -30,20 +30,28 @@ class Wire {
     fail("a number longer than 10 bytes");
   }
   Bytes take(uint64_t count) {
-    if (count > data_.size() - at_) fail("a field of " + std::to_string(count) + " bytes where " + std::to_string(data_.size() - at_) + " are left");
+    if (count > data_.size() - at_)
+      fail("a field of " + std::to_string(count) + " bytes where " + std::to_string(data_.size() - at_) + " are left");
     const Bytes part = data_.subspan(at_, static_cast<size_t>(count));
     at_ += static_cast<size_t>(count);
     return part;
   }
   Bytes delimited() { return take(varint()); }
   void skip(uint64_t type) {
-    if (type == 0) varint();
-    else if (type == 1) take(8);
-    else if (type == 2) delimited();
-    else if (type == 5) take(4);
-    else fail("wire type " + std::to_string(type));
+    if (type == 0)
+      varint();
+    else if (type == 1)
+      take(8);
+    else if (type == 2)
+      delimited();
+    else if (type == 5)
+      take(4);
+    else
+      fail("wire type " + std::to_string(type));
   }
-  [[noreturn]] void fail(const std::string& what) const { fail_data(path_ + ": damaged tf.train.Example: found " + what); }
+  [[noreturn]] void fail(const std::string& what) const {
+    fail_data(path_ + ": damaged tf.train.Example: found " + what);
+  }
 
  private:
   Bytes data_;
@@ -57,8 +65,10 @@ void for_fields(Bytes message, const std::string& path, F&& f) {
   Wire wire(message, path);
   while (!wire.done()) {
     const uint64_t tag = wire.varint();
-    if ((tag & 7) == 2) f(tag >> 3, wire.delimited());
-    else wire.skip(tag & 7);
+    if ((tag & 7) == 2)
+      f(tag >> 3, wire.delimited());
+    else
+      wire.skip(tag & 7);
   }
 }
 
@@ -128,13 +138,16 @@ Bytes unwrap_record(Bytes file, const std::string& path) {
   std::memcpy(&length, file.data(), 8);
   check_crc(file.first(8), read_u32(file, 8), path, "record length");
   if (length != file.size() - 16)
-    fail_data(path + ": one record of " + std::to_string(file.size() - 16) + " bytes expected, the length field says " + std::to_string(length));
+    fail_data(path + ": one record of " + std::to_string(file.size() - 16) + " bytes expected, the length field says " +
+              std::to_string(length));
   const Bytes payload = file.subspan(12, static_cast<size_t>(length));
   check_crc(payload, read_u32(file, 12 + static_cast<size_t>(length)), path, "record data");
   return payload;
 }
 
-bool is_gzip(Bytes file) { return file.size() > 2 && file[0] == std::byte{0x1f} && file[1] == std::byte{0x8b}; }
+bool is_gzip(Bytes file) {
+  return file.size() > 2 && file[0] == std::byte{0x1f} && file[1] == std::byte{0x8b};
+}
 
 void append(std::vector<std::byte>& out, const void* data, size_t bytes) {
   const auto* p = static_cast<const std::byte*>(data);
@@ -174,7 +187,8 @@ Sample decode_tfrecord(Bytes file, const std::string& path, int64_t channels) {
   const auto voxels = static_cast<int64_t>(features.x->size()) / (2 * channels);
   const auto size = static_cast<int64_t>(std::llround(std::cbrt(double(voxels))));
   if (size * size * size * channels * 2 != static_cast<int64_t>(features.x->size()))
-    fail_data(path + ": key x: " + std::to_string(features.x->size()) + " bytes are no cube of int16 with " + std::to_string(channels) + " channels");
+    fail_data(path + ": key x: " + std::to_string(features.x->size()) + " bytes are no cube of int16 with " +
+              std::to_string(channels) + " channels");
   Sample sample;
   sample.shape = {size, channels, static_cast<int64_t>(features.y.size()), DType::i16};
   sample.voxels.assign(features.x->begin(), features.x->end());
@@ -202,7 +216,8 @@ std::vector<std::byte> encode_tfrecord(Bytes voxels, std::span<const float> targ
 
 std::vector<std::byte> gzip_compress(Bytes data, int level) {
   z_stream stream{};
-  if (deflateInit2(&stream, level, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) fail_runtime("zlib: cannot start compression");
+  if (deflateInit2(&stream, level, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    fail_runtime("zlib: cannot start compression");
   std::vector<std::byte> out(deflateBound(&stream, data.size()));
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(data.data()));
   stream.avail_in = static_cast<uInt>(data.size());

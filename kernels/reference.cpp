@@ -22,6 +22,8 @@ class ReferenceKernel final : public Kernel {
 
 }  // namespace
 
-KernelPtr make_reference(OpKind kind, ReferenceRun run) { return std::make_unique<ReferenceKernel>(kind, run); }
+KernelPtr make_reference(OpKind kind, ReferenceRun run) {
+  return std::make_unique<ReferenceKernel>(kind, run);
+}
 
 }  // namespace convoy

@@ -17,7 +17,9 @@ struct View {
   T* data;
   const TensorDesc& desc;
   explicit View(const Tensor& t) : data(t.data<T>()), desc(t.desc()) {}
-  T& operator()(int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) const { return data[desc.offset(n, d, h, w) + c]; }
+  T& operator()(int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) const {
+    return data[desc.offset(n, d, h, w) + c];
+  }
 };
 
 std::vector<KernelPtr> conv_reference_kernels();

@@ -1,5 +1,5 @@
-// Narrow types where only f32 kernels exist: inputs are cast into the workspace, the f32 kernel runs, the output is cast
-// back. The rate is the f32 kernel's; the casts add one read and one write of each operand.
+// Narrow types where only f32 kernels exist: inputs are cast into the workspace, the f32 kernel runs, the output is
+// cast back. The rate is the f32 kernel's; the casts add one read and one write of each operand.
 #include "kernels/widened.h"
 
 #include <algorithm>
@@ -10,9 +10,13 @@
 namespace convoy {
 namespace {
 
-bool narrow(DType t) { return t == DType::bf16 || t == DType::f16; }
+bool narrow(DType t) {
+  return t == DType::bf16 || t == DType::f16;
+}
 
-TensorDesc wide(const TensorDesc& d) { return narrow(d.dtype) ? TensorDesc(d.shape, DType::f32) : d; }
+TensorDesc wide(const TensorDesc& d) {
+  return narrow(d.dtype) ? TensorDesc(d.shape, DType::f32) : d;
+}
 
 Problem wide_problem(const Problem& p) {
   Problem w = p;
@@ -21,7 +25,9 @@ Problem wide_problem(const Problem& p) {
   return w;
 }
 
-const Kernel& best(const Problem& p) { return *choose_kernel(kernel_list(), p, "widened", {}).kernel; }
+const Kernel& best(const Problem& p) {
+  return *choose_kernel(kernel_list(), p, "widened", {}).kernel;
+}
 
 class Widened final : public Prepared {
  public:
@@ -42,7 +48,8 @@ class Widened final : public Prepared {
     for (size_t i = 0; i < in_.size(); ++i) {
       in.push_back(in_[i].cast ? Tensor(in_[i].wide, args.workspace + in_[i].at) : args.in[i]);
       const bool is_packed = std::find(packed_inputs_.begin(), packed_inputs_.end(), int(i)) != packed_inputs_.end();
-      if (in_[i].cast && !is_packed) in_[i].cast->run({{&args.in[i], 1}, {&in.back(), 1}, {}, args.workspace + in_[i].scratch});
+      if (in_[i].cast && !is_packed)
+        in_[i].cast->run({{&args.in[i], 1}, {&in.back(), 1}, {}, args.workspace + in_[i].scratch});
     }
     for (size_t i = 0; i < out_.size(); ++i)
       out.push_back(out_[i].cast ? Tensor(out_[i].wide, args.workspace + out_[i].at) : args.out[i]);
@@ -79,7 +86,8 @@ class Widened final : public Prepared {
     const TensorDesc from = p.in.at(size_t(request.input)), to = wide(from);
     packed_inputs_.push_back(request.input);
     outer.form = "widened " + request.form;
-    outer.pack = [cast = make_cast(from, to, p.threads), to, inner = request.pack](const Tensor& weight, std::byte* packed) {
+    outer.pack = [cast = make_cast(from, to, p.threads), to, inner = request.pack](const Tensor& weight,
+                                                                                   std::byte* packed) {
       const Tensor wide_weight = Tensor::zeros(to);
       cast->run({{&weight, 1}, {&wide_weight, 1}, {}, nullptr});
       inner(wide_weight, packed);
@@ -108,10 +116,11 @@ Support supports(const Problem& p) {
 
 std::vector<KernelPtr> widened_kernels() {
   std::vector<KernelPtr> list;
-  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights, OpKind::dense_forward,
-                      OpKind::dense_backward_data, OpKind::dense_backward_weights})
-    list.push_back(std::make_unique<FunctionKernel>("widened", kind, supports,
-                                                    [](const Problem& p) -> std::unique_ptr<Prepared> { return std::make_unique<Widened>(p); }));
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights,
+                      OpKind::dense_forward, OpKind::dense_backward_data, OpKind::dense_backward_weights})
+    list.push_back(std::make_unique<FunctionKernel>(
+        "widened", kind, supports,
+        [](const Problem& p) -> std::unique_ptr<Prepared> { return std::make_unique<Widened>(p); }));
   return list;
 }
 

@@ -5,13 +5,18 @@
 namespace convoy {
 namespace {
 
-Int3 spatial(const Shape& s) { return {s.d(), s.h(), s.w()}; }
-
-StateInit weight_init(Initializer kind, int64_t fan_in, int64_t fan_out) {
-  return {kind == Initializer::glorot_uniform ? StateInit::Kind::glorot_uniform : StateInit::Kind::he_normal, 0, fan_in, fan_out};
+Int3 spatial(const Shape& s) {
+  return {s.d(), s.h(), s.w()};
 }
 
-StateInit bias_init(Bias bias) { return {StateInit::Kind::constant, bias == Bias::tenth ? 0.1 : 0.0, 0, 0}; }
+StateInit weight_init(Initializer kind, int64_t fan_in, int64_t fan_out) {
+  return {kind == Initializer::glorot_uniform ? StateInit::Kind::glorot_uniform : StateInit::Kind::he_normal, 0, fan_in,
+          fan_out};
+}
+
+StateInit bias_init(Bias bias) {
+  return {StateInit::Kind::constant, bias == Bias::tenth ? 0.1 : 0.0, 0, 0};
+}
 
 /// Padding that a convolution from `input` needs; `same` splits what is missing with the odd element at the high end.
 void resolve_padding(const ConvOptions& o, const Int3& input, ConvAttrs& a) {
@@ -22,16 +27,20 @@ void resolve_padding(const ConvOptions& o, const Int3& input, ConvAttrs& a) {
       continue;
     }
     const int64_t outputs = (input[i] + o.stride[i] - 1) / o.stride[i];
-    const int64_t total = std::max<int64_t>(0, (outputs - 1) * o.stride[i] + o.dilation[i] * (o.kernel[i] - 1) + 1 - input[i]);
+    const int64_t total =
+        std::max<int64_t>(0, (outputs - 1) * o.stride[i] + o.dilation[i] * (o.kernel[i] - 1) + 1 - input[i]);
     a.pad_low[i] = total / 2, a.pad_high[i] = total - total / 2;
   }
 }
 
-ConvAttrs base_attrs(const ConvOptions& o) { return {.stride = o.stride, .dilation = o.dilation, .groups = o.groups}; }
+ConvAttrs base_attrs(const ConvOptions& o) {
+  return {.stride = o.stride, .dilation = o.dilation, .groups = o.groups};
+}
 
 void check(const std::string& name, const ConvOptions& o, int64_t inputs) {
   if (o.channels < 1 || o.groups < 1 || inputs % o.groups || o.channels % o.groups)
-    fail_usage(name + ": " + std::to_string(inputs) + " input and " + std::to_string(o.channels) + " output channels do not divide into " + std::to_string(o.groups) + " groups");
+    fail_usage(name + ": " + std::to_string(inputs) + " input and " + std::to_string(o.channels) +
+               " output channels do not divide into " + std::to_string(o.groups) + " groups");
 }
 
 }  // namespace
@@ -42,8 +51,9 @@ ValueId conv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& 
   ConvAttrs a = base_attrs(o);
   resolve_padding(o, spatial(s), a);
   const int64_t taps = o.kernel[0] * o.kernel[1] * o.kernel[2], per_group = s.c() / o.groups;
-  std::vector<ValueId> in{x, tape.parameter(name + ".weight", {o.channels, o.kernel[0], o.kernel[1], o.kernel[2], per_group},
-                                            weight_init(o.initializer, taps * per_group, taps * o.channels / o.groups))};
+  std::vector<ValueId> in{
+      x, tape.parameter(name + ".weight", {o.channels, o.kernel[0], o.kernel[1], o.kernel[2], per_group},
+                        weight_init(o.initializer, taps * per_group, taps * o.channels / o.groups))};
   if (o.bias != Bias::none) in.push_back(tape.parameter(name + ".bias", Shape::vector(o.channels), bias_init(o.bias)));
   return tape.emit({OpKind::conv_forward, a}, name + ".forward", std::move(in));
 }
@@ -59,7 +69,8 @@ ValueId deconv(Tape& tape, const std::string& name, ValueId x, const ConvOptions
   } else {
     resolve_padding(o, from, a);
     for (int i = 0; i < 3; ++i)
-      a.result_size[i] = (from[i] - 1) * o.stride[i] - a.pad_low[i] - a.pad_high[i] + o.dilation[i] * (o.kernel[i] - 1) + 1 + o.output_padding[i];
+      a.result_size[i] = (from[i] - 1) * o.stride[i] - a.pad_low[i] - a.pad_high[i] +
+                         o.dilation[i] * (o.kernel[i] - 1) + 1 + o.output_padding[i];
   }
   const int64_t taps = o.kernel[0] * o.kernel[1] * o.kernel[2], per_group = o.channels / o.groups;
   std::vector<ValueId> in{x, tape.parameter(name + ".weight", {s.c(), o.kernel[0], o.kernel[1], o.kernel[2], per_group},
@@ -71,7 +82,8 @@ ValueId deconv(Tape& tape, const std::string& name, ValueId x, const ConvOptions
 ValueId dense(Tape& tape, const std::string& name, ValueId x, const DenseOptions& o) {
   const Shape s = tape.desc(x).shape;
   const int64_t features = s.elements() / s.n();
-  std::vector<ValueId> in{x, tape.parameter(name + ".weight", {o.units, 1, 1, 1, features}, weight_init(o.initializer, features, o.units))};
+  std::vector<ValueId> in{
+      x, tape.parameter(name + ".weight", {o.units, 1, 1, 1, features}, weight_init(o.initializer, features, o.units))};
   if (o.bias != Bias::none) in.push_back(tape.parameter(name + ".bias", Shape::vector(o.units), bias_init(o.bias)));
   return tape.emit({OpKind::dense_forward, NoAttrs{}}, name + ".forward", std::move(in));
 }
@@ -85,9 +97,12 @@ ValueId avg_pool(Tape& tape, const std::string& name, ValueId x, const PoolAttrs
 ValueId leaky_relu(Tape& tape, const std::string& name, ValueId x, double slope) {
   return tape.emit({OpKind::activation, ActivationAttrs{.slope = slope}}, name + ".activation", {x});
 }
-ValueId relu(Tape& tape, const std::string& name, ValueId x) { return leaky_relu(tape, name, x, 0); }
+ValueId relu(Tape& tape, const std::string& name, ValueId x) {
+  return leaky_relu(tape, name, x, 0);
+}
 ValueId tanh(Tape& tape, const std::string& name, ValueId x, double scale) {
-  return tape.emit({OpKind::activation, ActivationAttrs{.function = Activation::tanh, .scale = scale}}, name + ".activation", {x});
+  return tape.emit({OpKind::activation, ActivationAttrs{.function = Activation::tanh, .scale = scale}},
+                   name + ".activation", {x});
 }
 
 ValueId dropout(Tape& tape, const std::string& name, ValueId x, double rate) {

@@ -1,5 +1,5 @@
-// Layers: functions that append nodes and parameters to a tape. A layer named "conv1" owns parameters "conv1.weight" and
-// "conv1.bias" and nodes "conv1.forward", ...
+// Layers: functions that append nodes and parameters to a tape. A layer named "conv1" owns parameters "conv1.weight"
+// and "conv1.bias" and nodes "conv1.forward", ...
 #pragma once
 
 #include <string>
@@ -32,8 +32,9 @@ struct ConvOptions {
 /// x (N,D,H,W,C) -> (N,D',H',W',channels); weight (channels, KD,KH,KW, C/groups), bias (channels).
 ValueId conv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& options);
 
-/// Transposed convolution: x (N,D,H,W,C) -> (N, (D-1)*stride - pads + dilation*(KD-1) + 1 + output_padding, ..., channels).
-/// Padding::same gives extent*stride. Weight (C, KD,KH,KW, channels/groups): that of the convolution it transposes.
+/// Transposed convolution: x (N,D,H,W,C) -> (N, (D-1)*stride - pads + dilation*(KD-1) + 1 + output_padding, ...,
+/// channels). Padding::same gives extent*stride. Weight (C, KD,KH,KW, channels/groups): that of the convolution it
+/// transposes.
 ValueId deconv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& options);
 
 struct DenseOptions {

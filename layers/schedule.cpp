@@ -6,9 +6,12 @@ namespace convoy {
 
 double LrSchedule::peak(double global_batch) const {
   switch (scaling) {
-    case LrScaling::none: return base_rate;
-    case LrScaling::linear: return base_rate * (global_batch / base_batch);
-    case LrScaling::sqrt: return base_rate * std::sqrt(global_batch / base_batch);
+    case LrScaling::none:
+      return base_rate;
+    case LrScaling::linear:
+      return base_rate * (global_batch / base_batch);
+    case LrScaling::sqrt:
+      return base_rate * std::sqrt(global_batch / base_batch);
   }
   return base_rate;
 }

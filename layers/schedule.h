@@ -18,8 +18,8 @@ struct LrSchedule {
 
   /// base_rate, or base_rate * (batch/base_batch) or its square root.
   double peak(double global_batch) const;
-  /// Epochs count from 0. Warm-up: base + epoch * (peak - base) / warmup_epochs; afterwards peak times the multiplier of
-  /// the last boundary that is *smaller* than the epoch (a boundary of 32 acts from epoch index 33).
+  /// Epochs count from 0. Warm-up: base + epoch * (peak - base) / warmup_epochs; afterwards peak times the multiplier
+  /// of the last boundary that is *smaller* than the epoch (a boundary of 32 acts from epoch index 33).
   double rate(int64_t epoch, double global_batch) const;
 };
 

@@ -16,10 +16,13 @@ void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
   if (options.l2 > 0)
     for (size_t i = 0; i < parameters.size(); ++i) {
       const std::string name = tape.value(parameters[i]).name;
-      if (std::find(options.l2_parameters.begin(), options.l2_parameters.end(), name) == options.l2_parameters.end()) continue;
-      const ValueId penalty = tape.emit({OpKind::sum_squares, ScaleAttrs{options.l2}}, name + ".penalty", {parameters[i]});
+      if (std::find(options.l2_parameters.begin(), options.l2_parameters.end(), name) == options.l2_parameters.end())
+        continue;
+      const ValueId penalty =
+          tape.emit({OpKind::sum_squares, ScaleAttrs{options.l2}}, name + ".penalty", {parameters[i]});
       total = tape.emit({OpKind::add, NoAttrs{}}, name + ".add_penalty", {total, penalty});
-      gradients[i] = tape.emit({OpKind::add_scaled, ScaleAttrs{2 * options.l2}}, name + ".penalty_gradient", {gradients[i], parameters[i], scale});
+      gradients[i] = tape.emit({OpKind::add_scaled, ScaleAttrs{2 * options.l2}}, name + ".penalty_gradient",
+                               {gradients[i], parameters[i], scale});
     }
   tape.keep(total, "loss");
 

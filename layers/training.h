@@ -14,13 +14,14 @@ struct TrainingOptions {
   OptimizerKind optimizer = OptimizerKind::sgd;
   SgdAttrs sgd;
   AdamAttrs adam;
-  double l2 = 0;                          ///< penalty l2 * sum(w^2) (Keras), gradient 2*l2*w
-  std::vector<std::string> l2_parameters; ///< the weights it applies to
-  LossScaleAttrs scaling{1, 1, 1};        ///< growth and backoff 1: the factor never changes
+  double l2 = 0;                           ///< penalty l2 * sum(w^2) (Keras), gradient 2*l2*w
+  std::vector<std::string> l2_parameters;  ///< the weights it applies to
+  LossScaleAttrs scaling{1, 1, 1};         ///< growth and backoff 1: the factor never changes
 };
 
-/// Appends to `tape` (which ends in the scalar `loss`) everything up to the parameter updates, and keeps "loss" (with the
-/// penalty included) and "finite". States: "<parameter>.velocity" or ".moment1", ".moment2"; step_state; loss_scale.
+/// Appends to `tape` (which ends in the scalar `loss`) everything up to the parameter updates, and keeps "loss" (with
+/// the penalty included) and "finite". States: "<parameter>.velocity" or ".moment1", ".moment2"; step_state;
+/// loss_scale.
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options);
 
 }  // namespace convoy

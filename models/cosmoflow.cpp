@@ -5,14 +5,19 @@
 namespace convoy {
 namespace {
 
-ValueId record_input(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, int64_t batch, DType type, Normalisation normalisation) {
+ValueId record_input(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, int64_t batch, DType type,
+                     Normalisation normalisation) {
   net.input = tape.input("x", TensorDesc({batch, c.size, c.size, c.size, c.channels}, type));
   switch (normalisation) {
-    case Normalisation::log1p: return tape.emit({OpKind::log1p, CastAttrs{tape.float_type()}}, "input.log1p", {net.input});
-    case Normalisation::mean: return tape.emit({OpKind::divide_by_mean, CastAttrs{tape.float_type()}}, "input.divide_by_mean", {net.input});
-    case Normalisation::none: break;
+    case Normalisation::log1p:
+      return tape.emit({OpKind::log1p, CastAttrs{tape.float_type()}}, "input.log1p", {net.input});
+    case Normalisation::mean:
+      return tape.emit({OpKind::divide_by_mean, CastAttrs{tape.float_type()}}, "input.divide_by_mean", {net.input});
+    case Normalisation::none:
+      break;
   }
-  return type == tape.float_type() ? net.input : tape.emit({OpKind::cast, CastAttrs{tape.float_type()}}, "input.cast", {net.input});
+  return type == tape.float_type() ? net.input
+                                   : tape.emit({OpKind::cast, CastAttrs{tape.float_type()}}, "input.cast", {net.input});
 }
 
 int64_t block_count(const CosmoflowConfig& c) {
@@ -25,11 +30,13 @@ int64_t block_count(const CosmoflowConfig& c) {
 ValueId record_mlperf(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, ValueId x, Mode mode) {
   const int64_t blocks = block_count(c);
   if (blocks < 1 || (c.size >> blocks) < 1)
-    fail_usage("cosmoflow: a volume of size " + std::to_string(c.size) + " cannot be halved " + std::to_string(blocks) + " times");
+    fail_usage("cosmoflow: a volume of size " + std::to_string(c.size) + " cannot be halved " + std::to_string(blocks) +
+               " times");
   const Int3 kernel{c.kernel, c.kernel, c.kernel};
   for (int64_t i = 0; i < blocks; ++i) {
     const std::string name = "conv" + std::to_string(i + 1);
-    x = conv(tape, name, x, {.channels = std::min<int64_t>(c.conv_size << i, 512), .kernel = kernel, .initializer = c.initializer});
+    x = conv(tape, name, x,
+             {.channels = std::min<int64_t>(c.conv_size << i, 512), .kernel = kernel, .initializer = c.initializer});
     x = leaky_relu(tape, name, x, c.slope);
     x = max_pool(tape, "pool" + std::to_string(i + 1), x, PoolAttrs{});
   }
@@ -49,8 +56,13 @@ ValueId record_sc18(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, Val
   for (int i = 0; i < 7; ++i) {
     const std::string name = "conv" + std::to_string(i + 1);
     const int64_t stride = i == 3 ? 2 : 1;
-    x = conv(tape, name, x, {.channels = widths[i], .kernel = {kernels[i], kernels[i], kernels[i]}, .stride = {stride, stride, stride},
-                             .padding = Padding::valid, .bias = Bias::tenth, .initializer = c.initializer});
+    x = conv(tape, name, x,
+             {.channels = widths[i],
+              .kernel = {kernels[i], kernels[i], kernels[i]},
+              .stride = {stride, stride, stride},
+              .padding = Padding::valid,
+              .bias = Bias::tenth,
+              .initializer = c.initializer});
     x = leaky_relu(tape, name, x, c.slope);
     if (i < 3) x = avg_pool(tape, "pool" + std::to_string(i + 1), x, PoolAttrs{});
   }
@@ -78,10 +90,12 @@ CosmoflowConfig CosmoflowConfig::sc18() {
   return c;
 }
 
-CosmoflowNet record_cosmoflow(Tape& tape, const CosmoflowConfig& c, int64_t batch, DType input_type, Normalisation normalisation, Mode mode) {
+CosmoflowNet record_cosmoflow(Tape& tape, const CosmoflowConfig& c, int64_t batch, DType input_type,
+                              Normalisation normalisation, Mode mode) {
   CosmoflowNet net;
   const ValueId x = record_input(tape, net, c, batch, input_type, normalisation);
-  net.prediction = c.variant == CosmoflowVariant::mlperf ? record_mlperf(tape, net, c, x, mode) : record_sc18(tape, net, c, x, mode);
+  net.prediction =
+      c.variant == CosmoflowVariant::mlperf ? record_mlperf(tape, net, c, x, mode) : record_sc18(tape, net, c, x, mode);
   tape.keep(net.prediction, "prediction");
   return net;
 }

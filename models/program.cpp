@@ -61,7 +61,8 @@ ProgramPlans plan_program(const ProgramOptions& o, const KernelList& kernels) {
 Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed) : options_(options) {
   store_.initialise(plans.step_tape, seed);
   store_.initialise(plans.evaluate_tape, seed);
-  store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] = options.compute == DType::f16 ? f16_initial_scale : 1.0;
+  store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] =
+      options.compute == DType::f16 ? f16_initial_scale : 1.0;
   for (ValueId id : plans.step_tape.parameters()) parameters_.push_back(plans.step_tape.value(id).name);
   const auto arena = std::make_shared<Buffer>(plans.arena_bytes(), Buffer::Fill::none);
   step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena);

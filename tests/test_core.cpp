@@ -22,10 +22,14 @@ TEST_CASE("f16 and bf16 round to nearest even and keep special values", "[dtype]
     bf16 b;
     b.bits = static_cast<uint16_t>(h);
     const float fa = float(a), fb = float(b);
-    if (std::isnan(fa)) CHECK(std::isnan(float(f16(fa))));
-    else if (f16(fa).bits != h) FAIL("f16 " << h);
-    if (std::isnan(fb)) CHECK(std::isnan(float(bf16(fb))));
-    else if (bf16(fb).bits != h) FAIL("bf16 " << h);
+    if (std::isnan(fa))
+      CHECK(std::isnan(float(f16(fa))));
+    else if (f16(fa).bits != h)
+      FAIL("f16 " << h);
+    if (std::isnan(fb))
+      CHECK(std::isnan(float(bf16(fb))));
+    else if (bf16(fb).bits != h)
+      FAIL("bf16 " << h);
   }
   CHECK(float(f16(2049.0f)) == 2048.0f);
   CHECK(float(f16(2051.0f)) == 2052.0f);
@@ -39,8 +43,10 @@ TEST_CASE("f16 and bf16 round to nearest even and keep special values", "[dtype]
 
 TEST_CASE("Philox4x32-10 known answers of Random123", "[philox]") {
   CHECK(philox({0, 0, 0, 0}, 0) == PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  CHECK(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffffffffffffffff) == PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822) == PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+  CHECK(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffffffffffffffff) ==
+        PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822) ==
+        PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
 TEST_CASE("problems print and parse", "[text]") {
@@ -56,7 +62,8 @@ TEST_CASE("problems print and parse", "[text]") {
   }
   TensorDesc strided({1, 1, 4, 4, 8}, DType::f32);
   strided.stride = {512, 512, 128, 32};
-  const Problem p{{OpKind::add, NoAttrs{}}, {strided, strided}, {TensorDesc(strided.shape, DType::f32)}, DeviceKind::cpu, 1};
+  const Problem p{
+      {OpKind::add, NoAttrs{}}, {strided, strided}, {TensorDesc(strided.shape, DType::f32)}, DeviceKind::cpu, 1};
   CHECK(Problem::parse(p.text()).in == p.in);
   CHECK_THROWS_WITH(Problem::parse("add{} in=f32:1x2x3"), Catch::Contains("five extents"));
   CHECK_THROWS_WITH(Problem::parse("nothing{} in="), Catch::Contains("unknown op"));
@@ -67,7 +74,8 @@ TEST_CASE("wrong shapes are refused with their numbers", "[infer]") {
   Tape tape;
   const ValueId x = tape.input("x", TensorDesc({1, 8, 8, 8, 33}, DType::f32));
   const ValueId w = tape.parameter("w", {16, 3, 3, 3, 32}, {});
-  CHECK_THROWS_WITH(tape.emit({OpKind::conv_forward, ConvAttrs{}}, "conv2.forward", {x, w}), Catch::Contains("conv2") && Catch::Contains("33") && Catch::Contains("32"));
+  CHECK_THROWS_WITH(tape.emit({OpKind::conv_forward, ConvAttrs{}}, "conv2.forward", {x, w}),
+                    Catch::Contains("conv2") && Catch::Contains("33") && Catch::Contains("32"));
   CHECK_THROWS_WITH(max_pool(tape, "pool", x, {.kernel = {9, 9, 9}}), Catch::Contains("9") && Catch::Contains("8"));
   CHECK_THROWS_AS(conv(tape, "c", x, {.channels = 8, .groups = 2}), Error);
 }
@@ -78,15 +86,19 @@ TEST_CASE("the memory planner never overlaps live blocks and meets the lower bou
     std::vector<Lifetime> blocks;
     for (uint64_t i = 0; i < 40; ++i) {
       const int first = static_cast<int>(random.below(round * 200 + i * 3, 30));
-      blocks.push_back({static_cast<int64_t>(random.below(round * 200 + i * 3 + 1, 5000)), first, first + static_cast<int>(random.below(round * 200 + i * 3 + 2, 8))});
+      blocks.push_back({static_cast<int64_t>(random.below(round * 200 + i * 3 + 1, 5000)), first,
+                        first + static_cast<int>(random.below(round * 200 + i * 3 + 2, 8))});
     }
     const ArenaLayout layout = plan_arena(blocks, Reuse::on);
     CHECK(layout.lower_bound <= layout.arena_bytes);
     CHECK(layout.arena_bytes <= layout.naive_bytes);
     for (size_t a = 0; a < blocks.size(); ++a)
       for (size_t b = 0; b < a; ++b) {
-        if (blocks[a].last < blocks[b].first || blocks[b].last < blocks[a].first || !blocks[a].bytes || !blocks[b].bytes) continue;
-        const bool apart = layout.offset[a] + blocks[a].bytes <= layout.offset[b] || layout.offset[b] + blocks[b].bytes <= layout.offset[a];
+        if (blocks[a].last < blocks[b].first || blocks[b].last < blocks[a].first || !blocks[a].bytes ||
+            !blocks[b].bytes)
+          continue;
+        const bool apart = layout.offset[a] + blocks[a].bytes <= layout.offset[b] ||
+                           layout.offset[b] + blocks[b].bytes <= layout.offset[a];
         if (!apart) FAIL("blocks " << a << " and " << b << " overlap");
       }
   }
@@ -153,7 +165,8 @@ std::vector<float> run_small(const ProgramOptions& o, int steps) {
     Executor& e = program.step();
     const PhiloxStream random(9, static_cast<uint64_t>(s));
     const Tensor x = e.tensor("x"), y = e.tensor("target");
-    for (int64_t i = 0; i < x.shape().elements(); ++i) x.data<int16_t>()[i] = static_cast<int16_t>(random.below(static_cast<uint64_t>(i), 4));
+    for (int64_t i = 0; i < x.shape().elements(); ++i)
+      x.data<int16_t>()[i] = static_cast<int16_t>(random.below(static_cast<uint64_t>(i), 4));
     for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
     double* state = program.store().get(step_state_name).data<double>();
     state[int(StepField::learning_rate)] = 0.01, state[int(StepField::step)] = s;
@@ -187,7 +200,8 @@ TEST_CASE("every pass on equals every pass off", "[passes]") {
     off.plan = plain_options(on.plan);
     CHECK(run_small(off, 3) == expected);
     // One pass off at a time.
-    for (bool PlanOptions::*pass : {&PlanOptions::drop_dead, &PlanOptions::fused_kernels, &PlanOptions::merge_equal, &PlanOptions::slice_aliasing, &PlanOptions::in_place, &PlanOptions::reuse_memory}) {
+    for (bool PlanOptions::*pass : {&PlanOptions::drop_dead, &PlanOptions::fused_kernels, &PlanOptions::merge_equal,
+                                    &PlanOptions::slice_aliasing, &PlanOptions::in_place, &PlanOptions::reuse_memory}) {
       ProgramOptions one = on;
       one.plan.*pass = false;
       CHECK(run_small(one, 3) == expected);
@@ -244,7 +258,8 @@ TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
   o.plan.selection.overrides = {parse_override("conv1.forward=reference"), parse_override("dense*=reference")};
   const Plan plan = plan_program(o, kernel_list()).step;
   for (const PlannedNode& node : plan.nodes) {
-    if (node.name == "conv1.forward" || (node.name.starts_with("dense1.") && node.op.kind != OpKind::pack && op_def(node.op.kind).name.starts_with("dense"))) {
+    if (node.name == "conv1.forward" || (node.name.starts_with("dense1.") && node.op.kind != OpKind::pack &&
+                                         op_def(node.op.kind).name.starts_with("dense"))) {
       INFO(node.name);
       CHECK(node.kernel == "reference");
       CHECK(node.why == "override");
@@ -255,7 +270,8 @@ TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
   CHECK_THROWS_WITH(parse_override("conv1"), Catch::Contains("node=kernel"));
 
   const Tape tape = training_tape(small_options());
-  const Node& conv1 = *std::find_if(tape.nodes().begin(), tape.nodes().end(), [](const Node& n) { return n.name == "conv1.forward"; });
+  const Node& conv1 =
+      *std::find_if(tape.nodes().begin(), tape.nodes().end(), [](const Node& n) { return n.name == "conv1.forward"; });
   const Problem p{conv1.op, tape.descs(conv1.in), tape.descs(conv1.out), DeviceKind::cpu, 2};
   Selection tuned;
   tuned.tuned.set(p, "reference");
@@ -277,7 +293,9 @@ TEST_CASE("concatenations are written in place and give the same bits as copies"
   std::vector<std::vector<float>> results;
   for (const PlanOptions& options : {on, plain_options(on)}) {
     const Plan plan = make_plan(build(), kernel_list(), options);
-    const bool copies = std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const PlannedNode& n) { return n.op.kind == OpKind::concat || n.op.kind == OpKind::slice; });
+    const bool copies = std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const PlannedNode& n) {
+      return n.op.kind == OpKind::concat || n.op.kind == OpKind::slice;
+    });
     CHECK(copies == !options.slice_aliasing);
     StateStore store;
     Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::zero));
@@ -339,7 +357,8 @@ TEST_CASE("initial weights follow their formulas", "[init]") {
   store.initialise(tape, 1);
   const double limit = std::sqrt(6.0 / 600);
   double squares = 0, largest = 0;
-  for (float v : store.get("g.weight").span<float>()) squares += double(v) * v, largest = std::max<double>(largest, std::abs(v));
+  for (float v : store.get("g.weight").span<float>())
+    squares += double(v) * v, largest = std::max<double>(largest, std::abs(v));
   CHECK(largest <= limit);
   CHECK(squares / 80000 == Approx(limit * limit / 3).epsilon(0.02));
   squares = 0;

@@ -27,7 +27,9 @@ Checked record(const Shape& input, const Build& build, Loss kind) {
   const ValueId y = build(c.tape, x);
   const ValueId target = c.tape.state("target", c.tape.desc(y), {StateInit::Kind::he_normal, 0, 2, 0});
   c.loss = regression_loss(c.tape, "loss", kind, y, target);
-  const ValueId scale = c.tape.state(scale_state_name, TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64), {StateInit::Kind::constant, 2.0, 0, 0});
+  const ValueId scale =
+      c.tape.state(scale_state_name, TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64),
+                   {StateInit::Kind::constant, 2.0, 0, 0});
   c.parameters = c.tape.parameters();
   c.gradients = differentiate(c.tape, c.loss, scale, c.parameters);
   for (size_t i = 0; i < c.gradients.size(); ++i) c.tape.keep(c.gradients[i], "gradient" + std::to_string(i));
@@ -76,24 +78,55 @@ TEST_CASE("gradients against central differences", "[gradients]") {
   const Shape cube(2, 4, 5, 6, 4);
   check_gradients("conv", cube, [](Tape& t, ValueId x) { return conv(t, "c", x, {.channels = 6}); });
   check_gradients("conv stride, dilation, asymmetric", cube, [](Tape& t, ValueId x) {
-    return conv(t, "c", x, {.channels = 4, .kernel = {2, 3, 2}, .stride = {1, 2, 2}, .dilation = {2, 1, 3}, .padding = Padding::explicit_, .pad_low = {1, 0, 2}, .pad_high = {0, 2, 1}, .groups = 2});
+    return conv(t, "c", x,
+                {.channels = 4,
+                 .kernel = {2, 3, 2},
+                 .stride = {1, 2, 2},
+                 .dilation = {2, 1, 3},
+                 .padding = Padding::explicit_,
+                 .pad_low = {1, 0, 2},
+                 .pad_high = {0, 2, 1},
+                 .groups = 2});
   });
-  check_gradients("conv even kernel", cube, [](Tape& t, ValueId x) { return conv(t, "c", x, {.channels = 3, .kernel = {2, 2, 2}}); });
-  check_gradients("conv depthwise", Shape(1, 1, 5, 6, 4), [](Tape& t, ValueId x) { return conv(t, "c", x, {.channels = 4, .kernel = {1, 3, 3}, .groups = 4, .bias = Bias::none}); });
-  check_gradients("deconv", Shape(2, 3, 3, 3, 4), [](Tape& t, ValueId x) { return deconv(t, "c", x, {.channels = 2, .stride = {2, 2, 2}}); });
+  check_gradients("conv even kernel", cube, [](Tape& t, ValueId x) {
+    return conv(t, "c", x, {.channels = 3, .kernel = {2, 2, 2}});
+  });
+  check_gradients("conv depthwise", Shape(1, 1, 5, 6, 4), [](Tape& t, ValueId x) {
+    return conv(t, "c", x, {.channels = 4, .kernel = {1, 3, 3}, .groups = 4, .bias = Bias::none});
+  });
+  check_gradients("deconv", Shape(2, 3, 3, 3, 4), [](Tape& t, ValueId x) {
+    return deconv(t, "c", x, {.channels = 2, .stride = {2, 2, 2}});
+  });
   check_gradients("deconv output padding", Shape(1, 1, 3, 4, 4), [](Tape& t, ValueId x) {
-    return deconv(t, "c", x, {.channels = 6, .kernel = {1, 3, 3}, .stride = {1, 2, 2}, .padding = Padding::explicit_, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .output_padding = {0, 1, 1}, .groups = 2});
+    return deconv(t, "c", x,
+                  {.channels = 6,
+                   .kernel = {1, 3, 3},
+                   .stride = {1, 2, 2},
+                   .padding = Padding::explicit_,
+                   .pad_low = {0, 1, 1},
+                   .pad_high = {0, 1, 1},
+                   .output_padding = {0, 1, 1},
+                   .groups = 2});
   });
   check_gradients("dense", cube, [](Tape& t, ValueId x) { return dense(t, "d", x, {.units = 5}); });
   check_gradients("max pool", cube, [](Tape& t, ValueId x) { return max_pool(t, "p", x, {}); });
-  check_gradients("max pool overlapping", cube, [](Tape& t, ValueId x) { return max_pool(t, "p", x, {.kernel = {3, 3, 3}, .stride = {2, 2, 2}, .pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}); });
-  check_gradients("average pool", cube, [](Tape& t, ValueId x) { return avg_pool(t, "p", x, {.kernel = {3, 3, 3}, .stride = {2, 2, 2}, .pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}); });
-  check_gradients("average pool counting padding", cube, [](Tape& t, ValueId x) { return avg_pool(t, "p", x, {.kernel = {3, 2, 2}, .pad_low = {1, 1, 1}, .count_padding = 1}); });
+  check_gradients("max pool overlapping", cube, [](Tape& t, ValueId x) {
+    return max_pool(t, "p", x, {.kernel = {3, 3, 3}, .stride = {2, 2, 2}, .pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}});
+  });
+  check_gradients("average pool", cube, [](Tape& t, ValueId x) {
+    return avg_pool(t, "p", x, {.kernel = {3, 3, 3}, .stride = {2, 2, 2}, .pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}});
+  });
+  check_gradients("average pool counting padding", cube, [](Tape& t, ValueId x) {
+    return avg_pool(t, "p", x, {.kernel = {3, 2, 2}, .pad_low = {1, 1, 1}, .count_padding = 1});
+  });
   check_gradients("leaky relu", cube, [](Tape& t, ValueId x) { return leaky_relu(t, "a", x, 0.3); });
   check_gradients("tanh", cube, [](Tape& t, ValueId x) { return convoy::tanh(t, "a", x, 1.2); });
   check_gradients("dropout", cube, [](Tape& t, ValueId x) { return dropout(t, "d", x, 0.4); });
-  check_gradients("l1", cube, [](Tape& t, ValueId x) { return leaky_relu(t, "a", x, 0.3); }, Loss::l1);
-  check_gradients("fan-out, add", cube, [](Tape& t, ValueId x) { return t.emit({OpKind::add, NoAttrs{}}, "s.forward", {leaky_relu(t, "a", x, 0.5), x}); });
+  check_gradients(
+      "l1", cube, [](Tape& t, ValueId x) { return leaky_relu(t, "a", x, 0.3); }, Loss::l1);
+  check_gradients("fan-out, add", cube, [](Tape& t, ValueId x) {
+    return t.emit({OpKind::add, NoAttrs{}}, "s.forward", {leaky_relu(t, "a", x, 0.5), x});
+  });
   check_gradients("concat, slice, pad", cube, [](Tape& t, ValueId x) {
     const ValueId joined = t.emit({OpKind::concat, NoAttrs{}}, "j.forward", {convoy::tanh(t, "a", x, 1), x});
     const ValueId part = t.emit({OpKind::slice, SliceAttrs{2, 5}}, "s.forward", {joined});
@@ -102,10 +135,13 @@ TEST_CASE("gradients against central differences", "[gradients]") {
   check_gradients("fused activation and pool", cube, [](Tape& t, ValueId x) {
     return t.emit({OpKind::activation_max_pool, ActivationPoolAttrs{{.slope = 0.3}, {}}}, "f.forward", {x});
   });
-  check_gradients("cast", cube, [](Tape& t, ValueId x) { return convoy::tanh(t, "a", t.emit({OpKind::cast, CastAttrs{DType::f64}}, "c.forward", {x}), 1); });
+  check_gradients("cast", cube, [](Tape& t, ValueId x) {
+    return convoy::tanh(t, "a", t.emit({OpKind::cast, CastAttrs{DType::f64}}, "c.forward", {x}), 1);
+  });
   check_gradients("normalise by mean has no gradient, what follows has", cube, [](Tape& t, ValueId x) {
     const ValueId raw = t.state("raw", TensorDesc({2, 4, 5, 6, 4}, DType::f64), {StateInit::Kind::constant, 2, 0, 0});
-    return t.emit({OpKind::add, NoAttrs{}}, "s.forward", {t.emit({OpKind::divide_by_mean, CastAttrs{DType::f64}}, "m.forward", {raw}), x});
+    return t.emit({OpKind::add, NoAttrs{}}, "s.forward",
+                  {t.emit({OpKind::divide_by_mean, CastAttrs{DType::f64}}, "m.forward", {raw}), x});
   });
 }
 
@@ -150,9 +186,11 @@ TEST_CASE("momentum has Keras' form and Adam follows the paper", "[optimizer]") 
   // One scalar weight with gradient of (w - t)^2: by hand over three steps with a changing rate.
   for (OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adam}) {
     Tape tape(DType::f64);
-    const ValueId one = tape.state("one", TensorDesc({1, 1, 1, 1, 1}, DType::f64), {StateInit::Kind::constant, 1, 0, 0});
+    const ValueId one =
+        tape.state("one", TensorDesc({1, 1, 1, 1, 1}, DType::f64), {StateInit::Kind::constant, 1, 0, 0});
     const ValueId y = dense(tape, "d", one, {.units = 1, .bias = Bias::none});
-    const ValueId loss = regression_loss(tape, "loss", Loss::mse, y, tape.state("t", TensorDesc({1, 1, 1, 1, 1}, DType::f64)));
+    const ValueId loss =
+        regression_loss(tape, "loss", Loss::mse, y, tape.state("t", TensorDesc({1, 1, 1, 1, 1}, DType::f64)));
     TrainingOptions options;
     options.optimizer = kind;
     add_training(tape, loss, options);

@@ -23,21 +23,27 @@ const Kernel& reference_for(const Problem& p) {
 
 /// Ops whose result depends on comparisons and copies alone: exact on any data.
 bool always_exact(OpKind kind) {
-  static const std::set<OpKind> kinds{OpKind::max_pool, OpKind::cast, OpKind::concat, OpKind::slice, OpKind::pad_channels, OpKind::all_finite, OpKind::loss_scale_update};
+  static const std::set<OpKind> kinds{OpKind::max_pool,     OpKind::cast,       OpKind::concat,           OpKind::slice,
+                                      OpKind::pad_channels, OpKind::all_finite, OpKind::loss_scale_update};
   return kinds.count(kind) > 0;
 }
 /// Activation and pool: exact where slope times input rounds once, as it does for small integers.
-bool exact_on_integers(OpKind kind) { return kind == OpKind::activation_max_pool; }
+bool exact_on_integers(OpKind kind) {
+  return kind == OpKind::activation_max_pool;
+}
 /// Sums of products: exact on small integers, bounded by K * eps * sum|a||b| on others.
 bool linear(OpKind kind) {
-  static const std::set<OpKind> kinds{OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights, OpKind::dense_forward, OpKind::dense_backward_data, OpKind::dense_backward_weights,
-                                      OpKind::channel_sum, OpKind::add, OpKind::max_pool_backward};
+  static const std::set<OpKind> kinds{
+      OpKind::conv_forward,        OpKind::conv_backward_data,     OpKind::conv_backward_weights, OpKind::dense_forward,
+      OpKind::dense_backward_data, OpKind::dense_backward_weights, OpKind::channel_sum,           OpKind::add,
+      OpKind::max_pool_backward};
   return kinds.count(kind) > 0;
 }
 
 /// Sums of few terms whose error is measured against the sum of magnitudes.
 bool cancels(OpKind kind) {
-  return linear(kind) || kind == OpKind::activation_max_pool_backward || kind == OpKind::avg_pool || kind == OpKind::avg_pool_backward;
+  return linear(kind) || kind == OpKind::activation_max_pool_backward || kind == OpKind::avg_pool ||
+         kind == OpKind::avg_pool_backward;
 }
 
 std::string bits(const Tensor& t) {
@@ -45,8 +51,11 @@ std::string bits(const Tensor& t) {
   const auto size = static_cast<size_t>(size_of(t.dtype()));
   for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
     // -0 and +0 are the same value to a caller.
-    if (is_float(t.dtype()) && t.at(n, d, h, w, c) == 0) all.append(size, '\0');
-    else all.append(reinterpret_cast<const char*>(t.bytes()) + static_cast<size_t>(t.desc().offset(n, d, h, w) + c) * size, size);
+    if (is_float(t.dtype()) && t.at(n, d, h, w, c) == 0)
+      all.append(size, '\0');
+    else
+      all.append(reinterpret_cast<const char*>(t.bytes()) + static_cast<size_t>(t.desc().offset(n, d, h, w) + c) * size,
+                 size);
   });
   return all;
 }
@@ -61,8 +70,8 @@ void check_exact(const Kernel& kernel, const Problem& p, Fill fill) {
   }
 }
 
-/// Error bound per element from the number of terms and the sum of their magnitudes; smooth functions get a few units in
-/// the last place of f32 and one rounding to the storage type.
+/// Error bound per element from the number of terms and the sum of their magnitudes; smooth functions get a few units
+/// in the last place of f32 and one rounding to the storage type.
 void check_bounded(const Kernel& kernel, const Problem& p) {
   if (always_exact(p.op.kind)) return;
   Run ours = make_run(p, Fill::normal, 11);
@@ -78,7 +87,8 @@ void check_bounded(const Kernel& kernel, const Problem& p) {
   execute(reference_for(wide), wide, magnitude);
   for (size_t i = 0; i < p.out.size(); ++i) {
     if (!is_float(p.out[i].dtype)) continue;
-    const double terms = std::max<double>(8, double(p.flops()) / 2 / double(std::max<int64_t>(1, p.out[i].shape.elements())));
+    const double terms =
+        std::max<double>(8, double(p.flops()) / 2 / double(std::max<int64_t>(1, p.out[i].shape.elements())));
     // An intermediate (the activated pool gradient) may be rounded to the storage type before the result is.
     const double storage = 2 * epsilon_of(p.out[i].dtype);
     double worst = 0;
@@ -109,7 +119,8 @@ void check_threads(const Kernel& kernel, const Problem& p) {
 Problem problem(const Op& op, std::vector<TensorDesc> in) {
   Problem p{op, std::move(in), {}, DeviceKind::cpu, 2};
   p.out = infer(op, p.in);
-  for (size_t i = p.in.size() - static_cast<size_t>(op_def(op.kind).updated_inputs); i < p.in.size(); ++i) p.out.push_back(p.in[i]);
+  for (size_t i = p.in.size() - static_cast<size_t>(op_def(op.kind).updated_inputs); i < p.in.size(); ++i)
+    p.out.push_back(p.in[i]);
   return p;
 }
 
@@ -141,8 +152,8 @@ TensorDesc strided(const TensorDesc& dense, int64_t channels) {
   return d;
 }
 
-/// Convolutions that break kernels: tails, odd sizes, strides, dilation beyond the image, groups, asymmetric padding, one
-/// pixel, two dimensions, more channels than a vector but not a multiple.
+/// Convolutions that break kernels: tails, odd sizes, strides, dilation beyond the image, groups, asymmetric padding,
+/// one pixel, two dimensions, more channels than a vector but not a multiple.
 std::vector<Problem> conv_problems(DType type) {
   struct Case {
     Shape x;
@@ -182,7 +193,10 @@ std::vector<Problem> conv_problems(DType type) {
 std::vector<Problem> other_problems(DType type) {
   std::vector<Problem> list;
   const TensorDesc x({2, 5, 6, 7, 19}, type), even({1, 4, 6, 8, 32}, type), image({1, 1, 9, 8, 24}, type);
-  const std::vector<PoolAttrs> pools{{}, {.kernel = {3, 3, 3}, .stride = {2, 2, 2}, .pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}, {.kernel = {3, 3, 3}, .stride = {1, 2, 1}}};
+  const std::vector<PoolAttrs> pools{
+      {},
+      {.kernel = {3, 3, 3}, .stride = {2, 2, 2}, .pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}},
+      {.kernel = {3, 3, 3}, .stride = {1, 2, 1}}};
   for (PoolAttrs a : pools)
     for (const TensorDesc& in : {x, even}) {
       list.push_back(problem({OpKind::max_pool, a}, {in}));
@@ -197,7 +211,8 @@ std::vector<Problem> other_problems(DType type) {
       a.count_padding = 0;
       list.push_back(problem({OpKind::avg_pool_backward, a}, {pooled[0]}));
       list.push_back(problem({OpKind::max_pool_backward, a}, {pooled[0], pooled[1]}));
-      list.push_back(problem({OpKind::activation_max_pool_backward, ActivationPoolAttrs{leaky, a}}, {pooled[0], pooled[0], pooled[1]}));
+      list.push_back(problem({OpKind::activation_max_pool_backward, ActivationPoolAttrs{leaky, a}},
+                             {pooled[0], pooled[0], pooled[1]}));
     }
   const PoolAttrs flat{.kernel = {1, 2, 2}, .stride = {1, 2, 2}};
   list.push_back(problem({OpKind::max_pool, flat}, {image}));
@@ -217,11 +232,13 @@ std::vector<Problem> other_problems(DType type) {
   list.push_back(problem({OpKind::concat, NoAttrs{}}, {even, TensorDesc({1, 4, 6, 8, 5}, type)}));
   list.push_back(problem({OpKind::slice, SliceAttrs{3, 9}}, {x}));
   list.push_back(problem({OpKind::pad_channels, SliceAttrs{3, 40}}, {x}));
-  list.push_back(problem({OpKind::dense_forward, NoAttrs{}}, {x, TensorDesc({11, 1, 1, 1, 5 * 6 * 7 * 19}, type), TensorDesc(Shape::vector(11), accumulation_type(type))}));
+  list.push_back(problem({OpKind::dense_forward, NoAttrs{}}, {x, TensorDesc({11, 1, 1, 1, 5 * 6 * 7 * 19}, type),
+                                                              TensorDesc(Shape::vector(11), accumulation_type(type))}));
   if (type == DType::f32)
     for (Loss loss : {Loss::mse, Loss::l1}) {
       list.push_back(problem({OpKind::loss, LossAttrs{loss}}, {x, x}));
-      list.push_back(problem({OpKind::loss_backward, LossAttrs{loss}}, {x, x, TensorDesc(Shape::vector(4), DType::f64)}));
+      list.push_back(
+          problem({OpKind::loss_backward, LossAttrs{loss}}, {x, x, TensorDesc(Shape::vector(4), DType::f64)}));
     }
   return list;
 }
@@ -279,14 +296,16 @@ void check_adjoint(const Shape& xs, int64_t channels, const Int3& k, const ConvA
   ConvAttrs da = a, wa = a;
   da.result_size = {xs.d(), xs.h(), xs.w()};
   wa.result_size = k;
-  const Problem data = problem({OpKind::conv_backward_data, da}, {forward.out[0], wd}), weights = problem({OpKind::conv_backward_weights, wa}, {xd, forward.out[0]});
+  const Problem data = problem({OpKind::conv_backward_data, da}, {forward.out[0], wd}),
+                weights = problem({OpKind::conv_backward_weights, wa}, {xd, forward.out[0]});
   const auto find = [&](const Problem& p) -> const Kernel* {
     for (const auto& kernel : kernel_list())
       if (kernel->name() == name && kernel->supports(p).ok) return kernel.get();
     return nullptr;
   };
   if (!find(forward) || !find(data) || !find(weights)) return;
-  Run f = make_run(forward, Fill::normal, 1), d = make_run(data, Fill::normal, 2), w = make_run(weights, Fill::normal, 3);
+  Run f = make_run(forward, Fill::normal, 1), d = make_run(data, Fill::normal, 2),
+      w = make_run(weights, Fill::normal, 3);
   d.in[1].copy_from(f.in[1]);
   w.in[0].copy_from(f.in[0]);
   w.in[1].copy_from(d.in[0]);
@@ -304,20 +323,27 @@ void check_adjoint(const Shape& xs, int64_t channels, const Int3& k, const ConvA
   const PhiloxStream random(5, 5);
   const Shape& ys = forward.out[0].shape;
   for (uint64_t i = 0; i < 64; ++i) {
-    const auto pick = [&](uint64_t j, int64_t n) { return i < 2 ? (i ? n - 1 : 0) : static_cast<int64_t>(random.below(i * 8 + j, static_cast<uint64_t>(n))); };
-    const int64_t n = pick(0, ys.n()), od = pick(1, ys.d()), oh = pick(2, ys.h()), ow = pick(3, ys.w()), c = pick(4, ys.c());
+    const auto pick = [&](uint64_t j, int64_t n) {
+      return i < 2 ? (i ? n - 1 : 0) : static_cast<int64_t>(random.below(i * 8 + j, static_cast<uint64_t>(n)));
+    };
+    const int64_t n = pick(0, ys.n()), od = pick(1, ys.d()), oh = pick(2, ys.h()), ow = pick(3, ys.w()),
+                  c = pick(4, ys.c());
     double sum = 0, size = 0;
     for (int64_t kd = 0; kd < k[0]; ++kd)
       for (int64_t kh = 0; kh < k[1]; ++kh)
         for (int64_t kw = 0; kw < k[2]; ++kw) {
-          const int64_t id = od * a.stride[0] - a.pad_low[0] + kd * a.dilation[0], ih = oh * a.stride[1] - a.pad_low[1] + kh * a.dilation[1], iw = ow * a.stride[2] - a.pad_low[2] + kw * a.dilation[2];
+          const int64_t id = od * a.stride[0] - a.pad_low[0] + kd * a.dilation[0],
+                        ih = oh * a.stride[1] - a.pad_low[1] + kh * a.dilation[1],
+                        iw = ow * a.stride[2] - a.pad_low[2] + kw * a.dilation[2];
           if (id < 0 || ih < 0 || iw < 0 || id >= xs.d() || ih >= xs.h() || iw >= xs.w()) continue;
           for (int64_t ic = 0; ic < wd.shape.c(); ++ic) {
-            const double term = f.in[0].at(n, id, ih, iw, c / (channels / a.groups) * wd.shape.c() + ic) * f.in[1].at(c, kd, kh, kw, ic);
+            const double term = f.in[0].at(n, id, ih, iw, c / (channels / a.groups) * wd.shape.c() + ic) *
+                                f.in[1].at(c, kd, kh, kw, ic);
             sum += term, size += std::abs(term);
           }
         }
-    CHECK(std::abs(f.out[0].at(n, od, oh, ow, c) - sum) <= double(wd.shape.elements() / channels) * epsilon_of(DType::f32) * size + 1e-6);
+    CHECK(std::abs(f.out[0].at(n, od, oh, ow, c) - sum) <=
+          double(wd.shape.elements() / channels) * epsilon_of(DType::f32) * size + 1e-6);
   }
 }
 
@@ -328,13 +354,16 @@ TEST_CASE("adjoint identity at full size", "[kernels][full]") {
   for (const char* name : {"onednn", "onednn_blocked"}) {
     check_adjoint({1, 64, 64, 64, 32}, 64, {3, 3, 3}, same, name);
     check_adjoint({1, 16, 16, 16, 128}, 256, {3, 3, 3}, same, name);
-    check_adjoint({1, 1, 48, 72, 64}, 64, {1, 3, 3}, {.dilation = {1, 12, 12}, .pad_low = {0, 12, 12}, .pad_high = {0, 12, 12}}, name);
-    check_adjoint({1, 1, 48, 72, 16}, 64, {1, 7, 7}, {.stride = {1, 2, 2}, .pad_low = {0, 3, 3}, .pad_high = {0, 3, 3}}, name);
+    check_adjoint({1, 1, 48, 72, 64}, 64, {1, 3, 3},
+                  {.dilation = {1, 12, 12}, .pad_low = {0, 12, 12}, .pad_high = {0, 12, 12}}, name);
+    check_adjoint({1, 1, 48, 72, 16}, 64, {1, 7, 7}, {.stride = {1, 2, 2}, .pad_low = {0, 3, 3}, .pad_high = {0, 3, 3}},
+                  name);
   }
 }
 
 TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]") {
-  const TensorDesc vector(Shape::vector(1000), DType::f32), step(Shape::vector(8), DType::f64), scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32);
+  const TensorDesc vector(Shape::vector(1000), DType::f32), step(Shape::vector(8), DType::f64),
+      scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32);
   const Problem finite = problem({OpKind::all_finite, NoAttrs{}}, {vector, vector});
   const Problem sgd = problem({OpKind::sgd_update, SgdAttrs{}}, {vector, step, scale, flag, vector, vector});
   for (const auto& kernel : kernel_list()) {

@@ -42,11 +42,14 @@ Row solve(std::array<Row, 3> a, Row b) {
   return x;
 }
 
-Row features(double v) { return {1, v, v * v}; }
+Row features(double v) {
+  return {1, v, v * v};
+}
 
 }  // namespace
 
-Predictions variance_regression(const std::vector<SampleRef>& train, const std::vector<SampleRef>& validation, const ReadOptions& read) {
+Predictions variance_regression(const std::vector<SampleRef>& train, const std::vector<SampleRef>& validation,
+                                const ReadOptions& read) {
   std::vector<Row> rows;
   std::vector<std::vector<float>> labels;
   double centre = 0;

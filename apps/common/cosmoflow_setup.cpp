@@ -17,7 +17,8 @@ using K = Option::Kind;
 
 DType compute_type(const std::string& text) {
   const auto type = parse_dtype(text);
-  if (!type || (*type != DType::f32 && *type != DType::bf16 && *type != DType::f16)) fail_usage("--compute: expected f32, bf16 or f16, found " + text);
+  if (!type || (*type != DType::f32 && *type != DType::bf16 && *type != DType::f16))
+    fail_usage("--compute: expected f32, bf16 or f16, found " + text);
   return *type;
 }
 
@@ -43,28 +44,29 @@ std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::strin
 }  // namespace
 
 std::vector<Option> model_options() {
-  return {{"data-dir", "data.data_dir", "", "folder with train/ and validation/, or with universes to split"},
-          {"model", "", "mlperf", "mlperf, or sc18 (the 2018 paper's seven convolutions)"},
-          {"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer},
-          {"sample-shape", "data.sample_shape", "", "D,D,D,channels, as in the reference's YAML"},
-          {"input-shape", "model.input_shape", "", "D,D,D,channels, must agree with sample-shape"},
-          {"targets", "model.target_size", "0", "outputs (0 = what the data holds)", K::integer},
-          {"target-shape", "data.target_shape", "", "the reference's name for targets"},
-          {"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer},
-          {"conv-size", "model.conv_size", "32", "channels of the first convolution", K::integer},
-          {"conv-layers", "model.n_conv_layers", "0", "convolution blocks (0 = log2(size) - 2)", K::integer},
-          {"fc1-size", "model.fc1_size", "128", "units of the first dense layer", K::integer},
-          {"fc2-size", "model.fc2_size", "64", "units of the second dense layer", K::integer},
-          {"hidden-activation", "model.hidden_activation", "LeakyReLU", "LeakyReLU (slope 0.3) or ReLU"},
-          {"apply-log", "data.apply_log", "true", "log(1+x) of the counts; off divides by the sample's mean", K::toggle},
-          {"compute", "", "f32", "f32, bf16 or f16; parameters stay f32"},
-          {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
-          {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
-          {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
-          {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
-          {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
-          {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer},
-          {"cache", "", "false", "keep decoded samples in memory", K::toggle}};
+  return {
+      {"data-dir", "data.data_dir", "", "folder with train/ and validation/, or with universes to split"},
+      {"model", "", "mlperf", "mlperf, or sc18 (the 2018 paper's seven convolutions)"},
+      {"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer},
+      {"sample-shape", "data.sample_shape", "", "D,D,D,channels, as in the reference's YAML"},
+      {"input-shape", "model.input_shape", "", "D,D,D,channels, must agree with sample-shape"},
+      {"targets", "model.target_size", "0", "outputs (0 = what the data holds)", K::integer},
+      {"target-shape", "data.target_shape", "", "the reference's name for targets"},
+      {"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer},
+      {"conv-size", "model.conv_size", "32", "channels of the first convolution", K::integer},
+      {"conv-layers", "model.n_conv_layers", "0", "convolution blocks (0 = log2(size) - 2)", K::integer},
+      {"fc1-size", "model.fc1_size", "128", "units of the first dense layer", K::integer},
+      {"fc2-size", "model.fc2_size", "64", "units of the second dense layer", K::integer},
+      {"hidden-activation", "model.hidden_activation", "LeakyReLU", "LeakyReLU (slope 0.3) or ReLU"},
+      {"apply-log", "data.apply_log", "true", "log(1+x) of the counts; off divides by the sample's mean", K::toggle},
+      {"compute", "", "f32", "f32, bf16 or f16; parameters stay f32"},
+      {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
+      {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
+      {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
+      {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
+      {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
+      {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer},
+      {"cache", "", "false", "keep decoded samples in memory", K::toggle}};
 }
 
 std::vector<Option> training_options() {
@@ -93,7 +95,8 @@ std::vector<Option> training_options() {
       {"warmup-epochs", "lr_schedule.n_warmup_epochs", "0", "", K::integer},
       {"decay-schedule", "lr_schedule.decay_schedule", "", "epoch:multiplier pairs, acting after that epoch index"},
       {"target-mae", "train.target_mae", "", "stop when the validation MAE is at most this", K::number},
-      {"early-stopping", "train.early_stopping_patience", "0", "stop after so many epochs without a better validation loss (0 = never)", K::integer},
+      {"early-stopping", "train.early_stopping_patience", "0",
+       "stop after so many epochs without a better validation loss (0 = never)", K::integer},
       {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
       {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
       {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
@@ -127,14 +130,16 @@ std::vector<OptionTable::Refusal> yaml_refusals() {
 }
 
 CosmoflowConfig model_config(const OptionTable& o) {
-  const auto variant = choose<CosmoflowVariant>("model", o.text("model"), {{"mlperf", CosmoflowVariant::mlperf}, {"sc18", CosmoflowVariant::sc18}});
+  const auto variant = choose<CosmoflowVariant>(
+      "model", o.text("model"), {{"mlperf", CosmoflowVariant::mlperf}, {"sc18", CosmoflowVariant::sc18}});
   CosmoflowConfig c = variant == CosmoflowVariant::sc18 ? CosmoflowConfig::sc18() : CosmoflowConfig{};
   for (const char* flag : {"sample-shape", "input-shape"}) {
     if (o.text(flag).empty()) continue;
     const auto [size, channels] = cube_shape(std::string("--") + flag, o.text(flag));
     c.size = size, c.channels = channels;
   }
-  if (!o.text("sample-shape").empty() && !o.text("input-shape").empty() && o.text("sample-shape") != o.text("input-shape"))
+  if (!o.text("sample-shape").empty() && !o.text("input-shape").empty() &&
+      o.text("sample-shape") != o.text("input-shape"))
     fail_usage("sample_shape " + o.text("sample-shape") + " and input_shape " + o.text("input-shape") + " differ");
   if (o.integer("size") > 0) c.size = o.integer("size");
   if (o.integer("targets") > 0) c.targets = o.integer("targets");
@@ -144,7 +149,8 @@ CosmoflowConfig model_config(const OptionTable& o) {
   c.layers = o.integer("conv-layers");
   c.fc1_size = o.integer("fc1-size");
   c.fc2_size = o.integer("fc2-size");
-  if (variant == CosmoflowVariant::mlperf) c.slope = choose<double>("hidden-activation", o.text("hidden-activation"), {{"LeakyReLU", 0.3}, {"ReLU", 0.0}});
+  if (variant == CosmoflowVariant::mlperf)
+    c.slope = choose<double>("hidden-activation", o.text("hidden-activation"), {{"LeakyReLU", 0.3}, {"ReLU", 0.0}});
   return c;
 }
 
@@ -160,13 +166,15 @@ PlanOptions plan_options(const OptionTable& o) {
 LrSchedule schedule_config(const OptionTable& o) {
   LrSchedule s;
   s.base_rate = o.is_set("optimizer-lr") && !o.is_set("lr") ? o.number("optimizer-lr") : o.number("lr");
-  s.scaling = choose<LrScaling>("lr-scaling", o.text("lr-scaling"), {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
+  s.scaling = choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
+                                {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   s.base_batch = o.number("base-batch-size");
   s.warmup_epochs = o.integer("warmup-epochs");
   for (const std::string& pair : o.list("decay-schedule")) {
     const auto parts = split(pair, ':');
     if (parts.size() != 2) fail_usage("--decay-schedule: expected epoch:multiplier pairs, found " + pair);
-    s.decay.emplace_back(parse_number<int64_t>(trim(parts[0]), "--decay-schedule"), parse_number<double>(trim(parts[1]), "--decay-schedule"));
+    s.decay.emplace_back(parse_number<int64_t>(trim(parts[0]), "--decay-schedule"),
+                         parse_number<double>(trim(parts[1]), "--decay-schedule"));
   }
   return s;
 }
@@ -183,11 +191,14 @@ SampleShape data_shape(const OptionTable& o, const std::vector<SampleRef>& sampl
   const CosmoflowConfig c = model_config(o);
   SampleShape found = read_sample(samples.at(0), read).shape;
   if (c.variant == CosmoflowVariant::sc18) found.channels = 1, found.targets = std::min(found.targets, c.targets);
-  const bool fixed_size = o.integer("size") > 0 || !o.text("sample-shape").empty() || !o.text("input-shape").empty() || c.variant == CosmoflowVariant::sc18;
-  if (fixed_size && found.size != c.size) fail_data(fmt::format("{}: expected cubes of {}, found {}", samples[0].path, c.size, found.size));
+  const bool fixed_size = o.integer("size") > 0 || !o.text("sample-shape").empty() || !o.text("input-shape").empty() ||
+                          c.variant == CosmoflowVariant::sc18;
+  if (fixed_size && found.size != c.size)
+    fail_data(fmt::format("{}: expected cubes of {}, found {}", samples[0].path, c.size, found.size));
   if ((o.integer("targets") > 0 || c.variant == CosmoflowVariant::sc18) && found.targets != c.targets)
     fail_data(fmt::format("{}: expected {} targets, found {}", samples[0].path, c.targets, found.targets));
-  if (c.variant == CosmoflowVariant::mlperf && found.channels != c.channels) fail_data(fmt::format("{}: expected {} channels, found {}", samples[0].path, c.channels, found.channels));
+  if (c.variant == CosmoflowVariant::mlperf && found.channels != c.channels)
+    fail_data(fmt::format("{}: expected {} channels, found {}", samples[0].path, c.channels, found.channels));
   return found;
 }
 
@@ -199,8 +210,11 @@ ProgramOptions program_options(const OptionTable& o, const SampleShape& shape) {
   p.compute = compute_type(o.text("compute"));
   p.fuse = o.toggle("passes");
   p.plan = plan_options(o);
-  if (shape.dtype != DType::i16) p.normalisation = Normalisation::none;  // values come normalised
-  else p.normalisation = o.toggle("apply-log") && p.model.variant == CosmoflowVariant::mlperf ? Normalisation::log1p : Normalisation::mean;
+  if (shape.dtype != DType::i16)
+    p.normalisation = Normalisation::none;  // values come normalised
+  else
+    p.normalisation = o.toggle("apply-log") && p.model.variant == CosmoflowVariant::mlperf ? Normalisation::log1p
+                                                                                           : Normalisation::mean;
   return p;
 }
 
@@ -209,8 +223,8 @@ LoaderOptions loader_options(const OptionTable& o, const SampleShape& shape) {
   l.read = read_options(o);
   l.expected = shape;
   if (model_config(o).variant == CosmoflowVariant::sc18) {
-    l.take_channel = 0;                     // the paper's volumes are z = 0 alone
-    l.target_scale = float(std::sqrt(3.0)); // labels flat in [-1,1] have deviation 1/sqrt(3): this z-scores them
+    l.take_channel = 0;                      // the paper's volumes are z = 0 alone
+    l.target_scale = float(std::sqrt(3.0));  // labels flat in [-1,1] have deviation 1/sqrt(3): this z-scores them
   }
   l.take_targets = shape.targets;
   l.threads = static_cast<int>(std::max<int64_t>(1, o.integer("n-parallel-reads")));
@@ -231,14 +245,19 @@ double Predictions::mse() const {
 }
 double Predictions::mae(int64_t target) const {
   double sum = 0;
-  for (int64_t i = 0; i < count(); ++i) sum += std::abs(double(predicted[static_cast<size_t>(i * targets + target)]) - double(truth[static_cast<size_t>(i * targets + target)]));
+  for (int64_t i = 0; i < count(); ++i)
+    sum += std::abs(double(predicted[static_cast<size_t>(i * targets + target)]) -
+                    double(truth[static_cast<size_t>(i * targets + target)]));
   return sum / double(count());
 }
 double Predictions::mae_error(int64_t target) const {
   const double mean = mae(target);
   double sum = 0;
   for (int64_t i = 0; i < count(); ++i)
-    sum += std::pow(std::abs(double(predicted[static_cast<size_t>(i * targets + target)]) - double(truth[static_cast<size_t>(i * targets + target)])) - mean, 2);
+    sum += std::pow(std::abs(double(predicted[static_cast<size_t>(i * targets + target)]) -
+                             double(truth[static_cast<size_t>(i * targets + target)])) -
+                        mean,
+                    2);
   return count() > 1 ? std::sqrt(sum / double(count() - 1) / double(count())) : 0;
 }
 
@@ -266,7 +285,8 @@ Predictions predict(Program& program, const std::vector<SampleRef>& samples, con
 std::vector<std::string> target_names(int64_t targets) {
   const std::vector<std::string> known{"Omega_m", "sigma_8", "n_s", "H_0"};
   std::vector<std::string> names;
-  for (int64_t i = 0; i < targets; ++i) names.push_back(i < 4 ? known[static_cast<size_t>(i)] : "target_" + std::to_string(i));
+  for (int64_t i = 0; i < targets; ++i)
+    names.push_back(i < 4 ? known[static_cast<size_t>(i)] : "target_" + std::to_string(i));
   return names;
 }
 
@@ -276,7 +296,8 @@ void load_weights(const std::string& path, Program& program) {
   for (const std::string& name : program.parameters())
     if (!arrays.count(name)) fail_data(path + ": expected tensor " + name + ", found none");
   for (const auto& [name, array] : arrays) {
-    if (std::find(program.parameters().begin(), program.parameters().end(), name) == program.parameters().end()) fail_data(path + ": tensor " + name + " is no parameter of this network");
+    if (std::find(program.parameters().begin(), program.parameters().end(), name) == program.parameters().end())
+      fail_data(path + ": tensor " + name + " is no parameter of this network");
     from_torch(array, program.store().get(name), path);
   }
 }

@@ -8,8 +8,8 @@
 
 namespace convoy::apps {
 
-std::vector<Option> model_options();   ///< network, data shape and run-time settings
-std::vector<Option> training_options();///< everything else the trainer knows
+std::vector<Option> model_options();     ///< network, data shape and run-time settings
+std::vector<Option> training_options();  ///< everything else the trainer knows
 /// Keys of the reference's YAML files that are read but only at these values.
 std::vector<OptionTable::Refusal> yaml_refusals();
 

@@ -11,15 +11,25 @@ MlLog::MlLog(const std::string& path) : file_(path, std::ios::app) {
   if (!file_) fail_runtime(path + ": cannot open for writing");
 }
 
-void MlLog::event(const std::string& key, const Json& value, Json metadata, std::source_location where) { write("POINT_IN_TIME", key, value, std::move(metadata), where); }
-void MlLog::start(const std::string& key, Json metadata, std::source_location where) { write("INTERVAL_START", key, nullptr, std::move(metadata), where); }
-void MlLog::end(const std::string& key, Json metadata, std::source_location where) { write("INTERVAL_END", key, nullptr, std::move(metadata), where); }
+void MlLog::event(const std::string& key, const Json& value, Json metadata, std::source_location where) {
+  write("POINT_IN_TIME", key, value, std::move(metadata), where);
+}
+void MlLog::start(const std::string& key, Json metadata, std::source_location where) {
+  write("INTERVAL_START", key, nullptr, std::move(metadata), where);
+}
+void MlLog::end(const std::string& key, Json metadata, std::source_location where) {
+  write("INTERVAL_END", key, nullptr, std::move(metadata), where);
+}
 
-void MlLog::write(const char* type, const std::string& key, const Json& value, Json metadata, const std::source_location& where) {
+void MlLog::write(const char* type, const std::string& key, const Json& value, Json metadata,
+                  const std::source_location& where) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   metadata["file"] = std::filesystem::path(where.file_name()).filename().string();
   metadata["lineno"] = where.line();
-  const Json line = {{"namespace", ""}, {"time_ms", std::chrono::duration_cast<std::chrono::milliseconds>(now).count()}, {"event_type", type}, {"key", key}, {"value", value}, {"metadata", metadata}};
+  const Json line = {
+      {"namespace", ""},    {"time_ms", std::chrono::duration_cast<std::chrono::milliseconds>(now).count()},
+      {"event_type", type}, {"key", key},
+      {"value", value},     {"metadata", metadata}};
   file_ << ":::MLLOG " << line.dump() << std::endl;
 }
 

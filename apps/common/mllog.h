@@ -13,12 +13,16 @@ class MlLog {
   /// Appends to `path`; throws Error(runtime) when it cannot be opened.
   explicit MlLog(const std::string& path);
   using Json = nlohmann::json;
-  void event(const std::string& key, const Json& value, Json metadata = Json::object(), std::source_location where = std::source_location::current());
-  void start(const std::string& key, Json metadata = Json::object(), std::source_location where = std::source_location::current());
-  void end(const std::string& key, Json metadata = Json::object(), std::source_location where = std::source_location::current());
+  void event(const std::string& key, const Json& value, Json metadata = Json::object(),
+             std::source_location where = std::source_location::current());
+  void start(const std::string& key, Json metadata = Json::object(),
+             std::source_location where = std::source_location::current());
+  void end(const std::string& key, Json metadata = Json::object(),
+           std::source_location where = std::source_location::current());
 
  private:
-  void write(const char* type, const std::string& key, const Json& value, Json metadata, const std::source_location& where);
+  void write(const char* type, const std::string& key, const Json& value, Json metadata,
+             const std::source_location& where);
   std::ofstream file_;
 };
 

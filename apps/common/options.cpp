@@ -27,7 +27,8 @@ std::string yaml_text(const YAML::Node& node) {
   if (node.IsScalar()) return node.Scalar();
   std::string text;
   for (const auto& item : node)
-    text += (text.empty() ? "" : ",") + (node.IsMap() ? item.first.Scalar() + ":" + item.second.Scalar() : item.Scalar());
+    text +=
+        (text.empty() ? "" : ",") + (node.IsMap() ? item.first.Scalar() + ":" + item.second.Scalar() : item.Scalar());
   return text;
 }
 
@@ -71,7 +72,8 @@ void OptionTable::load_yaml(const std::string& path, const std::vector<Refusal>&
     for (const Refusal& refusal : refusals)
       if (refusal.yaml == key) {
         if (refusal.accepted == "*" || text == refusal.accepted) return;
-        fail_usage(fmt::format("{}: {}: expected {}, found {}: {}", where, key, refusal.accepted.empty() ? "nothing" : refusal.accepted, text, refusal.reason));
+        fail_usage(fmt::format("{}: {}: expected {}, found {}: {}", where, key,
+                               refusal.accepted.empty() ? "nothing" : refusal.accepted, text, refusal.reason));
       }
     for (const Option& option : options_)
       if (option.yaml == key) return set(option.flag, text, where);
@@ -90,10 +92,12 @@ void OptionTable::load_yaml(const std::string& path, const std::vector<Refusal>&
 
 void OptionTable::load_environment() {
   for (const Option& option : options_)
-    if (const char* value = std::getenv(environment_name(option.flag).c_str())) set(option.flag, value, environment_name(option.flag));
+    if (const char* value = std::getenv(environment_name(option.flag).c_str()))
+      set(option.flag, value, environment_name(option.flag));
 }
 
-bool OptionTable::parse(int argc, char** argv, const std::string& description, std::vector<std::string>* positional, std::vector<std::pair<std::string, std::string>>& flags) {
+bool OptionTable::parse(int argc, char** argv, const std::string& description, std::vector<std::string>* positional,
+                        std::vector<std::pair<std::string, std::string>>& flags) {
   CLI::App app(description);
   app.set_version_flag("--version", version_text());
   std::vector<std::vector<std::string>> values(options_.size());
@@ -101,8 +105,14 @@ bool OptionTable::parse(int argc, char** argv, const std::string& description, s
   for (size_t i = 0; i < options_.size(); ++i) {
     const Option& o = options_[i];
     const std::string help = o.help + (o.value.empty() ? "" : " [" + o.value + "]");
-    if (o.kind == Option::Kind::toggle) handles.push_back(app.add_flag("--" + o.flag + ",!--no-" + o.flag, help));
-    else handles.push_back(app.add_option("--" + o.flag, values[i], help)->type_name(o.kind == Option::Kind::integer ? "INT" : o.kind == Option::Kind::number ? "FLOAT" : "TEXT")->allow_extra_args(false));
+    if (o.kind == Option::Kind::toggle)
+      handles.push_back(app.add_flag("--" + o.flag + ",!--no-" + o.flag, help));
+    else
+      handles.push_back(app.add_option("--" + o.flag, values[i], help)
+                            ->type_name(o.kind == Option::Kind::integer  ? "INT"
+                                        : o.kind == Option::Kind::number ? "FLOAT"
+                                                                         : "TEXT")
+                            ->allow_extra_args(false));
   }
   if (positional) app.add_option("config", *positional, "YAML configuration")->expected(0, 1);
   try {
@@ -115,8 +125,10 @@ bool OptionTable::parse(int argc, char** argv, const std::string& description, s
   }
   for (size_t i = 0; i < options_.size(); ++i) {
     if (handles[i]->count() == 0) continue;
-    if (options_[i].kind == Option::Kind::toggle) flags.emplace_back(options_[i].flag, handles[i]->as<bool>() ? "true" : "false");
-    else for (const std::string& value : values[i]) flags.emplace_back(options_[i].flag, value);
+    if (options_[i].kind == Option::Kind::toggle)
+      flags.emplace_back(options_[i].flag, handles[i]->as<bool>() ? "true" : "false");
+    else
+      for (const std::string& value : values[i]) flags.emplace_back(options_[i].flag, value);
   }
   return true;
 }
@@ -125,12 +137,17 @@ void OptionTable::apply(const std::vector<std::pair<std::string, std::string>>& 
   for (const auto& [flag, value] : flags) set(flag, value, "flag");
 }
 
-int64_t OptionTable::integer(const std::string& flag) const { return parse_number<int64_t>(text(flag), "--" + flag); }
-double OptionTable::number(const std::string& flag) const { return parse_number<double>(text(flag), "--" + flag); }
+int64_t OptionTable::integer(const std::string& flag) const {
+  return parse_number<int64_t>(text(flag), "--" + flag);
+}
+double OptionTable::number(const std::string& flag) const {
+  return parse_number<double>(text(flag), "--" + flag);
+}
 
 bool OptionTable::toggle(const std::string& flag) const {
   std::string value = text(flag);
-  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(value.begin(), value.end(), value.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (value == "true" || value == "1" || value == "on" || value == "yes") return true;
   if (value == "false" || value == "0" || value == "off" || value == "no" || value.empty()) return false;
   fail_usage("--" + flag + ": expected true or false, found " + value);

@@ -9,9 +9,9 @@
 namespace convoy::apps {
 
 struct Option {
-  std::string flag;     ///< "batch-size" for --batch-size and CONVOY_BATCH_SIZE
-  std::string yaml;     ///< "data.batch_size", or empty
-  std::string value;    ///< text of the current value
+  std::string flag;   ///< "batch-size" for --batch-size and CONVOY_BATCH_SIZE
+  std::string yaml;   ///< "data.batch_size", or empty
+  std::string value;  ///< text of the current value
   std::string help;
   enum class Kind : uint8_t { text, integer, number, toggle, list } kind = Kind::text;
   std::string origin = "default";
@@ -29,7 +29,8 @@ class OptionTable {
   void load_yaml(const std::string& path, const std::vector<Refusal>& refusals);
   void load_environment();
   /// Parses flags and the positional arguments; prints help or version and returns false when the program should end.
-  bool parse(int argc, char** argv, const std::string& description, std::vector<std::string>* positional, std::vector<std::pair<std::string, std::string>>& flags);
+  bool parse(int argc, char** argv, const std::string& description, std::vector<std::string>* positional,
+             std::vector<std::pair<std::string, std::string>>& flags);
   /// Applies what parse() collected; call after the YAML file and the environment.
   void apply(const std::vector<std::pair<std::string, std::string>>& flags);
 

@@ -9,7 +9,9 @@
 namespace convoy::apps {
 namespace {
 
-double mib(int64_t bytes) { return double(bytes) / (1 << 20); }
+double mib(int64_t bytes) {
+  return double(bytes) / (1 << 20);
+}
 
 }  // namespace
 
@@ -26,16 +28,19 @@ std::string profile_table(const Executor& executor) {
   const Plan& plan = executor.plan();
   std::vector<size_t> order(plan.nodes.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return executor.times()[a].seconds > executor.times()[b].seconds; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return executor.times()[a].seconds > executor.times()[b].seconds; });
   double total = 0;
   for (const NodeTime& t : executor.times()) total += t.seconds;
-  std::string text = fmt::format("{:<38} {:<15} {:<26} {:>10} {:>7} {:>9} {:>8}\n", "node", "kernel", "runs", "ms", "share", "GFLOP/s", "GB/s");
+  std::string text = fmt::format("{:<38} {:<15} {:<26} {:>10} {:>7} {:>9} {:>8}\n", "node", "kernel", "runs", "ms",
+                                 "share", "GFLOP/s", "GB/s");
   for (size_t i : order) {
     const NodeTime& t = executor.times()[i];
     if (t.runs == 0) continue;
     const PlannedNode& node = plan.nodes[i];
     const double seconds = t.seconds / double(t.runs);
-    text += fmt::format("{:<38} {:<15} {:<26} {:>10.3f} {:>6.1f}% {:>9.1f} {:>8.1f}\n", node.name, node.kernel, node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total,
+    text += fmt::format("{:<38} {:<15} {:<26} {:>10.3f} {:>6.1f}% {:>9.1f} {:>8.1f}\n", node.name, node.kernel,
+                        node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total,
                         double(node.flops) / seconds * 1e-9, double(node.bytes) / seconds * 1e-9);
   }
   return text;
@@ -52,7 +57,8 @@ nlohmann::json phase_seconds(const Executor& executor) {
 
 nlohmann::json kernel_table(const Plan& plan) {
   nlohmann::json table = nlohmann::json::array();
-  for (const PlannedNode& node : plan.nodes) table.push_back({{"node", node.name}, {"kernel", node.kernel}, {"detail", node.detail}, {"why", node.why}});
+  for (const PlannedNode& node : plan.nodes)
+    table.push_back({{"node", node.name}, {"kernel", node.kernel}, {"detail", node.detail}, {"why", node.why}});
   return table;
 }
 
@@ -61,7 +67,13 @@ std::string chrome_trace(const Executor& executor) {
   const double origin = executor.trace().empty() ? 0 : executor.trace().front().start_us;
   for (const TraceEvent& e : executor.trace()) {
     const PlannedNode& node = executor.plan().nodes[static_cast<size_t>(e.node)];
-    events.push_back({{"ph", "X"}, {"name", node.name}, {"cat", phase_of(executor.plan(), static_cast<size_t>(e.node))}, {"ts", e.start_us - origin}, {"dur", e.duration_us}, {"pid", 0}, {"tid", 0},
+    events.push_back({{"ph", "X"},
+                      {"name", node.name},
+                      {"cat", phase_of(executor.plan(), static_cast<size_t>(e.node))},
+                      {"ts", e.start_us - origin},
+                      {"dur", e.duration_us},
+                      {"pid", 0},
+                      {"tid", 0},
                       {"args", {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}}}});
   }
   return nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
@@ -69,10 +81,15 @@ std::string chrome_trace(const Executor& executor) {
 
 std::string memory_text(const Plan& step, const Plan& evaluate, int64_t state_bytes) {
   const auto line = [](const char* name, const Plan& p) {
-    return fmt::format("  {:<10} arena {:>8.1f} MiB   one buffer per value {:>8.1f}   lower bound {:>8.1f}   largest workspace {:>7.1f}\n", name, mib(p.arena_bytes), mib(p.naive_bytes), mib(p.lower_bound), mib(p.workspace_bytes));
+    return fmt::format(
+        "  {:<10} arena {:>8.1f} MiB   one buffer per value {:>8.1f}   lower bound {:>8.1f}   largest workspace "
+        "{:>7.1f}\n",
+        name, mib(p.arena_bytes), mib(p.naive_bytes), mib(p.lower_bound), mib(p.workspace_bytes));
   };
   return line("step", step) + line("evaluate", evaluate) +
-         fmt::format("  {:<10} {:>14.1f} MiB parameters, moments and counters\n  {:<10} {:>14.1f} MiB planned in all\n", "state", mib(state_bytes), "total", mib(state_bytes + std::max(step.arena_bytes, evaluate.arena_bytes)));
+         fmt::format("  {:<10} {:>14.1f} MiB parameters, moments and counters\n  {:<10} {:>14.1f} MiB planned in all\n",
+                     "state", mib(state_bytes), "total",
+                     mib(state_bytes + std::max(step.arena_bytes, evaluate.arena_bytes)));
 }
 
 }  // namespace convoy::apps

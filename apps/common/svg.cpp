@@ -34,13 +34,19 @@ Axis fit(const Plot& plot, Plot::Scale scale, bool use_x, bool use_y) {
 /// Round tick positions (in mapped units).
 std::vector<double> ticks(const Axis& axis) {
   const double span = axis.high - axis.low, raw = span / 5, power = std::pow(10, std::floor(std::log10(raw)));
-  const double step = raw / power < 1.5 ? power : raw / power < 3.5 ? 2 * power : raw / power < 7.5 ? 5 * power : 10 * power;
+  const double step = raw / power < 1.5   ? power
+                      : raw / power < 3.5 ? 2 * power
+                      : raw / power < 7.5 ? 5 * power
+                                          : 10 * power;
   std::vector<double> result;
-  for (double t = std::ceil(axis.low / step) * step; t <= axis.high + 1e-9 * span; t += step) result.push_back(std::abs(t) < 1e-9 * span ? 0 : t);
+  for (double t = std::ceil(axis.low / step) * step; t <= axis.high + 1e-9 * span; t += step)
+    result.push_back(std::abs(t) < 1e-9 * span ? 0 : t);
   return result;
 }
 
-std::string tick_text(const Axis& axis, double t) { return fmt::format("{:.4g}", axis.scale == Plot::Scale::log ? std::pow(10, t) : t); }
+std::string tick_text(const Axis& axis, double t) {
+  return fmt::format("{:.4g}", axis.scale == Plot::Scale::log ? std::pow(10, t) : t);
+}
 
 std::string escape(const std::string& text) {
   std::string out;
@@ -53,18 +59,27 @@ std::string render(const Plot& plot, double shift) {
   const double w = width - left - right, h = height - top - bottom;
   const auto px = [&](double t) { return shift + left + (t - x.low) / (x.high - x.low) * w; };
   const auto py = [&](double t) { return top + (1 - (t - y.low) / (y.high - y.low)) * h; };
-  std::string svg = fmt::format("<text x='{:.1f}' y='20' text-anchor='middle' font-size='14'>{}</text>\n", shift + left + w / 2, escape(plot.title));
+  std::string svg = fmt::format("<text x='{:.1f}' y='20' text-anchor='middle' font-size='14'>{}</text>\n",
+                                shift + left + w / 2, escape(plot.title));
   for (double t : ticks(x))
-    svg += fmt::format("<line x1='{0:.1f}' y1='{1:.1f}' x2='{0:.1f}' y2='{2:.1f}' stroke='#ddd'/><text x='{0:.1f}' y='{3:.1f}' text-anchor='middle'>{4}</text>\n",
-                       px(t), top, top + h, top + h + 15, tick_text(x, t));
+    svg += fmt::format(
+        "<line x1='{0:.1f}' y1='{1:.1f}' x2='{0:.1f}' y2='{2:.1f}' stroke='#ddd'/><text x='{0:.1f}' y='{3:.1f}' "
+        "text-anchor='middle'>{4}</text>\n",
+        px(t), top, top + h, top + h + 15, tick_text(x, t));
   for (double t : ticks(y))
-    svg += fmt::format("<line x1='{1:.1f}' y1='{0:.1f}' x2='{2:.1f}' y2='{0:.1f}' stroke='#ddd'/><text x='{3:.1f}' y='{4:.1f}' text-anchor='end'>{5}</text>\n",
-                       py(t), shift + left, shift + left + w, shift + left - 6, py(t) + 4, tick_text(y, t));
-  svg += fmt::format("<rect x='{:.1f}' y='{}' width='{:.1f}' height='{:.1f}' fill='none' stroke='#444'/>\n", shift + left, top, w, h);
-  svg += fmt::format("<text x='{:.1f}' y='{:.1f}' text-anchor='middle'>{}</text>\n", shift + left + w / 2, top + h + 34, escape(plot.x_label));
-  svg += fmt::format("<text transform='translate({:.1f},{:.1f}) rotate(-90)' text-anchor='middle'>{}</text>\n", shift + 14, top + h / 2, escape(plot.y_label));
+    svg += fmt::format(
+        "<line x1='{1:.1f}' y1='{0:.1f}' x2='{2:.1f}' y2='{0:.1f}' stroke='#ddd'/><text x='{3:.1f}' y='{4:.1f}' "
+        "text-anchor='end'>{5}</text>\n",
+        py(t), shift + left, shift + left + w, shift + left - 6, py(t) + 4, tick_text(y, t));
+  svg += fmt::format("<rect x='{:.1f}' y='{}' width='{:.1f}' height='{:.1f}' fill='none' stroke='#444'/>\n",
+                     shift + left, top, w, h);
+  svg += fmt::format("<text x='{:.1f}' y='{:.1f}' text-anchor='middle'>{}</text>\n", shift + left + w / 2, top + h + 34,
+                     escape(plot.x_label));
+  svg += fmt::format("<text transform='translate({:.1f},{:.1f}) rotate(-90)' text-anchor='middle'>{}</text>\n",
+                     shift + 14, top + h / 2, escape(plot.y_label));
   if (plot.diagonal)
-    svg += fmt::format("<line x1='{:.1f}' y1='{:.1f}' x2='{:.1f}' y2='{:.1f}' stroke='#888' stroke-dasharray='4 3'/>\n", px(x.low), py(x.low), px(x.high), py(x.high));
+    svg += fmt::format("<line x1='{:.1f}' y1='{:.1f}' x2='{:.1f}' y2='{:.1f}' stroke='#888' stroke-dasharray='4 3'/>\n",
+                       px(x.low), py(x.low), px(x.high), py(x.high));
   for (size_t i = 0; i < plot.series.size(); ++i) {
     const Series& s = plot.series[i];
     const char* colour = colours[i % std::size(colours)];
@@ -72,13 +87,18 @@ std::string render(const Plot& plot, double shift) {
     for (size_t k = 0; k < std::min(s.x.size(), s.y.size()); ++k) {
       if (!x.usable(s.x[k]) || !y.usable(s.y[k])) continue;
       const double at_x = px(x.map(s.x[k])), at_y = py(y.map(s.y[k]));
-      if (s.mark == Series::Mark::points) svg += fmt::format("<circle cx='{:.1f}' cy='{:.1f}' r='2.6' fill='{}' fill-opacity='0.6'/>\n", at_x, at_y, colour);
-      else path += fmt::format("{:.1f},{:.1f} ", at_x, at_y);
+      if (s.mark == Series::Mark::points)
+        svg +=
+            fmt::format("<circle cx='{:.1f}' cy='{:.1f}' r='2.6' fill='{}' fill-opacity='0.6'/>\n", at_x, at_y, colour);
+      else
+        path += fmt::format("{:.1f},{:.1f} ", at_x, at_y);
     }
     if (!path.empty())
-      svg += fmt::format("<polyline points='{}' fill='none' stroke='{}' stroke-width='1.6'{}/>\n", path, colour, s.mark == Series::Mark::dashed ? " stroke-dasharray='5 4'" : "");
+      svg += fmt::format("<polyline points='{}' fill='none' stroke='{}' stroke-width='1.6'{}/>\n", path, colour,
+                         s.mark == Series::Mark::dashed ? " stroke-dasharray='5 4'" : "");
     if (plot.series.size() > 1)
-      svg += fmt::format("<text x='{:.1f}' y='{:.1f}' text-anchor='end' fill='{}'>{}</text>\n", shift + left + w - 6, top + 16 + 14 * double(i), colour, escape(s.name));
+      svg += fmt::format("<text x='{:.1f}' y='{:.1f}' text-anchor='end' fill='{}'>{}</text>\n", shift + left + w - 6,
+                         top + 16 + 14 * double(i), colour, escape(s.name));
   }
   return svg;
 }
@@ -86,8 +106,11 @@ std::string render(const Plot& plot, double shift) {
 }  // namespace
 
 std::string render_svg(const std::vector<Plot>& plots) {
-  std::string svg = fmt::format("<svg xmlns='http://www.w3.org/2000/svg' width='{0}' height='{1}' viewBox='0 0 {0} {1}' font-family='sans-serif' font-size='11'>\n"
-                                "<rect width='100%' height='100%' fill='white'/>\n", width * double(plots.size()), height);
+  std::string svg = fmt::format(
+      "<svg xmlns='http://www.w3.org/2000/svg' width='{0}' height='{1}' viewBox='0 0 {0} {1}' font-family='sans-serif' "
+      "font-size='11'>\n"
+      "<rect width='100%' height='100%' fill='white'/>\n",
+      width * double(plots.size()), height);
   for (size_t i = 0; i < plots.size(); ++i) svg += render(plots[i], width * double(i));
   return svg + "</svg>\n";
 }

@@ -28,7 +28,9 @@ extern "C" void on_signal(int number) {
   signal_received = number;
 }
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -54,17 +56,30 @@ void install_signal_handlers() {
   for (int number : {SIGTERM, SIGUSR1}) std::signal(number, on_signal);
 }
 
-Trainer::Trainer(Program& program, std::vector<SampleRef> train, std::vector<SampleRef> validation, LoaderOptions loader, TrainerOptions options)
-    : program_(program), train_(std::move(train)), validation_(std::move(validation)), loader_options_(std::move(loader)), o_(std::move(options)), mllog_(o_.output_dir + "/mlperf.log") {
-  if (steps_per_epoch() < 1) fail_usage(fmt::format("--batch-size {} exceeds the {} training samples", batch(), train_.size()));
+Trainer::Trainer(Program& program, std::vector<SampleRef> train, std::vector<SampleRef> validation,
+                 LoaderOptions loader, TrainerOptions options)
+    : program_(program),
+      train_(std::move(train)),
+      validation_(std::move(validation)),
+      loader_options_(std::move(loader)),
+      o_(std::move(options)),
+      mllog_(o_.output_dir + "/mlperf.log") {
+  if (steps_per_epoch() < 1)
+    fail_usage(fmt::format("--batch-size {} exceeds the {} training samples", batch(), train_.size()));
 }
 
-bool Trainer::stop_requested() const { return signal_received != 0; }
+bool Trainer::stop_requested() const {
+  return signal_received != 0;
+}
 
 std::string Trainer::meta() const {
   nlohmann::json rows = nlohmann::json::array();
-  for (const EpochRecord& r : history_) rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation_loss, r.validation_mae, r.seconds});
-  return nlohmann::json{{"epoch", epoch_}, {"step_in_epoch", step_in_epoch_}, {"step", step_}, {"epoch_loss", epoch_loss_}, {"history", rows}, {"identity", o_.identity}, {"config", o_.config}, {"version", version_text()}}.dump();
+  for (const EpochRecord& r : history_)
+    rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation_loss, r.validation_mae, r.seconds});
+  return nlohmann::json{
+      {"epoch", epoch_}, {"step_in_epoch", step_in_epoch_}, {"step", step_},       {"epoch_loss", epoch_loss_},
+      {"history", rows}, {"identity", o_.identity},         {"config", o_.config}, {"version", version_text()}}
+      .dump();
 }
 
 void Trainer::resume() {
@@ -73,8 +88,10 @@ void Trainer::resume() {
       const auto meta = nlohmann::json::parse(load_checkpoint(file.path, program_.store()));
       for (const auto& [key, value] : o_.identity.items())
         if (meta.at("identity").value(key, nlohmann::json()) != value)
-          fail_usage(fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key, meta.at("identity").value(key, nlohmann::json()).dump(), value.dump()));
-      epoch_ = meta.at("epoch"), step_in_epoch_ = meta.at("step_in_epoch"), step_ = meta.at("step"), epoch_loss_ = meta.at("epoch_loss");
+          fail_usage(fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key,
+                                 meta.at("identity").value(key, nlohmann::json()).dump(), value.dump()));
+      epoch_ = meta.at("epoch"), step_in_epoch_ = meta.at("step_in_epoch"), step_ = meta.at("step"),
+      epoch_loss_ = meta.at("epoch_loss");
       for (const auto& r : meta.at("history")) history_.push_back({r[0], r[1], r[2], r[3], r[4], r[5]});
       fmt::print("resuming from {} at epoch {}, step {}\n", file.path, epoch_, step_);
       return;
@@ -103,8 +120,10 @@ void Trainer::fill_dummy() {
   for (int64_t i = 0; i < elements; i += 4) {
     const PhiloxBlock block = random.block(static_cast<uint64_t>(i));
     for (int64_t k = 0; k < std::min<int64_t>(4, elements - i); ++k) {
-      if (x.dtype() == DType::f32) x.data<float>()[i + k] = uniform01(block[static_cast<size_t>(k)]);
-      else x.data<int16_t>()[i + k] = static_cast<int16_t>(block[static_cast<size_t>(k)] % 3);
+      if (x.dtype() == DType::f32)
+        x.data<float>()[i + k] = uniform01(block[static_cast<size_t>(k)]);
+      else
+        x.data<int16_t>()[i + k] = static_cast<int16_t>(block[static_cast<size_t>(k)] % 3);
     }
   }
   for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
@@ -118,7 +137,9 @@ void Trainer::check_finite(float loss) {
   const bool scaled = program_.options().compute == DType::f16;
   if (scaled && std::isfinite(loss) && scale[int(ScaleField::scale)] >= 1) return;
   const std::string node = e.find_non_finite();
-  throw Error(ErrorKind::diverged, fmt::format("step {}: not finite (loss {}): first at {}; parameters keep the values of step {}", step_, loss, node.empty() ? "the gradients" : node, step_));
+  throw Error(ErrorKind::diverged,
+              fmt::format("step {}: not finite (loss {}): first at {}; parameters keep the values of step {}", step_,
+                          loss, node.empty() ? "the gradients" : node, step_));
 }
 
 void Trainer::one_step(Loader* loader, double rate) {
@@ -129,7 +150,8 @@ void Trainer::one_step(Loader* loader, double rate) {
   if (loader) {
     const double before = loader->wait_seconds();
     const int64_t sample_bytes = x.desc().bytes() / batch();
-    for (int64_t n = 0; n < batch(); ++n) loader->next(x.bytes() + n * sample_bytes, y.data<float>() + n * y.shape().c());
+    for (int64_t n = 0; n < batch(); ++n)
+      loader->next(x.bytes() + n * sample_bytes, y.data<float>() + n * y.shape().c());
     wait = loader->wait_seconds() - before;
   } else {
     fill_dummy();
@@ -148,7 +170,10 @@ void Trainer::one_step(Loader* loader, double rate) {
   const double seconds = loader ? seconds_since(start) : seconds_since(compute_start);
   wait_seconds_ += wait, train_seconds_ += seconds, epoch_loss_ += loss;
   step_seconds_.push_back(seconds);
-  metrics_ << nlohmann::json{{"step", step_}, {"epoch", epoch_}, {"loss", loss}, {"learning_rate", rate}, {"seconds", seconds}, {"data_wait_seconds", wait}}.dump() << '\n';
+  metrics_ << nlohmann::json{{"step", step_},         {"epoch", epoch_},    {"loss", loss},
+                             {"learning_rate", rate}, {"seconds", seconds}, {"data_wait_seconds", wait}}
+                  .dump()
+           << std::endl;
   ++step_, ++step_in_epoch_;
 }
 
@@ -161,7 +186,8 @@ void Trainer::train_epoch() {
   while (step_in_epoch_ < steps_per_epoch()) {
     one_step(loader.get(), rate);
     if (terminal) {
-      fmt::print("\repoch {} step {}/{} loss {:.4f} {:.2f} s/step ", epoch_ + 1, step_in_epoch_, steps_per_epoch(), epoch_loss_ / double(step_in_epoch_), step_seconds_.back());
+      fmt::print("\repoch {} step {}/{} loss {:.4f} {:.2f} s/step ", epoch_ + 1, step_in_epoch_, steps_per_epoch(),
+                 epoch_loss_ / double(step_in_epoch_), step_seconds_.back());
       std::fflush(stdout);
     }
     if (o_.checkpoint_steps > 0 && step_ % o_.checkpoint_steps == 0 && step_in_epoch_ < steps_per_epoch()) save();
@@ -170,12 +196,16 @@ void Trainer::train_epoch() {
     if (interrupted_ || finished_) break;
   }
   if (terminal) fmt::print("\r\033[K");
-  metrics_.flush();
   if (!metrics_) fail_runtime(o_.output_dir + "/metrics.jsonl: cannot write (disk full?)");
 }
 
 void Trainer::validate(double epoch_seconds) {
-  EpochRecord record{epoch_, o_.schedule.rate(epoch_, double(batch())), epoch_loss_ / double(std::max<int64_t>(1, step_in_epoch_)), NAN, NAN, 0};
+  EpochRecord record{epoch_,
+                     o_.schedule.rate(epoch_, double(batch())),
+                     epoch_loss_ / double(std::max<int64_t>(1, step_in_epoch_)),
+                     NAN,
+                     NAN,
+                     0};
   const auto start = Clock::now();
   const nlohmann::json number = {{"epoch_num", epoch_ + 1}};
   if (!o_.dummy_data && !validation_.empty()) {
@@ -190,13 +220,16 @@ void Trainer::validate(double epoch_seconds) {
   record.seconds = epoch_seconds + seconds_since(start);
   history_.push_back(record);
   write_history();
-  fmt::print("epoch {:3d}  lr {:.3g}  loss {:.4f}  validation loss {:.4f}  MAE {:.4f}  {:.1f} s\n", epoch_ + 1, record.learning_rate, record.loss, record.validation_loss, record.validation_mae, record.seconds);
+  fmt::print("epoch {:3d}  lr {:.3g}  loss {:.4f}  validation loss {:.4f}  MAE {:.4f}  {:.1f} s\n", epoch_ + 1,
+             record.learning_rate, record.loss, record.validation_loss, record.validation_mae, record.seconds);
   std::fflush(stdout);
 }
 
 void Trainer::write_history() const {
   std::string text = "epoch,lr,loss,val_loss,val_mae,time\n";
-  for (const EpochRecord& r : history_) text += fmt::format("{},{:.9g},{:.9g},{:.9g},{:.9g},{:.3f}\n", r.epoch, r.learning_rate, r.loss, r.validation_loss, r.validation_mae, r.seconds);
+  for (const EpochRecord& r : history_)
+    text += fmt::format("{},{:.9g},{:.9g},{:.9g},{:.9g},{:.3f}\n", r.epoch, r.learning_rate, r.loss, r.validation_loss,
+                        r.validation_mae, r.seconds);
   write_text(o_.output_dir + "/history.csv", text);
 }
 
@@ -280,14 +313,19 @@ nlohmann::json Trainer::summary() const {
   // The first step pays for page faults and first touches.
   const std::vector<double> steady(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
   const double middle = median(steady);
-  return {{"steps", step_ - first_step_},
-          {"median_step_seconds", middle},
-          {"samples_per_second", middle > 0 ? double(batch()) / middle : 0},
-          {"mean_samples_per_second", train_seconds_ > 0 ? double((step_ - first_step_) * batch()) / train_seconds_ : 0},
-          {"data_wait_fraction", train_seconds_ > 0 ? wait_seconds_ / train_seconds_ : 0},
-          {"skipped_updates", program_.store().get(scale_state_name).data<double>()[int(ScaleField::skipped)]},
-          {"seconds", {{"training", train_seconds_}, {"data_wait", wait_seconds_}, {"validation", validation_seconds_}, {"checkpoints", checkpoint_seconds_}}},
-          {"step_phases", phase_seconds(program_.step())}};
+  return {
+      {"steps", step_ - first_step_},
+      {"median_step_seconds", middle},
+      {"samples_per_second", middle > 0 ? double(batch()) / middle : 0},
+      {"mean_samples_per_second", train_seconds_ > 0 ? double((step_ - first_step_) * batch()) / train_seconds_ : 0},
+      {"data_wait_fraction", train_seconds_ > 0 ? wait_seconds_ / train_seconds_ : 0},
+      {"skipped_updates", program_.store().get(scale_state_name).data<double>()[int(ScaleField::skipped)]},
+      {"seconds",
+       {{"training", train_seconds_},
+        {"data_wait", wait_seconds_},
+        {"validation", validation_seconds_},
+        {"checkpoints", checkpoint_seconds_}}},
+      {"step_phases", phase_seconds(program_.step())}};
 }
 
 }  // namespace convoy::apps

@@ -1,4 +1,5 @@
-// The training loop: epochs, steps, validation, checkpoints, logs. One in the tree; a program brings its data and network.
+// The training loop: epochs, steps, validation, checkpoints, logs. One in the tree; a program brings its data and
+// network.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,13 +16,13 @@ struct TrainerOptions {
   bool resume = false;
   int64_t checkpoint_steps = 0;
   int keep_checkpoints = 2;
-  double target_mae = -1;       ///< negative: none
+  double target_mae = -1;  ///< negative: none
   int64_t early_stopping = 0;
-  bool dummy_data = false;      ///< inputs stay what fill_dummy() wrote
+  bool dummy_data = false;  ///< inputs stay what fill_dummy() wrote
   bool trace = false;
   LrSchedule schedule;
-  nlohmann::json config;        ///< echo of every setting
-  nlohmann::json identity;      ///< what must be equal for a resume
+  nlohmann::json config;    ///< echo of every setting
+  nlohmann::json identity;  ///< what must be equal for a resume
 };
 
 /// One line of history.csv.
@@ -34,9 +35,10 @@ enum class Outcome : uint8_t { finished, target_reached, stopped_early, interrup
 
 class Trainer {
  public:
-  Trainer(Program& program, std::vector<SampleRef> train, std::vector<SampleRef> validation, LoaderOptions loader, TrainerOptions options);
-  /// Throws Error(diverged) naming the first node whose output is not finite; the parameters keep their last finite values
-  /// and earlier checkpoints stay.
+  Trainer(Program& program, std::vector<SampleRef> train, std::vector<SampleRef> validation, LoaderOptions loader,
+          TrainerOptions options);
+  /// Throws Error(diverged) naming the first node whose output is not finite; the parameters keep their last finite
+  /// values and earlier checkpoints stay.
   Outcome run();
 
   const std::vector<EpochRecord>& history() const { return history_; }

@@ -9,10 +9,13 @@
 namespace convoy::apps {
 
 std::string version_text() {
-  return std::string("convoy " CONVOY_VERSION " (g++ ") + __VERSION__ + ", " + kernel_library_versions() + ", HDF5 " + hdf5_version() + ")";
+  return std::string("convoy " CONVOY_VERSION " (g++ ") + __VERSION__ + ", " + kernel_library_versions() + ", HDF5 " +
+         hdf5_version() + ")";
 }
 
-std::string machine_text() { return cpu_features().model + " [" + describe_cpu() + "]"; }
+std::string machine_text() {
+  return cpu_features().model + " [" + describe_cpu() + "]";
+}
 
 double peak_resident_mib() {
   rusage usage{};

@@ -10,7 +10,8 @@ namespace convoy::simulate {
 struct Fft3::Plans {
   kiss_fft_cfg forward, inverse;
   std::vector<kiss_fftr_cfg> real_forward, real_inverse;  // kiss_fftr keeps scratch in the plan: one per thread
-  Plans(int n, int threads) : forward(kiss_fft_alloc(n, 0, nullptr, nullptr)), inverse(kiss_fft_alloc(n, 1, nullptr, nullptr)) {
+  Plans(int n, int threads)
+      : forward(kiss_fft_alloc(n, 0, nullptr, nullptr)), inverse(kiss_fft_alloc(n, 1, nullptr, nullptr)) {
     for (int t = 0; t < threads; ++t) {
       real_forward.push_back(kiss_fftr_alloc(n, 0, nullptr, nullptr));
       real_inverse.push_back(kiss_fftr_alloc(n, 1, nullptr, nullptr));
@@ -31,7 +32,8 @@ Fft3::Fft3(int64_t n, int threads) : n_(n), threads_(threads) {
 
 Fft3::~Fft3() = default;
 
-/// Complex transforms along axis 0 or 1. Lines are gathered eight at a time so that strided reads use whole cache lines.
+/// Complex transforms along axis 0 or 1. Lines are gathered eight at a time so that strided reads use whole cache
+/// lines.
 void Fft3::lines(std::vector<Complex>& data, int axis, bool inverse) const {
   constexpr int64_t group = 8;
   const int64_t h = half(), stride = axis == 0 ? n_ * h : h;
@@ -46,7 +48,8 @@ void Fft3::lines(std::vector<Complex>& data, int axis, bool inverse) const {
       for (int64_t i = 0; i < n_; ++i)
         for (int64_t k = 0; k < count; ++k) in[static_cast<size_t>(k * n_ + i)] = base[i * stride + k];
       for (int64_t k = 0; k < count; ++k) {
-        kiss_fft(plan, reinterpret_cast<const kiss_fft_cpx*>(&in[static_cast<size_t>(k * n_)]), reinterpret_cast<kiss_fft_cpx*>(out.data()));
+        kiss_fft(plan, reinterpret_cast<const kiss_fft_cpx*>(&in[static_cast<size_t>(k * n_)]),
+                 reinterpret_cast<kiss_fft_cpx*>(out.data()));
         std::copy(out.begin(), out.end(), &in[static_cast<size_t>(k * n_)]);
       }
       for (int64_t i = 0; i < n_; ++i)
@@ -61,7 +64,8 @@ void Fft3::forward(const std::vector<float>& real, std::vector<Complex>& complex
   parallel_threads(threads_, [&](int t) {
     const Range rows = split_range(n_ * n_, t, threads_);
     for (int64_t r = rows.begin; r < rows.end; ++r)
-      kiss_fftr(plans_->real_forward[static_cast<size_t>(t)], real.data() + r * n_, reinterpret_cast<kiss_fft_cpx*>(complex.data() + r * h));
+      kiss_fftr(plans_->real_forward[static_cast<size_t>(t)], real.data() + r * n_,
+                reinterpret_cast<kiss_fft_cpx*>(complex.data() + r * h));
   });
   lines(complex, 1, false);
   lines(complex, 0, false);
@@ -76,7 +80,8 @@ void Fft3::backward(std::vector<Complex>& complex, std::vector<float>& real) con
   parallel_threads(threads_, [&](int t) {
     const Range rows = split_range(n_ * n_, t, threads_);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      kiss_fftri(plans_->real_inverse[static_cast<size_t>(t)], reinterpret_cast<const kiss_fft_cpx*>(complex.data() + r * h), real.data() + r * n_);
+      kiss_fftri(plans_->real_inverse[static_cast<size_t>(t)],
+                 reinterpret_cast<const kiss_fft_cpx*>(complex.data() + r * h), real.data() + r * n_);
       for (int64_t i = 0; i < n_; ++i) real[static_cast<size_t>(r * n_ + i)] *= scale;
     }
   });

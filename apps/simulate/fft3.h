@@ -9,8 +9,8 @@ namespace convoy::simulate {
 
 using Complex = std::complex<float>;
 
-/// n^3 reals <-> n * n * (n/2+1) complex coefficients (last axis halved). forward has no factor; backward divides by n^3,
-/// so that backward(forward(x)) = x. n must be even.
+/// n^3 reals <-> n * n * (n/2+1) complex coefficients (last axis halved). forward has no factor; backward divides by
+/// n^3, so that backward(forward(x)) = x. n must be even.
 class Fft3 {
  public:
   Fft3(int64_t n, int threads);

@@ -27,12 +27,19 @@ void for_modes(const Fft3& fft, F&& f) {
 }
 
 /// Modes at the Nyquist frequency have no signed partner: derivatives drop them.
-bool nyquist(const Fft3& fft, int64_t k) { return 2 * std::abs(k) == fft.size(); }
+bool nyquist(const Fft3& fft, int64_t k) {
+  return 2 * std::abs(k) == fft.size();
+}
 
 class Simulation {
  public:
   Simulation(const Cosmology& cosmology, const UniverseOptions& options)
-      : cosmology_(cosmology), o_(options), n_(options.particles), box_(double(options.particles) * options.voxel), fft_(n_, options.threads), growth_(cosmology.omega_m) {}
+      : cosmology_(cosmology),
+        o_(options),
+        n_(options.particles),
+        box_(double(options.particles) * options.voxel),
+        fft_(n_, options.threads),
+        growth_(cosmology.omega_m) {}
 
   Universe run() {
     Universe u;
@@ -58,7 +65,8 @@ class Simulation {
     Field noise(static_cast<size_t>(n_ * n_ * n_));
     const PhiloxStream random(o_.seed, hash_name("initial density"));
     parallel_ranges(n_ * n_ * n_, o_.threads, 4096, [&](Range r) {
-      for (int64_t i = r.begin; i < r.end; ++i) noise[static_cast<size_t>(i)] = static_cast<float>(random.normal(static_cast<uint64_t>(i)));
+      for (int64_t i = r.begin; i < r.end; ++i)
+        noise[static_cast<size_t>(i)] = static_cast<float>(random.normal(static_cast<uint64_t>(i)));
     });
     fft_.forward(noise, linear_);
     const PowerSpectrum power(cosmology_, o_.transfer);
@@ -68,9 +76,12 @@ class Simulation {
     std::vector<float> factor(static_cast<size_t>(top + 1));
     parallel_ranges(top, o_.threads, 64, [&](Range r) {
       for (int64_t s = r.begin + 1; s <= r.end; ++s)
-        factor[static_cast<size_t>(s)] = static_cast<float>(scale * std::sqrt(power(fundamental * std::sqrt(double(s)))));
+        factor[static_cast<size_t>(s)] =
+            static_cast<float>(scale * std::sqrt(power(fundamental * std::sqrt(double(s)))));
     });
-    for_modes(fft_, [&](size_t at, int64_t kx, int64_t ky, int64_t kz) { linear_[at] *= factor[static_cast<size_t>(kx * kx + ky * ky + kz * kz)]; });
+    for_modes(fft_, [&](size_t at, int64_t kx, int64_t ky, int64_t kz) {
+      linear_[at] *= factor[static_cast<size_t>(kx * kx + ky * ky + kz * kz)];
+    });
   }
 
   /// i k_axis / k^2 times a density: the displacement whose divergence is minus the density.
@@ -79,8 +90,10 @@ class Simulation {
     const double fundamental = 2 * std::numbers::pi / box_;
     for_modes(fft_, [&](size_t at, int64_t kx, int64_t ky, int64_t kz) {
       const int64_t k[3] = {kx, ky, kz}, squared = kx * kx + ky * ky + kz * kz;
-      if (squared == 0 || nyquist(fft_, k[axis])) modes[at] = 0;
-      else modes[at] = Complex(0, static_cast<float>(double(k[axis]) / (fundamental * double(squared)))) * density[at];
+      if (squared == 0 || nyquist(fft_, k[axis]))
+        modes[at] = 0;
+      else
+        modes[at] = Complex(0, static_cast<float>(double(k[axis]) / (fundamental * double(squared)))) * density[at];
     });
     Field field;
     fft_.backward(modes, field);
@@ -99,7 +112,8 @@ class Simulation {
       fft_.backward(modes, field);
       return field;
     };
-    const Field xx = derivative(0, 0), yy = derivative(1, 1), zz = derivative(2, 2), xy = derivative(0, 1), xz = derivative(0, 2), yz = derivative(1, 2);
+    const Field xx = derivative(0, 0), yy = derivative(1, 1), zz = derivative(2, 2), xy = derivative(0, 1),
+                xz = derivative(0, 2), yz = derivative(1, 2);
     Field source(xx.size());
     for (size_t i = 0; i < source.size(); ++i)
       source[i] = xx[i] * yy[i] + xx[i] * zz[i] + yy[i] * zz[i] - xy[i] * xy[i] - xz[i] * xz[i] - yz[i] * yz[i];
@@ -109,11 +123,13 @@ class Simulation {
   void place_particles() {
     const double a = o_.start_a, d1 = growth_.factor(a), d2 = growth_.second(a), p1 = growth_.momentum(a);
     // dD2/da by central difference; D2 is smooth.
-    const double step = 1e-4 * a, p2 = a * a * a * growth_.expansion(a) * (growth_.second(a + step) - growth_.second(a - step)) / (2 * step);
+    const double step = 1e-4 * a, p2 = a * a * a * growth_.expansion(a) *
+                                       (growth_.second(a + step) - growth_.second(a - step)) / (2 * step);
     Modes second;
     fft_.forward(second_order_source(), second);
     for (int axis = 0; axis < 3; ++axis) {
-      const Field psi1 = gradient_of_inverse_laplacian(linear_, axis), psi2 = gradient_of_inverse_laplacian(second, axis);
+      const Field psi1 = gradient_of_inverse_laplacian(linear_, axis),
+                  psi2 = gradient_of_inverse_laplacian(second, axis);
       auto &x = position_[static_cast<size_t>(axis)], &p = momentum_[static_cast<size_t>(axis)];
       x.resize(psi1.size());
       p.resize(psi1.size());
@@ -163,8 +179,10 @@ class Simulation {
         for (int64_t i = mine.begin; i < mine.end; ++i) {
           const Stencil s = stencil(static_cast<size_t>(i));
           for (int c = 0; c < 8; ++c) {
-            const int64_t x = c & 4 ? s.upper[0] : s.lower[0], y = c & 2 ? s.upper[1] : s.lower[1], z = c & 1 ? s.upper[2] : s.lower[2];
-            m[static_cast<size_t>((x * n_ + y) * n_ + z)] += (c & 4 ? s.high[0] : s.low[0]) * (c & 2 ? s.high[1] : s.low[1]) * (c & 1 ? s.high[2] : s.low[2]);
+            const int64_t x = c & 4 ? s.upper[0] : s.lower[0], y = c & 2 ? s.upper[1] : s.lower[1],
+                          z = c & 1 ? s.upper[2] : s.lower[2];
+            m[static_cast<size_t>((x * n_ + y) * n_ + z)] +=
+                (c & 4 ? s.high[0] : s.low[0]) * (c & 2 ? s.high[1] : s.low[1]) * (c & 1 ? s.high[2] : s.low[2]);
           }
         }
       }
@@ -192,8 +210,10 @@ class Simulation {
           const Stencil s = stencil(static_cast<size_t>(i));
           float value = 0;
           for (int c = 0; c < 8; ++c) {
-            const int64_t x = c & 4 ? s.upper[0] : s.lower[0], y = c & 2 ? s.upper[1] : s.lower[1], z = c & 1 ? s.upper[2] : s.lower[2];
-            value += (c & 4 ? s.high[0] : s.low[0]) * (c & 2 ? s.high[1] : s.low[1]) * (c & 1 ? s.high[2] : s.low[2]) * force[static_cast<size_t>((x * n_ + y) * n_ + z)];
+            const int64_t x = c & 4 ? s.upper[0] : s.lower[0], y = c & 2 ? s.upper[1] : s.lower[1],
+                          z = c & 1 ? s.upper[2] : s.lower[2];
+            value += (c & 4 ? s.high[0] : s.low[0]) * (c & 2 ? s.high[1] : s.low[1]) * (c & 1 ? s.high[2] : s.low[2]) *
+                     force[static_cast<size_t>((x * n_ + y) * n_ + z)];
           }
           p[static_cast<size_t>(i)] += scale * value;
         }
@@ -212,7 +232,9 @@ class Simulation {
   }
 
   /// FastPM's factors: exact for the Zel'dovich motion between a0 and a1, with the operator evaluated at `at`.
-  double drift_factor(double a0, double a1, double at) const { return (growth_.factor(a1) - growth_.factor(a0)) / growth_.momentum(at); }
+  double drift_factor(double a0, double a1, double at) const {
+    return (growth_.factor(a1) - growth_.factor(a0)) / growth_.momentum(at);
+  }
   double kick_factor(double a0, double a1, double at) const {
     const double step = 1e-4 * at;
     const double rate = (growth_.momentum(at + step) - growth_.momentum(at - step)) / (2 * step);
@@ -225,7 +247,8 @@ class Simulation {
     for (int i = 1; i <= o_.steps; ++i) times.push_back(o_.start_a + (1 - o_.start_a) * i / o_.steps);
     for (double z : redshifts) times.push_back(1 / (1 + z));
     std::sort(times.begin(), times.end());
-    times.erase(std::unique(times.begin(), times.end(), [](double a, double b) { return std::abs(a - b) < 1e-9; }), times.end());
+    times.erase(std::unique(times.begin(), times.end(), [](double a, double b) { return std::abs(a - b) < 1e-9; }),
+                times.end());
     for (size_t i = 0; i + 1 < times.size(); ++i) {
       const double a0 = times[i], a1 = times[i + 1], middle = std::sqrt(a0 * a1);
       // The opening kick of one step and the closing kick of the previous share positions and are done as one.
@@ -242,7 +265,8 @@ class Simulation {
   void count(Universe& u, size_t channel) const {
     for (int64_t i = 0; i < n_ * n_ * n_; ++i) {
       const auto at = static_cast<size_t>(i);
-      const auto x = static_cast<int64_t>(position_[0][at]), y = static_cast<int64_t>(position_[1][at]), z = static_cast<int64_t>(position_[2][at]);
+      const auto x = static_cast<int64_t>(position_[0][at]), y = static_cast<int64_t>(position_[1][at]),
+                 z = static_cast<int64_t>(position_[2][at]);
       int16_t& voxel = u.counts[static_cast<size_t>(((x * n_ + y) * n_ + z) * 4) + channel];
       if (voxel == INT16_MAX) fail_runtime("more than 32767 particles in one voxel: use a smaller voxel");
       ++voxel;
@@ -271,9 +295,12 @@ class Simulation {
 
 }  // namespace
 
-Universe simulate_universe(const Cosmology& cosmology, const UniverseOptions& options) { return Simulation(cosmology, options).run(); }
+Universe simulate_universe(const Cosmology& cosmology, const UniverseOptions& options) {
+  return Simulation(cosmology, options).run();
+}
 
-MeasuredPower measure_power(const std::vector<float>& density, int64_t size, double box, double shot_noise, int threads) {
+MeasuredPower measure_power(const std::vector<float>& density, int64_t size, double box, double shot_noise,
+                            int threads) {
   const Fft3 fft(size, threads);
   Modes modes;
   fft.forward(density, modes);

@@ -1,5 +1,5 @@
-// A dark-matter universe: Gaussian initial conditions, second-order displacement, particle-mesh steps, particle counts at
-// four redshifts.
+// A dark-matter universe: Gaussian initial conditions, second-order displacement, particle-mesh steps, particle counts
+// at four redshifts.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@ struct UniverseOptions {
   double voxel = 1;         ///< extent of a voxel in Mpc/h
   uint64_t seed = 0;
   Transfer transfer = Transfer::eisenstein_hu;
-  double start_a = 0.1;     ///< scale factor of the 2LPT start
-  int steps = 12;           ///< particle-mesh steps to a = 1, uniform in a
+  double start_a = 0.1;  ///< scale factor of the 2LPT start
+  int steps = 12;        ///< particle-mesh steps to a = 1, uniform in a
   int threads = 1;
 };
 
@@ -41,7 +41,8 @@ Universe simulate_universe(const Cosmology& cosmology, const UniverseOptions& op
 struct MeasuredPower {
   std::vector<double> k, power;
 };
-MeasuredPower measure_power(const std::vector<float>& density, int64_t size, double box, double shot_noise, int threads);
+MeasuredPower measure_power(const std::vector<float>& density, int64_t size, double box, double shot_noise,
+                            int threads);
 
 /// One channel of the counts as density contrast.
 std::vector<float> contrast(const Universe& universe, int channel);

@@ -24,7 +24,8 @@ std::vector<TensorDesc> infer_backward(const Op& op, std::span<const TensorDesc>
 }
 
 void gradient_activation(GradientContext& g) {
-  g.add(0, g.emit({OpKind::activation_backward, g.op().attrs}, "activation_backward", {g.out_gradient(0), g.out(0)})[0]);
+  g.add(0,
+        g.emit({OpKind::activation_backward, g.op().attrs}, "activation_backward", {g.out_gradient(0), g.out(0)})[0]);
 }
 
 /// Inputs: x, step_state. The mask is recomputed in backward from the same counters, never stored.
@@ -42,7 +43,9 @@ void gradient_dropout(GradientContext& g) {
   g.add(0, g.emit(g.op(), "dropout_backward", {g.out_gradient(0), g.in(1)})[0]);
 }
 
-int64_t flops_one(const Op&, std::span<const TensorDesc>, std::span<const TensorDesc> out) { return out[0].shape.elements(); }
+int64_t flops_one(const Op&, std::span<const TensorDesc>, std::span<const TensorDesc> out) {
+  return out[0].shape.elements();
+}
 
 }  // namespace
 

@@ -13,7 +13,8 @@ std::vector<TensorDesc> infer_concat(const Op& op, std::span<const TensorDesc> i
     Shape expected = in[i].shape;
     expected[4] = in[0].shape.c();
     if (!(expected == in[0].shape))
-      fail_op(op, "input " + std::to_string(i) + " is " + in[i].shape.str() + ", expected the extents of " + in[0].shape.str());
+      fail_op(op, "input " + std::to_string(i) + " is " + in[i].shape.str() + ", expected the extents of " +
+                      in[0].shape.str());
     y[4] += in[i].shape.c();
   }
   return {TensorDesc(y, in[0].dtype)};
@@ -23,7 +24,8 @@ void gradient_concat(GradientContext& g) {
   int64_t begin = 0;
   for (size_t i = 0; i < g.inputs(); ++i) {
     const int64_t size = g.desc(g.in(i)).shape.c();
-    if (g.needs(i)) g.add(i, g.emit({OpKind::slice, SliceAttrs{begin, size}}, "slice_gradient", {g.out_gradient(0)})[0]);
+    if (g.needs(i))
+      g.add(i, g.emit({OpKind::slice, SliceAttrs{begin, size}}, "slice_gradient", {g.out_gradient(0)})[0]);
     begin += size;
   }
 }
@@ -33,7 +35,8 @@ std::vector<TensorDesc> infer_slice(const Op& op, std::span<const TensorDesc> in
   const auto& a = op.as<SliceAttrs>();
   Shape y = in[0].shape;
   if (a.begin < 0 || a.size < 1 || a.begin + a.size > y.c())
-    fail_op(op, "channels " + std::to_string(a.begin) + " to " + std::to_string(a.begin + a.size) + " of " + std::to_string(y.c()));
+    fail_op(op, "channels " + std::to_string(a.begin) + " to " + std::to_string(a.begin + a.size) + " of " +
+                    std::to_string(y.c()));
   y[4] = a.size;
   return {TensorDesc(y, in[0].dtype)};
 }
@@ -51,14 +54,16 @@ std::vector<TensorDesc> infer_pad(const Op& op, std::span<const TensorDesc> in) 
   const auto& a = op.as<SliceAttrs>();
   Shape y = in[0].shape;
   if (a.begin < 0 || a.begin + y.c() > a.size)
-    fail_op(op, std::to_string(y.c()) + " channels from " + std::to_string(a.begin) + " exceed " + std::to_string(a.size));
+    fail_op(op,
+            std::to_string(y.c()) + " channels from " + std::to_string(a.begin) + " exceed " + std::to_string(a.size));
   y[4] = a.size;
   return {TensorDesc(y, in[0].dtype)};
 }
 
 void gradient_pad(GradientContext& g) {
   const auto& a = g.op().as<SliceAttrs>();
-  g.add(0, g.emit({OpKind::slice, SliceAttrs{a.begin, g.desc(g.in(0)).shape.c()}}, "slice_gradient", {g.out_gradient(0)})[0]);
+  g.add(0, g.emit({OpKind::slice, SliceAttrs{a.begin, g.desc(g.in(0)).shape.c()}}, "slice_gradient",
+                  {g.out_gradient(0)})[0]);
 }
 
 std::vector<TensorDesc> infer_channel_sum(const Op& op, std::span<const TensorDesc> in) {
@@ -67,15 +72,33 @@ std::vector<TensorDesc> infer_channel_sum(const Op& op, std::span<const TensorDe
   return {TensorDesc(Shape::vector(in[0].shape.c()), accumulation_type(in[0].dtype))};
 }
 
-int64_t flops_one(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) { return in[0].shape.elements(); }
+int64_t flops_one(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return in[0].shape.elements();
+}
 
 }  // namespace
 
 std::vector<OpDef> channel_ops() {
-  return {{.kind = OpKind::channel_sum, .name = "channel_sum", .default_attrs = NoAttrs{}, .infer = infer_channel_sum, .flops = flops_one},
-          {.kind = OpKind::concat, .name = "concat", .default_attrs = NoAttrs{}, .infer = infer_concat, .gradient = gradient_concat},
-          {.kind = OpKind::slice, .name = "slice", .default_attrs = SliceAttrs{}, .infer = infer_slice, .gradient = gradient_slice},
-          {.kind = OpKind::pad_channels, .name = "pad_channels", .default_attrs = SliceAttrs{}, .infer = infer_pad, .gradient = gradient_pad}};
+  return {{.kind = OpKind::channel_sum,
+           .name = "channel_sum",
+           .default_attrs = NoAttrs{},
+           .infer = infer_channel_sum,
+           .flops = flops_one},
+          {.kind = OpKind::concat,
+           .name = "concat",
+           .default_attrs = NoAttrs{},
+           .infer = infer_concat,
+           .gradient = gradient_concat},
+          {.kind = OpKind::slice,
+           .name = "slice",
+           .default_attrs = SliceAttrs{},
+           .infer = infer_slice,
+           .gradient = gradient_slice},
+          {.kind = OpKind::pad_channels,
+           .name = "pad_channels",
+           .default_attrs = SliceAttrs{},
+           .infer = infer_pad,
+           .gradient = gradient_pad}};
 }
 
 }  // namespace convoy

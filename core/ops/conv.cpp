@@ -7,7 +7,9 @@ namespace {
 
 const char* axis_name[3] = {"depth", "height", "width"};
 
-Int3 spatial(const Shape& s) { return {s.d(), s.h(), s.w()}; }
+Int3 spatial(const Shape& s) {
+  return {s.d(), s.h(), s.w()};
+}
 
 /// Output extent of a convolution along one axis: floor((in + pads - (dilation*(k-1)+1)) / stride) + 1.
 int64_t conv_extent(const Op& op, int axis, int64_t in, int64_t kernel) {
@@ -30,7 +32,8 @@ void check_attrs(const Op& op) {
 
 void check_bias(const Op& op, const TensorDesc& bias, const TensorDesc& x, int64_t channels) {
   if (!(bias.shape == Shape::vector(channels)) || bias.dtype != accumulation_type(x.dtype))
-    fail_op(op, "bias is " + bias.str() + ", expected " + TensorDesc(Shape::vector(channels), accumulation_type(x.dtype)).str());
+    fail_op(op, "bias is " + bias.str() + ", expected " +
+                    TensorDesc(Shape::vector(channels), accumulation_type(x.dtype)).str());
 }
 
 std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> in) {
@@ -74,8 +77,7 @@ std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const Ten
   check_same_float(op, in);
   const auto& a = op.as<ConvAttrs>();
   const Shape &x = in[0].shape, &y = in[1].shape;
-  if (x.n() != y.n())
-    fail_op(op, "input has batch " + std::to_string(x.n()) + ", gradient " + std::to_string(y.n()));
+  if (x.n() != y.n()) fail_op(op, "input has batch " + std::to_string(x.n()) + ", gradient " + std::to_string(y.n()));
   if (x.c() % a.groups || y.c() % a.groups)
     fail_op(op, std::to_string(x.c()) + " and " + std::to_string(y.c()) + " channels do not divide into " +
                     std::to_string(a.groups) + " groups");
@@ -91,7 +93,9 @@ std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const Ten
 }
 
 /// 2 per multiply-add of the dense definition; the same number for all three passes.
-int64_t dense_flops(const Shape& y, const Shape& w) { return 2 * y.rows() * w.elements(); }
+int64_t dense_flops(const Shape& y, const Shape& w) {
+  return 2 * y.rows() * w.elements();
+}
 
 int64_t flops_forward(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
   return dense_flops(out[0].shape, in[1].shape);

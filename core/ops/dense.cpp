@@ -6,7 +6,9 @@
 namespace convoy {
 namespace {
 
-int64_t features(const Shape& s) { return s.elements() / s.n(); }
+int64_t features(const Shape& s) {
+  return s.elements() / s.n();
+}
 
 std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 3);
@@ -34,8 +36,7 @@ std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const Ten
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
   const Shape &x = in[0].shape, &y = in[1].shape;
-  if (x.n() != y.n())
-    fail_op(op, "input has batch " + std::to_string(x.n()) + ", gradient " + std::to_string(y.n()));
+  if (x.n() != y.n()) fail_op(op, "input has batch " + std::to_string(x.n()) + ", gradient " + std::to_string(y.n()));
   const DType type = accumulation_type(in[0].dtype);
   return {TensorDesc({y.c(), 1, 1, 1, features(x)}, type), TensorDesc(Shape::vector(y.c()), type)};
 }

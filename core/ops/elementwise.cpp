@@ -22,7 +22,8 @@ std::vector<TensorDesc> infer_normalise(const Op& op, std::span<const TensorDesc
   check_inputs(op, in, 1, 1);
   const DType to = op.as<CastAttrs>().to;
   if (!is_float(to)) fail_op(op, "writes a floating-point type, asked for " + std::string(name_of(to)));
-  if (in[0].dtype != DType::i16 && !is_float(in[0].dtype)) fail_op(op, "reads i16 or floating point, found " + in[0].str());
+  if (in[0].dtype != DType::i16 && !is_float(in[0].dtype))
+    fail_op(op, "reads i16 or floating point, found " + in[0].str());
   return {TensorDesc(in[0].shape, to)};
 }
 
@@ -75,24 +76,59 @@ std::vector<TensorDesc> infer_all_finite(const Op& op, std::span<const TensorDes
   return {TensorDesc(Shape::vector(1), DType::f32)};
 }
 
-int64_t flops_one(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) { return in[0].shape.elements(); }
-int64_t flops_two(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) { return 2 * in[0].shape.elements(); }
+int64_t flops_one(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return in[0].shape.elements();
+}
+int64_t flops_two(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return 2 * in[0].shape.elements();
+}
 
 /// Pack nodes are placed by the plan only; on a tape they make no sense.
-std::vector<TensorDesc> infer_pack(const Op& op, std::span<const TensorDesc>) { fail_op(op, "cannot be recorded on a tape"); }
+std::vector<TensorDesc> infer_pack(const Op& op, std::span<const TensorDesc>) {
+  fail_op(op, "cannot be recorded on a tape");
+}
 
 }  // namespace
 
 std::vector<OpDef> elementwise_ops() {
-  return {
-      {.kind = OpKind::cast, .name = "cast", .default_attrs = CastAttrs{}, .infer = infer_cast, .gradient = gradient_cast},
-      {.kind = OpKind::log1p, .name = "log1p", .default_attrs = CastAttrs{}, .infer = infer_normalise, .flops = flops_one, .special_input = special_normalise},
-      {.kind = OpKind::divide_by_mean, .name = "divide_by_mean", .default_attrs = CastAttrs{}, .infer = infer_normalise, .flops = flops_two, .special_input = special_normalise},
-      {.kind = OpKind::add, .name = "add", .default_attrs = NoAttrs{}, .infer = infer_add, .gradient = gradient_add, .flops = flops_one, .in_place_input = 0},
-      {.kind = OpKind::add_scaled, .name = "add_scaled", .default_attrs = ScaleAttrs{}, .infer = infer_add_scaled, .flops = flops_two, .special_input = special_add_scaled, .in_place_input = 0},
-      {.kind = OpKind::sum_squares, .name = "sum_squares", .default_attrs = ScaleAttrs{}, .infer = infer_sum_squares, .flops = flops_two},
-      {.kind = OpKind::all_finite, .name = "all_finite", .default_attrs = NoAttrs{}, .infer = infer_all_finite},
-      {.kind = OpKind::pack, .name = "pack", .default_attrs = NoAttrs{}, .infer = infer_pack}};
+  return {{.kind = OpKind::cast,
+           .name = "cast",
+           .default_attrs = CastAttrs{},
+           .infer = infer_cast,
+           .gradient = gradient_cast},
+          {.kind = OpKind::log1p,
+           .name = "log1p",
+           .default_attrs = CastAttrs{},
+           .infer = infer_normalise,
+           .flops = flops_one,
+           .special_input = special_normalise},
+          {.kind = OpKind::divide_by_mean,
+           .name = "divide_by_mean",
+           .default_attrs = CastAttrs{},
+           .infer = infer_normalise,
+           .flops = flops_two,
+           .special_input = special_normalise},
+          {.kind = OpKind::add,
+           .name = "add",
+           .default_attrs = NoAttrs{},
+           .infer = infer_add,
+           .gradient = gradient_add,
+           .flops = flops_one,
+           .in_place_input = 0},
+          {.kind = OpKind::add_scaled,
+           .name = "add_scaled",
+           .default_attrs = ScaleAttrs{},
+           .infer = infer_add_scaled,
+           .flops = flops_two,
+           .special_input = special_add_scaled,
+           .in_place_input = 0},
+          {.kind = OpKind::sum_squares,
+           .name = "sum_squares",
+           .default_attrs = ScaleAttrs{},
+           .infer = infer_sum_squares,
+           .flops = flops_two},
+          {.kind = OpKind::all_finite, .name = "all_finite", .default_attrs = NoAttrs{}, .infer = infer_all_finite},
+          {.kind = OpKind::pack, .name = "pack", .default_attrs = NoAttrs{}, .infer = infer_pack}};
 }
 
 }  // namespace convoy

@@ -2,7 +2,9 @@
 
 namespace convoy {
 
-void fail_op(const Op& op, const std::string& message) { fail_usage(std::string(name_of(op.kind)) + ": " + message); }
+void fail_op(const Op& op, const std::string& message) {
+  fail_usage(std::string(name_of(op.kind)) + ": " + message);
+}
 
 void check_inputs(const Op& op, std::span<const TensorDesc> in, size_t lo, size_t hi) {
   if (in.size() < lo || in.size() > hi)

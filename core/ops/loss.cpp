@@ -33,7 +33,9 @@ void gradient_loss(GradientContext& g) {
   g.add(0, g.emit({OpKind::loss_backward, g.op().attrs}, "loss_backward", {g.in(0), g.in(1), g.loss_scale()})[0]);
 }
 
-int64_t flops_loss(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) { return 3 * in[0].shape.elements(); }
+int64_t flops_loss(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return 3 * in[0].shape.elements();
+}
 
 bool special_scale(const Op&, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream&) {
   if (index != 2) return false;

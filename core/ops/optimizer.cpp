@@ -14,7 +14,8 @@ void check_common(const Op& op, std::span<const TensorDesc> in) {
       !(in[3] == TensorDesc(Shape::vector(1), DType::f32)))
     fail_op(op, "inputs 1 to 3 must be step state, loss scale and finite flag");
   for (size_t i = common; i < in.size(); ++i)
-    if (!(in[i] == in[0])) fail_op(op, "state " + std::to_string(i - common) + " is " + in[i].str() + ", gradient " + in[0].str());
+    if (!(in[i] == in[0]))
+      fail_op(op, "state " + std::to_string(i - common) + " is " + in[i].str() + ", gradient " + in[0].str());
 }
 
 /// Inputs: gradient, step_state, loss_scale, finite, then parameter, velocity.
@@ -49,7 +50,9 @@ bool special_update(const Op& op, int index, std::span<const TensorDesc>, const 
     t.data<float>()[0] = 1;
   } else if (op.kind == OpKind::adam_update && index == 6) {  // a second moment is never negative
     uint64_t i = 0;
-    for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) { t.set(n, d, h, w, c, random.uniform(i++)); });
+    for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+      t.set(n, d, h, w, c, random.uniform(i++));
+    });
   } else {
     return false;
   }
@@ -66,15 +69,36 @@ bool special_scale(const Op&, int index, std::span<const TensorDesc>, const Tens
   return true;
 }
 
-int64_t flops_sgd(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) { return 5 * in[0].shape.elements(); }
-int64_t flops_adam(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) { return 14 * in[0].shape.elements(); }
+int64_t flops_sgd(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return 5 * in[0].shape.elements();
+}
+int64_t flops_adam(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return 14 * in[0].shape.elements();
+}
 
 }  // namespace
 
 std::vector<OpDef> optimizer_ops() {
-  return {{.kind = OpKind::sgd_update, .name = "sgd_update", .default_attrs = SgdAttrs{}, .infer = infer_sgd, .flops = flops_sgd, .special_input = special_update, .updated_inputs = 2},
-          {.kind = OpKind::adam_update, .name = "adam_update", .default_attrs = AdamAttrs{}, .infer = infer_adam, .flops = flops_adam, .special_input = special_update, .updated_inputs = 3},
-          {.kind = OpKind::loss_scale_update, .name = "loss_scale_update", .default_attrs = LossScaleAttrs{}, .infer = infer_scale, .special_input = special_scale, .updated_inputs = 1}};
+  return {{.kind = OpKind::sgd_update,
+           .name = "sgd_update",
+           .default_attrs = SgdAttrs{},
+           .infer = infer_sgd,
+           .flops = flops_sgd,
+           .special_input = special_update,
+           .updated_inputs = 2},
+          {.kind = OpKind::adam_update,
+           .name = "adam_update",
+           .default_attrs = AdamAttrs{},
+           .infer = infer_adam,
+           .flops = flops_adam,
+           .special_input = special_update,
+           .updated_inputs = 3},
+          {.kind = OpKind::loss_scale_update,
+           .name = "loss_scale_update",
+           .default_attrs = LossScaleAttrs{},
+           .infer = infer_scale,
+           .special_input = special_scale,
+           .updated_inputs = 1}};
 }
 
 }  // namespace convoy

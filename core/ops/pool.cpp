@@ -59,7 +59,8 @@ std::vector<TensorDesc> infer_fused_backward(const Op& op, std::span<const Tenso
   check_inputs(op, in, 3, 3);
   check_same_float(op, in.first(2));
   if (in[2].dtype != DType::u8 || !(in[2].shape == in[0].shape) || !(in[1].shape == in[0].shape))
-    fail_op(op, "gradient, output and arg-max differ in shape: " + in[0].str() + ", " + in[1].str() + ", " + in[2].str());
+    fail_op(op,
+            "gradient, output and arg-max differ in shape: " + in[0].str() + ", " + in[1].str() + ", " + in[2].str());
   return {TensorDesc(unpooled_shape(op, in[0].shape), in[0].dtype)};
 }
 
@@ -138,12 +139,14 @@ void fill_argmax(const PoolAttrs& a, const Tensor& t, const PhiloxStream& random
   });
 }
 
-bool special_max_backward(const Op& op, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream& r) {
+bool special_max_backward(const Op& op, int index, std::span<const TensorDesc>, const Tensor& t,
+                          const PhiloxStream& r) {
   if (index != 1) return false;
   fill_argmax(pool_of(op), t, r);
   return true;
 }
-bool special_fused_backward(const Op& op, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream& r) {
+bool special_fused_backward(const Op& op, int index, std::span<const TensorDesc>, const Tensor& t,
+                            const PhiloxStream& r) {
   if (index != 2) return false;
   fill_argmax(pool_of(op), t, r);
   return true;

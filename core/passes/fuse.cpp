@@ -82,7 +82,8 @@ void drop_dead_nodes(Tape& tape) {
   std::vector<Node> kept;
   for (auto node = tape.nodes().rbegin(); node != tape.nodes().rend(); ++node) {
     const bool root = !node->updated().empty();
-    if (!root && std::none_of(node->out.begin(), node->out.end(), [&](ValueId id) { return live[static_cast<size_t>(id)]; }))
+    if (!root &&
+        std::none_of(node->out.begin(), node->out.end(), [&](ValueId id) { return live[static_cast<size_t>(id)]; }))
       continue;
     for (ValueId id : node->in) live[static_cast<size_t>(id)] = true;
     kept.push_back(*node);
@@ -97,8 +98,8 @@ void merge_equal_nodes(Tape& tape) {
   std::vector<Node> kept;
   for (Node node : tape.nodes()) {
     for (ValueId& id : node.in) id = replacement[static_cast<size_t>(id)];
-    const bool pure = node.updated().empty() && std::none_of(node.out.begin(), node.out.end(),
-                                                             [&](ValueId id) { return tape.value(id).keep; });
+    const bool pure = node.updated().empty() &&
+                      std::none_of(node.out.begin(), node.out.end(), [&](ValueId id) { return tape.value(id).keep; });
     const auto twin = std::find_if(kept.begin(), kept.end(), [&](const Node& other) {
       return pure && other.op == node.op && other.in == node.in;
     });

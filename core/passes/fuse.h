@@ -7,7 +7,8 @@ namespace convoy {
 
 class LoweringContext {
  public:
-  LoweringContext(Tape& tape, const Node& node, std::vector<Node>& result) : tape_(tape), node_(node), result_(result) {}
+  LoweringContext(Tape& tape, const Node& node, std::vector<Node>& result)
+      : tape_(tape), node_(node), result_(result) {}
   const Op& op() const { return node_.op; }
   ValueId in(size_t i) const { return node_.in.at(i); }
   /// An inner node; returns its first output.

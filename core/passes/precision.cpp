@@ -8,7 +8,8 @@ namespace {
 /// Rewrites node by node into a new tape, remembering which cast of a value exists already.
 class PrecisionRewriter {
  public:
-  PrecisionRewriter(const Tape& source, DType compute) : source_(source), compute_(compute), target_(source.float_type()) {}
+  PrecisionRewriter(const Tape& source, DType compute)
+      : source_(source), compute_(compute), target_(source.float_type()) {}
 
   Tape rewrite() {
     copy_hosts();
@@ -48,14 +49,17 @@ class PrecisionRewriter {
     switch (node.op.kind) {
       case OpKind::conv_forward:
       case OpKind::conv_backward_data:
-      case OpKind::dense_forward: return i < 2 ? compute_ : recorded;  // the bias stays wide
+      case OpKind::dense_forward:
+        return i < 2 ? compute_ : recorded;  // the bias stays wide
       case OpKind::activation:
         return node.op.as<ActivationAttrs>().function == Activation::tanh ? recorded : compute_;
       case OpKind::loss:
       case OpKind::sum_squares:
       case OpKind::log1p:
-      case OpKind::divide_by_mean: return recorded;
-      default: return compute_;
+      case OpKind::divide_by_mean:
+        return recorded;
+      default:
+        return compute_;
     }
   }
 

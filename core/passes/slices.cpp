@@ -34,7 +34,8 @@ class SliceAliasing {
     for (ValueId id : node.in) {
       const Value& value = values_[static_cast<size_t>(id)];
       const bool twice = std::count(node.in.begin(), node.in.end(), id) > 1;
-      if (value.kind != ValueKind::temporary || value.keep || slice_[static_cast<size_t>(id)].parent != no_value || twice)
+      if (value.kind != ValueKind::temporary || value.keep || slice_[static_cast<size_t>(id)].parent != no_value ||
+          twice)
         return false;
       moves.push_back({id, {node.out[0], channel}});
       channel += value.desc.shape.c();
@@ -55,7 +56,9 @@ class SliceAliasing {
     for (const Node& node : nodes_) {
       if (&node == &origin) continue;
       const bool touched = std::any_of(moves.begin(), moves.end(), [&](const Move& move) {
-        return std::count(node.in.begin(), node.in.end(), move.first) + std::count(node.out.begin(), node.out.end(), move.first) > 0;
+        return std::count(node.in.begin(), node.in.end(), move.first) +
+                   std::count(node.out.begin(), node.out.end(), move.first) >
+               0;
       });
       if (touched && !accepts_(node)) return undo(moves, before);
     }

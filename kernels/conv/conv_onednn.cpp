@@ -1,6 +1,7 @@
-// Convolution through oneDNN, all three passes, 2-D and 3-D, in two layouts: "onednn" asks for channels-last activations
-// on both sides (what our tensors are), "onednn_blocked" lets the library choose and reorders inside the workspace.
-// Weights go through Pack nodes. oneDNN's own plain reference is refused: ours is at least honest about its name.
+// Convolution through oneDNN, all three passes, 2-D and 3-D, in two layouts: "onednn" asks for channels-last
+// activations on both sides (what our tensors are), "onednn_blocked" lets the library choose and reorders inside the
+// workspace. Weights go through Pack nodes. oneDNN's own plain reference is refused: ours is at least honest about its
+// name.
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/prepared.h"
 
@@ -29,10 +30,14 @@ onednn::ConvShape shape_of(const Problem& p) {
 template <class F>
 void with_descriptor(const Problem& p, Layout layout, F&& f) {
   const onednn::ConvShape s = shape_of(p);
-  if (p.op.kind == OpKind::conv_forward) f(s, onednn::conv_forward(s, layout, p.in.size() == 3));
-  else if (p.op.kind == OpKind::conv_backward_weights) f(s, onednn::conv_backward_weights(s, layout));
-  else if (p.in.size() == 3) f(s, onednn::deconv_forward(s, layout));
-  else f(s, onednn::conv_backward_data(s, layout));
+  if (p.op.kind == OpKind::conv_forward)
+    f(s, onednn::conv_forward(s, layout, p.in.size() == 3));
+  else if (p.op.kind == OpKind::conv_backward_weights)
+    f(s, onednn::conv_backward_weights(s, layout));
+  else if (p.in.size() == 3)
+    f(s, onednn::deconv_forward(s, layout));
+  else
+    f(s, onednn::conv_backward_data(s, layout));
 }
 
 Support supports(const Problem& p, Layout layout) {
@@ -53,11 +58,14 @@ Support supports(const Problem& p, Layout layout) {
   return result;
 }
 
-dnnl::memory::desc bias_desc(int64_t channels) { return {{channels}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a}; }
+dnnl::memory::desc bias_desc(int64_t channels) {
+  return {{channels}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
+}
 
 using Descriptor = onednn::PreparedPrimitive;
 
-std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolution_forward::primitive_desc& pd, const Problem& p) {
+std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolution_forward::primitive_desc& pd,
+                                const Problem& p) {
   auto k = std::make_unique<Descriptor>(dnnl::convolution_forward(pd), pd.scratchpad_desc(), pd.impl_info_str());
   k->add_input(DNNL_ARG_SRC, 0, s.plain_x(), pd.src_desc());
   k->add_weight(DNNL_ARG_WEIGHTS, 1, s.plain_w(), pd.weights_desc());
@@ -66,7 +74,8 @@ std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolut
   return k;
 }
 
-std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolution_backward_data::primitive_desc& pd, const Problem&) {
+std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolution_backward_data::primitive_desc& pd,
+                                const Problem&) {
   auto k = std::make_unique<Descriptor>(dnnl::convolution_backward_data(pd), pd.scratchpad_desc(), pd.impl_info_str());
   k->add_input(DNNL_ARG_DIFF_DST, 0, s.plain_y(), pd.diff_dst_desc());
   k->add_weight(DNNL_ARG_WEIGHTS, 1, s.plain_w(), pd.weights_desc());
@@ -74,8 +83,10 @@ std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolut
   return k;
 }
 
-std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolution_backward_weights::primitive_desc& pd, const Problem&) {
-  auto k = std::make_unique<Descriptor>(dnnl::convolution_backward_weights(pd), pd.scratchpad_desc(), pd.impl_info_str());
+std::unique_ptr<Prepared> build(const onednn::ConvShape& s,
+                                const dnnl::convolution_backward_weights::primitive_desc& pd, const Problem&) {
+  auto k =
+      std::make_unique<Descriptor>(dnnl::convolution_backward_weights(pd), pd.scratchpad_desc(), pd.impl_info_str());
   k->add_input(DNNL_ARG_SRC, 0, s.plain_x(), pd.src_desc());
   k->add_input(DNNL_ARG_DIFF_DST, 1, s.plain_y(), pd.diff_dst_desc());
   k->add_output(DNNL_ARG_DIFF_WEIGHTS, 0, s.plain_w(), pd.diff_weights_desc());
@@ -83,7 +94,8 @@ std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::convolut
   return k;
 }
 
-std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::deconvolution_forward::primitive_desc& pd, const Problem&) {
+std::unique_ptr<Prepared> build(const onednn::ConvShape& s, const dnnl::deconvolution_forward::primitive_desc& pd,
+                                const Problem&) {
   auto k = std::make_unique<Descriptor>(dnnl::deconvolution_forward(pd), pd.scratchpad_desc(), pd.impl_info_str());
   const dnnl::memory::desc plain_w(s.deconv_w(), onednn::type_of(s.w_type), s.deconv_w_strides());
   k->add_input(DNNL_ARG_SRC, 0, s.plain_y(), pd.src_desc());

@@ -104,7 +104,8 @@ void backward_weights(const Problem& p, const KernelArgs& args) {
                     for (int64_t ow = 0; ow < ys.w(); ++ow) {
                       const int64_t id = tap(a, 0, od, kd), ih = tap(a, 1, oh, kh), iw = tap(a, 2, ow, kw);
                       if (id < 0 || ih < 0 || iw < 0 || id >= xs.d() || ih >= xs.h() || iw >= xs.w()) continue;
-                      sum += to_double(x(n, id, ih, iw, k / k_per_group * ws.c() + c)) * to_double(dy(n, od, oh, ow, k));
+                      sum +=
+                          to_double(x(n, id, ih, iw, k / k_per_group * ws.c() + c)) * to_double(dy(n, od, oh, ow, k));
                     }
               dw(k, kd, kh, kw, c) = static_cast<B>(sum);
             }

@@ -12,12 +12,15 @@ using dnnl::memory;
 memory::desc matrix(const TensorDesc& d) {
   return {{d.shape.n(), d.shape.elements() / d.shape.n()}, onednn::type_of(d.dtype), memory::format_tag::ab};
 }
-memory::desc vector(const TensorDesc& d) { return {{d.shape.elements()}, onednn::type_of(d.dtype), memory::format_tag::a}; }
+memory::desc vector(const TensorDesc& d) {
+  return {{d.shape.elements()}, onednn::type_of(d.dtype), memory::format_tag::a};
+}
 
 template <class F>
 void with_descriptor(const Problem& p, F&& f) {
   if (p.op.kind == OpKind::dense_forward)
-    f(onednn::dense_forward(matrix(p.in[0]), matrix(p.in[1]), p.in.size() == 3 ? std::optional(vector(p.in[2])) : std::nullopt, matrix(p.out[0])));
+    f(onednn::dense_forward(matrix(p.in[0]), matrix(p.in[1]),
+                            p.in.size() == 3 ? std::optional(vector(p.in[2])) : std::nullopt, matrix(p.out[0])));
   else if (p.op.kind == OpKind::dense_backward_data)
     f(onednn::dense_backward_data(matrix(p.in[0]), matrix(p.in[1]), matrix(p.out[0])));
   else
@@ -65,7 +68,8 @@ void bind(onednn::PreparedPrimitive& k, const Problem& p, const dnnl::inner_prod
 std::unique_ptr<Prepared> prepare(const Problem& p) {
   std::unique_ptr<Prepared> result;
   with_descriptor(p, [&](const auto& pd) {
-    auto k = std::make_unique<onednn::PreparedPrimitive>(dnnl::primitive(pd.get()), pd.scratchpad_desc(), pd.impl_info_str());
+    auto k = std::make_unique<onednn::PreparedPrimitive>(dnnl::primitive(pd.get()), pd.scratchpad_desc(),
+                                                         pd.impl_info_str());
     bind(*k, p, pd);
     result = std::move(k);
   });

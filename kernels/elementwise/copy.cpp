@@ -7,17 +7,22 @@
 namespace convoy {
 namespace {
 
-Support any(const Problem&) { return Support::yes(); }
+Support any(const Problem&) {
+  return Support::yes();
+}
 
 /// Rows of `from`, copied to channel `to_channel` of `to` starting at channel `from_channel`.
-void copy_rows(const Tensor& from, int64_t from_channel, const Tensor& to, int64_t to_channel, int64_t channels, int threads) {
+void copy_rows(const Tensor& from, int64_t from_channel, const Tensor& to, int64_t to_channel, int64_t channels,
+               int threads) {
   const int64_t size = size_of(from.dtype());
   const Shape& s = from.shape();
   parallel_ranges(s.rows(), threads, 64, [&](Range range) {
     for (int64_t row = range.begin; row < range.end; ++row) {
-      const int64_t w = row % s.w(), h = row / s.w() % s.h(), d = row / (s.w() * s.h()) % s.d(), n = row / (s.w() * s.h() * s.d());
+      const int64_t w = row % s.w(), h = row / s.w() % s.h(), d = row / (s.w() * s.h()) % s.d(),
+                    n = row / (s.w() * s.h() * s.d());
       std::memcpy(to.bytes() + (to.desc().offset(n, d, h, w) + to_channel) * size,
-                  from.bytes() + (from.desc().offset(n, d, h, w) + from_channel) * size, static_cast<size_t>(channels * size));
+                  from.bytes() + (from.desc().offset(n, d, h, w) + from_channel) * size,
+                  static_cast<size_t>(channels * size));
     }
   });
 }

@@ -9,7 +9,9 @@ namespace {
 template <class F>
 void fill(const KernelArgs& args, F&& f) {
   const Tensor& out = args.out[0];
-  for_each_index(out.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) { out.set(n, d, h, w, c, f(n, d, h, w, c)); });
+  for_each_index(out.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    out.set(n, d, h, w, c, f(n, d, h, w, c));
+  });
 }
 
 void activation(const Problem& p, const KernelArgs& args) {
@@ -38,7 +40,8 @@ void dropout(const Problem& p, const KernelArgs& args) {
   fill(args, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
     const int64_t element = ((d * s.h() + h) * s.w() + w) * s.c() + c;
     const PhiloxBlock block = philox({uint32_t(element >> 2), uint32_t(field(StepField::first_sample) + uint32_t(n)),
-                                      field(StepField::step), uint32_t(a.stream)}, key);
+                                      field(StepField::step), uint32_t(a.stream)},
+                                     key);
     return uniform01(block[element & 3]) >= float(a.rate) ? args.in[0].at(n, d, h, w, c) / (1 - a.rate) : 0.0;
   });
 }
@@ -71,7 +74,9 @@ void log1p_counts(const Problem&, const KernelArgs& args) {
 void divide_by_mean(const Problem& p, const KernelArgs& args) {
   const Shape& s = p.in[0].shape;
   std::vector<double> mean(static_cast<size_t>(s.n()));
-  for_each_index(s, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) { mean[static_cast<size_t>(n)] += args.in[0].at(n, d, h, w, c); });
+  for_each_index(s, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    mean[static_cast<size_t>(n)] += args.in[0].at(n, d, h, w, c);
+  });
   fill(args, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
     return args.in[0].at(n, d, h, w, c) * (double(s.elements() / s.n()) / mean[static_cast<size_t>(n)]);
   });
@@ -101,7 +106,9 @@ void all_finite(const Problem& p, const KernelArgs& args) {
 
 void channel_sum(const Problem& p, const KernelArgs& args) {
   std::vector<double> sum(static_cast<size_t>(p.in[0].shape.c()));
-  for_each_index(p.in[0].shape, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) { sum[static_cast<size_t>(c)] += args.in[0].at(n, d, h, w, c); });
+  for_each_index(p.in[0].shape, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    sum[static_cast<size_t>(c)] += args.in[0].at(n, d, h, w, c);
+  });
   fill(args, [&](int64_t, int64_t, int64_t, int64_t, int64_t c) { return sum[static_cast<size_t>(c)]; });
 }
 
@@ -117,7 +124,8 @@ void concat(const Problem& p, const KernelArgs& args) {
 
 void slice(const Problem& p, const KernelArgs& args) {
   const int64_t begin = p.op.as<SliceAttrs>().begin;
-  fill(args, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) { return args.in[0].at(n, d, h, w, begin + c); });
+  fill(args,
+       [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) { return args.in[0].at(n, d, h, w, begin + c); });
 }
 
 void pad_channels(const Problem& p, const KernelArgs& args) {

@@ -10,7 +10,8 @@ std::string form_of(const dnnl::memory::desc& wanted) {
 #if DNNL_VERSION_MAJOR >= 3
   // 3.0 made the descriptor opaque: bytes, dims and inner blocks are what its getters show.
   std::string shown = std::to_string(wanted.get_size());
-  for (const auto& list : {wanted.get_dims(), wanted.get_padded_dims(), wanted.get_strides(), wanted.get_inner_blks(), wanted.get_inner_idxs()})
+  for (const auto& list : {wanted.get_dims(), wanted.get_padded_dims(), wanted.get_strides(), wanted.get_inner_blks(),
+                           wanted.get_inner_idxs()})
     for (auto v : list) shown += "," + std::to_string(v);
   const uint64_t hash = hash_name(shown);
 #else
@@ -23,7 +24,8 @@ std::string form_of(const dnnl::memory::desc& wanted) {
 
 }  // namespace
 
-PreparedPrimitive::PreparedPrimitive(dnnl::primitive primitive, const dnnl::memory::desc& scratchpad, std::string detail)
+PreparedPrimitive::PreparedPrimitive(dnnl::primitive primitive, const dnnl::memory::desc& scratchpad,
+                                     std::string detail)
     : primitive_(std::move(primitive)), scratchpad_(scratchpad, engine(), nullptr), detail_(std::move(detail)) {
   scratchpad_offset_ = book(static_cast<int64_t>(scratchpad.get_size()));
 }
@@ -34,7 +36,8 @@ int64_t PreparedPrimitive::book(int64_t bytes) {
   return at;
 }
 
-PreparedPrimitive::Argument& PreparedPrimitive::add(int argument, int index, From from, const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted) {
+PreparedPrimitive::Argument& PreparedPrimitive::add(int argument, int index, From from, const dnnl::memory::desc& plain,
+                                                    const dnnl::memory::desc& wanted) {
   Argument& a = arguments_.emplace_back();
   a.argument = argument, a.index = index, a.from = from;
   a.plain = dnnl::memory(plain, engine(), nullptr);
@@ -45,17 +48,21 @@ PreparedPrimitive::Argument& PreparedPrimitive::add(int argument, int index, Fro
   return a;
 }
 
-void PreparedPrimitive::add_input(int argument, int index, const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted) {
+void PreparedPrimitive::add_input(int argument, int index, const dnnl::memory::desc& plain,
+                                  const dnnl::memory::desc& wanted) {
   add(argument, index, From::input, plain, wanted);
 }
-void PreparedPrimitive::add_output(int argument, int index, const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted) {
+void PreparedPrimitive::add_output(int argument, int index, const dnnl::memory::desc& plain,
+                                   const dnnl::memory::desc& wanted) {
   add(argument, index, From::output, plain, wanted);
 }
 
-void PreparedPrimitive::add_weight(int argument, int index, const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted) {
+void PreparedPrimitive::add_weight(int argument, int index, const dnnl::memory::desc& plain,
+                                   const dnnl::memory::desc& wanted) {
   if (plain == wanted) return add_input(argument, index, plain, wanted);
   add(argument, static_cast<int>(packs_.size()), From::packed, wanted, wanted);
-  const auto reorder = std::make_shared<dnnl::reorder>(dnnl::memory(plain, engine(), nullptr), dnnl::memory(wanted, engine(), nullptr));
+  const auto reorder =
+      std::make_shared<dnnl::reorder>(dnnl::memory(plain, engine(), nullptr), dnnl::memory(wanted, engine(), nullptr));
   packs_.push_back({index, form_of(wanted), static_cast<int64_t>(wanted.get_size()),
                     [reorder, plain, wanted](const Tensor& weight, std::byte* packed) {
                       dnnl::memory from(plain, engine(), weight.bytes()), to(wanted, engine(), packed);
@@ -67,8 +74,9 @@ void PreparedPrimitive::run(const KernelArgs& args) const {
   std::unordered_map<int, dnnl::memory> list;
   for (Argument& a : arguments_) {
     const auto index = static_cast<size_t>(a.index);
-    a.plain.set_data_handle(a.from == From::packed ? args.packed[index]
-                            : a.from == From::input ? args.in[index].bytes() : args.out[index].bytes());
+    a.plain.set_data_handle(a.from == From::packed  ? args.packed[index]
+                            : a.from == From::input ? args.in[index].bytes()
+                                                    : args.out[index].bytes());
     if (!a.inner) {
       list.emplace(a.argument, a.plain);
       continue;

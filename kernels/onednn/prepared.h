@@ -1,5 +1,5 @@
-// A prepared oneDNN primitive: operands that need another layout are reordered inside the kernel's own workspace, or for
-// weights in a Pack node; scratch memory is booked. Nothing is created per run.
+// A prepared oneDNN primitive: operands that need another layout are reordered inside the kernel's own workspace, or
+// for weights in a Pack node; scratch memory is booked. Nothing is created per run.
 #pragma once
 
 #include "kernels/onednn/shim.h"
@@ -10,7 +10,8 @@ class PreparedPrimitive final : public Prepared {
  public:
   PreparedPrimitive(dnnl::primitive primitive, const dnnl::memory::desc& scratchpad, std::string detail);
 
-  /// An argument read from (or written to) a tensor of the node: `plain` is the caller's layout, `wanted` the primitive's.
+  /// An argument read from (or written to) a tensor of the node: `plain` is the caller's layout, `wanted` the
+  /// primitive's.
   void add_input(int argument, int index, const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted);
   void add_output(int argument, int index, const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted);
   /// A weight that the plan packs once per update; falls back to a plain input where the layouts agree already.
@@ -28,7 +29,7 @@ class PreparedPrimitive final : public Prepared {
     From from;
     dnnl::memory plain, inner;  ///< inner is empty where no reorder is needed
     dnnl::reorder reorder;
-    int64_t offset = 0;         ///< of the reordered copy in the workspace
+    int64_t offset = 0;  ///< of the reordered copy in the workspace
   };
   Argument& add(int argument, int index, From from, const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted);
   int64_t book(int64_t bytes);

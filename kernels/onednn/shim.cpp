@@ -8,12 +8,15 @@ namespace {
 using dnnl::memory;
 constexpr bool v3 = DNNL_VERSION_MAJOR >= 3;
 
-bool isa_must_be_capped() { return cpu_features().amx_bf16 && !cpu_features().tile_leaf; }
+bool isa_must_be_capped() {
+  return cpu_features().amx_bf16 && !cpu_features().tile_leaf;
+}
 
 dnnl::engine make_engine() {
   if (isa_must_be_capped()) {
 #if DNNL_VERSION_MAJOR >= 3
-    dnnl::set_max_cpu_isa(cpu_features().avx512_fp16 ? dnnl::cpu_isa::avx512_core_fp16 : dnnl::cpu_isa::avx512_core_bf16);
+    dnnl::set_max_cpu_isa(cpu_features().avx512_fp16 ? dnnl::cpu_isa::avx512_core_fp16
+                                                     : dnnl::cpu_isa::avx512_core_bf16);
 #else
     dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
 #endif
@@ -28,14 +31,24 @@ dnnl::primitive_attr attributes() {
   return attr;
 }
 
-memory::dims spatial(const Int3& v, bool image) { return image ? memory::dims{v[1], v[2]} : memory::dims{v[0], v[1], v[2]}; }
+memory::dims spatial(const Int3& v, bool image) {
+  return image ? memory::dims{v[1], v[2]} : memory::dims{v[0], v[1], v[2]};
+}
 
 #if DNNL_VERSION_MAJOR >= 3
-memory::dims dims_of(const memory::desc& d) { return d.get_dims(); }
-memory::data_type type_of_desc(const memory::desc& d) { return d.get_data_type(); }
+memory::dims dims_of(const memory::desc& d) {
+  return d.get_dims();
+}
+memory::data_type type_of_desc(const memory::desc& d) {
+  return d.get_data_type();
+}
 #else
-memory::dims dims_of(const memory::desc& d) { return d.dims(); }
-memory::data_type type_of_desc(const memory::desc& d) { return d.data_type(); }
+memory::dims dims_of(const memory::desc& d) {
+  return d.dims();
+}
+memory::data_type type_of_desc(const memory::desc& d) {
+  return d.data_type();
+}
 #endif
 
 memory::desc channels_last(const TensorDesc& d) {
@@ -64,15 +77,22 @@ std::string version_text() {
 
 memory::data_type type_of(DType type) {
   switch (type) {
-    case DType::f32: return memory::data_type::f32;
-    case DType::bf16: return memory::data_type::bf16;
-    case DType::f16: return memory::data_type::f16;
-    case DType::u8: return memory::data_type::u8;
-    default: fail_runtime("oneDNN has no " + std::string(name_of(type)));
+    case DType::f32:
+      return memory::data_type::f32;
+    case DType::bf16:
+      return memory::data_type::bf16;
+    case DType::f16:
+      return memory::data_type::f16;
+    case DType::u8:
+      return memory::data_type::u8;
+    default:
+      fail_runtime("oneDNN has no " + std::string(name_of(type)));
   }
 }
 
-bool has_type(DType type) { return type == DType::f32 || type == DType::bf16 || (v3 && type == DType::f16); }
+bool has_type(DType type) {
+  return type == DType::f32 || type == DType::bf16 || (v3 && type == DType::f16);
+}
 
 ConvShape::ConvShape(const ConvAttrs& a, const TensorDesc& xd, const TensorDesc& wd, const TensorDesc& yd)
     : x_type(xd.dtype), w_type(wd.dtype), y_type(yd.dtype) {
@@ -122,8 +142,9 @@ dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, Layou
 #if DNNL_VERSION_MAJOR >= 3
   return {engine(), prop, direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high, attributes()};
 #else
-  const auto desc = bias ? dnnl::convolution_forward::desc(prop, direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high)
-                         : dnnl::convolution_forward::desc(prop, direct, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high);
+  const auto desc =
+      bias ? dnnl::convolution_forward::desc(prop, direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high)
+           : dnnl::convolution_forward::desc(prop, direct, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high);
   return {desc, attributes(), engine()};
 #endif
 }
@@ -137,7 +158,8 @@ dnnl::convolution_backward_data::primitive_desc conv_backward_data(const ConvSha
 #if DNNL_VERSION_MAJOR >= 3
   return {engine(), direct, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high, hint, attributes()};
 #else
-  return {dnnl::convolution_backward_data::desc(direct, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high), attributes(), engine(), hint};
+  return {dnnl::convolution_backward_data::desc(direct, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high),
+          attributes(), engine(), hint};
 #endif
 }
 
@@ -152,7 +174,8 @@ dnnl::convolution_backward_weights::primitive_desc conv_backward_weights(const C
 #if DNNL_VERSION_MAJOR >= 3
   return {engine(), direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high, hint, attributes()};
 #else
-  return {dnnl::convolution_backward_weights::desc(direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high), attributes(), engine(), hint};
+  return {dnnl::convolution_backward_weights::desc(direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high),
+          attributes(), engine(), hint};
 #endif
 }
 
@@ -165,21 +188,26 @@ dnnl::deconvolution_forward::primitive_desc deconv_forward(const ConvShape& s, L
 #if DNNL_VERSION_MAJOR >= 3
   return {engine(), prop, direct, from, w, b, to, s.stride, s.dilation, s.pad_low, s.pad_high, attributes()};
 #else
-  return {dnnl::deconvolution_forward::desc(prop, direct, from, w, b, to, s.stride, s.dilation, s.pad_low, s.pad_high), attributes(), engine()};
+  return {dnnl::deconvolution_forward::desc(prop, direct, from, w, b, to, s.stride, s.dilation, s.pad_low, s.pad_high),
+          attributes(), engine()};
 #endif
 }
 
-dnnl::inner_product_forward::primitive_desc dense_forward(const memory::desc& x, const memory::desc& w, const std::optional<memory::desc>& bias, const memory::desc& y) {
+dnnl::inner_product_forward::primitive_desc dense_forward(const memory::desc& x, const memory::desc& w,
+                                                          const std::optional<memory::desc>& bias,
+                                                          const memory::desc& y) {
   constexpr auto prop = dnnl::prop_kind::forward_training;
 #if DNNL_VERSION_MAJOR >= 3
   return {engine(), prop, x, w, bias.value_or(memory::desc()), y, attributes()};
 #else
-  const auto desc = bias ? dnnl::inner_product_forward::desc(prop, x, w, *bias, y) : dnnl::inner_product_forward::desc(prop, x, w, y);
+  const auto desc =
+      bias ? dnnl::inner_product_forward::desc(prop, x, w, *bias, y) : dnnl::inner_product_forward::desc(prop, x, w, y);
   return {desc, attributes(), engine()};
 #endif
 }
 
-dnnl::inner_product_backward_data::primitive_desc dense_backward_data(const memory::desc& dy, const memory::desc& w, const memory::desc& dx) {
+dnnl::inner_product_backward_data::primitive_desc dense_backward_data(const memory::desc& dy, const memory::desc& w,
+                                                                      const memory::desc& dx) {
   const auto hint = dense_forward(dx, w, std::nullopt, dy);
 #if DNNL_VERSION_MAJOR >= 3
   return {engine(), dx, w, dy, hint, attributes()};
@@ -188,7 +216,10 @@ dnnl::inner_product_backward_data::primitive_desc dense_backward_data(const memo
 #endif
 }
 
-dnnl::inner_product_backward_weights::primitive_desc dense_backward_weights(const memory::desc& x, const memory::desc& dy, const memory::desc& dw, const memory::desc& db) {
+dnnl::inner_product_backward_weights::primitive_desc dense_backward_weights(const memory::desc& x,
+                                                                            const memory::desc& dy,
+                                                                            const memory::desc& dw,
+                                                                            const memory::desc& db) {
   const memory::desc narrow(dims_of(dw), type_of_desc(x), memory::format_tag::ab);
   const auto hint = dense_forward(x, narrow, db, dy);
 #if DNNL_VERSION_MAJOR >= 3
@@ -198,10 +229,12 @@ dnnl::inner_product_backward_weights::primitive_desc dense_backward_weights(cons
 #endif
 }
 
-dnnl::pooling_forward::primitive_desc pool_forward(dnnl::algorithm algorithm, const PoolAttrs& a, const TensorDesc& x, const TensorDesc& y) {
+dnnl::pooling_forward::primitive_desc pool_forward(dnnl::algorithm algorithm, const PoolAttrs& a, const TensorDesc& x,
+                                                   const TensorDesc& y) {
   const bool image = x.shape.d() == 1;
   const memory::desc from = channels_last(x), to = channels_last(y);
-  const memory::dims stride = spatial(a.stride, image), kernel = spatial(a.kernel, image), low = spatial(a.pad_low, image), high = spatial(a.pad_high, image);
+  const memory::dims stride = spatial(a.stride, image), kernel = spatial(a.kernel, image),
+                     low = spatial(a.pad_low, image), high = spatial(a.pad_high, image);
   constexpr auto prop = dnnl::prop_kind::forward_training;
 #if DNNL_VERSION_MAJOR >= 3
   return {engine(), prop, algorithm, from, to, stride, kernel, memory::dims(stride.size(), 0), low, high, attributes()};
@@ -210,11 +243,13 @@ dnnl::pooling_forward::primitive_desc pool_forward(dnnl::algorithm algorithm, co
 #endif
 }
 
-dnnl::pooling_backward::primitive_desc pool_backward(dnnl::algorithm algorithm, const PoolAttrs& a, const TensorDesc& x, const TensorDesc& y) {
+dnnl::pooling_backward::primitive_desc pool_backward(dnnl::algorithm algorithm, const PoolAttrs& a, const TensorDesc& x,
+                                                     const TensorDesc& y) {
   const auto hint = pool_forward(algorithm, a, x, y);
   const bool image = x.shape.d() == 1;
   const memory::desc from = channels_last(x), to = channels_last(y);
-  const memory::dims stride = spatial(a.stride, image), kernel = spatial(a.kernel, image), low = spatial(a.pad_low, image), high = spatial(a.pad_high, image);
+  const memory::dims stride = spatial(a.stride, image), kernel = spatial(a.kernel, image),
+                     low = spatial(a.pad_low, image), high = spatial(a.pad_high, image);
 #if DNNL_VERSION_MAJOR >= 3
   return {engine(), algorithm, from, to, stride, kernel, memory::dims(stride.size(), 0), low, high, hint, attributes()};
 #else

@@ -10,8 +10,8 @@
 
 namespace convoy::onednn {
 
-/// Process-wide CPU engine. Before it exists the ISA is capped below AMX where the CPU announces AMX but hides CPUID leaf
-/// 0x1D: oneDNN builds its tile configuration from that leaf and would die with SIGILL.
+/// Process-wide CPU engine. Before it exists the ISA is capped below AMX where the CPU announces AMX but hides CPUID
+/// leaf 0x1D: oneDNN builds its tile configuration from that leaf and would die with SIGILL.
 const dnnl::engine& engine();
 dnnl::stream& stream();
 /// "oneDNN 2.6.3" and whether the ISA was capped.
@@ -32,7 +32,9 @@ struct ConvShape {
   dnnl::memory::desc plain_x() const { return activation(x, x_type); }
   dnnl::memory::desc plain_y() const { return activation(y, y_type); }
   dnnl::memory::desc plain_w() const { return {w, type_of(w_type), w_strides}; }
-  dnnl::memory::desc any(const dnnl::memory::dims& dims, DType type) const { return {dims, type_of(type), dnnl::memory::format_tag::any}; }
+  dnnl::memory::desc any(const dnnl::memory::dims& dims, DType type) const {
+    return {dims, type_of(type), dnnl::memory::format_tag::any};
+  }
   /// The same weights seen by a deconvolution: input and output channels swapped.
   dnnl::memory::dims deconv_w() const;
   dnnl::memory::dims deconv_w_strides() const;
@@ -50,11 +52,20 @@ dnnl::convolution_backward_weights::primitive_desc conv_backward_weights(const C
 /// backward_data used forward, with a bias.
 dnnl::deconvolution_forward::primitive_desc deconv_forward(const ConvShape& s, Layout layout);
 
-dnnl::inner_product_forward::primitive_desc dense_forward(const dnnl::memory::desc& x, const dnnl::memory::desc& w, const std::optional<dnnl::memory::desc>& bias, const dnnl::memory::desc& y);
-dnnl::inner_product_backward_data::primitive_desc dense_backward_data(const dnnl::memory::desc& dy, const dnnl::memory::desc& w, const dnnl::memory::desc& dx);
-dnnl::inner_product_backward_weights::primitive_desc dense_backward_weights(const dnnl::memory::desc& x, const dnnl::memory::desc& dy, const dnnl::memory::desc& dw, const dnnl::memory::desc& db);
+dnnl::inner_product_forward::primitive_desc dense_forward(const dnnl::memory::desc& x, const dnnl::memory::desc& w,
+                                                          const std::optional<dnnl::memory::desc>& bias,
+                                                          const dnnl::memory::desc& y);
+dnnl::inner_product_backward_data::primitive_desc dense_backward_data(const dnnl::memory::desc& dy,
+                                                                      const dnnl::memory::desc& w,
+                                                                      const dnnl::memory::desc& dx);
+dnnl::inner_product_backward_weights::primitive_desc dense_backward_weights(const dnnl::memory::desc& x,
+                                                                            const dnnl::memory::desc& dy,
+                                                                            const dnnl::memory::desc& dw,
+                                                                            const dnnl::memory::desc& db);
 
-dnnl::pooling_forward::primitive_desc pool_forward(dnnl::algorithm algorithm, const PoolAttrs& attrs, const TensorDesc& x, const TensorDesc& y);
-dnnl::pooling_backward::primitive_desc pool_backward(dnnl::algorithm algorithm, const PoolAttrs& attrs, const TensorDesc& x, const TensorDesc& y);
+dnnl::pooling_forward::primitive_desc pool_forward(dnnl::algorithm algorithm, const PoolAttrs& attrs,
+                                                   const TensorDesc& x, const TensorDesc& y);
+dnnl::pooling_backward::primitive_desc pool_backward(dnnl::algorithm algorithm, const PoolAttrs& attrs,
+                                                     const TensorDesc& x, const TensorDesc& y);
 
 }  // namespace convoy::onednn

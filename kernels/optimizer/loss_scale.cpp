@@ -1,5 +1,5 @@
-// Bookkeeping of a step: four numbers, nothing to vectorise, so the same code is reference and production kernel (listed
-// once under its own name and once as the reference).
+// Bookkeeping of a step: four numbers, nothing to vectorise, so the same code is reference and production kernel
+// (listed once under its own name and once as the reference).
 #include "core/tape.h"
 #include "kernels/optimizer/optimizer_kernels.h"
 #include "kernels/reference.h"
@@ -32,6 +32,8 @@ KernelPtr make_loss_scale_kernel() {
       });
 }
 
-KernelPtr make_loss_scale_reference() { return make_reference(OpKind::loss_scale_update, update); }
+KernelPtr make_loss_scale_reference() {
+  return make_reference(OpKind::loss_scale_update, update);
+}
 
 }  // namespace convoy

@@ -54,7 +54,8 @@ void max_backward(const PoolAttrs& a, const std::optional<ActivationAttrs>& act,
   const TensorDesc flat(dx.desc.shape, DType::f64);
   for_each_index(dy.desc.shape, [&](int64_t n, int64_t od, int64_t oh, int64_t ow, int64_t c) {
     double g = to_double(dy(n, od, oh, ow, c));
-    if (act) g = to_double(from_double<T>(g * slope_from_output(*act, to_double(View<T>(args.in[1])(n, od, oh, ow, c)))));
+    if (act)
+      g = to_double(from_double<T>(g * slope_from_output(*act, to_double(View<T>(args.in[1])(n, od, oh, ow, c)))));
     for_window(a, dx.desc.shape, od, oh, ow, [&](int64_t code, int64_t d, int64_t h, int64_t w) {
       if (code == arg(n, od, oh, ow, c)) sum[static_cast<size_t>(flat.offset(n, d, h, w) + c)] += g;
     });
@@ -76,7 +77,8 @@ void avg_forward(const PoolAttrs& a, const KernelArgs& args) {
   const View<T> x(args.in[0]), y(args.out[0]);
   for_each_index(y.desc.shape, [&](int64_t n, int64_t od, int64_t oh, int64_t ow, int64_t c) {
     double sum = 0;
-    for_window(a, x.desc.shape, od, oh, ow, [&](int64_t, int64_t d, int64_t h, int64_t w) { sum += to_double(x(n, d, h, w, c)); });
+    for_window(a, x.desc.shape, od, oh, ow,
+               [&](int64_t, int64_t d, int64_t h, int64_t w) { sum += to_double(x(n, d, h, w, c)); });
     y(n, od, oh, ow, c) = from_double<T>(sum / double(divisor(a, x.desc.shape, od, oh, ow)));
   });
 }
@@ -88,8 +90,9 @@ void avg_backward(const PoolAttrs& a, const KernelArgs& args) {
   const TensorDesc flat(dx.desc.shape, DType::f64);
   for_each_index(dy.desc.shape, [&](int64_t n, int64_t od, int64_t oh, int64_t ow, int64_t c) {
     const double g = to_double(dy(n, od, oh, ow, c)) / double(divisor(a, dx.desc.shape, od, oh, ow));
-    for_window(a, dx.desc.shape, od, oh, ow,
-               [&](int64_t, int64_t d, int64_t h, int64_t w) { sum[static_cast<size_t>(flat.offset(n, d, h, w) + c)] += g; });
+    for_window(a, dx.desc.shape, od, oh, ow, [&](int64_t, int64_t d, int64_t h, int64_t w) {
+      sum[static_cast<size_t>(flat.offset(n, d, h, w) + c)] += g;
+    });
   });
   for_each_index(dx.desc.shape, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
     dx(n, d, h, w, c) = from_double<T>(sum[static_cast<size_t>(flat.offset(n, d, h, w) + c)]);

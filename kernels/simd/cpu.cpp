@@ -41,7 +41,8 @@ CpuFeatures detect() {
   unsigned brand[12] = {};
   __cpuid(0x80000000u, a, b, c, d);
   if (a >= 0x80000004u)
-    for (unsigned i = 0; i < 3; ++i) __cpuid(0x80000002u + i, brand[4 * i], brand[4 * i + 1], brand[4 * i + 2], brand[4 * i + 3]);
+    for (unsigned i = 0; i < 3; ++i)
+      __cpuid(0x80000002u + i, brand[4 * i], brand[4 * i + 1], brand[4 * i + 2], brand[4 * i + 3]);
   char text[49] = {};
   std::memcpy(text, brand, 48);
   f.model = text;

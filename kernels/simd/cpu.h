@@ -8,12 +8,12 @@ namespace convoy {
 enum class Isa : unsigned char { scalar, avx2, avx512 };
 
 struct CpuFeatures {
-  bool avx2 = false;          ///< AVX2, FMA and F16C
-  bool avx512 = false;        ///< F, BW, DQ, VL
+  bool avx2 = false;    ///< AVX2, FMA and F16C
+  bool avx512 = false;  ///< F, BW, DQ, VL
   bool avx512_bf16 = false;
   bool avx512_fp16 = false;
-  bool amx_bf16 = false;      ///< announced by CPUID and granted by the kernel (XCR0)
-  bool tile_leaf = false;     ///< CPUID leaf 0x1D describes the tiles; some hypervisors hide it
+  bool amx_bf16 = false;   ///< announced by CPUID and granted by the kernel (XCR0)
+  bool tile_leaf = false;  ///< CPUID leaf 0x1D describes the tiles; some hypervisors hide it
   std::string model;
 };
 

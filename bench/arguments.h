@@ -1,0 +1,46 @@
+// Flags of the benches, parsed by hand: they build with nothing but a compiler.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "core/text.h"
+
+namespace convoy::bench {
+
+class Arguments {
+ public:
+  /// Known flags with their defaults and help; prints help and exits on --help, throws Error(usage) on anything else.
+  struct Flag {
+    std::string name, value, help;
+  };
+  Arguments(int argc, char** argv, std::vector<Flag> flags) : flags_(std::move(flags)) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      if (word == "--help") {
+        for (const Flag& f : flags_)
+          std::printf("  --%-14s %s [%s]\n", f.name.c_str(), f.help.c_str(), f.value.c_str());
+        std::exit(0);
+      }
+      Flag* found = nullptr;
+      for (Flag& f : flags_)
+        if (word == "--" + f.name) found = &f;
+      if (!found || i + 1 == argc) fail_usage("unknown flag or missing value: " + word + " (--help lists them)");
+      found->value = argv[++i];
+    }
+  }
+  const std::string& text(const std::string& name) const {
+    for (const Flag& f : flags_)
+      if (f.name == name) return f.value;
+    fail_usage("no flag " + name);
+  }
+  int64_t integer(const std::string& name) const { return parse_number<int64_t>(text(name), "--" + name); }
+  double number(const std::string& name) const { return parse_number<double>(text(name), "--" + name); }
+
+ private:
+  std::vector<Flag> flags_;
+};
+
+}  // namespace convoy::bench

@@ -1,0 +1,198 @@
+#include "bench/ceilings.h"
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csetjmp>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "core/parallel.h"
+#include "core/tensor.h"
+#include "kernels/simd/cpu.h"
+
+namespace convoy::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int64_t iterations = 2'000'000;
+
+/// Keeps a result alive without storing it anywhere hot.
+volatile float sink;
+
+/// Best rate of `work` (operations per call and thread) on all threads over half a second: the scheduler may need that
+/// long to spread a fresh team over the cores.
+template <class F>
+double best_rate(int threads, double operations, F&& work) {
+  double best = 0;
+  const auto begin = Clock::now();
+  while (Clock::now() - begin < std::chrono::milliseconds(500)) {
+    const auto start = Clock::now();
+    parallel_threads(threads, [&](int) { work(); });
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    best = std::max(best, operations * threads / seconds * 1e-9);
+  }
+  return best;
+}
+
+// Twelve independent accumulators hide the latency of every FMA unit known.
+#define CONVOY_TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+
+__attribute__((target("avx512f"))) void fma_avx512() {
+  __m512 a = _mm512_set1_ps(1.0001f), b = _mm512_set1_ps(1e-9f);
+#define X(i) __m512 c##i = _mm512_set1_ps(float(i));
+  CONVOY_TWELVE(X)
+#undef X
+  for (int64_t n = 0; n < iterations; ++n) {
+#define X(i) c##i = _mm512_fmadd_ps(c##i, a, b);
+    CONVOY_TWELVE(X)
+#undef X
+    __asm__ volatile("" : "+v"(a), "+v"(b));
+  }
+  float total = 0;
+#define X(i) total += _mm512_reduce_add_ps(c##i);
+  CONVOY_TWELVE(X)
+#undef X
+  sink = total;
+}
+
+__attribute__((target("avx2,fma"))) void fma_avx2() {
+  __m256 a = _mm256_set1_ps(1.0001f), b = _mm256_set1_ps(1e-9f);
+#define X(i) __m256 c##i = _mm256_set1_ps(float(i));
+  CONVOY_TWELVE(X)
+#undef X
+  for (int64_t n = 0; n < iterations; ++n) {
+#define X(i) c##i = _mm256_fmadd_ps(c##i, a, b);
+    CONVOY_TWELVE(X)
+#undef X
+    __asm__ volatile("" : "+x"(a), "+x"(b));
+  }
+  float total = 0;
+#define X(i) total += _mm256_cvtss_f32(c##i);
+  CONVOY_TWELVE(X)
+#undef X
+  sink = total;
+}
+
+__attribute__((target("avx512f,avx512bf16"))) void dot_bf16() {
+  __m512 seed = _mm512_set1_ps(1.0f);
+  __m512bh a = _mm512_cvtne2ps_pbh(seed, seed), b = a;
+#define X(i) __m512 c##i = _mm512_set1_ps(float(i));
+  CONVOY_TWELVE(X)
+#undef X
+  for (int64_t n = 0; n < iterations; ++n) {
+#define X(i) c##i = _mm512_dpbf16_ps(c##i, a, b);
+    CONVOY_TWELVE(X)
+#undef X
+    __asm__ volatile("" : "+v"(a), "+v"(b));
+  }
+  float total = 0;
+#define X(i) total += _mm512_reduce_add_ps(c##i);
+  CONVOY_TWELVE(X)
+#undef X
+  sink = total;
+}
+
+__attribute__((target("avx512fp16,avx512vl"))) void fma_f16() {
+  __m512h a = _mm512_set1_ph(_Float16(1.001f)), b = _mm512_set1_ph(_Float16(0.001f));
+#define X(i) __m512h c##i = _mm512_set1_ph(_Float16(float(i)));
+  CONVOY_TWELVE(X)
+#undef X
+  for (int64_t n = 0; n < iterations; ++n) {
+#define X(i) c##i = _mm512_fmadd_ph(c##i, a, b);
+    CONVOY_TWELVE(X)
+#undef X
+    __asm__ volatile("" : "+v"(a), "+v"(b));
+  }
+  float total = 0;
+#define X(i) total += float(_mm512_reduce_add_ph(c##i));
+  CONVOY_TWELVE(X)
+#undef X
+  sink = total;
+}
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t columns[16] = {};
+  uint8_t rows[16] = {};
+};
+
+__attribute__((target("amx-tile,amx-bf16"))) void dot_amx() {
+  TileConfig config;
+  for (int t = 0; t < 8; ++t) config.columns[t] = 64, config.rows[t] = 16;
+  _tile_loadconfig(&config);
+  alignas(64) static const uint8_t zeros[1024] = {};
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, zeros, 64);
+  _tile_loadd(5, zeros, 64);
+  _tile_loadd(6, zeros, 64);
+  _tile_loadd(7, zeros, 64);
+  for (int64_t n = 0; n < iterations / 8; ++n) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+}
+
+sigjmp_buf trial;
+extern "C" void trial_failed(int) {
+  siglongjmp(trial, 1);
+}
+
+/// Feature bits are not enough: the kernel must grant the state, and the first instruction must not fault.
+bool amx_granted() {
+  if (!cpu_features().amx_bf16) return false;
+  constexpr long request_permission = 0x1023, tile_data = 18;
+  if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0) return false;
+  const auto previous = std::signal(SIGILL, trial_failed);
+  const bool works = sigsetjmp(trial, 1) == 0;
+  if (works) dot_amx();
+  std::signal(SIGILL, previous);
+  return works;
+}
+
+double triad(int threads) {
+  constexpr int64_t elements = 16 << 20;
+  const Buffer a(elements * 4, Buffer::Fill::zero), b(elements * 4, Buffer::Fill::zero),
+      c(elements * 4, Buffer::Fill::zero);
+  auto* x = reinterpret_cast<float*>(a.data());
+  const auto *y = reinterpret_cast<const float*>(b.data()), *z = reinterpret_cast<const float*>(c.data());
+  double best = 0;
+  for (int run = 0; run < 6; ++run) {
+    const auto start = Clock::now();
+    parallel_ranges(elements, threads, 1024, [&](Range r) {
+      for (int64_t i = r.begin; i < r.end; ++i) x[i] = y[i] + 0.5f * z[i];
+    });
+    best = std::max(best, 3.0 * 4 * elements / std::chrono::duration<double>(Clock::now() - start).count() * 1e-9);
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<Ceiling> measure_ceilings(int threads) {
+  const CpuFeatures& f = cpu_features();
+  std::vector<Ceiling> list;
+  constexpr double twelve = 12.0 * iterations;
+  if (f.avx512)
+    list.push_back({"f32_fma", best_rate(threads, twelve * 32, fma_avx512), "GFLOP/s"});
+  else if (f.avx2)
+    list.push_back({"f32_fma", best_rate(threads, twelve * 16, fma_avx2), "GFLOP/s"});
+  if (f.avx512_bf16) list.push_back({"bf16_dot", best_rate(threads, twelve * 64, dot_bf16), "GFLOP/s"});
+  if (f.avx512_fp16) list.push_back({"f16_fma", best_rate(threads, twelve * 64, fma_f16), "GFLOP/s"});
+  if (amx_granted()) list.push_back({"amx_bf16", best_rate(threads, iterations / 8 * 4.0 * 16384, dot_amx), "GFLOP/s"});
+  list.push_back({"triad", triad(threads), "GB/s"});
+  return list;
+}
+
+}  // namespace convoy::bench

@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# The programs end to end, as the README runs them, on tiny data: data set, training, resume after SIGKILL and signals,
+# prediction, conversion, and every documented refusal.   usage: apps.sh BIN_DIR
+set -u
+bin=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+passed=0 failed=0
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAILED: $*" >&2; }
+# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT.
+expect() {
+  local code=$1 text=$2; shift 2
+  local out; out=$("$@" 2>&1); local rc=$?
+  if [ $rc -ne "$code" ]; then bad "exit $rc, expected $code: $*"; echo "$out" | tail -5 >&2
+  elif ! grep -qF -- "$text" <<<"$out"; then bad "no \"$text\" in the output of: $*"; echo "$out" | tail -5 >&2
+  else ok; fi
+}
+same() { if cmp -s "$1" "$2"; then ok; else bad "$1 and $2 differ"; fi; }
+present() { for f in "$@"; do if [ -s "$f" ]; then ok; else bad "$f is missing or empty"; fi; done; }
+
+expect 0 "wrote 12 + 4 universes" "$bin/cosmoflow_simulate" --out data --universes 12 --validation 4 --size 16 --steps 4
+expect 0 "wrote" "$bin/cosmoflow_simulate" --out again --universes 12 --validation 4 --size 16 --steps 4 --threads 1
+same data/train/univ_0000003_000.tfrecord again/train/univ_0000003_000.tfrecord
+expect 0 "wrote" "$bin/cosmoflow_simulate" --out raw --universes 2 --validation 1 --size 32 --crop 16 --steps 4 --format hdf5
+present data/power_spectrum.svg
+expect 2 "--size must be even" "$bin/cosmoflow_simulate" --out x --size 15
+expect 2 "--out is required" "$bin/cosmoflow_simulate"
+
+train=("$bin/cosmoflow_train" --data-dir data --batch-size 2 --n-epochs 3 --optimizer Adam --augment cube --seed 5 --fc1-size 16 --fc2-size 8)
+expect 0 "validation MAE" "${train[@]}" --output-dir whole --save whole.safetensors --baseline --profile --trace
+present whole/history.csv whole/metrics.jsonl whole/mlperf.log whole/summary.json whole/loss.svg whole/scatter.svg whole/trace.json
+[ "$(wc -l < whole/metrics.jsonl)" -eq 18 ] && ok || bad "metrics.jsonl does not have one line per step"
+grep -q '"key":"eval_error"' whole/mlperf.log && ok || bad "no eval_error in mlperf.log"
+
+# The same seed gives the same bits; so does a run killed in mid-epoch and resumed.
+expect 0 "finished" "${train[@]}" --output-dir twin --save twin.safetensors
+same whole.safetensors twin.safetensors
+"${train[@]}" --output-dir killed --checkpoint-steps 2 > /dev/null 2>&1 &
+victim=$!
+for _ in $(seq 500); do [ -e killed/checkpoint-000000008.h5 ] && break; sleep 0.02; done
+kill -9 $victim 2> /dev/null; wait $victim 2> /dev/null
+expect 0 "resuming from" "${train[@]}" --output-dir killed --checkpoint-steps 2 --resume --save killed.safetensors
+same whole.safetensors killed.safetensors
+[ "$(wc -l < killed/metrics.jsonl)" -eq 18 ] && ok || bad "a resumed run repeats or loses lines of metrics.jsonl"
+cut -d, -f1-5 whole/history.csv > a.csv; cut -d, -f1-5 killed/history.csv > b.csv; same a.csv b.csv
+
+# SIGTERM saves and exits with 75.
+"${train[@]}" --output-dir asked --n-epochs 500 > /dev/null 2>&1 &
+victim=$!
+for _ in $(seq 500); do [ -s asked/history.csv ] && break; sleep 0.02; done
+kill -TERM $victim; wait $victim; rc=$?
+[ $rc -eq 75 ] && ok || bad "SIGTERM: exit $rc, expected 75"
+ls asked/checkpoint-*.h5 > /dev/null && ok || bad "SIGTERM saved no checkpoint"
+
+# A damaged newest checkpoint is skipped for the one before.
+newest=$(ls killed/checkpoint-*.h5 | tail -1)
+truncate -s 1000 "$newest"
+expect 0 "skipping a damaged checkpoint" "${train[@]}" --output-dir killed --resume
+expect 2 "batch-size" "${train[@]}" --output-dir whole --resume --batch-size 4
+
+# The predictor reproduces the trainer's validation MAE bit for bit, from weights and from a checkpoint.
+trained=$(sed -n 's/^ *"mae": \([0-9.e-]*\),\?$/\1/p' whole/summary.json | head -1)
+shape=(--fc1-size 16 --fc2-size 8)
+expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out p.csv
+expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out q.csv
+same p.csv q.csv
+present p.csv
+printed=$("$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" | sed -n 's/.*MAE \([0-9.e-]*\)$/\1/p' | head -1)
+grep -qF "\"mae\": $printed" whole/summary.json && ok || bad "predictor MAE $printed is not the trainer's $trained"
+expect 3 "expected cubes of 128, found 16" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data --model sc18
+expect 3 "expected tensor conv3.bias" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data --conv-layers 3 "${shape[@]}"
+expect 3 "expected shape" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data
+expect 2 "exactly one of" "$bin/cosmoflow_predict" --data-dir data
+
+# Every format into every other, voxels bit-identical.
+digests() { "$bin/convoy_data" inspect "$1" --crop 16 --limit 1000 | sed -n 's/.*labels\(.*\)$/\1/p'; }
+digests raw/train > raw.txt
+previous=raw/train
+for format in tfrecord sharded-hdf5 split-hdf5 raw-hdf5 tfrecord; do
+  expect 0 "wrote 16 samples" "$bin/convoy_data" convert "$previous" --crop 16 --out "c-$format-$passed" --format $format --shard 16
+  previous=$(ls -td c-$format-* | head -1)
+  digests "$previous" > now.txt
+  same raw.txt now.txt
+done
+expect 0 "0 bad" "$bin/convoy_data" verify data
+cp data/train/univ_0000001_000.tfrecord saved; head -c 900 saved > data/train/univ_0000001_000.tfrecord
+expect 3 "1 bad" "$bin/convoy_data" verify data
+expect 3 "univ_0000001_000.tfrecord" "${train[@]}" --output-dir broken
+mv saved data/train/univ_0000001_000.tfrecord
+
+# Settings: the reference's YAML, unknown and refused keys with line numbers, origins, counts.
+cat > cosmo.yaml <<'Y'
+output_dir: yaml
+data:
+    name: cosmo
+    data_dir: data
+    sample_shape: [16, 16, 16, 4]
+    batch_size: 4
+    n_epochs: 1
+    shard: True
+    apply_log: True
+    prefetch: 4
+model:
+    name: cosmoflow
+    input_shape: [16, 16, 16, 4]
+    target_size: 4
+    conv_size: 8
+    pooling_type: MaxPool3D
+    dropout: 0.5
+optimizer:
+    name: SGD
+    momentum: 0.9
+lr_schedule:
+    base_lr: 0.001
+    scaling: linear
+    base_batch_size: 64
+    n_warmup_epochs: 4
+    decay_schedule:
+        32: 0.25
+        64: 0.125
+train:
+    loss: mse
+    metrics: ['mae']
+Y
+expect 0 "warning: cosmo.yaml sets no kernel_size" "$bin/cosmoflow_train" cosmo.yaml
+expect 0 "cosmo.yaml:6" "$bin/cosmoflow_train" cosmo.yaml --dry-run
+expect 0 "CONVOY_SEED" env CONVOY_SEED=9 "$bin/cosmoflow_train" cosmo.yaml --dry-run
+sed 's/prefetch/prefetsch/' cosmo.yaml > typo.yaml
+expect 2 "typo.yaml:10: unknown key data.prefetsch" "$bin/cosmoflow_train" typo.yaml
+sed 's/MaxPool3D/AvgPool3D/' cosmo.yaml > pool.yaml
+expect 2 "pool.yaml:16: model.pooling_type: expected MaxPool3D, found AvgPool3D" "$bin/cosmoflow_train" pool.yaml
+sed 's/batch_size: 4/batch_size: four/' cosmo.yaml > number.yaml
+expect 2 "four" "$bin/cosmoflow_train" number.yaml
+expect 2 "cannot open" "$bin/cosmoflow_train" none.yaml
+expect 3 "asked for 99 samples, found 12" "${train[@]}" --n-train 99 --output-dir x
+expect 3 "no such folder" "$bin/cosmoflow_train" --data-dir nowhere
+expect 3 "expected cubes of 32, found 16" "${train[@]}" --size 32 --output-dir x
+expect 2 "--compute" "${train[@]}" --compute f8 --output-dir x
+expect 2 "no kernel has that name" "${train[@]}" --kernel conv1.forward=fast --output-dir x
+expect 2 "--bogus" "${train[@]}" --bogus
+expect 0 "parameters 8907556" "$bin/cosmoflow_train" --summary
+expect 0 "planned in all" "$bin/cosmoflow_train" --dry-run
+expect 4 "not finite" "${train[@]}" --lr 1e30 --optimizer SGD --output-dir nan
+expect 0 "dummy" "$bin/cosmoflow_train" --data dummy --size 16 --n-train 4 --n-epochs 1 --output-dir dummy --compute bf16
+expect 0 "finished" "${train[@]}" --output-dir half --compute f16 --max-steps 3
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Makes cosmoflow_small.safetensors: weights, inputs, gradients and a loss curve of a small CosmoFlow in PyTorch (f32).
+
+    python3 make_cosmoflow.py    (PyTorch 2.x, safetensors; development only)
+
+Network: 16^3 x 4 counts, log1p, two blocks [conv 3^3 same -> LeakyReLU 0.3 -> max-pool 2] with 4 and 8 channels, dense 8,
+6, 4, output 1.2 tanh, mean squared error. Momentum in Keras' form, rate 0.02, momentum 0.9, batch 2, 20 steps.
+"""
+import torch
+from safetensors.torch import save_file
+
+torch.manual_seed(7)
+torch.set_num_threads(1)
+f = torch.nn.functional
+names = ["conv1", "conv2", "dense1", "dense2", "dense3"]
+layers = [torch.nn.Conv3d(4, 4, 3, padding=1), torch.nn.Conv3d(4, 8, 3, padding=1), torch.nn.Linear(8 * 64, 8),
+          torch.nn.Linear(8, 6), torch.nn.Linear(6, 4)]
+x = torch.poisson(torch.full((2, 16, 16, 16, 4), 1.3)).to(torch.int16)
+y = torch.rand(2, 4) * 2 - 1
+
+
+def forward():
+    a = torch.log1p(x.float()).permute(0, 4, 1, 2, 3)
+    for conv in layers[:2]:
+        a = f.max_pool3d(f.leaky_relu(conv(a), 0.3), 2)
+    a = a.permute(0, 2, 3, 4, 1).flatten(1)
+    for dense in layers[2:4]:
+        a = f.leaky_relu(dense(a), 0.3)
+    return 1.2 * torch.tanh(layers[4](a))
+
+
+out = {"x": x, "y": y}
+parameters = {f"{n}.{kind}": getattr(layer, kind) for n, layer in zip(names, layers) for kind in ("weight", "bias")}
+for name, p in parameters.items():
+    out["start." + name] = p.detach().clone()
+velocity = {name: torch.zeros_like(p) for name, p in parameters.items()}
+losses = []
+for step in range(20):
+    for p in parameters.values():
+        p.grad = None
+    loss = f.mse_loss(forward(), y)
+    loss.backward()
+    if step == 0:
+        for name, p in parameters.items():
+            out["gradient." + name] = p.grad.clone()
+    losses.append(loss.item())
+    with torch.no_grad():
+        for name, p in parameters.items():
+            velocity[name] = 0.9 * velocity[name] - 0.02 * p.grad
+            p += velocity[name]
+for name, p in parameters.items():
+    out["final." + name] = p.detach().clone()
+out["losses"] = torch.tensor(losses)
+print("losses", losses[0], "->", losses[-1])
+save_file({k: v.contiguous() for k, v in out.items()}, "cosmoflow_small.safetensors")

@@ -1,0 +1,123 @@
+// Gradients, a 20-step loss curve and final weights of a small CosmoFlow against PyTorch
+// (tests/golden/make_cosmoflow.py).
+#include <cmath>
+#include <map>
+
+#include "io/safetensors.h"
+#include "kernels/kernel_list.h"
+#include "models/program.h"
+#include "tests/catch.hpp"
+
+using namespace convoy;
+
+namespace {
+
+std::map<std::string, NamedArray> golden() {
+  std::map<std::string, NamedArray> arrays;
+  for (NamedArray& a : read_safetensors(CONVOY_SOURCE_DIR "/tests/golden/cosmoflow_small.safetensors"))
+    arrays.emplace(a.name, std::move(a));
+  return arrays;
+}
+
+ProgramOptions options() {
+  ProgramOptions o;
+  o.model.size = 16;
+  o.model.conv_size = 4;
+  o.model.fc1_size = 8, o.model.fc2_size = 6;
+  o.model.dropout = 0;
+  o.batch = 2;
+  o.plan.threads = 2;
+  return o;
+}
+
+/// Largest difference relative to the largest element.
+double distance(const Tensor& a, const NamedArray& b) {
+  const Tensor expected = Tensor::zeros(a.desc());
+  from_torch(b, expected, "golden");
+  double worst = 0, size = 0;
+  for_each_index(a.shape(), [&](auto... i) {
+    worst = std::max(worst, std::abs(a.at(i...) - expected.at(i...)));
+    size = std::max(size, std::abs(expected.at(i...)));
+  });
+  return worst / size;
+}
+
+void start(Program& program, const std::map<std::string, NamedArray>& g) {
+  for (const std::string& name : program.parameters()) {
+    NamedArray array = g.at("start." + name);
+    array.name = name;
+    from_torch(array, program.store().get(name), "golden");
+  }
+  program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 0.02;
+}
+
+void feed(Executor& e, const std::map<std::string, NamedArray>& g) {
+  std::copy(g.at("x").data.begin(), g.at("x").data.end(), e.tensor("x").bytes());
+  std::copy(g.at("y").data.begin(), g.at("y").data.end(), e.tensor("target").bytes());
+}
+
+}  // namespace
+
+TEST_CASE("twenty steps follow PyTorch", "[golden]") {
+  const auto g = golden();
+  const float* expected = reinterpret_cast<const float*>(g.at("losses").data.data());
+  CHECK(expected[19] < 0.8f * expected[0]);
+  for (bool passes : {true, false}) {
+    ProgramOptions o = options();
+    o.fuse = passes;
+    if (!passes) o.plan = plain_options(o.plan);
+    Program program(plan_program(o, kernel_list()), o, 1);
+    start(program, g);
+    for (int s = 0; s < 20; ++s) {
+      feed(program.step(), g);
+      program.step().run();
+      CHECK(program.step().tensor("loss").data<float>()[0] == Approx(expected[s]).epsilon(1e-4));
+    }
+    for (const std::string& name : program.parameters()) {
+      INFO(name);
+      CHECK(distance(program.store().get(name), g.at("final." + name)) < 1e-3);
+    }
+  }
+}
+
+TEST_CASE("gradients equal PyTorch's", "[golden]") {
+  const auto g = golden();
+  ProgramOptions o = options();
+  o.training.sgd.momentum = 0;
+  Program program(plan_program(o, kernel_list()), o, 1);
+  start(program, g);
+  program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = -1;  // w - start = gradient
+  feed(program.step(), g);
+  program.step().run();
+  for (const std::string& name : program.parameters()) {
+    const Tensor& w = program.store().get(name);
+    const Tensor begin = Tensor::zeros(w.desc());
+    NamedArray first = g.at("start." + name);
+    from_torch(first, begin, "golden");
+    double worst = 0, size = 0;
+    const Tensor gradient = Tensor::zeros(w.desc());
+    from_torch(g.at("gradient." + name), gradient, "golden");
+    for_each_index(w.shape(), [&](auto... i) {
+      worst = std::max(worst, std::abs(w.at(i...) - begin.at(i...) - gradient.at(i...)));
+      size = std::max(size, std::abs(gradient.at(i...)));
+    });
+    INFO(name << " largest gradient " << size);
+    CHECK(worst <= 1e-5 * size + 1e-6);
+  }
+}
+
+TEST_CASE("narrow types follow f32 within their precision", "[golden]") {
+  const auto g = golden();
+  const float* expected = reinterpret_cast<const float*>(g.at("losses").data.data());
+  for (const auto& [type, bound] : {std::pair{DType::bf16, 0.05}, std::pair{DType::f16, 0.01}}) {
+    ProgramOptions o = options();
+    o.compute = type;
+    Program program(plan_program(o, kernel_list()), o, 1);
+    start(program, g);
+    for (int s = 0; s < 20; ++s) {
+      feed(program.step(), g);
+      program.step().run();
+      CHECK(program.step().tensor("loss").data<float>()[0] == Approx(expected[s]).epsilon(bound).margin(0.002));
+    }
+  }
+}

@@ -1,0 +1,354 @@
+// Formats: known answers, round trips, and damage of every kind, each ending in one clear error or a correct read.
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "core/philox.h"
+#include "io/checkpoint.h"
+#include "io/crc32c.h"
+#include "io/dataset.h"
+#include "io/file.h"
+#include "io/hdf5.h"
+#include "io/loader.h"
+#include "io/safetensors.h"
+#include "io/tfrecord.h"
+#include "tests/catch.hpp"
+#include "tests/temporary.h"
+
+using namespace convoy;
+namespace fs = std::filesystem;
+using convoy::testing::TemporaryFolder;
+
+namespace {
+
+std::vector<std::byte> counts(int64_t elements, uint64_t seed) {
+  std::vector<std::byte> bytes(static_cast<size_t>(elements * 2));
+  const PhiloxStream random(seed, 1);
+  for (int64_t i = 0; i < elements; ++i) {
+    const auto value = static_cast<int16_t>(random.below(static_cast<uint64_t>(i), 5));
+    std::memcpy(&bytes[static_cast<size_t>(i * 2)], &value, 2);
+  }
+  return bytes;
+}
+
+const std::vector<float> labels{0.5f, -0.25f, 0.125f, -1.0f};
+
+void write_raw(const std::string& path, int64_t size, bool channels_first) {
+  const std::vector<std::byte> voxels = counts(size * size * size * 4, 3);
+  Hdf5File file(path, Hdf5File::Mode::create);
+  if (channels_first) {
+    std::vector<std::byte> moved(voxels.size());
+    for (int64_t v = 0; v < size * size * size; ++v)
+      for (int64_t c = 0; c < 4; ++c)
+        std::memcpy(&moved[static_cast<size_t>((c * size * size * size + v) * 2)],
+                    &voxels[static_cast<size_t>((v * 4 + c) * 2)], 2);
+    const int64_t extents[] = {4, size, size, size};
+    file.write("full", DType::i16, extents, moved);
+  } else {
+    const int64_t extents[] = {size, size, size, 4};
+    file.write("full", DType::i16, extents, voxels);
+  }
+  const int64_t four[] = {4};
+  file.write("unitPar", DType::f32, four, std::as_bytes(std::span(labels)));
+}
+
+StateStore small_store() {
+  Tape tape;
+  tape.parameter("conv1.weight", {4, 3, 3, 3, 2}, {StateInit::Kind::glorot_uniform, 0, 54, 108});
+  tape.parameter("dense1.weight", {5, 1, 1, 1, 7}, {StateInit::Kind::he_normal, 0, 7, 5});
+  tape.parameter("dense1.bias", Shape::vector(5), {StateInit::Kind::constant, 0.5, 0, 0});
+  StateStore store;
+  store.initialise(tape, 1);
+  return store;
+}
+
+/// Writes `data` with one change and reads it back: an Error of any kind or a result, never anything else.
+template <class Read>
+void sweep(const std::string& path, const std::vector<std::byte>& good, size_t step, Read&& read) {
+  size_t errors = 0, tried = 0;
+  const auto attempt = [&](const std::vector<std::byte>& data) {
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
+    ++tried;
+    try {
+      read();
+    } catch (const Error& error) {
+      ++errors;
+      if (std::string(error.what()).find(fs::path(path).filename().string()) == std::string::npos)
+        FAIL("an error does not name the file: " << error.what());
+    }
+  };
+  for (size_t at = 0; at < good.size(); at += step) {
+    std::vector<std::byte> bad = good;
+    bad[at] ^= std::byte{0x41};
+    attempt(bad);
+    attempt({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(at)});
+  }
+  INFO(path);
+  CHECK(tried > 50);
+  CHECK(errors >= tried / 2);  // every truncation at least
+}
+
+}  // namespace
+
+TEST_CASE("CRC32C known answer, both implementations", "[crc]") {
+  const std::string digits = "123456789";
+  const auto bytes = std::as_bytes(std::span(digits));
+  CHECK(crc32c(bytes) == 0xE3069283u);
+  CHECK(crc32c_table(bytes) == 0xE3069283u);
+  CHECK(crc32c(bytes.subspan(4), crc32c(bytes.first(4))) == 0xE3069283u);
+}
+
+TEST_CASE("TFRecords have the official size and survive a round trip, plain and gzip", "[tfrecord]") {
+  const std::vector<std::byte> voxels = counts(16 * 16 * 16 * 4, 1);
+  const std::vector<std::byte> file = encode_tfrecord(voxels, labels);
+  for (const auto& data : {file, gzip_compress(file, 6)}) {
+    const Sample s = decode_tfrecord(data, "a.tfrecord", 4);
+    CHECK(s.voxels == voxels);
+    CHECK(s.target == labels);
+    CHECK(s.shape == SampleShape{16, 4, 4, DType::i16});
+  }
+  CHECK(encode_tfrecord(std::vector<std::byte>(16777216), labels).size() == 16777287);
+}
+
+TEST_CASE("damaged TFRecords say what is wrong", "[tfrecord][malformed]") {
+  const std::vector<std::byte> good = encode_tfrecord(counts(8 * 8 * 8 * 4, 1), labels);
+  const auto message = [](std::vector<std::byte> data) {
+    try {
+      decode_tfrecord(data, "dir/a.tfrecord", 4);
+    } catch (const Error& error) {
+      CHECK(error.exit_code() == 3);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const auto flipped = [&](size_t at) {
+    std::vector<std::byte> bad = good;
+    bad[at] ^= std::byte{1};
+    return bad;
+  };
+  using Catch::Contains;
+  CHECK_THAT(message({}), Contains("dir/a.tfrecord") && Contains("at least 16 bytes, found 0"));
+  CHECK_THAT(message(flipped(3)), Contains("CRC of the record length"));
+  CHECK_THAT(message(flipped(good.size() / 2)),
+             Contains("CRC of the record data") && Contains("expected") && Contains("found"));
+  CHECK_THAT(message({good.begin(), good.end() - 5}), Contains("length field says"));
+  CHECK_THAT(message(encode_tfrecord(counts(100, 1), labels)), Contains("key x") && Contains("200 bytes are no cube"));
+  CHECK_THAT(message(encode_tfrecord(counts(8 * 8 * 8 * 4, 1), {})), Contains("key y"));
+  std::vector<std::byte> gz = gzip_compress(good, 6);
+  gz.resize(gz.size() / 2);
+  CHECK_THAT(message(gz), Contains("gzip"));
+}
+
+TEST_CASE("byte flips and truncation of one file of each format", "[malformed]") {
+  const TemporaryFolder folder;
+  const ReadOptions read{4, 8};
+  const std::string record = folder / "flip.tfrecord", zipped = folder / "flipz.tfrecord", hdf5 = folder / "flip.hdf5",
+                    tensors = folder / "flip.safetensors";
+  const std::vector<std::byte> plain = encode_tfrecord(counts(8 * 8 * 8 * 4, 1), labels);
+  sweep(record, plain, 37, [&] { read_sample(samples_in(record, read).at(0), read); });
+  sweep(zipped, gzip_compress(plain, 6), 11, [&] { read_sample(samples_in(zipped, read).at(0), read); });
+  write_raw(hdf5, 8, false);
+  sweep(hdf5, read_file(hdf5), 67, [&] {
+    for (const SampleRef& ref : samples_in(hdf5, read)) read_sample(ref, read);
+  });
+  const StateStore store = small_store();
+  std::vector<NamedArray> arrays;
+  for (const auto& [name, tensor] : store.entries()) arrays.push_back(to_torch(name, tensor));
+  write_safetensors(tensors, arrays);
+  sweep(tensors, read_file(tensors), 7, [&] {
+    for (const NamedArray& a : read_safetensors(tensors))
+      from_torch(a, store.contains(a.name) ? store.get(a.name) : Tensor::zeros(Shape::vector(1), DType::f32), tensors);
+  });
+  const std::string saved = save_checkpoint(folder.path(), 12, store, "{}", 1);
+  sweep(saved, read_file(saved), 101, [&] { load_checkpoint(saved, store); });
+}
+
+TEST_CASE("raw, LBANN, split and sharded HDF5 give the same voxels", "[hdf5]") {
+  const TemporaryFolder folder;
+  write_raw(folder / "first.hdf5", 8, false);
+  write_raw(folder / "lbann.hdf5", 8, true);
+  const ReadOptions read{4, 4};
+  const auto a = samples_in(folder / "first.hdf5", read), b = samples_in(folder / "lbann.hdf5", read);
+  REQUIRE(a.size() == 8);
+  REQUIRE(b.size() == 8);
+  for (size_t i = 0; i < 8; ++i) {
+    const Sample x = read_sample(a[i], read), y = read_sample(b[i], read);
+    CHECK(x.voxels == y.voxels);
+    CHECK(x.target == labels);
+    CHECK(x.shape.size == 4);
+  }
+  // Crop 5 is the corner (1, 0, 1): axis 0 outermost.
+  const std::vector<std::byte> all = counts(8 * 8 * 8 * 4, 3);
+  const Sample crop = read_sample(a[5], read);
+  CHECK(std::memcmp(crop.voxels.data(), &all[static_cast<size_t>(((4 * 8 + 0) * 8 + 4) * 4 * 2)], 32) == 0);
+  CHECK_THROWS_WITH(samples_in(folder / "first.hdf5", {4, 3}), Catch::Contains("8") && Catch::Contains("3"));
+}
+
+TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
+  const TemporaryFolder folder;
+  const int64_t flat[] = {5}, cube[] = {4, 4, 4, 4};
+  const std::vector<std::byte> voxels = counts(256, 1);
+  {
+    Hdf5File file(folder / "other.h5", Hdf5File::Mode::create);
+    file.write("z", DType::f32, flat, std::vector<std::byte>(20));
+    Hdf5File shape(folder / "shape.h5", Hdf5File::Mode::create);
+    shape.write("full", DType::f32, flat, std::vector<std::byte>(20));
+    Hdf5File nan(folder / "nan.h5", Hdf5File::Mode::create);
+    const float bad[] = {NAN};
+    const int64_t one[] = {1};
+    nan.write("x", DType::i16, cube, std::vector<std::byte>(512));
+    nan.write("y", DType::f32, one, std::as_bytes(std::span(bad)));
+    Hdf5File negative(folder / "negative.h5", Hdf5File::Mode::create);
+    std::vector<std::byte> minus = std::vector<std::byte>(512);
+    minus[7] = std::byte{0xff};
+    negative.write("x", DType::i16, cube, minus);
+    const float fine[] = {0.5f};
+    negative.write("y", DType::f32, one, std::as_bytes(std::span(fine)));
+  }
+  const ReadOptions read{4, 4};
+  const auto read_all = [&](const std::string& name) {
+    for (const SampleRef& ref : samples_in(folder / name, read)) read_sample(ref, read);
+  };
+  CHECK_THROWS_WITH(read_all("other.h5"), Catch::Contains("expected data sets") && Catch::Contains("found z"));
+  CHECK_THROWS_WITH(read_all("shape.h5"), Catch::Contains("full is 5"));
+  CHECK_THROWS_WITH(read_all("nan.h5"), Catch::Contains("target 0 is not finite"));
+  CHECK_THROWS_WITH(read_all("negative.h5"), Catch::Contains("expected particle counts"));
+  CHECK_THROWS_WITH(samples_below(folder / "none", read), Catch::Contains("no such folder"));
+  fs::create_directory(folder / "empty");
+  CHECK_THROWS_WITH(samples_below(folder / "empty", read), Catch::Contains("found none"));
+}
+
+TEST_CASE("a split never puts one universe on both sides", "[dataset]") {
+  const TemporaryFolder folder;
+  for (int universe = 0; universe < 10; ++universe)
+    for (int part = 0; part < 3; ++part)
+      write_file(folder / ("univ_" + std::to_string(universe) + "_00" + std::to_string(part) + ".tfrecord"),
+                 encode_tfrecord(counts(4 * 4 * 4 * 4, 1), labels));
+  const DataSplit split = split_samples(folder.path(), {4, 4}, 0.3, 5);
+  CHECK(split.train.size() == 21);
+  CHECK(split.validation.size() == 9);
+  for (const SampleRef& v : split.validation)
+    for (const SampleRef& t : split.train) CHECK(universe_of(v) != universe_of(t));
+  CHECK(split_samples(folder.path(), {4, 4}, 0.3, 5).validation[0].path == split.validation[0].path);
+}
+
+TEST_CASE("the loader's order is a permutation, resumable anywhere, the same for any thread count", "[loader]") {
+  const TemporaryFolder folder;
+  for (int i = 0; i < 7; ++i) {
+    std::vector<float> y{float(i), 0, 0, 0};
+    write_file(folder / ("u_" + std::to_string(i) + "_000.tfrecord"),
+               encode_tfrecord(counts(4 * 4 * 4 * 4, static_cast<uint64_t>(i)), y));
+  }
+  const auto refs = samples_below(folder.path(), {4, 4});
+  LoaderOptions o;
+  o.read = {4, 4};
+  o.expected = {4, 4, 4, DType::i16};
+  o.augment = Augment::cube;
+  o.seed = 3;
+  const auto stream = [&](LoaderOptions options, int64_t epoch, int64_t position, int count) {
+    Loader loader(refs, options, epoch, position);
+    std::vector<std::pair<float, std::vector<std::byte>>> result;
+    for (int i = 0; i < count; ++i) {
+      std::vector<std::byte> voxels(512);
+      float target[4];
+      loader.next(voxels.data(), target);
+      result.emplace_back(target[0], voxels);
+    }
+    return result;
+  };
+  const auto whole = stream(o, 0, 0, 21);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    std::vector<bool> seen(7);
+    for (int i = 0; i < 7; ++i) seen[static_cast<size_t>(whole[static_cast<size_t>(epoch * 7 + i)].first)] = true;
+    CHECK(std::count(seen.begin(), seen.end(), true) == 7);
+  }
+  const auto later = stream(o, 1, 3, 11);
+  for (size_t i = 0; i < later.size(); ++i) CHECK(later[i] == whole[10 + i]);
+  o.threads = 3;
+  o.queue = 5;
+  o.cache = true;
+  CHECK(stream(o, 0, 0, 21) == whole);
+  o.expected.size = 8;
+  CHECK_THROWS_WITH(stream(o, 0, 0, 1), Catch::Contains("expected 8x8x8x4") && Catch::Contains("found 4x4x4x4"));
+}
+
+TEST_CASE("the 48 symmetries are distinct permutations of the voxels", "[loader]") {
+  const SampleShape shape{4, 4, 4, DType::i16};
+  std::vector<std::byte> voxels(512);
+  for (int16_t i = 0; i < 256; ++i) std::memcpy(&voxels[static_cast<size_t>(i) * 2], &i, 2);
+  std::vector<std::vector<std::byte>> results;
+  for (int s = 0; s < 48; ++s) {
+    std::vector<std::byte> out(512);
+    apply_cube_symmetry(shape, s, voxels.data(), out.data());
+    int64_t sum = 0;
+    for (size_t i = 0; i < 256; ++i) {
+      int16_t v;
+      std::memcpy(&v, &out[i * 2], 2);
+      sum += v;
+      CHECK(v % 4 == static_cast<int>(i % 4));  // channels stay where they are
+    }
+    CHECK(sum == 255 * 256 / 2);
+    for (const auto& other : results) CHECK(out != other);
+    results.push_back(out);
+  }
+  CHECK(results[0] == voxels);
+}
+
+TEST_CASE("checkpoints keep the last K, restore all bits, and refuse strangers", "[checkpoint]") {
+  const TemporaryFolder folder;
+  const StateStore store = small_store();
+  for (int64_t step : {1, 2, 3, 4})
+    save_checkpoint(folder.path(), step, store, "{\"step\":" + std::to_string(step) + "}", 2);
+  const auto files = list_checkpoints(folder.path());
+  REQUIRE(files.size() == 2);
+  CHECK(files[0].step == 4);
+  CHECK(files[1].step == 3);
+  const StateStore other = small_store();
+  for (float& v : other.get("conv1.weight").span<float>()) v = 0;
+  CHECK(load_checkpoint(files[0].path, other) == "{\"step\":4}");
+  CHECK(std::memcmp(other.get("conv1.weight").bytes(), store.get("conv1.weight").bytes(),
+                    static_cast<size_t>(store.get("conv1.weight").desc().bytes())) == 0);
+  Tape tape;
+  tape.parameter("conv9.weight", Shape::vector(3), {});
+  StateStore stranger;
+  stranger.initialise(tape, 1);
+  CHECK_THROWS_WITH(load_checkpoint(files[0].path, stranger), Catch::Contains("expected state conv9.weight"));
+  std::vector<std::byte> data = read_file(files[0].path);
+  data[data.size() / 2] ^= std::byte{1};
+  write_file(files[0].path, data);
+  CHECK_THROWS_AS(load_checkpoint(files[0].path, other), Error);
+}
+
+TEST_CASE("a full disk loses nothing that was saved", "[checkpoint]") {
+  if (!fs::exists("/dev/full")) return;
+  const TemporaryFolder folder;
+  write_text(folder / "kept.txt", "before");
+  // A link to /dev/full in place of the temporary file makes every write fail with "no space left".
+  fs::create_symlink("/dev/full", folder / "kept.txt.tmp");
+  CHECK_THROWS_WITH(write_text(folder / "kept.txt", "after"), Catch::Contains("kept.txt") && Catch::Contains("space"));
+  const auto kept = read_file(folder / "kept.txt");
+  CHECK(std::string(reinterpret_cast<const char*>(kept.data()), kept.size()) == "before");
+}
+
+TEST_CASE("safetensors use PyTorch's layout", "[safetensors]") {
+  const TemporaryFolder folder;
+  const StateStore store = small_store();
+  const NamedArray weight = to_torch("conv1.weight", store.get("conv1.weight"));
+  CHECK(weight.shape == std::vector<int64_t>{4, 2, 3, 3, 3});
+  float value;
+  std::memcpy(&value, &weight.data[static_cast<size_t>((((3 * 2 + 1) * 3 + 2) * 3 + 0) * 3 + 1) * 4], 4);
+  CHECK(value == float(store.get("conv1.weight").at(3, 2, 0, 1, 1)));
+  CHECK(to_torch("dense1.weight", store.get("dense1.weight")).shape == std::vector<int64_t>{5, 7});
+  CHECK(to_torch("dense1.bias", store.get("dense1.bias")).shape == std::vector<int64_t>{5});
+  write_safetensors(folder / "w.safetensors", {weight});
+  const auto back = read_safetensors(folder / "w.safetensors");
+  const Tensor copy = Tensor::zeros(store.get("conv1.weight").desc());
+  from_torch(back.at(0), copy, "w");
+  CHECK(std::memcmp(copy.bytes(), store.get("conv1.weight").bytes(), static_cast<size_t>(copy.desc().bytes())) == 0);
+  CHECK_THROWS_WITH(from_torch(back.at(0), store.get("dense1.weight"), "w.safetensors"),
+                    Catch::Contains("expected shape [5,7], found [4,2,3,3,3]"));
+}
