@@ -70,7 +70,7 @@ present p.csv
 printed=$("$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" | sed -n 's/.*MAE \([0-9.e-]*\)$/\1/p' | head -1)
 grep -qF "\"mae\": $printed" whole/summary.json && ok || bad "predictor MAE $printed is not the trainer's $trained"
 expect 3 "expected cubes of 128, found 16" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data --model sc18
-expect 3 "expected tensor conv3.bias" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data --conv-layers 3 "${shape[@]}"
+expect 3 "expected tensor conv3.weight" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data --conv-layers 3 "${shape[@]}"
 expect 3 "expected shape" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data
 expect 2 "exactly one of" "$bin/cosmoflow_predict" --data-dir data
 
