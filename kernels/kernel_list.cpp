@@ -2,6 +2,7 @@
 // otherwise. Adding a kernel is one file and one line here.
 #include "kernels/kernel_list.h"
 
+#include "kernels/conv/conv_kernels.h"
 #include "kernels/elementwise/vector_kernels.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/optimizer/optimizer_kernels.h"
@@ -19,6 +20,8 @@ KernelList build() {
   add(avx512_vector_kernels());
   add(avx2_vector_kernels());
   add(copy_kernels());
+  add(winograd_avx512_kernels());
+  add(winograd_avx2_kernels());
 #ifdef CONVOY_WITH_ONEDNN
   add(onednn_conv_kernels());
   add(onednn_dense_kernels());

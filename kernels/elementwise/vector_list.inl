@@ -3,7 +3,7 @@
 
 std::vector<KernelPtr> list;
 const auto add = [&](OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {
-  list.push_back(std::make_unique<IsaKernel>(isa, kind, supports, prepare));
+  list.push_back(std::make_unique<IsaKernel>(isa == Isa::avx512 ? "avx512" : "avx2", isa, kind, supports, prepare));
 };
 add(OpKind::activation, set::supports_elementwise, set::prepare_activation);
 add(OpKind::activation_backward, set::supports_elementwise, set::prepare_activation_backward);

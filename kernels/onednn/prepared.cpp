@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <unordered_map>
 
+
 namespace convoy::onednn {
 namespace {
 

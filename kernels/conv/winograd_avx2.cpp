@@ -1,0 +1,35 @@
+// 3-D Winograd convolution compiled for one instruction set; see winograd.inl.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <type_traits>
+
+#include "core/parallel.h"
+#include "kernels/conv/conv_kernels.h"
+#include "kernels/simd/isa_kernel.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+namespace convoy {
+namespace {
+namespace set {
+#include "kernels/simd/avx2.inl"
+#include "kernels/simd/common.inl"
+#include "kernels/conv/winograd.inl"
+}  // namespace set
+}  // namespace
+}  // namespace convoy
+#pragma GCC pop_options
+
+namespace convoy {
+
+std::vector<KernelPtr> winograd_avx2_kernels() {
+  std::vector<KernelPtr> list;
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data})
+    list.push_back(std::make_unique<IsaKernel>("winograd_avx2", Isa::avx2, kind, set::supports_winograd, set::prepare_winograd));
+  return list;
+}
+
+}  // namespace convoy
