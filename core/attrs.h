@@ -77,6 +77,20 @@ struct ActivationPoolAttrs {
   bool operator==(const ActivationPoolAttrs&) const = default;
 };
 
+/// A convolution whose output went through activation and max-pool.
+struct ConvPoolAttrs {
+  ConvAttrs conv;
+  ActivationPoolAttrs pool;
+  template <class V>
+  void visit(V&& v) {
+    conv.visit(v);
+    PoolAttrs& p = pool.pool;
+    v("slope", pool.activation.slope), v("pool_kernel", p.kernel), v("pool_stride", p.stride),
+        v("pool_pad_low", p.pad_low), v("pool_pad_high", p.pad_high), v("pool_result_size", p.result_size);
+  }
+  bool operator==(const ConvPoolAttrs&) const = default;
+};
+
 /// Inverted dropout: kept elements are scaled by 1/(1-rate). `stream` names the layer's random numbers.
 struct DropoutAttrs {
   double rate = 0.5;
@@ -159,7 +173,8 @@ struct LossScaleAttrs {
   bool operator==(const LossScaleAttrs&) const = default;
 };
 
-using Attrs = std::variant<NoAttrs, ConvAttrs, PoolAttrs, ActivationAttrs, ActivationPoolAttrs, DropoutAttrs, LossAttrs,
-                           CastAttrs, ScaleAttrs, SliceAttrs, SgdAttrs, AdamAttrs, LossScaleAttrs>;
+using Attrs =
+    std::variant<NoAttrs, ConvAttrs, PoolAttrs, ActivationAttrs, ActivationPoolAttrs, ConvPoolAttrs, DropoutAttrs,
+                 LossAttrs, CastAttrs, ScaleAttrs, SliceAttrs, SgdAttrs, AdamAttrs, LossScaleAttrs>;
 
 }  // namespace convoy

@@ -135,8 +135,10 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
   }
   if (const std::string name = selection.tuned.find(problem); !name.empty())
     if (const Kernel* kernel = find(name); kernel && kernel->supports(problem).ok) return {kernel, "tuned"};
-  for (const auto& kernel : list)
-    if (kernel->supports(problem).ok) return {kernel.get(), "first"};
+  for (const auto& kernel : list) {
+    const bool excluded = !selection.excluded.empty() && kernel->name().starts_with(selection.excluded);
+    if (!excluded && kernel->supports(problem).ok) return {kernel.get(), "first"};
+  }
   fail_runtime("no kernel supports " + node + ": " + problem.text() + "\n" + explain(list, problem));
 }
 

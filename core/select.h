@@ -35,6 +35,7 @@ class TunedTable {
 struct Selection {
   std::vector<KernelOverride> overrides;
   TunedTable tuned;
+  std::string excluded;  ///< kernels whose name starts with this are left out (run-wide switches); empty = none
 };
 
 struct Choice {

@@ -22,6 +22,7 @@ KernelList build() {
   add(copy_kernels());
   add(winograd_avx512_kernels());
   add(winograd_avx2_kernels());
+  add(pool_sparse_avx512_kernels());
 #ifdef CONVOY_WITH_ONEDNN
   add(onednn_conv_kernels());
   add(onednn_dense_kernels());

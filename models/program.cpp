@@ -25,6 +25,7 @@ Tape training_tape(const ProgramOptions& o) {
   tape = apply_precision(tape, o.compute);
   if (o.fuse) fuse(tape);
   add_training(tape, tape.find("data_loss"), training_options(o, net.hidden_dense_weights));
+  if (o.fuse && o.sparse_gradients) fuse_backward(tape);
   return tape;
 }
 

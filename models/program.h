@@ -16,6 +16,7 @@ struct ProgramOptions {
   Loss loss = Loss::mse;
   DType compute = DType::f32;
   bool fuse = true;
+  bool sparse_gradients = true;  ///< weight gradients from pooled gradients (sums in another order)
   TrainingOptions training;
   PlanOptions plan;
 };

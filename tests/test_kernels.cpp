@@ -42,8 +42,8 @@ bool linear(OpKind kind) {
 
 /// Sums of few terms whose error is measured against the sum of magnitudes.
 bool cancels(OpKind kind) {
-  return linear(kind) || kind == OpKind::activation_max_pool_backward || kind == OpKind::avg_pool ||
-         kind == OpKind::avg_pool_backward;
+  return linear(kind) || kind == OpKind::conv_pool_backward_weights || kind == OpKind::activation_max_pool_backward ||
+         kind == OpKind::avg_pool || kind == OpKind::avg_pool_backward;
 }
 
 std::string bits(const Tensor& t) {
@@ -90,7 +90,8 @@ void check_bounded(const Kernel& kernel, const Problem& p) {
     const double terms =
         std::max<double>(8, double(p.flops()) / 2 / double(std::max<int64_t>(1, p.out[i].shape.elements())));
     // An intermediate (the activated pool gradient) may be rounded to the storage type before the result is.
-    const double storage = 2 * epsilon_of(p.out[i].dtype);
+    const bool rounds_inside = p.op.kind == OpKind::conv_pool_backward_weights;
+    const double storage = 2 * std::max(epsilon_of(p.out[i].dtype), rounds_inside ? epsilon_of(p.in[1].dtype) : 0.0);
     double worst = 0;
     for_each_index(p.out[i].shape, [&](auto... at) {
       const double value = exact.out[i].at(at...), size = std::max(std::abs(value), magnitude.out[i].at(at...));
@@ -216,6 +217,14 @@ std::vector<Problem> other_problems(DType type) {
       list.push_back(problem({OpKind::activation_max_pool_backward, ActivationPoolAttrs{leaky, a}},
                              {pooled[0], pooled[0], pooled[1]}));
     }
+  for (const auto& [channels, extent] : {std::pair<int64_t, Int3>{4, {4, 6, 40}}, {16, {4, 2, 6}}, {32, {2, 4, 36}}}) {
+    const TensorDesc input({2, extent[0], extent[1], extent[2], channels}, type),
+        cells({2, extent[0] / 2, extent[1] / 2, extent[2] / 2, 18}, type);
+    const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}, .result_size = {3, 3, 3}};
+    const ActivationPoolAttrs pool{{.slope = 0.25}, {.result_size = extent}};
+    list.push_back(problem({OpKind::conv_pool_backward_weights, ConvPoolAttrs{same, pool}},
+                           {input, cells, cells, TensorDesc(cells.shape, DType::u8)}));
+  }
   const PoolAttrs flat{.kernel = {1, 2, 2}, .stride = {1, 2, 2}};
   list.push_back(problem({OpKind::max_pool, flat}, {image}));
   list.push_back(problem({OpKind::avg_pool, flat}, {image}));
@@ -255,7 +264,9 @@ void check_all(const std::vector<Problem>& problems) {
       if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal);
       if (linear(p.op.kind) || exact_on_integers(p.op.kind)) check_exact(*kernel, p, Fill::integers);
       check_bounded(*kernel, p);
-      if (!kernel->name().starts_with("onednn") && kernel->name() != "widened") check_threads(*kernel, p);
+      if (!kernel->name().starts_with("onednn") && !kernel->name().starts_with("pool_sparse") &&
+          kernel->name() != "widened")
+        check_threads(*kernel, p);
     }
   }
   if (cpu_features().avx2) REQUIRE(ran > 0);

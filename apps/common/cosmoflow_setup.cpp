@@ -160,6 +160,7 @@ PlanOptions plan_options(const OptionTable& o) {
   set_default_threads(p.threads);
   for (const std::string& text : o.list("kernel")) p.selection.overrides.push_back(parse_override(text));
   if (!o.text("tuned").empty()) p.selection.tuned = TunedTable::load(o.text("tuned"));
+  if (!o.toggle("winograd")) p.selection.excluded = "winograd";
   return o.toggle("passes") ? p : plain_options(p);
 }
 
@@ -209,6 +210,7 @@ ProgramOptions program_options(const OptionTable& o, const SampleShape& shape) {
   p.input_type = shape.dtype;
   p.compute = compute_type(o.text("compute"));
   p.fuse = o.toggle("passes");
+  p.sparse_gradients = o.toggle("sparse-gradients");
   p.plan = plan_options(o);
   if (shape.dtype != DType::i16)
     p.normalisation = Normalisation::none;  // values come normalised

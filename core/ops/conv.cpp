@@ -1,6 +1,7 @@
 // Convolution: forward, backward_data, backward_weights. A transposed convolution is backward_data used forward.
 #include "core/backward.h"
 #include "core/ops/families.h"
+#include "core/passes/fuse.h"
 
 namespace convoy {
 namespace {
@@ -137,6 +138,35 @@ void gradient_backward_data(GradientContext& g) {
   if (g.needs(0)) g.add(0, g.emit({OpKind::conv_forward, with_result(g.op(), {0, 0, 0})}, "backward_data", {dy, w})[0]);
 }
 
+/// The plain ops that conv_pool_backward_weights stands for.
+Op unpool_op(const Op& op) {
+  return {OpKind::activation_max_pool_backward, op.as<ConvPoolAttrs>().pool};
+}
+Op weights_op(const Op& op) {
+  return {OpKind::conv_backward_weights, op.as<ConvPoolAttrs>().conv};
+}
+
+/// Inputs: x, gradient of the pooled map, pooled map, arg-max.
+std::vector<TensorDesc> infer_pool_weights(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 4, 4);
+  const std::vector<TensorDesc> weights_in{in[0], infer(unpool_op(op), in.subspan(1))[0]};
+  return infer(weights_op(op), weights_in);
+}
+
+int64_t flops_pool_weights(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
+  return dense_flops(infer(unpool_op(op), in.subspan(1))[0].shape, out[0].shape);
+}
+
+void lower_pool_weights(LoweringContext& l) {
+  const ValueId gradient = l.emit(unpool_op(l.op()), "unpool", {l.in(1), l.in(2), l.in(3)});
+  l.emit_final(weights_op(l.op()), "backward_weights", {l.in(0), gradient});
+}
+
+bool special_pool_weights(const Op& op, int index, std::span<const TensorDesc> in, const Tensor& t,
+                          const PhiloxStream& random) {
+  return op_def(OpKind::activation_max_pool_backward).special_input(unpool_op(op), index - 1, in.subspan(1), t, random);
+}
+
 }  // namespace
 
 std::vector<OpDef> conv_ops() {
@@ -156,7 +186,14 @@ std::vector<OpDef> conv_ops() {
            .name = "conv_backward_weights",
            .default_attrs = ConvAttrs{},
            .infer = infer_backward_weights,
-           .flops = flops_backward_weights}};
+           .flops = flops_backward_weights},
+          {.kind = OpKind::conv_pool_backward_weights,
+           .name = "conv_pool_backward_weights",
+           .default_attrs = ConvPoolAttrs{},
+           .infer = infer_pool_weights,
+           .flops = flops_pool_weights,
+           .lower = lower_pool_weights,
+           .special_input = special_pool_weights}};
 }
 
 }  // namespace convoy

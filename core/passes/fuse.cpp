@@ -61,6 +61,24 @@ void fuse(Tape& tape) {
   tape.set_nodes(std::move(result));
 }
 
+void fuse_backward(Tape& tape) {
+  std::map<ValueId, Node> unpooled;
+  std::vector<Node> result;
+  for (Node node : tape.nodes()) {
+    if (node.op.kind == OpKind::activation_max_pool_backward) unpooled.emplace(node.out[0], node);
+    if (node.op.kind == OpKind::conv_backward_weights) {
+      if (const auto found = unpooled.find(node.in[1]); found != unpooled.end()) {
+        const Node& pool = found->second;
+        node.op = {OpKind::conv_pool_backward_weights,
+                   ConvPoolAttrs{node.op.as<ConvAttrs>(), pool.op.as<ActivationPoolAttrs>()}};
+        node.in = {node.in[0], pool.in[0], pool.in[1], pool.in[2]};
+      }
+    }
+    result.push_back(std::move(node));
+  }
+  tape.set_nodes(std::move(result));
+}
+
 void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused) {
   const std::vector<Node> before = tape.nodes();
   std::vector<Node> result;

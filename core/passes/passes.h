@@ -13,6 +13,12 @@ Tape apply_precision(const Tape& tape, DType compute);
 /// Replaces leaky_relu -> max_pool with one activation_max_pool where nobody else reads the activation. Bits stay.
 void fuse(Tape& tape);
 
+/// After differentiation: lets backward_weights of a convolution read the pooled gradient and the arg-max in place of
+/// the un-pooled gradient (conv_pool_backward_weights). A kernel may use that seven of eight gradients are zero; sums
+/// then run in another order, within the bound of the sum. Where no kernel takes it, lowering restores the shared
+/// un-pooled gradient.
+void fuse_backward(Tape& tape);
+
 /// Drops nodes whose outputs nobody reads, that update no state and compute nothing kept.
 void drop_dead_nodes(Tape& tape);
 

@@ -28,7 +28,8 @@ namespace convoy {
 std::vector<KernelPtr> winograd_avx2_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data})
-    list.push_back(std::make_unique<IsaKernel>("winograd_avx2", Isa::avx2, kind, set::supports_winograd, set::prepare_winograd));
+    list.push_back(
+        std::make_unique<IsaKernel>("winograd_avx2", Isa::avx2, kind, set::supports_winograd, set::prepare_winograd));
   return list;
 }
 

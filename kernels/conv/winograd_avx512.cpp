@@ -28,7 +28,8 @@ namespace convoy {
 std::vector<KernelPtr> winograd_avx512_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data})
-    list.push_back(std::make_unique<IsaKernel>("winograd_avx512", Isa::avx512, kind, set::supports_winograd, set::prepare_winograd));
+    list.push_back(std::make_unique<IsaKernel>("winograd_avx512", Isa::avx512, kind, set::supports_winograd,
+                                               set::prepare_winograd));
   return list;
 }
 

@@ -8,7 +8,8 @@ namespace convoy {
 
 class IsaKernel final : public Kernel {
  public:
-  IsaKernel(std::string_view name, Isa isa, OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare)
+  IsaKernel(std::string_view name, Isa isa, OpKind kind, FunctionKernel::Supports supports,
+            FunctionKernel::Prepare prepare)
       : isa_(isa), inner_(name, kind, supports, prepare), kind_(kind) {}
   std::string_view name() const override { return inner_.name(); }
   Support supports(const Problem& problem) const override {
