@@ -150,8 +150,9 @@ bool is_gzip(Bytes file) {
 }
 
 void append(std::vector<std::byte>& out, const void* data, size_t bytes) {
-  const auto* p = static_cast<const std::byte*>(data);
-  out.insert(out.end(), p, p + bytes);
+  const size_t at = out.size();
+  out.resize(at + bytes);
+  std::memcpy(out.data() + at, data, bytes);
 }
 
 void append_varint(std::vector<std::byte>& out, uint64_t value) {

@@ -62,6 +62,8 @@ std::vector<Option> model_options() {
       {"compute", "", "f32", "f32, bf16 or f16; parameters stay f32"},
       {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
       {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
+      {"winograd", "", "true", "off: no Winograd convolutions", K::toggle},
+      {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
       {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
       {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
       {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},

@@ -26,7 +26,8 @@ namespace convoy {
 
 std::vector<KernelPtr> pool_sparse_avx512_kernels() {
   std::vector<KernelPtr> list;
-  list.push_back(std::make_unique<IsaKernel>("pool_sparse_avx512", Isa::avx512, OpKind::conv_pool_backward_weights, set::supports_pool_sparse, set::prepare_pool_sparse));
+  list.push_back(std::make_unique<IsaKernel>("pool_sparse_avx512", Isa::avx512, OpKind::conv_pool_backward_weights,
+                                             set::supports_pool_sparse, set::prepare_pool_sparse));
   return list;
 }
 
