@@ -87,18 +87,22 @@ class Writer {
     fs::create_directories(out_);
   }
 
-  void add(const SampleRef& ref, Sample sample) {
-    const std::string name = fmt::format(
-        "{}_{:03d}", universe_of(ref).substr(0, universe_of(ref).find('#')),
-        ref.format == FileFormat::tfrecord || ref.format == FileFormat::split_hdf5 ? tail_index(ref) : ref.index);
+  void add(const SampleRef& ref, Sample sample, const std::string& folder) {
+    const std::string out = (fs::path(out_) / folder).lexically_normal().string();
+    if (out != folder_) flush(), folder_ = out, shards_ = 0;
+    fs::create_directories(out);
+    // A file of one sample keeps its name; samples of a larger file are numbered.
+    const std::string stem = fs::path(ref.path).stem().string();
+    const bool named = ref.index == 0 && ref.universe.empty() && universe_of(ref) != stem;
+    const std::string name = named ? stem : fmt::format("{}_{:03d}", stem, ref.index);
     if (format_ == "tfrecord") {
       if (sample.shape.dtype != DType::i16)
         fail_data(ref.path + ": a TFRecord holds i16 counts, found " + sample.shape.str());
       std::vector<std::byte> file = encode_tfrecord(sample.voxels, sample.target);
       if (gzip_) file = gzip_compress(file, 6);
-      write_file(out_ + "/" + name + ".tfrecord", file);
+      write_file(out + "/" + name + ".tfrecord", file);
     } else if (format_ == "split-hdf5" || format_ == "raw-hdf5") {
-      write_single(out_ + "/" + name + ".hdf5", sample, format_ == "split-hdf5" ? "x" : "full",
+      write_single(out + "/" + name + ".hdf5", sample, format_ == "split-hdf5" ? "x" : "full",
                    format_ == "split-hdf5" ? "y" : "unitPar");
     } else {
       pending_.push_back(std::move(sample));
@@ -110,7 +114,7 @@ class Writer {
   void flush() {
     if (pending_.empty()) return;
     const SampleShape& s = pending_[0].shape;
-    const std::string path = fmt::format("{}/shard-{:05d}.h5", out_, shards_++);
+    const std::string path = fmt::format("{}/shard-{:05d}.h5", folder_, shards_++);
     write_atomically(path, [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const auto n = static_cast<int64_t>(pending_.size());
@@ -137,13 +141,6 @@ class Writer {
   int64_t written() const { return written_; }
 
  private:
-  /// The "_NNN" at the end of a sample file's name.
-  static int64_t tail_index(const SampleRef& ref) {
-    const std::string stem = fs::path(ref.path).stem();
-    const size_t last = stem.rfind('_');
-    return last == std::string::npos ? 0 : std::strtoll(stem.c_str() + last + 1, nullptr, 10);
-  }
-
   void write_single(const std::string& path, const Sample& sample, const char* voxels, const char* labels) const {
     write_atomically(path, [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
@@ -157,7 +154,7 @@ class Writer {
     });
   }
 
-  std::string format_, out_;
+  std::string format_, out_, folder_;  ///< folder_: where the pending shard goes
   bool gzip_;
   int64_t shard_, shards_ = 0, written_ = 0;
   std::vector<Sample> pending_;
@@ -202,7 +199,12 @@ int data_main(int argc, char** argv) {
   if (app.got_subcommand("inspect")) return inspect(path, read, limit);
   if (app.got_subcommand("verify")) return verify(path, read);
   Writer writer(format, out, gzip, shard);
-  for (const SampleRef& ref : collect(path, read)) writer.add(ref, read_sample(ref, read));
+  for (const SampleRef& ref : collect(path, read)) {
+    // train/ and validation/ stay apart, so that equal file names do not overwrite each other.
+    const std::string folder =
+        fs::is_directory(path) ? fs::path(ref.path).parent_path().lexically_relative(path).string() : ".";
+    writer.add(ref, read_sample(ref, read), folder);
+  }
   writer.flush();
   fmt::print("wrote {} samples as {} to {}\n", writer.written(), format, out);
   return 0;

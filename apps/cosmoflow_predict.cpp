@@ -37,13 +37,26 @@ std::vector<SampleRef> find_samples(const OptionTable& o, const ReadOptions& rea
   return samples_below(root.string(), read);
 }
 
+/// The newest checkpoint whose CRC holds; the error of the newest where none does.
+std::string newest_intact(const std::vector<CheckpointFile>& files) {
+  for (const CheckpointFile& file : files) {
+    try {
+      read_checkpoint_meta(file.path);
+      return file.path;
+    } catch (const Error& error) {
+      fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
+    }
+  }
+  return files[0].path;
+}
+
 void load_state(const OptionTable& o, Program& program) {
   if (!o.text("weights").empty()) return load_weights(o.text("weights"), program);
   std::string path = o.text("checkpoint");
   if (std::filesystem::is_directory(path)) {
     const auto found = list_checkpoints(path);
     if (found.empty()) fail_data(path + ": expected checkpoint-*.h5, found none");
-    path = found[0].path;
+    path = newest_intact(found);
   }
   // A checkpoint also holds optimizer moments; only the parameters matter here.
   StateStore parameters;
@@ -96,7 +109,7 @@ int predict_main(int argc, char** argv) {
     csv += "\n";
   }
   if (!o.text("out").empty()) write_text(o.text("out"), csv);
-  fmt::print("{} samples, MAE {:.17g}\n", p.count(), p.mae());
+  fmt::print("{} samples, MAE {}\n", p.count(), p.mae());
   for (int64_t t = 0; t < p.targets; ++t)
     fmt::print("  {:<10} MAE {:.6f} +- {:.6f} (unit range), {:.6g} (physical)\n", names[static_cast<size_t>(t)],
                p.mae(t), p.mae_error(t), physical_error[static_cast<size_t>(t)]);

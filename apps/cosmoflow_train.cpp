@@ -24,6 +24,7 @@ struct Data {
 };
 
 void limit(std::vector<SampleRef>& samples, int64_t wanted, const char* flag) {
+  if (wanted < 0) fail_usage(fmt::format("{}: expected 0 or more, found {}", flag, wanted));
   if (wanted > static_cast<int64_t>(samples.size()))
     fail_data(fmt::format("{}: asked for {} samples, found {}", flag, wanted, samples.size()));
   if (wanted > 0) samples.resize(static_cast<size_t>(wanted));
@@ -114,9 +115,36 @@ Json identity(const OptionTable& o, const Data& data, const ProgramOptions& p) {
                {"train_samples", data.split.train.size()},
                {"validation_samples", data.split.validation.size()},
                {"threads", p.plan.threads}};
-  for (const char* key : {"model", "kernel-size", "conv-size", "conv-layers", "fc1-size", "fc2-size",
-                          "hidden-activation", "apply-log", "compute", "batch-size", "seed", "shuffle",
-                          "shuffle-labels", "augment", "loss", "dropout", "l2", "optimizer", "momentum"})
+  for (const char* key : {"model",
+                          "kernel-size",
+                          "conv-size",
+                          "conv-layers",
+                          "fc1-size",
+                          "fc2-size",
+                          "hidden-activation",
+                          "apply-log",
+                          "compute",
+                          "batch-size",
+                          "seed",
+                          "shuffle",
+                          "shuffle-labels",
+                          "augment",
+                          "loss",
+                          "dropout",
+                          "l2",
+                          "optimizer",
+                          "momentum",
+                          "lr",
+                          "optimizer-lr",
+                          "lr-scaling",
+                          "base-batch-size",
+                          "warmup-epochs",
+                          "decay-schedule",
+                          "kernel",
+                          "tuned",
+                          "winograd",
+                          "sparse-gradients",
+                          "passes"})
     json[key] = o.text(key);
   return json;
 }

@@ -15,6 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* format_name = "convoy-checkpoint-1";
+constexpr const char* meta_name = "__meta__";
 
 struct Stored {
   std::vector<int64_t> extents;
@@ -42,21 +43,27 @@ struct Content {
 
 Content read_content(const std::string& path) {
   const Hdf5File file(path, Hdf5File::Mode::read);
-  const auto format = file.read_text("format"), meta = file.read_text("meta"), crc = file.read_text("crc32c");
+  const auto format = file.read_text("format"), crc = file.read_text("crc32c");
   if (format != format_name)
     fail_data(path + ": attribute format: expected " + format_name + ", found " + format.value_or("none"));
-  if (!meta || !crc) fail_data(path + ": expected attributes meta and crc32c");
+  if (!crc) fail_data(path + ": expected attribute crc32c, found none");
   Content content;
-  content.meta = *meta;
   for (const std::string& name : file.datasets()) {
     Stored state{file.extents(name), file.dtype(name), {}};
+    // States are stored uncompressed: none can be larger than the file.
+    const auto most = static_cast<int64_t>(fs::file_size(path));
     int64_t elements = 1;
-    for (int64_t e : state.extents) elements *= e;
-    if (elements < 0 || elements > (int64_t{1} << 36))
-      fail_data(path + ": data set " + name + " has an impossible size");
+    for (int64_t e : state.extents) {
+      if (e < 0 || e > most || elements > most) fail_data(path + ": data set " + name + " has an impossible size");
+      elements *= e;
+    }
+    if (elements > most) fail_data(path + ": data set " + name + " has an impossible size");
     state.data.resize(static_cast<size_t>(elements * size_of(state.dtype)));
     file.read(name, state.dtype, state.data);
-    content.states.emplace(name, std::move(state));
+    if (name == meta_name)
+      content.meta.assign(reinterpret_cast<const char*>(state.data.data()), state.data.size());
+    else
+      content.states.emplace(name, std::move(state));
   }
   const std::string found = digest(content.states, content.meta);
   if (found != *crc) fail_data(path + ": CRC: expected " + *crc + ", found " + found);
@@ -80,7 +87,9 @@ std::string save_checkpoint(const std::string& folder, int64_t step, const State
     Hdf5File file(temporary, Hdf5File::Mode::create);
     for (const auto& [key, state] : states) file.write(key, state.dtype, state.extents, state.data);
     file.write_text("format", format_name);
-    file.write_text("meta", meta);
+    // A data set, not an attribute: HDF5 limits attributes to 64 KiB, and a long history is longer.
+    const int64_t length[] = {static_cast<int64_t>(meta.size())};
+    file.write(meta_name, DType::u8, length, std::as_bytes(std::span(meta)));
     file.write_text("crc32c", digest(states, meta));
     file.flush();
   });

@@ -8,8 +8,8 @@
 
 namespace convoy {
 
-/// Format 1: one data set per state named as the state ('/' never occurs), attributes `format` = convoy-checkpoint-1,
-/// `meta` (the caller's JSON: cursors, schedule, config echo) and `crc32c` over names, shapes, data and meta.
+/// Format 1: one data set per state named as the state ('/' never occurs), `__meta__` (the caller's JSON: cursors,
+/// history, config echo), attributes `format` = convoy-checkpoint-1 and `crc32c` over names, shapes, data and meta.
 struct CheckpointFile {
   std::string path;
   int64_t step = 0;

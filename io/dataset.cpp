@@ -29,7 +29,7 @@ std::vector<float> read_floats(const Hdf5File& file, const std::string& name, st
   const std::vector<int64_t> box =
       count.empty() ? file.extents(name) : std::vector<int64_t>(count.begin(), count.end());
   int64_t elements = 1;
-  for (int64_t e : box) elements *= e;
+  for (int64_t e : box) elements = e < 0 || e > 1 << 20 || elements > 1 << 20 ? -1 : elements * e;
   if (elements < 0 || elements > 1 << 20)
     fail_data(file.path() + ": data set " + name + " is " + shape_text(box) + ", expected a few parameters");
   std::vector<float> values(static_cast<size_t>(elements));
@@ -108,7 +108,7 @@ Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
   return sample;
 }
 
-/// Voxels are kept as they are stored: i16 counts, or f32 for anything already normalised.
+/// Integers of any width are counts (i16); floating point is taken as already normalised (f32).
 DType voxel_type(const Hdf5File& file, const std::string& name) {
   return file.dtype(name) == DType::i16 ? DType::i16 : DType::f32;
 }
@@ -145,6 +145,26 @@ Sample read_shard(const SampleRef& ref) {
   return sample;
 }
 
+/// Rows of a shard.
+int64_t shard_rows(const Hdf5File& file) {
+  const std::vector<int64_t> e = file.extents("voxels");
+  if (e.size() != 5) fail_data(file.path() + ": data set voxels is " + shape_text(e) + ", expected N,D,D,D,C");
+  return e[0];
+}
+
+/// Rows of a shard that carry the same labels come from the same universe.
+void name_universes(const Hdf5File& file, std::vector<SampleRef>& refs) {
+  const std::vector<int64_t> t = file.extents("unitPar");
+  if (t.size() != 2 || t[0] != static_cast<int64_t>(refs.size()))
+    fail_data(file.path() + ": data set unitPar is " + shape_text(t) + ", expected a row per sample");
+  const std::vector<float> labels = read_floats(file, "unitPar");
+  for (size_t i = 0; i < refs.size(); ++i) {
+    refs[i].universe = "labels";
+    for (int64_t k = 0; k < t[1]; ++k)
+      refs[i].universe += " " + std::to_string(labels[i * static_cast<size_t>(t[1]) + static_cast<size_t>(k)]);
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(FileFormat format) {
@@ -154,7 +174,7 @@ std::string_view name_of(FileFormat format) {
 
 std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& options) {
   const std::string extension = fs::path(path).extension();
-  if (extension == ".tfrecord" || extension == ".gz") return {{path, FileFormat::tfrecord, 0}};
+  if (extension == ".tfrecord" || extension == ".gz") return {{path, FileFormat::tfrecord, 0, {}}};
   const Hdf5File file(path, Hdf5File::Mode::read);
   const FileFormat format = identify_hdf5(file);
   int64_t count = 1;
@@ -164,10 +184,11 @@ std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& op
       fail_data(path + ": a volume of " + std::to_string(size) + " does not cut into crops of " + std::to_string(crop));
     count = (size / crop) * (size / crop) * (size / crop);
   } else if (format == FileFormat::sharded) {
-    count = file.extents("voxels").at(0);
+    count = shard_rows(file);
   }
   std::vector<SampleRef> refs;
-  for (int64_t i = 0; i < count; ++i) refs.push_back({path, format, i});
+  for (int64_t i = 0; i < count; ++i) refs.push_back({path, format, i, {}});
+  if (format == FileFormat::sharded) name_universes(file, refs);
   return refs;
 }
 
@@ -218,17 +239,20 @@ Sample read_sample(const SampleRef& ref, const ReadOptions& options) {
 }
 
 std::string universe_of(const SampleRef& ref) {
+  if (!ref.universe.empty()) return ref.universe;
   const std::string stem = fs::path(ref.path).stem();
-  if (ref.format != FileFormat::tfrecord && ref.format != FileFormat::split_hdf5)
-    return stem + (ref.format == FileFormat::sharded ? "#" + std::to_string(ref.index) : "");
   const size_t last = stem.rfind('_');
-  return last == std::string::npos ? stem : stem.substr(0, last);
+  const bool numbered = last != std::string::npos &&
+                        stem.find_first_not_of("0123456789", last + 1) == std::string::npos && last + 1 < stem.size();
+  return numbered ? stem.substr(0, last) : stem;
 }
 
 DataSplit split_samples(const std::string& folder, const ReadOptions& options, double validation_share, uint64_t seed) {
   const fs::path root(folder);
   if (fs::is_directory(root / "train") && fs::is_directory(root / "validation"))
     return {samples_below(root / "train", options), samples_below(root / "validation", options)};
+  if (!(validation_share > 0 && validation_share < 1))
+    fail_usage("the validation share must lie between 0 and 1, found " + std::to_string(validation_share));
   const std::vector<SampleRef> all = samples_below(folder, options);
   std::set<std::string> names;
   for (const SampleRef& ref : all) names.insert(universe_of(ref));

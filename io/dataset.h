@@ -22,6 +22,7 @@ struct SampleRef {
   std::string path;
   FileFormat format = FileFormat::tfrecord;
   int64_t index = 0;
+  std::string universe;  ///< where the file name does not tell (rows of shards); else empty
 };
 
 /// How to read where the files leave a choice.
@@ -37,8 +38,8 @@ std::vector<SampleRef> samples_below(const std::string& folder, const ReadOption
 /// Reads and checks one sample: CRCs, shape, finite labels.
 Sample read_sample(const SampleRef& ref, const ReadOptions& options);
 
-/// The universe a sample was cut from: the file name less its last "_NNN" part. Samples of one universe share labels
-/// and must not be split between training and validation.
+/// The universe a sample was cut from: the file name less a last "_NNN", or the labels of a shard's row. Samples of one
+/// universe share labels and must not be split between training and validation.
 std::string universe_of(const SampleRef& ref);
 
 struct DataSplit {

@@ -184,6 +184,8 @@ std::optional<std::string> Hdf5File::read_text(const std::string& attribute) con
   const Id handle(H5Aopen(impl_->file, attribute.c_str(), H5P_DEFAULT), H5Aclose);
   if (!handle.ok()) fail_data(path_ + ": cannot open attribute " + attribute);
   const Id type(H5Aget_type(handle), H5Tclose);
+  const Id space(H5Aget_space(handle), H5Sclose);
+  if (H5Sget_simple_extent_npoints(space) != 1) fail_data(path_ + ": attribute " + attribute + " is no single text");
   if (!type.ok() || H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0)
     fail_data(path_ + ": attribute " + attribute + " is no fixed-length text");
   std::string value(H5Tget_size(type), '\0');

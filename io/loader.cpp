@@ -44,6 +44,17 @@ struct Sixteen {
 
 }  // namespace
 
+std::shared_ptr<const Sample> SampleCache::find(const SampleRef& ref) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = samples_.find({ref.path, ref.index});
+  return found == samples_.end() ? nullptr : found->second;
+}
+
+void SampleCache::insert(const SampleRef& ref, std::shared_ptr<const Sample> sample) {
+  const std::lock_guard lock(mutex_);
+  samples_[{ref.path, ref.index}] = std::move(sample);
+}
+
 std::vector<int64_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -77,8 +88,7 @@ Loader::Loader(std::vector<SampleRef> samples, LoaderOptions options, int64_t ep
     : samples_(std::move(samples)),
       options_(std::move(options)),
       start_(epoch * size() + position),
-      slots_(static_cast<size_t>(options_.queue)),
-      cache_(samples_.size()) {
+      slots_(static_cast<size_t>(options_.queue)) {
   if (options_.permute_targets) permuted_ = epoch_order(size(), options_.seed, -1);
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
 }
@@ -133,21 +143,19 @@ Sample Loader::load(int64_t index) {
   return sample;
 }
 
+std::shared_ptr<const Sample> Loader::cached(int64_t index) {
+  const SampleRef& ref = samples_[static_cast<size_t>(index)];
+  if (options_.cache)
+    if (auto known = options_.cache->find(ref)) return known;
+  auto sample = std::make_shared<const Sample>(load(index));
+  if (options_.cache) options_.cache->insert(ref, sample);
+  return sample;
+}
+
 void Loader::fill(Slot& slot, int64_t sequence) {
   const int64_t index = sample_at(sequence);
-  std::shared_ptr<const Sample> sample;
-  if (options_.cache) {
-    const std::lock_guard lock(order_mutex_);
-    sample = cache_[static_cast<size_t>(index)];
-  }
-  if (!sample) {
-    sample = std::make_shared<const Sample>(load(index));
-    if (options_.cache) {
-      const std::lock_guard lock(order_mutex_);
-      cache_[static_cast<size_t>(index)] = sample;
-    }
-  }
-  slot.target = options_.permute_targets ? load(permuted_[static_cast<size_t>(index)]).target : sample->target;
+  const std::shared_ptr<const Sample> sample = cached(index);
+  slot.target = options_.permute_targets ? cached(permuted_[static_cast<size_t>(index)])->target : sample->target;
   for (float& t : slot.target) t *= options_.target_scale;
   slot.voxels.resize(sample->voxels.size());
   if (options_.augment == Augment::cube) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <condition_variable>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -11,6 +13,17 @@
 namespace convoy {
 
 enum class Augment : uint8_t { none, cube };  ///< cube: one of the 48 symmetries per sample and epoch
+
+/// Decoded samples by file and index, shared by the loaders of a run.
+class SampleCache {
+ public:
+  std::shared_ptr<const Sample> find(const SampleRef& ref) const;
+  void insert(const SampleRef& ref, std::shared_ptr<const Sample> sample);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, int64_t>, std::shared_ptr<const Sample>> samples_;
+};
 
 struct LoaderOptions {
   ReadOptions read;
@@ -23,9 +36,9 @@ struct LoaderOptions {
       false;  ///< give each sample the targets of another one, fixed by the seed (control experiments)
   Augment augment = Augment::none;
   uint64_t seed = 0;
-  int threads = 1;     ///< prefetch threads
-  int64_t queue = 4;   ///< samples decoded ahead at most
-  bool cache = false;  ///< keep decoded samples in memory after their first use
+  int threads = 1;                     ///< prefetch threads
+  int64_t queue = 4;                   ///< samples decoded ahead at most
+  std::shared_ptr<SampleCache> cache;  ///< keeps decoded samples in memory after their first use; null = none
 };
 
 /// Permutation of [0, count) for one epoch (Fisher-Yates driven by Philox).
@@ -60,6 +73,7 @@ class Loader {
   void work();
   void fill(Slot& slot, int64_t sequence);
   Sample load(int64_t sample);
+  std::shared_ptr<const Sample> cached(int64_t sample);
 
   std::vector<SampleRef> samples_;
   LoaderOptions options_;
@@ -72,7 +86,6 @@ class Loader {
   mutable std::mutex order_mutex_;
   mutable int64_t order_epoch_[2] = {-1, -1};
   mutable std::vector<int64_t> order_[2];
-  std::vector<std::shared_ptr<const Sample>> cache_;
   std::vector<int64_t> permuted_;
   std::vector<std::thread> workers_;
   double wait_seconds_ = 0;

@@ -56,10 +56,17 @@ void fields(const std::string& message, F&& f) {
     const uint64_t tag = varint();
     uint64_t size = 0;
     switch (tag & 7) {
-      case 0: f(tag >> 3, varint(), std::string()); continue;
-      case 1: size = 8; break;
-      case 2: size = varint(); break;
-      default: size = 4;
+      case 0:
+        f(tag >> 3, varint(), std::string());
+        continue;
+      case 1:
+        size = 8;
+        break;
+      case 2:
+        size = varint();
+        break;
+      default:
+        size = 4;
     }
     f(tag >> 3, uint64_t{0}, message.substr(at, size));
     at += size;

@@ -335,6 +335,27 @@ TEST_CASE("concatenations are written in place and give the same bits as copies"
   CHECK(results[0] == results[1]);
 }
 
+TEST_CASE("a slice inside a concatenation keeps its values", "[slices]") {
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc({1, 1, 2, 2, 16}, DType::f32));
+  const ValueId a = leaky_relu(tape, "a", x, 0.5),
+                part = tape.emit({OpKind::slice, SliceAttrs{4, 8}}, "part.forward", {a});
+  tape.keep(leaky_relu(tape, "b", tape.emit({OpKind::concat, NoAttrs{}}, "joined.forward", {part, a}), 1), "result");
+  std::vector<std::vector<float>> results;
+  for (const PlanOptions& options : {PlanOptions{}, plain_options({})}) {
+    const Plan plan = make_plan(tape, kernel_list(), options);
+    StateStore store;
+    Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::zero));
+    float value = 0;
+    for (float& v : e.tensor("x").span<float>()) v = value += 1;
+    e.run();
+    const auto span = e.tensor("result").span<float>();
+    results.emplace_back(span.begin(), span.end());
+  }
+  CHECK(results[0] == results[1]);
+  CHECK(results[0][0] == 5);
+}
+
 TEST_CASE("thread ranks sum in rank order, and disagreeing sizes fail on every rank", "[communicator]") {
   for (int size : {1, 2, 3, 5}) {
     auto ranks = make_thread_communicators(size);

@@ -270,8 +270,9 @@ TEST_CASE("the loader's order is a permutation, resumable anywhere, the same for
   for (size_t i = 0; i < later.size(); ++i) CHECK(later[i] == whole[10 + i]);
   o.threads = 3;
   o.queue = 5;
-  o.cache = true;
+  o.cache = std::make_shared<SampleCache>();
   CHECK(stream(o, 0, 0, 21) == whole);
+  o.cache.reset();
   o.expected.size = 8;
   CHECK_THROWS_WITH(stream(o, 0, 0, 1), Catch::Contains("expected 8x8x8x4") && Catch::Contains("found 4x4x4x4"));
 }

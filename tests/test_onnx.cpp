@@ -1,5 +1,5 @@
-// The operator vectors of Debian's libonnx-testdata that our ops cover, through every kernel that takes them. An outside
-// oracle: values computed by other frameworks.
+// The operator vectors of Debian's libonnx-testdata that our ops cover, through every kernel that takes them. An
+// outside oracle: values computed by other frameworks.
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -43,7 +43,9 @@ Tensor vector(const OnnxTensor& t) {
 /// An attribute over the spatial axes, missing axes in front; `half` 1 reads the second half (high pads).
 Int3 spatial(const OnnxNode& n, const std::string& name, size_t rank, int64_t standard, size_t half = 0) {
   Int3 out{standard, standard, standard};
-  if (rank < 3) std::fill(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(3 - rank), name == "kernel_shape" || name == "strides" || name == "dilations" ? 1 : 0);
+  if (rank < 3)
+    std::fill(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(3 - rank),
+              name == "kernel_shape" || name == "strides" || name == "dilations" ? 1 : 0);
   const auto found = n.ints.find(name);
   if (found == n.ints.end() || found->second.size() < rank * (half + 1)) return out;
   for (size_t i = 0; i < rank; ++i) out[3 - rank + i] = found->second[half * rank + i];
@@ -57,33 +59,44 @@ struct Case {
 
 /// The op a node stands for, or nothing where it asks for what we do not have (ceil mode, automatic padding, ...).
 std::optional<Case> translate(const OnnxNode& n, const std::vector<OnnxTensor>& in) {
-  const auto has = [&](const char* name, int64_t value) { return n.ints.count(name) && !n.ints.at(name).empty() && n.ints.at(name)[0] == value; };
-  if (n.strings.count("auto_pad") && !n.strings.at("auto_pad").empty() && n.strings.at("auto_pad") != "NOTSET") return std::nullopt;
+  const auto has = [&](const char* name, int64_t value) {
+    return n.ints.count(name) && !n.ints.at(name).empty() && n.ints.at(name)[0] == value;
+  };
+  if (n.strings.count("auto_pad") && !n.strings.at("auto_pad").empty() && n.strings.at("auto_pad") != "NOTSET")
+    return std::nullopt;
   if (has("ceil_mode", 1) || has("storage_order", 1) || n.outputs.size() != 1) return std::nullopt;
   for (const OnnxTensor& t : in)
     if (t.type != 1 || t.dims.empty() || t.dims.size() > 5) return std::nullopt;
   const size_t rank = in[0].dims.size() - 2;
   const auto pool = [&] {
-    PoolAttrs a{spatial(n, "kernel_shape", rank, 1), spatial(n, "strides", rank, 1), spatial(n, "pads", rank, 0), spatial(n, "pads", rank, 0, 1)};
+    PoolAttrs a{spatial(n, "kernel_shape", rank, 1), spatial(n, "strides", rank, 1), spatial(n, "pads", rank, 0),
+                spatial(n, "pads", rank, 0, 1)};
     a.count_padding = has("count_include_pad", 1);
     return a;
   };
-  if (n.op == "LeakyRelu") return Case{{OpKind::activation, ActivationAttrs{.slope = n.floats.count("alpha") ? n.floats.at("alpha") : 0.01}}, {channels_last(in[0])}};
+  if (n.op == "LeakyRelu")
+    return Case{{OpKind::activation, ActivationAttrs{.slope = n.floats.count("alpha") ? n.floats.at("alpha") : 0.01}},
+                {channels_last(in[0])}};
   if (n.op == "Relu") return Case{{OpKind::activation, ActivationAttrs{}}, {channels_last(in[0])}};
-  if (n.op == "Tanh") return Case{{OpKind::activation, ActivationAttrs{.function = Activation::tanh}}, {channels_last(in[0])}};
-  if (n.op == "MaxPool" && spatial(n, "dilations", rank, 1) == Int3{1, 1, 1}) return Case{{OpKind::max_pool, pool()}, {channels_last(in[0])}};
+  if (n.op == "Tanh")
+    return Case{{OpKind::activation, ActivationAttrs{.function = Activation::tanh}}, {channels_last(in[0])}};
+  if (n.op == "MaxPool" && spatial(n, "dilations", rank, 1) == Int3{1, 1, 1})
+    return Case{{OpKind::max_pool, pool()}, {channels_last(in[0])}};
   if (n.op == "AveragePool") return Case{{OpKind::avg_pool, pool()}, {channels_last(in[0])}};
   if (n.op == "Conv" || n.op == "ConvTranspose") {
     if (n.ints.count("output_shape")) return std::nullopt;
     Case c{{OpKind::conv_forward, ConvAttrs{}}, {channels_last(in[0]), channels_last(in[1])}};
-    ConvAttrs a{spatial(n, "strides", rank, 1), spatial(n, "dilations", rank, 1), spatial(n, "pads", rank, 0), spatial(n, "pads", rank, 0, 1)};
+    ConvAttrs a{spatial(n, "strides", rank, 1), spatial(n, "dilations", rank, 1), spatial(n, "pads", rank, 0),
+                spatial(n, "pads", rank, 0, 1)};
     if (n.ints.count("group")) a.groups = n.ints.at("group")[0];
     if (in.size() > 2) c.in.push_back(vector(in[2]));
     if (n.op == "ConvTranspose") {
       c.op.kind = OpKind::conv_backward_data;
       const Int3 extra = spatial(n, "output_padding", rank, 0);
       const Shape &x = c.in[0].shape(), &w = c.in[1].shape();
-      for (int i = 0; i < 3; ++i) a.result_size[i] = (x[i + 1] - 1) * a.stride[i] + extra[i] + (w[i + 1] - 1) * a.dilation[i] + 1 - a.pad_low[i] - a.pad_high[i];
+      for (int i = 0; i < 3; ++i)
+        a.result_size[i] =
+            (x[i + 1] - 1) * a.stride[i] + extra[i] + (w[i + 1] - 1) * a.dilation[i] + 1 - a.pad_low[i] - a.pad_high[i];
     }
     c.op.attrs = a;
     return c;
@@ -115,7 +128,8 @@ int run_folder(const fs::path& folder) {
   if (in.empty()) return 0;
   const auto found = translate(model.nodes[0], in);
   if (!found) return 0;
-  const Tensor expected = channels_last(onnx::tensor(onnx::read((folder / "test_data_set_0" / "output_0.pb").string())));
+  const Tensor expected =
+      channels_last(onnx::tensor(onnx::read((folder / "test_data_set_0" / "output_0.pb").string())));
   Problem p{found->op, {}, {}, DeviceKind::cpu, 2};
   for (const Tensor& t : found->in) p.in.push_back(t.desc());
   p.out = infer(p.op, p.in);

@@ -38,6 +38,7 @@ std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::strin
   std::vector<int64_t> e;
   for (std::string_view p : parts) e.push_back(parse_number<int64_t>(trim(p), what));
   if (e.size() != 4 || e[0] != e[1] || e[1] != e[2]) fail_usage(what + ": expected D,D,D,channels, found " + text);
+  if (e[0] < 1 || e[3] < 1) fail_usage(what + ": extents must be at least 1, found " + text);
   return {e[0], e[3]};
 }
 
@@ -151,6 +152,10 @@ CosmoflowConfig model_config(const OptionTable& o) {
   c.layers = o.integer("conv-layers");
   c.fc1_size = o.integer("fc1-size");
   c.fc2_size = o.integer("fc2-size");
+  for (const char* flag :
+       {"kernel-size", "conv-size", "conv-layers", "fc1-size", "fc2-size", "hidden-activation", "apply-log"})
+    if (variant == CosmoflowVariant::sc18 && o.is_set(flag))
+      fail_usage(std::string("--") + flag + " has no effect on the sc18 network, whose layers are fixed");
   if (variant == CosmoflowVariant::mlperf)
     c.slope = choose<double>("hidden-activation", o.text("hidden-activation"), {{"LeakyReLU", 0.3}, {"ReLU", 0.0}});
   return c;
@@ -214,6 +219,8 @@ ProgramOptions program_options(const OptionTable& o, const SampleShape& shape) {
   p.fuse = o.toggle("passes");
   p.sparse_gradients = o.toggle("sparse-gradients");
   p.plan = plan_options(o);
+  if (shape.dtype != DType::i16 && o.is_set("apply-log"))
+    fail_usage("--apply-log: the data holds floating point, which is taken as already normalised");
   if (shape.dtype != DType::i16)
     p.normalisation = Normalisation::none;  // values come normalised
   else
@@ -233,7 +240,7 @@ LoaderOptions loader_options(const OptionTable& o, const SampleShape& shape) {
   l.take_targets = shape.targets;
   l.threads = static_cast<int>(std::max<int64_t>(1, o.integer("n-parallel-reads")));
   l.queue = std::max<int64_t>(l.threads, o.integer("prefetch"));
-  l.cache = o.toggle("cache");
+  if (o.toggle("cache")) l.cache = std::make_shared<SampleCache>();
   return l;
 }
 
@@ -279,8 +286,9 @@ Predictions predict(Program& program, const std::vector<SampleRef>& samples, con
   for (size_t i = 0; i < samples.size(); ++i) {
     loader.next(e.tensor("x").bytes(), truth.data());
     e.run();
-    const auto row = e.tensor("prediction").span<float>();
-    for (float value : row) result.predicted.push_back(value / options.target_scale);
+    const Tensor row = e.tensor("prediction");
+    for (int64_t t = 0; t < result.targets; ++t)
+      result.predicted.push_back(static_cast<float>(row.at(0, 0, 0, 0, t)) / options.target_scale);
     for (float value : truth) result.truth.push_back(value / options.target_scale);
   }
   return result;

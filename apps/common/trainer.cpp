@@ -14,6 +14,7 @@
 #include "apps/common/version.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
+#include "io/hdf5.h"
 
 namespace convoy::apps {
 namespace {
@@ -75,7 +76,8 @@ bool Trainer::stop_requested() const {
 std::string Trainer::meta() const {
   nlohmann::json rows = nlohmann::json::array();
   for (const EpochRecord& r : history_)
-    rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation_loss, r.validation_mae, r.seconds});
+    if (r.epoch < epoch_)  // an epoch cut short by --max-steps is not part of what a resume continues
+      rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation_loss, r.validation_mae, r.seconds});
   return nlohmann::json{
       {"epoch", epoch_}, {"step_in_epoch", step_in_epoch_}, {"step", step_},       {"epoch_loss", epoch_loss_},
       {"history", rows}, {"identity", o_.identity},         {"config", o_.config}, {"version", version_text()}}
@@ -85,14 +87,26 @@ std::string Trainer::meta() const {
 void Trainer::resume() {
   for (const CheckpointFile& file : list_checkpoints(o_.output_dir)) {
     try {
-      const auto meta = nlohmann::json::parse(load_checkpoint(file.path, program_.store()));
-      for (const auto& [key, value] : o_.identity.items())
-        if (meta.at("identity").value(key, nlohmann::json()) != value)
-          fail_usage(fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key,
-                                 meta.at("identity").value(key, nlohmann::json()).dump(), value.dump()));
-      epoch_ = meta.at("epoch"), step_in_epoch_ = meta.at("step_in_epoch"), step_ = meta.at("step"),
-      epoch_loss_ = meta.at("epoch_loss");
-      for (const auto& r : meta.at("history")) history_.push_back({r[0], r[1], r[2], r[3], r[4], r[5]});
+      const auto meta = nlohmann::json::parse(read_checkpoint_meta(file.path));
+      for (const auto& [key, value] : o_.identity.items()) {
+        const nlohmann::json saved = meta.at("identity").value(key, nlohmann::json());
+        if (saved != value)
+          fail_usage(fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key, saved.dump(),
+                                 value.dump()));
+      }
+      const auto number = [](const nlohmann::json& v) {
+        return v.is_null() ? NAN : v.get<double>();
+      };  // JSON has no NaN
+      std::vector<EpochRecord> history;
+      for (const auto& r : meta.at("history"))
+        history.push_back(
+            {r.at(0), number(r.at(1)), number(r.at(2)), number(r.at(3)), number(r.at(4)), number(r.at(5))});
+      const int64_t epoch = meta.at("epoch"), step_in_epoch = meta.at("step_in_epoch"), step = meta.at("step");
+      const double epoch_loss = number(meta.at("epoch_loss"));
+      load_checkpoint(file.path, program_.store());
+      // Nothing below can fail: either all of the checkpoint is taken or none.
+      history_ = std::move(history), epoch_ = epoch, step_in_epoch_ = step_in_epoch, step_ = step,
+      epoch_loss_ = epoch_loss;
       fmt::print("resuming from {} at epoch {}, step {}\n", file.path, epoch_, step_);
       return;
     } catch (const Error& error) {
@@ -106,6 +120,7 @@ void Trainer::resume() {
 }
 
 void Trainer::save() {
+  if (!has_hdf5()) return;  // such a build says so when it starts
   const auto start = Clock::now();
   const std::string path = save_checkpoint(o_.output_dir, step_, program_.store(), meta(), o_.keep_checkpoints);
   checkpoint_seconds_ += seconds_since(start);
@@ -136,10 +151,27 @@ void Trainer::check_finite(float loss) {
   // f16 overflows now and then: the update was skipped and the scale halved. A scale that keeps falling is divergence.
   const bool scaled = program_.options().compute == DType::f16;
   if (scaled && std::isfinite(loss) && scale[int(ScaleField::scale)] >= 1) return;
+  refill_inputs();  // the arena reused their memory
   const std::string node = e.find_non_finite();
   throw Error(ErrorKind::diverged,
               fmt::format("step {}: not finite (loss {}): first at {}; parameters keep the values of step {}", step_,
                           loss, node.empty() ? "the gradients" : node, step_));
+}
+
+void Trainer::refill_inputs() {
+  if (o_.dummy_data) return fill_dummy();
+  Loader loader(train_, loader_options_, epoch_, step_in_epoch_ * batch());
+  const Tensor x = program_.step().tensor("x"), y = program_.step().tensor("target");
+  for (int64_t n = 0; n < batch(); ++n)
+    loader.next(x.bytes() + n * (x.desc().bytes() / batch()), y.data<float>() + n * y.shape().c());
+}
+
+std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
+  if (o_.target_mae >= 0 && record.validation_mae <= o_.target_mae) return Outcome::target_reached;
+  since_best_ = record.validation_loss < best_loss_ - 1e-5 ? 0 : since_best_ + 1;
+  best_loss_ = std::min(best_loss_, record.validation_loss);
+  if (o_.early_stopping > 0 && since_best_ >= o_.early_stopping) return Outcome::stopped_early;
+  return std::nullopt;
 }
 
 void Trainer::one_step(Loader* loader, double rate) {
@@ -184,6 +216,10 @@ void Trainer::train_epoch() {
   const bool terminal = isatty(STDOUT_FILENO);
   if (step_in_epoch_ == 0) epoch_loss_ = 0;
   while (step_in_epoch_ < steps_per_epoch()) {
+    if (o_.max_steps > 0 && step_ >= o_.max_steps) {
+      finished_ = true;
+      break;
+    }
     one_step(loader.get(), rate);
     if (terminal) {
       fmt::print("\repoch {} step {}/{} loss {:.4f} {:.2f} s/step ", epoch_ + 1, step_in_epoch_, steps_per_epoch(),
@@ -192,8 +228,7 @@ void Trainer::train_epoch() {
     }
     if (o_.checkpoint_steps > 0 && step_ % o_.checkpoint_steps == 0 && step_in_epoch_ < steps_per_epoch()) save();
     if (stop_requested()) interrupted_ = true;
-    if (o_.max_steps > 0 && step_ >= o_.max_steps) finished_ = true;
-    if (interrupted_ || finished_) break;
+    if (interrupted_) break;
   }
   if (terminal) fmt::print("\r\033[K");
   if (!metrics_) fail_runtime(o_.output_dir + "/metrics.jsonl: cannot write (disk full?)");
@@ -234,6 +269,10 @@ void Trainer::write_history() const {
 }
 
 Outcome Trainer::run() {
+  if (!o_.resume && !list_checkpoints(o_.output_dir).empty())
+    fail_usage(o_.output_dir +
+               " holds checkpoints of another run: continue it with --resume, or choose another --output-dir");
+  if (!has_hdf5()) fmt::print(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
   if (o_.resume) resume();
   first_step_ = step_;
   const std::string metrics_path = o_.output_dir + "/metrics.jsonl";
@@ -272,37 +311,30 @@ Outcome Trainer::run() {
   mllog_.start("run_start");
 
   Outcome outcome = Outcome::finished;
-  double best = INFINITY;
-  int64_t since_best = 0;
-  while (epoch_ < o_.epochs && !finished_) {
+  std::optional<Outcome> stopped;
+  for (const EpochRecord& record : history_)
+    if (!stopped) stopped = stop_rule(record);
+  while (epoch_ < o_.epochs && !stopped && !(o_.max_steps > 0 && step_ >= o_.max_steps)) {
     const auto start = Clock::now();
     mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}});
     train_epoch();
     if (interrupted_) {
       save();
-      outcome = Outcome::interrupted;
+      stopped = Outcome::interrupted;
       break;
     }
     mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
     validate(seconds_since(start));
-    if (step_in_epoch_ == steps_per_epoch()) ++epoch_, step_in_epoch_ = 0;
+    const bool complete = step_in_epoch_ == steps_per_epoch();
+    if (complete) ++epoch_, step_in_epoch_ = 0;
     save();
-    const EpochRecord& last = history_.back();
-    if (o_.target_mae >= 0 && last.validation_mae <= o_.target_mae) {
-      outcome = Outcome::target_reached;
-      break;
-    }
-    since_best = last.validation_loss < best - 1e-5 ? 0 : since_best + 1;
-    best = std::min(best, last.validation_loss);
-    if (o_.early_stopping > 0 && since_best >= o_.early_stopping) {
-      outcome = Outcome::stopped_early;
-      break;
-    }
-    if (stop_requested()) {
-      outcome = Outcome::interrupted;
-      break;
-    }
+    if (complete) stopped = stop_rule(history_.back());
+    if (!stopped && stop_requested()) stopped = Outcome::interrupted;
   }
+  outcome = stopped.value_or(outcome);
+  // A resumed run with nothing left to do still reports what its weights are worth.
+  if (validation_result_.count() == 0 && !validation_.empty() && !o_.dummy_data && outcome != Outcome::interrupted)
+    validation_result_ = predict(program_, validation_, loader_options_);
   const bool success = o_.target_mae < 0 ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});
   if (o_.trace) write_text(o_.output_dir + "/trace.json", chrome_trace(program_.step()));

@@ -2,7 +2,9 @@
 // network.
 #pragma once
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/common/cosmoflow_setup.h"
 #include "apps/common/mllog.h"
@@ -55,6 +57,10 @@ class Trainer {
   void train_epoch();
   void one_step(Loader* loader, double rate);
   void check_finite(float loss);
+  /// Fills the step's inputs again from the current position of the stream.
+  void refill_inputs();
+  /// The stop rules, fed one complete epoch after the other; nothing while training should go on.
+  std::optional<Outcome> stop_rule(const EpochRecord& record);
   void validate(double seconds);
   void save();
   std::string meta() const;
@@ -74,6 +80,8 @@ class Trainer {
   std::vector<double> step_seconds_;
   double wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
   bool interrupted_ = false, finished_ = false;
+  double best_loss_ = INFINITY;
+  int64_t since_best_ = 0;
 };
 
 /// SIGTERM and SIGUSR1 ask running trainers to save and stop; a second signal ends the process at once.

@@ -16,7 +16,7 @@ class SliceAliasing {
     for (size_t i = nodes_.size(); i-- > 0;)
       if (nodes_[i].op.kind == OpKind::concat) removed[i] = alias_concat(nodes_[i]);
     for (size_t i = 0; i < nodes_.size(); ++i)
-      if (nodes_[i].op.kind == OpKind::slice)
+      if (nodes_[i].op.kind == OpKind::slice && slice_[static_cast<size_t>(nodes_[i].out[0])].parent == no_value)
         removed[i] = try_alias({{nodes_[i].out[0], {nodes_[i].in[0], nodes_[i].op.as<SliceAttrs>().begin}}}, nodes_[i]);
     std::vector<Node> kept;
     for (size_t i = 0; i < nodes_.size(); ++i)
