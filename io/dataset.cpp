@@ -230,10 +230,13 @@ Sample read_sample(const SampleRef& ref, const ReadOptions& options) {
   if (sample.shape.dtype == DType::i16) {
     const auto* counts = reinterpret_cast<const int16_t*>(sample.voxels.data());
     const auto* end = counts + sample.shape.elements();
-    const auto* negative = std::find_if(counts, end, [](int16_t c) { return c < 0; });
-    if (negative != end)
+    int16_t signs = 0;  // no early exit: this form runs a vector at a time
+    for (const auto* count = counts; count != end; ++count) signs |= *count;
+    if (signs < 0) {
+      const auto* negative = std::find_if(counts, end, [](int16_t c) { return c < 0; });
       fail_data(ref.path + ": expected particle counts, found " + std::to_string(*negative) + " at voxel " +
                 std::to_string(negative - counts));
+    }
   }
   return sample;
 }

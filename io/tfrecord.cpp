@@ -1,10 +1,12 @@
 #include "io/tfrecord.h"
 
+#include <libdeflate.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <optional>
 
 #include "io/crc32c.h"
@@ -150,6 +152,7 @@ bool is_gzip(Bytes file) {
 }
 
 void append(std::vector<std::byte>& out, const void* data, size_t bytes) {
+  if (bytes == 0) return;  // memcpy wants a valid pointer even then
   const size_t at = out.size();
   out.resize(at + bytes);
   std::memcpy(out.data() + at, data, bytes);
@@ -232,28 +235,31 @@ std::vector<std::byte> gzip_compress(Bytes data, int level) {
 }
 
 std::vector<std::byte> gzip_decompress(Bytes data, const std::string& path) {
-  z_stream stream{};
-  if (inflateInit2(&stream, 15 + 16) != Z_OK) fail_runtime("zlib: cannot start decompression");
+  // libdeflate inflates a whole buffer two to three times faster than zlib's stream, and prefetch threads share the
+  // cores with the kernels.
+  const std::unique_ptr<libdeflate_decompressor, void (*)(libdeflate_decompressor*)> decompressor(
+      libdeflate_alloc_decompressor(), libdeflate_free_decompressor);
+  if (!decompressor) fail_runtime("libdeflate: cannot start decompression");
   // The last four bytes of a gzip file hold its size modulo 2^32: a hint for the buffer, checked by growing on demand.
+  // No deflate stream expands more than 1032 times.
   uint32_t hint = 0;
   if (data.size() >= 18) std::memcpy(&hint, data.data() + data.size() - 4, 4);
-  std::vector<std::byte> out(std::clamp<size_t>(hint, 1024, std::max<size_t>(1024, data.size() * 1032)));
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(data.data()));
-  stream.avail_in = static_cast<uInt>(data.size());
-  int code = Z_OK;
-  while (code == Z_OK) {
-    if (stream.total_out == out.size()) out.resize(out.size() * 2);
-    stream.next_out = reinterpret_cast<Bytef*>(out.data() + stream.total_out);
-    stream.avail_out = static_cast<uInt>(out.size() - stream.total_out);
-    code = inflate(&stream, Z_NO_FLUSH);
+  const size_t most = std::max<size_t>(1024, data.size() * 1032);
+  std::vector<std::byte> out(std::clamp<size_t>(hint, 1024, most));
+  while (true) {
+    size_t read = 0, written = 0;
+    const libdeflate_result result = libdeflate_gzip_decompress_ex(decompressor.get(), data.data(), data.size(),
+                                                                   out.data(), out.size(), &read, &written);
+    if (result == LIBDEFLATE_INSUFFICIENT_SPACE && out.size() < most) {
+      out.resize(std::min(most, out.size() * 2));
+      continue;
+    }
+    if (result != LIBDEFLATE_SUCCESS) fail_data(path + ": damaged or truncated gzip data");
+    if (read != data.size())
+      fail_data(path + ": " + std::to_string(data.size() - read) + " bytes follow the gzip data");
+    out.resize(written);
+    return out;
   }
-  const size_t size = stream.total_out, unread = stream.avail_in;
-  const std::string message = stream.msg ? stream.msg : "unexpected end";
-  inflateEnd(&stream);
-  if (code != Z_STREAM_END) fail_data(path + ": damaged or truncated gzip data: " + message);
-  if (unread) fail_data(path + ": " + std::to_string(unread) + " bytes follow the gzip data");
-  out.resize(size);
-  return out;
 }
 
 }  // namespace convoy

@@ -33,6 +33,16 @@ Axis fit(const Plot& plot, Plot::Scale scale, bool use_x, bool use_y) {
 
 /// Round tick positions (in mapped units).
 std::vector<double> ticks(const Axis& axis) {
+  if (axis.scale == Plot::Scale::log) {
+    // 1, 2, 5 per decade; powers of ten alone where those would crowd.
+    std::vector<double> result;
+    const bool crowded = axis.high - axis.low > 2.5;
+    for (double decade = std::floor(axis.low); decade <= axis.high; ++decade)
+      for (double digit : {1.0, 2.0, 5.0})
+        if (const double t = decade + std::log10(digit); t >= axis.low && t <= axis.high && (digit == 1 || !crowded))
+          result.push_back(t);
+    return result;
+  }
   const double span = axis.high - axis.low, raw = span / 5, power = std::pow(10, std::floor(std::log10(raw)));
   const double step = raw / power < 1.5   ? power
                       : raw / power < 3.5 ? 2 * power
