@@ -274,7 +274,7 @@ void check_all(const std::vector<Problem>& problems) {
 
 }  // namespace
 
-TEST_CASE("every kernel on the problems of a small CosmoFlow step", "[kernels]") {
+TEST_CASE("every kernel on the problems of a small CosmoFlow step", "[kernels][model]") {
   CosmoflowConfig model;
   model.size = 16;
   for (DType type : {DType::f32, DType::bf16, DType::f16}) check_all(model_problems(type, model, 2));
@@ -288,7 +288,7 @@ TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
   for (DType type : {DType::f32, DType::bf16, DType::f16}) check_all(other_problems(type));
 }
 
-TEST_CASE("the reference in all four types agrees with itself in f64", "[kernels]") {
+TEST_CASE("the reference in all four types agrees with itself in f64", "[kernels][reference]") {
   for (DType type : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const auto& list : {conv_problems(type), other_problems(type)})
       for (const Problem& p : list) check_bounded(reference_for(p), p);
