@@ -122,7 +122,7 @@ void Trainer::resume() {
 void Trainer::save() {
   if (!has_hdf5()) return;  // such a build says so when it starts
   const auto start = Clock::now();
-  const std::string path = save_checkpoint(o_.output_dir, step_, program_.store(), meta(), o_.keep_checkpoints);
+  save_checkpoint(o_.output_dir, step_, program_.store(), meta(), o_.keep_checkpoints);
   checkpoint_seconds_ += seconds_since(start);
 }
 
@@ -215,11 +215,7 @@ void Trainer::train_epoch() {
   if (!o_.dummy_data) loader = std::make_unique<Loader>(train_, loader_options_, epoch_, step_in_epoch_ * batch());
   const bool terminal = isatty(STDOUT_FILENO);
   if (step_in_epoch_ == 0) epoch_loss_ = 0;
-  while (step_in_epoch_ < steps_per_epoch()) {
-    if (o_.max_steps > 0 && step_ >= o_.max_steps) {
-      finished_ = true;
-      break;
-    }
+  while (step_in_epoch_ < steps_per_epoch() && !step_limit_reached()) {
     one_step(loader.get(), rate);
     if (terminal) {
       fmt::print("\repoch {} step {}/{} loss {:.4f} {:.2f} s/step ", epoch_ + 1, step_in_epoch_, steps_per_epoch(),
@@ -310,11 +306,10 @@ Outcome Trainer::run() {
   mllog_.end("init_stop");
   mllog_.start("run_start");
 
-  Outcome outcome = Outcome::finished;
   std::optional<Outcome> stopped;
   for (const EpochRecord& record : history_)
     if (!stopped) stopped = stop_rule(record);
-  while (epoch_ < o_.epochs && !stopped && !(o_.max_steps > 0 && step_ >= o_.max_steps)) {
+  while (epoch_ < o_.epochs && !stopped && !step_limit_reached()) {
     const auto start = Clock::now();
     mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}});
     train_epoch();
@@ -331,7 +326,7 @@ Outcome Trainer::run() {
     if (complete) stopped = stop_rule(history_.back());
     if (!stopped && stop_requested()) stopped = Outcome::interrupted;
   }
-  outcome = stopped.value_or(outcome);
+  const Outcome outcome = stopped.value_or(Outcome::finished);
   // A resumed run with nothing left to do still reports what its weights are worth.
   if (validation_result_.count() == 0 && !validation_.empty() && !o_.dummy_data && outcome != Outcome::interrupted)
     validation_result_ = predict(program_, validation_, loader_options_);

@@ -66,6 +66,7 @@ class Trainer {
   std::string meta() const;
   void write_history() const;
   bool stop_requested() const;
+  bool step_limit_reached() const { return o_.max_steps > 0 && step_ >= o_.max_steps; }
 
   Program& program_;
   std::vector<SampleRef> train_, validation_;
@@ -79,7 +80,7 @@ class Trainer {
   Predictions validation_result_;
   std::vector<double> step_seconds_;
   double wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
-  bool interrupted_ = false, finished_ = false;
+  bool interrupted_ = false;
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;
 };

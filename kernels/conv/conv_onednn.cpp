@@ -4,6 +4,7 @@
 // name.
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/prepared.h"
+#include "kernels/onednn/support.h"
 
 namespace convoy {
 namespace {
@@ -41,21 +42,8 @@ void with_descriptor(const Problem& p, Layout layout, F&& f) {
 }
 
 Support supports(const Problem& p, Layout layout) {
-  for (const auto* list : {&p.in, &p.out})
-    for (const TensorDesc& desc : *list) {
-      if (!onednn::has_type(desc.dtype)) return Support::no("this oneDNN has no " + std::string(name_of(desc.dtype)));
-      if (!desc.dense()) return Support::no("needs dense tensors, found " + desc.str());
-    }
-  Support result = Support::yes();
-  try {
-    with_descriptor(p, layout, [&](const auto&, const auto& pd) {
-      const std::string name = pd.impl_info_str();
-      if (name.starts_with("ref")) result = Support::no("oneDNN would run its plain reference (" + name + ")");
-    });
-  } catch (const dnnl::error& error) {
-    result = Support::no(std::string("oneDNN: ") + error.what());
-  }
-  return result;
+  return onednn::supported(
+      p, [&](auto&& check) { with_descriptor(p, layout, [&](const auto&, const auto& pd) { check(pd); }); });
 }
 
 dnnl::memory::desc bias_desc(int64_t channels) {

@@ -2,6 +2,7 @@
 // channels-last u8 (window position, first of equals); any other workspace is refused.
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/prepared.h"
+#include "kernels/onednn/support.h"
 
 namespace convoy {
 namespace {
@@ -37,29 +38,18 @@ void with_descriptor(const Problem& p, F&& f) {
 }
 
 Support supports(const Problem& p) {
-  for (const auto* list : {&p.in, &p.out})
-    for (const TensorDesc& desc : *list) {
-      if (!onednn::has_type(desc.dtype) && desc.dtype != DType::u8)
-        return Support::no("this oneDNN has no " + std::string(name_of(desc.dtype)));
-      if (!desc.dense()) return Support::no("needs dense tensors, found " + desc.str());
-    }
   const auto& a = p.op.as<PoolAttrs>();
   const Shape& x = is_forward(p.op.kind) ? p.in[0].shape : p.out[0].shape;
   if (x.d() == 1 && (a.kernel[0] != 1 || a.pad_low[0] || a.pad_high[0]))
     return Support::no("images are pooled in two dimensions");
-  Support result = Support::yes();
-  try {
+  return onednn::supported(p, [&](auto&& check) {
     with_descriptor(p, [&](const auto& pd) {
-      const std::string name = pd.impl_info_str();
-      if (name.starts_with("ref")) result = Support::no("oneDNN would run its plain reference (" + name + ")");
+      Support& verdict = check(pd);
       const TensorDesc& arg = is_forward(p.op.kind) ? p.out.back() : p.in.back();
-      if (result.ok && is_max(p.op.kind) && !(pd.workspace_desc() == channels_last(arg, x.d() == 1)))
-        result = Support::no("oneDNN keeps another arg-max layout");
+      if (verdict.ok && is_max(p.op.kind) && !(pd.workspace_desc() == channels_last(arg, x.d() == 1)))
+        verdict = Support::no("oneDNN keeps another arg-max layout");
     });
-  } catch (const dnnl::error& error) {
-    result = Support::no(std::string("oneDNN: ") + error.what());
-  }
-  return result;
+  });
 }
 
 std::unique_ptr<Prepared> prepare(const Problem& p) {
