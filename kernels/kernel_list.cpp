@@ -28,6 +28,8 @@ KernelList build() {
   add(onednn_dense_kernels());
   add(onednn_pool_kernels());
 #endif
+  add(direct_avx512_kernels());
+  add(direct_avx2_kernels());
   add(widened_kernels());
   list.push_back(make_loss_scale_kernel());
   add(conv_reference_kernels());

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "core/kernel.h"
@@ -28,6 +29,10 @@ class GuardedBytes {
     if (base_) munmap(base_, length_);
   }
   GuardedBytes(GuardedBytes&& o) noexcept : base_(o.base_), data_(o.data_), length_(o.length_) { o.base_ = nullptr; }
+  GuardedBytes& operator=(GuardedBytes&& o) noexcept {
+    std::swap(base_, o.base_), std::swap(data_, o.data_), std::swap(length_, o.length_);
+    return *this;
+  }
   GuardedBytes(const GuardedBytes&) = delete;
   std::byte* data() const { return data_; }
 

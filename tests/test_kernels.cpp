@@ -1,6 +1,7 @@
 // T0 (exact), T1 (bounded) and T3 (hygiene) for every kernel of the list over the models' problems and nasty shapes; T2
 // (adjoint identity, random outputs) for convolutions, also at full size.
 #include <map>
+#include <optional>
 #include <set>
 
 #include "kernels/kernel_list.h"
@@ -60,31 +61,54 @@ std::string bits(const Tensor& t) {
   return all;
 }
 
-void check_exact(const Kernel& kernel, const Problem& p, Fill fill) {
-  Run ours = make_run(p, fill, 7), expected = make_run(p, fill, 7);
+/// What the reference says of a problem, computed once for all kernels that run it.
+class Truth {
+ public:
+  explicit Truth(const Problem& p) : problem_(p), wide_(in_double(p)) {}
+  /// In the problem's own types.
+  const Run& rounded(Fill fill) {
+    auto& run = fill == Fill::integers ? integers_ : normal_;
+    if (!run) {
+      run = make_run(problem_, fill, 7);
+      execute(reference_for(problem_), problem_, *run);
+    }
+    return *run;
+  }
+  /// In f64, on the values that make_run(problem, normal, 11) rounds to; `magnitude`: on their absolute values.
+  const Run& exact(bool magnitude) {
+    auto& run = magnitude ? magnitude_ : exact_;
+    if (!run) {
+      run = make_run(wide_, Fill::normal, 11);
+      copy_inputs(make_run(problem_, Fill::normal, 11), *run);
+      for (const Tensor& t : run->in)
+        if (magnitude && cancels(problem_.op.kind) && t.dtype() == DType::f64)
+          for (double& v : t.span<double>()) v = std::abs(v);
+      execute(reference_for(wide_), wide_, *run);
+    }
+    return *run;
+  }
+
+ private:
+  Problem problem_, wide_;
+  std::optional<Run> integers_, normal_, exact_, magnitude_;
+};
+
+void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth) {
+  Run ours = make_run(p, fill, 7);
   execute(kernel, p, ours);
-  execute(reference_for(p), p, expected);
   for (size_t i = 0; i < p.out.size(); ++i) {
     INFO(kernel.name() << " " << p.text() << " output " << i);
-    REQUIRE(bits(ours.out[i]) == bits(expected.out[i]));
+    REQUIRE(bits(ours.out[i]) == bits(truth.rounded(fill).out[i]));
   }
 }
 
 /// Error bound per element from the number of terms and the sum of their magnitudes; smooth functions get a few units
 /// in the last place of f32 and one rounding to the storage type.
-void check_bounded(const Kernel& kernel, const Problem& p) {
+void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth) {
   if (always_exact(p.op.kind)) return;
   Run ours = make_run(p, Fill::normal, 11);
-  const Problem wide = in_double(p);
-  Run exact = make_run(wide, Fill::normal, 11), magnitude = make_run(wide, Fill::normal, 11);
-  copy_inputs(ours, exact);
-  copy_inputs(ours, magnitude);
-  for (const Tensor& t : magnitude.in)
-    if (cancels(p.op.kind) && t.dtype() == DType::f64)
-      for (double& v : t.span<double>()) v = std::abs(v);
   execute(kernel, p, ours);
-  execute(reference_for(wide), wide, exact);
-  execute(reference_for(wide), wide, magnitude);
+  const Run &exact = truth.exact(false), &magnitude = truth.exact(true);
   for (size_t i = 0; i < p.out.size(); ++i) {
     if (!is_float(p.out[i].dtype)) continue;
     const double terms =
@@ -258,12 +282,13 @@ std::vector<Problem> other_problems(DType type) {
 void check_all(const std::vector<Problem>& problems) {
   int ran = 0;
   for (const Problem& p : problems) {
+    Truth truth(p);
     for (const auto& kernel : kernel_list()) {
       if (kernel->name() == reference_name || !kernel->supports(p).ok) continue;
       ++ran;
-      if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal);
-      if (linear(p.op.kind) || exact_on_integers(p.op.kind)) check_exact(*kernel, p, Fill::integers);
-      check_bounded(*kernel, p);
+      if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal, truth);
+      if (linear(p.op.kind) || exact_on_integers(p.op.kind)) check_exact(*kernel, p, Fill::integers, truth);
+      check_bounded(*kernel, p, truth);
       if (!kernel->name().starts_with("onednn") && !kernel->name().starts_with("pool_sparse") &&
           kernel->name() != "widened")
         check_threads(*kernel, p);
@@ -291,7 +316,10 @@ TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
 TEST_CASE("the reference in all four types agrees with itself in f64", "[kernels][reference]") {
   for (DType type : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const auto& list : {conv_problems(type), other_problems(type)})
-      for (const Problem& p : list) check_bounded(reference_for(p), p);
+      for (const Problem& p : list) {
+        Truth truth(p);
+        check_bounded(reference_for(p), p, truth);
+      }
 }
 
 namespace {
@@ -370,7 +398,8 @@ void check_adjoint(const Shape& xs, int64_t channels, const Int3& k, const ConvA
 
 TEST_CASE("adjoint identity at full size", "[kernels][full]") {
   const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
-  for (const char* name : {"onednn", "onednn_blocked", "winograd_avx512", "winograd_avx2"}) {
+  for (const char* name :
+       {"onednn", "onednn_blocked", "direct_avx512", "direct_avx2", "winograd_avx512", "winograd_avx2"}) {
     check_adjoint({1, 64, 64, 64, 32}, 64, {3, 3, 3}, same, name);
     check_adjoint({1, 16, 16, 16, 128}, 256, {3, 3, 3}, same, name);
     check_adjoint({1, 1, 48, 72, 64}, 64, {1, 3, 3},

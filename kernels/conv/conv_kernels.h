@@ -9,5 +9,8 @@ std::vector<KernelPtr> winograd_avx512_kernels();
 std::vector<KernelPtr> winograd_avx2_kernels();
 /// Weight gradient of convolution + LeakyReLU + 2x2x2 max-pool from the pooled gradient and the arg-max.
 std::vector<KernelPtr> pool_sparse_avx512_kernels();
+/// The three passes of any convolution as sums over taps.
+std::vector<KernelPtr> direct_avx512_kernels();
+std::vector<KernelPtr> direct_avx2_kernels();
 
 }  // namespace convoy

@@ -10,7 +10,7 @@
 #include "kernels/simd/isa_kernel.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#pragma GCC target("avx512f,avx2,fma,f16c")
 namespace convoy {
 namespace {
 namespace set {

@@ -1,4 +1,5 @@
-// Sixteen f32 lanes. Included inside a namespace, after `#pragma GCC target` for AVX-512 F, BW, DQ, VL.
+// Sixteen f32 lanes. Included inside a namespace, after `#pragma GCC target` for AVX-512 F. Foundation instructions only
+// (no BW, DQ, VL): Knights Landing runs every kernel built on this file; tests/isa_rules.sh reads the objects.
 
 struct Vec {
   static constexpr int lanes = 16;
@@ -50,11 +51,13 @@ inline Vec load(const bf16* p) {
 inline Vec load(const f16* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
 inline Vec load(const int16_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))))}; }
 inline Vec load(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
-inline Vec load(const bf16* p, int64_t n) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)), 16))};
+/// Tails of narrow types go through a padded copy: masked loads of 8 and 16 bits are not Foundation.
+template <class T>
+inline Vec load(const T* p, int64_t n) {
+  T padded[16] = {};
+  std::memcpy(padded, p, static_cast<size_t>(n) * sizeof(T));
+  return load(padded);
 }
-inline Vec load(const f16* p, int64_t n) { return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p))}; }
-inline Vec load(const int16_t* p, int64_t n) { return {_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)))}; }
 
 /// Round to nearest even, NaN kept quiet.
 inline __m256i to_bf16(Vec a) {
@@ -70,11 +73,19 @@ inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
 inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(a)); }
 inline void store(f16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(a)); }
 inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
-inline void store(bf16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(a)); }
-inline void store(f16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_f16(a)); }
+template <class T>
+inline void store(T* p, Vec a, int64_t n) {
+  T padded[16];
+  store(padded, a);
+  std::memcpy(p, padded, static_cast<size_t>(n) * sizeof(T));
+}
 
 inline Ints load_bytes(const uint8_t* p) { return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
-inline Ints load_bytes(const uint8_t* p, int64_t n) { return {_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p))}; }
+inline Ints load_bytes(const uint8_t* p, int64_t n) {
+  uint8_t padded[16] = {};
+  std::memcpy(padded, p, static_cast<size_t>(n));
+  return load_bytes(padded);
+}
 inline void store_bytes(uint8_t* p, Ints a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
 inline void store_bytes(uint8_t* p, Ints a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi8(p, first_lanes(n), a.v); }
 
@@ -83,5 +94,7 @@ inline Vec look_up(const float* table, const int16_t* p) {
   return {_mm512_i32gather_ps(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), table, 4)};
 }
 inline Vec look_up(const float* table, const int16_t* p, int64_t n) {
-  return {_mm512_i32gather_ps(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)), table, 4)};
+  int16_t padded[16] = {};
+  std::memcpy(padded, p, static_cast<size_t>(n) * sizeof(int16_t));
+  return look_up(table, padded);
 }

@@ -28,7 +28,7 @@ CpuFeatures detect() {
   if (max_leaf >= 7) {
     __cpuid_count(7, 0, a, b, c, d);
     f.avx2 = ymm && fma && f16c && (b & (1u << 5));
-    f.avx512 = zmm && f.avx2 && (b & (1u << 16)) && (b & (1u << 17)) && (b & (1u << 30)) && (b & (1u << 31));
+    f.avx512 = zmm && f.avx2 && (b & (1u << 16));
     f.avx512_fp16 = f.avx512 && (d & (1u << 23));
     f.amx_bf16 = tiles && (d & (1u << 22)) && (d & (1u << 24));
     __cpuid_count(7, 1, a, b, c, d);

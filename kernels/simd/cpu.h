@@ -9,7 +9,7 @@ enum class Isa : unsigned char { scalar, avx2, avx512 };
 
 struct CpuFeatures {
   bool avx2 = false;    ///< AVX2, FMA and F16C
-  bool avx512 = false;  ///< F, BW, DQ, VL
+  bool avx512 = false;  ///< F (Foundation), all that our AVX-512 kernels use
   bool avx512_bf16 = false;
   bool avx512_fp16 = false;
   bool amx_bf16 = false;   ///< announced by CPUID and granted by the kernel (XCR0)

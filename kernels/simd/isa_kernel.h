@@ -14,7 +14,7 @@ class IsaKernel final : public Kernel {
   std::string_view name() const override { return inner_.name(); }
   Support supports(const Problem& problem) const override {
     if (problem.op.kind != kind_) return Support::no("other op");
-    if (isa_ == Isa::avx512 && !cpu_features().avx512) return Support::no("needs AVX-512 (F, BW, DQ, VL)");
+    if (isa_ == Isa::avx512 && !cpu_features().avx512) return Support::no("needs AVX-512 F");
     if (isa_ == Isa::avx2 && !cpu_features().avx2) return Support::no("needs AVX2, FMA and F16C");
     return inner_.supports(problem);
   }

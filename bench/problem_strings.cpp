@@ -1,0 +1,169 @@
+#include "bench/problem_strings.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/text.h"
+
+namespace convoy::bench {
+namespace {
+
+constexpr const char* keys[] = {"g",  "mb", "ic", "oc", "id", "ih", "iw", "od", "oh", "ow", "kd", "kh",
+                                "kw", "sd", "sh", "sw", "dd", "dh", "dw", "pd", "ph", "pw"};
+
+using Numbers = std::map<std::string, int64_t>;
+
+/// key-number pairs run together, with optional underscores; a trailing n"name" names the problem.
+Numbers read_numbers(std::string_view text, std::string& name) {
+  Numbers numbers;
+  size_t i = 0;
+  while (i < text.size()) {
+    if (text[i] == '_' || text[i] == ' ') {
+      ++i;
+      continue;
+    }
+    if (text[i] == 'n') {
+      name = text.substr(i + 1);
+      std::erase(name, '"');
+      break;
+    }
+    size_t digits = i;
+    while (digits < text.size() && text[digits] >= 'a' && text[digits] <= 'z') ++digits;
+    size_t end = digits;
+    while (end < text.size() && text[end] >= '0' && text[end] <= '9') ++end;
+    const std::string key(text.substr(i, digits - i));
+    if (std::find(std::begin(keys), std::end(keys), key) == std::end(keys) || end == digits)
+      fail_usage("convolution string: cannot read \"" + std::string(text.substr(i)) + "\" in \"" + std::string(text) +
+                 "\"");
+    numbers[key] = parse_number<int64_t>(text.substr(digits, end - digits), key);
+    i = end;
+  }
+  return numbers;
+}
+
+/// Values along D, H, W of a key family ("i" -> id, ih, iw). An axis that the image lacks gets `absent`.
+Int3 along_axes(const Numbers& n, const std::string& family, int axes, int64_t absent, int64_t otherwise) {
+  Int3 value{absent, absent, absent};
+  int64_t last = otherwise;
+  for (int i = 3 - axes; i < 3; ++i) {
+    const auto found = n.find(family + "dhw"[i]);
+    value[i] = last = found == n.end() ? last : found->second;
+  }
+  return value;
+}
+
+int64_t number(const Numbers& n, const std::string& key, int64_t otherwise) {
+  const auto found = n.find(key);
+  return found == n.end() ? otherwise : found->second;
+}
+
+ConvString from_numbers(const Numbers& n, std::string name, bool transposed, std::string_view text) {
+  for (const char* key : {"ic", "oc"})
+    if (!n.count(key)) fail_usage(std::string("convolution string: no ") + key + " in \"" + std::string(text) + "\"");
+  const int axes = n.count("id") || n.count("kd") ? 3 : n.count("ih") || n.count("kh") ? 2 : 1;
+  ConvString c;
+  c.name = name.empty() ? std::string(text) : std::move(name);
+  c.transposed = transposed;
+  ConvAttrs& a = c.attrs;
+  const Int3 in = along_axes(n, "i", axes, 1, 1), kernel = along_axes(n, "k", axes, 1, 1);
+  a.stride = along_axes(n, "s", axes, 1, 1), a.dilation = along_axes(n, "d", axes, 0, 0);
+  a.pad_low = along_axes(n, "p", axes, 0, 0);
+  a.groups = number(n, "g", 1);
+  const bool outputs = n.count("od") || n.count("oh") || n.count("ow");
+  Int3 out = along_axes(n, "o", axes, 1, 1);
+  for (int i = 0; i < 3; ++i) {
+    a.dilation[i] += 1;
+    const int64_t reach = a.dilation[i] * (kernel[i] - 1) + 1;
+    if (!outputs)
+      out[i] = transposed ? (in[i] - 1) * a.stride[i] + reach - 2 * a.pad_low[i]
+                          : (in[i] + 2 * a.pad_low[i] - reach) / a.stride[i] + 1;
+    // The padding behind that gives exactly these extents.
+    const int64_t small = transposed ? in[i] : out[i], large = transposed ? out[i] : in[i];
+    a.pad_high[i] = std::max<int64_t>(0, (small - 1) * a.stride[i] + reach - large - a.pad_low[i]);
+  }
+  const int64_t batch = number(n, "mb", 1), ic = n.at("ic"), oc = n.at("oc");
+  c.src = Shape(batch, in[0], in[1], in[2], ic), c.dst = Shape(batch, out[0], out[1], out[2], oc);
+  c.weights = Shape(transposed ? ic : oc, kernel[0], kernel[1], kernel[2], (transposed ? oc : ic) / a.groups);
+  return c;
+}
+
+}  // namespace
+
+std::string_view name_of(Pass pass) {
+  return pass == Pass::forward ? "forward" : pass == Pass::backward_data ? "backward_data" : "backward_weights";
+}
+
+std::vector<Pass> parse_passes(std::string_view text) {
+  std::vector<Pass> passes;
+  for (std::string_view word : split(text, ',')) {
+    bool found = false;
+    for (Pass pass : {Pass::forward, Pass::backward_data, Pass::backward_weights})
+      if (word == name_of(pass)) passes.push_back(pass), found = true;
+    if (!found)
+      fail_usage("--pass: expected forward, backward_data or backward_weights, found \"" + std::string(word) + "\"");
+  }
+  return passes;
+}
+
+Problem ConvString::problem(Pass pass, DType type) const {
+  // A transposed convolution is the backward_data of the convolution from its output to its input.
+  const Shape &x = transposed ? dst : src, &y = transposed ? src : dst;
+  const TensorDesc xd(x, type), yd(y, type), wd(weights, type);
+  const OpKind forward = transposed ? OpKind::conv_backward_data : OpKind::conv_forward;
+  const OpKind backward = transposed ? OpKind::conv_forward : OpKind::conv_backward_data;
+  const OpKind kind = pass == Pass::forward         ? forward
+                      : pass == Pass::backward_data ? backward
+                                                    : OpKind::conv_backward_weights;
+  ConvAttrs a = attrs;
+  if (kind == OpKind::conv_backward_data) a.result_size = {x.d(), x.h(), x.w()};
+  if (kind == OpKind::conv_backward_weights) a.result_size = {weights.d(), weights.h(), weights.w()};
+  Problem p;
+  p.op = {kind, a};
+  if (kind == OpKind::conv_forward) p.in = {xd, wd};
+  if (kind == OpKind::conv_backward_data) p.in = {yd, wd};
+  if (kind == OpKind::conv_backward_weights) p.in = {xd, yd};
+  if (pass == Pass::forward) p.in.emplace_back(Shape::vector(dst.c()), accumulation_type(type));  // bias
+  p.out = infer(p.op, p.in);
+  return p;
+}
+
+ConvString parse_conv_string(std::string_view text) {
+  text = trim(text);
+  const bool transposed = text.starts_with("deconv ");
+  if (const size_t space = text.find(' '); text.starts_with("conv ") || transposed) text = trim(text.substr(space));
+  std::string name;
+  const Numbers numbers = read_numbers(text, name);
+  return from_numbers(numbers, std::move(name), transposed, text);
+}
+
+bool is_verbose_line(std::string_view text) {
+  return text.starts_with("dnnl_verbose,") || text.starts_with("onednn_verbose,");
+}
+
+VerboseLine parse_verbose_line(std::string_view text) {
+  VerboseLine line{};
+  bool primitive = false, found = false;
+  const std::map<std::string_view, DType> types{
+      {"src_f32", DType::f32}, {"src_bf16", DType::bf16}, {"src_f16", DType::f16}};
+  line.type = DType::f32;
+  for (std::string_view field : split(text, ',')) {
+    if (field == "convolution" || field == "deconvolution") primitive = true, line.conv.transposed = field[0] == 'd';
+    if (field.starts_with("forward")) line.pass = Pass::forward;
+    if (field == "backward_data") line.pass = Pass::backward_data;
+    if (field == "backward_weights") line.pass = Pass::backward_weights;
+    for (const auto& [prefix, type] : types)
+      if (field.find(prefix) != std::string_view::npos || (field.find("diff_" + std::string(prefix)) == 0)) line.type = type;
+    if (field.find("_ic") != std::string_view::npos && field.find("oc") != std::string_view::npos &&
+        (field.starts_with("mb") || field.starts_with("g"))) {
+      std::string name;
+      const Numbers numbers = read_numbers(field, name);
+      line.conv = from_numbers(numbers, std::string(field), line.conv.transposed, field);
+      found = true;
+    }
+  }
+  if (!primitive || !found)
+    fail_usage("verbose line: expected a convolution or deconvolution, found \"" + std::string(text) + "\"");
+  return line;
+}
+
+}  // namespace convoy::bench

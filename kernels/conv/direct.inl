@@ -1,0 +1,267 @@
+// Direct convolution, channels last: forward and backward_data (also as a transposed convolution), any rank, stride,
+// dilation, padding, groups and tensor strides; f32, bf16 and f16 storage, f32 sums.
+//
+// Loops: a unit is a band of output rows, a tile of columns and a range of output channels. Per chunk of input channels
+//   1. the distinct input rows that the band reads are copied once, zero-padded and widened, into a patch in the
+//      second-level cache: no border cases below, and any storage type or stride costs the copy only;
+//   2. for every 64 (AVX2: 16) output channels, the register block runs over the band's positions; its sum follows the
+//      segments (row tap, column taps, channels) for which the row is not padding;
+//   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace.
+// Weights come packed in exactly the order of step 2 from a Pack node. Chunks depend on the weights' shape alone, so the
+// order of a sum does not depend on threads or tiles.
+// Copying costs about 1/(KW * K/groups) of the multiply-adds. Limit: the f32 FMA rate.
+//
+// Refuses nothing but types other than f32, bf16, f16.
+
+constexpr int64_t weight_cache = 256 << 10;  // bytes of packed weights of one block and chunk
+constexpr int64_t patch_cache = 256 << 10;
+constexpr int64_t unit_positions = 192;
+constexpr int64_t unit_channels = 4 * block_width;
+constexpr int64_t rounded_floats = block_rows * block_vectors * Vec::lanes;  // a register block before it is rounded
+
+/// Blocking of one problem.
+struct DirectPlan {
+  explicit DirectPlan(const Problem& p, int64_t word_channels);
+  DirectShape shape;
+  int64_t chunk, chunks;  ///< input channels per pass over the patch
+  int64_t chunk_words;    ///< words that hold a chunk's channels
+  int64_t pair;           ///< channels per word
+  int64_t tiles, bands, channel_parts;
+  int64_t tile_positions, band_rows, patch_rows, row_words, padded_out;
+
+  int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
+  int64_t words_of(int64_t channels) const { return (channels + pair - 1) / pair; }
+  /// Words of packed weights of one group: out channels padded to whole vectors.
+  int64_t group_words() const { return shape.row_taps() * shape.column_taps * total_words() * padded_out; }
+  int64_t total_words() const { return (chunks - 1) * chunk_words + words_of(shape.in - (chunks - 1) * chunk); }
+  int64_t sums_pitch() const { return std::min(padded_out, unit_channels); }
+  int64_t unit_rows() const { return band_rows * static_cast<int64_t>(shape.phases.size()) * tile_positions; }
+  int64_t segment_count() const { return shape.row_taps() * std::max<int64_t>(1, shape.column_taps); }
+  // The thread's memory, in bytes from its start.
+  int64_t patch_bytes() const { return aligned((patch_rows * row_words + 16) * 4); }
+  int64_t sums_bytes() const { return aligned(chunks > 1 ? unit_rows() * sums_pitch() * 4 : 0); }
+  int64_t thread_bytes() const {
+    return patch_bytes() + sums_bytes() + aligned(unit_channels * 4) + aligned(rounded_floats * 4) +
+           aligned(segment_count() * int64_t(sizeof(Segment<float>))) + aligned(band_rows * shape.row_taps() * 4) +
+           aligned(patch_rows * 8);
+  }
+  static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+};
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+DirectPlan::DirectPlan(const Problem& p, int64_t word_channels) : shape(p), pair(word_channels) {
+  const auto phases = static_cast<int64_t>(shape.phases.size());
+  padded_out = ceil_div(shape.out, Vec::lanes) * Vec::lanes;
+  const int64_t taps = shape.row_taps() * std::max<int64_t>(1, shape.column_taps);
+  const int64_t fit = std::max<int64_t>(16, weight_cache / (taps * block_width * 4) * pair / 16 * 16);
+  chunks = ceil_div(shape.in, fit);
+  chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 16) * 16;
+  chunks = ceil_div(shape.in, chunk);
+  chunk_words = words_of(chunk);
+  const auto row_bytes = [&](int64_t positions) { return shape.columns(positions) * chunk_words * 4; };
+  tiles = ceil_div(shape.positions, 96);
+  const auto tile_of = [&] { return ceil_div(shape.positions, tiles); };
+  while (tile_of() > 12 && row_bytes(tile_of()) * shape.row_taps() > patch_cache) ++tiles;
+  tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
+  row_words = shape.columns(tile_positions) * chunk_words;
+  channel_parts = ceil_div(padded_out, unit_channels);
+  int64_t rows = std::clamp<int64_t>(unit_positions / (tile_positions * phases), 1, shape.rows());
+  const int64_t others = tiles * shape.groups * channel_parts;
+  const auto bands_of = [&](int64_t most) {
+    int64_t count = ceil_div(shape.rows(), most);
+    // Few units: the same number for every thread.
+    while (count * others < 8 * p.threads && count * others % p.threads && count < shape.rows()) ++count;
+    return count;
+  };
+  for (;; rows = (rows + 1) / 2) {
+    bands = bands_of(rows);
+    patch_rows = RowSet::largest(shape, bands);
+    if (rows == 1 || patch_rows * row_words * 4 <= patch_cache) break;
+  }
+  band_rows = ceil_div(shape.rows(), bands);
+}
+
+/// A thread's share of the workspace.
+template <class Word>
+struct DirectScratch {
+  DirectScratch(const DirectPlan& d, std::byte* at) {
+    const auto take = [&](auto*& pointer, int64_t bytes) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(at);
+      at += DirectPlan::aligned(bytes);
+    };
+    take(patch, d.patch_bytes());
+    take(sums, d.sums_bytes());
+    take(bias, unit_channels * 4);
+    take(rounded, rounded_floats * 4);
+    take(segments, d.segment_count() * int64_t(sizeof(Segment<Word>)));
+    take(slots, d.band_rows * d.shape.row_taps() * 4);
+    take(sources, d.patch_rows * 8);
+  }
+  Word* patch;
+  float *sums, *bias, *rounded;
+  Segment<Word>* segments;
+  int32_t* slots;
+  int64_t* sources;
+};
+
+/// Copies columns [first, first + columns) and `channels` channels of an input row as f32, zero outside the image.
+template <class T>
+void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels, float* to) {
+  const int64_t low = std::clamp<int64_t>(-first, 0, columns), high = std::clamp<int64_t>(desc.shape.w() - first, low, columns);
+  std::fill(to, to + low * channels, 0.0f);
+  std::fill(to + high * channels, to + columns * channels, 0.0f);
+  const T* from = row + (first + low) * desc.stride[3];
+  const auto copy = [&](const T* source, float* target, int64_t count) {
+    for_vectors(0, count, [&](int64_t i, auto n) { put(target + i, get(source + i, n), n); });
+  };
+  if (desc.stride[3] == channels) return copy(from, to + low * channels, (high - low) * channels);
+  for (int64_t c = low; c < high; ++c) copy(from + (c - low) * desc.stride[3], to + c * channels, channels);
+}
+
+template <class T, class Dot>
+void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
+  using Word = typename Dot::Word;
+  const DirectShape& s = d.shape;
+  const T* x = args.in[0].data<T>();
+  T* y = args.out[0].data<T>();
+  const auto* weights = reinterpret_cast<const Word*>(args.packed[0]);
+  const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
+
+  parallel_threads(p.threads, [&](int thread) {
+    const DirectScratch<Word> m(d, args.workspace + thread * d.thread_bytes());
+    const Range mine = split_range(d.units(), thread, p.threads);
+    for (int64_t unit = mine.begin; unit < mine.end; ++unit) {
+      const int64_t part = unit % d.channel_parts, group = unit / d.channel_parts % s.groups;
+      const int64_t tile = unit / (d.channel_parts * s.groups) % d.tiles, band = unit / (d.channel_parts * s.groups * d.tiles);
+      const Range rows = split_range(s.rows(), static_cast<int>(band), static_cast<int>(d.bands));
+      const int64_t first = tile * d.tile_positions, last = std::min(first + d.tile_positions, s.positions);
+      const int64_t k_first = part * unit_channels, k_last = std::min(k_first + unit_channels, s.out);
+      const int64_t column = s.phases[0].advance * first + s.column_low, columns = s.columns(last - first);
+      std::fill(m.bias, m.bias + unit_channels, 0.0f);
+      if (bias) std::copy(bias + group * s.out + k_first, bias + group * s.out + k_last, m.bias);
+      const int64_t sources = RowSet::collect(s, rows.begin, rows.size(), m.slots, m.sources);
+
+      for (int64_t chunk = 0; chunk < d.chunks; ++chunk) {
+        const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
+        for (int64_t i = 0; i < sources; ++i)
+          copy_columns(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns, channels, m.patch + i * d.row_words);
+        const bool last_chunk = chunk + 1 == d.chunks;
+
+        for (int64_t k = k_first; k < k_last; k += block_width) {
+          const int64_t width = std::min(block_width, d.padded_out - k);
+          // Packed order: group, block of channels, chunk, row tap, column tap, channel, lane.
+          const Word* block = weights + group * d.group_words() + k * s.row_taps() * s.column_taps * d.total_words() +
+                              width * s.row_taps() * s.column_taps * chunk * d.chunk_words;
+          int64_t sum_row = 0;
+          for (int64_t r = 0; r < rows.size(); ++r)
+            for (const ColumnPhase& phase : s.phases) {
+              const int64_t count = std::min(last, phase.count) - first;
+              if (count <= 0) continue;
+              const auto taps = static_cast<int64_t>(phase.taps.size());
+              int64_t segments = 0;
+              for (int64_t t = 0; t < s.row_taps() && taps > 0; ++t) {
+                const int32_t slot = m.slots[r * s.row_taps() + t];
+                if (slot < 0) continue;
+                const Word* patch_row = m.patch + slot * d.row_words;
+                const Word* from = block + (t * s.column_taps + phase.first_tap) * words * width;
+                for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
+                  const int64_t at = phase.taps[static_cast<size_t>(q)].column;
+                  Segment<Word>& segment = m.segments[segments++];
+                  segment = {patch_row + (at - s.column_low) * words, from + q * words * width, words, 0, count};
+                  if (phase.contiguous) segment.length = taps * words;
+                  else {
+                    segment.low = std::max<int64_t>(0, ceil_div(-at, phase.advance) - first);
+                    segment.high = ceil_div(s.x.shape.w() - at, phase.advance) - first;
+                  }
+                }
+              }
+              for_row_blocks(count, width / Vec::lanes, [&](int64_t j, int64_t block_size) {
+                BlockCall<Word> call{m.segments, segments, j, j * phase.advance * words, phase.advance * words, 1, width, m.bias + (k - k_first), 0, m.rounded, width};
+                float* sum = m.sums + (sum_row + j) * d.sums_pitch() + (k - k_first);
+                if (chunk > 0) call.init = sum, call.init_pitch = d.sums_pitch();
+                T* to = y + DirectShape::row_offset(s.y, rows.begin + r) + (phase.start + (first + j) * phase.step) * s.y.stride[3] + group * s.out + k;
+                const int64_t valid = std::min(width, s.out - k);
+                bool rounds = last_chunk;
+                if (!last_chunk) call.to = sum, call.to_pitch = d.sums_pitch();
+                if constexpr (std::is_same_v<T, float>)
+                  if (last_chunk && valid == width) call.to = to, call.to_pitch = phase.step * s.y.stride[3], rounds = false;
+                register_block_any<Dot, true>(block_size, width / Vec::lanes, call);
+                if (!rounds) return;
+                for (int64_t i = 0; i < block_size; ++i)
+                  for_vectors(0, valid, [&](int64_t c, auto n) { put(to + i * phase.step * s.y.stride[3] + c, load(m.rounded + i * width + c), n); });
+              });
+              sum_row += d.tile_positions;
+            }
+        }
+      }
+    }
+  });
+}
+
+/// Packs K, KD, KH, KW, C/groups into the order of direct_run.
+template <class T>
+void direct_pack(const DirectPlan& d, const Tensor& weight, float* to, int threads) {
+  const DirectShape& s = d.shape;
+  const T* from = weight.data<T>();
+  const Shape& w = weight.shape();
+  const int64_t blocks = ceil_div(d.padded_out, block_width), per_tap = w.c(), per_k = s.row_taps() * s.kernel[2] * per_tap;
+  parallel_ranges(s.groups * blocks * d.chunks, threads, 1, [&](Range range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const int64_t chunk = i % d.chunks, k = i / d.chunks % blocks * block_width, group = i / (d.chunks * blocks);
+      const int64_t width = std::min(block_width, d.padded_out - k), valid = std::min(width, s.out - k);
+      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
+      float* at = to + group * d.group_words() + s.row_taps() * s.column_taps * (k * d.total_words() + width * chunk * d.chunk_words);
+      for (int64_t t = 0; t < s.row_taps(); ++t)
+        for (const ColumnPhase& phase : s.phases)
+          for (const ColumnTap& tap : phase.taps) {
+            const T* taps = from + (t * s.kernel[2] + tap.weight) * per_tap;
+            if (valid < width) std::fill(at, at + channels * width, 0.0f);
+            if (s.forward) {  // the sum runs over the weight's C, results are its K: tiles of 16 x 16 turn in L1
+              const T* rows = taps + (group * s.out + k) * per_k + c_first;
+              for (int64_t q = 0; q < valid; q += 16)
+                for (int64_t c = 0; c < channels; c += 16)
+                  for (int64_t e = c; e < std::min(c + 16, channels); ++e)
+                    for (int64_t f = q; f < std::min(q + 16, valid); ++f) at[e * width + f] = static_cast<float>(rows[f * per_k + e]);
+            } else {
+              const T* rows = taps + (group * s.in + c_first) * per_k + k;
+              for (int64_t c = 0; c < channels; ++c)
+                for_vectors(0, valid, [&](int64_t q, auto n) { put(at + c * width + q, get(rows + c * per_k + q, n), n); });
+            }
+            at += channels * width;
+          }
+    }
+  });
+}
+
+class PreparedDirect final : public Prepared {
+ public:
+  explicit PreparedDirect(const Problem& p) : problem_(p), plan_(p, 1) {}
+  int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
+  std::string detail() const override {
+    return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " + std::to_string(plan_.chunks) + " chunks";
+  }
+  std::vector<PackRequest> packed_weights() const override {
+    // The order depends on the pass, the blocking and the kept taps.
+    std::string form = "direct" + std::to_string(block_width) + (plan_.shape.forward ? " forward " : " backward ") + to_text(problem_.op) + " " + std::to_string(plan_.chunk);
+    for (const ColumnPhase& phase : plan_.shape.phases)
+      for (const ColumnTap& tap : phase.taps) form += " " + std::to_string(tap.weight);
+    return {{1, form, plan_.shape.groups * plan_.group_words() * 4, [plan = plan_, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
+               by_storage(weight.dtype(), [&](auto zero) { direct_pack<decltype(zero)>(plan, weight, reinterpret_cast<float*>(packed), threads); });
+             }}};
+  }
+  void run(const KernelArgs& args) const override {
+    by_storage(problem_.in[0].dtype, [&](auto zero) { direct_run<decltype(zero), F32Dot>(problem_, plan_, args); });
+  }
+
+ private:
+  Problem problem_;
+  DirectPlan plan_;
+};
+
+Support supports_direct(const Problem& p) {
+  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  return Support::yes();
+}
+
+std::unique_ptr<Prepared> prepare_direct(const Problem& p) { return std::make_unique<PreparedDirect>(p); }

@@ -1,0 +1,41 @@
+// Direct convolution compiled for one instruction set; see direct.inl and direct_weights.inl.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "core/parallel.h"
+#include "kernels/conv/conv_kernels.h"
+#include "kernels/conv/direct_shape.h"
+#include "kernels/simd/isa_kernel.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+namespace convoy {
+namespace {
+namespace set {
+#include "kernels/simd/avx2.inl"
+#include "kernels/simd/common.inl"
+#include "kernels/conv/register_block.inl"
+#include "kernels/conv/direct.inl"
+#include "kernels/conv/direct_weights.inl"
+}  // namespace set
+}  // namespace
+}  // namespace convoy
+#pragma GCC pop_options
+
+namespace convoy {
+
+std::vector<KernelPtr> direct_avx2_kernels() {
+  std::vector<KernelPtr> list;
+  const auto add = [&](OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {
+    list.push_back(std::make_unique<IsaKernel>("direct_avx2", Isa::avx2, kind, supports, prepare));
+  };
+  add(OpKind::conv_forward, set::supports_direct, set::prepare_direct);
+  add(OpKind::conv_backward_data, set::supports_direct, set::prepare_direct);
+  add(OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights);
+  return list;
+}
+
+}  // namespace convoy

@@ -1,0 +1,119 @@
+#include "kernels/conv/direct_shape.h"
+
+#include <algorithm>
+
+#include "core/parallel.h"
+
+namespace convoy {
+namespace {
+
+int64_t floor_mod(int64_t a, int64_t b) {
+  return (a % b + b) % b;
+}
+
+void finish_phase(ColumnPhase& phase, int64_t extent) {
+  std::erase_if(phase.taps, [&](const ColumnTap& t) {
+    for (int64_t j = 0; j < phase.count; ++j)
+      if (const int64_t at = phase.advance * j + t.column; at >= 0 && at < extent) return false;
+    return true;
+  });
+  std::sort(phase.taps.begin(), phase.taps.end(), [](auto& a, auto& b) { return a.column < b.column; });
+  for (size_t i = 1; i < phase.taps.size(); ++i)
+    phase.contiguous = phase.contiguous && phase.taps[i].column == phase.taps[i - 1].column + 1;
+}
+
+}  // namespace
+
+DirectShape::DirectShape(const Problem& p) {
+  const bool weights = p.op.kind == OpKind::conv_backward_weights;
+  forward = p.op.kind != OpKind::conv_backward_data;
+  attrs = p.op.as<ConvAttrs>();
+  groups = attrs.groups;
+  x = p.in[0], y = weights ? p.in[1] : p.out[0];
+  const Shape& w = weights ? p.out[0].shape : p.in[1].shape;
+  kernel = {w.d(), w.h(), w.w()};
+  in = x.shape.c() / groups, out = y.shape.c() / groups;
+  const int64_t s = attrs.stride[2], d = attrs.dilation[2], pad = attrs.pad_low[2], width = y.shape.w();
+  if (forward) {
+    ColumnPhase phase{.count = width, .advance = s};
+    for (int64_t t = 0; t < kernel[2]; ++t) phase.taps.push_back({t, t * d - pad});
+    phases.push_back(std::move(phase));
+  } else {
+    for (int64_t r = 0; r < std::min(s, width); ++r) {
+      ColumnPhase phase{.start = r, .step = s, .count = (width - r + s - 1) / s};
+      for (int64_t t = 0; t < kernel[2]; ++t)
+        if (const int64_t shifted = r + pad - t * d; floor_mod(shifted, s) == 0) phase.taps.push_back({t, shifted / s});
+      phases.push_back(std::move(phase));
+    }
+  }
+  bool first = true;
+  for (ColumnPhase& phase : phases) {
+    finish_phase(phase, x.shape.w());
+    phase.first_tap = column_taps;
+    column_taps += static_cast<int64_t>(phase.taps.size());
+    positions = std::max(positions, phase.count);
+    for (const ColumnTap& t : phase.taps) {
+      column_low = first ? t.column : std::min(column_low, t.column);
+      column_high = first ? t.column : std::max(column_high, t.column);
+      first = false;
+    }
+  }
+}
+
+int64_t DirectShape::source(int axis, int64_t o, int64_t t) const {
+  const int64_t s = attrs.stride[axis], shift = t * attrs.dilation[axis], pad = attrs.pad_low[axis];
+  const int64_t extent = x.shape[axis + 1];
+  int64_t at = forward ? o * s - pad + shift : o + pad - shift;
+  if (!forward) {
+    if (at < 0 || at % s) return -1;
+    at /= s;
+  }
+  return at >= 0 && at < extent ? at : -1;
+}
+
+int64_t DirectShape::source_row(int64_t row, int64_t t) const {
+  const int64_t h = source(1, row % y.shape.h(), t % kernel[1]);
+  const int64_t d = source(0, row / y.shape.h() % y.shape.d(), t / kernel[1]);
+  if (h < 0 || d < 0) return -1;
+  return (row / (y.shape.h() * y.shape.d()) * x.shape.d() + d) * x.shape.h() + h;
+}
+
+int64_t DirectShape::row_offset(const TensorDesc& desc, int64_t row) {
+  const Shape& s = desc.shape;
+  return desc.offset(row / (s.h() * s.d()), row / s.h() % s.d(), row % s.h(), 0);
+}
+
+int64_t DirectShape::columns(int64_t count) const {
+  return phases[0].advance * (count - 1) + column_high - column_low + 1;
+}
+
+int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources) {
+  int64_t count = 0;
+  const int64_t taps = s.row_taps();
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t t = 0; t < taps; ++t) {
+      const int64_t source = s.source_row(first + r, t);
+      int64_t slot = -1;
+      if (source >= 0) {
+        // The newest rows are the likeliest.
+        for (slot = count - 1; slot >= 0 && sources[slot] != source;) --slot;
+        if (slot < 0) slot = count, sources[count++] = source;
+      }
+      slots[r * taps + t] = static_cast<int32_t>(slot);
+    }
+  return count;
+}
+
+int64_t RowSet::largest(const DirectShape& s, int64_t bands) {
+  const int64_t total = s.rows(), most = (total + bands - 1) / bands;
+  std::vector<int32_t> slots(static_cast<size_t>(most * s.row_taps()));
+  std::vector<int64_t> sources(slots.size() + 1);
+  int64_t largest = 0;
+  for (int64_t b = 0; b < bands; ++b) {
+    const Range range = split_range(total, static_cast<int>(b), static_cast<int>(bands));
+    largest = std::max(largest, collect(s, range.begin, range.size(), slots.data(), sources.data()));
+  }
+  return largest;
+}
+
+}  // namespace convoy

@@ -1,0 +1,63 @@
+// Geometry of a direct convolution: which input rows and columns a row of outputs reads, for any stride, dilation,
+// padding, group and tensor stride, forward and backward_data alike. Knows nothing of instruction sets.
+#pragma once
+
+#include <vector>
+
+#include "core/kernel.h"
+
+namespace convoy {
+
+/// One tap along W: position j of a phase reads input column `advance * j + column`.
+struct ColumnTap {
+  int64_t weight;  ///< index along KW
+  int64_t column;
+};
+
+/// Output columns start, start + step, ...: they all see the same taps. A strided backward_data has one phase per
+/// residue of the stride, everything else has one phase.
+struct ColumnPhase {
+  int64_t start = 0, step = 1, count = 0;
+  int64_t advance = 1;  ///< input columns from one position to the next
+  int64_t first_tap = 0;
+  std::vector<ColumnTap> taps{};  ///< columns ascending; taps that meet padding at every position are left out
+  bool contiguous = true;       ///< columns are consecutive: taps and channels make one run
+};
+
+/// A problem of conv_forward or conv_backward_data as a sum over taps, or (backward_weights) the forward geometry that
+/// its positions follow.
+struct DirectShape {
+  explicit DirectShape(const Problem& p);
+
+  bool forward = true;
+  ConvAttrs attrs;
+  TensorDesc x, y;  ///< read and written; backward_weights: input and gradient
+  Int3 kernel;
+  int64_t groups = 1, in = 0, out = 0;  ///< channels of a group that are summed over, and that result
+  std::vector<ColumnPhase> phases;
+  int64_t column_taps = 0;                 ///< taps of all phases
+  int64_t column_low = 0, column_high = 0; ///< over all taps: columns of position 0
+  int64_t positions = 0;                   ///< the largest count of a phase
+
+  int64_t row_taps() const { return kernel[0] * kernel[1]; }
+  int64_t rows() const { return y.shape.n() * y.shape.d() * y.shape.h(); }
+  /// Index along `axis` that output `o` reads through tap `t`, or -1 for padding and gaps.
+  int64_t source(int axis, int64_t o, int64_t t) const;
+  /// Flat input row (n, d, h) that flat output row `row` reads through row tap `t`, or -1.
+  int64_t source_row(int64_t row, int64_t t) const;
+  /// Element offset of a flat row in its tensor.
+  static int64_t row_offset(const TensorDesc& desc, int64_t row);
+  /// Columns that `count` positions of all phases read: the length of a padded row.
+  int64_t columns(int64_t count) const;
+};
+
+/// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.
+class RowSet {
+ public:
+  /// `slots` holds rows * row_taps entries, `sources` as many at most; both are the caller's.
+  static int64_t collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources);
+  /// The largest number of distinct rows over all bands of a partition of the rows into `bands`.
+  static int64_t largest(const DirectShape& s, int64_t bands);
+};
+
+}  // namespace convoy

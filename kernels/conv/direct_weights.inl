@@ -1,0 +1,166 @@
+// Direct weight and bias gradients, channels last: any rank, stride, dilation, padding, groups and tensor strides; f32,
+// bf16 and f16 storage, f32 sums.
+//
+// Loops: a task is 64 (AVX2: 16) output channels, a chunk of input channels and a part of the output rows; its sums
+// (row taps x column taps x channels x 64) stay in the second-level cache. Per band of rows the gradient block and the
+// distinct input rows are copied, widened and zero-padded; then for every row tap the register block takes 6 values of
+// (column tap, channel) against the gradient's vectors and runs along the positions of the band. Where columns are
+// dilated, positions that meet padding alone are cut off.
+// Tasks and parts depend on the problem alone, so the sums have the same bits for any number of threads.
+// Limit: the f32 FMA rate; the gradient streams from the second-level cache, 21 bytes per cycle at two FMA per cycle.
+
+constexpr int64_t weight_tasks = 64;           // enough to keep this many threads busy
+constexpr int64_t weight_parts_bytes = 16 << 20;  // of sums at most for splitting positions
+
+struct WeightsPlan {
+  explicit WeightsPlan(const Problem& p);
+  DirectShape shape;
+  int64_t chunk, chunks, blocks, parts, bands, tiles, tile_positions, band_rows, patch_rows, row_floats, taps;
+  int64_t tasks() const { return shape.groups * blocks * chunks * parts; }
+  int64_t task_floats() const { return (shape.row_taps() * taps * chunk + 1) * block_width; }  // sums, then the bias
+  int64_t patch_bytes() const { return DirectPlan::aligned(patch_rows * row_floats * 4); }
+  int64_t gradient_bytes() const { return DirectPlan::aligned(band_rows * tile_positions * block_width * 4); }
+  int64_t thread_bytes() const {
+    return patch_bytes() + gradient_bytes() + DirectPlan::aligned(band_rows * int64_t(sizeof(Segment<float>))) +
+           DirectPlan::aligned(band_rows * shape.row_taps() * 4) + DirectPlan::aligned(patch_rows * 8);
+  }
+};
+
+WeightsPlan::WeightsPlan(const Problem& p) : shape(p) {
+  taps = shape.column_taps;
+  const int64_t all = shape.row_taps() * std::max<int64_t>(1, taps);
+  const int64_t fit = std::max<int64_t>(8, weight_cache / (all * block_width * 4) / 8 * 8);
+  chunks = ceil_div(shape.in, fit);
+  chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 8) * 8;
+  chunks = ceil_div(shape.in, chunk);
+  blocks = ceil_div(shape.out, block_width);
+  tiles = ceil_div(shape.positions, 128);
+  const auto tile_of = [&] { return ceil_div(shape.positions, tiles); };
+  while (tile_of() > 12 && shape.columns(tile_of()) * chunk * 4 * shape.row_taps() > patch_cache) ++tiles;
+  tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
+  row_floats = shape.columns(tile_positions) * chunk;
+  const int64_t base = shape.groups * blocks * chunks;
+  const int64_t affordable = std::max<int64_t>(1, weight_parts_bytes / (base * task_floats() * 4));
+  parts = std::clamp<int64_t>(ceil_div(weight_tasks, base), 1, std::min(affordable, shape.rows()));
+  int64_t rows = std::max<int64_t>(1, 256 / tile_positions);
+  for (;; rows = (rows + 1) / 2) {
+    bands = parts * ceil_div(ceil_div(shape.rows(), parts), rows);
+    patch_rows = std::max<int64_t>(1, RowSet::largest(shape, bands));
+    if (rows == 1 || patch_rows * row_floats * 4 <= patch_cache) break;
+  }
+  band_rows = ceil_div(shape.rows(), bands);
+}
+
+/// Gradient rows of a band as [position][block_width], channels past the end zero; adds them to the bias sums.
+template <class T>
+void copy_gradient(const WeightsPlan& d, const T* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, float* to, float* bias) {
+  const TensorDesc& desc = d.shape.y;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const T* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
+    float* row = to + (r - rows.begin) * d.tile_positions * block_width;
+    for (int64_t j = 0; j < last - first; ++j, from += desc.stride[3], row += block_width) {
+      std::fill(row + valid / Vec::lanes * Vec::lanes, row + block_width, 0.0f);
+      for_vectors(0, valid, [&](int64_t k, auto n) {
+        const Vec g = get(from + k, n);
+        put(row + k, g, n);
+        put(bias + k, get(bias + k, n) + g, n);
+      });
+    }
+  }
+}
+
+template <class T>
+void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
+  const DirectShape& s = d.shape;
+  const ColumnPhase& phase = s.phases[0];
+  auto* patch = reinterpret_cast<float*>(memory);
+  auto* gradient = reinterpret_cast<float*>(memory += d.patch_bytes());
+  auto* segments = reinterpret_cast<Segment<float>*>(memory += d.gradient_bytes());
+  auto* slots = reinterpret_cast<int32_t*>(memory += DirectPlan::aligned(d.band_rows * int64_t(sizeof(Segment<float>))));
+  auto* sources = reinterpret_cast<int64_t*>(memory += DirectPlan::aligned(d.band_rows * s.row_taps() * 4));
+  float* sums = reinterpret_cast<float*>(args.workspace) + task * d.task_floats();
+  float* bias = sums + d.task_floats() - block_width;
+  std::fill(sums, sums + d.task_floats(), 0.0f);
+
+  const int64_t part = task % d.parts, chunk = task / d.parts % d.chunks, block = task / (d.parts * d.chunks) % d.blocks, group = task / (d.parts * d.chunks * d.blocks);
+  const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
+  const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
+  const T *x = args.in[0].data<T>() + group * s.in + c_first, *dy = args.in[1].data<T>();
+  const int64_t per_part = d.bands / d.parts;
+  for (int64_t b = part * per_part; b < (part + 1) * per_part; ++b) {
+    const Range rows = split_range(s.rows(), static_cast<int>(b), static_cast<int>(d.bands));
+    const int64_t count = RowSet::collect(s, rows.begin, rows.size(), slots, sources);
+    for (int64_t first = 0; first < phase.count; first += d.tile_positions) {
+      const int64_t last = std::min(first + d.tile_positions, phase.count);
+      copy_gradient(d, dy, rows, first, last, group * s.out + k_first, valid, gradient, bias);
+      for (int64_t i = 0; i < count; ++i)
+        copy_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low, s.columns(last - first), channels, patch + i * d.row_floats);
+      for (int64_t t = 0; t < s.row_taps(); ++t)
+        for (int64_t q = 0; q < (phase.contiguous ? std::min<int64_t>(1, d.taps) : d.taps); ++q) {
+          const int64_t at = phase.taps[static_cast<size_t>(q)].column;
+          int64_t low = 0, high = last - first, found = 0;
+          if (!phase.contiguous) {
+            low = std::clamp(ceil_div(-at, phase.advance) - first, low, high);
+            high = std::clamp(ceil_div(s.x.shape.w() - at, phase.advance) - first, low, high);
+          }
+          for (int64_t r = 0; r < rows.size() && low < high; ++r)
+            if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0)
+              segments[found++] = {patch + slot * d.row_floats + (at - s.column_low + low * phase.advance) * channels, gradient + (r * d.tile_positions + low) * block_width, high - low, 0, 1};
+          if (!found) continue;
+          for_row_blocks(phase.contiguous ? d.taps * channels : channels, vectors, [&](int64_t m, int64_t size) {
+            float* sum = sums + ((t * d.taps + q) * channels + m) * block_width;
+            register_block_any<F32Dot, false>(size, vectors, {segments, found, 0, m, 1, phase.advance * channels, block_width, sum, block_width, sum, block_width});
+          });
+        }
+    }
+  }
+}
+
+/// Adds the parts in order and turns [tap][channel][64] into K, KD, KH, KW, C.
+inline void weights_finish(const WeightsPlan& d, int threads, const KernelArgs& args) {
+  const DirectShape& s = d.shape;
+  const auto* sums = reinterpret_cast<const float*>(args.workspace);
+  float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
+  const int64_t per_k = s.row_taps() * s.kernel[2] * s.in;
+  if (d.taps < s.kernel[2]) std::fill(dw, dw + s.groups * s.out * per_k, 0.0f);  // taps that only meet padding
+  parallel_ranges(s.groups * d.blocks * d.chunks, threads, 1, [&](Range range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const int64_t chunk = i % d.chunks, block = i / d.chunks % d.blocks, group = i / (d.chunks * d.blocks);
+      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
+      const int64_t k_first = group * s.out + block * block_width, valid = std::min(block_width, s.out - block * block_width);
+      const float* from = sums + i * d.parts * d.task_floats();
+      const auto total = [&](int64_t at) {
+        float value = 0;
+        for (int64_t part = 0; part < d.parts; ++part) value += from[part * d.task_floats() + at];
+        return value;
+      };
+      for (int64_t t = 0; t < s.row_taps(); ++t)
+        for (int64_t q = 0; q < d.taps; ++q)
+          for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
+            for (int64_t k = 0; k < valid; ++k) {
+              float* to = dw + (k_first + k) * per_k + (t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight) * s.in + c_first + c;
+              for (int64_t e = 0; e < std::min<int64_t>(16, channels - c); ++e) to[e] = total(((t * d.taps + q) * channels + c + e) * block_width + k);
+            }
+      if (chunk == 0)
+        for (int64_t k = 0; k < valid; ++k) db[k_first + k] = total(d.task_floats() - block_width + k);
+    }
+  });
+}
+
+Support supports_direct_weights(const Problem& p) {
+  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  return Support::yes();
+}
+
+std::unique_ptr<Prepared> prepare_direct_weights(const Problem& p) {
+  const WeightsPlan d(p);
+  const int64_t sums = DirectPlan::aligned(d.tasks() * d.task_floats() * 4);
+  return std::make_unique<PreparedFunction>([p, d, sums](const KernelArgs& args) {
+    parallel_threads(p.threads, [&](int thread) {
+      const Range mine = split_range(d.tasks(), thread, p.threads);
+      for (int64_t task = mine.begin; task < mine.end; ++task)
+        by_storage(p.in[0].dtype, [&](auto zero) { weights_task<decltype(zero)>(d, args, task, args.workspace + sums + thread * d.thread_bytes()); });
+    });
+    weights_finish(d, p.threads, args);
+  }, sums + p.threads * d.thread_bytes(), std::to_string(d.parts) + " parts, " + std::to_string(d.chunks) + " chunks");
+}

@@ -1,0 +1,103 @@
+// The register block of the direct convolutions: `rows` values broadcast against `vectors` vectors, summed along runs
+// of memory. Forward and backward_data: rows are output positions, the run is taps x channels. Backward_weights: rows
+// are taps x channels of the input, the run is positions. One scheme, so one place to tune.
+//
+// Registers: rows * vectors sums, `vectors` weights, one broadcast. AVX-512 6 x 4 (29 of 32), 8 x 3 or 12 x 2; AVX2 6 x 2
+// (15 of 16) or 12 x 1.
+// Loads per multiply-add: (rows + vectors) / (rows * vectors) = 0.42 and 0.67; the second-level cache supplies
+// `vectors` vectors per rows * vectors multiply-adds (21 bytes per cycle at two FMA per cycle).
+
+constexpr int block_rows = 6;  // beside all vectors; narrower blocks take more rows
+constexpr int block_vectors = Vec::lanes == 16 ? 4 : 2;
+constexpr int64_t block_width = block_vectors * Vec::lanes;
+
+/// Products of f32 values.
+struct F32Dot {
+  using Word = float;
+  using Wide = Vec;
+  static Wide load_words(const Word* p) { return load(p); }
+  static Wide broadcast(const Word* p) { return Vec::all(*p); }
+  static Vec multiply_add(Wide a, Wide b, Vec total) { return fma(a, b, total); }
+};
+
+/// One contiguous piece of a sum. `a` and `b` point at the block's first row and first vector.
+template <class Word>
+struct Segment {
+  const Word* a;
+  const Word* b;
+  int64_t length;
+  int64_t low, high;  ///< positions whose values are not all padding
+};
+
+/// Adds up segments. Row r of step i is a[r * row_step + i * run_step]; b advances by `width` words a step.
+/// Starts from `init` (row pitch init_pitch, 0 repeats one row), writes to `to`.
+template <class Word>
+struct BlockCall {
+  const Segment<Word>* segments;
+  int64_t count;
+  int64_t position;  ///< of row 0, for low and high
+  int64_t a_shift;   ///< words from a segment's `a` to row 0
+  int64_t row_step, run_step, width;
+  const float* init;
+  int64_t init_pitch;
+  float* to;
+  int64_t to_pitch;
+};
+
+template <class Dot, int rows, int vectors, bool unit_run>
+void register_block(const BlockCall<typename Dot::Word>& call) {
+  using Word = typename Dot::Word;
+  Vec total[rows][vectors];
+#pragma GCC unroll 12
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int q = 0; q < vectors; ++q) total[r][q] = load(call.init + r * call.init_pitch + q * Vec::lanes);
+  const int64_t row_step = unit_run ? call.row_step : 1, run_step = unit_run ? 1 : call.run_step, width = call.width;
+  for (int64_t s = 0; s < call.count; ++s) {
+    const Segment<Word>& segment = call.segments[s];
+    if (call.position >= segment.high || call.position + rows <= segment.low) continue;
+    const Word* a = segment.a + call.a_shift;
+    const Word* b = segment.b;
+    for (int64_t i = 0; i < segment.length; ++i, a += run_step, b += width) {
+      typename Dot::Wide weight[vectors];
+#pragma GCC unroll 4
+      for (int q = 0; q < vectors; ++q) weight[q] = Dot::load_words(b + q * Vec::lanes);
+#pragma GCC unroll 12
+      for (int r = 0; r < rows; ++r) {
+        const typename Dot::Wide value = Dot::broadcast(a + r * row_step);
+#pragma GCC unroll 4
+        for (int q = 0; q < vectors; ++q) total[r][q] = Dot::multiply_add(value, weight[q], total[r][q]);
+      }
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int q = 0; q < vectors; ++q) store(call.to + r * call.to_pitch + q * Vec::lanes, total[r][q]);
+}
+
+/// Rows that fill the registers beside `vectors` vectors.
+constexpr int rows_beside(int vectors) { return std::min(12, block_rows * block_vectors / vectors); }
+
+template <class Dot, bool unit_run, int vectors, int rows = rows_beside(vectors)>
+void register_block_of(int64_t wanted, const BlockCall<typename Dot::Word>& call) {
+  if (wanted == rows) return register_block<Dot, rows, vectors, unit_run>(call);
+  if constexpr (rows > 1) register_block_of<Dot, unit_run, vectors, rows - 1>(wanted, call);
+}
+
+/// vectors in [1, block_vectors], rows in [1, rows_beside(vectors)].
+template <class Dot, bool unit_run, int most = block_vectors>
+void register_block_any(int64_t rows, int64_t vectors, const BlockCall<typename Dot::Word>& call) {
+  if (vectors == most) return register_block_of<Dot, unit_run, most>(rows, call);
+  if constexpr (most > 1) register_block_any<Dot, unit_run, most - 1>(rows, vectors, call);
+}
+
+/// Cuts `total` rows into register blocks of nearly equal size: no tail of a single row.
+template <class F>
+void for_row_blocks(int64_t total, int64_t vectors, F&& f) {
+  const int64_t most = rows_beside(static_cast<int>(vectors)), blocks = (total + most - 1) / most;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t begin = total * i / blocks, end = total * (i + 1) / blocks;
+    f(begin, end - begin);
+  }
+}
