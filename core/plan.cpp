@@ -16,7 +16,9 @@ class Planner {
 
   Plan plan() {
     if (options_.drop_dead) drop_dead_nodes(tape_);
-    lower(tape_, [&](const Node& node) { return options_.fused_kernels && !falls_to_reference(node); });
+    lower(tape_, [&](const Node& node) {
+      return options_.fused_kernels && !override_wants_definition(node) && !falls_to_reference(node);
+    });
     if (options_.merge_equal) merge_equal_nodes(tape_);
     if (options_.drop_dead) drop_dead_nodes(tape_);
     tape_.verify();
@@ -43,6 +45,19 @@ class Planner {
     Problem problem{node.op, descs(node.in), descs(node.out), options_.device, options_.threads};
     for (ValueId id : node.updated()) problem.out.push_back(descs({id})[0]);
     return problem;
+  }
+
+  /// True when an override names a kernel that knows the last op of a fused node's definition but not the fused op.
+  bool override_wants_definition(const Node& node) const {
+    if (!op_def(node.op.kind).lower) return false;
+    const KernelOverride* wish = find_override(kernels_, node.name, options_.selection);
+    if (!wish || kernel_supports(kernels_, wish->kernel, problem_of(node))) return false;
+    Tape lowered = tape_;
+    lowered.set_nodes({node});
+    lower(lowered, [](const Node&) { return false; });
+    const Node& last = lowered.nodes().back();
+    return kernel_supports(kernels_, wish->kernel,
+                           {last.op, lowered.descs(last.in), lowered.descs(last.out), options_.device, options_.threads});
   }
 
   bool falls_to_reference(const Node& node) const {

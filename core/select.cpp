@@ -1,5 +1,6 @@
 #include "core/select.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "core/text.h"
@@ -140,6 +141,22 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
     if (!excluded && kernel->supports(problem).ok) return {kernel.get(), "first"};
   }
   fail_runtime("no kernel supports " + node + ": " + problem.text() + "\n" + explain(list, problem));
+}
+
+const KernelOverride* find_override(const KernelList& list, const std::string& node, const Selection& selection) {
+  for (const KernelOverride& wish : selection.overrides) {
+    if (!matches(wish.node, node)) continue;
+    if (std::none_of(list.begin(), list.end(), [&](const auto& kernel) { return kernel->name() == wish.kernel; }))
+      fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": no kernel has that name");
+    return &wish;
+  }
+  return nullptr;
+}
+
+bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem) {
+  return std::any_of(list.begin(), list.end(), [&](const auto& kernel) {
+    return kernel->name() == name && kernel->supports(problem).ok;
+  });
 }
 
 std::string explain(const KernelList& list, const Problem& problem) {

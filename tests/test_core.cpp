@@ -292,6 +292,18 @@ TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
       CHECK(node.why == "override");
     }
   }
+  // A kernel of the plain op is asked for at a fused node: its definition takes the node's place and name.
+  if (cpu_features().avx2) {
+    o.plan.selection.overrides = {parse_override("conv1.backward_weights=direct_avx2")};
+    bool found = false;
+    for (const PlannedNode& node : plan_program(o, kernel_list()).step.nodes)
+      if (node.name == "conv1.backward_weights") {
+        found = true;
+        CHECK(node.kernel == "direct_avx2");
+        CHECK(node.op.kind == OpKind::conv_backward_weights);
+      }
+    CHECK(found);
+  }
   o.plan.selection.overrides = {parse_override("conv1.forward=nonsense")};
   CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("nonsense"));
   CHECK_THROWS_WITH(parse_override("conv1"), Catch::Contains("node=kernel"));

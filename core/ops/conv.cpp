@@ -159,7 +159,7 @@ int64_t flops_pool_weights(const Op& op, std::span<const TensorDesc> in, std::sp
 
 void lower_pool_weights(LoweringContext& l) {
   const ValueId gradient = l.emit(unpool_op(l.op()), "unpool", {l.in(1), l.in(2), l.in(3)});
-  l.emit_final(weights_op(l.op()), "backward_weights", {l.in(0), gradient});
+  l.emit_final(weights_op(l.op()), {l.in(0), gradient});
 }
 
 bool special_pool_weights(const Op& op, int index, std::span<const TensorDesc> in, const Tensor& t,

@@ -26,8 +26,8 @@ ValueId LoweringContext::emit(const Op& op, const std::string& what, std::vector
   return node.out[0];
 }
 
-void LoweringContext::emit_final(const Op& op, const std::string& what, std::vector<ValueId> in) {
-  Node node{node_.name + "/" + what, op, std::move(in), node_.out};
+void LoweringContext::emit_final(const Op& op, std::vector<ValueId> in) {
+  Node node{node_.name, op, std::move(in), node_.out};
   if (infer(op, tape_.descs(node.in)) != tape_.descs(node.out))
     fail_runtime(node_.name + ": the lowered definition writes other shapes than the fused op");
   result_.push_back(std::move(node));
