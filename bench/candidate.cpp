@@ -18,8 +18,7 @@ void fill(const Problem& p, size_t index, const Tensor& t) {
   constexpr int64_t block = 65521;
   const int64_t elements = t.desc().span_bytes() / size_of(t.dtype()), first = std::min(elements, block);
   const Tensor head(TensorDesc(Shape::vector(first), t.dtype()), t.bytes());
-  for (int64_t i = 0; i < first; ++i)
-    head.set(0, 0, 0, 0, i, double(random.uniform(static_cast<uint64_t>(i))) - 0.5);
+  for (int64_t i = 0; i < first; ++i) head.set(0, 0, 0, 0, i, double(random.uniform(static_cast<uint64_t>(i))) - 0.5);
   for (int64_t i = first; i < elements; i += first)
     std::memcpy(t.bytes() + i * size_of(t.dtype()), t.bytes(),
                 static_cast<size_t>(std::min(first, elements - i) * size_of(t.dtype())));

@@ -56,8 +56,9 @@ class Planner {
     lowered.set_nodes({node});
     lower(lowered, [](const Node&) { return false; });
     const Node& last = lowered.nodes().back();
-    return kernel_supports(kernels_, wish->kernel,
-                           {last.op, lowered.descs(last.in), lowered.descs(last.out), options_.device, options_.threads});
+    return kernel_supports(
+        kernels_, wish->kernel,
+        {last.op, lowered.descs(last.in), lowered.descs(last.out), options_.device, options_.threads});
   }
 
   bool falls_to_reference(const Node& node) const {

@@ -154,9 +154,8 @@ const KernelOverride* find_override(const KernelList& list, const std::string& n
 }
 
 bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem) {
-  return std::any_of(list.begin(), list.end(), [&](const auto& kernel) {
-    return kernel->name() == name && kernel->supports(problem).ok;
-  });
+  return std::any_of(list.begin(), list.end(),
+                     [&](const auto& kernel) { return kernel->name() == name && kernel->supports(problem).ok; });
 }
 
 std::string explain(const KernelList& list, const Problem& problem) {

@@ -48,7 +48,8 @@ struct Choice {
 Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
                      const Selection& selection);
 
-/// The kernel that an override asks for at `node`, or null when none speaks of it. Throws Error(usage) for unknown names.
+/// The kernel that an override asks for at `node`, or null when none speaks of it. Throws Error(usage) for unknown
+/// names.
 const KernelOverride* find_override(const KernelList& list, const std::string& node, const Selection& selection);
 /// Whether some kernel of this name supports the problem.
 bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem);

@@ -289,9 +289,7 @@ void check_all(const std::vector<Problem>& problems) {
       if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal, truth);
       if (linear(p.op.kind) || exact_on_integers(p.op.kind)) check_exact(*kernel, p, Fill::integers, truth);
       check_bounded(*kernel, p, truth);
-      if (!kernel->name().starts_with("onednn") && !kernel->name().starts_with("pool_sparse") &&
-          kernel->name() != "widened")
-        check_threads(*kernel, p);
+      if (!kernel->name().starts_with("onednn") && kernel->name() != "widened") check_threads(*kernel, p);
     }
   }
   if (cpu_features().avx2) REQUIRE(ran > 0);

@@ -21,7 +21,7 @@ struct ColumnPhase {
   int64_t advance = 1;  ///< input columns from one position to the next
   int64_t first_tap = 0;
   std::vector<ColumnTap> taps{};  ///< columns ascending; taps that meet padding at every position are left out
-  bool contiguous = true;       ///< columns are consecutive: taps and channels make one run
+  bool contiguous = true;         ///< columns are consecutive: taps and channels make one run
 };
 
 /// A problem of conv_forward or conv_backward_data as a sum over taps, or (backward_weights) the forward geometry that
@@ -35,9 +35,9 @@ struct DirectShape {
   Int3 kernel;
   int64_t groups = 1, in = 0, out = 0;  ///< channels of a group that are summed over, and that result
   std::vector<ColumnPhase> phases;
-  int64_t column_taps = 0;                 ///< taps of all phases
-  int64_t column_low = 0, column_high = 0; ///< over all taps: columns of position 0
-  int64_t positions = 0;                   ///< the largest count of a phase
+  int64_t column_taps = 0;                  ///< taps of all phases
+  int64_t column_low = 0, column_high = 0;  ///< over all taps: columns of position 0
+  int64_t positions = 0;                    ///< the largest count of a phase
 
   int64_t row_taps() const { return kernel[0] * kernel[1]; }
   int64_t rows() const { return y.shape.n() * y.shape.d() * y.shape.h(); }
