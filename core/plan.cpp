@@ -47,7 +47,7 @@ class Planner {
     return problem;
   }
 
-  /// True when an override names a kernel that knows the last op of a fused node's definition but not the fused op.
+  /// True when an override names a kernel that knows the op at the heart of a fused node but not the fused op.
   bool override_wants_definition(const Node& node) const {
     if (!op_def(node.op.kind).lower) return false;
     const KernelOverride* wish = find_override(kernels_, node.name, options_.selection);

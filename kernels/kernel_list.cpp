@@ -33,6 +33,7 @@ KernelList build() {
   add(widened_kernels());
   list.push_back(make_loss_scale_kernel());
   add(conv_reference_kernels());
+  add(definition_reference_kernels());
   add(dense_reference_kernels());
   add(pool_reference_kernels());
   add(elementwise_reference_kernels());

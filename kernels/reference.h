@@ -23,6 +23,7 @@ struct View {
 };
 
 std::vector<KernelPtr> conv_reference_kernels();
+std::vector<KernelPtr> definition_reference_kernels();  ///< of fused ops
 std::vector<KernelPtr> dense_reference_kernels();
 std::vector<KernelPtr> pool_reference_kernels();
 std::vector<KernelPtr> elementwise_reference_kernels();

@@ -25,6 +25,7 @@ Tape training_tape(const ProgramOptions& o) {
   tape = apply_precision(tape, o.compute);
   if (o.fuse) fuse(tape);
   add_training(tape, tape.find("data_loss"), training_options(o, net.hidden_dense_weights));
+  if (o.fuse) fuse_convolutions(tape);
   if (o.fuse && o.sparse_gradients) fuse_backward(tape);
   return tape;
 }
@@ -33,7 +34,10 @@ Tape evaluation_tape(const ProgramOptions& o) {
   Tape tape;
   record_cosmoflow(tape, o.model, o.evaluation_batch, o.input_type, o.normalisation, Mode::evaluation);
   tape = apply_precision(tape, o.compute);
-  if (o.fuse) fuse(tape);
+  if (o.fuse) {
+    fuse(tape);
+    fuse_convolutions(tape);
+  }
   return tape;
 }
 
@@ -47,7 +51,9 @@ NetworkCounts count_network(const CosmoflowConfig& model) {
     if (node.op.kind > OpKind::dense_backward_weights) continue;
     const int64_t flops = flops_of(node.op, tape.descs(node.in), tape.descs(node.out));
     counts.training_flops += flops;
-    if (node.op.kind == OpKind::conv_forward || node.op.kind == OpKind::dense_forward) counts.forward_flops += flops;
+    if (node.op.kind == OpKind::conv_forward || node.op.kind == OpKind::conv_pool_forward ||
+        node.op.kind == OpKind::dense_forward)
+      counts.forward_flops += flops;
   }
   return counts;
 }

@@ -138,6 +138,27 @@ void gradient_backward_data(GradientContext& g) {
   if (g.needs(0)) g.add(0, g.emit({OpKind::conv_forward, with_result(g.op(), {0, 0, 0})}, "backward_data", {dy, w})[0]);
 }
 
+Op pool_op(const Op& op) {
+  return {OpKind::activation_max_pool, op.as<ConvPoolAttrs>().pool};
+}
+Op conv_op(const Op& op) {
+  return {OpKind::conv_forward, op.as<ConvPoolAttrs>().conv};
+}
+
+/// Inputs: x, weights and, where the convolution has one, a bias. Outputs: pooled map and arg-max.
+std::vector<TensorDesc> infer_pool_forward(const Op& op, std::span<const TensorDesc> in) {
+  return infer(pool_op(op), infer(conv_op(op), in));
+}
+
+int64_t flops_pool_forward(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return dense_flops(infer(conv_op(op), in)[0].shape, in[1].shape);
+}
+
+void lower_pool_forward(LoweringContext& l) {
+  const ValueId y = l.emit(conv_op(l.op()), "", l.inputs());
+  l.emit_final(pool_op(l.op()), "pool", {y});
+}
+
 /// The plain ops that conv_pool_backward_weights stands for.
 Op unpool_op(const Op& op) {
   return {OpKind::activation_max_pool_backward, op.as<ConvPoolAttrs>().pool};
@@ -159,7 +180,7 @@ int64_t flops_pool_weights(const Op& op, std::span<const TensorDesc> in, std::sp
 
 void lower_pool_weights(LoweringContext& l) {
   const ValueId gradient = l.emit(unpool_op(l.op()), "unpool", {l.in(1), l.in(2), l.in(3)});
-  l.emit_final(weights_op(l.op()), {l.in(0), gradient});
+  l.emit_final(weights_op(l.op()), "", {l.in(0), gradient});
 }
 
 bool special_pool_weights(const Op& op, int index, std::span<const TensorDesc> in, const Tensor& t,
@@ -187,6 +208,12 @@ std::vector<OpDef> conv_ops() {
            .default_attrs = ConvAttrs{},
            .infer = infer_backward_weights,
            .flops = flops_backward_weights},
+          {.kind = OpKind::conv_pool_forward,
+           .name = "conv_pool_forward",
+           .default_attrs = ConvPoolAttrs{},
+           .infer = infer_pool_forward,
+           .flops = flops_pool_forward,
+           .lower = lower_pool_forward},
           {.kind = OpKind::conv_pool_backward_weights,
            .name = "conv_pool_backward_weights",
            .default_attrs = ConvPoolAttrs{},

@@ -102,7 +102,7 @@ void gradient_fused(GradientContext& g) {
 void lower_fused(LoweringContext& l) {
   const auto& a = l.op().as<ActivationPoolAttrs>();
   const ValueId activated = l.emit({OpKind::activation, a.activation}, "activation", {l.in(0)});
-  l.emit_final({OpKind::max_pool, a.pool}, {activated});
+  l.emit_final({OpKind::max_pool, a.pool}, "", {activated});
 }
 
 /// The slope is read off the sign of the pooled output, then one element per window receives the product: the same
@@ -110,7 +110,7 @@ void lower_fused(LoweringContext& l) {
 void lower_fused_backward(LoweringContext& l) {
   const auto& a = l.op().as<ActivationPoolAttrs>();
   const ValueId scaled = l.emit({OpKind::activation_backward, a.activation}, "activation_backward", {l.in(0), l.in(1)});
-  l.emit_final({OpKind::max_pool_backward, a.pool}, {scaled, l.in(2)});
+  l.emit_final({OpKind::max_pool_backward, a.pool}, "", {scaled, l.in(2)});
 }
 
 int64_t window(const Op& op) {

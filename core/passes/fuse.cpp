@@ -18,7 +18,7 @@ std::vector<int> count_readers(const Tape& tape) {
 }  // namespace
 
 ValueId LoweringContext::emit(const Op& op, const std::string& what, std::vector<ValueId> in) {
-  Node node{node_.name + "/" + what, op, std::move(in), {}};
+  Node node{name(what), op, std::move(in), {}};
   const auto out = infer(op, tape_.descs(node.in));
   for (size_t i = 0; i < out.size(); ++i)
     node.out.push_back(tape_.temporary(i ? node.name + ":" + std::to_string(i) : node.name, out[i]));
@@ -26,8 +26,8 @@ ValueId LoweringContext::emit(const Op& op, const std::string& what, std::vector
   return node.out[0];
 }
 
-void LoweringContext::emit_final(const Op& op, std::vector<ValueId> in) {
-  Node node{node_.name, op, std::move(in), node_.out};
+void LoweringContext::emit_final(const Op& op, const std::string& what, std::vector<ValueId> in) {
+  Node node{name(what), op, std::move(in), node_.out};
   if (infer(op, tape_.descs(node.in)) != tape_.descs(node.out))
     fail_runtime(node_.name + ": the lowered definition writes other shapes than the fused op");
   result_.push_back(std::move(node));
@@ -57,6 +57,35 @@ void fuse(Tape& tape) {
     if (std::find(absorbed.begin(), absorbed.end(), &node) != absorbed.end()) continue;
     const auto found = replaced.find(node.name);
     result.push_back(found == replaced.end() ? node : found->second);
+  }
+  tape.set_nodes(std::move(result));
+}
+
+void fuse_convolutions(Tape& tape) {
+  const std::vector<int> readers = count_readers(tape);
+  std::map<ValueId, const Node*> convolutions;
+  for (const Node& node : tape.nodes())
+    if (node.op.kind == OpKind::conv_forward && readers[static_cast<size_t>(node.out[0])] == 1 &&
+        !tape.value(node.out[0]).keep)
+      convolutions[node.out[0]] = &node;
+  std::map<std::string, const Node*> pooled;  // convolution's name -> its pool
+  for (const Node& node : tape.nodes())
+    if (node.op.kind == OpKind::activation_max_pool)
+      if (const auto found = convolutions.find(node.in[0]); found != convolutions.end())
+        pooled[found->second->name] = &node;
+  std::vector<Node> result;
+  for (const Node& node : tape.nodes()) {
+    const bool absorbed =
+        std::any_of(pooled.begin(), pooled.end(), [&](const auto& entry) { return entry.second == &node; });
+    if (absorbed) continue;
+    const auto found = pooled.find(node.name);
+    if (found == pooled.end() || node.op.kind != OpKind::conv_forward) {
+      result.push_back(node);
+      continue;
+    }
+    const Node& pool = *found->second;
+    const Op op{OpKind::conv_pool_forward, ConvPoolAttrs{node.op.as<ConvAttrs>(), pool.op.as<ActivationPoolAttrs>()}};
+    result.push_back({node.name, op, node.in, pool.out});
   }
   tape.set_nodes(std::move(result));
 }

@@ -13,6 +13,10 @@ Tape apply_precision(const Tape& tape, DType compute);
 /// Replaces leaky_relu -> max_pool with one activation_max_pool where nobody else reads the activation. Bits stay.
 void fuse(Tape& tape);
 
+/// After differentiation: lets a convolution whose output only an activation_max_pool reads write the pooled map and the
+/// arg-max itself (conv_pool_forward, under the convolution's name). Bits stay where a kernel sums in the same order.
+void fuse_convolutions(Tape& tape);
+
 /// After differentiation: lets backward_weights of a convolution read the pooled gradient and the arg-max in place of
 /// the un-pooled gradient (conv_pool_backward_weights). A kernel may use that seven of eight gradients are zero; sums
 /// then run in another order, within the bound of the sum. Where no kernel takes it, lowering restores the shared

@@ -113,31 +113,6 @@ void backward_weights(const Problem& p, const KernelArgs& args) {
   });
 }
 
-/// The definition: un-pool (slope from the sign of the pooled value, product rounded to the storage type), then the
-/// sums.
-template <class T>
-void pool_backward_weights(const Problem& p, const KernelArgs& args) {
-  const auto& a = p.op.as<ConvPoolAttrs>();
-  const PoolAttrs& pool = a.pool.pool;
-  const View<T> dy(args.in[1]), y(args.in[2]);
-  const View<uint8_t> arg(args.in[3]);
-  const Shape& ps = p.in[1].shape;
-  const TensorDesc full({ps.n(), pool.result_size[0], pool.result_size[1], pool.result_size[2], ps.c()}, p.in[1].dtype);
-  const Tensor gradient = Tensor::zeros(full);
-  const View<T> g(gradient);
-  for_each_index(ps, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
-    const int64_t code = arg(n, d, h, w, c), kw = code % pool.kernel[2], kh = code / pool.kernel[2] % pool.kernel[1],
-                  kd = code / (pool.kernel[2] * pool.kernel[1]);
-    const double slope = to_double(y(n, d, h, w, c)) > 0 ? 1.0 : a.pool.activation.slope;
-    T& to = g(n, d * pool.stride[0] - pool.pad_low[0] + kd, h * pool.stride[1] - pool.pad_low[1] + kh,
-              w * pool.stride[2] - pool.pad_low[2] + kw, c);
-    to = from_double<T>(to_double(to) + to_double(from_double<T>(to_double(dy(n, d, h, w, c)) * slope)));
-  });
-  const Problem plain{{OpKind::conv_backward_weights, a.conv}, {p.in[0], full}, p.out, p.device, p.threads};
-  const Tensor in[] = {args.in[0], gradient};
-  backward_weights<T>(plain, {in, args.out, {}, nullptr});
-}
-
 template <class F>
 void by_type(const Problem& p, F&& f) {
   dispatch_float(p.in[0].dtype, std::forward<F>(f));
@@ -153,10 +128,6 @@ void run_backward_weights(const Problem& p, const KernelArgs& args) {
   by_type(p, [&](auto zero) { backward_weights<decltype(zero)>(p, args); });
 }
 
-void run_pool_backward_weights(const Problem& p, const KernelArgs& args) {
-  by_type(p, [&](auto zero) { pool_backward_weights<decltype(zero)>(p, args); });
-}
-
 }  // namespace
 
 std::vector<KernelPtr> conv_reference_kernels() {
@@ -164,7 +135,6 @@ std::vector<KernelPtr> conv_reference_kernels() {
   list.push_back(make_reference(OpKind::conv_forward, run_forward));
   list.push_back(make_reference(OpKind::conv_backward_data, run_backward_data));
   list.push_back(make_reference(OpKind::conv_backward_weights, run_backward_weights));
-  list.push_back(make_reference(OpKind::conv_pool_backward_weights, run_pool_backward_weights));
   return list;
 }
 

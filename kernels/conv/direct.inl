@@ -1,12 +1,13 @@
-// Direct convolution, channels last: forward and backward_data (also as a transposed convolution), any rank, stride,
-// dilation, padding, groups and tensor strides; f32, bf16 and f16 storage, f32 sums.
+// Direct convolution, channels last: forward, forward with LeakyReLU and 2-wide max-pool at the end, and backward_data
+// (also as a transposed convolution), any rank, stride, dilation, padding, groups and tensor strides; f32, bf16 and f16 storage, f32 sums.
 //
 // Loops: a unit is a band of output rows, a tile of columns and a range of output channels. Per chunk of input channels
 //   1. the distinct input rows that the band reads are copied once, zero-padded and widened, into a patch in the
 //      second-level cache: no border cases below, and any storage type or stride costs the copy only;
 //   2. for every 64 (AVX2: 16) output channels, the register block runs over the band's positions; its sum follows the
 //      segments (row tap, column taps, channels) for which the row is not padding;
-//   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace.
+//   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace. Before a pool all chunks do,
+//      bands hold whole rows of windows, and the unit ends with activation and maximum.
 // Weights come packed in exactly the order of step 2 from a Pack node. Chunks depend on the weights' shape alone, so the
 // order of a sum does not depend on threads or tiles.
 // Copying costs about 1/(KW * K/groups) of the multiply-adds. Limit: the f32 FMA rate.
@@ -39,7 +40,7 @@ struct DirectPlan {
   int64_t segment_count() const { return shape.row_taps() * std::max<int64_t>(1, shape.column_taps); }
   // The thread's memory, in bytes from its start.
   int64_t patch_bytes() const { return aligned((patch_rows * row_words + 16) * 4); }
-  int64_t sums_bytes() const { return aligned(chunks > 1 ? unit_rows() * sums_pitch() * 4 : 0); }
+  int64_t sums_bytes() const { return aligned(chunks > 1 || shape.pooled() ? unit_rows() * sums_pitch() * 4 : 0); }
   int64_t thread_bytes() const {
     return patch_bytes() + sums_bytes() + aligned(unit_channels * 4) + aligned(rounded_floats * 4) +
            aligned(segment_count() * int64_t(sizeof(Segment<float>))) + aligned(band_rows * shape.row_taps() * 4) +
@@ -61,25 +62,27 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels) : shape(p), pair
   chunk_words = words_of(chunk);
   const auto row_bytes = [&](int64_t positions) { return shape.columns(positions) * chunk_words * 4; };
   tiles = ceil_div(shape.positions, 96);
-  const auto tile_of = [&] { return ceil_div(shape.positions, tiles); };
+  const auto tile_of = [&] { return ceil_div(ceil_div(shape.positions, tiles), shape.window[2]) * shape.window[2]; };
   while (tile_of() > 12 && row_bytes(tile_of()) * shape.row_taps() > patch_cache) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_words = shape.columns(tile_positions) * chunk_words;
   channel_parts = ceil_div(padded_out, unit_channels);
-  int64_t rows = std::clamp<int64_t>(unit_positions / (tile_positions * phases), 1, shape.rows());
+  // Rows are counted in groups that stay together.
+  const int64_t group = shape.row_group(), all = shape.rows() / group;
+  int64_t rows = std::clamp<int64_t>(unit_positions / (tile_positions * phases * group), 1, all);
   const int64_t others = tiles * shape.groups * channel_parts;
   const auto bands_of = [&](int64_t most) {
-    int64_t count = ceil_div(shape.rows(), most);
+    int64_t count = ceil_div(all, most);
     // Few units: the same number for every thread.
-    while (count * others < 8 * p.threads && count * others % p.threads && count < shape.rows()) ++count;
+    while (count * others < 8 * p.threads && count * others % p.threads && count < all) ++count;
     return count;
   };
   for (;; rows = (rows + 1) / 2) {
     bands = bands_of(rows);
-    patch_rows = RowSet::largest(shape, bands);
+    patch_rows = std::max<int64_t>(1, RowSet::largest(shape, bands));
     if (rows == 1 || patch_rows * row_words * 4 <= patch_cache) break;
   }
-  band_rows = ceil_div(shape.rows(), bands);
+  band_rows = ceil_div(all, bands) * group;
 }
 
 /// A thread's share of the workspace.
@@ -119,6 +122,30 @@ void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t c
   for (int64_t c = low; c < high; ++c) copy(from + (c - low) * desc.stride[3], to + c * channels, channels);
 }
 
+/// Activates and pools the sums of a unit: [row][position][channel] in the order of the windows.
+template <class T>
+void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Range rows, int64_t first, int64_t last, int64_t k_first, int64_t k_last, const float* sums) {
+  const DirectShape& s = d.shape;
+  const Vec slope = Vec::all(static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope));
+  T* y = args.out[0].data<T>();
+  uint8_t* arg = args.out[1].data<uint8_t>();
+  const int64_t group = s.row_group();
+  for (int64_t r = 0; r < rows.size(); r += group) {
+    const int64_t row = DirectShape::row_offset(p.out[0], (rows.begin + r) / group);
+    for (int64_t j = first; j < last; j += 2) {
+      const int64_t at = row + j / 2 * p.out[0].stride[3] + k_first;
+      const float* corner = sums + (r * d.tile_positions + j - first) * d.sums_pitch();
+      for_vectors(0, k_last - k_first, [&](int64_t k, auto n) {
+        WindowMaximum best{};
+        for (int q = 0; q < 2 * group; ++q) take<T>(best, load(corner + ((q >> 1) * d.tile_positions + (q & 1)) * d.sums_pitch() + k), slope, q);
+        put(y + at + k, best.best, n);
+        if constexpr (std::is_same_v<decltype(n), int64_t>) store_bytes(arg + at + k, best.winner, n);
+        else store_bytes(arg + at + k, best.winner);
+      });
+    }
+  }
+}
+
 template <class T, class Dot>
 void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
   using Word = typename Dot::Word;
@@ -134,7 +161,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
     for (int64_t unit = mine.begin; unit < mine.end; ++unit) {
       const int64_t part = unit % d.channel_parts, group = unit / d.channel_parts % s.groups;
       const int64_t tile = unit / (d.channel_parts * s.groups) % d.tiles, band = unit / (d.channel_parts * s.groups * d.tiles);
-      const Range rows = split_range(s.rows(), static_cast<int>(band), static_cast<int>(d.bands));
+      const Range rows = RowSet::band(s, band, d.bands);
       const int64_t first = tile * d.tile_positions, last = std::min(first + d.tile_positions, s.positions);
       const int64_t k_first = part * unit_channels, k_last = std::min(k_first + unit_channels, s.out);
       const int64_t column = s.phases[0].advance * first + s.column_low, columns = s.columns(last - first);
@@ -146,7 +173,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
         const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
         for (int64_t i = 0; i < sources; ++i)
           copy_columns(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns, channels, m.patch + i * d.row_words);
-        const bool last_chunk = chunk + 1 == d.chunks;
+        const bool stores = chunk + 1 == d.chunks && !s.pooled();  // otherwise sums stay for the next chunk or the pool
 
         for (int64_t k = k_first; k < k_last; k += block_width) {
           const int64_t width = std::min(block_width, d.padded_out - k);
@@ -182,10 +209,10 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 if (chunk > 0) call.init = sum, call.init_pitch = d.sums_pitch();
                 T* to = y + DirectShape::row_offset(s.y, rows.begin + r) + (phase.start + (first + j) * phase.step) * s.y.stride[3] + group * s.out + k;
                 const int64_t valid = std::min(width, s.out - k);
-                bool rounds = last_chunk;
-                if (!last_chunk) call.to = sum, call.to_pitch = d.sums_pitch();
+                bool rounds = stores;
+                if (!stores) call.to = sum, call.to_pitch = d.sums_pitch();
                 if constexpr (std::is_same_v<T, float>)
-                  if (last_chunk && valid == width) call.to = to, call.to_pitch = phase.step * s.y.stride[3], rounds = false;
+                  if (stores && valid == width) call.to = to, call.to_pitch = phase.step * s.y.stride[3], rounds = false;
                 register_block_any<Dot, true>(block_size, width / Vec::lanes, call);
                 if (!rounds) return;
                 for (int64_t i = 0; i < block_size; ++i)
@@ -195,6 +222,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
             }
         }
       }
+      if (s.pooled()) pool_sums<T>(p, d, args, rows, first, last, group * s.out + k_first, group * s.out + k_last, m.sums);
     }
   });
 }
@@ -261,6 +289,7 @@ class PreparedDirect final : public Prepared {
 
 Support supports_direct(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (p.op.kind == OpKind::conv_pool_forward) return supports_window(p.op.as<ConvPoolAttrs>());
   return Support::yes();
 }
 

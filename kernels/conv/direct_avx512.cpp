@@ -18,6 +18,7 @@ namespace set {
 #include "kernels/simd/avx512.inl"
 #include "kernels/simd/common.inl"
 #include "kernels/conv/register_block.inl"
+#include "kernels/conv/pool_window.inl"
 #include "kernels/conv/direct.inl"
 #include "kernels/conv/direct_weights.inl"
 }  // namespace set
@@ -34,6 +35,7 @@ std::vector<KernelPtr> direct_avx512_kernels() {
   };
   add(OpKind::conv_forward, set::supports_direct, set::prepare_direct);
   add(OpKind::conv_backward_data, set::supports_direct, set::prepare_direct);
+  add(OpKind::conv_pool_forward, set::supports_direct, set::prepare_direct);
   add(OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights);
   return list;
 }

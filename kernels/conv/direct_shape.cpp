@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/parallel.h"
-
 namespace convoy {
 namespace {
 
@@ -27,13 +25,20 @@ void finish_phase(ColumnPhase& phase, int64_t extent) {
 DirectShape::DirectShape(const Problem& p) {
   const bool weights = p.op.kind == OpKind::conv_backward_weights;
   forward = p.op.kind != OpKind::conv_backward_data;
-  attrs = p.op.as<ConvAttrs>();
+  const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs);
+  attrs = pool ? pool->conv : p.op.as<ConvAttrs>();
   groups = attrs.groups;
   x = p.in[0], y = weights ? p.in[1] : p.out[0];
+  if (pool) {
+    window = pool->pool.pool.kernel;
+    cells = {y.shape.d(), y.shape.h(), y.shape.w()};
+    y = infer({OpKind::conv_forward, attrs}, p.in)[0];
+  }
   const Shape& w = weights ? p.out[0].shape : p.in[1].shape;
   kernel = {w.d(), w.h(), w.w()};
   in = x.shape.c() / groups, out = y.shape.c() / groups;
-  const int64_t s = attrs.stride[2], d = attrs.dilation[2], pad = attrs.pad_low[2], width = y.shape.w();
+  const int64_t s = attrs.stride[2], d = attrs.dilation[2], pad = attrs.pad_low[2];
+  const int64_t width = pooled() ? cells[2] * window[2] : y.shape.w();
   if (forward) {
     ColumnPhase phase{.count = width, .advance = s};
     for (int64_t t = 0; t < kernel[2]; ++t) phase.taps.push_back({t, t * d - pad});
@@ -71,6 +76,14 @@ int64_t DirectShape::source(int axis, int64_t o, int64_t t) const {
   return at >= 0 && at < extent ? at : -1;
 }
 
+int64_t DirectShape::row_at(int64_t index) const {
+  if (!pooled()) return index;
+  const int64_t cell = index / row_group(), in_cell = index % row_group();
+  const int64_t h = cell % cells[1] * window[1] + in_cell % window[1];
+  const int64_t d = cell / cells[1] % cells[0] * window[0] + in_cell / window[1];
+  return (cell / (cells[1] * cells[0]) * y.shape.d() + d) * y.shape.h() + h;
+}
+
 int64_t DirectShape::source_row(int64_t row, int64_t t) const {
   const int64_t h = source(1, row % y.shape.h(), t % kernel[1]);
   const int64_t d = source(0, row / y.shape.h() % y.shape.d(), t / kernel[1]);
@@ -92,7 +105,7 @@ int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32
   const int64_t taps = s.row_taps();
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t t = 0; t < taps; ++t) {
-      const int64_t source = s.source_row(first + r, t);
+      const int64_t source = s.source_row(s.row_at(first + r), t);
       int64_t slot = -1;
       if (source >= 0) {
         // The newest rows are the likeliest.
@@ -104,13 +117,17 @@ int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32
   return count;
 }
 
+Range RowSet::band(const DirectShape& s, int64_t index, int64_t bands) {
+  return split_range(s.rows(), static_cast<int>(index), static_cast<int>(bands), s.row_group());
+}
+
 int64_t RowSet::largest(const DirectShape& s, int64_t bands) {
-  const int64_t total = s.rows(), most = (total + bands - 1) / bands;
+  const int64_t groups = s.rows() / s.row_group(), most = (groups + bands - 1) / bands * s.row_group();
   std::vector<int32_t> slots(static_cast<size_t>(most * s.row_taps()));
   std::vector<int64_t> sources(slots.size() + 1);
   int64_t largest = 0;
   for (int64_t b = 0; b < bands; ++b) {
-    const Range range = split_range(total, static_cast<int>(b), static_cast<int>(bands));
+    const Range range = band(s, b, bands);
     largest = std::max(largest, collect(s, range.begin, range.size(), slots.data(), sources.data()));
   }
   return largest;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/kernel.h"
+#include "core/parallel.h"
 
 namespace convoy {
 
@@ -24,14 +25,16 @@ struct ColumnPhase {
   bool contiguous = true;         ///< columns are consecutive: taps and channels make one run
 };
 
-/// A problem of conv_forward or conv_backward_data as a sum over taps, or (backward_weights) the forward geometry that
-/// its positions follow.
+/// A problem of conv_forward or conv_backward_data as a sum over taps; of conv_pool_forward, whose rows come in the order
+/// of the pool's windows; or (backward_weights) the forward geometry that its positions follow.
 struct DirectShape {
   explicit DirectShape(const Problem& p);
 
   bool forward = true;
   ConvAttrs attrs;
-  TensorDesc x, y;  ///< read and written; backward_weights: input and gradient
+  TensorDesc x, y;       ///< read and written; backward_weights: input and gradient; pooled: the map that is not stored
+  Int3 window{1, 1, 1};  ///< of the pool
+  Int3 cells{0, 0, 0};   ///< pooled extents
   Int3 kernel;
   int64_t groups = 1, in = 0, out = 0;  ///< channels of a group that are summed over, and that result
   std::vector<ColumnPhase> phases;
@@ -40,7 +43,16 @@ struct DirectShape {
   int64_t positions = 0;                    ///< the largest count of a phase
 
   int64_t row_taps() const { return kernel[0] * kernel[1]; }
-  int64_t rows() const { return y.shape.n() * y.shape.d() * y.shape.h(); }
+  bool pooled() const { return window[2] > 1; }
+  /// Output rows; pooled: only those that a window covers.
+  int64_t rows() const {
+    const int64_t d = pooled() ? cells[0] * window[0] : y.shape.d(), h = pooled() ? cells[1] * window[1] : y.shape.h();
+    return y.shape.n() * d * h;
+  }
+  /// Rows that must stay together: those of one row of windows.
+  int64_t row_group() const { return window[0] * window[1]; }
+  /// Flat row (n, d, h) of the index-th row.
+  int64_t row_at(int64_t index) const;
   /// Index along `axis` that output `o` reads through tap `t`, or -1 for padding and gaps.
   int64_t source(int axis, int64_t o, int64_t t) const;
   /// Flat input row (n, d, h) that flat output row `row` reads through row tap `t`, or -1.
@@ -54,9 +66,11 @@ struct DirectShape {
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.
 class RowSet {
  public:
-  /// `slots` holds rows * row_taps entries, `sources` as many at most; both are the caller's.
+  /// Rows first, first + 1, ... in the shape's order. `slots` holds rows * row_taps entries, `sources` as many at most; both are the caller's.
   static int64_t collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources);
-  /// The largest number of distinct rows over all bands of a partition of the rows into `bands`.
+  /// Rows of band `index` when all rows are cut into `bands` bands; row groups stay whole.
+  static Range band(const DirectShape& s, int64_t index, int64_t bands);
+  /// The largest number of distinct rows over the bands.
   static int64_t largest(const DirectShape& s, int64_t bands);
 };
 

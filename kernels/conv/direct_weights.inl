@@ -88,7 +88,7 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
   const T *x = args.in[0].data<T>() + group * s.in + c_first, *dy = args.in[1].data<T>();
   const int64_t per_part = d.bands / d.parts;
   for (int64_t b = part * per_part; b < (part + 1) * per_part; ++b) {
-    const Range rows = split_range(s.rows(), static_cast<int>(b), static_cast<int>(d.bands));
+    const Range rows = RowSet::band(s, b, d.bands);
     const int64_t count = RowSet::collect(s, rows.begin, rows.size(), slots, sources);
     for (int64_t first = 0; first < phase.count; first += d.tile_positions) {
       const int64_t last = std::min(first + d.tile_positions, phase.count);

@@ -1,131 +1,218 @@
-// 3-D Winograd F(2x2x2, 3x3x3), channels last, forward and backward_data: 64 multiplications where the direct sum takes
-// 216, 3.375 times fewer (Winograd 1980; Lavin & Gray 2016; in N dimensions Jia et al. 2018).
+// Winograd convolution in two and three dimensions, channels last: forward, backward_data, and forward with LeakyReLU and
+// 2-wide max-pool at the end. Dilated kernels run on the sub-lattices of their dilation.
 //
-// Loops: tiles of 2x2x2 outputs are taken a block at a time. Per block
-//   1. input transform   V[p][tile][c] = B^T d B over the three axes, a vector of channels at a time through L1;
-//   2. 64 products       M[p] = V[p] (tiles x C) * U[p] (C x K), `rows` x 2 vectors of accumulators in registers;
-//   3. output transform  2x2x2 outputs per tile = A^T M A, plus bias, rounded once to the storage type.
+//   F(2,3): 4 points for 2 outputs of 3 taps: 2.25 (2-D) or 3.375 (3-D) times fewer multiplications than the direct sum;
+//   F(4,3): 6 points for 4 outputs: 4 or 8 times fewer, and less than half the transformed data per output in 3-D;
+//   F(2,5): 6 points for 2 outputs of 5 taps: 2.78 times fewer in 2-D.
+//
+// Loops: tiles of m^2 or m^3 outputs are taken a block at a time. Per block
+//   1. input transform   V[p][tile][c] = B^T d B along each axis, a vector of channels at a time through L1;
+//   2. per range of output channels: products M[p] = V[p] (tiles x C) * U[p] (C x range) for every point p, `rows` x 2
+//      vectors of accumulators in registers, then
+//   3. output transform  A^T M A, plus bias, then stored, or activated and pooled, rounded once to the storage type.
 // V and M of a block share the second-level cache; U comes packed (p, K/2 vectors, C, 2 vectors) from a Pack node.
-// Storage may be f32, bf16 or f16; everything inside is f32. Limit: the f32 FMA rate times 3.375 in dense-count GFLOP/s;
-// transforms cost about a quarter at C = K/2 = 32.
+// Storage may be f32, bf16 or f16; everything inside is f32. Limit: the f32 FMA rate times the factor above in dense-count
+// GFLOP/s, less the transforms.
 //
-// Error: with integer-weighted transforms (entries 0, 1, 1/2) the result differs from the exact one by at most
-// 27 C eps sum|x||w|, the same bound as a direct f32 sum; measured it is within a factor of 3 of direct summation.
+// Error: every term x*w passes through one line of B^T, G and A^T per axis, so an element errs by at most
+// (C + 3 * terms of the lines) * eps * prod over axes |A^T||G||B^T| * sum|x||w|. F(2,3) stays within a factor of 3 of direct
+// summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; tests hold both to the bound of a
+// direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
 //
-// Refuses: other kernels than 3x3x3, stride, dilation, groups, channels that are no multiple of 16, strided tensors, and
-// problems with fewer than 256 tiles, where the transformed weights (8/27 * 64 times the size) stream too often.
+// Refuses: other kernels, stride, groups, channels that are no multiple of 16, strided tensors, few tiles.
 
 constexpr int64_t gemm_rows = Vec::lanes == 16 ? 8 : 4;
 constexpr int64_t gemm_columns = 2 * Vec::lanes;
-constexpr int64_t point_pad = 16;  // floats between points, so that 64 streams do not meet in one cache set
+constexpr int64_t point_pad = 16;  // floats between points, so that their streams do not meet in one cache set
+constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
+
+/// Points, outputs and taps along D, H, W.
+template <int points_, int outputs_, int taps_>
+struct Axis {
+  static constexpr int points = points_, outputs = outputs_, taps = taps_;
+};
+template <class D, class H, class W>
+struct Scheme {
+  static constexpr int p[3] = {D::points, H::points, W::points};
+  static constexpr int m[3] = {D::outputs, H::outputs, W::outputs};
+  static constexpr int k[3] = {D::taps, H::taps, W::taps};
+  static constexpr int points = p[0] * p[1] * p[2];
+};
+using Flat = Axis<1, 1, 1>;
+using TwoThree = Axis<4, 2, 3>;
+using FourThree = Axis<6, 4, 3>;
+using TwoFive = Axis<6, 2, 5>;
 
 struct WinogradShape {
-  Shape x, y;          // what is read and written (dy and dx for backward_data)
-  Int3 pad;            // zeros in front of x
-  Int3 tiles;
-  int64_t tile_count, block, blocks, v_stride, m_stride;
+  TensorDesc x;  // read
+  TensorDesc y;  // the convolution's output, stored or not
+  bool forward = true, pooled = false;
+  Int3 pad, dilation, window;             // zeros in front of x; of the pool
+  std::array<std::vector<int64_t>, 3> origins;  // first output of every tile along an axis
+  int points;
+  int64_t tile_count, block, blocks, range, v_stride, m_stride;
+  int64_t channels_in() const { return x.shape.c(); }
+  int64_t channels_out() const { return y.shape.c(); }
 };
 
-inline WinogradShape winograd_shape(const Problem& p) {
+inline const ConvAttrs& winograd_conv(const Problem& p) {
+  return p.op.kind == OpKind::conv_pool_forward ? p.op.as<ConvPoolAttrs>().conv : p.op.as<ConvAttrs>();
+}
+
+template <class S>
+WinogradShape winograd_shape(const Problem& p) {
   WinogradShape s;
-  const auto& a = p.op.as<ConvAttrs>();
-  s.x = p.in[0].shape, s.y = p.out[0].shape;
+  const ConvAttrs& a = winograd_conv(p);
+  s.forward = p.op.kind != OpKind::conv_backward_data;
+  s.pooled = p.op.kind == OpKind::conv_pool_forward;
+  s.x = p.in[0];
+  s.y = s.pooled ? infer({OpKind::conv_forward, a}, p.in)[0] : p.out[0];
+  if (s.pooled) s.window = p.op.as<ConvPoolAttrs>().pool.pool.kernel;
+  s.dilation = a.dilation;
+  s.points = S::points;
+  s.tile_count = s.y.shape.n();
   for (int i = 0; i < 3; ++i) {
-    s.pad[i] = p.op.kind == OpKind::conv_forward ? a.pad_low[i] : 2 - a.pad_low[i];
-    s.tiles[i] = (s.y[i + 1] + 1) / 2;
+    s.pad[i] = s.forward ? a.pad_low[i] : a.dilation[i] * (S::k[i] - 1) - a.pad_low[i];
+    for (int64_t r = 0; r < std::min(a.dilation[i], s.y.shape[i + 1]); ++r)
+      for (int64_t o = r; o < s.y.shape[i + 1]; o += a.dilation[i] * S::m[i]) s.origins[static_cast<size_t>(i)].push_back(o);
+    s.tile_count *= static_cast<int64_t>(s.origins[static_cast<size_t>(i)].size());
   }
-  s.tile_count = s.y.n() * s.tiles[0] * s.tiles[1] * s.tiles[2];
-  // About 600 KiB for V and M of one block: they stay in a second-level cache of 1 MiB beside the streaming weights.
-  const int64_t fit = (600 << 10) / (64 * 4 * (s.x.c() + s.y.c()));
-  s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, gemm_rows, 64);
+  // A range of output channels is wide enough that V is not read too often, and M leaves room for V.
+  const int64_t in = s.channels_in(), out = (s.channels_out() + gemm_columns - 1) / gemm_columns * gemm_columns;
+  s.range = std::min(out, std::max(gemm_columns, in / gemm_columns * gemm_columns));
+  const int64_t fit = winograd_cache / (S::points * 4 * (in + s.range));
+  s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, 2 * gemm_rows, 64);
+  // Every thread gets a block.
+  s.block = std::min(s.block, (s.tile_count / p.threads + gemm_rows) / gemm_rows * gemm_rows);
   s.blocks = (s.tile_count + s.block - 1) / s.block;
-  s.v_stride = s.block * s.x.c() + point_pad;
-  s.m_stride = s.block * s.y.c() + point_pad;
+  s.v_stride = s.block * in + point_pad;
+  s.m_stride = s.block * s.range + point_pad;
   return s;
 }
 
-inline int64_t winograd_thread_floats(const WinogradShape& s) { return 64 * (s.v_stride + s.m_stride); }
+inline int64_t winograd_thread_floats(const WinogradShape& s) { return s.points * (s.v_stride + s.m_stride); }
 
-/// The corner of a tile's 2x2x2 outputs.
-inline std::array<int64_t, 4> tile_corner(const WinogradShape& s, int64_t tile) {
-  const int64_t w = tile % s.tiles[2], h = tile / s.tiles[2] % s.tiles[1], d = tile / (s.tiles[2] * s.tiles[1]) % s.tiles[0];
-  return {tile / (s.tiles[2] * s.tiles[1] * s.tiles[0]), 2 * d, 2 * h, 2 * w};
+struct TileCorner {
+  int64_t n;
+  Int3 at;
+};
+inline TileCorner tile_corner(const WinogradShape& s, int64_t tile) {
+  TileCorner corner;
+  for (int i = 2; i >= 0; --i) {
+    const auto& origins = s.origins[static_cast<size_t>(i)];
+    const auto count = static_cast<int64_t>(origins.size());
+    corner.at[i] = origins[static_cast<size_t>(tile % count)];
+    tile /= count;
+  }
+  corner.n = tile;
+  return corner;
 }
 
-/// B^T on four values: d0-d2, d1+d2, d2-d1, d1-d3.
-inline void input_line(Vec& a, Vec& b, Vec& c, Vec& d) {
-  const Vec t0 = a - c, t1 = b + c, t2 = c - b, t3 = b - d;
-  a = t0, b = t1, c = t2, d = t3;
+/// Applies f to every line of `points` vectors along an axis of a box[P0][P1][P2] of vectors.
+template <class S, int axis, class F>
+inline void for_lines(F&& f) {
+  constexpr int step = axis == 2 ? 1 : axis == 1 ? S::p[2] : S::p[1] * S::p[2];
+  constexpr int outer = axis == 0 ? 1 : axis == 1 ? S::p[0] : S::p[0] * S::p[1];
+  for (int i = 0; i < outer; ++i)
+    for (int j = 0; j < step; ++j) f(i * step * S::p[axis] + j, step);
 }
 
-template <class T>
-void input_transform(const WinogradShape& s, const TensorDesc& desc, const T* x, int64_t tile, int64_t slot, float* v) {
-  const auto [n, d0, h0, w0] = tile_corner(s, tile);
-  const int64_t channels = s.x.c();
-  alignas(64) float line[64 * Vec::lanes];
-  for (int64_t c = 0; c < channels; c += Vec::lanes) {
-    for (int64_t i = 0; i < 4; ++i)
-      for (int64_t j = 0; j < 4; ++j) {
-        const int64_t d = d0 + i - s.pad[0], h = h0 + j - s.pad[1], w = w0 - s.pad[2];
-        float* to = line + (i * 4 + j) * 4 * Vec::lanes;
-        Vec in[4] = {Vec::all(0.0f), Vec::all(0.0f), Vec::all(0.0f), Vec::all(0.0f)};
-        if (d >= 0 && d < s.x.d() && h >= 0 && h < s.x.h()) {
-          const T* row = x + desc.offset(n, d, h, 0) + c;
-          for (int64_t k = 0; k < 4; ++k)
-            if (w + k >= 0 && w + k < s.x.w()) in[k] = load(row + (w + k) * channels);
-        }
-        input_line(in[0], in[1], in[2], in[3]);
-        for (int64_t k = 0; k < 4; ++k) store(to + k * Vec::lanes, in[k]);
-      }
-    for (int64_t i = 0; i < 4; ++i)
-      for (int64_t k = 0; k < 4; ++k) {
-        float* at = line + (i * 16 + k) * Vec::lanes;
-        Vec a = load(at), b = load(at + 4 * Vec::lanes), e = load(at + 8 * Vec::lanes), f = load(at + 12 * Vec::lanes);
-        input_line(a, b, e, f);
-        store(at, a), store(at + 4 * Vec::lanes, b), store(at + 8 * Vec::lanes, e), store(at + 12 * Vec::lanes, f);
-      }
-    for (int64_t jk = 0; jk < 16; ++jk) {
-      const float* at = line + jk * Vec::lanes;
-      Vec a = load(at), b = load(at + 16 * Vec::lanes), e = load(at + 32 * Vec::lanes), f = load(at + 48 * Vec::lanes);
-      input_line(a, b, e, f);
-      float* to = v + slot * channels + c;
-      store(to + jk * s.v_stride, a), store(to + (16 + jk) * s.v_stride, b);
-      store(to + (32 + jk) * s.v_stride, e), store(to + (48 + jk) * s.v_stride, f);
+template <class S, class T>
+void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t slot, float* v) {
+  const TileCorner corner = tile_corner(s, tile);
+  const int64_t channels = s.channels_in();
+  const Shape& xs = s.x.shape;
+  alignas(64) float line[S::points * Vec::lanes];
+  // What lies inside the image, found once for all channels.
+  const T* rows[S::p[0] * S::p[1]];
+  int64_t columns[S::p[2]];
+  for (int i = 0; i < S::p[0]; ++i)
+    for (int j = 0; j < S::p[1]; ++j) {
+      const int64_t d = corner.at[0] - s.pad[0] + i * s.dilation[0], h = corner.at[1] - s.pad[1] + j * s.dilation[1];
+      const bool inside = d >= 0 && d < xs.d() && h >= 0 && h < xs.h();
+      rows[i * S::p[1] + j] = inside ? x + s.x.offset(corner.n, d, h, 0) : nullptr;
     }
+  for (int k = 0; k < S::p[2]; ++k) {
+    const int64_t w = corner.at[2] - s.pad[2] + k * s.dilation[2];
+    columns[k] = w >= 0 && w < xs.w() ? w * channels : -1;
+  }
+  for (int64_t c = 0; c < channels; c += Vec::lanes) {
+    for (int r = 0; r < S::p[0] * S::p[1]; ++r) {
+      float* to = line + r * S::p[2] * Vec::lanes;
+      Vec in[S::p[2]];
+      for (int k = 0; k < S::p[2]; ++k) in[k] = rows[r] && columns[k] >= 0 ? load(rows[r] + columns[k] + c) : Vec::all(0.0f);
+      input_line<S::p[2]>(in);
+      for (int k = 0; k < S::p[2]; ++k) store(to + k * Vec::lanes, in[k]);
+    }
+    if constexpr (S::p[0] > 1)
+      for_lines<S, 1>([&](int first, int step) {
+        Vec in[S::p[1]];
+        for (int k = 0; k < S::p[1]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+        input_line<S::p[1]>(in);
+        for (int k = 0; k < S::p[1]; ++k) store(line + (first + k * step) * Vec::lanes, in[k]);
+      });
+    // The last axis goes straight to V.
+    constexpr int last = S::p[0] > 1 ? 0 : 1;
+    float* to = v + slot * channels + c;
+    for_lines<S, last>([&](int first, int step) {
+      Vec in[S::p[last]];
+      for (int k = 0; k < S::p[last]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+      input_line<S::p[last]>(in);
+      for (int k = 0; k < S::p[last]; ++k) store(to + (first + k * step) * s.v_stride, in[k]);
+    });
   }
 }
 
-/// A^T on four values: m0+m1+m2, m1-m2-m3.
-inline void output_line(Vec a, Vec b, Vec c, Vec d, Vec& first, Vec& second) {
-  first = a + b + c;
-  second = b - c - d;
+/// The tile's outputs of one vector of channels: out[m0][m1][m2].
+template <class S>
+inline void output_lines(const float* m, int64_t m_stride, Vec* out) {
+  alignas(64) float half[S::m[0] * S::p[1] * S::p[2] * Vec::lanes];
+  for (int jk = 0; jk < S::p[1] * S::p[2]; ++jk) {
+    Vec in[S::p[0]], done[S::m[0]];
+    for (int i = 0; i < S::p[0]; ++i) in[i] = load(m + (i * S::p[1] * S::p[2] + jk) * m_stride);
+    output_line<S::p[0], S::m[0]>(in, done);
+    for (int i = 0; i < S::m[0]; ++i) store(half + (i * S::p[1] * S::p[2] + jk) * Vec::lanes, done[i]);
+  }
+  for (int i = 0; i < S::m[0]; ++i) {
+    Vec rows[S::m[1]][S::p[2]];
+    for (int k = 0; k < S::p[2]; ++k) {
+      Vec in[S::p[1]], done[S::m[1]];
+      for (int j = 0; j < S::p[1]; ++j) in[j] = load(half + ((i * S::p[1] + j) * S::p[2] + k) * Vec::lanes);
+      output_line<S::p[1], S::m[1]>(in, done);
+      for (int j = 0; j < S::m[1]; ++j) rows[j][k] = done[j];
+    }
+    for (int j = 0; j < S::m[1]; ++j) output_line<S::p[2], S::m[2]>(rows[j], out + (i * S::m[1] + j) * S::m[2]);
+  }
 }
 
-template <class T>
-void output_transform(const WinogradShape& s, const TensorDesc& desc, const float* m, const float* bias, int64_t tile, int64_t slot, T* y) {
-  const auto [n, d0, h0, w0] = tile_corner(s, tile);
-  const int64_t channels = s.y.c();
-  for (int64_t c = 0; c < channels; c += Vec::lanes) {
-    const float* from = m + slot * channels + c;
-    Vec half[2][4][4];
-    for (int64_t j = 0; j < 4; ++j)
-      for (int64_t k = 0; k < 4; ++k) {
-        const int64_t jk = j * 4 + k;
-        output_line(load(from + jk * s.m_stride), load(from + (16 + jk) * s.m_stride), load(from + (32 + jk) * s.m_stride), load(from + (48 + jk) * s.m_stride), half[0][j][k], half[1][j][k]);
-      }
-    const Vec offset = bias ? load(bias + c) : Vec::all(0.0f);
-    for (int64_t i = 0; i < 2 && d0 + i < s.y.d(); ++i) {
-      Vec rows[2][4];
-      for (int64_t k = 0; k < 4; ++k) output_line(half[i][0][k], half[i][1][k], half[i][2][k], half[i][3][k], rows[0][k], rows[1][k]);
-      for (int64_t j = 0; j < 2 && h0 + j < s.y.h(); ++j) {
-        Vec first, second;
-        output_line(rows[j][0], rows[j][1], rows[j][2], rows[j][3], first, second);
-        T* to = y + desc.offset(n, d0 + i, h0 + j, w0) + c;
-        store(to, first + offset);
-        if (w0 + 1 < s.y.w()) store(to + channels, second + offset);
-      }
+template <class S, class T>
+void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out, Vec bias, int64_t c, T* y) {
+  const Shape& ys = s.y.shape;
+  for (int i = 0; i < S::m[0]; ++i)
+    for (int j = 0; j < S::m[1]; ++j) {
+      const int64_t d = corner.at[0] + i * s.dilation[0], h = corner.at[1] + j * s.dilation[1];
+      if (d >= ys.d() || h >= ys.h()) continue;
+      T* row = y + s.y.offset(corner.n, d, h, 0) + c;
+      for (int k = 0; k < S::m[2]; ++k)
+        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w < ys.w()) store(row + w * ys.c(), out[(i * S::m[1] + j) * S::m[2] + k] + bias);
     }
-  }
+}
+
+/// Cells of the tile whose window is complete: activated, pooled, stored with the position that won.
+template <class S, class T>
+void pool_tile(const WinogradShape& s, const TensorDesc& desc, const TileCorner& corner, const Vec* out, Vec bias, Vec slope, int64_t c, T* y, uint8_t* arg) {
+  const auto window = static_cast<int>(s.window[0]);
+  for (int i = 0; i + window <= S::m[0]; i += window)
+    for (int j = 0; j + 2 <= S::m[1]; j += 2)
+      for (int k = 0; k + 2 <= S::m[2]; k += 2) {
+        const int64_t d = (corner.at[0] + i) / window, h = (corner.at[1] + j) / 2, w = (corner.at[2] + k) / 2;
+        if (d >= desc.shape.d() || h >= desc.shape.h() || w >= desc.shape.w()) continue;
+        WindowMaximum best{};
+        for (int q = 0; q < 4 * window; ++q) take<T>(best, out[((i + (q >> 2)) * S::m[1] + j + (q >> 1 & 1)) * S::m[2] + k + (q & 1)] + bias, slope, q);
+        const int64_t at = desc.offset(corner.n, d, h, w) + c;
+        store(y + at, best.best);
+        store_bytes(arg + at, best.winner);
+      }
 }
 
 /// m (rows x columns vectors) = v (rows x C) * u (C x columns vectors); u is packed, `columns` is 1 or 2 vectors.
@@ -156,106 +243,120 @@ inline void gemm_tile(const float* v, int64_t channels, const float* u, float* m
 /// Floats of one point's packed weights: column blocks are padded to two vectors.
 inline int64_t winograd_point_floats(int64_t in, int64_t out) { return (out + gemm_columns - 1) / gemm_columns * gemm_columns * in; }
 
-inline void multiply_point(const WinogradShape& s, const float* v, const float* u, float* m, int64_t rows) {
-  const int64_t in = s.x.c(), out = s.y.c();
-  for (int64_t k = 0; k < out; k += gemm_columns)
+/// Output channels [first, last) of one point for `rows` tiles.
+inline void multiply_point(const WinogradShape& s, const float* v, const float* u, float* m, int64_t rows, int64_t first, int64_t last) {
+  const int64_t in = s.channels_in();
+  for (int64_t k = first; k < last; k += gemm_columns)
     for (int64_t r = 0; r < rows; r += gemm_rows) {
-      const float* block = u + k * in;
-      if (out - k >= gemm_columns) gemm_tile<2>(v + r * in, in, block, m + r * out + k, out);
-      else gemm_tile<1>(v + r * in, in, block, m + r * out + k, out);
+      float* to = m + r * s.range + k - first;
+      if (last - k >= gemm_columns) gemm_tile<2>(v + r * in, in, u + k * in, to, s.range);
+      else gemm_tile<1>(v + r * in, in, u + k * in, to, s.range);
     }
 }
 
-template <class T>
+template <class S, class T>
 void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& args) {
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
   const auto* u = reinterpret_cast<const float*>(args.packed[0]);
   const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
-  const int64_t point = winograd_point_floats(s.x.c(), s.y.c());
+  const int64_t in = s.channels_in(), out = s.channels_out(), point = winograd_point_floats(in, out);
+  uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
+  const Vec slope = Vec::all(s.pooled ? static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope) : 0.0f);
   parallel_threads(p.threads, [&](int thread) {
     float* v = reinterpret_cast<float*>(args.workspace) + thread * winograd_thread_floats(s);
-    float* m = v + 64 * s.v_stride;
+    float* m = v + S::points * s.v_stride;
     const Range mine = split_range(s.blocks, thread, p.threads);
     for (int64_t b = mine.begin; b < mine.end; ++b) {
       const int64_t first = b * s.block, count = std::min(s.block, s.tile_count - first);
       const int64_t rows = (count + gemm_rows - 1) / gemm_rows * gemm_rows;
-      for (int64_t i = 0; i < count; ++i) input_transform(s, p.in[0], x, first + i, i, v);
-      for (int64_t q = 0; q < 64; ++q) {
-        // The rows that fill up the last register block are computed and thrown away.
-        std::fill(v + q * s.v_stride + count * s.x.c(), v + q * s.v_stride + rows * s.x.c(), 0.0f);
-        multiply_point(s, v + q * s.v_stride, u + q * point, m + q * s.m_stride, rows);
+      for (int64_t i = 0; i < count; ++i) input_transform<S>(s, x, first + i, i, v);
+      // The rows that fill up the last register block are computed and thrown away.
+      for (int64_t q = 0; q < S::points && count < rows; ++q) std::fill(v + q * s.v_stride + count * in, v + q * s.v_stride + rows * in, 0.0f);
+      for (int64_t k = 0; k < out; k += s.range) {
+        const int64_t last = std::min(k + s.range, out);
+        for (int64_t q = 0; q < S::points; ++q) multiply_point(s, v + q * s.v_stride, u + q * point, m + q * s.m_stride, rows, k, last);
+        for (int64_t i = 0; i < count; ++i) {
+          const TileCorner corner = tile_corner(s, first + i);
+          for (int64_t c = k; c < last; c += Vec::lanes) {
+            Vec tile[S::m[0] * S::m[1] * S::m[2]];
+            output_lines<S>(m + i * s.range + c - k, s.m_stride, tile);
+            const Vec offset = bias ? load(bias + c) : Vec::all(0.0f);
+            if (s.pooled) pool_tile<S>(s, p.out[0], corner, tile, offset, slope, c, y, arg);
+            else store_tile<S>(s, corner, tile, offset, c, y);
+          }
+        }
       }
-      for (int64_t i = 0; i < count; ++i) output_transform(s, p.out[0], m, bias, first + i, i, y);
     }
   });
 }
 
-/// G on three taps: g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2.
-inline void weight_line(Vec a, Vec b, Vec c, Vec* out) {
-  const Vec half = Vec::all(0.5f), sum = (a + c) * half, middle = b * half;
-  out[0] = a, out[1] = sum + middle, out[2] = sum - middle, out[3] = c;
-}
-
-/// U = G g G^T over three axes for one input channel and a vector of output channels; g is 27 taps x lanes.
+/// U = G g G^T over the axes for one input channel and a vector of output channels; g is taps x lanes.
+template <class S>
 inline void transform_taps(const float* g, float* u, int64_t point, int64_t at) {
-  Vec first[4][3][3], second[4][4][3];
-  for (int j = 0; j < 3; ++j)
-    for (int k = 0; k < 3; ++k) {
-      Vec out[4];
-      weight_line(load(g + (j * 3 + k) * Vec::lanes), load(g + (9 + j * 3 + k) * Vec::lanes), load(g + (18 + j * 3 + k) * Vec::lanes), out);
-      for (int i = 0; i < 4; ++i) first[i][j][k] = out[i];
+  Vec first[S::p[0]][S::k[1]][S::k[2]], second[S::p[0]][S::p[1]][S::k[2]];
+  for (int j = 0; j < S::k[1]; ++j)
+    for (int k = 0; k < S::k[2]; ++k) {
+      Vec in[S::k[0]], out[S::p[0]];
+      for (int i = 0; i < S::k[0]; ++i) in[i] = load(g + ((i * S::k[1] + j) * S::k[2] + k) * Vec::lanes);
+      weight_line<S::p[0], S::k[0]>(in, out);
+      for (int i = 0; i < S::p[0]; ++i) first[i][j][k] = out[i];
     }
-  for (int i = 0; i < 4; ++i)
-    for (int k = 0; k < 3; ++k) {
-      Vec out[4];
-      weight_line(first[i][0][k], first[i][1][k], first[i][2][k], out);
-      for (int j = 0; j < 4; ++j) second[i][j][k] = out[j];
+  for (int i = 0; i < S::p[0]; ++i)
+    for (int k = 0; k < S::k[2]; ++k) {
+      Vec in[S::k[1]], out[S::p[1]];
+      for (int j = 0; j < S::k[1]; ++j) in[j] = first[i][j][k];
+      weight_line<S::p[1], S::k[1]>(in, out);
+      for (int j = 0; j < S::p[1]; ++j) second[i][j][k] = out[j];
     }
-  for (int i = 0; i < 4; ++i)
-    for (int j = 0; j < 4; ++j) {
-      Vec out[4];
-      weight_line(second[i][j][0], second[i][j][1], second[i][j][2], out);
-      for (int k = 0; k < 4; ++k) store(u + ((i * 4 + j) * 4 + k) * point + at, out[k]);
+  for (int i = 0; i < S::p[0]; ++i)
+    for (int j = 0; j < S::p[1]; ++j) {
+      Vec out[S::p[2]];
+      weight_line<S::p[2], S::k[2]>(second[i][j], out);
+      for (int k = 0; k < S::p[2]; ++k) store(u + ((i * S::p[1] + j) * S::p[2] + k) * point + at, out[k]);
     }
 }
 
-/// Packs weights K,3,3,3,C. Forward: C in, K out. Backward_data: K in, C out, taps reversed.
-template <class T>
+/// Packs weights K, KD, KH, KW, C. Forward: C in, K out. Backward_data: K in, C out, taps reversed.
+template <class S, class T>
 void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
+  constexpr int64_t taps = S::k[0] * S::k[1] * S::k[2];
   const Shape& w = weight.shape();
   const int64_t in = forward ? w.c() : w.n(), out = forward ? w.n() : w.c(), point = winograd_point_floats(in, out);
   const T* from = weight.data<T>();
   const int64_t groups = (out + Vec::lanes - 1) / Vec::lanes;
   parallel_ranges(groups * in, threads, 16, [&](Range range) {
-    alignas(64) float taps[27 * Vec::lanes];
+    alignas(64) float g[taps * Vec::lanes];
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t first = i / in * Vec::lanes, input = i % in;
-      for (int64_t t = 0; t < 27; ++t)
+      for (int64_t t = 0; t < taps; ++t)
         for (int64_t q = 0; q < Vec::lanes; ++q) {
           const int64_t k = forward ? first + q : input, c = forward ? input : first + q;
-          taps[t * Vec::lanes + q] = static_cast<float>(from[(k * 27 + (forward ? t : 26 - t)) * w.c() + c]);
+          g[t * Vec::lanes + q] = static_cast<float>(from[(k * taps + (forward ? t : taps - 1 - t)) * w.c() + c]);
         }
       const int64_t block = first / gemm_columns * gemm_columns;
-      transform_taps(taps, u, point, block * in + input * gemm_columns + (first - block));
+      transform_taps<S>(g, u, point, block * in + input * gemm_columns + (first - block));
     }
   });
 }
 
+template <class S>
 class PreparedWinograd final : public Prepared {
  public:
-  explicit PreparedWinograd(const Problem& p) : problem_(p), shape_(winograd_shape(p)) {}
+  explicit PreparedWinograd(const Problem& p) : problem_(p), shape_(winograd_shape<S>(p)) {}
   int64_t workspace_bytes() const override { return problem_.threads * winograd_thread_floats(shape_) * 4; }
-  std::string detail() const override { return "F(2,3)^3, " + std::to_string(shape_.block) + " tiles a block"; }
+  std::string detail() const override {
+    return "F(" + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")^" + (S::p[0] > 1 ? "3, " : "2, ") + std::to_string(shape_.block) + " tiles a block";
+  }
   std::vector<PackRequest> packed_weights() const override {
-    const bool forward = problem_.op.kind == OpKind::conv_forward;
-    return {{1, forward ? "F(2,3)^3 forward" : "F(2,3)^3 backward", 64 * winograd_point_floats(shape_.x.c(), shape_.y.c()) * 4,
-             [forward, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
-               by_storage(weight.dtype(), [&](auto zero) { winograd_pack<decltype(zero)>(forward, weight, reinterpret_cast<float*>(packed), threads); });
+    const std::string form = "F(" + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")" + (shape_.forward ? " forward" : " backward");
+    return {{1, form, S::points * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4,
+             [forward = shape_.forward, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
+               by_storage(weight.dtype(), [&](auto zero) { winograd_pack<S, decltype(zero)>(forward, weight, reinterpret_cast<float*>(packed), threads); });
              }}};
   }
   void run(const KernelArgs& args) const override {
-    by_storage(problem_.in[0].dtype, [&](auto zero) { winograd_run<decltype(zero)>(problem_, shape_, args); });
+    by_storage(problem_.in[0].dtype, [&](auto zero) { winograd_run<S, decltype(zero)>(problem_, shape_, args); });
   }
 
  private:
@@ -263,18 +364,50 @@ class PreparedWinograd final : public Prepared {
   WinogradShape shape_;
 };
 
-Support supports_winograd(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
-  const auto& a = p.op.as<ConvAttrs>();
-  const Int3 one{1, 1, 1};
+/// Calls f(scheme) with the scheme of a kernel's extents and tile size, or says no.
+template <class F>
+Support with_scheme(const Problem& p, bool large, F&& f) {
   const Shape& w = p.in[1].shape;
-  if (w.d() != 3 || w.h() != 3 || w.w() != 3) return Support::no("needs a 3x3x3 kernel, found " + w.str());
-  if (a.stride != one || a.dilation != one || a.groups != 1) return Support::no("needs stride 1, dilation 1 and one group");
-  for (int i = 0; i < 3; ++i)
-    if (a.pad_low[i] > 2) return Support::no("pads at most 2 in front");
-  if (w.n() % 16 || w.c() % 16) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
-  if (const WinogradShape s = winograd_shape(p); s.tile_count < 256) return Support::no("needs 256 tiles of 2x2x2 outputs, found " + std::to_string(s.tile_count));
-  return needs_dense(p);
+  const Int3 k{w.d(), w.h(), w.w()}, cube{3, 3, 3}, square{1, 3, 3}, five{1, 5, 5};
+  if (k == cube && large) return f(Scheme<FourThree, FourThree, FourThree>{});
+  if (k == cube) return f(Scheme<TwoThree, TwoThree, TwoThree>{});
+  if (k == square && large) return f(Scheme<Flat, FourThree, FourThree>{});
+  if (k == square) return f(Scheme<Flat, TwoThree, TwoThree>{});
+  if (k == five && !large) return f(Scheme<Flat, TwoFive, TwoFive>{});
+  return Support::no(large ? "needs a 3x3 or 3x3x3 kernel, found " + w.str() : "needs a 3x3, 5x5 or 3x3x3 kernel, found " + w.str());
 }
 
-std::unique_ptr<Prepared> prepare_winograd(const Problem& p) { return std::make_unique<PreparedWinograd>(p); }
+template <bool large>
+Support supports_winograd(const Problem& p) {
+  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  const ConvAttrs& a = winograd_conv(p);
+  const Int3 one{1, 1, 1};
+  const Shape& w = p.in[1].shape;
+  if (a.stride != one || a.groups != 1) return Support::no("needs stride 1 and one group");
+  if (w.n() % 16 || w.c() % 16) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+  if (p.op.kind == OpKind::conv_pool_forward) {
+    if (const Support window = supports_window(p.op.as<ConvPoolAttrs>()); !window.ok) return window;
+    if (a.dilation != one) return Support::no("pools undilated convolutions only");
+    if (w.d() == 1 && p.op.as<ConvPoolAttrs>().pool.pool.kernel[0] != 1) return Support::no("pools images by 1x2x2");
+  }
+  return with_scheme(p, large, [&](auto scheme) {
+    using S = decltype(scheme);
+    const WinogradShape s = winograd_shape<S>(p);
+    for (int i = 0; i < 3; ++i)
+      if (s.pad[i] < 0) return Support::no("pads at most dilation * (kernel - 1) in front");
+    // Transformed weights stream once per block: with few tiles that costs more than the products saved.
+    const int64_t least = large ? 192 : 256;
+    if (s.tile_count < least) return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
+    return needs_dense(p);
+  });
+}
+
+template <bool large>
+std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
+  std::unique_ptr<Prepared> prepared;
+  with_scheme(p, large, [&](auto scheme) {
+    prepared = std::make_unique<PreparedWinograd<decltype(scheme)>>(p);
+    return Support::yes();
+  });
+  return prepared;
+}

@@ -1,4 +1,4 @@
-// 3-D Winograd convolution compiled for one instruction set; see winograd.inl.
+// Winograd convolution compiled for one instruction set; see winograd.inl.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -17,6 +17,8 @@ namespace {
 namespace set {
 #include "kernels/simd/avx2.inl"
 #include "kernels/simd/common.inl"
+#include "kernels/conv/winograd_lines.inl"
+#include "kernels/conv/pool_window.inl"
 #include "kernels/conv/winograd.inl"
 }  // namespace set
 }  // namespace
@@ -27,9 +29,12 @@ namespace convoy {
 
 std::vector<KernelPtr> winograd_avx2_kernels() {
   std::vector<KernelPtr> list;
-  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data})
-    list.push_back(
-        std::make_unique<IsaKernel>("winograd_avx2", Isa::avx2, kind, set::supports_winograd, set::prepare_winograd));
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_pool_forward}) {
+    list.push_back(std::make_unique<IsaKernel>("winograd4_avx2", Isa::avx2, kind, set::supports_winograd<true>,
+                                               set::prepare_winograd<true>));
+    list.push_back(std::make_unique<IsaKernel>("winograd_avx2", Isa::avx2, kind, set::supports_winograd<false>,
+                                               set::prepare_winograd<false>));
+  }
   return list;
 }
 

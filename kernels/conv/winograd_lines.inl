@@ -1,0 +1,68 @@
+// Winograd transforms along one axis (Winograd 1980; Lavin & Gray 2016): outputs m and taps k meet in m + k - 1 points.
+//   4 points 0, 1, -1, infinity: F(2,3); entries 0, 1, 1/2, exact on small integers.
+//   6 points 0, +-1/sqrt 2, +-sqrt 2, infinity: F(4,3) and F(2,5); these points keep the entries' spread, and with it the
+//     rounding error, smaller than the textbook's +-1, +-2.
+//   1 point: an axis without a kernel.
+// With points p and M(x) = x prod(x - p): rows of B^T are the coefficients of M(x)/(x - p), rows of G the powers of p
+// over M'(p), columns of A^T the powers of p.
+
+constexpr float root_half = 0.70710678f, root_two = 1.41421356f;
+
+/// B^T in place.
+template <int points>
+inline void input_line(Vec* d) {
+  if constexpr (points == 4) {
+    const Vec t0 = d[0] - d[2], t1 = d[1] + d[2], t2 = d[2] - d[1], t3 = d[1] - d[3];
+    d[0] = t0, d[1] = t1, d[2] = t2, d[3] = t3;
+  } else if constexpr (points == 6) {
+    const Vec half = Vec::all(-0.5f), two = Vec::all(-2.0f), sum = Vec::all(-2.5f);
+    const Vec r0 = fma(sum, d[2], d[0] + d[4]), r5 = fma(sum, d[3], d[1] + d[5]);
+    const Vec e1 = fma(two, d[2], d[4]), o1 = Vec::all(root_half) * fma(two, d[1], d[3]);
+    const Vec e2 = fma(half, d[2], d[4]), o2 = Vec::all(root_two) * fma(half, d[1], d[3]);
+    d[0] = r0, d[1] = e1 + o1, d[2] = e1 - o1, d[3] = e2 + o2, d[4] = e2 - o2, d[5] = r5;
+  }
+}
+
+/// A^T: points in, outputs out; `in` and `out` may overlap.
+template <int points, int outputs>
+inline void output_line(const Vec* in, Vec* out) {
+  if constexpr (points == 1) {
+    out[0] = in[0];
+  } else if constexpr (points == 4) {
+    const Vec first = in[0] + in[1] + in[2], second = in[1] - in[2] - in[3];
+    out[0] = first, out[1] = second;
+  } else {
+    const Vec s1 = in[1] + in[2], t1 = in[1] - in[2], s2 = in[3] + in[4], t2 = in[3] - in[4], last = in[5];
+    const Vec odd = fma(Vec::all(root_half), t1, Vec::all(root_two) * t2);
+    out[0] = in[0] + s1 + s2;
+    if constexpr (outputs == 2) {
+      out[1] = odd + last;
+    } else {
+      out[1] = odd;
+      out[2] = fma(Vec::all(0.5f), s1, Vec::all(2.0f) * s2);
+      out[3] = fma(Vec::all(0.5f * root_half), t1, fma(Vec::all(2.0f * root_two), t2, last));
+    }
+  }
+}
+
+/// G: taps in, points out.
+template <int points, int taps>
+inline void weight_line(const Vec* g, Vec* out) {
+  if constexpr (points == 1) {
+    out[0] = g[0];
+  } else if constexpr (points == 4) {
+    const Vec half = Vec::all(0.5f), sum = (g[0] + g[2]) * half, middle = g[1] * half, last = g[2];
+    out[0] = g[0], out[1] = sum + middle, out[2] = sum - middle, out[3] = last;
+  } else {
+    const auto pair = [&](float square, float root, float scale, Vec& plus, Vec& minus) {
+      Vec even = fma(Vec::all(square), g[2], g[0]), odd = g[1];
+      if constexpr (taps == 5) even = fma(Vec::all(square * square), g[4], even), odd = fma(Vec::all(square), g[3], odd);
+      even = even * Vec::all(scale), odd = odd * Vec::all(scale * root);
+      plus = even + odd, minus = even - odd;
+    };
+    out[0] = g[0];
+    pair(0.5f, root_half, -1.0f / 1.5f, out[1], out[2]);
+    pair(2.0f, root_two, 1.0f / 6.0f, out[3], out[4]);
+    out[5] = g[taps - 1];
+  }
+}
