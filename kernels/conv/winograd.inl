@@ -19,12 +19,14 @@
 // summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; tests hold both to the bound of a
 // direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
 //
-// Refuses: other kernels, stride, groups, channels that are no multiple of 16, strided tensors, few tiles.
+// Refuses: other kernels, stride, groups, channels that are no multiple of 16 (forward also takes 4), strided tensors, few
+// tiles.
 
 constexpr int64_t gemm_rows = Vec::lanes == 16 ? 8 : 4;
 constexpr int64_t gemm_columns = 2 * Vec::lanes;
 constexpr int64_t point_pad = 16;  // floats between points, so that their streams do not meet in one cache set
 constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
+constexpr int64_t weights_stream = 16 << 20;   // bytes of U that no second-level cache holds
 
 /// Points, outputs and taps along D, H, W.
 template <int points_, int outputs_, int taps_>
@@ -77,14 +79,16 @@ WinogradShape winograd_shape(const Problem& p) {
       for (int64_t o = r; o < s.y.shape[i + 1]; o += a.dilation[i] * S::m[i]) s.origins[static_cast<size_t>(i)].push_back(o);
     s.tile_count *= static_cast<int64_t>(s.origins[static_cast<size_t>(i)].size());
   }
-  // A range of output channels is wide enough that V is not read too often, and M leaves room for V.
   const int64_t in = s.channels_in(), out = (s.channels_out() + gemm_columns - 1) / gemm_columns * gemm_columns;
-  s.range = std::min(out, std::max(gemm_columns, in / gemm_columns * gemm_columns));
-  const int64_t fit = winograd_cache / (S::points * 4 * (in + s.range));
+  const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, 2 * gemm_rows, 64);
-  // Every thread gets a block.
-  s.block = std::min(s.block, (s.tile_count / p.threads + gemm_rows) / gemm_rows * gemm_rows);
+  // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
+  if (S::points * in * out * 4 > weights_stream) s.block = std::clamp<int64_t>(s.tile_count / p.threads / gemm_rows * gemm_rows, s.block, 32);
+  s.block = std::min(s.block, (s.tile_count + gemm_rows - 1) / gemm_rows * gemm_rows);
   s.blocks = (s.tile_count + s.block - 1) / s.block;
+  // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.
+  const int64_t room = winograd_cache * 4 / 3 / (S::points * 4 * s.block);
+  s.range = std::clamp(std::min(in, room) / gemm_columns * gemm_columns, gemm_columns, out);
   s.v_stride = s.block * in + point_pad;
   s.m_stride = s.block * s.range + point_pad;
   return s;
@@ -117,50 +121,84 @@ inline void for_lines(F&& f) {
     for (int j = 0; j < step; ++j) f(i * step * S::p[axis] + j, step);
 }
 
+/// The transforms that are left once the W axis is done: `line` holds the box of points, a vector each; to V.
+template <class S>
+inline void finish_input(const WinogradShape& s, float* line, float* to) {
+  if constexpr (S::p[0] > 1)
+    for_lines<S, 1>([&](int first, int step) {
+      Vec in[S::p[1]];
+      for (int k = 0; k < S::p[1]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+      input_line<S::p[1]>(in);
+      for (int k = 0; k < S::p[1]; ++k) store(line + (first + k * step) * Vec::lanes, in[k]);
+    });
+  constexpr int last = S::p[0] > 1 ? 0 : 1;
+  for_lines<S, last>([&](int first, int step) {
+    Vec in[S::p[last]];
+    for (int k = 0; k < S::p[last]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+    input_line<S::p[last]>(in);
+    for (int k = 0; k < S::p[last]; ++k) store(to + (first + k * step) * s.v_stride, in[k]);
+  });
+}
+
+/// Input rows and columns under a tile: null and -1 outside the image.
 template <class S, class T>
-void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t slot, float* v) {
-  const TileCorner corner = tile_corner(s, tile);
-  const int64_t channels = s.channels_in();
-  const Shape& xs = s.x.shape;
-  alignas(64) float line[S::points * Vec::lanes];
-  // What lies inside the image, found once for all channels.
+struct TileInput {
+  TileInput(const WinogradShape& s, const T* x, int64_t tile) {
+    const TileCorner corner = tile_corner(s, tile);
+    const Shape& xs = s.x.shape;
+    for (int i = 0; i < S::p[0]; ++i)
+      for (int j = 0; j < S::p[1]; ++j) {
+        const int64_t d = corner.at[0] - s.pad[0] + i * s.dilation[0], h = corner.at[1] - s.pad[1] + j * s.dilation[1];
+        const bool inside = d >= 0 && d < xs.d() && h >= 0 && h < xs.h();
+        rows[i * S::p[1] + j] = inside ? x + s.x.offset(corner.n, d, h, 0) : nullptr;
+      }
+    for (int k = 0; k < S::p[2]; ++k) {
+      const int64_t w = corner.at[2] - s.pad[2] + k * s.dilation[2];
+      columns[k] = w >= 0 && w < xs.w() ? w * xs.c() : -1;
+    }
+  }
   const T* rows[S::p[0] * S::p[1]];
   int64_t columns[S::p[2]];
-  for (int i = 0; i < S::p[0]; ++i)
-    for (int j = 0; j < S::p[1]; ++j) {
-      const int64_t d = corner.at[0] - s.pad[0] + i * s.dilation[0], h = corner.at[1] - s.pad[1] + j * s.dilation[1];
-      const bool inside = d >= 0 && d < xs.d() && h >= 0 && h < xs.h();
-      rows[i * S::p[1] + j] = inside ? x + s.x.offset(corner.n, d, h, 0) : nullptr;
-    }
-  for (int k = 0; k < S::p[2]; ++k) {
-    const int64_t w = corner.at[2] - s.pad[2] + k * s.dilation[2];
-    columns[k] = w >= 0 && w < xs.w() ? w * channels : -1;
-  }
+};
+
+template <class S, class T>
+void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t slot, float* v) {
+  const TileInput<S, T> input(s, x, tile);
+  const int64_t channels = s.channels_in();
+  alignas(64) float line[S::points * Vec::lanes];
   for (int64_t c = 0; c < channels; c += Vec::lanes) {
     for (int r = 0; r < S::p[0] * S::p[1]; ++r) {
       float* to = line + r * S::p[2] * Vec::lanes;
       Vec in[S::p[2]];
-      for (int k = 0; k < S::p[2]; ++k) in[k] = rows[r] && columns[k] >= 0 ? load(rows[r] + columns[k] + c) : Vec::all(0.0f);
+      for (int k = 0; k < S::p[2]; ++k) in[k] = input.rows[r] && input.columns[k] >= 0 ? load(input.rows[r] + input.columns[k] + c) : Vec::all(0.0f);
       input_line<S::p[2]>(in);
       for (int k = 0; k < S::p[2]; ++k) store(to + k * Vec::lanes, in[k]);
     }
-    if constexpr (S::p[0] > 1)
-      for_lines<S, 1>([&](int first, int step) {
-        Vec in[S::p[1]];
-        for (int k = 0; k < S::p[1]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
-        input_line<S::p[1]>(in);
-        for (int k = 0; k < S::p[1]; ++k) store(line + (first + k * step) * Vec::lanes, in[k]);
-      });
-    // The last axis goes straight to V.
-    constexpr int last = S::p[0] > 1 ? 0 : 1;
-    float* to = v + slot * channels + c;
-    for_lines<S, last>([&](int first, int step) {
-      Vec in[S::p[last]];
-      for (int k = 0; k < S::p[last]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
-      input_line<S::p[last]>(in);
-      for (int k = 0; k < S::p[last]; ++k) store(to + (first + k * step) * s.v_stride, in[k]);
-    });
+    finish_input<S>(s, line, v + slot * channels + c);
   }
+}
+
+/// Four channels: a vector holds them for several tiles side by side, as V does.
+template <class S, class T>
+void input_transform_four(const WinogradShape& s, const T* x, int64_t tile, int64_t count, int64_t slot, float* v) {
+  alignas(64) float line[S::points * Vec::lanes];
+  if (count < Vec::lanes / 4) std::fill(line, line + S::points * Vec::lanes, 0.0f);
+  for (int64_t t = 0; t < count; ++t) {
+    const TileInput<S, T> input(s, x, tile + t);
+    for (int r = 0; r < S::p[0] * S::p[1]; ++r)
+      for (int k = 0; k < S::p[2]; ++k) {
+        float* to = line + (r * S::p[2] + k) * Vec::lanes + t * 4;
+        const bool inside = input.rows[r] && input.columns[k] >= 0;
+        for (int c = 0; c < 4; ++c) to[c] = inside ? static_cast<float>(input.rows[r][input.columns[k] + c]) : 0.0f;
+      }
+  }
+  for_lines<S, 2>([&](int first, int step) {
+    Vec in[S::p[2]];
+    for (int k = 0; k < S::p[2]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+    input_line<S::p[2]>(in);
+    for (int k = 0; k < S::p[2]; ++k) store(line + (first + k * step) * Vec::lanes, in[k]);
+  });
+  finish_input<S>(s, line, v + slot * 4);
 }
 
 /// The tile's outputs of one vector of channels: out[m0][m1][m2].
@@ -270,7 +308,10 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
     for (int64_t b = mine.begin; b < mine.end; ++b) {
       const int64_t first = b * s.block, count = std::min(s.block, s.tile_count - first);
       const int64_t rows = (count + gemm_rows - 1) / gemm_rows * gemm_rows;
-      for (int64_t i = 0; i < count; ++i) input_transform<S>(s, x, first + i, i, v);
+      if (in == 4)
+        for (int64_t i = 0; i < count; i += Vec::lanes / 4) input_transform_four<S>(s, x, first + i, std::min<int64_t>(count - i, Vec::lanes / 4), i, v);
+      else
+        for (int64_t i = 0; i < count; ++i) input_transform<S>(s, x, first + i, i, v);
       // The rows that fill up the last register block are computed and thrown away.
       for (int64_t q = 0; q < S::points && count < rows; ++q) std::fill(v + q * s.v_stride + count * in, v + q * s.v_stride + rows * in, 0.0f);
       for (int64_t k = 0; k < out; k += s.range) {
@@ -384,7 +425,8 @@ Support supports_winograd(const Problem& p) {
   const Int3 one{1, 1, 1};
   const Shape& w = p.in[1].shape;
   if (a.stride != one || a.groups != 1) return Support::no("needs stride 1 and one group");
-  if (w.n() % 16 || w.c() % 16) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+  const bool four = w.c() == 4 && p.op.kind != OpKind::conv_backward_data && w.n() % 16 == 0;
+  if ((w.n() % 16 || w.c() % 16) && !four) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
   if (p.op.kind == OpKind::conv_pool_forward) {
     if (const Support window = supports_window(p.op.as<ConvPoolAttrs>()); !window.ok) return window;
     if (a.dilation != one) return Support::no("pools undilated convolutions only");
@@ -396,7 +438,7 @@ Support supports_winograd(const Problem& p) {
     for (int i = 0; i < 3; ++i)
       if (s.pad[i] < 0) return Support::no("pads at most dilation * (kernel - 1) in front");
     // Transformed weights stream once per block: with few tiles that costs more than the products saved.
-    const int64_t least = large ? 192 : 256;
+    const int64_t least = large ? 64 : 256;
     if (s.tile_count < least) return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
     return needs_dense(p);
   });
