@@ -23,7 +23,7 @@ void fill(Executor& e) {
     const Tensor t = e.tensor(name);
     for (int64_t i = 0; i < t.shape().elements(); ++i) {
       if (t.dtype() == DType::i16)
-        t.data<int16_t>()[i] = static_cast<int16_t>(static_cast<uint32_t>(i) * 2654435761u >> 30)  /* counts 0..3 */;
+        t.data<int16_t>()[i] = static_cast<int16_t>(static_cast<uint32_t>(i) * 2654435761u >> 30) /* counts 0..3 */;
       else
         t.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
     }

@@ -147,8 +147,7 @@ bool exact(const KernelList& list, const Kernel& kernel, const Problem& p) {
   const double tolerance = kernel.name().starts_with("winograd") ? 1e-3 : 0;
   bool equal = true;
   for (size_t i = 0; i < small->out.size(); ++i)
-    for_each_index(small->out[i].shape,
-                   [&](auto... at) {
+    for_each_index(small->out[i].shape, [&](auto... at) {
       const double value = expected.out[i].at(at...);
       equal = equal && std::abs(ours.out[i].at(at...) - value) <= tolerance * std::max(1.0, std::abs(value));
     });

@@ -44,8 +44,8 @@ class Candidate {
 
 /// A version of a convolution problem with small extents, which the reference can check; nothing for other ops.
 std::optional<Problem> reduced(const Problem& problem);
-/// Whether the kernel gives the reference's values on small integers over the reduced problem: the same bits, or 1e-3 for
-/// Winograd, whose transforms round.
+/// Whether the kernel gives the reference's values on small integers over the reduced problem: the same bits, or 1e-3
+/// for Winograd, whose transforms round.
 bool exact(const KernelList& list, const Kernel& kernel, const Problem& problem);
 
 }  // namespace convoy::bench

@@ -3,6 +3,7 @@
 #include "kernels/kernel_list.h"
 
 #include "kernels/conv/conv_kernels.h"
+#include "kernels/dense/dense_kernels.h"
 #include "kernels/elementwise/vector_kernels.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/optimizer/optimizer_kernels.h"
@@ -23,6 +24,8 @@ KernelList build() {
   add(winograd_avx512_kernels());
   add(winograd_avx2_kernels());
   add(pool_sparse_avx512_kernels());
+  add(dense_avx512_kernels());
+  add(dense_avx2_kernels());
 #ifdef CONVOY_WITH_ONEDNN
   add(onednn_conv_kernels());
   add(onednn_dense_kernels());

@@ -49,8 +49,8 @@ bool linear(OpKind kind) {
 
 /// Sums of few terms whose error is measured against the sum of magnitudes.
 bool cancels(OpKind kind) {
-  return linear(kind) || kind == OpKind::conv_pool_backward_weights || kind == OpKind::conv_pool_forward || kind == OpKind::activation_max_pool_backward ||
-         kind == OpKind::avg_pool || kind == OpKind::avg_pool_backward;
+  return linear(kind) || kind == OpKind::conv_pool_backward_weights || kind == OpKind::conv_pool_forward ||
+         kind == OpKind::activation_max_pool_backward || kind == OpKind::avg_pool || kind == OpKind::avg_pool_backward;
 }
 
 std::string bits(const Tensor& t) {
@@ -202,6 +202,11 @@ std::vector<Problem> conv_problems(DType type) {
       {{1, 1, 9, 8, 16}, 32, {1, 7, 7}, {.stride = {1, 2, 2}, .pad_low = {0, 3, 3}, .pad_high = {0, 3, 3}}},
       {{2, 1, 6, 5, 12}, 18, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 3}},
       {{1, 1, 6, 6, 32}, 32, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 32}},
+      {{1, 1, 9, 11, 20},
+       20,
+       {1, 3, 3},
+       {.stride = {1, 2, 2}, .dilation = {1, 1, 2}, .pad_low = {0, 1, 2}, .pad_high = {0, 1, 2}, .groups = 20}},
+      {{1, 1, 12, 13, 37}, 37, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}, .groups = 37}},
       {{1, 1, 1, 1, 7}, 9, {1, 1, 1}, {}},
       {{1, 3, 3, 3, 37}, 21, {1, 1, 1}, {}},
       {{1, 13, 14, 15, 16}, 48, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
@@ -268,9 +273,9 @@ std::vector<Problem> other_problems(DType type) {
     int64_t k;
     PoolAttrs pool;
   };
-  for (const Pooled& c : {Pooled{{2, 6, 7, 10, 4}, 32, {}}, Pooled{{1, 13, 14, 15, 16}, 48, {}},
-                          Pooled{{1, 5, 6, 70, 3}, 18, flat}, Pooled{{1, 1, 61, 66, 16}, 16, flat},
-                          Pooled{{1, 25, 24, 26, 16}, 16, {}}}) {
+  for (const Pooled& c :
+       {Pooled{{2, 6, 7, 10, 4}, 32, {}}, Pooled{{1, 13, 14, 15, 16}, 48, {}}, Pooled{{1, 5, 6, 70, 3}, 18, flat},
+        Pooled{{1, 1, 61, 66, 16}, 16, flat}, Pooled{{1, 25, 24, 26, 16}, 16, {}}}) {
     const int64_t kd = c.x.d() > 1 ? 3 : 1;
     const ConvAttrs same{.pad_low = {kd / 2, 1, 1}, .pad_high = {kd / 2, 1, 1}};
     const TensorDesc weights({c.k, kd, 3, 3, c.x.c()}, type), bias(Shape::vector(c.k), accumulation_type(type));
@@ -294,6 +299,13 @@ std::vector<Problem> other_problems(DType type) {
   list.push_back(problem({OpKind::concat, NoAttrs{}}, {even, TensorDesc({1, 4, 6, 8, 5}, type)}));
   list.push_back(problem({OpKind::slice, SliceAttrs{3, 9}}, {x}));
   list.push_back(problem({OpKind::pad_channels, SliceAttrs{3, 40}}, {x}));
+  for (const auto& [samples, outputs] : {std::pair<int64_t, int64_t>{1, 13}, {1, 4}, {7, 21}, {33, 5}}) {
+    const TensorDesc input({samples, 3, 5, 7, 11}, type), weights({outputs, 1, 1, 1, 3 * 5 * 7 * 11}, type),
+        gradient({samples, 1, 1, 1, outputs}, type), bias(Shape::vector(outputs), accumulation_type(type));
+    list.push_back(problem({OpKind::dense_forward, NoAttrs{}}, {input, weights, bias}));
+    list.push_back(problem({OpKind::dense_backward_data, ConvAttrs{.result_size = {3, 5, 7}}}, {gradient, weights}));
+    list.push_back(problem({OpKind::dense_backward_weights, NoAttrs{}}, {input, gradient}));
+  }
   list.push_back(problem({OpKind::dense_forward, NoAttrs{}}, {x, TensorDesc({11, 1, 1, 1, 5 * 6 * 7 * 19}, type),
                                                               TensorDesc(Shape::vector(11), accumulation_type(type))}));
   if (type == DType::f32)
@@ -424,9 +436,8 @@ void check_adjoint(const Shape& xs, int64_t channels, const Int3& k, const ConvA
 
 TEST_CASE("adjoint identity at full size", "[kernels][full]") {
   const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
-  for (const char* name :
-       {"onednn", "onednn_blocked", "direct_avx512", "direct_avx2", "winograd_avx512", "winograd_avx2",
-                           "winograd4_avx512", "winograd4_avx2"}) {
+  for (const char* name : {"onednn", "onednn_blocked", "direct_avx512", "direct_avx2", "winograd_avx512",
+                           "winograd_avx2", "winograd4_avx512", "winograd4_avx2"}) {
     check_adjoint({1, 64, 64, 64, 32}, 64, {3, 3, 3}, same, name);
     check_adjoint({1, 16, 16, 16, 128}, 256, {3, 3, 3}, same, name);
     check_adjoint({1, 1, 48, 72, 64}, 64, {1, 3, 3},

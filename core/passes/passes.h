@@ -13,8 +13,9 @@ Tape apply_precision(const Tape& tape, DType compute);
 /// Replaces leaky_relu -> max_pool with one activation_max_pool where nobody else reads the activation. Bits stay.
 void fuse(Tape& tape);
 
-/// After differentiation: lets a convolution whose output only an activation_max_pool reads write the pooled map and the
-/// arg-max itself (conv_pool_forward, under the convolution's name). Bits stay where a kernel sums in the same order.
+/// After differentiation: lets a convolution whose output only an activation_max_pool reads write the pooled map and
+/// the arg-max itself (conv_pool_forward, under the convolution's name). Bits stay where a kernel sums in the same
+/// order.
 void fuse_convolutions(Tape& tape);
 
 /// After differentiation: lets backward_weights of a convolution read the pooled gradient and the arg-max in place of

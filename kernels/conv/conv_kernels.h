@@ -4,8 +4,8 @@
 
 namespace convoy {
 
-/// Winograd in two and three dimensions: `winograd4_*` is F(4,3), `winograd_*` F(2,3) and F(2,5); forward, backward_data
-/// and forward with activation and max-pool; one list per instruction set.
+/// Winograd in two and three dimensions: `winograd4_*` is F(4,3), `winograd_*` F(2,3) and F(2,5); forward,
+/// backward_data and forward with activation and max-pool; one list per instruction set.
 std::vector<KernelPtr> winograd_avx512_kernels();
 std::vector<KernelPtr> winograd_avx2_kernels();
 /// Weight gradient of convolution + LeakyReLU + 2x2x2 max-pool from the pooled gradient and the arg-max.

@@ -1,4 +1,4 @@
-// Direct convolution compiled for one instruction set; see direct.inl and direct_weights.inl.
+// Direct and depthwise convolution compiled for one instruction set; see direct.inl, direct_weights.inl, depthwise.inl.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -21,6 +21,7 @@ namespace set {
 #include "kernels/conv/pool_window.inl"
 #include "kernels/conv/direct.inl"
 #include "kernels/conv/direct_weights.inl"
+#include "kernels/conv/depthwise.inl"
 }  // namespace set
 }  // namespace
 }  // namespace convoy
@@ -30,13 +31,16 @@ namespace convoy {
 
 std::vector<KernelPtr> direct_avx2_kernels() {
   std::vector<KernelPtr> list;
-  const auto add = [&](OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {
-    list.push_back(std::make_unique<IsaKernel>("direct_avx2", Isa::avx2, kind, supports, prepare));
+  const auto add = [&](std::string_view name, OpKind kind, FunctionKernel::Supports supports,
+                       FunctionKernel::Prepare prepare) {
+    list.push_back(std::make_unique<IsaKernel>(name, Isa::avx2, kind, supports, prepare));
   };
-  add(OpKind::conv_forward, set::supports_direct, set::prepare_direct);
-  add(OpKind::conv_backward_data, set::supports_direct, set::prepare_direct);
-  add(OpKind::conv_pool_forward, set::supports_direct, set::prepare_direct);
-  add(OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights);
+  add("depthwise_avx2", OpKind::conv_forward, set::supports_depthwise, set::prepare_depthwise);
+  add("depthwise_avx2", OpKind::conv_backward_data, set::supports_depthwise, set::prepare_depthwise);
+  add("depthwise_avx2", OpKind::conv_backward_weights, set::supports_depthwise, set::prepare_depthwise_weights);
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_pool_forward})
+    add("direct_avx2", kind, set::supports_direct, set::prepare_direct);
+  add("direct_avx2", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights);
   return list;
 }
 

@@ -25,8 +25,8 @@ struct ColumnPhase {
   bool contiguous = true;         ///< columns are consecutive: taps and channels make one run
 };
 
-/// A problem of conv_forward or conv_backward_data as a sum over taps; of conv_pool_forward, whose rows come in the order
-/// of the pool's windows; or (backward_weights) the forward geometry that its positions follow.
+/// A problem of conv_forward or conv_backward_data as a sum over taps; of conv_pool_forward, whose rows come in the
+/// order of the pool's windows; or (backward_weights) the forward geometry that its positions follow.
 struct DirectShape {
   explicit DirectShape(const Problem& p);
 
@@ -66,7 +66,8 @@ struct DirectShape {
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.
 class RowSet {
  public:
-  /// Rows first, first + 1, ... in the shape's order. `slots` holds rows * row_taps entries, `sources` as many at most; both are the caller's.
+  /// Rows first, first + 1, ... in the shape's order. `slots` holds rows * row_taps entries, `sources` as many at most;
+  /// both are the caller's.
   static int64_t collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources);
   /// Rows of band `index` when all rows are cut into `bands` bands; row groups stay whole.
   static Range band(const DirectShape& s, int64_t index, int64_t bands);

@@ -1,0 +1,194 @@
+// Depthwise convolution (groups = input channels = output channels), channels last: the three passes, any kernel, stride,
+// dilation and padding; f32, bf16 and f16 storage, f32 sums.
+//
+// A vector holds neighbouring channels. Forward and backward_data: per output row, for one vector of channels, four
+// positions at a time follow the taps, so a weight is loaded once for four multiply-adds; positions whose taps are all
+// inside the image run without checks. Backward_weights: per part of the rows, sums of up to three column taps stay in
+// registers along a row.
+// Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
+// balance. Parts depend on the problem alone: the same bits for any number of threads.
+
+constexpr int depthwise_positions = 4;
+constexpr int64_t depthwise_parts = 64;
+
+/// The geometry does not care for groups: one channel in, one out.
+inline bool is_depthwise(const Problem& p) {
+  const bool weights = p.op.kind == OpKind::conv_backward_weights;
+  const auto& a = p.op.as<ConvAttrs>();
+  return a.groups > 1 && a.groups == p.in[0].shape.c() && a.groups == (weights ? p.in[1] : p.out[0]).shape.c();
+}
+
+Support supports_depthwise(const Problem& p) {
+  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (!is_depthwise(p)) return Support::no("needs as many groups as channels on both sides");
+  return Support::yes();
+}
+
+/// Positions of a phase for which the tap is inside the image.
+inline Range inside_columns(const DirectShape& s, const ColumnPhase& phase, const ColumnTap& tap) {
+  const int64_t low = tap.column >= 0 ? 0 : (-tap.column + phase.advance - 1) / phase.advance;
+  const int64_t room = s.x.shape.w() - tap.column;
+  const int64_t high = room <= 0 ? 0 : (room + phase.advance - 1) / phase.advance;
+  return {std::min(low, phase.count), std::clamp<int64_t>(high, std::min(low, phase.count), phase.count)};
+}
+
+/// One output row. `weights` is [row tap][column tap of all phases][channels].
+template <class T>
+void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias, int64_t row) {
+  const int64_t channels = s.y.shape.c();
+  const T* x = args.in[0].data<T>();
+  T* y = args.out[0].data<T>() + DirectShape::row_offset(s.y, row);
+  for (const ColumnPhase& phase : s.phases) {
+    Range interior{0, phase.count};
+    for (const ColumnTap& tap : phase.taps) {
+      const Range r = inside_columns(s, phase, tap);
+      interior = {std::max(interior.begin, r.begin), std::min(interior.end, r.end)};
+    }
+    const auto taps = static_cast<int64_t>(phase.taps.size());
+    const int64_t from_step = phase.advance * s.x.stride[3], to_step = phase.step * s.y.stride[3];
+    for_vectors(0, channels, [&](int64_t c, auto n) {
+      const Vec start = bias ? get(bias + c, n) : Vec::all(0.0f);
+      for (int64_t j = 0; j < phase.count;) {
+        const bool whole = j >= interior.begin && j + depthwise_positions <= interior.end;
+        Vec total[depthwise_positions] = {start, start, start, start};
+        for (int64_t t = 0; t < s.row_taps(); ++t) {
+          const int64_t source = s.source_row(row, t);
+          if (source < 0) continue;
+          const T* from = x + DirectShape::row_offset(s.x, source) + j * from_step + c;
+          const float* weight = weights + (t * s.column_taps + phase.first_tap) * channels + c;
+          for (int64_t q = 0; q < taps; ++q) {
+            const Vec w = get(weight + q * channels, n);
+            const T* at = from + phase.taps[static_cast<size_t>(q)].column * s.x.stride[3];
+            if (whole) {
+#pragma GCC unroll 4
+              for (int i = 0; i < depthwise_positions; ++i) total[i] = fma(get(at + i * from_step, n), w, total[i]);
+            } else {
+              const int64_t column = j * phase.advance + phase.taps[static_cast<size_t>(q)].column;
+              if (column >= 0 && column < s.x.shape.w()) total[0] = fma(get(at, n), w, total[0]);
+            }
+          }
+        }
+        const int done = whole ? depthwise_positions : 1;
+        for (int i = 0; i < done; ++i) put(y + (phase.start * s.y.stride[3]) + (j + i) * to_step + c, total[i], n);
+        j += done;
+      }
+    });
+  }
+}
+
+template <class T>
+void depthwise_pack(const DirectShape& s, const Tensor& weight, float* to) {
+  const T* from = weight.data<T>();
+  const int64_t channels = s.groups, per_channel = s.row_taps() * s.kernel[2];
+  for (int64_t t = 0; t < s.row_taps(); ++t)
+    for (const ColumnPhase& phase : s.phases)
+      for (const ColumnTap& tap : phase.taps)
+        for (int64_t c = 0; c < channels; ++c) *to++ = static_cast<float>(from[c * per_channel + t * s.kernel[2] + tap.weight]);
+}
+
+class PreparedDepthwise final : public Prepared {
+ public:
+  explicit PreparedDepthwise(const Problem& p) : problem_(p), shape_(p) {}
+  std::vector<PackRequest> packed_weights() const override {
+    return {{1, "depthwise " + to_text(problem_.op), std::max<int64_t>(64, shape_.row_taps() * shape_.column_taps * shape_.groups * 4), [s = shape_](const Tensor& weight, std::byte* packed) {
+               by_storage(weight.dtype(), [&](auto zero) { depthwise_pack<decltype(zero)>(s, weight, reinterpret_cast<float*>(packed)); });
+             }}};
+  }
+  void run(const KernelArgs& args) const override {
+    const auto* weights = reinterpret_cast<const float*>(args.packed[0]);
+    const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
+    by_storage(problem_.in[0].dtype, [&](auto zero) {
+      parallel_ranges(shape_.rows(), problem_.threads, 1, [&](Range r) {
+        for (int64_t row = r.begin; row < r.end; ++row) depthwise_row<decltype(zero)>(shape_, args, weights, bias, row);
+      });
+    });
+  }
+
+ private:
+  Problem problem_;
+  DirectShape shape_;
+};
+
+std::unique_ptr<Prepared> prepare_depthwise(const Problem& p) { return std::make_unique<PreparedDepthwise>(p); }
+
+/// total[taps] += x * dy along a row for one vector of channels.
+template <int taps, class T, class N>
+inline void depthwise_sums(const T* const* from, int64_t from_step, const T* dy, int64_t dy_step, const Range* inside, Range all, float* total, int64_t total_step, N n) {
+  Vec sum[taps];
+  for (int q = 0; q < taps; ++q) sum[q] = get(total + q * total_step, n);
+  const auto checked = [&](int64_t begin, int64_t end) {
+    for (int64_t j = begin; j < end; ++j)
+      for (int q = 0; q < taps; ++q)
+        if (j >= inside[q].begin && j < inside[q].end) sum[q] = fma(get(from[q] + j * from_step, n), get(dy + j * dy_step, n), sum[q]);
+  };
+  Range interior = all;
+  for (int q = 0; q < taps; ++q) interior = {std::max(interior.begin, inside[q].begin), std::min(interior.end, inside[q].end)};
+  interior.end = std::max(interior.begin, interior.end);
+  checked(all.begin, std::min(interior.begin, all.end));
+  for (int64_t j = interior.begin; j < interior.end; ++j) {
+    const Vec g = get(dy + j * dy_step, n);
+#pragma GCC unroll 3
+    for (int q = 0; q < taps; ++q) sum[q] = fma(get(from[q] + j * from_step, n), g, sum[q]);
+  }
+  checked(std::max(interior.end, std::min(interior.begin, all.end)), all.end);
+  for (int q = 0; q < taps; ++q) put(total + q * total_step, sum[q], n);
+}
+
+/// Sums of a part of the rows: [row tap][column tap][channels], then the bias.
+template <class T>
+void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, float* total) {
+  const ColumnPhase& phase = s.phases[0];
+  const int64_t channels = s.groups, from_step = phase.advance * s.x.stride[3], dy_step = s.y.stride[3];
+  const T *x = args.in[0].data<T>(), *dy = args.in[1].data<T>();
+  float* bias = total + s.row_taps() * s.column_taps * channels;
+  std::fill(total, bias + channels, 0.0f);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const T* gradient = dy + DirectShape::row_offset(s.y, row);
+    for_vectors(0, channels, [&](int64_t c, auto n) {
+      Vec sum = get(bias + c, n);
+      for (int64_t j = 0; j < phase.count; ++j) sum = sum + get(gradient + j * dy_step + c, n);
+      put(bias + c, sum, n);
+    });
+    for (int64_t t = 0; t < s.row_taps(); ++t) {
+      const int64_t source = s.source_row(row, t);
+      if (source < 0) continue;
+      const T* from = x + DirectShape::row_offset(s.x, source);
+      for (int64_t q = 0; q < s.column_taps; q += 3) {
+        const int64_t taps = std::min<int64_t>(3, s.column_taps - q);
+        Range inside[3];
+        for (int64_t i = 0; i < taps; ++i) inside[i] = inside_columns(s, phase, phase.taps[static_cast<size_t>(q + i)]);
+        for_vectors(0, channels, [&](int64_t c, auto n) {
+          const T* starts[3];
+          for (int64_t i = 0; i < taps; ++i) starts[i] = from + phase.taps[static_cast<size_t>(q + i)].column * s.x.stride[3] + c;
+          float* to = total + (t * s.column_taps + q) * channels + c;
+          const Range all{0, phase.count};
+          if (taps == 3) depthwise_sums<3>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
+          else if (taps == 2) depthwise_sums<2>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
+          else depthwise_sums<1>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
+        });
+      }
+    }
+  }
+}
+
+std::unique_ptr<Prepared> prepare_depthwise_weights(const Problem& p) {
+  const DirectShape s(p);
+  const int64_t parts = std::clamp<int64_t>(s.rows() / 4, 1, depthwise_parts), floats = (s.row_taps() * s.column_taps + 1) * s.groups;
+  return prepared([p, s, parts, floats](const KernelArgs& args) {
+    auto* sums = reinterpret_cast<float*>(args.workspace);
+    parallel_ranges(parts, p.threads, 1, [&](Range r) {
+      for (int64_t part = r.begin; part < r.end; ++part)
+        by_storage(p.in[0].dtype, [&](auto zero) { depthwise_part<decltype(zero)>(s, args, split_range(s.rows(), static_cast<int>(part), static_cast<int>(parts)), sums + part * floats); });
+    });
+    float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
+    const int64_t per_channel = s.row_taps() * s.kernel[2];
+    std::fill(dw, dw + s.groups * per_channel, 0.0f);
+    for (int64_t i = 0; i < floats; ++i) {
+      float total = 0;
+      for (int64_t part = 0; part < parts; ++part) total += sums[part * floats + i];
+      const int64_t tap = i / s.groups, c = i % s.groups;
+      if (tap == s.row_taps() * s.column_taps) db[c] = total;
+      else dw[c * per_channel + tap / s.column_taps * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(tap % s.column_taps)].weight] = total;
+    }
+  }, parts * floats * 4);
+}

@@ -1,0 +1,158 @@
+// Fully connected layers, small batches against large weights: forward, backward_data, backward_weights; f32, bf16 and
+// f16 storage, f32 sums.
+//
+// All three walk the weights (or their gradient) once, row by row, in tiles of features whose operands stay in cache:
+//   forward           4 samples x 4 outputs of vector sums over a tile, folded into one sum per output after the tile;
+//   backward_data     a tile of dx in f32 takes four weight rows at a time;
+//   backward_weights  4 outputs x 4 vectors of sums over the samples, written once.
+// Limit: memory below some 10 samples (the weights are read once), the FMA rate above. Tiles do not depend on threads.
+
+constexpr int64_t dense_tile = 1024;  // features
+constexpr int dense_block = 4;
+
+struct DenseShape {
+  int64_t samples, outputs, features;
+};
+
+Support supports_dense(const Problem& p) {
+  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  return needs_dense(p);
+}
+
+/// Four dot products per sample: sums[sample][output] += x * w over a tile. Rows past the end repeat the last one.
+template <class T>
+void dense_dots(const T* const* x, const T* const* w, int64_t length, float (*sums)[dense_block]) {
+  Vec total[dense_block][dense_block];
+  for (auto& row : total)
+    for (Vec& v : row) v = Vec::all(0.0f);
+  for_vectors(0, length, [&](int64_t f, auto n) {
+    Vec weight[dense_block];
+#pragma GCC unroll 4
+    for (int k = 0; k < dense_block; ++k) weight[k] = get(w[k] + f, n);
+#pragma GCC unroll 4
+    for (int i = 0; i < dense_block; ++i) {
+      const Vec value = get(x[i] + f, n);
+#pragma GCC unroll 4
+      for (int k = 0; k < dense_block; ++k) total[i][k] = fma(value, weight[k], total[i][k]);
+    }
+  });
+  for (int i = 0; i < dense_block; ++i)
+    for (int k = 0; k < dense_block; ++k) sums[i][k] = sum(total[i][k]);
+}
+
+/// One sample: eight outputs at a time keep enough loads in flight.
+template <class T>
+void dense_dots_one(const T* x, const T* w, int64_t features, int64_t rows, int64_t length, float* sums) {
+  Vec total[8];
+  for (Vec& v : total) v = Vec::all(0.0f);
+  for_vectors(0, length, [&](int64_t f, auto n) {
+    const Vec value = get(x + f, n);
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < 8; ++k) total[k] = fma(value, get(w + std::min(k, rows - 1) * features + f, n), total[k]);
+  });
+  for (int64_t k = 0; k < rows; ++k) sums[k] += sum(total[k]);
+}
+
+template <class T>
+void dense_forward_outputs(const DenseShape& s, const KernelArgs& args, Range outputs, float* sums) {
+  const T *x = args.in[0].data<T>(), *w = args.in[1].data<T>();
+  const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
+  const int64_t count = outputs.size();
+  for (int64_t n = 0; n < s.samples; ++n)
+    for (int64_t k = 0; k < count; ++k) sums[n * count + k] = bias ? bias[outputs.begin + k] : 0.0f;
+  for (int64_t f = 0; f < s.features; f += dense_tile) {
+    const int64_t length = std::min(dense_tile, s.features - f);
+    for (int64_t k = 0; s.samples == 1 && k < count; k += 8)
+      dense_dots_one(x + f, w + (outputs.begin + k) * s.features + f, s.features, std::min<int64_t>(8, count - k), length, sums + k);
+    for (int64_t k = 0; s.samples > 1 && k < count; k += dense_block)
+      for (int64_t n = 0; n < s.samples; n += dense_block) {
+        const T *xs[dense_block], *ws[dense_block];
+        for (int64_t i = 0; i < dense_block; ++i) {
+          xs[i] = x + std::min(n + i, s.samples - 1) * s.features + f;
+          ws[i] = w + (outputs.begin + std::min(k + i, count - 1)) * s.features + f;
+        }
+        float part[dense_block][dense_block];
+        dense_dots(xs, ws, length, part);
+        for (int64_t i = 0; i < std::min<int64_t>(dense_block, s.samples - n); ++i)
+          for (int64_t j = 0; j < std::min<int64_t>(dense_block, count - k); ++j) sums[(n + i) * count + k + j] += part[i][j];
+      }
+  }
+  T* y = args.out[0].data<T>();
+  for (int64_t n = 0; n < s.samples; ++n)
+    for_vectors(0, count, [&](int64_t k, auto lanes) { put(y + n * s.outputs + outputs.begin + k, get(sums + n * count + k, lanes), lanes); });
+}
+
+template <class T>
+void dense_data_features(const DenseShape& s, const KernelArgs& args, Range features, float* tile) {
+  const T *dy = args.in[0].data<T>(), *w = args.in[1].data<T>();
+  T* dx = args.out[0].data<T>();
+  for (int64_t f = features.begin; f < features.end; f += dense_tile) {
+    const int64_t length = std::min(dense_tile, features.end - f);
+    std::fill(tile, tile + s.samples * dense_tile, 0.0f);
+    for (int64_t k = 0; k < s.outputs; k += dense_block) {
+      const int64_t rows = std::min<int64_t>(dense_block, s.outputs - k);
+      for (int64_t n = 0; n < s.samples; ++n) {
+        Vec g[dense_block];
+        for (int64_t j = 0; j < dense_block; ++j) g[j] = Vec::all(j < rows ? static_cast<float>(dy[n * s.outputs + k + j]) : 0.0f);
+        float* to = tile + n * dense_tile;
+        const T* from = w + k * s.features + f;
+        for_vectors(0, length, [&](int64_t i, auto lanes) {
+          Vec total = get(to + i, lanes);
+          for (int64_t j = 0; j < rows; ++j) total = fma(g[j], get(from + j * s.features + i, lanes), total);
+          put(to + i, total, lanes);
+        });
+      }
+    }
+    for (int64_t n = 0; n < s.samples; ++n)
+      for_vectors(0, length, [&](int64_t i, auto lanes) { put(dx + n * s.features + f + i, get(tile + n * dense_tile + i, lanes), lanes); });
+  }
+}
+
+template <class T>
+void dense_weight_outputs(const DenseShape& s, const KernelArgs& args, Range outputs) {
+  const T *x = args.in[0].data<T>(), *dy = args.in[1].data<T>();
+  float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
+  for (int64_t k = outputs.begin; k < outputs.end; ++k) {
+    float total = 0;
+    for (int64_t n = 0; n < s.samples; ++n) total += static_cast<float>(dy[n * s.outputs + k]);
+    db[k] = total;
+  }
+  for (int64_t f = 0; f < s.features; f += dense_tile)
+    for (int64_t k = outputs.begin; k < outputs.end; k += dense_block) {
+      const int64_t rows = std::min<int64_t>(dense_block, outputs.end - k);
+      for_vectors(f, std::min(f + dense_tile, s.features), [&](int64_t i, auto lanes) {
+        Vec total[dense_block];
+        for (Vec& v : total) v = Vec::all(0.0f);
+        for (int64_t n = 0; n < s.samples; ++n) {
+          const Vec value = get(x + n * s.features + i, lanes);
+          for (int64_t j = 0; j < rows; ++j) total[j] = fma(value, Vec::all(static_cast<float>(dy[n * s.outputs + k + j])), total[j]);
+        }
+        for (int64_t j = 0; j < rows; ++j) put(dw + (k + j) * s.features + i, total[j], lanes);
+      });
+    }
+}
+
+template <OpKind kind>
+std::unique_ptr<Prepared> prepare_dense(const Problem& p) {
+  const Shape& w = kind == OpKind::dense_backward_weights ? p.out[0].shape : p.in[1].shape;
+  const DenseShape s{p.in[0].shape.n(), w.n(), w.c()};
+  // Forward: sums of a thread's outputs; backward_data: its tile.
+  const int64_t thread_floats = kind == OpKind::dense_forward         ? s.samples * s.outputs + 16
+                                : kind == OpKind::dense_backward_data ? s.samples * dense_tile
+                                                                      : 0;
+  return prepared([p, s, thread_floats](const KernelArgs& args) {
+    const int64_t total = kind == OpKind::dense_backward_data ? s.features : s.outputs;
+    const int64_t grain = kind == OpKind::dense_backward_data ? dense_tile : 8;
+    const int used = static_cast<int>(std::clamp<int64_t>((total + grain - 1) / grain, 1, p.threads));
+    parallel_threads(used, [&](int thread) {
+      auto* memory = reinterpret_cast<float*>(args.workspace) + thread * thread_floats;
+      const Range range = split_range(total, thread, used, grain);
+      by_storage(p.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        if constexpr (kind == OpKind::dense_forward) dense_forward_outputs<T>(s, args, range, memory);
+        else if constexpr (kind == OpKind::dense_backward_data) dense_data_features<T>(s, args, range, memory);
+        else dense_weight_outputs<T>(s, args, range);
+      });
+    });
+  }, p.threads * thread_floats * 4);
+}
