@@ -1,14 +1,13 @@
 // Depthwise convolution (groups = input channels = output channels), channels last: the three passes, any kernel, stride,
 // dilation and padding; f32, bf16 and f16 storage, f32 sums.
 //
-// A vector holds neighbouring channels. Forward and backward_data: per output row, for one vector of channels, four
-// positions at a time follow the taps, so a weight is loaded once for four multiply-adds; positions whose taps are all
-// inside the image run without checks. Backward_weights: per part of the rows, sums of up to three column taps stay in
+// A vector holds neighbouring channels. Forward and backward_data: eight positions of an output row at a time, so a weight
+// is loaded once for eight multiply-adds; for each the list of taps inside the image is made first, then all channels
+// stream past it. Backward_weights: per part of the rows, sums of up to three column taps stay in
 // registers along a row.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
 
-constexpr int depthwise_positions = 4;
 constexpr int64_t depthwise_parts = 64;
 
 /// The geometry does not care for groups: one channel in, one out.
@@ -32,9 +31,35 @@ inline Range inside_columns(const DirectShape& s, const ColumnPhase& phase, cons
   return {std::min(low, phase.count), std::clamp<int64_t>(high, std::min(low, phase.count), phase.count)};
 }
 
+/// A tap that is inside the image for all positions of a block: its input and its weights, channel 0.
+template <class T>
+struct DepthwiseTap {
+  const T* from;
+  const float* weight;
+};
+
+/// `positions` neighbouring outputs, all channels: the taps' inputs stream along the channels.
+template <int positions, class T>
+inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, int64_t from_step, const float* bias, int64_t channels, T* to, int64_t to_step) {
+  for_vectors(0, channels, [&](int64_t c, auto n) {
+    const Vec start = bias ? get(bias + c, n) : Vec::all(0.0f);
+    Vec total[positions];
+#pragma GCC unroll 8
+    for (int i = 0; i < positions; ++i) total[i] = start;
+    for (int64_t t = 0; t < count; ++t) {
+      const Vec weight = get(taps[t].weight + c, n);
+      const T* from = taps[t].from + c;
+#pragma GCC unroll 8
+      for (int i = 0; i < positions; ++i) total[i] = fma(get(from + i * from_step, n), weight, total[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < positions; ++i) put(to + i * to_step + c, total[i], n);
+  });
+}
+
 /// One output row. `weights` is [row tap][column tap of all phases][channels].
 template <class T>
-void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias, int64_t row) {
+void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias, int64_t row, DepthwiseTap<T>* taps) {
   const int64_t channels = s.y.shape.c();
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>() + DirectShape::row_offset(s.y, row);
@@ -44,35 +69,25 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
       const Range r = inside_columns(s, phase, tap);
       interior = {std::max(interior.begin, r.begin), std::min(interior.end, r.end)};
     }
-    const auto taps = static_cast<int64_t>(phase.taps.size());
     const int64_t from_step = phase.advance * s.x.stride[3], to_step = phase.step * s.y.stride[3];
-    for_vectors(0, channels, [&](int64_t c, auto n) {
-      const Vec start = bias ? get(bias + c, n) : Vec::all(0.0f);
-      for (int64_t j = 0; j < phase.count;) {
-        const bool whole = j >= interior.begin && j + depthwise_positions <= interior.end;
-        Vec total[depthwise_positions] = {start, start, start, start};
-        for (int64_t t = 0; t < s.row_taps(); ++t) {
-          const int64_t source = s.source_row(row, t);
-          if (source < 0) continue;
-          const T* from = x + DirectShape::row_offset(s.x, source) + j * from_step + c;
-          const float* weight = weights + (t * s.column_taps + phase.first_tap) * channels + c;
-          for (int64_t q = 0; q < taps; ++q) {
-            const Vec w = get(weight + q * channels, n);
-            const T* at = from + phase.taps[static_cast<size_t>(q)].column * s.x.stride[3];
-            if (whole) {
-#pragma GCC unroll 4
-              for (int i = 0; i < depthwise_positions; ++i) total[i] = fma(get(at + i * from_step, n), w, total[i]);
-            } else {
-              const int64_t column = j * phase.advance + phase.taps[static_cast<size_t>(q)].column;
-              if (column >= 0 && column < s.x.shape.w()) total[0] = fma(get(at, n), w, total[0]);
-            }
-          }
-        }
-        const int done = whole ? depthwise_positions : 1;
-        for (int i = 0; i < done; ++i) put(y + (phase.start * s.y.stride[3]) + (j + i) * to_step + c, total[i], n);
-        j += done;
+    for (int64_t j = 0; j < phase.count;) {
+      const int64_t room = j >= interior.begin ? interior.end - j : 0;
+      const int64_t positions = room >= 8 ? 8 : room >= 4 ? 4 : 1;
+      int64_t count = 0;
+      for (int64_t t = 0; t < s.row_taps(); ++t) {
+        const int64_t source = s.source_row(row, t);
+        if (source < 0) continue;
+        const T* from = x + DirectShape::row_offset(s.x, source);
+        for (size_t q = 0; q < phase.taps.size(); ++q)
+          if (const int64_t column = j * phase.advance + phase.taps[q].column; column >= 0 && column < s.x.shape.w())
+            taps[count++] = {from + column * s.x.stride[3], weights + (t * s.column_taps + phase.first_tap + static_cast<int64_t>(q)) * channels};
       }
-    });
+      T* to = y + phase.start * s.y.stride[3] + j * to_step;
+      if (positions == 8) depthwise_block<8>(taps, count, from_step, bias, channels, to, to_step);
+      else if (positions == 4) depthwise_block<4>(taps, count, from_step, bias, channels, to, to_step);
+      else depthwise_block<1>(taps, count, from_step, bias, channels, to, to_step);
+      j += positions;
+    }
   }
 }
 
@@ -94,17 +109,22 @@ class PreparedDepthwise final : public Prepared {
                by_storage(weight.dtype(), [&](auto zero) { depthwise_pack<decltype(zero)>(s, weight, reinterpret_cast<float*>(packed)); });
              }}};
   }
+  int64_t workspace_bytes() const override { return problem_.threads * thread_bytes(); }
   void run(const KernelArgs& args) const override {
     const auto* weights = reinterpret_cast<const float*>(args.packed[0]);
     const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
     by_storage(problem_.in[0].dtype, [&](auto zero) {
-      parallel_ranges(shape_.rows(), problem_.threads, 1, [&](Range r) {
-        for (int64_t row = r.begin; row < r.end; ++row) depthwise_row<decltype(zero)>(shape_, args, weights, bias, row);
+      using T = decltype(zero);
+      parallel_threads(problem_.threads, [&](int thread) {
+        auto* taps = reinterpret_cast<DepthwiseTap<T>*>(args.workspace + thread * thread_bytes());
+        const Range rows = split_range(shape_.rows(), thread, problem_.threads);
+        for (int64_t row = rows.begin; row < rows.end; ++row) depthwise_row<T>(shape_, args, weights, bias, row, taps);
       });
     });
   }
 
  private:
+  int64_t thread_bytes() const { return (shape_.row_taps() * shape_.kernel[2] * int64_t(sizeof(DepthwiseTap<float>)) + 63) / 64 * 64; }
   Problem problem_;
   DirectShape shape_;
 };

@@ -12,10 +12,11 @@
 // order of a sum does not depend on threads or tiles.
 // Copying costs about 1/(KW * K/groups) of the multiply-adds. Limit: the f32 FMA rate.
 //
-// Refuses nothing but types other than f32, bf16, f16.
+// Refuses types other than f32, bf16, f16 and depthwise convolutions.
 
 constexpr int64_t weight_cache = 256 << 10;  // bytes of packed weights of one block and chunk
 constexpr int64_t patch_cache = 256 << 10;
+constexpr int64_t chunk_channels = 384;  // more would shorten the runs of positions that fit the patch
 constexpr int64_t unit_positions = 192;
 constexpr int64_t unit_channels = 4 * block_width;
 constexpr int64_t rounded_floats = block_rows * block_vectors * Vec::lanes;  // a register block before it is rounded
@@ -55,7 +56,7 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels) : shape(p), pair
   const auto phases = static_cast<int64_t>(shape.phases.size());
   padded_out = ceil_div(shape.out, Vec::lanes) * Vec::lanes;
   const int64_t taps = shape.row_taps() * std::max<int64_t>(1, shape.column_taps);
-  const int64_t fit = std::max<int64_t>(16, weight_cache / (taps * block_width * 4) * pair / 16 * 16);
+  const int64_t fit = std::clamp<int64_t>(weight_cache / (taps * block_width * 4) * pair / 16 * 16, 16, chunk_channels);
   chunks = ceil_div(shape.in, fit);
   chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 16) * 16;
   chunks = ceil_div(shape.in, chunk);
@@ -290,6 +291,7 @@ class PreparedDirect final : public Prepared {
 Support supports_direct(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
   if (p.op.kind == OpKind::conv_pool_forward) return supports_window(p.op.as<ConvPoolAttrs>());
+  if (p.in[1].shape.c() == 1 && p.in[1].shape.n() == p.op.as<ConvAttrs>().groups) return Support::no("leaves depthwise convolutions to their own kernel");
   return Support::yes();
 }
 

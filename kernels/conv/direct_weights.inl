@@ -1,23 +1,30 @@
 // Direct weight and bias gradients, channels last: any rank, stride, dilation, padding, groups and tensor strides; f32,
 // bf16 and f16 storage, f32 sums.
 //
-// Loops: a task is 64 (AVX2: 16) output channels, a chunk of input channels and a part of the output rows; its sums
-// (row taps x column taps x channels x 64) stay in the second-level cache. Per band of rows the gradient block and the
-// distinct input rows are copied, widened and zero-padded; then for every row tap the register block takes 6 values of
+// Loops: a task is up to four blocks of 64 (AVX2: 16) output channels, a chunk of input channels and a part of the output
+// rows. Per band of rows the distinct input rows are copied, widened and zero-padded, and for each block its gradients;
+// the block's sums (row taps x column taps x channels x 64) stay in the second-level cache. For every row tap the register block takes 6 values of
 // (column tap, channel) against the gradient's vectors and runs along the positions of the band. Where columns are
 // dilated, positions that meet padding alone are cut off.
 // Tasks and parts depend on the problem alone, so the sums have the same bits for any number of threads.
 // Limit: the f32 FMA rate; the gradient streams from the second-level cache, 21 bytes per cycle at two FMA per cycle.
 
 constexpr int64_t weight_tasks = 64;           // enough to keep this many threads busy
+constexpr int64_t blocks_per_task = 4;
 constexpr int64_t weight_parts_bytes = 16 << 20;  // of sums at most for splitting positions
 
 struct WeightsPlan {
   explicit WeightsPlan(const Problem& p);
   DirectShape shape;
   int64_t chunk, chunks, blocks, parts, bands, tiles, tile_positions, band_rows, patch_rows, row_floats, taps;
-  int64_t tasks() const { return shape.groups * blocks * chunks * parts; }
-  int64_t task_floats() const { return (shape.row_taps() * taps * chunk + 1) * block_width; }  // sums, then the bias
+  int64_t task_blocks() const { return ceil_div(blocks, blocks_per_task); }
+  int64_t tasks() const { return shape.groups * task_blocks() * chunks * parts; }
+  /// Sums of one block of output channels in one chunk and part: [tap][channel][64], then the bias.
+  int64_t sum_floats() const { return (shape.row_taps() * taps * chunk + 1) * block_width; }
+  float* sums(std::byte* workspace, int64_t group, int64_t block, int64_t chunk_index, int64_t part) const {
+    return reinterpret_cast<float*>(workspace) + (((group * blocks + block) * chunks + chunk_index) * parts + part) * sum_floats();
+  }
+  int64_t sums_bytes() const { return DirectPlan::aligned(shape.groups * blocks * chunks * parts * sum_floats() * 4); }
   int64_t patch_bytes() const { return DirectPlan::aligned(patch_rows * row_floats * 4); }
   int64_t gradient_bytes() const { return DirectPlan::aligned(band_rows * tile_positions * block_width * 4); }
   int64_t thread_bytes() const {
@@ -29,7 +36,8 @@ struct WeightsPlan {
 WeightsPlan::WeightsPlan(const Problem& p) : shape(p) {
   taps = shape.column_taps;
   const int64_t all = shape.row_taps() * std::max<int64_t>(1, taps);
-  const int64_t fit = std::max<int64_t>(8, weight_cache / (all * block_width * 4) / 8 * 8);
+  // Sums stay in cache, and so does the input of a long run of positions.
+  const int64_t fit = std::clamp<int64_t>(weight_cache / (all * block_width * 4) / 8 * 8, 8, 256);
   chunks = ceil_div(shape.in, fit);
   chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 8) * 8;
   chunks = ceil_div(shape.in, chunk);
@@ -39,10 +47,9 @@ WeightsPlan::WeightsPlan(const Problem& p) : shape(p) {
   while (tile_of() > 12 && shape.columns(tile_of()) * chunk * 4 * shape.row_taps() > patch_cache) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_floats = shape.columns(tile_positions) * chunk;
-  const int64_t base = shape.groups * blocks * chunks;
-  const int64_t affordable = std::max<int64_t>(1, weight_parts_bytes / (base * task_floats() * 4));
-  parts = std::clamp<int64_t>(ceil_div(weight_tasks, base), 1, std::min(affordable, shape.rows()));
-  int64_t rows = std::max<int64_t>(1, 256 / tile_positions);
+  const int64_t affordable = std::max<int64_t>(1, weight_parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
+  parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1, std::min(affordable, shape.rows()));
+  int64_t rows = std::max<int64_t>(1, 192 / tile_positions);
   for (;; rows = (rows + 1) / 2) {
     bands = parts * ceil_div(ceil_div(shape.rows(), parts), rows);
     patch_rows = std::max<int64_t>(1, RowSet::largest(shape, bands));
@@ -78,40 +85,44 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
   auto* segments = reinterpret_cast<Segment<float>*>(memory += d.gradient_bytes());
   auto* slots = reinterpret_cast<int32_t*>(memory += DirectPlan::aligned(d.band_rows * int64_t(sizeof(Segment<float>))));
   auto* sources = reinterpret_cast<int64_t*>(memory += DirectPlan::aligned(d.band_rows * s.row_taps() * 4));
-  float* sums = reinterpret_cast<float*>(args.workspace) + task * d.task_floats();
-  float* bias = sums + d.task_floats() - block_width;
-  std::fill(sums, sums + d.task_floats(), 0.0f);
-
-  const int64_t part = task % d.parts, chunk = task / d.parts % d.chunks, block = task / (d.parts * d.chunks) % d.blocks, group = task / (d.parts * d.chunks * d.blocks);
+  const int64_t part = task % d.parts, chunk = task / d.parts % d.chunks, first_block = task / (d.parts * d.chunks) % d.task_blocks() * blocks_per_task, group = task / (d.parts * d.chunks * d.task_blocks());
+  const int64_t last_block = std::min(first_block + blocks_per_task, d.blocks);
   const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
-  const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
   const T *x = args.in[0].data<T>() + group * s.in + c_first, *dy = args.in[1].data<T>();
+  for (int64_t block = first_block; block < last_block; ++block) {
+    float* sums = d.sums(args.workspace, group, block, chunk, part);
+    std::fill(sums, sums + d.sum_floats(), 0.0f);
+  }
   const int64_t per_part = d.bands / d.parts;
   for (int64_t b = part * per_part; b < (part + 1) * per_part; ++b) {
     const Range rows = RowSet::band(s, b, d.bands);
     const int64_t count = RowSet::collect(s, rows.begin, rows.size(), slots, sources);
     for (int64_t first = 0; first < phase.count; first += d.tile_positions) {
       const int64_t last = std::min(first + d.tile_positions, phase.count);
-      copy_gradient(d, dy, rows, first, last, group * s.out + k_first, valid, gradient, bias);
       for (int64_t i = 0; i < count; ++i)
         copy_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low, s.columns(last - first), channels, patch + i * d.row_floats);
-      for (int64_t t = 0; t < s.row_taps(); ++t)
-        for (int64_t q = 0; q < (phase.contiguous ? std::min<int64_t>(1, d.taps) : d.taps); ++q) {
-          const int64_t at = phase.taps[static_cast<size_t>(q)].column;
-          int64_t low = 0, high = last - first, found = 0;
-          if (!phase.contiguous) {
-            low = std::clamp(ceil_div(-at, phase.advance) - first, low, high);
-            high = std::clamp(ceil_div(s.x.shape.w() - at, phase.advance) - first, low, high);
+      for (int64_t block = first_block; block < last_block; ++block) {
+        const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
+        float *sums = d.sums(args.workspace, group, block, chunk, part), *bias = sums + d.sum_floats() - block_width;
+        copy_gradient(d, dy, rows, first, last, group * s.out + k_first, valid, gradient, bias);
+        for (int64_t t = 0; t < s.row_taps(); ++t)
+          for (int64_t q = 0; q < (phase.contiguous ? std::min<int64_t>(1, d.taps) : d.taps); ++q) {
+            const int64_t at = phase.taps[static_cast<size_t>(q)].column;
+            int64_t low = 0, high = last - first, found = 0;
+            if (!phase.contiguous) {
+              low = std::clamp(ceil_div(-at, phase.advance) - first, low, high);
+              high = std::clamp(ceil_div(s.x.shape.w() - at, phase.advance) - first, low, high);
+            }
+            for (int64_t r = 0; r < rows.size() && low < high; ++r)
+              if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0)
+                segments[found++] = {patch + slot * d.row_floats + (at - s.column_low + low * phase.advance) * channels, gradient + (r * d.tile_positions + low) * block_width, high - low, 0, 1};
+            if (!found) continue;
+            for_row_blocks(phase.contiguous ? d.taps * channels : channels, vectors, [&](int64_t m, int64_t size) {
+              float* sum = sums + ((t * d.taps + q) * channels + m) * block_width;
+              register_block_any<F32Dot, false>(size, vectors, {segments, found, 0, m, 1, phase.advance * channels, block_width, sum, block_width, sum, block_width});
+            });
           }
-          for (int64_t r = 0; r < rows.size() && low < high; ++r)
-            if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0)
-              segments[found++] = {patch + slot * d.row_floats + (at - s.column_low + low * phase.advance) * channels, gradient + (r * d.tile_positions + low) * block_width, high - low, 0, 1};
-          if (!found) continue;
-          for_row_blocks(phase.contiguous ? d.taps * channels : channels, vectors, [&](int64_t m, int64_t size) {
-            float* sum = sums + ((t * d.taps + q) * channels + m) * block_width;
-            register_block_any<F32Dot, false>(size, vectors, {segments, found, 0, m, 1, phase.advance * channels, block_width, sum, block_width, sum, block_width});
-          });
-        }
+      }
     }
   }
 }
@@ -119,7 +130,6 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
 /// Adds the parts in order and turns [tap][channel][64] into K, KD, KH, KW, C.
 inline void weights_finish(const WeightsPlan& d, int threads, const KernelArgs& args) {
   const DirectShape& s = d.shape;
-  const auto* sums = reinterpret_cast<const float*>(args.workspace);
   float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
   const int64_t per_k = s.row_taps() * s.kernel[2] * s.in;
   if (d.taps < s.kernel[2]) std::fill(dw, dw + s.groups * s.out * per_k, 0.0f);  // taps that only meet padding
@@ -128,33 +138,32 @@ inline void weights_finish(const WeightsPlan& d, int threads, const KernelArgs& 
       const int64_t chunk = i % d.chunks, block = i / d.chunks % d.blocks, group = i / (d.chunks * d.blocks);
       const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
       const int64_t k_first = group * s.out + block * block_width, valid = std::min(block_width, s.out - block * block_width);
-      const float* from = sums + i * d.parts * d.task_floats();
-      const auto total = [&](int64_t at) {
-        float value = 0;
-        for (int64_t part = 0; part < d.parts; ++part) value += from[part * d.task_floats() + at];
-        return value;
-      };
+      float* from = d.sums(args.workspace, group, block, chunk, 0);
+      for (int64_t part = 1; part < d.parts; ++part)
+        for_vectors(0, d.sum_floats(), [&](int64_t at, auto n) { put(from + at, get(from + at, n) + get(from + part * d.sum_floats() + at, n), n); });
       for (int64_t t = 0; t < s.row_taps(); ++t)
         for (int64_t q = 0; q < d.taps; ++q)
           for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
             for (int64_t k = 0; k < valid; ++k) {
               float* to = dw + (k_first + k) * per_k + (t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight) * s.in + c_first + c;
-              for (int64_t e = 0; e < std::min<int64_t>(16, channels - c); ++e) to[e] = total(((t * d.taps + q) * channels + c + e) * block_width + k);
+              for (int64_t e = 0; e < std::min<int64_t>(16, channels - c); ++e) to[e] = from[((t * d.taps + q) * channels + c + e) * block_width + k];
             }
       if (chunk == 0)
-        for (int64_t k = 0; k < valid; ++k) db[k_first + k] = total(d.task_floats() - block_width + k);
+        for (int64_t k = 0; k < valid; ++k) db[k_first + k] = from[d.sum_floats() - block_width + k];
     }
   });
 }
 
 Support supports_direct_weights(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (p.op.as<ConvAttrs>().groups > 1 && p.out[0].shape.c() == 1 && p.out[0].shape.n() == p.op.as<ConvAttrs>().groups)
+    return Support::no("leaves depthwise convolutions to their own kernel");
   return Support::yes();
 }
 
 std::unique_ptr<Prepared> prepare_direct_weights(const Problem& p) {
   const WeightsPlan d(p);
-  const int64_t sums = DirectPlan::aligned(d.tasks() * d.task_floats() * 4);
+  const int64_t sums = d.sums_bytes();
   return std::make_unique<PreparedFunction>([p, d, sums](const KernelArgs& args) {
     parallel_threads(p.threads, [&](int thread) {
       const Range mine = split_range(d.tasks(), thread, p.threads);

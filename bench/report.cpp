@@ -1,0 +1,201 @@
+// Reads the JSON lines of bench_layers: compares two runs, merges them, draws a roofline.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "apps/common/svg.h"
+#include "core/error.h"
+
+namespace {
+
+using nlohmann::json;
+using convoy::fail_data;
+
+struct Measurement {
+  std::string name, pass, dtype, kernel, problem;
+  double min_ms = 0, median_ms = 0, gflops = 0, flop_per_byte = 0, share = 0, ratio = 0;
+  std::vector<double> samples;
+  std::string key() const { return problem + " " + kernel; }
+};
+
+struct Run {
+  std::vector<Measurement> measurements;
+  std::map<std::string, double> ceilings;
+};
+
+Run read_run(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) fail_data(path + ": cannot open the measurements");
+  Run run;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    if (line.empty()) continue;
+    const json j = json::parse(line, nullptr, false);
+    if (j.is_discarded() || !j.is_object())
+      fail_data(fmt::format("{}:{}: expected a JSON object, found \"{}\"", path, number, line.substr(0, 60)));
+    if (j.contains("ceiling")) run.ceilings[j["ceiling"]] = j.value("value", 0.0);
+    if (!j.contains("min_ms")) continue;
+    Measurement m{j.value("name", ""),       j.value("pass", ""),     j.value("dtype", ""),
+                  j.value("kernel", ""),     j.value("problem", ""),  j.value("min_ms", 0.0),
+                  j.value("median_ms", 0.0), j.value("gflops", 0.0),  j.value("flop_per_byte", 0.0),
+                  j.value("ceiling_share", 0.0), j.value("onednn_ratio", 0.0), j.value("samples_ms", std::vector<double>{})};
+    run.measurements.push_back(std::move(m));
+  }
+  if (run.measurements.empty()) fail_data(path + ": holds no measurement of bench_layers");
+  return run;
+}
+
+/// Two-sided p of the Mann-Whitney rank test (normal approximation with tie correction): how likely two samples of one
+/// distribution differ in rank this much. 1 where either has fewer than three values.
+double rank_test(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() < 3 || b.size() < 3) return 1;
+  std::vector<std::pair<double, int>> all;
+  for (double v : a) all.emplace_back(v, 0);
+  for (double v : b) all.emplace_back(v, 1);
+  std::sort(all.begin(), all.end());
+  const auto n = static_cast<double>(all.size()), na = static_cast<double>(a.size()), nb = static_cast<double>(b.size());
+  double rank_sum = 0, ties = 0;
+  for (size_t i = 0; i < all.size();) {
+    size_t j = i;
+    while (j < all.size() && all[j].first == all[i].first) ++j;
+    const double rank = (double(i) + double(j) + 1) / 2, t = double(j - i);
+    ties += t * t * t - t;
+    for (; i < j; ++i)
+      if (all[i].second == 0) rank_sum += rank;
+  }
+  const double u = rank_sum - na * (na + 1) / 2, mean = na * nb / 2;
+  const double variance = na * nb / 12 * ((n + 1) - ties / (n * (n - 1)));
+  return variance <= 0 ? 1 : std::erfc(std::abs(u - mean) / std::sqrt(2 * variance));
+}
+
+/// Times of one problem and kernel in both runs, slower or faster by how much, and whether chance explains it.
+int compare(const std::string& old_path, const std::string& new_path, double significance) {
+  const Run before = read_run(old_path), after = read_run(new_path);
+  std::map<std::string, const Measurement*> old_of;
+  for (const Measurement& m : before.measurements) old_of[m.key()] = &m;
+  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms", "old/new", "p");
+  double log_sum = 0;
+  int both = 0, slower = 0;
+  for (const Measurement& m : after.measurements) {
+    const auto found = old_of.find(m.key());
+    if (found == old_of.end()) continue;
+    const Measurement& o = *found->second;
+    const double p = rank_test(o.samples, m.samples), ratio = o.median_ms / m.median_ms;
+    const char* verdict = p >= significance ? "" : ratio > 1 ? "  faster" : "  SLOWER";
+    slower += p < significance && ratio < 1;
+    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, o.median_ms, m.median_ms, ratio, p, verdict);
+    log_sum += std::log(ratio), ++both;
+  }
+  if (both == 0) fail_data(new_path + ": no problem and kernel in common with " + old_path);
+  fmt::print("{} in common, geometric mean of old/new medians {:.3f}, {} slower at p < {}\n", both, std::exp(log_sum / both), slower, significance);
+  return 0;
+}
+
+/// Our best kernel per problem beside the best oneDNN time of all runs (say, of builds with 2.6.3 and 3.x).
+int summary(const std::vector<std::string>& paths) {
+  struct Pair {
+    Measurement ours, library;
+  };
+  std::vector<std::string> order;
+  std::map<std::string, Pair> pairs;
+  for (const std::string& path : paths)
+    for (const Measurement& m : read_run(path).measurements) {
+      if (!pairs.count(m.problem)) order.push_back(m.problem);
+      Pair& pair = pairs[m.problem];
+      Measurement& best = m.kernel.rfind("onednn", 0) == 0 ? pair.library : pair.ours;
+      if (m.kernel != "reference" && (best.kernel.empty() || m.min_ms < best.min_ms)) best = m;
+    }
+  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>9} {:>8} {:>10} {:>8}\n", "problem", "type", "kernel", "min ms", "GFLOP/s", "of peak", "oneDNN ms", "ratio");
+  double log_sum = 0, worst = INFINITY;
+  int count = 0;
+  for (const std::string& problem : order) {
+    const Pair& pair = pairs[problem];
+    if (pair.ours.kernel.empty()) continue;
+    const Measurement& m = pair.ours;
+    const bool has = !pair.library.kernel.empty();
+    const double ratio = has ? pair.library.min_ms / m.min_ms : 0;
+    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>9.1f} {:>7.1f}% {:>10} {:>8}\n", m.name, m.dtype, m.kernel, m.min_ms, m.gflops, 100 * m.share,
+               has ? fmt::format("{:.3f}", pair.library.min_ms) : "-", has ? fmt::format("{:.2f}", ratio) : "-");
+    if (has) log_sum += std::log(ratio), ++count, worst = std::min(worst, ratio);
+  }
+  if (count) fmt::print("{} problems with a oneDNN time: geometric mean {:.3f}, smallest {:.3f}\n", count, std::exp(log_sum / count), worst);
+  return 0;
+}
+
+/// Every problem's fastest kernel as a point, FLOP per byte against GFLOP/s, under the measured ceilings.
+int roofline(const std::string& path, const std::string& out) {
+  using namespace convoy::apps;
+  const Run run = read_run(path);
+  std::map<std::string, Measurement> best;
+  for (const Measurement& m : run.measurements)
+    if (auto& b = best[m.problem]; b.kernel.empty() || m.min_ms < b.min_ms) b = m;
+  Plot plot{"roofline", "FLOP per byte (dense count, operands once)", "GFLOP/s", {}, Plot::Scale::log, Plot::Scale::log, false};
+  double low = INFINITY, high = 0;
+  std::map<std::string, Series> points;
+  for (const auto& [problem, m] : best) {
+    if (m.gflops <= 0 || m.flop_per_byte <= 0) continue;
+    Series& s = points[(m.pass.empty() ? "other" : m.pass) + " " + m.dtype];
+    s.x.push_back(m.flop_per_byte), s.y.push_back(m.gflops);
+    low = std::min(low, m.flop_per_byte), high = std::max(high, m.flop_per_byte);
+  }
+  const auto triad = run.ceilings.find("triad");
+  for (const auto& [name, value] : run.ceilings) {
+    if (name == "triad" || triad == run.ceilings.end()) continue;
+    const double knee = value / triad->second;
+    Series roof{fmt::format("{} {:.0f} GFLOP/s", name, value), {}, {}, Series::Mark::line};
+    for (double x : {std::min(low, knee), knee, std::max(high, knee)}) roof.x.push_back(x), roof.y.push_back(std::min(value, x * triad->second));
+    plot.series.push_back(std::move(roof));
+  }
+  for (auto& [name, s] : points) {
+    s.name = name, s.mark = Series::Mark::points;
+    plot.series.push_back(std::move(s));
+  }
+  std::ofstream file(out);
+  file << render_svg({plot});
+  if (!file.flush()) convoy::fail_runtime(out + ": cannot write the picture");
+  fmt::print("{} problems drawn to {}\n", best.size(), out);
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Reports on the JSON lines of bench_layers");
+  app.require_subcommand(1);
+  std::string first, second, out = "roofline.svg";
+  std::vector<std::string> files;
+  double significance = 0.01;
+  CLI::App* c = app.add_subcommand("compare", "two runs, problem by problem, with a rank test");
+  c->add_option("old", first)->required();
+  c->add_option("new", second)->required();
+  c->add_option("--significance", significance, "p below which a difference counts")->capture_default_str();
+  CLI::App* s = app.add_subcommand("summary", "our best kernel against the best oneDNN time of all files");
+  s->add_option("files", files)->required();
+  CLI::App* r = app.add_subcommand("roofline", "every problem under the measured ceilings, as SVG");
+  r->add_option("file", first)->required();
+  r->add_option("--out", out)->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) ? 2 : 0;
+  }
+  if (c->parsed()) return compare(first, second, significance);
+  if (s->parsed()) return summary(files);
+  return roofline(first, out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const convoy::Error& error) {
+    std::cerr << "bench_report: error: " << error.what() << "\n";
+    return error.exit_code();
+  }
+}
