@@ -1,20 +1,18 @@
 #include "bench/ceilings.h"
 
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csetjmp>
-#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 
 #include "core/parallel.h"
 #include "core/tensor.h"
+#include "kernels/simd/amx.h"
 #include "kernels/simd/cpu.h"
+#include "kernels/simd/tile_config.h"
 
 namespace convoy::bench {
 namespace {
@@ -116,15 +114,8 @@ __attribute__((target("avx512fp16,avx512vl"))) void fma_f16() {
   sink = total;
 }
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t columns[16] = {};
-  uint8_t rows[16] = {};
-};
-
 __attribute__((target("amx-tile,amx-bf16"))) void dot_amx() {
-  TileConfig config;
-  for (int t = 0; t < 8; ++t) config.columns[t] = 64, config.rows[t] = 16;
+  const TileConfig config;
   _tile_loadconfig(&config);
   alignas(64) static const uint8_t zeros[1024] = {};
   _tile_zero(0);
@@ -142,23 +133,6 @@ __attribute__((target("amx-tile,amx-bf16"))) void dot_amx() {
     _tile_dpbf16ps(3, 5, 7);
   }
   _tile_release();
-}
-
-sigjmp_buf trial;
-extern "C" void trial_failed(int) {
-  siglongjmp(trial, 1);
-}
-
-/// Feature bits are not enough: the kernel must grant the state, and the first instruction must not fault.
-bool amx_granted() {
-  if (!cpu_features().amx_bf16) return false;
-  constexpr long request_permission = 0x1023, tile_data = 18;
-  if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0) return false;
-  const auto previous = std::signal(SIGILL, trial_failed);
-  const bool works = sigsetjmp(trial, 1) == 0;
-  if (works) dot_amx();
-  std::signal(SIGILL, previous);
-  return works;
 }
 
 double triad(int threads) {

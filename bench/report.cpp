@@ -15,8 +15,8 @@
 
 namespace {
 
-using nlohmann::json;
 using convoy::fail_data;
+using nlohmann::json;
 
 struct Measurement {
   std::string name, pass, dtype, kernel, problem;
@@ -42,10 +42,11 @@ Run read_run(const std::string& path) {
       fail_data(fmt::format("{}:{}: expected a JSON object, found \"{}\"", path, number, line.substr(0, 60)));
     if (j.contains("ceiling")) run.ceilings[j["ceiling"]] = j.value("value", 0.0);
     if (!j.contains("min_ms")) continue;
-    Measurement m{j.value("name", ""),       j.value("pass", ""),     j.value("dtype", ""),
-                  j.value("kernel", ""),     j.value("problem", ""),  j.value("min_ms", 0.0),
-                  j.value("median_ms", 0.0), j.value("gflops", 0.0),  j.value("flop_per_byte", 0.0),
-                  j.value("ceiling_share", 0.0), j.value("onednn_ratio", 0.0), j.value("samples_ms", std::vector<double>{})};
+    Measurement m{
+        j.value("name", ""),           j.value("pass", ""),          j.value("dtype", ""),
+        j.value("kernel", ""),         j.value("problem", ""),       j.value("min_ms", 0.0),
+        j.value("median_ms", 0.0),     j.value("gflops", 0.0),       j.value("flop_per_byte", 0.0),
+        j.value("ceiling_share", 0.0), j.value("onednn_ratio", 0.0), j.value("samples_ms", std::vector<double>{})};
     run.measurements.push_back(std::move(m));
   }
   if (run.measurements.empty()) fail_data(path + ": holds no measurement of bench_layers");
@@ -60,7 +61,8 @@ double rank_test(const std::vector<double>& a, const std::vector<double>& b) {
   for (double v : a) all.emplace_back(v, 0);
   for (double v : b) all.emplace_back(v, 1);
   std::sort(all.begin(), all.end());
-  const auto n = static_cast<double>(all.size()), na = static_cast<double>(a.size()), nb = static_cast<double>(b.size());
+  const auto n = static_cast<double>(all.size()), na = static_cast<double>(a.size()),
+             nb = static_cast<double>(b.size());
   double rank_sum = 0, ties = 0;
   for (size_t i = 0; i < all.size();) {
     size_t j = i;
@@ -80,7 +82,8 @@ int compare(const std::string& old_path, const std::string& new_path, double sig
   const Run before = read_run(old_path), after = read_run(new_path);
   std::map<std::string, const Measurement*> old_of;
   for (const Measurement& m : before.measurements) old_of[m.key()] = &m;
-  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms", "old/new", "p");
+  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms",
+             "old/new", "p");
   double log_sum = 0;
   int both = 0, slower = 0;
   for (const Measurement& m : after.measurements) {
@@ -90,11 +93,13 @@ int compare(const std::string& old_path, const std::string& new_path, double sig
     const double p = rank_test(o.samples, m.samples), ratio = o.median_ms / m.median_ms;
     const char* verdict = p >= significance ? "" : ratio > 1 ? "  faster" : "  SLOWER";
     slower += p < significance && ratio < 1;
-    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, o.median_ms, m.median_ms, ratio, p, verdict);
+    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, o.median_ms,
+               m.median_ms, ratio, p, verdict);
     log_sum += std::log(ratio), ++both;
   }
   if (both == 0) fail_data(new_path + ": no problem and kernel in common with " + old_path);
-  fmt::print("{} in common, geometric mean of old/new medians {:.3f}, {} slower at p < {}\n", both, std::exp(log_sum / both), slower, significance);
+  fmt::print("{} in common, geometric mean of old/new medians {:.3f}, {} slower at p < {}\n", both,
+             std::exp(log_sum / both), slower, significance);
   return 0;
 }
 
@@ -112,7 +117,8 @@ int summary(const std::vector<std::string>& paths) {
       Measurement& best = m.kernel.rfind("onednn", 0) == 0 ? pair.library : pair.ours;
       if (m.kernel != "reference" && (best.kernel.empty() || m.min_ms < best.min_ms)) best = m;
     }
-  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>9} {:>8} {:>10} {:>8}\n", "problem", "type", "kernel", "min ms", "GFLOP/s", "of peak", "oneDNN ms", "ratio");
+  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>9} {:>8} {:>10} {:>8}\n", "problem", "type", "kernel", "min ms", "GFLOP/s",
+             "of peak", "oneDNN ms", "ratio");
   double log_sum = 0, worst = INFINITY;
   int count = 0;
   for (const std::string& problem : order) {
@@ -121,11 +127,14 @@ int summary(const std::vector<std::string>& paths) {
     const Measurement& m = pair.ours;
     const bool has = !pair.library.kernel.empty();
     const double ratio = has ? pair.library.min_ms / m.min_ms : 0;
-    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>9.1f} {:>7.1f}% {:>10} {:>8}\n", m.name, m.dtype, m.kernel, m.min_ms, m.gflops, 100 * m.share,
-               has ? fmt::format("{:.3f}", pair.library.min_ms) : "-", has ? fmt::format("{:.2f}", ratio) : "-");
+    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>9.1f} {:>7.1f}% {:>10} {:>8}\n", m.name, m.dtype, m.kernel, m.min_ms,
+               m.gflops, 100 * m.share, has ? fmt::format("{:.3f}", pair.library.min_ms) : "-",
+               has ? fmt::format("{:.2f}", ratio) : "-");
     if (has) log_sum += std::log(ratio), ++count, worst = std::min(worst, ratio);
   }
-  if (count) fmt::print("{} problems with a oneDNN time: geometric mean {:.3f}, smallest {:.3f}\n", count, std::exp(log_sum / count), worst);
+  if (count)
+    fmt::print("{} problems with a oneDNN time: geometric mean {:.3f}, smallest {:.3f}\n", count,
+               std::exp(log_sum / count), worst);
   return 0;
 }
 
@@ -136,7 +145,8 @@ int roofline(const std::string& path, const std::string& out) {
   std::map<std::string, Measurement> best;
   for (const Measurement& m : run.measurements)
     if (auto& b = best[m.problem]; b.kernel.empty() || m.min_ms < b.min_ms) b = m;
-  Plot plot{"roofline", "FLOP per byte (dense count, operands once)", "GFLOP/s", {}, Plot::Scale::log, Plot::Scale::log, false};
+  Plot plot{"roofline", "FLOP per byte (dense count, operands once)", "GFLOP/s", {}, Plot::Scale::log, Plot::Scale::log,
+            false};
   double low = INFINITY, high = 0;
   std::map<std::string, Series> points;
   for (const auto& [problem, m] : best) {
@@ -150,7 +160,8 @@ int roofline(const std::string& path, const std::string& out) {
     if (name == "triad" || triad == run.ceilings.end()) continue;
     const double knee = value / triad->second;
     Series roof{fmt::format("{} {:.0f} GFLOP/s", name, value), {}, {}, Series::Mark::line};
-    for (double x : {std::min(low, knee), knee, std::max(high, knee)}) roof.x.push_back(x), roof.y.push_back(std::min(value, x * triad->second));
+    for (double x : {std::min(low, knee), knee, std::max(high, knee)})
+      roof.x.push_back(x), roof.y.push_back(std::min(value, x * triad->second));
     plot.series.push_back(std::move(roof));
   }
   for (auto& [name, s] : points) {

@@ -21,11 +21,13 @@ KernelList build() {
   add(avx512_vector_kernels());
   add(avx2_vector_kernels());
   add(copy_kernels());
+  add(direct_amx_kernels());
   add(winograd_avx512_kernels());
   add(winograd_avx2_kernels());
   add(pool_sparse_avx512_kernels());
   add(dense_avx512_kernels());
   add(dense_avx2_kernels());
+  add(direct_bf16_kernels());
 #ifdef CONVOY_WITH_ONEDNN
   add(onednn_conv_kernels());
   add(onednn_dense_kernels());

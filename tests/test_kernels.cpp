@@ -4,7 +4,9 @@
 #include <optional>
 #include <set>
 
+#include "kernels/conv/conv_kernels.h"
 #include "kernels/kernel_list.h"
+#include "kernels/simd/amx.h"
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
@@ -317,12 +319,24 @@ std::vector<Problem> other_problems(DType type) {
   return list;
 }
 
+/// The list, and the AMX kernels on emulated tiles: their loop nests are checked on every AVX-512 machine.
+const std::vector<const Kernel*>& kernels_under_test() {
+  static const KernelList emulated = emulated_amx_kernels();
+  static const std::vector<const Kernel*> all = [] {
+    std::vector<const Kernel*> list;
+    for (const KernelList* from : {&kernel_list(), &emulated})
+      for (const auto& kernel : *from) list.push_back(kernel.get());
+    return list;
+  }();
+  return all;
+}
+
 /// Runs all tiers over all kernels; returns how many kernels other than the reference ran each problem kind.
 void check_all(const std::vector<Problem>& problems) {
   int ran = 0;
   for (const Problem& p : problems) {
     Truth truth(p);
-    for (const auto& kernel : kernel_list()) {
+    for (const Kernel* kernel : kernels_under_test()) {
       if (kernel->name() == reference_name || !kernel->supports(p).ok) continue;
       ++ran;
       if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal, truth);
@@ -344,6 +358,7 @@ TEST_CASE("every kernel on the problems of a small CosmoFlow step", "[kernels][m
 }
 
 TEST_CASE("every kernel on nasty convolutions", "[kernels]") {
+  if (!amx_granted()) WARN("AMX is not granted here: direct_amx is checked on emulated tiles only");
   for (DType type : {DType::f32, DType::bf16, DType::f16}) check_all(conv_problems(type));
 }
 

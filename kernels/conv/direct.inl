@@ -19,29 +19,50 @@ constexpr int64_t patch_cache = 256 << 10;
 constexpr int64_t chunk_channels = 384;  // more would shorten the runs of positions that fit the patch
 constexpr int64_t unit_positions = 192;
 constexpr int64_t unit_channels = 4 * block_width;
-constexpr int64_t rounded_floats = block_rows * block_vectors * Vec::lanes;  // a register block before it is rounded
+constexpr int64_t rounded_floats = std::max<int64_t>(32, block_rows) * block_width;  // a register block before it is rounded
 
 /// Blocking of one problem.
 struct DirectPlan {
-  explicit DirectPlan(const Problem& p, int64_t word_channels);
+  /// `word_channels` channels share a word; runs of words are filled up with zero weights to a multiple of `run_multiple`;
+  /// a register block may read `spare_rows` positions past its last.
+  DirectPlan(const Problem& p, int64_t word_channels, int64_t run_multiple, int64_t spare_rows);
   DirectShape shape;
   int64_t chunk, chunks;  ///< input channels per pass over the patch
   int64_t chunk_words;    ///< words that hold a chunk's channels
   int64_t pair;           ///< channels per word
+  int64_t run_multiple, spare_rows, spare_words;
   int64_t tiles, bands, channel_parts;
   int64_t tile_positions, band_rows, patch_rows, row_words, padded_out;
 
   int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
   int64_t words_of(int64_t channels) const { return (channels + pair - 1) / pair; }
+  int64_t padded_run(int64_t words) const { return (words + run_multiple - 1) / run_multiple * run_multiple; }
+  /// Words per output channel that one row tap of a phase takes for a chunk of `words`: one run, or one per column tap.
+  int64_t phase_words(const ColumnPhase& phase, int64_t words) const {
+    const auto taps = static_cast<int64_t>(phase.taps.size());
+    return phase.contiguous ? padded_run(taps * words) : taps * padded_run(words);
+  }
+  int64_t tap_words(int64_t words) const {
+    int64_t total = 0;
+    for (const ColumnPhase& phase : shape.phases) total += phase_words(phase, words);
+    return total;
+  }
+  /// Words per output channel of all chunks.
+  int64_t channel_words() const {
+    return shape.row_taps() * ((chunks - 1) * tap_words(chunk_words) + tap_words(words_of(shape.in - (chunks - 1) * chunk)));
+  }
   /// Words of packed weights of one group: out channels padded to whole vectors.
-  int64_t group_words() const { return shape.row_taps() * shape.column_taps * total_words() * padded_out; }
-  int64_t total_words() const { return (chunks - 1) * chunk_words + words_of(shape.in - (chunks - 1) * chunk); }
+  int64_t group_words() const { return channel_words() * padded_out; }
+  /// Where a block of output channels starts for a chunk. Packed order: group, block, chunk, row tap, run, lane.
+  int64_t block_words(int64_t group, int64_t k, int64_t width, int64_t chunk_index) const {
+    return group * group_words() + k * channel_words() + width * shape.row_taps() * chunk_index * tap_words(chunk_words);
+  }
   int64_t sums_pitch() const { return std::min(padded_out, unit_channels); }
   int64_t unit_rows() const { return band_rows * static_cast<int64_t>(shape.phases.size()) * tile_positions; }
   int64_t segment_count() const { return shape.row_taps() * std::max<int64_t>(1, shape.column_taps); }
   // The thread's memory, in bytes from its start.
-  int64_t patch_bytes() const { return aligned((patch_rows * row_words + 16) * 4); }
-  int64_t sums_bytes() const { return aligned(chunks > 1 || shape.pooled() ? unit_rows() * sums_pitch() * 4 : 0); }
+  int64_t patch_bytes() const { return aligned((patch_rows * row_words + spare_words) * 4); }
+  int64_t sums_bytes() const { return aligned(chunks > 1 || shape.pooled() ? (unit_rows() + spare_rows) * sums_pitch() * 4 : 0); }
   int64_t thread_bytes() const {
     return patch_bytes() + sums_bytes() + aligned(unit_channels * 4) + aligned(rounded_floats * 4) +
            aligned(segment_count() * int64_t(sizeof(Segment<float>))) + aligned(band_rows * shape.row_taps() * 4) +
@@ -52,7 +73,7 @@ struct DirectPlan {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-DirectPlan::DirectPlan(const Problem& p, int64_t word_channels) : shape(p), pair(word_channels) {
+DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple, int64_t spare) : shape(p), pair(word_channels), run_multiple(multiple), spare_rows(spare) {
   const auto phases = static_cast<int64_t>(shape.phases.size());
   padded_out = ceil_div(shape.out, Vec::lanes) * Vec::lanes;
   const int64_t taps = shape.row_taps() * std::max<int64_t>(1, shape.column_taps);
@@ -67,6 +88,7 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels) : shape(p), pair
   while (tile_of() > 12 && row_bytes(tile_of()) * shape.row_taps() > patch_cache) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_words = shape.columns(tile_positions) * chunk_words;
+  spare_words = spare_rows * shape.phases[0].advance * chunk_words + run_multiple;
   channel_parts = ceil_div(padded_out, unit_channels);
   // Rows are counted in groups that stay together.
   const int64_t group = shape.row_group(), all = shape.rows() / group;
@@ -123,6 +145,32 @@ void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t c
   for (int64_t c = low; c < high; ++c) copy(from + (c - low) * desc.stride[3], to + c * channels, channels);
 }
 
+/// Sums of f32 words in vector registers.
+struct F32Engine {
+  using Word = float;
+  static constexpr int64_t pair = 1, run_multiple = 1, spare_rows = 0;
+  struct Scope {
+    Scope() {}  // nothing to set up per thread
+  };
+  template <class F>
+  static void by_type(DType type, F&& f) {
+    by_storage(type, f);
+  }
+  template <class T>
+  static void copy(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels, Word* to) {
+    copy_columns(desc, row, first, columns, channels, to);
+  }
+  template <class F>
+  static void for_blocks(int64_t count, int64_t vectors, F&& f) {
+    for_row_blocks(count, vectors, f);
+  }
+  static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) { register_block_any<F32Dot, true>(rows, vectors, call); }
+  template <class T>
+  static void put_weight(Word* words, int64_t channel, int64_t width, int64_t lane, T value) {
+    words[channel * width + lane] = static_cast<float>(value);
+  }
+};
+
 /// Activates and pools the sums of a unit: [row][position][channel] in the order of the windows.
 template <class T>
 void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Range rows, int64_t first, int64_t last, int64_t k_first, int64_t k_last, const float* sums) {
@@ -147,9 +195,9 @@ void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Ra
   }
 }
 
-template <class T, class Dot>
+template <class T, class Engine>
 void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
-  using Word = typename Dot::Word;
+  using Word = typename Engine::Word;
   const DirectShape& s = d.shape;
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
@@ -158,6 +206,9 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
 
   parallel_threads(p.threads, [&](int thread) {
     const DirectScratch<Word> m(d, args.workspace + thread * d.thread_bytes());
+    const typename Engine::Scope scope;
+    // What a block reads past its runs meets zero weights, and must not be NaN.
+    if constexpr (Engine::run_multiple > 1) std::memset(m.patch, 0, static_cast<size_t>(d.patch_bytes()));
     const Range mine = split_range(d.units(), thread, p.threads);
     for (int64_t unit = mine.begin; unit < mine.end; ++unit) {
       const int64_t part = unit % d.channel_parts, group = unit / d.channel_parts % s.groups;
@@ -173,17 +224,18 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
       for (int64_t chunk = 0; chunk < d.chunks; ++chunk) {
         const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
         for (int64_t i = 0; i < sources; ++i)
-          copy_columns(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns, channels, m.patch + i * d.row_words);
+          Engine::copy(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns, channels, m.patch + i * d.row_words);
         const bool stores = chunk + 1 == d.chunks && !s.pooled();  // otherwise sums stay for the next chunk or the pool
 
         for (int64_t k = k_first; k < k_last; k += block_width) {
           const int64_t width = std::min(block_width, d.padded_out - k);
-          // Packed order: group, block of channels, chunk, row tap, column tap, channel, lane.
-          const Word* block = weights + group * d.group_words() + k * s.row_taps() * s.column_taps * d.total_words() +
-                              width * s.row_taps() * s.column_taps * chunk * d.chunk_words;
+          const Word* block = weights + d.block_words(group, k, width, chunk);
+          const int64_t tap_words = d.tap_words(words) * width;
           int64_t sum_row = 0;
           for (int64_t r = 0; r < rows.size(); ++r)
-            for (const ColumnPhase& phase : s.phases) {
+            for (int64_t phase_at = 0; const ColumnPhase& phase : s.phases) {
+              const Word* phase_weights = block + phase_at * width;
+              phase_at += d.phase_words(phase, words);
               const int64_t count = std::min(last, phase.count) - first;
               if (count <= 0) continue;
               const auto taps = static_cast<int64_t>(phase.taps.size());
@@ -192,19 +244,19 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 const int32_t slot = m.slots[r * s.row_taps() + t];
                 if (slot < 0) continue;
                 const Word* patch_row = m.patch + slot * d.row_words;
-                const Word* from = block + (t * s.column_taps + phase.first_tap) * words * width;
+                const Word* from = phase_weights + t * tap_words;
                 for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
                   const int64_t at = phase.taps[static_cast<size_t>(q)].column;
                   Segment<Word>& segment = m.segments[segments++];
-                  segment = {patch_row + (at - s.column_low) * words, from + q * words * width, words, 0, count};
-                  if (phase.contiguous) segment.length = taps * words;
+                  segment = {patch_row + (at - s.column_low) * words, from + q * d.padded_run(words) * width, d.padded_run(words), 0, count};
+                  if (phase.contiguous) segment.length = d.padded_run(taps * words);
                   else {
                     segment.low = std::max<int64_t>(0, ceil_div(-at, phase.advance) - first);
                     segment.high = ceil_div(s.x.shape.w() - at, phase.advance) - first;
                   }
                 }
               }
-              for_row_blocks(count, width / Vec::lanes, [&](int64_t j, int64_t block_size) {
+              Engine::for_blocks(count, width / Vec::lanes, [&](int64_t j, int64_t block_size) {
                 BlockCall<Word> call{m.segments, segments, j, j * phase.advance * words, phase.advance * words, 1, width, m.bias + (k - k_first), 0, m.rounded, width};
                 float* sum = m.sums + (sum_row + j) * d.sums_pitch() + (k - k_first);
                 if (chunk > 0) call.init = sum, call.init_pitch = d.sums_pitch();
@@ -214,7 +266,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 if (!stores) call.to = sum, call.to_pitch = d.sums_pitch();
                 if constexpr (std::is_same_v<T, float>)
                   if (stores && valid == width) call.to = to, call.to_pitch = phase.step * s.y.stride[3], rounds = false;
-                register_block_any<Dot, true>(block_size, width / Vec::lanes, call);
+                Engine::block(block_size, width / Vec::lanes, call);
                 if (!rounds) return;
                 for (int64_t i = 0; i < block_size; ++i)
                   for_vectors(0, valid, [&](int64_t c, auto n) { put(to + i * phase.step * s.y.stride[3] + c, load(m.rounded + i * width + c), n); });
@@ -229,8 +281,8 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
 }
 
 /// Packs K, KD, KH, KW, C/groups into the order of direct_run.
-template <class T>
-void direct_pack(const DirectPlan& d, const Tensor& weight, float* to, int threads) {
+template <class T, class Engine>
+void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Word* to, int threads) {
   const DirectShape& s = d.shape;
   const T* from = weight.data<T>();
   const Shape& w = weight.shape();
@@ -239,48 +291,52 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, float* to, int threa
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t chunk = i % d.chunks, k = i / d.chunks % blocks * block_width, group = i / (d.chunks * blocks);
       const int64_t width = std::min(block_width, d.padded_out - k), valid = std::min(width, s.out - k);
-      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
-      float* at = to + group * d.group_words() + s.row_taps() * s.column_taps * (k * d.total_words() + width * chunk * d.chunk_words);
+      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
+      typename Engine::Word* at = to + d.block_words(group, k, width, chunk);
+      // Lanes past the last channel, odd channels and the filling of runs.
+      if (valid < width || Engine::pair > 1) std::memset(at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
       for (int64_t t = 0; t < s.row_taps(); ++t)
-        for (const ColumnPhase& phase : s.phases)
-          for (const ColumnTap& tap : phase.taps) {
-            const T* taps = from + (t * s.kernel[2] + tap.weight) * per_tap;
-            if (valid < width) std::fill(at, at + channels * width, 0.0f);
+        for (const ColumnPhase& phase : s.phases) {
+          for (size_t tap = 0; tap < phase.taps.size(); ++tap) {
+            auto* run = at + static_cast<int64_t>(tap) * (phase.contiguous ? words : d.padded_run(words)) * width;
+            const T* taps = from + (t * s.kernel[2] + phase.taps[tap].weight) * per_tap;
             if (s.forward) {  // the sum runs over the weight's C, results are its K: tiles of 16 x 16 turn in L1
               const T* rows = taps + (group * s.out + k) * per_k + c_first;
               for (int64_t q = 0; q < valid; q += 16)
                 for (int64_t c = 0; c < channels; c += 16)
                   for (int64_t e = c; e < std::min(c + 16, channels); ++e)
-                    for (int64_t f = q; f < std::min(q + 16, valid); ++f) at[e * width + f] = static_cast<float>(rows[f * per_k + e]);
+                    for (int64_t f = q; f < std::min(q + 16, valid); ++f) Engine::put_weight(run, e, width, f, rows[f * per_k + e]);
             } else {
               const T* rows = taps + (group * s.in + c_first) * per_k + k;
               for (int64_t c = 0; c < channels; ++c)
-                for_vectors(0, valid, [&](int64_t q, auto n) { put(at + c * width + q, get(rows + c * per_k + q, n), n); });
+                for (int64_t q = 0; q < valid; ++q) Engine::put_weight(run, c, width, q, rows[c * per_k + q]);
             }
-            at += channels * width;
           }
+          at += d.phase_words(phase, words) * width;
+        }
     }
   });
 }
 
+template <class Engine>
 class PreparedDirect final : public Prepared {
  public:
-  explicit PreparedDirect(const Problem& p) : problem_(p), plan_(p, 1) {}
+  explicit PreparedDirect(const Problem& p) : problem_(p), plan_(p, Engine::pair, Engine::run_multiple, Engine::spare_rows) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override {
     return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " + std::to_string(plan_.chunks) + " chunks";
   }
   std::vector<PackRequest> packed_weights() const override {
     // The order depends on the pass, the blocking and the kept taps.
-    std::string form = "direct" + std::to_string(block_width) + (plan_.shape.forward ? " forward " : " backward ") + to_text(problem_.op) + " " + std::to_string(plan_.chunk);
+    std::string form = "direct" + std::to_string(block_width) + (Engine::pair > 1 ? " pairs" : "") + (Engine::run_multiple > 1 ? " tiles" : "") + (plan_.shape.forward ? " forward " : " backward ") + to_text(problem_.op) + " " + std::to_string(plan_.chunk);
     for (const ColumnPhase& phase : plan_.shape.phases)
       for (const ColumnTap& tap : phase.taps) form += " " + std::to_string(tap.weight);
     return {{1, form, plan_.shape.groups * plan_.group_words() * 4, [plan = plan_, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
-               by_storage(weight.dtype(), [&](auto zero) { direct_pack<decltype(zero)>(plan, weight, reinterpret_cast<float*>(packed), threads); });
+               Engine::by_type(weight.dtype(), [&](auto zero) { direct_pack<decltype(zero), Engine>(plan, weight, reinterpret_cast<typename Engine::Word*>(packed), threads); });
              }}};
   }
   void run(const KernelArgs& args) const override {
-    by_storage(problem_.in[0].dtype, [&](auto zero) { direct_run<decltype(zero), F32Dot>(problem_, plan_, args); });
+    Engine::by_type(problem_.in[0].dtype, [&](auto zero) { direct_run<decltype(zero), Engine>(problem_, plan_, args); });
   }
 
  private:
@@ -295,4 +351,7 @@ Support supports_direct(const Problem& p) {
   return Support::yes();
 }
 
-std::unique_ptr<Prepared> prepare_direct(const Problem& p) { return std::make_unique<PreparedDirect>(p); }
+template <class Engine>
+std::unique_ptr<Prepared> prepare_direct_with(const Problem& p) {
+  return std::make_unique<PreparedDirect<Engine>>(p);
+}

@@ -13,6 +13,11 @@ constexpr int64_t weight_tasks = 64;           // enough to keep this many threa
 constexpr int64_t blocks_per_task = 4;
 constexpr int64_t weight_parts_bytes = 16 << 20;  // of sums at most for splitting positions
 
+/// What a task covers.
+struct WeightsTask {
+  int64_t group, first_block, last_block, chunk, part;
+};
+
 struct WeightsPlan {
   explicit WeightsPlan(const Problem& p);
   DirectShape shape;
@@ -23,6 +28,16 @@ struct WeightsPlan {
   int64_t sum_floats() const { return (shape.row_taps() * taps * chunk + 1) * block_width; }
   float* sums(std::byte* workspace, int64_t group, int64_t block, int64_t chunk_index, int64_t part) const {
     return reinterpret_cast<float*>(workspace) + (((group * blocks + block) * chunks + chunk_index) * parts + part) * sum_floats();
+  }
+  WeightsTask task(int64_t index) const {
+    const int64_t first = index / (parts * chunks) % task_blocks() * blocks_per_task;
+    return {index / (parts * chunks * task_blocks()), first, std::min(first + blocks_per_task, blocks), index / parts % chunks, index % parts};
+  }
+  void clear(std::byte* workspace, const WeightsTask& t) const {
+    for (int64_t block = t.first_block; block < t.last_block; ++block) {
+      float* to = sums(workspace, t.group, block, t.chunk, t.part);
+      std::fill(to, to + sum_floats(), 0.0f);
+    }
   }
   int64_t sums_bytes() const { return DirectPlan::aligned(shape.groups * blocks * chunks * parts * sum_floats() * 4); }
   int64_t patch_bytes() const { return DirectPlan::aligned(patch_rows * row_floats * 4); }
@@ -85,37 +100,33 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
   auto* segments = reinterpret_cast<Segment<float>*>(memory += d.gradient_bytes());
   auto* slots = reinterpret_cast<int32_t*>(memory += DirectPlan::aligned(d.band_rows * int64_t(sizeof(Segment<float>))));
   auto* sources = reinterpret_cast<int64_t*>(memory += DirectPlan::aligned(d.band_rows * s.row_taps() * 4));
-  const int64_t part = task % d.parts, chunk = task / d.parts % d.chunks, first_block = task / (d.parts * d.chunks) % d.task_blocks() * blocks_per_task, group = task / (d.parts * d.chunks * d.task_blocks());
-  const int64_t last_block = std::min(first_block + blocks_per_task, d.blocks);
-  const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
-  const T *x = args.in[0].data<T>() + group * s.in + c_first, *dy = args.in[1].data<T>();
-  for (int64_t block = first_block; block < last_block; ++block) {
-    float* sums = d.sums(args.workspace, group, block, chunk, part);
-    std::fill(sums, sums + d.sum_floats(), 0.0f);
-  }
+  const WeightsTask at = d.task(task);
+  const int64_t c_first = at.chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
+  const T *x = args.in[0].data<T>() + at.group * s.in + c_first, *dy = args.in[1].data<T>();
+  d.clear(args.workspace, at);
   const int64_t per_part = d.bands / d.parts;
-  for (int64_t b = part * per_part; b < (part + 1) * per_part; ++b) {
+  for (int64_t b = at.part * per_part; b < (at.part + 1) * per_part; ++b) {
     const Range rows = RowSet::band(s, b, d.bands);
     const int64_t count = RowSet::collect(s, rows.begin, rows.size(), slots, sources);
     for (int64_t first = 0; first < phase.count; first += d.tile_positions) {
       const int64_t last = std::min(first + d.tile_positions, phase.count);
       for (int64_t i = 0; i < count; ++i)
         copy_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low, s.columns(last - first), channels, patch + i * d.row_floats);
-      for (int64_t block = first_block; block < last_block; ++block) {
+      for (int64_t block = at.first_block; block < at.last_block; ++block) {
         const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
-        float *sums = d.sums(args.workspace, group, block, chunk, part), *bias = sums + d.sum_floats() - block_width;
-        copy_gradient(d, dy, rows, first, last, group * s.out + k_first, valid, gradient, bias);
+        float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part), *bias = sums + d.sum_floats() - block_width;
+        copy_gradient(d, dy, rows, first, last, at.group * s.out + k_first, valid, gradient, bias);
         for (int64_t t = 0; t < s.row_taps(); ++t)
           for (int64_t q = 0; q < (phase.contiguous ? std::min<int64_t>(1, d.taps) : d.taps); ++q) {
-            const int64_t at = phase.taps[static_cast<size_t>(q)].column;
+            const int64_t column = phase.taps[static_cast<size_t>(q)].column;
             int64_t low = 0, high = last - first, found = 0;
             if (!phase.contiguous) {
-              low = std::clamp(ceil_div(-at, phase.advance) - first, low, high);
-              high = std::clamp(ceil_div(s.x.shape.w() - at, phase.advance) - first, low, high);
+              low = std::clamp(ceil_div(-column, phase.advance) - first, low, high);
+              high = std::clamp(ceil_div(s.x.shape.w() - column, phase.advance) - first, low, high);
             }
             for (int64_t r = 0; r < rows.size() && low < high; ++r)
               if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0)
-                segments[found++] = {patch + slot * d.row_floats + (at - s.column_low + low * phase.advance) * channels, gradient + (r * d.tile_positions + low) * block_width, high - low, 0, 1};
+                segments[found++] = {patch + slot * d.row_floats + (column - s.column_low + low * phase.advance) * channels, gradient + (r * d.tile_positions + low) * block_width, high - low, 0, 1};
             if (!found) continue;
             for_row_blocks(phase.contiguous ? d.taps * channels : channels, vectors, [&](int64_t m, int64_t size) {
               float* sum = sums + ((t * d.taps + q) * channels + m) * block_width;
@@ -161,7 +172,7 @@ Support supports_direct_weights(const Problem& p) {
   return Support::yes();
 }
 
-std::unique_ptr<Prepared> prepare_direct_weights(const Problem& p) {
+inline std::unique_ptr<Prepared> prepare_direct_weights(const Problem& p) {
   const WeightsPlan d(p);
   const int64_t sums = d.sums_bytes();
   return std::make_unique<PreparedFunction>([p, d, sums](const KernelArgs& args) {

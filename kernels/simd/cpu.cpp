@@ -16,6 +16,8 @@ CpuFeatures detect() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   __cpuid(0, a, b, c, d);
   const unsigned max_leaf = a;
+  constexpr unsigned intel = 0x756e6547;  // "Genu"
+  const bool is_intel = b == intel;
   __cpuid(1, a, b, c, d);
   uint64_t xcr0 = 0;
   if (c & (1u << 27)) {  // OSXSAVE: the kernel saves extended registers
@@ -33,6 +35,7 @@ CpuFeatures detect() {
     f.amx_bf16 = tiles && (d & (1u << 22)) && (d & (1u << 24));
     __cpuid_count(7, 1, a, b, c, d);
     f.avx512_bf16 = f.avx512 && (a & (1u << 5));
+    f.fast_bf16_dot = f.avx512_bf16 && !is_intel;
   }
   if (max_leaf >= 0x1d) {
     __cpuid_count(0x1d, 0, a, b, c, d);

@@ -5,12 +5,13 @@
 
 namespace convoy {
 
-enum class Isa : unsigned char { scalar, avx2, avx512 };
+enum class Isa : unsigned char { scalar, avx2, avx512, avx512_bf16, amx };
 
 struct CpuFeatures {
   bool avx2 = false;    ///< AVX2, FMA and F16C
   bool avx512 = false;  ///< F (Foundation), all that our AVX-512 kernels use
   bool avx512_bf16 = false;
+  bool fast_bf16_dot = false;  ///< VDPBF16PS at twice the f32 rate (Intel's before AVX10 issue it at half)
   bool avx512_fp16 = false;
   bool amx_bf16 = false;   ///< announced by CPUID and granted by the kernel (XCR0)
   bool tile_leaf = false;  ///< CPUID leaf 0x1D describes the tiles; some hypervisors hide it

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/function_kernel.h"
+#include "kernels/simd/amx.h"
 #include "kernels/simd/cpu.h"
 
 namespace convoy {
@@ -14,6 +15,8 @@ class IsaKernel final : public Kernel {
   std::string_view name() const override { return inner_.name(); }
   Support supports(const Problem& problem) const override {
     if (problem.op.kind != kind_) return Support::no("other op");
+    if (isa_ == Isa::amx && !amx_granted()) return Support::no("needs AMX bf16, granted by the kernel");
+    if (isa_ == Isa::avx512_bf16 && !cpu_features().avx512_bf16) return Support::no("needs AVX512-BF16");
     if (isa_ == Isa::avx512 && !cpu_features().avx512) return Support::no("needs AVX-512 F");
     if (isa_ == Isa::avx2 && !cpu_features().avx2) return Support::no("needs AVX2, FMA and F16C");
     return inner_.supports(problem);

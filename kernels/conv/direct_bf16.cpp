@@ -1,0 +1,55 @@
+// Direct convolution on bf16 pairs with VDPBF16PS; see direct.inl and bf16_engine.inl.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "core/parallel.h"
+#include "kernels/conv/conv_kernels.h"
+#include "kernels/conv/direct_shape.h"
+#include "kernels/simd/isa_kernel.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bf16,avx2,fma,f16c")
+namespace convoy {
+namespace {
+namespace set {
+#include "kernels/simd/avx512.inl"
+#include "kernels/simd/common.inl"
+#include "kernels/conv/register_block.inl"
+#include "kernels/conv/pool_window.inl"
+#include "kernels/conv/direct.inl"
+#include "kernels/conv/direct_weights.inl"
+#include "kernels/conv/pair_words.inl"
+#include "kernels/conv/bf16_engine.inl"
+#include "kernels/conv/pair_weights.inl"
+}  // namespace set
+}  // namespace
+}  // namespace convoy
+#pragma GCC pop_options
+
+namespace convoy {
+namespace {
+
+Support supports_bf16(const Problem& p) {
+  if (p.in[0].dtype != DType::bf16) return Support::no("handles bf16, found " + p.in[0].str());
+  if (!cpu_features().fast_bf16_dot) return Support::no("VDPBF16PS runs at half the f32 rate on this CPU");
+  return p.op.kind == OpKind::conv_backward_weights ? set::supports_direct_weights(p) : set::supports_direct(p);
+}
+
+}  // namespace
+
+std::vector<KernelPtr> direct_bf16_kernels() {
+  std::vector<KernelPtr> list;
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_pool_forward})
+    list.push_back(std::make_unique<IsaKernel>("direct_bf16", Isa::avx512_bf16, kind, supports_bf16,
+                                               set::prepare_direct_with<set::Bf16Engine>));
+  list.push_back(std::make_unique<IsaKernel>("direct_bf16", Isa::avx512_bf16, OpKind::conv_backward_weights,
+                                             supports_bf16, set::prepare_pair_weights<set::Bf16Engine>));
+  return list;
+}
+
+}  // namespace convoy

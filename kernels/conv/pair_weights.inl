@@ -1,0 +1,121 @@
+// Weight and bias gradients on bf16 pairs, for the engines of pair_words.inl: products of two neighbouring positions, f32
+// sums. Tasks, parts and the final turn are those of direct_weights.inl; only the operands differ:
+//   input     turned while it is copied: [source row][channel][residue of the stride][column], so that a run along the
+//             positions is contiguous for every tap, and a tap is an offset, odd ones included;
+//   gradient  [pair of positions][channel], zero past the row's end up to the engine's run.
+// The register block's rows are channels, its run goes along the positions of a row.
+// Limit: the engine's product rate; rows shorter than its run (32 positions on tiles) waste the rest of it.
+
+template <class Engine>
+struct PairWeightsPlan : WeightsPlan {
+  explicit PairWeightsPlan(const Problem& p) : WeightsPlan(p) {
+    const int64_t advance = shape.phases[0].advance, columns = ceil_div(shape.columns(tile_positions), advance);
+    run = ceil_div(ceil_div(tile_positions, 2), Engine::run_multiple) * Engine::run_multiple;
+    pitch = (columns + 1) / 2 * 2 + 2 * run;
+    // Eight halves more, so that a power of two of channels does not meet in one cache set.
+    pitch += pitch % 32 == 0 ? 8 : 0;
+    channel_words = advance * pitch / 2;
+  }
+  int64_t run;            // words of a row of positions
+  int64_t pitch;          // halves of a (channel, residue)
+  int64_t channel_words;  // from channel to channel
+  int64_t row_words() const { return (chunk + Engine::spare_rows) * channel_words; }
+  int64_t patch_bytes() const { return DirectPlan::aligned(patch_rows * row_words() * 4); }
+  int64_t gradient_bytes() const { return DirectPlan::aligned(band_rows * run * block_width * 4); }
+  int64_t thread_bytes() const {
+    return patch_bytes() + gradient_bytes() + DirectPlan::aligned(band_rows * int64_t(sizeof(Segment<uint32_t>))) +
+           DirectPlan::aligned(band_rows * shape.row_taps() * 4) + DirectPlan::aligned(patch_rows * 8) + DirectPlan::aligned(Engine::spare_rows * block_width * 4);
+  }
+};
+
+/// Columns [first, first + columns) of an input row, turned; zero outside the image.
+inline void turn_columns(const TensorDesc& desc, const bf16* row, int64_t first, int64_t columns, int64_t channels, int64_t advance, int64_t pitch, bf16* to) {
+  constexpr int64_t tile = 16;
+  for (int64_t u = 0; u < columns; u += tile)
+    for (int64_t c = 0; c < channels; ++c) {
+      bf16* target = to + c * advance * pitch;
+      for (int64_t v = u; v < std::min(u + tile, columns); ++v) {
+        const int64_t column = first + v;
+        target[v % advance * pitch + v / advance] = column >= 0 && column < desc.shape.w() ? row[column * desc.stride[3] + c] : bf16{};
+      }
+    }
+}
+
+/// Gradient rows of a band as pairs of positions; adds them to the bias sums.
+template <class Engine>
+void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const bf16* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, uint32_t* to, float* bias) {
+  const TensorDesc& desc = d.shape.y;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    uint32_t* row = to + (r - rows.begin) * d.run * block_width;
+    std::memset(row, 0, static_cast<size_t>(d.run * block_width * 4));
+    const bf16* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
+    for (int64_t j = 0; j < last - first; ++j, from += desc.stride[3]) {
+      auto* pairs = reinterpret_cast<bf16*>(row + j / 2 * block_width) + j % 2;
+      for (int64_t k = 0; k < valid; ++k) pairs[2 * k] = from[k];
+      for_vectors(0, valid, [&](int64_t k, auto n) { put(bias + k, get(bias + k, n) + get(from + k, n), n); });
+    }
+  }
+}
+
+template <class Engine>
+void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args, int64_t task, std::byte* memory) {
+  const DirectShape& s = d.shape;
+  const ColumnPhase& phase = s.phases[0];
+  auto* patch = reinterpret_cast<uint32_t*>(memory);
+  auto* gradient = reinterpret_cast<uint32_t*>(memory += d.patch_bytes());
+  auto* segments = reinterpret_cast<Segment<uint32_t>*>(memory += d.gradient_bytes());
+  auto* slots = reinterpret_cast<int32_t*>(memory += DirectPlan::aligned(d.band_rows * int64_t(sizeof(Segment<uint32_t>))));
+  auto* sources = reinterpret_cast<int64_t*>(memory += DirectPlan::aligned(d.band_rows * s.row_taps() * 4));
+  const WeightsTask at = d.task(task);
+  const int64_t c_first = at.chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
+  const bf16 *x = args.in[0].data<bf16>() + at.group * s.in + c_first, *dy = args.in[1].data<bf16>();
+  d.clear(args.workspace, at);
+  // What a run reads past a row's columns meets zero gradients, and must not be NaN.
+  std::memset(patch, 0, static_cast<size_t>(d.patch_bytes()));
+
+  const int64_t per_part = d.bands / d.parts;
+  for (int64_t b = at.part * per_part; b < (at.part + 1) * per_part; ++b) {
+    const Range rows = RowSet::band(s, b, d.bands);
+    const int64_t count = RowSet::collect(s, rows.begin, rows.size(), slots, sources);
+    for (int64_t first = 0; first < phase.count; first += d.tile_positions) {
+      const int64_t last = std::min(first + d.tile_positions, phase.count);
+      for (int64_t i = 0; i < count; ++i)
+        turn_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low, s.columns(last - first), channels, phase.advance, d.pitch, reinterpret_cast<bf16*>(patch + i * d.row_words()));
+      for (int64_t block = at.first_block; block < at.last_block; ++block) {
+        const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
+        float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part), *bias = sums + d.sum_floats() - block_width;
+        copy_gradient_pairs(d, dy, rows, first, last, at.group * s.out + k_first, valid, gradient, bias);
+        for (int64_t t = 0; t < s.row_taps(); ++t)
+          for (int64_t q = 0; q < d.taps; ++q) {
+            const int64_t offset = phase.taps[static_cast<size_t>(q)].column - s.column_low;
+            int64_t found = 0;
+            for (int64_t r = 0; r < rows.size(); ++r)
+              if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0) {
+                const auto* row = reinterpret_cast<const bf16*>(patch + slot * d.row_words());
+                const int64_t words = ceil_div(ceil_div(last - first, 2), Engine::run_multiple) * Engine::run_multiple;
+                segments[found++] = {reinterpret_cast<const uint32_t*>(row + offset % phase.advance * d.pitch + offset / phase.advance), gradient + r * d.run * block_width, words, 0, channels};
+              }
+            if (!found) continue;
+            Engine::for_blocks(channels, vectors, [&](int64_t c, int64_t size) {
+              float* sum = sums + ((t * d.taps + q) * channels + c) * block_width;
+              Engine::block(size, vectors, {segments, found, 0, c * d.channel_words, d.channel_words, 1, block_width, sum, block_width, sum, block_width});
+            });
+          }
+      }
+    }
+  }
+}
+
+template <class Engine>
+std::unique_ptr<Prepared> prepare_pair_weights(const Problem& p) {
+  const PairWeightsPlan<Engine> d(p);
+  const int64_t sums = d.sums_bytes();
+  return std::make_unique<PreparedFunction>([p, d, sums](const KernelArgs& args) {
+    parallel_threads(p.threads, [&](int thread) {
+      const typename Engine::Scope scope;
+      const Range mine = split_range(d.tasks(), thread, p.threads);
+      for (int64_t task = mine.begin; task < mine.end; ++task) pair_weights_task(d, args, task, args.workspace + sums + thread * d.thread_bytes());
+    });
+    weights_finish(d, p.threads, args);
+  }, sums + p.threads * d.thread_bytes(), std::to_string(d.parts) + " parts, " + std::to_string(d.chunks) + " chunks");
+}

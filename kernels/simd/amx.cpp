@@ -1,0 +1,46 @@
+#include "kernels/simd/amx.h"
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <csetjmp>
+#include <csignal>
+
+#include "kernels/simd/cpu.h"
+#include "kernels/simd/tile_config.h"
+
+namespace convoy {
+namespace {
+
+sigjmp_buf trial;
+extern "C" void convoy_amx_trial_failed(int) {
+  siglongjmp(trial, 1);
+}
+
+__attribute__((target("amx-tile,amx-bf16"))) void use_tiles() {
+  const TileConfig config;
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_release();
+}
+
+bool detect() {
+  if (!cpu_features().amx_bf16) return false;
+  constexpr long request_permission = 0x1023, tile_data = 18;
+  if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0) return false;
+  const auto previous = std::signal(SIGILL, convoy_amx_trial_failed);
+  const bool works = sigsetjmp(trial, 1) == 0;
+  if (works) use_tiles();
+  std::signal(SIGILL, previous);
+  return works;
+}
+
+}  // namespace
+
+bool amx_granted() {
+  static const bool granted = detect();
+  return granted;
+}
+
+}  // namespace convoy
