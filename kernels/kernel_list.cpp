@@ -27,12 +27,12 @@ KernelList build() {
   add(pool_sparse_avx512_kernels());
   add(dense_avx512_kernels());
   add(dense_avx2_kernels());
-  add(direct_bf16_kernels());
 #ifdef CONVOY_WITH_ONEDNN
   add(onednn_conv_kernels());
   add(onednn_dense_kernels());
   add(onednn_pool_kernels());
 #endif
+  add(direct_bf16_kernels());
   add(direct_avx512_kernels());
   add(direct_avx2_kernels());
   add(widened_kernels());

@@ -196,17 +196,21 @@ TEST_CASE("every pass on equals every pass off", "[passes]") {
     ProgramOptions on = small_options();
     on.compute = compute;
     on.sparse_gradients = false;  // states a bound of its own, checked below
+    // The same kernel with and without fusion: another library sums in another order.
+    on.plan.selection.excluded = "onednn";
     const std::vector<float> expected = run_small(on, 3);
     ProgramOptions off = on;
     off.fuse = false;
     off.plan = plain_options(on.plan);
-    CHECK(run_small(off, 3) == expected);
+    const bool all_off = run_small(off, 3) == expected;
+    CHECK(all_off);
     // One pass off at a time.
     for (bool PlanOptions::*pass : {&PlanOptions::drop_dead, &PlanOptions::fused_kernels, &PlanOptions::merge_equal,
                                     &PlanOptions::slice_aliasing, &PlanOptions::in_place, &PlanOptions::reuse_memory}) {
       ProgramOptions one = on;
       one.plan.*pass = false;
-      CHECK(run_small(one, 3) == expected);
+      const bool one_off = run_small(one, 3) == expected;
+      CHECK(one_off);
     }
   }
 }

@@ -31,6 +31,7 @@ struct DirectPlan {
   int64_t chunk_words;    ///< words that hold a chunk's channels
   int64_t pair;           ///< channels per word
   int64_t run_multiple, spare_rows, spare_words;
+  bool single_taps = true;  ///< no phase has two column taps
   int64_t tiles, bands, channel_parts;
   int64_t tile_positions, band_rows, patch_rows, row_words, padded_out;
 
@@ -76,6 +77,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple, int64_t spare) : shape(p), pair(word_channels), run_multiple(multiple), spare_rows(spare) {
   const auto phases = static_cast<int64_t>(shape.phases.size());
   padded_out = ceil_div(shape.out, Vec::lanes) * Vec::lanes;
+  for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
   const int64_t taps = shape.row_taps() * std::max<int64_t>(1, shape.column_taps);
   const int64_t fit = std::clamp<int64_t>(weight_cache / (taps * block_width * 4) * pair / 16 * 16, 16, chunk_channels);
   chunks = ceil_div(shape.in, fit);
@@ -149,6 +151,7 @@ void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t c
 struct F32Engine {
   using Word = float;
   static constexpr int64_t pair = 1, run_multiple = 1, spare_rows = 0;
+  static constexpr bool reads_in_place = true;
   struct Scope {
     Scope() {}  // nothing to set up per thread
   };
@@ -223,7 +226,10 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
 
       for (int64_t chunk = 0; chunk < d.chunks; ++chunk) {
         const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
-        for (int64_t i = 0; i < sources; ++i)
+        // One f32 tap without padding needs no copy: its rows are read where they are.
+        const bool in_place = Engine::reads_in_place && d.single_taps && std::is_same_v<T, float> && column >= 0 && column + columns <= s.x.shape.w();
+        const int64_t pitch = in_place ? s.x.stride[3] : words;  // words from column to column
+        for (int64_t i = 0; i < sources && !in_place; ++i)
           Engine::copy(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns, channels, m.patch + i * d.row_words);
         const bool stores = chunk + 1 == d.chunks && !s.pooled();  // otherwise sums stay for the next chunk or the pool
 
@@ -244,11 +250,13 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 const int32_t slot = m.slots[r * s.row_taps() + t];
                 if (slot < 0) continue;
                 const Word* patch_row = m.patch + slot * d.row_words;
+                if constexpr (std::is_same_v<Word, T>)
+                  if (in_place) patch_row = x + DirectShape::row_offset(s.x, m.sources[slot]) + column * pitch + group * s.in + c_first;
                 const Word* from = phase_weights + t * tap_words;
                 for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
                   const int64_t at = phase.taps[static_cast<size_t>(q)].column;
                   Segment<Word>& segment = m.segments[segments++];
-                  segment = {patch_row + (at - s.column_low) * words, from + q * d.padded_run(words) * width, d.padded_run(words), 0, count};
+                  segment = {patch_row + (at - s.column_low) * pitch, from + q * d.padded_run(words) * width, d.padded_run(words), 0, count};
                   if (phase.contiguous) segment.length = d.padded_run(taps * words);
                   else {
                     segment.low = std::max<int64_t>(0, ceil_div(-at, phase.advance) - first);
@@ -257,7 +265,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 }
               }
               Engine::for_blocks(count, width / Vec::lanes, [&](int64_t j, int64_t block_size) {
-                BlockCall<Word> call{m.segments, segments, j, j * phase.advance * words, phase.advance * words, 1, width, m.bias + (k - k_first), 0, m.rounded, width};
+                BlockCall<Word> call{m.segments, segments, j, j * phase.advance * pitch, phase.advance * pitch, 1, width, m.bias + (k - k_first), 0, m.rounded, width};
                 float* sum = m.sums + (sum_row + j) * d.sums_pitch() + (k - k_first);
                 if (chunk > 0) call.init = sum, call.init_pitch = d.sums_pitch();
                 T* to = y + DirectShape::row_offset(s.y, rows.begin + r) + (phase.start + (first + j) * phase.step) * s.y.stride[3] + group * s.out + k;

@@ -1,4 +1,5 @@
-// Direct convolution on AMX tiles, and the same loop nests on emulated tiles for tests; see direct.inl, tile_engine.inl.
+// Direct convolution on AMX tiles, and the same loop nests on emulated tiles for tests; see direct.inl,
+// tile_engine.inl.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -46,8 +47,7 @@ std::vector<KernelPtr> tile_kernels(std::string_view name, Isa isa) {
   using Engine = set::TileEngine<Tiles>;
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_pool_forward})
-    list.push_back(
-        std::make_unique<IsaKernel>(name, isa, kind, supports_tiles, set::prepare_direct_with<Engine>));
+    list.push_back(std::make_unique<IsaKernel>(name, isa, kind, supports_tiles, set::prepare_direct_with<Engine>));
   list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_backward_weights, supports_tiles,
                                              set::prepare_pair_weights<Engine>));
   return list;

@@ -3,6 +3,7 @@
 struct PairWords {
   using Word = uint32_t;
   static constexpr int64_t pair = 2;
+  static constexpr bool reads_in_place = false;
   template <class F>
   static void by_type(DType, F&& f) {
     f(bf16{});
