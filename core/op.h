@@ -18,6 +18,7 @@ enum class OpKind : uint8_t {
   conv_backward_data,
   conv_backward_weights,
   conv_pool_forward,
+  conv_pool_backward_data,
   conv_pool_backward_weights,
   dense_forward,
   dense_backward_data,

@@ -183,6 +183,27 @@ void lower_pool_weights(LoweringContext& l) {
   l.emit_final(weights_op(l.op()), "", {l.in(0), gradient});
 }
 
+/// Inputs: gradient of the pooled map, pooled map, arg-max, weights.
+std::vector<TensorDesc> infer_pool_data(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 4, 4);
+  const std::vector<TensorDesc> data_in{infer(unpool_op(op), in.first(3))[0], in[3]};
+  return infer({OpKind::conv_backward_data, op.as<ConvPoolAttrs>().conv}, data_in);
+}
+
+int64_t flops_pool_data(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return dense_flops(infer(unpool_op(op), in.first(3))[0].shape, in[3].shape);
+}
+
+void lower_pool_data(LoweringContext& l) {
+  const ValueId gradient = l.emit(unpool_op(l.op()), "unpool", {l.in(0), l.in(1), l.in(2)});
+  l.emit_final({OpKind::conv_backward_data, l.op().as<ConvPoolAttrs>().conv}, "", {gradient, l.in(3)});
+}
+
+bool special_pool_data(const Op& op, int index, std::span<const TensorDesc> in, const Tensor& t,
+                       const PhiloxStream& random) {
+  return op_def(OpKind::activation_max_pool_backward).special_input(unpool_op(op), index, in, t, random);
+}
+
 bool special_pool_weights(const Op& op, int index, std::span<const TensorDesc> in, const Tensor& t,
                           const PhiloxStream& random) {
   return op_def(OpKind::activation_max_pool_backward).special_input(unpool_op(op), index - 1, in.subspan(1), t, random);
@@ -214,6 +235,13 @@ std::vector<OpDef> conv_ops() {
            .infer = infer_pool_forward,
            .flops = flops_pool_forward,
            .lower = lower_pool_forward},
+          {.kind = OpKind::conv_pool_backward_data,
+           .name = "conv_pool_backward_data",
+           .default_attrs = ConvPoolAttrs{},
+           .infer = infer_pool_data,
+           .flops = flops_pool_data,
+           .lower = lower_pool_data,
+           .special_input = special_pool_data},
           {.kind = OpKind::conv_pool_backward_weights,
            .name = "conv_pool_backward_weights",
            .default_attrs = ConvPoolAttrs{},

@@ -95,6 +95,14 @@ void fuse_backward(Tape& tape) {
   std::vector<Node> result;
   for (Node node : tape.nodes()) {
     if (node.op.kind == OpKind::activation_max_pool_backward) unpooled.emplace(node.out[0], node);
+    if (node.op.kind == OpKind::conv_backward_data && node.in.size() == 2) {
+      if (const auto found = unpooled.find(node.in[0]); found != unpooled.end()) {
+        const Node& pool = found->second;
+        node.op = {OpKind::conv_pool_backward_data,
+                   ConvPoolAttrs{node.op.as<ConvAttrs>(), pool.op.as<ActivationPoolAttrs>()}};
+        node.in = {pool.in[0], pool.in[1], pool.in[2], node.in[1]};
+      }
+    }
     if (node.op.kind == OpKind::conv_backward_weights) {
       if (const auto found = unpooled.find(node.in[1]); found != unpooled.end()) {
         const Node& pool = found->second;

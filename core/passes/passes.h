@@ -18,10 +18,10 @@ void fuse(Tape& tape);
 /// order.
 void fuse_convolutions(Tape& tape);
 
-/// After differentiation: lets backward_weights of a convolution read the pooled gradient and the arg-max in place of
-/// the un-pooled gradient (conv_pool_backward_weights). A kernel may use that seven of eight gradients are zero; sums
-/// then run in another order, within the bound of the sum. Where no kernel takes it, lowering restores the shared
-/// un-pooled gradient.
+/// After differentiation: lets backward_data and backward_weights of a convolution read the pooled gradient and the
+/// arg-max in place of the un-pooled gradient (conv_pool_backward_data, conv_pool_backward_weights). A kernel may use
+/// that seven of eight gradients are zero; sums then run in another order, within the bound of the sum. Where no kernel
+/// takes it, lowering restores the shared un-pooled gradient.
 void fuse_backward(Tape& tape);
 
 /// Drops nodes whose outputs nobody reads, that update no state and compute nothing kept.

@@ -1,5 +1,5 @@
-// Winograd convolution in two and three dimensions, channels last: forward, backward_data, and forward with LeakyReLU and
-// 2-wide max-pool at the end. Dilated kernels run on the sub-lattices of their dilation.
+// Winograd convolution in two and three dimensions, channels last: forward, backward_data, forward with LeakyReLU and
+// 2-wide max-pool at the end, and backward_data from the pooled gradient. Dilated kernels run on the sub-lattices of their dilation.
 //
 //   F(2,3): 4 points for 2 outputs of 3 taps: 2.25 (2-D) or 3.375 (3-D) times fewer multiplications than the direct sum;
 //   F(4,3): 6 points for 4 outputs: 4 or 8 times fewer, and less than half the transformed data per output in 3-D;
@@ -48,7 +48,7 @@ using TwoFive = Axis<6, 2, 5>;
 struct WinogradShape {
   TensorDesc x;  // read
   TensorDesc y;  // the convolution's output, stored or not
-  bool forward = true, pooled = false;
+  bool forward = true, pooled = false, unpools = false;  // unpools: x is given as the pooled gradient and its arg-max
   Int3 pad, dilation, window;             // zeros in front of x; of the pool
   std::array<std::vector<int64_t>, 3> origins;  // first output of every tile along an axis
   int points;
@@ -58,16 +58,19 @@ struct WinogradShape {
 };
 
 inline const ConvAttrs& winograd_conv(const Problem& p) {
-  return p.op.kind == OpKind::conv_pool_forward ? p.op.as<ConvPoolAttrs>().conv : p.op.as<ConvAttrs>();
+  const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs);
+  return pool ? pool->conv : p.op.as<ConvAttrs>();
 }
+inline int winograd_weight_input(const Problem& p) { return p.op.kind == OpKind::conv_pool_backward_data ? 3 : 1; }
 
 template <class S>
 WinogradShape winograd_shape(const Problem& p) {
   WinogradShape s;
   const ConvAttrs& a = winograd_conv(p);
-  s.forward = p.op.kind != OpKind::conv_backward_data;
   s.pooled = p.op.kind == OpKind::conv_pool_forward;
-  s.x = p.in[0];
+  s.unpools = p.op.kind == OpKind::conv_pool_backward_data;
+  s.forward = p.op.kind != OpKind::conv_backward_data && !s.unpools;
+  s.x = s.unpools ? infer({OpKind::activation_max_pool_backward, p.op.as<ConvPoolAttrs>().pool}, std::span(p.in).first(3))[0] : p.in[0];
   s.y = s.pooled ? infer({OpKind::conv_forward, a}, p.in)[0] : p.out[0];
   if (s.pooled) s.window = p.op.as<ConvPoolAttrs>().pool.pool.kernel;
   s.dilation = a.dilation;
@@ -174,6 +177,47 @@ void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t s
       input_line<S::p[2]>(in);
       for (int k = 0; k < S::p[2]; ++k) store(to + k * Vec::lanes, in[k]);
     }
+    finish_input<S>(s, line, v + slot * channels + c);
+  }
+}
+
+/// The gradient before a 2x2x2 pool, read where it is not zero: every cell under the tile gives its activated gradient to
+/// the one position that won.
+template <class S, class T>
+void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, const KernelArgs& args, Vec slope, int64_t tile, int64_t slot, float* v) {
+  const TileCorner corner = tile_corner(s, tile);
+  const int64_t channels = s.channels_in();
+  const T *dy = args.in[0].data<T>(), *y = args.in[1].data<T>();
+  const uint8_t* arg = args.in[2].data<uint8_t>();
+  const Vec none = Vec::all(0.0f), one = Vec::all(1.0f);
+  alignas(64) float line[S::points * Vec::lanes];
+  const int64_t d0 = corner.at[0] - s.pad[0], h0 = corner.at[1] - s.pad[1], w0 = corner.at[2] - s.pad[2];
+  // Cells of index floor(position / 2); the patch may start on either half of one.
+  const auto cell_of = [](int64_t position) { return (position + 64) / 2 - 32; };
+  for (int64_t c = 0; c < channels; c += Vec::lanes) {
+    for (int64_t cd = cell_of(d0); cd <= cell_of(d0 + S::p[0] - 1); ++cd)
+      for (int64_t ch = cell_of(h0); ch <= cell_of(h0 + S::p[1] - 1); ++ch)
+        for (int64_t cw = cell_of(w0); cw <= cell_of(w0 + S::p[2] - 1); ++cw) {
+          const bool inside = cd >= 0 && ch >= 0 && cw >= 0 && cd < cells.shape.d() && ch < cells.shape.h() && cw < cells.shape.w();
+          Vec g = none;
+          Ints winner = Ints::all(8);
+          if (inside) {
+            const int64_t at = cells.offset(corner.n, cd, ch, cw) + c;
+            g = rounded_to<T>(load(dy + at) * select(greater(load(y + at), none), one, slope));
+            winner = load_bytes(arg + at);
+          }
+          for (int q = 0; q < 8; ++q) {
+            const int64_t i = 2 * cd + (q >> 2) - d0, j = 2 * ch + (q >> 1 & 1) - h0, k = 2 * cw + (q & 1) - w0;
+            if (i < 0 || j < 0 || k < 0 || i >= S::p[0] || j >= S::p[1] || k >= S::p[2]) continue;
+            store(line + ((i * S::p[1] + j) * S::p[2] + k) * Vec::lanes, select(equal(winner, Ints::all(q)), g, none));
+          }
+        }
+    for_lines<S, 2>([&](int first, int step) {
+      Vec in[S::p[2]];
+      for (int k = 0; k < S::p[2]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+      input_line<S::p[2]>(in);
+      for (int k = 0; k < S::p[2]; ++k) store(line + (first + k * step) * Vec::lanes, in[k]);
+    });
     finish_input<S>(s, line, v + slot * channels + c);
   }
 }
@@ -297,10 +341,10 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
   const auto* u = reinterpret_cast<const float*>(args.packed[0]);
-  const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
+  const float* bias = args.in.size() == 3 ? args.in[2].data<float>() : nullptr;
   const int64_t in = s.channels_in(), out = s.channels_out(), point = winograd_point_floats(in, out);
   uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
-  const Vec slope = Vec::all(s.pooled ? static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope) : 0.0f);
+  const Vec slope = Vec::all(s.pooled || s.unpools ? static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope) : 0.0f);
   parallel_threads(p.threads, [&](int thread) {
     float* v = reinterpret_cast<float*>(args.workspace) + thread * winograd_thread_floats(s);
     float* m = v + S::points * s.v_stride;
@@ -308,10 +352,12 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
     for (int64_t b = mine.begin; b < mine.end; ++b) {
       const int64_t first = b * s.block, count = std::min(s.block, s.tile_count - first);
       const int64_t rows = (count + gemm_rows - 1) / gemm_rows * gemm_rows;
+      if constexpr (S::p[0] > 1)
+        for (int64_t i = 0; s.unpools && i < count; ++i) input_transform_unpooled<S, T>(s, p.in[0], args, slope, first + i, i, v);
       if (in == 4)
         for (int64_t i = 0; i < count; i += Vec::lanes / 4) input_transform_four<S>(s, x, first + i, std::min<int64_t>(count - i, Vec::lanes / 4), i, v);
       else
-        for (int64_t i = 0; i < count; ++i) input_transform<S>(s, x, first + i, i, v);
+        for (int64_t i = 0; !s.unpools && i < count; ++i) input_transform<S>(s, x, first + i, i, v);
       // The rows that fill up the last register block are computed and thrown away.
       for (int64_t q = 0; q < S::points && count < rows; ++q) std::fill(v + q * s.v_stride + count * in, v + q * s.v_stride + rows * in, 0.0f);
       for (int64_t k = 0; k < out; k += s.range) {
@@ -391,7 +437,7 @@ class PreparedWinograd final : public Prepared {
   }
   std::vector<PackRequest> packed_weights() const override {
     const std::string form = "F(" + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")" + (shape_.forward ? " forward" : " backward");
-    return {{1, form, S::points * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4,
+    return {{winograd_weight_input(problem_), form, S::points * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4,
              [forward = shape_.forward, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
                by_storage(weight.dtype(), [&](auto zero) { winograd_pack<S, decltype(zero)>(forward, weight, reinterpret_cast<float*>(packed), threads); });
              }}};
@@ -408,7 +454,7 @@ class PreparedWinograd final : public Prepared {
 /// Calls f(scheme) with the scheme of a kernel's extents and tile size, or says no.
 template <class F>
 Support with_scheme(const Problem& p, bool large, F&& f) {
-  const Shape& w = p.in[1].shape;
+  const Shape& w = p.in[static_cast<size_t>(winograd_weight_input(p))].shape;
   const Int3 k{w.d(), w.h(), w.w()}, cube{3, 3, 3}, square{1, 3, 3}, five{1, 5, 5};
   if (k == cube && large) return f(Scheme<FourThree, FourThree, FourThree>{});
   if (k == cube) return f(Scheme<TwoThree, TwoThree, TwoThree>{});
@@ -422,15 +468,24 @@ template <bool large>
 Support supports_winograd(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
   const ConvAttrs& a = winograd_conv(p);
-  const Int3 one{1, 1, 1};
-  const Shape& w = p.in[1].shape;
+  const Int3 one{1, 1, 1}, two{2, 2, 2};
+  const Shape& w = p.in[static_cast<size_t>(winograd_weight_input(p))].shape;
   if (a.stride != one || a.groups != 1) return Support::no("needs stride 1 and one group");
-  const bool four = w.c() == 4 && p.op.kind != OpKind::conv_backward_data && w.n() % 16 == 0;
+  const bool backward = p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_pool_backward_data;
+  const bool four = w.c() == 4 && !backward && w.n() % 16 == 0;
   if ((w.n() % 16 || w.c() % 16) && !four) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
   if (p.op.kind == OpKind::conv_pool_forward) {
     if (const Support window = supports_window(p.op.as<ConvPoolAttrs>()); !window.ok) return window;
     if (a.dilation != one) return Support::no("pools undilated convolutions only");
     if (w.d() == 1 && p.op.as<ConvPoolAttrs>().pool.pool.kernel[0] != 1) return Support::no("pools images by 1x2x2");
+  }
+  if (p.op.kind == OpKind::conv_pool_backward_data) {
+    const auto& pool = p.op.as<ConvPoolAttrs>().pool;
+    if (const Support window = supports_window(p.op.as<ConvPoolAttrs>()); !window.ok) return window;
+    if (pool.pool.kernel != two || w.d() != 3) return Support::no("un-pools 2x2x2 windows in three dimensions only");
+    if (a.dilation != one) return Support::no("un-pools undilated convolutions only");
+    const Shape& cells = p.in[0].shape;
+    if (pool.pool.result_size != Int3{2 * cells.d(), 2 * cells.h(), 2 * cells.w()}) return Support::no("un-pools even extents only");
   }
   return with_scheme(p, large, [&](auto scheme) {
     using S = decltype(scheme);
