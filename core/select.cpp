@@ -8,13 +8,6 @@
 namespace convoy {
 namespace {
 
-bool matches(std::string_view pattern, std::string_view name) {
-  const size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == name;
-  const std::string_view head = pattern.substr(0, star), tail = pattern.substr(star + 1);
-  return name.size() >= head.size() + tail.size() && name.starts_with(head) && name.ends_with(tail);
-}
-
 std::string join_descs(std::span<const TensorDesc> descs) {
   std::string text;
   for (const TensorDesc& desc : descs) text += (text.empty() ? "" : "|") + desc.str();
@@ -77,6 +70,13 @@ Problem Problem::parse(std::string_view text) {
   }
   if (!has_out) problem.out = infer(problem.op, problem.in);
   return problem;
+}
+
+bool matches(std::string_view pattern, std::string_view name) {
+  const size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == name;
+  const std::string_view head = pattern.substr(0, star), tail = pattern.substr(star + 1);
+  return name.size() >= head.size() + tail.size() && name.starts_with(head) && name.ends_with(tail);
 }
 
 KernelOverride parse_override(std::string_view text) {

@@ -15,6 +15,9 @@ struct KernelOverride {
   std::string kernel;
 };
 
+/// Whether a node's name fits a pattern with at most one `*`.
+bool matches(std::string_view pattern, std::string_view name);
+
 /// Parses "node=kernel"; throws Error(usage).
 KernelOverride parse_override(std::string_view text);
 

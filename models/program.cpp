@@ -1,5 +1,7 @@
 #include "models/program.h"
 
+#include <algorithm>
+
 #include "core/passes/passes.h"
 
 namespace convoy {
@@ -62,6 +64,13 @@ ProgramPlans plan_program(const ProgramOptions& o, const KernelList& kernels) {
   ProgramPlans plans{training_tape(o), evaluation_tape(o), {}, {}};
   plans.step = make_plan(plans.step_tape, kernels, o.plan);
   plans.evaluate = make_plan(plans.evaluate_tape, kernels, o.plan);
+  for (const KernelOverride& wish : o.plan.selection.overrides) {
+    const auto fits = [&](const PlannedNode& node) { return matches(wish.node, node.name); };
+    if (std::none_of(plans.step.nodes.begin(), plans.step.nodes.end(), fits) &&
+        std::none_of(plans.evaluate.nodes.begin(), plans.evaluate.nodes.end(), fits))
+      fail_usage("--kernel " + wish.node + "=" + wish.kernel +
+                 ": no node has that name (--summary lists them; a pool may be part of its convolution)");
+  }
   return plans;
 }
 

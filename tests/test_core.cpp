@@ -310,6 +310,8 @@ TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
   }
   o.plan.selection.overrides = {parse_override("conv1.forward=nonsense")};
   CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("nonsense"));
+  o.plan.selection.overrides = {parse_override("conv9.forward=reference")};
+  CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("conv9.forward") && Catch::Contains("no node"));
   CHECK_THROWS_WITH(parse_override("conv1"), Catch::Contains("node=kernel"));
 
   const Tape tape = training_tape(small_options());

@@ -1,0 +1,84 @@
+// Problem strings of the benches: benchdnn notation, oneDNN verbose lines, and what they become.
+#include <fstream>
+
+#include "bench/problem_strings.h"
+#include "bench/valid_flops.h"
+#include "core/error.h"
+#include "tests/catch.hpp"
+
+using namespace convoy;
+using namespace convoy::bench;
+
+TEST_CASE("benchdnn strings become problems", "[bench]") {
+  const ConvString root = parse_conv_string("conv ic16ih768iw1152oc64kh7sh2ph3 n\"root\"");
+  CHECK(root.name == "root");
+  const Problem p = root.problem(Pass::forward, DType::f32);
+  CHECK(p.op.kind == OpKind::conv_forward);
+  CHECK(p.in[0].shape == Shape(1, 1, 768, 1152, 16));
+  CHECK(p.in[1].shape == Shape(64, 1, 7, 7, 16));
+  CHECK(p.out[0].shape == Shape(1, 1, 384, 576, 64));
+
+  const ConvString cube = parse_conv_string("mb2ic4id128oc32kd3pd1");
+  CHECK(cube.problem(Pass::backward_weights, DType::bf16).out[0].shape == Shape(32, 3, 3, 3, 4));
+  CHECK(cube.dst == Shape(2, 128, 128, 128, 32));
+
+  // benchdnn counts dilation from zero.
+  const Problem dilated = parse_conv_string("ic8ih96iw144oc16kh3dh35ph36").problem(Pass::backward_data, DType::f32);
+  CHECK(dilated.op.as<ConvAttrs>().dilation == Int3{1, 36, 36});
+  CHECK(dilated.out[0].shape == Shape(1, 1, 96, 144, 8));
+  CHECK(valid_tap_flops(dilated) < dilated.flops());
+
+  const Problem grouped = parse_conv_string("g64ic64ih38iw57oc64kh3sh2ph1").problem(Pass::forward, DType::f32);
+  CHECK(grouped.in[1].shape == Shape(64, 1, 3, 3, 1));
+  CHECK(grouped.out[0].shape == Shape(1, 1, 19, 29, 64));
+}
+
+TEST_CASE("transposed convolutions are backward_data used forward", "[bench]") {
+  for (int64_t pad : {0, 1}) {
+    const ConvString up = parse_conv_string("deconv ic256ih96iw144oc128oh192ow288kh3sh2ph" + std::to_string(pad));
+    const Problem p = up.problem(Pass::forward, DType::f32);
+    CHECK(p.op.kind == OpKind::conv_backward_data);
+    CHECK(p.in[0].shape == Shape(1, 1, 96, 144, 256));
+    CHECK(p.out[0].shape == Shape(1, 1, 192, 288, 128));
+    CHECK(up.problem(Pass::backward_data, DType::f32).op.kind == OpKind::conv_forward);
+    CHECK(up.problem(Pass::backward_weights, DType::f32).out[0].shape == Shape(256, 1, 3, 3, 128));
+  }
+}
+
+TEST_CASE("verbose lines of oneDNN", "[bench]") {
+  const std::string line =
+      "dnnl_verbose,exec,cpu,convolution,jit:avx512_core,backward_data,src_bf16::blocked:acdb:f0 "
+      "wei_bf16::blocked:abcd:f0,attr-scratchpad:user,alg:convolution_direct,"
+      "mb1_ic16oc64_ih768oh384kh7sh2dh0ph3_iw1152ow576kw7sw2dw0pw3,12.5";
+  REQUIRE(is_verbose_line(line));
+  const VerboseLine v = parse_verbose_line(line);
+  CHECK(v.pass == Pass::backward_data);
+  CHECK(v.type == DType::bf16);
+  CHECK(v.conv.problem(v.pass, v.type).out[0].shape == Shape(1, 1, 768, 1152, 16));
+  CHECK_THROWS_WITH(parse_verbose_line("dnnl_verbose,exec,cpu,reorder,x"), Catch::Contains("convolution"));
+}
+
+TEST_CASE("strings that say nothing are refused", "[bench]") {
+  CHECK_THROWS_WITH(parse_conv_string("ic16ih8zz3"), Catch::Contains("zz3"));
+  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih8kh3"), Catch::Contains("no oc"));
+  CHECK_THROWS_AS(parse_conv_string("ic16oc8ih2kh7").problem(Pass::forward, DType::f32), Error);
+  CHECK_THROWS_WITH(parse_passes("forwards"), Catch::Contains("forwards"));
+}
+
+TEST_CASE("every shipped problem file reads, and counts the published work", "[bench]") {
+  const auto forward_gflop = [](const std::string& name) {
+    std::ifstream file(std::string(CONVOY_SOURCE_DIR) + "/bench/problems/" + name + ".txt");
+    REQUIRE(file);
+    std::string line;
+    double total = 0;
+    while (std::getline(file, line))
+      if (!line.empty() && line[0] != '#')
+        total += double(parse_conv_string(line).problem(Pass::forward, DType::f32).flops()) * 1e-9;
+    return total;
+  };
+  CHECK(forward_gflop("cosmoflow") == Approx(68.85).epsilon(0.001));  // five convolutions, each once
+  // Each distinct layer once: the two full-resolution layers alone are 1565.5 + 1043.7 GFLOP.
+  CHECK(forward_gflop("deeplab") > 2609);
+  CHECK(forward_gflop("deepcam") > 150);
+  CHECK(forward_gflop("tiramisu") > 500);
+}
