@@ -14,7 +14,7 @@ class Candidate {
   /// One kernel on random data.
   Candidate(const Kernel& kernel, const Problem& problem);
   /// The plain ops that a fused op stands for, each on oneDNN where it takes the op and on our first kernel otherwise;
-  /// null for plain ops. This is what a fused kernel has to beat.
+  /// null for plain ops and without oneDNN. This is what a fused kernel has to beat.
   static std::unique_ptr<Candidate> definition(const KernelList& list, const Problem& problem);
 
   /// Seconds of one run, the weight packing included that a training step pays.
@@ -23,7 +23,7 @@ class Candidate {
   const std::string& detail() const { return detail_; }
 
   std::vector<double> seconds;
-  bool wrong = false;
+  bool wrong = false, checked = false;
   double minimum() const;
   double median() const;
 
@@ -45,7 +45,9 @@ class Candidate {
 /// A version of a convolution problem with small extents, which the reference can check; nothing for other ops.
 std::optional<Problem> reduced(const Problem& problem);
 /// Whether the kernel gives the reference's values on small integers over the reduced problem: the same bits, or 1e-3
-/// for Winograd, whose transforms round.
-bool exact(const KernelList& list, const Kernel& kernel, const Problem& problem);
+/// for Winograd, whose transforms round. None where it refuses the reduced problem (too few tiles) or the op has no
+/// small form; the tests cover those.
+enum class Check : unsigned char { none, right, wrong };
+Check check(const KernelList& list, const Kernel& kernel, const Problem& problem);
 
 }  // namespace convoy::bench

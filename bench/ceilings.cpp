@@ -115,8 +115,7 @@ __attribute__((target("avx512fp16,avx512vl"))) void fma_f16() {
 }
 
 __attribute__((target("amx-tile,amx-bf16"))) void dot_amx() {
-  const TileConfig config;
-  _tile_loadconfig(&config);
+  _tile_loadconfig(&tile_config);
   alignas(64) static const uint8_t zeros[1024] = {};
   _tile_zero(0);
   _tile_zero(1);

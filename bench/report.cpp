@@ -8,7 +8,6 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <set>
 
 #include "apps/common/svg.h"
 #include "core/error.h"
@@ -41,7 +40,7 @@ Run read_run(const std::string& path) {
     if (j.is_discarded() || !j.is_object())
       fail_data(fmt::format("{}:{}: expected a JSON object, found \"{}\"", path, number, line.substr(0, 60)));
     if (j.contains("ceiling")) run.ceilings[j["ceiling"]] = j.value("value", 0.0);
-    if (!j.contains("min_ms")) continue;
+    if (!j.contains("min_ms") || j.value("correct", json(true)) == json(false)) continue;
     Measurement m{
         j.value("name", ""),           j.value("pass", ""),          j.value("dtype", ""),
         j.value("kernel", ""),         j.value("problem", ""),       j.value("min_ms", 0.0),

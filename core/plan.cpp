@@ -55,10 +55,10 @@ class Planner {
     Tape lowered = tape_;
     lowered.set_nodes({node});
     lower(lowered, [](const Node&) { return false; });
-    const Node& last = lowered.nodes().back();
-    return kernel_supports(
-        kernels_, wish->kernel,
-        {last.op, lowered.descs(last.in), lowered.descs(last.out), options_.device, options_.threads});
+    return std::any_of(lowered.nodes().begin(), lowered.nodes().end(), [&](const Node& n) {
+      const Problem problem{n.op, lowered.descs(n.in), lowered.descs(n.out), options_.device, options_.threads};
+      return n.name == node.name && kernel_supports(kernels_, wish->kernel, problem);
+    });
   }
 
   bool falls_to_reference(const Node& node) const {

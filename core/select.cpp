@@ -134,11 +134,14 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
       fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": it refuses " + problem.text() + ": " +
                  support.reason);
   }
+  const auto excluded = [&](const Kernel& kernel) {
+    return !selection.excluded.empty() && kernel.name().starts_with(selection.excluded);
+  };
   if (const std::string name = selection.tuned.find(problem); !name.empty())
-    if (const Kernel* kernel = find(name); kernel && kernel->supports(problem).ok) return {kernel, "tuned"};
+    if (const Kernel* kernel = find(name); kernel && !excluded(*kernel) && kernel->supports(problem).ok)
+      return {kernel, "tuned"};
   for (const auto& kernel : list) {
-    const bool excluded = !selection.excluded.empty() && kernel->name().starts_with(selection.excluded);
-    if (!excluded && kernel->supports(problem).ok) return {kernel.get(), "first"};
+    if (!excluded(*kernel) && kernel->supports(problem).ok) return {kernel.get(), "first"};
   }
   fail_runtime("no kernel supports " + node + ": " + problem.text() + "\n" + explain(list, problem));
 }

@@ -298,7 +298,8 @@ TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
   }
   // A kernel of the plain op is asked for at a fused node: its definition takes the node's place and name.
   if (cpu_features().avx2) {
-    o.plan.selection.overrides = {parse_override("conv1.backward_weights=direct_avx2")};
+    o.plan.selection.overrides = {parse_override("conv1.backward_weights=direct_avx2"),
+                                  parse_override("conv1.forward=direct_avx2")};
     bool found = false;
     for (const PlannedNode& node : plan_program(o, kernel_list()).step.nodes)
       if (node.name == "conv1.backward_weights") {

@@ -117,18 +117,23 @@ void fuse_backward(Tape& tape) {
 }
 
 void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused) {
-  const std::vector<Node> before = tape.nodes();
-  std::vector<Node> result;
-  for (const Node& node : before) {
-    const OpDef& def = op_def(node.op.kind);
-    if (!def.lower || keep_fused(node)) {
-      result.push_back(node);
-      continue;
+  // A definition may hold fused ops itself.
+  for (bool changed = true; changed;) {
+    changed = false;
+    const std::vector<Node> before = tape.nodes();
+    std::vector<Node> result;
+    for (const Node& node : before) {
+      const OpDef& def = op_def(node.op.kind);
+      if (!def.lower || keep_fused(node)) {
+        result.push_back(node);
+        continue;
+      }
+      LoweringContext context(tape, node, result);
+      def.lower(context);
+      changed = true;
     }
-    LoweringContext context(tape, node, result);
-    def.lower(context);
+    tape.set_nodes(std::move(result));
   }
-  tape.set_nodes(std::move(result));
 }
 
 void drop_dead_nodes(Tape& tape) {

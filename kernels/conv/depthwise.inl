@@ -19,6 +19,8 @@ inline bool is_depthwise(const Problem& p) {
 
 Support supports_depthwise(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  const TensorDesc& weights = p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[1];
+  if (!weights.dense()) return Support::no("needs dense weights, found " + weights.str());
   if (!is_depthwise(p)) return Support::no("needs as many groups as channels on both sides");
   return Support::yes();
 }
@@ -105,7 +107,11 @@ class PreparedDepthwise final : public Prepared {
  public:
   explicit PreparedDepthwise(const Problem& p) : problem_(p), shape_(p) {}
   std::vector<PackRequest> packed_weights() const override {
-    return {{1, "depthwise " + to_text(problem_.op), std::max<int64_t>(64, shape_.row_taps() * shape_.column_taps * shape_.groups * 4), [s = shape_](const Tensor& weight, std::byte* packed) {
+    // Taps that only meet padding are left out, so the order depends on which are kept.
+    std::string form = "depthwise " + to_text(problem_.op);
+    for (const ColumnPhase& phase : shape_.phases)
+      for (const ColumnTap& tap : phase.taps) form += " " + std::to_string(tap.weight);
+    return {{1, form, std::max<int64_t>(64, shape_.row_taps() * shape_.column_taps * shape_.groups * 4), [s = shape_](const Tensor& weight, std::byte* packed) {
                by_storage(weight.dtype(), [&](auto zero) { depthwise_pack<decltype(zero)>(s, weight, reinterpret_cast<float*>(packed)); });
              }}};
   }

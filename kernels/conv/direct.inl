@@ -183,16 +183,16 @@ void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Ra
   uint8_t* arg = args.out[1].data<uint8_t>();
   const int64_t group = s.row_group();
   for (int64_t r = 0; r < rows.size(); r += group) {
-    const int64_t row = DirectShape::row_offset(p.out[0], (rows.begin + r) / group);
+    const int64_t row = DirectShape::row_offset(p.out[0], (rows.begin + r) / group), arg_row = DirectShape::row_offset(p.out[1], (rows.begin + r) / group);
     for (int64_t j = first; j < last; j += 2) {
-      const int64_t at = row + j / 2 * p.out[0].stride[3] + k_first;
+      const int64_t at = row + j / 2 * p.out[0].stride[3] + k_first, arg_at = arg_row + j / 2 * p.out[1].stride[3] + k_first;
       const float* corner = sums + (r * d.tile_positions + j - first) * d.sums_pitch();
       for_vectors(0, k_last - k_first, [&](int64_t k, auto n) {
         WindowMaximum best{};
         for (int q = 0; q < 2 * group; ++q) take<T>(best, load(corner + ((q >> 1) * d.tile_positions + (q & 1)) * d.sums_pitch() + k), slope, q);
         put(y + at + k, best.best, n);
-        if constexpr (std::is_same_v<decltype(n), int64_t>) store_bytes(arg + at + k, best.winner, n);
-        else store_bytes(arg + at + k, best.winner);
+        if constexpr (std::is_same_v<decltype(n), int64_t>) store_bytes(arg + arg_at + k, best.winner, n);
+        else store_bytes(arg + arg_at + k, best.winner);
       });
     }
   }
@@ -354,8 +354,10 @@ class PreparedDirect final : public Prepared {
 
 Support supports_direct(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (p.op.kind == OpKind::conv_pool_forward && !p.in[1].dense()) return Support::no("needs dense weights, found " + p.in[1].str());
   if (p.op.kind == OpKind::conv_pool_forward) return supports_window(p.op.as<ConvPoolAttrs>());
-  if (p.in[1].shape.c() == 1 && p.in[1].shape.n() == p.op.as<ConvAttrs>().groups) return Support::no("leaves depthwise convolutions to their own kernel");
+  if (!p.in[1].dense()) return Support::no("needs dense weights, found " + p.in[1].str());
+  if (p.op.as<ConvAttrs>().groups > 1 && p.in[1].shape.c() == 1 && p.in[1].shape.n() == p.op.as<ConvAttrs>().groups) return Support::no("leaves depthwise convolutions to their own kernel");
   return Support::yes();
 }
 

@@ -167,6 +167,7 @@ inline void weights_finish(const WeightsPlan& d, int threads, const KernelArgs& 
 
 Support supports_direct_weights(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (!p.out[0].dense()) return Support::no("writes dense gradients, found " + p.out[0].str());
   if (p.op.as<ConvAttrs>().groups > 1 && p.out[0].shape.c() == 1 && p.out[0].shape.n() == p.op.as<ConvAttrs>().groups)
     return Support::no("leaves depthwise convolutions to their own kernel");
   return Support::yes();

@@ -3,10 +3,7 @@
 /// The tile registers themselves; configured for the time a kernel runs on a thread.
 struct HardwareTiles {
   struct Scope {
-    Scope() {
-      const TileConfig config;
-      _tile_loadconfig(&config);
-    }
+    Scope() { _tile_loadconfig(&tile_config); }
     ~Scope() { _tile_release(); }
     Scope(const Scope&) = delete;
   };

@@ -1,4 +1,6 @@
 // Engines for direct.inl whose words are two neighbouring bf16 channels: products of pairs, f32 sums.
+// Runs that are filled up read neighbouring values against zero weights: where those are infinite or not a number, so is the
+// result beside them.
 
 struct PairWords {
   using Word = uint32_t;

@@ -13,6 +13,7 @@ struct TileEngine : PairWords {
   }
 
   static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) {
+    __asm__ volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
     for (int64_t q = 0; q < vectors; q += 2) {
       const bool two_rows = rows > 16, two_columns = q + 1 < vectors;
       const float* init = call.init + q * 16;
@@ -58,8 +59,7 @@ struct TileEngine : PairWords {
   }
 };
 
-/// The eight tile registers in memory: same results bit for bit as far as f32 sums of pairs are (the hardware flushes
-/// denormals), on any machine. For tests.
+/// The eight tile registers in memory: the same sums up to their order (and the hardware flushes denormals), on any machine. For tests.
 struct EmulatedTiles {
   struct Scope {
     Scope() {}

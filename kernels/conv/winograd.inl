@@ -86,7 +86,7 @@ WinogradShape winograd_shape(const Problem& p) {
   const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, 2 * gemm_rows, 64);
   // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
-  if (S::points * in * out * 4 > weights_stream) s.block = std::clamp<int64_t>(s.tile_count / p.threads / gemm_rows * gemm_rows, s.block, 32);
+  if (S::points * in * out * 4 > weights_stream) s.block = std::clamp<int64_t>(s.tile_count / p.threads / gemm_rows * gemm_rows, s.block, std::max<int64_t>(s.block, 32));
   s.block = std::min(s.block, (s.tile_count + gemm_rows - 1) / gemm_rows * gemm_rows);
   s.blocks = (s.tile_count + s.block - 1) / s.block;
   // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.

@@ -19,20 +19,21 @@ extern "C" void convoy_amx_trial_failed(int) {
 }
 
 __attribute__((target("amx-tile,amx-bf16"))) void use_tiles() {
-  const TileConfig config;
-  _tile_loadconfig(&config);
+  _tile_loadconfig(&tile_config);
   _tile_zero(0);
   _tile_release();
 }
 
 bool detect() {
-  if (!cpu_features().amx_bf16) return false;
+  if (!cpu_features().amx_bf16 || !cpu_features().avx512) return false;  // the kernels around the tiles are AVX-512
   constexpr long request_permission = 0x1023, tile_data = 18;
   if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0) return false;
-  const auto previous = std::signal(SIGILL, convoy_amx_trial_failed);
+  const auto illegal = std::signal(SIGILL, convoy_amx_trial_failed);
+  const auto fault = std::signal(SIGSEGV, convoy_amx_trial_failed);
   const bool works = sigsetjmp(trial, 1) == 0;
   if (works) use_tiles();
-  std::signal(SIGILL, previous);
+  std::signal(SIGILL, illegal);
+  std::signal(SIGSEGV, fault);
   return works;
 }
 

@@ -12,4 +12,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
+/// In static memory: g++ 12 tells the optimizer that LDTILECFG reads eight bytes, so a local may lose the rest.
+inline constexpr TileConfig tile_config{};
+
 }  // namespace convoy
