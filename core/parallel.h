@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #if defined(__SANITIZE_THREAD__)
@@ -66,6 +67,22 @@ void parallel_threads(int threads, F&& body) {
   for (int t = 0; t < threads; ++t) body(t);
 #endif
 }
+
+/// Hands out [0, total) one by one to whoever asks: for units whose results do not depend on the thread, where a reader
+/// thread may hold up a core now and then.
+class UnitCounter {
+ public:
+  explicit UnitCounter(int64_t total) : total_(total) {}
+  /// The next unit, or -1 when none is left.
+  int64_t take() {
+    const int64_t unit = next_.fetch_add(1, std::memory_order_relaxed);
+    return unit < total_ ? unit : -1;
+  }
+
+ private:
+  std::atomic<int64_t> next_{0};
+  int64_t total_;
+};
 
 /// Runs body(Range) over a static partition of [0, total): the same partition for the same thread count, every time.
 template <class F>

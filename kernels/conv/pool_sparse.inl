@@ -179,9 +179,9 @@ std::unique_ptr<Prepared> prepare_pool_sparse(const Problem& p) {
   const int64_t sums = (s.tasks() * s.task_floats() + 15) / 16 * 16;
   return prepared([p, s, sums](const KernelArgs& args) {
     auto* workspace = reinterpret_cast<float*>(args.workspace);
+    UnitCounter tasks(s.tasks());
     parallel_threads(p.threads, [&](int thread) {
-      const Range mine = split_range(s.tasks(), thread, p.threads);
-      for (int64_t task = mine.begin; task < mine.end; ++task)
+      for (int64_t task; (task = tasks.take()) >= 0;)
         by_storage(p.in[0].dtype, [&](auto zero) { sparse_task<decltype(zero)>(s, p, args, task, workspace + task * s.task_floats(), workspace + sums + thread * s.thread_floats()); });
     });
     sparse_finish(s, p.threads, args);

@@ -345,11 +345,11 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
   const int64_t in = s.channels_in(), out = s.channels_out(), point = winograd_point_floats(in, out);
   uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
   const Vec slope = Vec::all(s.pooled || s.unpools ? static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope) : 0.0f);
+  UnitCounter blocks(s.blocks);
   parallel_threads(p.threads, [&](int thread) {
     float* v = reinterpret_cast<float*>(args.workspace) + thread * winograd_thread_floats(s);
     float* m = v + S::points * s.v_stride;
-    const Range mine = split_range(s.blocks, thread, p.threads);
-    for (int64_t b = mine.begin; b < mine.end; ++b) {
+    for (int64_t b; (b = blocks.take()) >= 0;) {
       const int64_t first = b * s.block, count = std::min(s.block, s.tile_count - first);
       const int64_t rows = (count + gemm_rows - 1) / gemm_rows * gemm_rows;
       if constexpr (S::p[0] > 1)
