@@ -63,15 +63,10 @@ std::vector<Named> model_problems(const Arguments& a) {
 void add_line(const Arguments& a, std::string_view line, std::vector<Named>& list) {
   line = trim(line);
   if (line.empty() || line[0] == '#') return;
-  const auto add = [&](const ConvString& conv, Pass pass, DType type) {
-    Problem p = conv.problem(pass, type);
-    for (TensorDesc* x : {&p.in[0], &p.out[0]})
-      if (pass != Pass::backward_weights && a.integer("batch") > 1) x->shape[0] *= a.integer("batch");
-    if (pass == Pass::backward_weights)
-      for (TensorDesc& x : p.in) x.shape[0] *= a.integer("batch");
-    for (TensorDesc& x : p.in) x = TensorDesc(x.shape, x.dtype);
-    for (TensorDesc& x : p.out) x = TensorDesc(x.shape, x.dtype);
-    list.push_back({conv.name + "." + std::string(name_of(pass)), std::string(name_of(pass)), std::move(p)});
+  const auto add = [&](ConvString conv, Pass pass, DType type) {
+    conv.src[0] *= a.integer("batch"), conv.dst[0] *= a.integer("batch");
+    const std::string name(name_of(pass));
+    list.push_back({conv.name + "." + name, name, conv.problem(pass, type)});
   };
   if (is_verbose_line(line)) {
     const VerboseLine v = parse_verbose_line(line);

@@ -60,12 +60,7 @@ Candidate::Candidate(const Kernel& kernel, const Problem& p) : name_(kernel.name
 std::unique_ptr<Candidate> Candidate::definition(const KernelList& list, const Problem& p) {
   if (!op_def(p.op.kind).lower) return nullptr;
   bool library = false;
-  Tape tape;
-  std::vector<ValueId> in;
-  for (size_t i = 0; i < p.in.size(); ++i) in.push_back(tape.input("in" + std::to_string(i), p.in[i]));
-  tape.add(p.op, "fused", in);
-  lower(tape, [](const Node&) { return false; });
-
+  const auto [tape, in, out] = definition_of(p.op, p.in);
   std::unique_ptr<Candidate> c(new Candidate);
   c->name_ = "onednn_definition";
   std::vector<Tensor> values(tape.values().size());

@@ -152,8 +152,7 @@ VerboseLine parse_verbose_line(std::string_view text) {
     if (field == "backward_data") line.pass = Pass::backward_data;
     if (field == "backward_weights") line.pass = Pass::backward_weights;
     for (const auto& [prefix, type] : types)
-      if (field.find(prefix) != std::string_view::npos || (field.find("diff_" + std::string(prefix)) == 0))
-        line.type = type;
+      if (field.find(prefix) != std::string_view::npos) line.type = type;
     if (field.find("_ic") != std::string_view::npos && field.find("oc") != std::string_view::npos &&
         (field.starts_with("mb") || field.starts_with("g"))) {
       std::string name;

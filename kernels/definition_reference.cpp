@@ -14,11 +14,7 @@ const Kernel& reference_of(const Problem& p) {
 }
 
 void run_definition(const Problem& p, const KernelArgs& args) {
-  Tape tape(accumulation_type(p.in[0].dtype));
-  std::vector<ValueId> in;
-  for (size_t i = 0; i < p.in.size(); ++i) in.push_back(tape.input("in" + std::to_string(i), p.in[i]));
-  const std::vector<ValueId> out = tape.add(p.op, "fused", in).out;
-  lower(tape, [](const Node&) { return false; });
+  const auto [tape, in, out] = definition_of(p.op, p.in);
   std::vector<Tensor> values(tape.values().size());
   for (size_t i = 0; i < in.size(); ++i) values[static_cast<size_t>(in[i])] = args.in[i];
   for (size_t i = 0; i < out.size(); ++i) values[static_cast<size_t>(out[i])] = args.out[i];

@@ -136,6 +136,14 @@ void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused) {
   }
 }
 
+Definition definition_of(const Op& op, std::span<const TensorDesc> in) {
+  Definition d;
+  for (size_t i = 0; i < in.size(); ++i) d.in.push_back(d.tape.input("in" + std::to_string(i), in[i]));
+  d.out = d.tape.add(op, "fused", d.in).out;
+  lower(d.tape, [](const Node&) { return false; });
+  return d;
+}
+
 void drop_dead_nodes(Tape& tape) {
   std::vector<bool> live(tape.values().size());
   for (size_t i = 0; i < live.size(); ++i) live[i] = tape.values()[i].keep;

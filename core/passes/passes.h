@@ -30,6 +30,13 @@ void drop_dead_nodes(Tape& tape);
 /// Merges nodes with equal op and inputs (both lowered backward passes of a layer share one gradient). Bits stay.
 void merge_equal_nodes(Tape& tape);
 
+/// The plain ops that a fused op stands for, as a tape of their own; inputs and outputs in the op's order.
+struct Definition {
+  Tape tape;
+  std::vector<ValueId> in, out;
+};
+Definition definition_of(const Op& op, std::span<const TensorDesc> in);
+
 /// Replaces fused nodes for which `keep_fused` says no by their definition. Bits stay.
 void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused);
 

@@ -13,7 +13,7 @@ std::vector<KernelPtr> pool_sparse_avx512_kernels();
 /// The three passes of any convolution as sums over taps.
 std::vector<KernelPtr> direct_avx512_kernels();
 std::vector<KernelPtr> direct_avx2_kernels();
-/// Forward and backward_data on bf16 pairs: AMX tiles, VDPBF16PS where it is fast.
+/// The three passes, and forward into the pool, on bf16 pairs: AMX tiles, VDPBF16PS where it is fast.
 std::vector<KernelPtr> direct_amx_kernels();
 std::vector<KernelPtr> direct_bf16_kernels();
 /// The AMX kernels on tiles emulated in memory; not in the list, for tests on machines without AMX.

@@ -10,27 +10,12 @@
 
 constexpr int64_t depthwise_parts = 64;
 
-/// The geometry does not care for groups: one channel in, one out.
-inline bool is_depthwise(const Problem& p) {
-  const bool weights = p.op.kind == OpKind::conv_backward_weights;
-  const auto& a = p.op.as<ConvAttrs>();
-  return a.groups > 1 && a.groups == p.in[0].shape.c() && a.groups == (weights ? p.in[1] : p.out[0]).shape.c();
-}
-
 Support supports_depthwise(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
   const TensorDesc& weights = p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[1];
   if (!weights.dense()) return Support::no("needs dense weights, found " + weights.str());
   if (!is_depthwise(p)) return Support::no("needs as many groups as channels on both sides");
   return Support::yes();
-}
-
-/// Positions of a phase for which the tap is inside the image.
-inline Range inside_columns(const DirectShape& s, const ColumnPhase& phase, const ColumnTap& tap) {
-  const int64_t low = tap.column >= 0 ? 0 : (-tap.column + phase.advance - 1) / phase.advance;
-  const int64_t room = s.x.shape.w() - tap.column;
-  const int64_t high = room <= 0 ? 0 : (room + phase.advance - 1) / phase.advance;
-  return {std::min(low, phase.count), std::clamp<int64_t>(high, std::min(low, phase.count), phase.count)};
 }
 
 /// A tap that is inside the image for all positions of a block: its input and its weights, channel 0.
@@ -68,7 +53,7 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
   for (const ColumnPhase& phase : s.phases) {
     Range interior{0, phase.count};
     for (const ColumnTap& tap : phase.taps) {
-      const Range r = inside_columns(s, phase, tap);
+      const Range r = s.inside(phase, tap);
       interior = {std::max(interior.begin, r.begin), std::min(interior.end, r.end)};
     }
     const int64_t from_step = phase.advance * s.x.stride[3], to_step = phase.step * s.y.stride[3];
@@ -182,7 +167,7 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
       for (int64_t q = 0; q < s.column_taps; q += 3) {
         const int64_t taps = std::min<int64_t>(3, s.column_taps - q);
         Range inside[3];
-        for (int64_t i = 0; i < taps; ++i) inside[i] = inside_columns(s, phase, phase.taps[static_cast<size_t>(q + i)]);
+        for (int64_t i = 0; i < taps; ++i) inside[i] = s.inside(phase, phase.taps[static_cast<size_t>(q + i)]);
         for_vectors(0, channels, [&](int64_t c, auto n) {
           const T* starts[3];
           for (int64_t i = 0; i < taps; ++i) starts[i] = from + phase.taps[static_cast<size_t>(q + i)].column * s.x.stride[3] + c;

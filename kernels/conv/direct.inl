@@ -259,8 +259,8 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                   segment = {patch_row + (at - s.column_low) * pitch, from + q * d.padded_run(words) * width, d.padded_run(words), 0, count};
                   if (phase.contiguous) segment.length = d.padded_run(taps * words);
                   else {
-                    segment.low = std::max<int64_t>(0, ceil_div(-at, phase.advance) - first);
-                    segment.high = ceil_div(s.x.shape.w() - at, phase.advance) - first;
+                    const Range inside = s.inside(phase, phase.taps[static_cast<size_t>(q)]);
+                    segment.low = inside.begin - first, segment.high = inside.end - first;
                   }
                 }
               }
@@ -354,10 +354,9 @@ class PreparedDirect final : public Prepared {
 
 Support supports_direct(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
-  if (p.op.kind == OpKind::conv_pool_forward && !p.in[1].dense()) return Support::no("needs dense weights, found " + p.in[1].str());
-  if (p.op.kind == OpKind::conv_pool_forward) return supports_window(p.op.as<ConvPoolAttrs>());
   if (!p.in[1].dense()) return Support::no("needs dense weights, found " + p.in[1].str());
-  if (p.op.as<ConvAttrs>().groups > 1 && p.in[1].shape.c() == 1 && p.in[1].shape.n() == p.op.as<ConvAttrs>().groups) return Support::no("leaves depthwise convolutions to their own kernel");
+  if (p.op.kind == OpKind::conv_pool_forward) return supports_window(p.op.as<ConvPoolAttrs>());
+  if (is_depthwise(p)) return Support::no("leaves depthwise convolutions to their own kernel");
   return Support::yes();
 }
 

@@ -9,17 +9,6 @@ int64_t floor_mod(int64_t a, int64_t b) {
   return (a % b + b) % b;
 }
 
-void finish_phase(ColumnPhase& phase, int64_t extent) {
-  std::erase_if(phase.taps, [&](const ColumnTap& t) {
-    for (int64_t j = 0; j < phase.count; ++j)
-      if (const int64_t at = phase.advance * j + t.column; at >= 0 && at < extent) return false;
-    return true;
-  });
-  std::sort(phase.taps.begin(), phase.taps.end(), [](auto& a, auto& b) { return a.column < b.column; });
-  for (size_t i = 1; i < phase.taps.size(); ++i)
-    phase.contiguous = phase.contiguous && phase.taps[i].column == phase.taps[i - 1].column + 1;
-}
-
 }  // namespace
 
 DirectShape::DirectShape(const Problem& p) {
@@ -53,7 +42,10 @@ DirectShape::DirectShape(const Problem& p) {
   }
   bool first = true;
   for (ColumnPhase& phase : phases) {
-    finish_phase(phase, x.shape.w());
+    std::erase_if(phase.taps, [&](const ColumnTap& t) { return inside(phase, t).size() == 0; });
+    std::sort(phase.taps.begin(), phase.taps.end(), [](auto& a, auto& b) { return a.column < b.column; });
+    for (size_t i = 1; i < phase.taps.size(); ++i)
+      phase.contiguous = phase.contiguous && phase.taps[i].column == phase.taps[i - 1].column + 1;
     phase.first_tap = column_taps;
     column_taps += static_cast<int64_t>(phase.taps.size());
     positions = std::max(positions, phase.count);
@@ -96,8 +88,23 @@ int64_t DirectShape::row_offset(const TensorDesc& desc, int64_t row) {
   return desc.offset(row / (s.h() * s.d()), row / s.h() % s.d(), row % s.h(), 0);
 }
 
+Range DirectShape::inside(const ColumnPhase& phase, const ColumnTap& tap) const {
+  // The first position at or past an input column.
+  const auto reaches = [&](int64_t column) {
+    const int64_t distance = column - tap.column;
+    return distance <= 0 ? 0 : std::min((distance + phase.advance - 1) / phase.advance, phase.count);
+  };
+  return {reaches(0), reaches(x.shape.w())};
+}
+
 int64_t DirectShape::columns(int64_t count) const {
   return phases[0].advance * (count - 1) + column_high - column_low + 1;
+}
+
+bool is_depthwise(const Problem& p) {
+  const int64_t groups = p.op.as<ConvAttrs>().groups;
+  const Shape& y = p.op.kind == OpKind::conv_backward_weights ? p.in[1].shape : p.out[0].shape;
+  return groups > 1 && groups == p.in[0].shape.c() && groups == y.c();
 }
 
 int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources) {

@@ -59,9 +59,14 @@ struct DirectShape {
   int64_t source_row(int64_t row, int64_t t) const;
   /// Element offset of a flat row in its tensor.
   static int64_t row_offset(const TensorDesc& desc, int64_t row);
+  /// Positions of a phase for which the tap is inside the image; empty when it only meets padding.
+  Range inside(const ColumnPhase& phase, const ColumnTap& tap) const;
   /// Columns that `count` positions of all phases read: the length of a padded row.
   int64_t columns(int64_t count) const;
 };
+
+/// A plain convolution (any pass) with as many groups as channels on both sides: those have kernels of their own.
+bool is_depthwise(const Problem& p);
 
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.
 class RowSet {

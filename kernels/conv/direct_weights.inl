@@ -42,10 +42,28 @@ struct WeightsPlan {
   int64_t sums_bytes() const { return DirectPlan::aligned(shape.groups * blocks * chunks * parts * sum_floats() * 4); }
   int64_t patch_bytes() const { return DirectPlan::aligned(patch_rows * row_floats * 4); }
   int64_t gradient_bytes() const { return DirectPlan::aligned(band_rows * tile_positions * block_width * 4); }
-  int64_t thread_bytes() const {
-    return patch_bytes() + gradient_bytes() + DirectPlan::aligned(band_rows * int64_t(sizeof(Segment<float>))) +
-           DirectPlan::aligned(band_rows * shape.row_taps() * 4) + DirectPlan::aligned(patch_rows * 8);
+  /// A thread's memory beside the operands: segments, slots, sources.
+  int64_t table_bytes() const {
+    return DirectPlan::aligned(band_rows * int64_t(sizeof(Segment<float>))) + DirectPlan::aligned(band_rows * shape.row_taps() * 4) + DirectPlan::aligned(patch_rows * 8);
   }
+  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes(); }
+};
+
+/// A thread's share of the workspace, for any plan of weight gradients.
+template <class Word>
+struct WeightsScratch {
+  template <class Plan>
+  WeightsScratch(const Plan& d, std::byte* at) {
+    patch = reinterpret_cast<Word*>(at);
+    gradient = reinterpret_cast<Word*>(at += d.patch_bytes());
+    segments = reinterpret_cast<Segment<Word>*>(at += d.gradient_bytes());
+    slots = reinterpret_cast<int32_t*>(at += DirectPlan::aligned(d.band_rows * int64_t(sizeof(Segment<Word>))));
+    sources = reinterpret_cast<int64_t*>(at += DirectPlan::aligned(d.band_rows * d.shape.row_taps() * 4));
+  }
+  Word *patch, *gradient;
+  Segment<Word>* segments;
+  int32_t* slots;
+  int64_t* sources;
 };
 
 WeightsPlan::WeightsPlan(const Problem& p) : shape(p) {
@@ -95,11 +113,7 @@ template <class T>
 void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
   const DirectShape& s = d.shape;
   const ColumnPhase& phase = s.phases[0];
-  auto* patch = reinterpret_cast<float*>(memory);
-  auto* gradient = reinterpret_cast<float*>(memory += d.patch_bytes());
-  auto* segments = reinterpret_cast<Segment<float>*>(memory += d.gradient_bytes());
-  auto* slots = reinterpret_cast<int32_t*>(memory += DirectPlan::aligned(d.band_rows * int64_t(sizeof(Segment<float>))));
-  auto* sources = reinterpret_cast<int64_t*>(memory += DirectPlan::aligned(d.band_rows * s.row_taps() * 4));
+  const auto [patch, gradient, segments, slots, sources] = WeightsScratch<float>(d, memory);
   const WeightsTask at = d.task(task);
   const int64_t c_first = at.chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
   const T *x = args.in[0].data<T>() + at.group * s.in + c_first, *dy = args.in[1].data<T>();
@@ -121,8 +135,8 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
             const int64_t column = phase.taps[static_cast<size_t>(q)].column;
             int64_t low = 0, high = last - first, found = 0;
             if (!phase.contiguous) {
-              low = std::clamp(ceil_div(-column, phase.advance) - first, low, high);
-              high = std::clamp(ceil_div(s.x.shape.w() - column, phase.advance) - first, low, high);
+              const Range inside = s.inside(phase, phase.taps[static_cast<size_t>(q)]);
+              low = std::clamp(inside.begin - first, low, high), high = std::clamp(inside.end - first, low, high);
             }
             for (int64_t r = 0; r < rows.size() && low < high; ++r)
               if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0)
@@ -168,20 +182,26 @@ inline void weights_finish(const WeightsPlan& d, int threads, const KernelArgs& 
 Support supports_direct_weights(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
   if (!p.out[0].dense()) return Support::no("writes dense gradients, found " + p.out[0].str());
-  if (p.op.as<ConvAttrs>().groups > 1 && p.out[0].shape.c() == 1 && p.out[0].shape.n() == p.op.as<ConvAttrs>().groups)
-    return Support::no("leaves depthwise convolutions to their own kernel");
+  if (is_depthwise(p)) return Support::no("leaves depthwise convolutions to their own kernel");
   return Support::yes();
 }
 
-inline std::unique_ptr<Prepared> prepare_direct_weights(const Problem& p) {
-  const WeightsPlan d(p);
+/// Runs `task(args, index, memory)` for every task of a plan, then adds up. `Scope` lives on each thread meanwhile.
+template <class Scope, class Plan, class Task>
+std::unique_ptr<Prepared> prepare_weights(const Problem& p, const Plan& d, Task task) {
   const int64_t sums = d.sums_bytes();
-  return std::make_unique<PreparedFunction>([p, d, sums](const KernelArgs& args) {
-    parallel_threads(p.threads, [&](int thread) {
-      const Range mine = split_range(d.tasks(), thread, p.threads);
-      for (int64_t task = mine.begin; task < mine.end; ++task)
-        by_storage(p.in[0].dtype, [&](auto zero) { weights_task<decltype(zero)>(d, args, task, args.workspace + sums + thread * d.thread_bytes()); });
+  return std::make_unique<PreparedFunction>([threads = p.threads, d, sums, task](const KernelArgs& args) {
+    parallel_threads(threads, [&](int thread) {
+      const Scope scope;
+      const Range mine = split_range(d.tasks(), thread, threads);
+      for (int64_t i = mine.begin; i < mine.end; ++i) task(d, args, i, args.workspace + sums + thread * d.thread_bytes());
     });
-    weights_finish(d, p.threads, args);
+    weights_finish(d, threads, args);
   }, sums + p.threads * d.thread_bytes(), std::to_string(d.parts) + " parts, " + std::to_string(d.chunks) + " chunks");
+}
+
+inline std::unique_ptr<Prepared> prepare_direct_weights(const Problem& p) {
+  return prepare_weights<F32Engine::Scope>(p, WeightsPlan(p), [type = p.in[0].dtype](const WeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
+    by_storage(type, [&](auto zero) { weights_task<decltype(zero)>(d, args, task, memory); });
+  });
 }

@@ -22,10 +22,7 @@ struct PairWeightsPlan : WeightsPlan {
   int64_t row_words() const { return (chunk + Engine::spare_rows) * channel_words; }
   int64_t patch_bytes() const { return DirectPlan::aligned(patch_rows * row_words() * 4); }
   int64_t gradient_bytes() const { return DirectPlan::aligned(band_rows * run * block_width * 4); }
-  int64_t thread_bytes() const {
-    return patch_bytes() + gradient_bytes() + DirectPlan::aligned(band_rows * int64_t(sizeof(Segment<uint32_t>))) +
-           DirectPlan::aligned(band_rows * shape.row_taps() * 4) + DirectPlan::aligned(patch_rows * 8) + DirectPlan::aligned(Engine::spare_rows * block_width * 4);
-  }
+  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + DirectPlan::aligned(Engine::spare_rows * block_width * 4); }
 };
 
 /// Columns [first, first + columns) of an input row, turned; zero outside the image.
@@ -61,11 +58,7 @@ template <class Engine>
 void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args, int64_t task, std::byte* memory) {
   const DirectShape& s = d.shape;
   const ColumnPhase& phase = s.phases[0];
-  auto* patch = reinterpret_cast<uint32_t*>(memory);
-  auto* gradient = reinterpret_cast<uint32_t*>(memory += d.patch_bytes());
-  auto* segments = reinterpret_cast<Segment<uint32_t>*>(memory += d.gradient_bytes());
-  auto* slots = reinterpret_cast<int32_t*>(memory += DirectPlan::aligned(d.band_rows * int64_t(sizeof(Segment<uint32_t>))));
-  auto* sources = reinterpret_cast<int64_t*>(memory += DirectPlan::aligned(d.band_rows * s.row_taps() * 4));
+  const auto [patch, gradient, segments, slots, sources] = WeightsScratch<uint32_t>(d, memory);
   const WeightsTask at = d.task(task);
   const int64_t c_first = at.chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
   const bf16 *x = args.in[0].data<bf16>() + at.group * s.in + c_first, *dy = args.in[1].data<bf16>();
@@ -108,14 +101,5 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
 
 template <class Engine>
 std::unique_ptr<Prepared> prepare_pair_weights(const Problem& p) {
-  const PairWeightsPlan<Engine> d(p);
-  const int64_t sums = d.sums_bytes();
-  return std::make_unique<PreparedFunction>([p, d, sums](const KernelArgs& args) {
-    parallel_threads(p.threads, [&](int thread) {
-      const typename Engine::Scope scope;
-      const Range mine = split_range(d.tasks(), thread, p.threads);
-      for (int64_t task = mine.begin; task < mine.end; ++task) pair_weights_task(d, args, task, args.workspace + sums + thread * d.thread_bytes());
-    });
-    weights_finish(d, p.threads, args);
-  }, sums + p.threads * d.thread_bytes(), std::to_string(d.parts) + " parts, " + std::to_string(d.chunks) + " chunks");
+  return prepare_weights<typename Engine::Scope>(p, PairWeightsPlan<Engine>(p), pair_weights_task<Engine>);
 }

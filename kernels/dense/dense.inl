@@ -4,7 +4,7 @@
 // All three walk the weights (or their gradient) once, row by row, in tiles of features whose operands stay in cache:
 //   forward           4 samples x 4 outputs of vector sums over a tile, folded into one sum per output after the tile;
 //   backward_data     a tile of dx in f32 takes four weight rows at a time;
-//   backward_weights  4 outputs x 4 vectors of sums over the samples, written once.
+//   backward_weights  one vector of sums over the samples for each of 4 outputs, written once.
 // Limit: memory below some 10 samples (the weights are read once), the FMA rate above. Tiles do not depend on threads.
 
 constexpr int64_t dense_tile = 1024;  // features
