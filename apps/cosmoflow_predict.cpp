@@ -82,10 +82,10 @@ int predict_main(int argc, char** argv) {
   const ReadOptions read = read_options(o);
   const std::vector<SampleRef> samples = find_samples(o, read);
   const SampleShape shape = data_shape(o, samples, read);
-  const ProgramOptions options = program_options(o, shape);
+  const CosmoflowOptions options = program_options(o, shape);
   Program program(plan_program(options, kernel_list()), options, 0);
   load_state(o, program);
-  const Predictions p = predict(program, samples, loader_options(o, shape));
+  const Predictions p = predict(program, samples, reading_options(o, shape), loader_options(o));
 
   const auto names = target_names(p.targets);
   std::string csv = "file,index";

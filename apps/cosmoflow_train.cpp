@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "apps/common/baseline.h"
+#include "apps/common/cosmoflow_task.h"
 #include "apps/common/profile.h"
 #include "apps/common/svg.h"
 #include "apps/common/trainer.h"
@@ -53,8 +54,8 @@ Data find_data(const OptionTable& o) {
   return data;
 }
 
-ProgramOptions training_program(const OptionTable& o, const SampleShape& shape) {
-  ProgramOptions p = program_options(o, shape);
+CosmoflowOptions training_program(const OptionTable& o, const SampleShape& shape) {
+  CosmoflowOptions p = program_options(o, shape);
   p.batch = o.integer("batch-size");
   if (p.batch < 1) fail_usage("--batch-size must be at least 1, found " + o.text("batch-size"));
   p.model.dropout = o.number("dropout");
@@ -77,7 +78,7 @@ void print_header(const OptionTable& o) {
     fmt::print("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
 }
 
-void print_summary(const ProgramOptions& p, const ProgramPlans& plans, bool explained) {
+void print_summary(const CosmoflowOptions& p, const ProgramPlans& plans, bool explained) {
   fmt::print("{:<34} {:<30} {:<30} {:>10} {:<14} {}\n", "node", "first input", "output", "GFLOP", "kernel", "why");
   for (const PlannedNode& node : plans.step.nodes) {
     const auto desc = [&](const std::vector<ValueId>& ids) {
@@ -110,7 +111,7 @@ Json settings_json(const OptionTable& o) {
 }
 
 /// Settings that change the numbers of a run: a resume with others would not continue it.
-Json identity(const OptionTable& o, const Data& data, const ProgramOptions& p) {
+Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p) {
   Json json = {{"sample", data.shape.str()},
                {"train_samples", data.split.train.size()},
                {"validation_samples", data.split.validation.size()},
@@ -149,7 +150,7 @@ Json identity(const OptionTable& o, const Data& data, const ProgramOptions& p) {
   return json;
 }
 
-void write_plots(const std::string& folder, const Trainer& trainer) {
+void write_plots(const std::string& folder, const Trainer& trainer, const Predictions& p) {
   Plot loss{"loss",
             "epoch",
             "mean squared error",
@@ -158,10 +159,9 @@ void write_plots(const std::string& folder, const Trainer& trainer) {
             Plot::Scale::log};
   for (const EpochRecord& r : trainer.history()) {
     loss.series[0].x.push_back(double(r.epoch + 1)), loss.series[0].y.push_back(r.loss);
-    loss.series[1].x.push_back(double(r.epoch + 1)), loss.series[1].y.push_back(r.validation_loss);
+    loss.series[1].x.push_back(double(r.epoch + 1)), loss.series[1].y.push_back(r.validation.loss);
   }
   write_text(folder + "/loss.svg", render_svg({loss}));
-  const Predictions& p = trainer.last_validation();
   std::vector<Plot> scatter;
   const auto names = target_names(p.targets);
   for (int64_t t = 0; t < p.targets; ++t) {
@@ -214,7 +214,7 @@ int train_main(int argc, char** argv) {
 
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
-  ProgramOptions program_options = training_program(o, data.shape);
+  CosmoflowOptions program_options = training_program(o, data.shape);
   print_header(o);
   ProgramPlans plans = plan_program(program_options, kernel_list());
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program_options, plans, o.toggle("explain"));
@@ -228,13 +228,27 @@ int train_main(int argc, char** argv) {
   Program program(std::move(plans), program_options, static_cast<uint64_t>(o.integer("seed")));
   if (!o.text("init").empty()) load_weights(o.text("init"), program);
 
-  LoaderOptions loader = loader_options(o, data.shape);
-  loader.shuffle = o.toggle("shuffle");
-  loader.seed = static_cast<uint64_t>(o.integer("seed"));
+  CosmoflowTask::Settings task_settings;
+  CosmoflowReading& reading = task_settings.reading;
+  reading = reading_options(o, data.shape);
+  reading.seed = static_cast<uint64_t>(o.integer("seed"));
   if (o.text("augment") != "none" && o.text("augment") != "cube")
     fail_usage("--augment: expected none or cube, found " + o.text("augment"));
-  loader.augment = o.text("augment") == "cube" ? Augment::cube : Augment::none;
-  loader.permute_targets = o.toggle("shuffle-labels");
+  reading.augment = o.text("augment") == "cube" ? Augment::cube : Augment::none;
+  reading.permute_targets = o.toggle("shuffle-labels");
+  LoaderOptions loader = loader_options(o);
+  loader.shuffle = o.toggle("shuffle");
+  loader.seed = reading.seed;
+  const LrSchedule schedule = schedule_config(o);
+  task_settings.loader = loader;
+  if (!o.text("target-mae").empty()) task_settings.target_mae = o.number("target-mae");
+  const bool dummy = o.text("data") == "dummy";
+  if (dummy) task_settings.dummy_samples = static_cast<int64_t>(data.split.train.size());
+  task_settings.schedule = schedule;
+  task_settings.dropout = program_options.model.dropout;
+  task_settings.l2 = program_options.training.l2;
+  task_settings.batch = program_options.batch;
+  CosmoflowTask task(data.split.train, data.split.validation, task_settings);
 
   TrainerOptions t;
   t.output_dir = folder;
@@ -244,11 +258,12 @@ int train_main(int argc, char** argv) {
   t.resume = o.toggle("resume");
   t.checkpoint_steps = o.integer("checkpoint-steps");
   t.keep_checkpoints = static_cast<int>(o.integer("keep-checkpoints"));
-  if (!o.text("target-mae").empty()) t.target_mae = o.number("target-mae");
   t.early_stopping = o.integer("early-stopping");
-  t.dummy_data = o.text("data") == "dummy";
+  t.loader = loader;
   t.trace = o.toggle("trace");
-  t.schedule = schedule_config(o);
+  t.rate = [schedule, batch = double(program_options.batch)](int64_t epoch, int64_t) {
+    return schedule.rate(epoch, batch);
+  };
   t.config = settings_json(o);
   t.identity = identity(o, data, program_options);
   fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
@@ -256,7 +271,7 @@ int train_main(int argc, char** argv) {
   std::fflush(stdout);
 
   install_signal_handlers();
-  Trainer trainer(program, data.split.train, data.split.validation, loader, t);
+  Trainer trainer(program, task, t);
   const Outcome outcome = trainer.run();
 
   Json summary = trainer.summary();
@@ -272,13 +287,13 @@ int train_main(int argc, char** argv) {
   summary["threads"] = program_options.plan.threads;
   summary["settings"] = settings_json(o);
   std::optional<Predictions> regression;
-  if (o.toggle("baseline") && !t.dummy_data)
-    regression = variance_regression(data.split.train, data.split.validation, loader.read);
-  if (trainer.last_validation().count() > 0) {
-    summary["validation"] = errors_json(trainer.last_validation());
+  if (o.toggle("baseline") && !dummy)
+    regression = variance_regression(data.split.train, data.split.validation, reading.read);
+  if (task.last_validation().count() > 0) {
+    summary["validation"] = errors_json(task.last_validation());
     if (regression) summary["count_variance_regression"] = errors_json(*regression);
-    print_errors(trainer.last_validation(), regression ? &*regression : nullptr);
-    write_plots(folder, trainer);
+    print_errors(task.last_validation(), regression ? &*regression : nullptr);
+    write_plots(folder, trainer, task.last_validation());
   }
   write_text(folder + "/summary.json", summary.dump(2) + "\n");
   if (!o.text("save").empty()) save_weights(o.text("save"), program);
@@ -294,7 +309,7 @@ int train_main(int argc, char** argv) {
     fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
   if (o.toggle("print-fom") && !trainer.history().empty()) {
     double best = INFINITY;
-    for (const EpochRecord& r : trainer.history()) best = std::min(best, r.validation_loss);
+    for (const EpochRecord& r : trainer.history()) best = std::min(best, r.validation.loss);
     fmt::print("FoM: {}\n", best);
   }
   return outcome == Outcome::interrupted ? 75 : 0;

@@ -36,7 +36,7 @@ DType parse_type(const std::string& text) {
 }
 
 std::vector<Named> model_problems(const Arguments& a) {
-  ProgramOptions o;
+  CosmoflowOptions o;
   const std::string& model = a.text("model");
   if (model != "cosmoflow" && model != "sc18") fail_usage("--model: expected cosmoflow or sc18, found " + model);
   o.model = model == "sc18" ? CosmoflowConfig::sc18() : CosmoflowConfig{};

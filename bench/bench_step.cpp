@@ -40,7 +40,7 @@ int run(int argc, char** argv) {
                      {"kernel", "", "overrides node=kernel, comma-separated"},
                      {"tuned", "", "table of measured choices"},
                      {"nodes", "yes", "no: leave out the per-node table"}});
-  ProgramOptions o;
+  CosmoflowOptions o;
   o.model.size = a.integer("size");
   o.batch = a.integer("batch");
   const auto compute = parse_dtype(a.text("compute"));

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <variant>
 
 #include "core/dtype.h"
@@ -113,6 +114,77 @@ struct LossAttrs {
   bool operator==(const LossAttrs&) const = default;
 };
 
+enum class PixelLoss : int64_t { cross_entropy, focal };
+enum class Reduction : int64_t { mean, sum };
+
+/// One number for each of up to 8 classes; none given = all 1.
+struct ClassWeights {
+  std::array<double, 8> values{};
+  ClassWeights() = default;
+  ClassWeights(std::initializer_list<double> list) {
+    size_t i = 0;
+    for (double v : list)
+      if (i < values.size()) values[i++] = v;
+  }
+  bool given() const { return values != std::array<double, 8>{}; }
+  double operator[](int64_t k) const { return given() ? (k < 8 ? values[static_cast<size_t>(k)] : 0.0) : 1.0; }
+  bool operator==(const ClassWeights&) const = default;
+};
+
+/// Softmax cross-entropy per pixel times the weight of the pixel's class, then the mean over all pixels (not divided by
+/// the sum of weights: MLPerf HPC DeepCAM) or the sum. focal multiplies by (1 - p)^gamma (Lin et al. 2017). Pixels of
+/// class `ignore` count zero.
+struct PixelLossAttrs {
+  PixelLoss loss = PixelLoss::cross_entropy;
+  Reduction reduction = Reduction::mean;
+  double gamma = 2;
+  int64_t ignore = 255;
+  ClassWeights weights;
+  template <class V>
+  void visit(V&& v) {
+    v("loss", loss), v("reduction", reduction), v("gamma", gamma), v("ignore", ignore), v("weights", weights);
+  }
+  bool operator==(const PixelLossAttrs&) const = default;
+};
+
+/// y = (x - mean)/sqrt(variance + epsilon)*gamma + beta (Ioffe & Szegedy 2015); relu 1 clamps y at zero.
+struct BatchNormAttrs {
+  double epsilon = 1e-5;
+  int64_t relu = 0;
+  template <class V>
+  void visit(V&& v) {
+    v("epsilon", epsilon), v("relu", relu);
+  }
+  bool operator==(const BatchNormAttrs&) const = default;
+};
+
+/// running = (1 - momentum)*running + momentum*batch, the variance multiplied by count/(count - 1) where count is
+/// above 1. `count` is the number of values behind one channel's moments.
+struct RunningAttrs {
+  double momentum = 0.1;
+  int64_t count = 0;
+  template <class V>
+  void visit(V&& v) {
+    v("momentum", momentum), v("count", count);
+  }
+  bool operator==(const RunningAttrs&) const = default;
+};
+
+/// Where output pixel i of n reads an input of m pixels: half_pixel (i + 0.5)*m/n - 0.5 (PyTorch's default), aligned
+/// i*(m - 1)/(n - 1) (align_corners), asymmetric i*m/n (TensorFlow 1's default); clamped to the image.
+enum class Corners : int64_t { half_pixel, aligned, asymmetric };
+
+/// Bilinear resizing of height and width. `result_size` is the spatial extent of the output, of dx for the backward op.
+struct ResizeAttrs {
+  Corners corners = Corners::half_pixel;
+  Int3 result_size{0, 0, 0};
+  template <class V>
+  void visit(V&& v) {
+    v("corners", corners), v("result_size", result_size);
+  }
+  bool operator==(const ResizeAttrs&) const = default;
+};
+
 struct CastAttrs {
   DType to = DType::f32;
   template <class V>
@@ -141,25 +213,45 @@ struct SliceAttrs {
   bool operator==(const SliceAttrs&) const = default;
 };
 
-/// Keras form: v = momentum*v - lr*g; w += v (nesterov: w += momentum*v - lr*g).
+/// Keras form: v = momentum*v - lr*g; w += v (nesterov: w += momentum*v - lr*g). With larc > 0 each tensor's gradient
+/// is first multiplied by min(1, larc*|w|/max(|g|, epsilon)/lr) (You et al. 2017, clipped), by 1 where the tensor is
+/// zero.
 struct SgdAttrs {
   double momentum = 0.9;
   int64_t nesterov = 0;
+  double larc = 0, larc_epsilon = 1.0 / 16000;
   template <class V>
   void visit(V&& v) {
-    v("momentum", momentum), v("nesterov", nesterov);
+    v("momentum", momentum), v("nesterov", nesterov), v("larc", larc), v("larc_epsilon", larc_epsilon);
   }
   bool operator==(const SgdAttrs&) const = default;
 };
 
-/// Kingma & Ba 2014, algorithm 1, epsilon outside the root of the bias-corrected second moment.
+/// Kingma & Ba 2014, algorithm 1, epsilon outside the root of the bias-corrected second moment. weight_decay is
+/// decoupled (AdamW, Loshchilov & Hutter 2017): w -= lr*weight_decay*w. larc as in SgdAttrs.
 struct AdamAttrs {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-7;
+  double weight_decay = 0;
+  double larc = 0, larc_epsilon = 1.0 / 16000;
   template <class V>
   void visit(V&& v) {
-    v("beta1", beta1), v("beta2", beta2), v("epsilon", epsilon);
+    v("beta1", beta1), v("beta2", beta2), v("epsilon", epsilon), v("weight_decay", weight_decay), v("larc", larc),
+        v("larc_epsilon", larc_epsilon);
   }
   bool operator==(const AdamAttrs&) const = default;
+};
+
+/// You et al. 2019 (arXiv:1904.00962), algorithm 2: u = Adam's direction + weight_decay*w; w -= lr*|w|/|u|*u per tensor
+/// (ratio 1 where either norm is 0). Gradients are first scaled down to the norm max_grad_norm over all tensors; 0:
+/// not.
+struct LambAttrs {
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-6, weight_decay = 0.01, max_grad_norm = 1;
+  template <class V>
+  void visit(V&& v) {
+    v("beta1", beta1), v("beta2", beta2), v("epsilon", epsilon), v("weight_decay", weight_decay),
+        v("max_grad_norm", max_grad_norm);
+  }
+  bool operator==(const LambAttrs&) const = default;
 };
 
 /// Dynamic loss scaling: multiply by `growth` after `interval` finite steps, by `backoff` after an overflow.
@@ -173,8 +265,8 @@ struct LossScaleAttrs {
   bool operator==(const LossScaleAttrs&) const = default;
 };
 
-using Attrs =
-    std::variant<NoAttrs, ConvAttrs, PoolAttrs, ActivationAttrs, ActivationPoolAttrs, ConvPoolAttrs, DropoutAttrs,
-                 LossAttrs, CastAttrs, ScaleAttrs, SliceAttrs, SgdAttrs, AdamAttrs, LossScaleAttrs>;
+using Attrs = std::variant<NoAttrs, ConvAttrs, PoolAttrs, ActivationAttrs, ActivationPoolAttrs, ConvPoolAttrs,
+                           DropoutAttrs, LossAttrs, CastAttrs, ScaleAttrs, SliceAttrs, SgdAttrs, AdamAttrs,
+                           LossScaleAttrs, PixelLossAttrs, BatchNormAttrs, RunningAttrs, ResizeAttrs, LambAttrs>;
 
 }  // namespace convoy

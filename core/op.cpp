@@ -1,5 +1,6 @@
 #include "core/op.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "core/ops/families.h"
@@ -11,7 +12,7 @@ namespace {
 std::vector<OpDef> build_table() {
   std::vector<OpDef> table(static_cast<size_t>(OpKind::count));
   for (const auto& family : {conv_ops(), dense_ops(), pool_ops(), activation_ops(), loss_ops(), elementwise_ops(),
-                             channel_ops(), optimizer_ops()})
+                             channel_ops(), norm_ops(), resize_ops(), pixel_ops(), optimizer_ops()})
     for (const OpDef& def : family) table[static_cast<size_t>(def.kind)] = def;
   for (size_t i = 0; i < table.size(); ++i)
     if (!table[i].infer) fail_runtime("op kind " + std::to_string(i) + " has no row in the op table");
@@ -39,11 +40,31 @@ std::string value_text(const Int3& v) {
 std::string value_text(DType v) {
   return std::string(name_of(v));
 }
-std::string value_text(Activation v) {
-  return v == Activation::leaky_relu ? "leaky_relu" : "tanh";
+std::string value_text(const ClassWeights& v) {
+  size_t count = v.values.size();
+  while (count > 0 && v.values[count - 1] == 0) --count;
+  std::string text;
+  for (size_t i = 0; i < count; ++i) text += (text.empty() ? "" : ",") + value_text(v.values[i]);
+  return text;
 }
-std::string value_text(Loss v) {
-  return v == Loss::mse ? "mse" : "l1";
+
+/// Names of an enumeration's values, in order.
+template <class E>
+constexpr std::array<std::string_view, 0> names_of{};
+template <>
+constexpr std::array<std::string_view, 2> names_of<Activation>{"leaky_relu", "tanh"};
+template <>
+constexpr std::array<std::string_view, 2> names_of<Loss>{"mse", "l1"};
+template <>
+constexpr std::array<std::string_view, 2> names_of<PixelLoss>{"cross_entropy", "focal"};
+template <>
+constexpr std::array<std::string_view, 2> names_of<Reduction>{"mean", "sum"};
+template <>
+constexpr std::array<std::string_view, 3> names_of<Corners>{"half_pixel", "aligned", "asymmetric"};
+
+template <class E>
+requires(!names_of<E>.empty()) std::string value_text(E v) {
+  return std::string(names_of<E>[static_cast<size_t>(v)]);
 }
 
 void parse_value(std::string_view text, int64_t& v) {
@@ -62,13 +83,18 @@ void parse_value(std::string_view text, DType& v) {
   if (!parsed) fail_usage("unknown element type \"" + std::string(text) + "\"");
   v = *parsed;
 }
-void parse_value(std::string_view text, Activation& v) {
-  if (text != "leaky_relu" && text != "tanh") fail_usage("unknown activation \"" + std::string(text) + "\"");
-  v = text == "tanh" ? Activation::tanh : Activation::leaky_relu;
+void parse_value(std::string_view text, ClassWeights& v) {
+  const auto parts = split(text, ',');
+  if (parts.size() > v.values.size()) fail_usage("at most 8 class weights, found \"" + std::string(text) + "\"");
+  v = {};
+  for (size_t i = 0; i < parts.size(); ++i) v.values[i] = parse_number<double>(parts[i], "attribute");
 }
-void parse_value(std::string_view text, Loss& v) {
-  if (text != "mse" && text != "l1") fail_usage("unknown loss \"" + std::string(text) + "\"");
-  v = text == "l1" ? Loss::l1 : Loss::mse;
+template <class E>
+requires(!names_of<E>.empty()) void parse_value(std::string_view text, E& v) {
+  const auto& names = names_of<E>;
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found == names.end()) fail_usage("unknown value \"" + std::string(text) + "\"");
+  v = static_cast<E>(found - names.begin());
 }
 
 }  // namespace

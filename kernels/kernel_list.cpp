@@ -5,6 +5,7 @@
 #include "kernels/conv/conv_kernels.h"
 #include "kernels/dense/dense_kernels.h"
 #include "kernels/elementwise/vector_kernels.h"
+#include "kernels/norm/norm_kernels.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/optimizer/optimizer_kernels.h"
 #include "kernels/reference.h"
@@ -21,6 +22,7 @@ KernelList build() {
   add(avx512_vector_kernels());
   add(avx2_vector_kernels());
   add(copy_kernels());
+  add(norm_small_kernels());
   add(direct_amx_kernels());
   add(winograd_avx512_kernels());
   add(winograd_avx2_kernels());
@@ -42,6 +44,9 @@ KernelList build() {
   add(dense_reference_kernels());
   add(pool_reference_kernels());
   add(elementwise_reference_kernels());
+  add(norm_reference_kernels());
+  add(resize_reference_kernels());
+  add(pixel_reference_kernels());
   add(optimizer_reference_kernels());
   list.push_back(make_loss_scale_reference());
   return list;

@@ -9,12 +9,24 @@ Int3 spatial(const Shape& s) {
   return {s.d(), s.h(), s.w()};
 }
 
+/// A uniform draw within sqrt(6/(a + b)) is Glorot's for a = fan in, b = fan out, He's for b = 0, and PyTorch's default
+/// (Kaiming's with a slope of sqrt(5)) for b = 5a.
 StateInit weight_init(Initializer kind, int64_t fan_in, int64_t fan_out) {
-  return {kind == Initializer::glorot_uniform ? StateInit::Kind::glorot_uniform : StateInit::Kind::he_normal, 0, fan_in,
-          fan_out};
+  switch (kind) {
+    case Initializer::glorot_uniform:
+      return {StateInit::Kind::glorot_uniform, 0, fan_in, fan_out};
+    case Initializer::he_normal:
+      return {StateInit::Kind::he_normal, 0, fan_in, fan_out};
+    case Initializer::he_uniform:
+      return {StateInit::Kind::glorot_uniform, 0, fan_in, 0};
+    case Initializer::torch_uniform:
+      return {StateInit::Kind::glorot_uniform, 0, fan_in, 5 * fan_in};
+  }
+  return {};
 }
 
-StateInit bias_init(Bias bias) {
+StateInit bias_init(Bias bias, int64_t fan_in) {
+  if (bias == Bias::torch_uniform) return weight_init(Initializer::torch_uniform, fan_in, 0);
   return {StateInit::Kind::constant, bias == Bias::tenth ? 0.1 : 0.0, 0, 0};
 }
 
@@ -54,7 +66,8 @@ ValueId conv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& 
   std::vector<ValueId> in{
       x, tape.parameter(name + ".weight", {o.channels, o.kernel[0], o.kernel[1], o.kernel[2], per_group},
                         weight_init(o.initializer, taps * per_group, taps * o.channels / o.groups))};
-  if (o.bias != Bias::none) in.push_back(tape.parameter(name + ".bias", Shape::vector(o.channels), bias_init(o.bias)));
+  if (o.bias != Bias::none)
+    in.push_back(tape.parameter(name + ".bias", Shape::vector(o.channels), bias_init(o.bias, taps * per_group)));
   return tape.emit({OpKind::conv_forward, a}, name + ".forward", std::move(in));
 }
 
@@ -73,9 +86,12 @@ ValueId deconv(Tape& tape, const std::string& name, ValueId x, const ConvOptions
                          o.dilation[i] * (o.kernel[i] - 1) + 1 + o.output_padding[i];
   }
   const int64_t taps = o.kernel[0] * o.kernel[1] * o.kernel[2], per_group = o.channels / o.groups;
+  const bool torch = o.initializer == Initializer::torch_uniform;
+  const int64_t fan_in = taps * (torch ? per_group : s.c() / o.groups);
   std::vector<ValueId> in{x, tape.parameter(name + ".weight", {s.c(), o.kernel[0], o.kernel[1], o.kernel[2], per_group},
-                                            weight_init(o.initializer, taps * s.c() / o.groups, taps * per_group))};
-  if (o.bias != Bias::none) in.push_back(tape.parameter(name + ".bias", Shape::vector(o.channels), bias_init(o.bias)));
+                                            weight_init(o.initializer, fan_in, taps * per_group))};
+  if (o.bias != Bias::none)
+    in.push_back(tape.parameter(name + ".bias", Shape::vector(o.channels), bias_init(o.bias, fan_in)));
   return tape.emit({OpKind::conv_backward_data, a}, name + ".forward", std::move(in));
 }
 
@@ -84,7 +100,8 @@ ValueId dense(Tape& tape, const std::string& name, ValueId x, const DenseOptions
   const int64_t features = s.elements() / s.n();
   std::vector<ValueId> in{
       x, tape.parameter(name + ".weight", {o.units, 1, 1, 1, features}, weight_init(o.initializer, features, o.units))};
-  if (o.bias != Bias::none) in.push_back(tape.parameter(name + ".bias", Shape::vector(o.units), bias_init(o.bias)));
+  if (o.bias != Bias::none)
+    in.push_back(tape.parameter(name + ".bias", Shape::vector(o.units), bias_init(o.bias, features)));
   return tape.emit({OpKind::dense_forward, NoAttrs{}}, name + ".forward", std::move(in));
 }
 
@@ -110,6 +127,58 @@ ValueId dropout(Tape& tape, const std::string& name, ValueId x, double rate) {
   const ValueId step = tape.state(step_state_name, TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64));
   const auto stream = static_cast<int64_t>(hash_name(name) & 0xffffffffu);
   return tape.emit({OpKind::dropout, DropoutAttrs{rate, stream}}, name + ".forward", {x, step});
+}
+
+ValueId batch_norm(Tape& tape, const std::string& name, ValueId x, const BatchNormOptions& o) {
+  const Shape s = tape.desc(x).shape;
+  const Shape channels = Shape::vector(s.c());
+  const TensorDesc statistic(channels, tape.float_type());
+  const StateInit zero{}, one{StateInit::Kind::constant, 1, 0, 0};
+  const ValueId gamma = tape.parameter(name + ".weight", channels, one),
+                beta = tape.parameter(name + ".bias", channels, zero),
+                mean = tape.state(name + ".running_mean", statistic, zero),
+                variance = tape.state(name + ".running_var", statistic, one);
+  const Op norm{OpKind::batch_norm, BatchNormAttrs{.epsilon = o.epsilon}};
+  if (o.mode == Mode::evaluation) return tape.emit(norm, name + ".forward", {x, gamma, beta, mean, variance});
+  const ValueId moments = tape.emit({OpKind::channel_moments, NoAttrs{}}, name + ".moments", {x});
+  tape.add({OpKind::batch_norm_update, RunningAttrs{o.momentum, s.rows()}}, name + ".update_statistics",
+           {moments, mean, variance});
+  return tape.emit(norm, name + ".forward", {x, gamma, beta, moments});
+}
+
+ValueId resize(Tape& tape, const std::string& name, ValueId x, int64_t height, int64_t width, Corners corners) {
+  const Int3 size{tape.desc(x).shape.d(), height, width};
+  return tape.emit({OpKind::resize, ResizeAttrs{corners, size}}, name + ".forward", {x});
+}
+
+ValueId channel_affine(Tape& tape, const std::string& name, ValueId x) {
+  const Shape channels = Shape::vector(tape.desc(x).shape.c());
+  const ValueId weight = tape.parameter(name + ".weight", channels, {StateInit::Kind::constant, 1, 0, 0}),
+                bias = tape.parameter(name + ".bias", channels, {});
+  return tape.emit({OpKind::channel_scale, NoAttrs{}}, name + ".forward", {x, weight, bias});
+}
+
+ValueId scale(Tape& tape, const std::string& name, ValueId x, double factor) {
+  return tape.emit({OpKind::scale, ScaleAttrs{factor}}, name + ".forward", {x});
+}
+ValueId add(Tape& tape, const std::string& name, ValueId a, ValueId b) {
+  return tape.emit({OpKind::add, NoAttrs{}}, name + ".forward", {a, b});
+}
+ValueId concat(Tape& tape, const std::string& name, const std::vector<ValueId>& parts) {
+  return tape.emit({OpKind::concat, NoAttrs{}}, name + ".forward", parts);
+}
+
+ValueId slice(Tape& tape, const std::string& name, ValueId x, int64_t begin, int64_t size) {
+  return tape.emit({OpKind::slice, SliceAttrs{begin, size}}, name + ".forward", {x});
+}
+
+ValueId global_avg_pool(Tape& tape, const std::string& name, ValueId x) {
+  const Int3 all = spatial(tape.desc(x).shape);
+  return avg_pool(tape, name, x, {.kernel = all, .stride = all});
+}
+
+ValueId pixel_loss(Tape& tape, const std::string& name, const PixelLossAttrs& attrs, ValueId logits, ValueId labels) {
+  return tape.emit({OpKind::pixel_loss, attrs}, name + ".forward", {logits, labels});
 }
 
 ValueId regression_loss(Tape& tape, const std::string& name, Loss loss, ValueId prediction, ValueId target) {

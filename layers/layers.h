@@ -13,8 +13,15 @@ enum class Padding : uint8_t {
   same,      ///< output extent = ceil(input / stride); the odd element goes to the high end (TensorFlow's rule)
   explicit_  ///< pad_low and pad_high as given
 };
-enum class Initializer : uint8_t { glorot_uniform, he_normal };
-enum class Bias : uint8_t { none, zero, tenth };  ///< initial value 0 or 0.1
+enum class Initializer : uint8_t {
+  glorot_uniform,
+  he_normal,
+  he_uniform,
+  torch_uniform  ///< PyTorch's default: uniform within 1/sqrt(fan in); of a transposed convolution over its outputs
+};
+enum class Bias : uint8_t { none, zero, tenth, torch_uniform };  ///< 0, 0.1, or as the weights
+/// evaluation drops the dropout layers and normalises by running statistics.
+enum class Mode : uint8_t { training, evaluation };
 
 struct ConvOptions {
   int64_t channels = 0;  ///< of the output
@@ -54,6 +61,33 @@ ValueId relu(Tape& tape, const std::string& name, ValueId x);
 ValueId tanh(Tape& tape, const std::string& name, ValueId x, double scale);
 /// Inverted dropout; rate 0 records nothing. `name` picks the random stream.
 ValueId dropout(Tape& tape, const std::string& name, ValueId x, double rate);
+
+struct BatchNormOptions {
+  double epsilon = 1e-5;
+  double momentum = 0.1;  ///< share of the batch in the running statistics (PyTorch's sense)
+  Mode mode = Mode::training;
+};
+
+/// Normalises every channel over all pixels of the batch; parameters weight and bias (C), states running_mean and
+/// running_var (C). Training uses the batch's moments and updates the running ones.
+ValueId batch_norm(Tape& tape, const std::string& name, ValueId x, const BatchNormOptions& options);
+
+/// Bilinear resizing to height x width.
+ValueId resize(Tape& tape, const std::string& name, ValueId x, int64_t height, int64_t width, Corners corners);
+/// x times a trainable weight plus a trainable bias per channel, which start at 1 and 0.
+ValueId channel_affine(Tape& tape, const std::string& name, ValueId x);
+/// factor * x
+ValueId scale(Tape& tape, const std::string& name, ValueId x, double factor);
+ValueId add(Tape& tape, const std::string& name, ValueId a, ValueId b);
+/// Channels of all inputs side by side.
+ValueId concat(Tape& tape, const std::string& name, const std::vector<ValueId>& parts);
+/// Channels [begin, begin + size).
+ValueId slice(Tape& tape, const std::string& name, ValueId x, int64_t begin, int64_t size);
+/// Mean over all pixels: (N,D,H,W,C) -> (N,1,1,1,C).
+ValueId global_avg_pool(Tape& tape, const std::string& name, ValueId x);
+
+/// Scalar loss over class logits (N,D,H,W,K) and labels u8 (N,D,H,W,1).
+ValueId pixel_loss(Tape& tape, const std::string& name, const PixelLossAttrs& attrs, ValueId logits, ValueId labels);
 
 /// Scalar loss over prediction and target of equal shape.
 ValueId regression_loss(Tape& tape, const std::string& name, Loss loss, ValueId prediction, ValueId target);

@@ -30,6 +30,12 @@ void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
   checked.push_back(total);
   const ValueId finite = tape.emit({OpKind::all_finite, NoAttrs{}}, "update.all_finite", checked);
   tape.keep(finite, "finite");
+  ValueId norm = no_value;
+  if (options.optimizer == OptimizerKind::lamb) {
+    std::vector<ValueId> all = gradients;
+    all.push_back(scale);
+    norm = tape.emit({OpKind::gradient_norm, NoAttrs{}}, "update.gradient_norm", all);
+  }
   for (size_t i = 0; i < parameters.size(); ++i) {
     const TensorDesc desc = tape.desc(parameters[i]);
     const std::string name = tape.value(parameters[i]).name;
@@ -40,7 +46,9 @@ void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
     } else {
       in.push_back(tape.state(name + ".moment1", desc));
       in.push_back(tape.state(name + ".moment2", desc));
-      tape.add({OpKind::adam_update, options.adam}, name + ".update", in);
+      if (norm != no_value) in.insert(in.begin() + 4, norm);
+      tape.add(norm != no_value ? Op{OpKind::lamb_update, options.lamb} : Op{OpKind::adam_update, options.adam},
+               name + ".update", in);
     }
   }
   tape.add({OpKind::loss_scale_update, options.scaling}, "update.loss_scale", {finite, scale});

@@ -8,12 +8,13 @@
 
 namespace convoy {
 
-enum class OptimizerKind : uint8_t { sgd, adam };
+enum class OptimizerKind : uint8_t { sgd, adam, lamb };
 
 struct TrainingOptions {
   OptimizerKind optimizer = OptimizerKind::sgd;
   SgdAttrs sgd;
-  AdamAttrs adam;
+  AdamAttrs adam;  ///< AdamW where it decays weights
+  LambAttrs lamb;
   double l2 = 0;                           ///< penalty l2 * sum(w^2) (Keras), gradient 2*l2*w
   std::vector<std::string> l2_parameters;  ///< the weights it applies to
   LossScaleAttrs scaling{1, 1, 1};         ///< growth and backoff 1: the factor never changes

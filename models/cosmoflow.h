@@ -41,8 +41,6 @@ struct CosmoflowNet {
   std::vector<std::string> hidden_dense_weights;  ///< where the reference's `l2` applies
 };
 
-enum class Mode : uint8_t { training, evaluation };  ///< evaluation drops the dropout layers
-
 /// Records the network for a batch. `input_type` is i16 for counts or f32 for values as they are. Throws Error(usage)
 /// for sizes that do not pool down to at least one voxel, naming the numbers.
 CosmoflowNet record_cosmoflow(Tape& tape, const CosmoflowConfig& config, int64_t batch, DType input_type,

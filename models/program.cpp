@@ -1,6 +1,7 @@
 #include "models/program.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/passes/passes.h"
 
@@ -10,31 +11,20 @@ namespace {
 /// Dynamic loss scaling for f16: start high, double every 1000 finite steps, halve on overflow.
 constexpr double f16_initial_scale = 32768;
 
-TrainingOptions training_options(const ProgramOptions& options, const std::vector<std::string>& l2_parameters) {
-  TrainingOptions training = options.training;
-  training.l2_parameters = l2_parameters;
-  if (options.compute == DType::f16) training.scaling = LossScaleAttrs{};
-  return training;
-}
-
-}  // namespace
-
-Tape training_tape(const ProgramOptions& o) {
-  Tape tape;
-  const CosmoflowNet net = record_cosmoflow(tape, o.model, o.batch, o.input_type, o.normalisation, Mode::training);
-  const ValueId target = tape.input("target", TensorDesc({o.batch, 1, 1, 1, o.model.targets}, DType::f32));
-  tape.keep(regression_loss(tape, "loss", o.loss, net.prediction, target), "data_loss");
+/// Gradients and updates behind a recorded forward pass that keeps its loss under `data_loss`.
+Tape finish_training(Tape tape, const ProgramOptions& o, const std::vector<std::string>& l2_parameters) {
   tape = apply_precision(tape, o.compute);
   if (o.fuse) fuse(tape);
-  add_training(tape, tape.find("data_loss"), training_options(o, net.hidden_dense_weights));
+  TrainingOptions training = o.training;
+  training.l2_parameters = l2_parameters;
+  if (o.compute == DType::f16) training.scaling = LossScaleAttrs{};
+  add_training(tape, tape.find("data_loss"), training);
   if (o.fuse) fuse_convolutions(tape);
   if (o.fuse && o.sparse_gradients) fuse_backward(tape);
   return tape;
 }
 
-Tape evaluation_tape(const ProgramOptions& o) {
-  Tape tape;
-  record_cosmoflow(tape, o.model, o.evaluation_batch, o.input_type, o.normalisation, Mode::evaluation);
+Tape finish_evaluation(Tape tape, const ProgramOptions& o) {
   tape = apply_precision(tape, o.compute);
   if (o.fuse) {
     fuse(tape);
@@ -43,25 +33,91 @@ Tape evaluation_tape(const ProgramOptions& o) {
   return tape;
 }
 
-NetworkCounts count_network(const CosmoflowConfig& model) {
-  ProgramOptions o;
-  o.model = model;
-  const Tape tape = training_tape(o);
+TensorDesc label_desc(const ClimateConfig& c, int64_t batch) {
+  return TensorDesc({batch, 1, c.height, c.width, 1}, DType::u8);
+}
+
+/// What TensorFlow 1's graph counter makes of a convolution: a dilated one runs on the padded image rounded up to a
+/// multiple of the dilation (SpaceToBatch), a strided one with fixed padding on the padded image.
+int64_t counted_flops(const Op& op, const Shape& x, int64_t flops, const Shape& y) {
+  const auto& a = op.as<ConvAttrs>();
+  double factor = 1;
+  for (int i = 1; i < 3; ++i) {
+    const int64_t padded = x[i + 1] + a.pad_low[i] + a.pad_high[i];
+    int64_t outputs = y[i + 1];
+    if (a.dilation[i] > 1)
+      outputs = (padded + a.dilation[i] - 1) / a.dilation[i] * a.dilation[i];
+    else if (a.stride[i] > 1 && a.pad_low[i] == a.pad_high[i])
+      outputs = (padded + a.stride[i] - 1) / a.stride[i];
+    factor *= double(outputs) / double(y[i + 1]);
+  }
+  return std::llround(double(flops) * factor);
+}
+
+/// Forward nodes of layers are named "<layer>.forward", whatever their op.
+NetworkCounts count_tape(const Tape& tape) {
   NetworkCounts counts;
   for (ValueId id : tape.parameters()) counts.parameters += tape.desc(id).shape.elements();
   for (const Node& node : tape.nodes()) {
     if (node.op.kind > OpKind::dense_backward_weights) continue;
     const int64_t flops = flops_of(node.op, tape.descs(node.in), tape.descs(node.out));
     counts.training_flops += flops;
-    if (node.op.kind == OpKind::conv_forward || node.op.kind == OpKind::conv_pool_forward ||
-        node.op.kind == OpKind::dense_forward)
-      counts.forward_flops += flops;
+    if (!node.name.ends_with(".forward")) continue;
+    counts.forward_flops += flops;
+    counts.counted_flops += node.op.kind == OpKind::conv_forward ? counted_flops(node.op, tape.desc(node.in[0]).shape,
+                                                                                 flops, tape.desc(node.out[0]).shape)
+                                                                 : flops;
   }
   return counts;
 }
 
-ProgramPlans plan_program(const ProgramOptions& o, const KernelList& kernels) {
-  ProgramPlans plans{training_tape(o), evaluation_tape(o), {}, {}};
+}  // namespace
+
+Tape training_tape(const CosmoflowOptions& o) {
+  Tape tape;
+  const CosmoflowNet net = record_cosmoflow(tape, o.model, o.batch, o.input_type, o.normalisation, Mode::training);
+  const ValueId target = tape.input("target", TensorDesc({o.batch, 1, 1, 1, o.model.targets}, DType::f32));
+  tape.keep(regression_loss(tape, "loss", o.loss, net.prediction, target), "data_loss");
+  return finish_training(std::move(tape), o, net.hidden_dense_weights);
+}
+
+Tape training_tape(const ClimateOptions& o) {
+  Tape tape;
+  const ClimateNet net = record_climate(tape, o.model, o.batch, o.input_type, Mode::training);
+  const ValueId labels = tape.input("target", label_desc(o.model, o.batch));
+  tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "data_loss");
+  return finish_training(std::move(tape), o, {});
+}
+
+Tape evaluation_tape(const CosmoflowOptions& o) {
+  Tape tape;
+  record_cosmoflow(tape, o.model, o.evaluation_batch, o.input_type, o.normalisation, Mode::evaluation);
+  return finish_evaluation(std::move(tape), o);
+}
+
+Tape evaluation_tape(const ClimateOptions& o) {
+  Tape tape;
+  const ClimateNet net = record_climate(tape, o.model, o.evaluation_batch, o.input_type, Mode::evaluation);
+  const ValueId labels = tape.input("target", label_desc(o.model, o.evaluation_batch));
+  tape.keep(tape.emit({OpKind::arg_max, NoAttrs{}}, "prediction.forward", {net.logits}), "prediction");
+  tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "loss");
+  return finish_evaluation(std::move(tape), o);
+}
+
+NetworkCounts count_network(const CosmoflowConfig& model) {
+  CosmoflowOptions o;
+  o.model = model;
+  return count_tape(training_tape(o));
+}
+
+NetworkCounts count_network(const ClimateConfig& model) {
+  ClimateOptions o;
+  o.model = model;
+  return count_tape(training_tape(o));
+}
+
+ProgramPlans plan_program(Tape step, Tape evaluate, const ProgramOptions& o, const KernelList& kernels) {
+  ProgramPlans plans{std::move(step), std::move(evaluate), {}, {}};
   plans.step = make_plan(plans.step_tape, kernels, o.plan);
   plans.evaluate = make_plan(plans.evaluate_tape, kernels, o.plan);
   for (const KernelOverride& wish : o.plan.selection.overrides) {

@@ -3,17 +3,16 @@
 
 #include "core/executor.h"
 #include "layers/training.h"
+#include "models/climate.h"
 #include "models/cosmoflow.h"
 
 namespace convoy {
 
+/// What every network's program is told.
 struct ProgramOptions {
-  CosmoflowConfig model;
   int64_t batch = 1;
   int64_t evaluation_batch = 1;
   DType input_type = DType::i16;
-  Normalisation normalisation = Normalisation::log1p;
-  Loss loss = Loss::mse;
   DType compute = DType::f32;
   bool fuse = true;
   bool sparse_gradients = true;  ///< weight gradients from pooled gradients (sums in another order)
@@ -21,19 +20,37 @@ struct ProgramOptions {
   PlanOptions plan;
 };
 
-/// Forward, gradients and update for `batch` samples. Inputs "x" and "target" (N,1,1,1,targets); kept "loss",
-/// "prediction", "finite". With compute f16 dynamic loss scaling is switched on.
-Tape training_tape(const ProgramOptions& options);
-/// Forward only, for `evaluation_batch` samples. Input "x"; kept "prediction".
-Tape evaluation_tape(const ProgramOptions& options);
+struct CosmoflowOptions : ProgramOptions {
+  CosmoflowConfig model;
+  Normalisation normalisation = Normalisation::log1p;
+  Loss loss = Loss::mse;
+};
+
+struct ClimateOptions : ProgramOptions {
+  ClimateConfig model;
+  PixelLossAttrs loss;
+  ClimateOptions() { input_type = DType::f32; }
+};
+
+/// Forward, gradients and update for `batch` samples. Inputs "x" and "target" (N,1,1,1,targets), or labels u8
+/// (N,1,H,W,1); kept "loss", "prediction" (climate: logits), "finite". With compute f16 dynamic loss scaling is
+/// switched on.
+Tape training_tape(const CosmoflowOptions& options);
+Tape training_tape(const ClimateOptions& options);
+/// Forward only, for `evaluation_batch` samples. Input "x"; kept "prediction" (climate: the class per pixel, u8, and
+/// with input "target" the "loss").
+Tape evaluation_tape(const CosmoflowOptions& options);
+Tape evaluation_tape(const ClimateOptions& options);
 
 struct NetworkCounts {
   int64_t parameters = 0;
   int64_t forward_flops = 0;   ///< convolutions and dense layers, dense count
+  int64_t counted_flops = 0;   ///< the same as TensorFlow's graph counter sees it (padding of strided, dilated layers)
   int64_t training_flops = 0;  ///< the same with all backward passes that a step runs
 };
 /// For one sample.
 NetworkCounts count_network(const CosmoflowConfig& model);
+NetworkCounts count_network(const ClimateConfig& model);
 
 /// Plans of both tapes; nothing is allocated (the trainer's --dry-run stops here).
 struct ProgramPlans {
@@ -41,7 +58,11 @@ struct ProgramPlans {
   Plan step, evaluate;
   int64_t arena_bytes() const { return std::max(step.arena_bytes, evaluate.arena_bytes); }
 };
-ProgramPlans plan_program(const ProgramOptions& options, const KernelList& kernels);
+ProgramPlans plan_program(Tape step, Tape evaluate, const ProgramOptions& options, const KernelList& kernels);
+template <class Options>
+ProgramPlans plan_program(const Options& options, const KernelList& kernels) {
+  return plan_program(training_tape(options), evaluation_tape(options), options, kernels);
+}
 
 class Program {
  public:

@@ -114,7 +114,8 @@ inline Problem in_double(const Problem& p) {
     for (TensorDesc& desc : *list)
       if (is_float(desc.dtype)) desc = TensorDesc(desc.shape, DType::f64);
   // The finite flag of an update is f32 whatever the parameters are.
-  if (d.op.kind == OpKind::sgd_update || d.op.kind == OpKind::adam_update) d.in[3] = p.in[3];
+  if (d.op.kind == OpKind::sgd_update || d.op.kind == OpKind::adam_update || d.op.kind == OpKind::lamb_update)
+    d.in[3] = p.in[3];
   if (auto* cast = std::get_if<CastAttrs>(&d.op.attrs); cast && is_float(cast->to)) cast->to = DType::f64;
   return d;
 }

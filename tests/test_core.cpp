@@ -51,7 +51,7 @@ TEST_CASE("Philox4x32-10 known answers of Random123", "[philox]") {
 }
 
 TEST_CASE("problems print and parse", "[text]") {
-  ProgramOptions o;
+  CosmoflowOptions o;
   o.model.size = 16;
   const Tape tape = training_tape(o);
   for (const Node& node : tape.nodes()) {
@@ -144,7 +144,7 @@ TEST_CASE("parameters and FLOPs of the published networks", "[models]") {
   CosmoflowConfig short_net;
   short_net.layers = 3;
   const Tape tape = [&] {
-    ProgramOptions o;
+    CosmoflowOptions o;
     o.model = short_net;
     return training_tape(o);
   }();
@@ -159,7 +159,7 @@ TEST_CASE("parameters and FLOPs of the published networks", "[models]") {
 namespace {
 
 /// The values kept by a step under given options, after `steps` steps from the same start.
-std::vector<float> run_small(const ProgramOptions& o, int steps) {
+std::vector<float> run_small(const CosmoflowOptions& o, int steps) {
   Program program(plan_program(o, kernel_list()), o, 5);
   std::vector<float> result;
   for (int s = 0; s < steps; ++s) {
@@ -179,8 +179,8 @@ std::vector<float> run_small(const ProgramOptions& o, int steps) {
   return result;
 }
 
-ProgramOptions small_options() {
-  ProgramOptions o;
+CosmoflowOptions small_options() {
+  CosmoflowOptions o;
   o.model.size = 16;
   o.model.conv_size = 16;
   o.batch = 2;
@@ -193,13 +193,13 @@ ProgramOptions small_options() {
 
 TEST_CASE("every pass on equals every pass off", "[passes]") {
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
-    ProgramOptions on = small_options();
+    CosmoflowOptions on = small_options();
     on.compute = compute;
     on.sparse_gradients = false;  // states a bound of its own, checked below
     // The same kernel with and without fusion: another library sums in another order.
     on.plan.selection.excluded = "onednn";
     const std::vector<float> expected = run_small(on, 3);
-    ProgramOptions off = on;
+    CosmoflowOptions off = on;
     off.fuse = false;
     off.plan = plain_options(on.plan);
     const bool all_off = run_small(off, 3) == expected;
@@ -207,7 +207,7 @@ TEST_CASE("every pass on equals every pass off", "[passes]") {
     // One pass off at a time.
     for (bool PlanOptions::*pass : {&PlanOptions::drop_dead, &PlanOptions::fused_kernels, &PlanOptions::merge_equal,
                                     &PlanOptions::slice_aliasing, &PlanOptions::in_place, &PlanOptions::reuse_memory}) {
-      ProgramOptions one = on;
+      CosmoflowOptions one = on;
       one.plan.*pass = false;
       const bool one_off = run_small(one, 3) == expected;
       CHECK(one_off);
@@ -216,12 +216,12 @@ TEST_CASE("every pass on equals every pass off", "[passes]") {
 }
 
 TEST_CASE("algorithms with less arithmetic change results by rounding only", "[passes]") {
-  ProgramOptions dense = small_options();
+  CosmoflowOptions dense = small_options();
   dense.model.size = 32;
   dense.sparse_gradients = false;
   dense.plan.selection.excluded = "winograd";
   const std::vector<float> expected = run_small(dense, 3);
-  ProgramOptions less = small_options();
+  CosmoflowOptions less = small_options();
   less.model.size = 32;
   const Plan plan = plan_program(less, kernel_list()).step;
   const std::vector<float> found = run_small(less, 3);
@@ -241,14 +241,14 @@ TEST_CASE("algorithms with less arithmetic change results by rounding only", "[p
 }
 
 TEST_CASE("two runs are identical, other seeds are not", "[determinism]") {
-  ProgramOptions o = small_options();
+  CosmoflowOptions o = small_options();
   CHECK(run_small(o, 3) == run_small(o, 3));
   o.model.dropout = 0;
   CHECK(run_small(o, 3) != run_small(small_options(), 3));
 }
 
 TEST_CASE("reuse saves memory and never beats the lower bound", "[planner]") {
-  ProgramOptions o;
+  CosmoflowOptions o;
   o.plan.threads = 2;
   const ProgramPlans plans = plan_program(o, kernel_list());
   CHECK(plans.step.lower_bound <= plans.step.arena_bytes);
@@ -257,7 +257,7 @@ TEST_CASE("reuse saves memory and never beats the lower bound", "[planner]") {
 }
 
 TEST_CASE("f16 skips updates that overflow and lowers its scale", "[precision]") {
-  ProgramOptions o = small_options();
+  CosmoflowOptions o = small_options();
   o.compute = DType::f16;
   Program program(plan_program(o, kernel_list()), o, 5);
   double* scale = program.store().get(scale_state_name).data<double>();
@@ -276,7 +276,7 @@ TEST_CASE("f16 skips updates that overflow and lowers its scale", "[precision]")
 }
 
 TEST_CASE("a NaN is traced to the first node that shows it", "[diverged]") {
-  ProgramOptions o = small_options();
+  CosmoflowOptions o = small_options();
   Program program(plan_program(o, kernel_list()), o, 5);
   for (auto& v : program.step().tensor("x").span<int16_t>()) v = 1;
   for (auto& v : program.step().tensor("target").span<float>()) v = 0;
@@ -285,7 +285,7 @@ TEST_CASE("a NaN is traced to the first node that shows it", "[diverged]") {
 }
 
 TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
-  ProgramOptions o = small_options();
+  CosmoflowOptions o = small_options();
   o.plan.selection.overrides = {parse_override("conv1.forward=reference"), parse_override("dense*=reference")};
   const Plan plan = plan_program(o, kernel_list()).step;
   for (const PlannedNode& node : plan.nodes) {

@@ -19,8 +19,8 @@ std::map<std::string, NamedArray> golden() {
   return arrays;
 }
 
-ProgramOptions options() {
-  ProgramOptions o;
+CosmoflowOptions options() {
+  CosmoflowOptions o;
   o.model.size = 16;
   o.model.conv_size = 4;
   o.model.fc1_size = 8, o.model.fc2_size = 6;
@@ -63,7 +63,7 @@ TEST_CASE("twenty steps follow PyTorch", "[golden]") {
   const float* expected = reinterpret_cast<const float*>(g.at("losses").data.data());
   CHECK(expected[19] < 0.8f * expected[0]);
   for (bool passes : {true, false}) {
-    ProgramOptions o = options();
+    CosmoflowOptions o = options();
     o.fuse = passes;
     if (!passes) o.plan = plain_options(o.plan);
     Program program(plan_program(o, kernel_list()), o, 1);
@@ -82,7 +82,7 @@ TEST_CASE("twenty steps follow PyTorch", "[golden]") {
 
 TEST_CASE("gradients equal PyTorch's", "[golden]") {
   const auto g = golden();
-  ProgramOptions o = options();
+  CosmoflowOptions o = options();
   o.training.sgd.momentum = 0;
   Program program(plan_program(o, kernel_list()), o, 1);
   start(program, g);
@@ -110,7 +110,7 @@ TEST_CASE("narrow types follow f32 within their precision", "[golden]") {
   const auto g = golden();
   const float* expected = reinterpret_cast<const float*>(g.at("losses").data.data());
   for (const auto& [type, bound] : {std::pair{DType::bf16, 0.05}, std::pair{DType::f16, 0.01}}) {
-    ProgramOptions o = options();
+    CosmoflowOptions o = options();
     o.compute = type;
     Program program(plan_program(o, kernel_list()), o, 1);
     start(program, g);

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/backward.h"
+#include "core/passes/passes.h"
 #include "kernels/kernel_list.h"
 #include "layers/layers.h"
 #include "layers/training.h"
@@ -21,12 +22,10 @@ struct Checked {
   ValueId loss = no_value;
 };
 
-Checked record(const Shape& input, const Build& build, Loss kind) {
+/// `loss` is recorded on top of the parameter "input".
+Checked record(const Shape& input, const Build& loss) {
   Checked c;
-  const ValueId x = c.tape.parameter("input", input, {StateInit::Kind::he_normal, 0, 2, 0});
-  const ValueId y = build(c.tape, x);
-  const ValueId target = c.tape.state("target", c.tape.desc(y), {StateInit::Kind::he_normal, 0, 2, 0});
-  c.loss = regression_loss(c.tape, "loss", kind, y, target);
+  c.loss = loss(c.tape, c.tape.parameter("input", input, {StateInit::Kind::he_normal, 0, 2, 0}));
   const ValueId scale =
       c.tape.state(scale_state_name, TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64),
                    {StateInit::Kind::constant, 2.0, 0, 0});
@@ -37,10 +36,14 @@ Checked record(const Shape& input, const Build& build, Loss kind) {
   return c;
 }
 
-void check_gradients(const std::string& what, const Shape& input, const Build& build, Loss kind = Loss::mse) {
-  const Checked c = record(input, build, kind);
+void check_loss_gradients(const std::string& what, const Shape& input, const Build& build) {
+  const Checked c = record(input, build);
   StateStore store;
   store.initialise(c.tape, 17);
+  if (c.tape.find("labels") != no_value) {  // all classes, and one that is ignored
+    const auto labels = store.get("labels").span<uint8_t>();
+    for (size_t i = 0; i < labels.size(); ++i) labels[i] = i % 4 == 3 ? 255 : static_cast<uint8_t>(i % 4);
+  }
   const Plan plan = make_plan(c.tape, kernel_list(), {});
   Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::none));
   const auto loss = [&] {
@@ -72,7 +75,26 @@ void check_gradients(const std::string& what, const Shape& input, const Build& b
   }
 }
 
+void check_gradients(const std::string& what, const Shape& input, const Build& build, Loss kind = Loss::mse) {
+  check_loss_gradients(what, input, [&](Tape& t, ValueId x) {
+    const ValueId y = build(t, x);
+    const ValueId target = t.state("target", t.desc(y), {StateInit::Kind::he_normal, 0, 2, 0});
+    return regression_loss(t, "loss", kind, y, target);
+  });
+}
+
 }  // namespace
+
+TEST_CASE("pixel losses against central differences", "[gradients]") {
+  const Shape logits(2, 1, 3, 4, 3);
+  for (const PixelLossAttrs& a : {PixelLossAttrs{}, PixelLossAttrs{.weights = {1, 2.5, 1.75}},
+                                  PixelLossAttrs{.reduction = Reduction::sum, .weights = {}},
+                                  PixelLossAttrs{.loss = PixelLoss::focal, .weights = {1, 2, 3}},
+                                  PixelLossAttrs{.loss = PixelLoss::focal, .gamma = 0, .weights = {}}})
+    check_loss_gradients(to_text({OpKind::pixel_loss, a}), logits, [&](Tape& t, ValueId x) {
+      return pixel_loss(t, "loss", a, x, t.state("labels", TensorDesc({2, 1, 3, 4, 1}, DType::u8)));
+    });
+}
 
 TEST_CASE("gradients against central differences", "[gradients]") {
   const Shape cube(2, 4, 5, 6, 4);
@@ -135,6 +157,24 @@ TEST_CASE("gradients against central differences", "[gradients]") {
   check_gradients("fused activation and pool", cube, [](Tape& t, ValueId x) {
     return t.emit({OpKind::activation_max_pool, ActivationPoolAttrs{{.slope = 0.3}, {}}}, "f.forward", {x});
   });
+  check_gradients("batch norm", cube, [](Tape& t, ValueId x) { return batch_norm(t, "b", x, {}); });
+  check_gradients("batch norm of one pixel per sample", Shape(3, 1, 1, 1, 5),
+                  [](Tape& t, ValueId x) { return batch_norm(t, "b", x, {.epsilon = 0.1}); });
+  check_gradients("batch norm with ReLU", cube, [](Tape& t, ValueId x) {
+    const ValueId y = relu(t, "r", batch_norm(t, "b", x, {}));
+    fuse(t);
+    CHECK(t.nodes().size() == 3);  // moments, statistics, clamping batch norm
+    return y;
+  });
+  for (Corners corners : {Corners::half_pixel, Corners::aligned, Corners::asymmetric}) {
+    check_gradients("resize up", {2, 1, 3, 5, 4}, [=](Tape& t, ValueId x) { return resize(t, "r", x, 8, 7, corners); });
+    check_gradients("resize down", {1, 2, 9, 7, 3},
+                    [=](Tape& t, ValueId x) { return resize(t, "r", x, 4, 5, corners); });
+    check_gradients("tile", {2, 1, 1, 1, 6}, [=](Tape& t, ValueId x) { return resize(t, "r", x, 3, 4, corners); });
+  }
+  check_gradients("scale", cube, [](Tape& t, ValueId x) { return scale(t, "s", x, 0.5); });
+  check_gradients("channel affine", cube, [](Tape& t, ValueId x) { return channel_affine(t, "s", x); });
+  check_gradients("global average pool", cube, [](Tape& t, ValueId x) { return global_avg_pool(t, "g", x); });
   check_gradients("cast", cube, [](Tape& t, ValueId x) {
     return convoy::tanh(t, "a", t.emit({OpKind::cast, CastAttrs{DType::f64}}, "c.forward", {x}), 1);
   });

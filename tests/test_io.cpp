@@ -12,6 +12,7 @@
 #include "io/dataset.h"
 #include "io/file.h"
 #include "io/hdf5.h"
+#include "io/cosmoflow_source.h"
 #include "io/loader.h"
 #include "io/safetensors.h"
 #include "io/tfrecord.h"
@@ -244,18 +245,19 @@ TEST_CASE("the loader's order is a permutation, resumable anywhere, the same for
                encode_tfrecord(counts(4 * 4 * 4 * 4, static_cast<uint64_t>(i)), y));
   }
   const auto refs = samples_below(folder.path(), {4, 4});
-  LoaderOptions o;
-  o.read = {4, 4};
-  o.expected = {4, 4, 4, DType::i16};
-  o.augment = Augment::cube;
-  o.seed = 3;
+  LoaderOptions o{.seed = 3};
+  CosmoflowReading reading;
+  reading.read = {4, 4};
+  reading.expected = {4, 4, 4, DType::i16};
+  reading.augment = Augment::cube;
+  reading.seed = 3;
   const auto stream = [&](LoaderOptions options, int64_t epoch, int64_t position, int count) {
-    Loader loader(refs, options, epoch, position);
+    Loader loader(std::make_shared<CosmoflowSource>(refs, reading), options, epoch, position);
     std::vector<std::pair<float, std::vector<std::byte>>> result;
     for (int i = 0; i < count; ++i) {
       std::vector<std::byte> voxels(512);
       float target[4];
-      loader.next(voxels.data(), target);
+      loader.next(voxels.data(), reinterpret_cast<std::byte*>(target));
       result.emplace_back(target[0], voxels);
     }
     return result;
@@ -270,10 +272,10 @@ TEST_CASE("the loader's order is a permutation, resumable anywhere, the same for
   for (size_t i = 0; i < later.size(); ++i) CHECK(later[i] == whole[10 + i]);
   o.threads = 3;
   o.queue = 5;
-  o.cache = std::make_shared<SampleCache>();
+  reading.cache = std::make_shared<SampleCache>();
   CHECK(stream(o, 0, 0, 21) == whole);
-  o.cache.reset();
-  o.expected.size = 8;
+  reading.cache.reset();
+  reading.expected.size = 8;
   CHECK_THROWS_WITH(stream(o, 0, 0, 1), Catch::Contains("expected 8x8x8x4") && Catch::Contains("found 4x4x4x4"));
 }
 

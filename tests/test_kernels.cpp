@@ -26,8 +26,14 @@ const Kernel& reference_for(const Problem& p) {
 
 /// Ops whose result depends on comparisons and copies alone: exact on any data.
 bool always_exact(OpKind kind) {
-  static const std::set<OpKind> kinds{OpKind::max_pool,     OpKind::cast,       OpKind::concat,           OpKind::slice,
-                                      OpKind::pad_channels, OpKind::all_finite, OpKind::loss_scale_update};
+  static const std::set<OpKind> kinds{OpKind::max_pool,
+                                      OpKind::cast,
+                                      OpKind::concat,
+                                      OpKind::slice,
+                                      OpKind::pad_channels,
+                                      OpKind::all_finite,
+                                      OpKind::loss_scale_update,
+                                      OpKind::arg_max};
   return kinds.count(kind) > 0;
 }
 /// Activation and pool: exact where slope times input rounds once, as it does for small integers.
@@ -45,7 +51,7 @@ bool linear(OpKind kind) {
   static const std::set<OpKind> kinds{
       OpKind::conv_forward,        OpKind::conv_backward_data,     OpKind::conv_backward_weights, OpKind::dense_forward,
       OpKind::dense_backward_data, OpKind::dense_backward_weights, OpKind::channel_sum,           OpKind::add,
-      OpKind::max_pool_backward};
+      OpKind::channel_dot,         OpKind::max_pool_backward};
   return kinds.count(kind) > 0;
 }
 
@@ -53,7 +59,8 @@ bool linear(OpKind kind) {
 bool cancels(OpKind kind) {
   return linear(kind) || kind == OpKind::conv_pool_backward_weights || kind == OpKind::conv_pool_forward ||
          kind == OpKind::conv_pool_backward_data || kind == OpKind::activation_max_pool_backward ||
-         kind == OpKind::avg_pool || kind == OpKind::avg_pool_backward;
+         kind == OpKind::avg_pool || kind == OpKind::avg_pool_backward || kind == OpKind::channel_scale ||
+         kind == OpKind::resize || kind == OpKind::resize_backward;
 }
 
 std::string bits(const Tensor& t) {
@@ -175,7 +182,7 @@ Problem problem(const Op& op, std::vector<TensorDesc> in) {
 
 /// Every distinct problem of a model's training step, small enough to run in the reference.
 std::vector<Problem> model_problems(DType compute, const CosmoflowConfig& model, int64_t batch) {
-  ProgramOptions o;
+  CosmoflowOptions o;
   o.model = model;
   o.batch = batch;
   o.compute = compute;
@@ -335,6 +342,53 @@ std::vector<Problem> other_problems(DType type) {
   }
   list.push_back(problem({OpKind::dense_forward, NoAttrs{}}, {x, TensorDesc({11, 1, 1, 1, 5 * 6 * 7 * 19}, type),
                                                               TensorDesc(Shape::vector(11), accumulation_type(type))}));
+  if (type == DType::f32) {
+    const TensorDesc w({70, 1, 3, 3, 37}, type), step(Shape::vector(8), DType::f64),
+        scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32), norm(Shape::vector(1), DType::f64);
+    list.push_back(problem({OpKind::sgd_update, SgdAttrs{.larc = 0.002}}, {w, step, scale, flag, w, w}));
+    list.push_back(problem({OpKind::adam_update, AdamAttrs{.weight_decay = 0.01, .larc = 0.002}},
+                           {w, step, scale, flag, w, w, w}));
+    list.push_back(problem({OpKind::lamb_update, LambAttrs{}}, {w, step, scale, flag, norm, w, w, w}));
+    list.push_back(problem({OpKind::gradient_norm, NoAttrs{}}, {w, x, even, scale}));
+  }
+  const DType wide = accumulation_type(type);
+  const TensorDesc channels(Shape::vector(19), wide), pair(Shape::vector(38), DType::f64);
+  list.push_back(problem({OpKind::scale, ScaleAttrs{0.5}}, {x}));
+  for (const TensorDesc& in : {x, strided(x, 40)}) {
+    list.push_back(problem({OpKind::channel_dot, NoAttrs{}}, {in, x}));
+    list.push_back(problem({OpKind::channel_scale, NoAttrs{}}, {in, channels}));
+    list.push_back(problem({OpKind::channel_scale, NoAttrs{}}, {in, channels, channels}));
+    list.push_back(problem({OpKind::channel_moments, NoAttrs{}}, {in}));
+    for (int64_t relu : {0, 1}) {
+      const BatchNormAttrs a{.relu = relu};
+      list.push_back(problem({OpKind::batch_norm, a}, {in, channels, channels, pair}));
+      list.push_back(problem({OpKind::batch_norm, a}, {in, channels, channels, channels, channels}));
+      list.push_back(problem({OpKind::batch_norm_sums, a}, {in, x, channels, channels, pair}));
+      list.push_back(problem({OpKind::batch_norm_backward_data, a}, {in, x, channels, channels, pair, pair}));
+    }
+    for (Corners corners : {Corners::half_pixel, Corners::aligned, Corners::asymmetric})
+      for (const Int3& size : {Int3{5, 12, 9}, Int3{5, 1, 1}, Int3{5, 3, 14}}) {
+        list.push_back(problem({OpKind::resize, ResizeAttrs{corners, size}}, {in}));
+        list.push_back(problem({OpKind::resize_backward, ResizeAttrs{corners, size}}, {in}));
+      }
+    list.push_back(problem({OpKind::arg_max, NoAttrs{}}, {in}));
+  }
+  list.push_back(problem({OpKind::batch_norm_backward_parameters, ScaleAttrs{77}}, {pair, channels}));
+  list.push_back(problem({OpKind::batch_norm_update, RunningAttrs{0.1, 77}}, {pair, channels, channels}));
+  if (type == DType::f32)
+    for (int64_t classes : {3, 5}) {
+      const TensorDesc logits({2, 1, 9, 11, classes}, type), labels({2, 1, 9, 11, 1}, DType::u8);
+      PixelLossAttrs a;
+      for (const PixelLoss loss : {PixelLoss::cross_entropy, PixelLoss::focal}) {
+        a.loss = loss;
+        list.push_back(problem({OpKind::pixel_loss, a}, {logits, labels}));
+        a.weights = {0.5, 1.5, 2.5};
+        a.reduction = Reduction::sum;
+        list.push_back(
+            problem({OpKind::pixel_loss_backward, a}, {logits, labels, TensorDesc(Shape::vector(4), DType::f64)}));
+        a.weights = {};
+      }
+    }
   if (type == DType::f32)
     for (Loss loss : {Loss::mse, Loss::l1}) {
       list.push_back(problem({OpKind::loss, LossAttrs{loss}}, {x, x}));
@@ -519,7 +573,7 @@ TEST_CASE("no reference kernel in a CosmoFlow training step", "[kernels][support
   }
   for (DType compute : {DType::f32, DType::bf16, DType::f16})
     for (OptimizerKind optimizer : {OptimizerKind::sgd, OptimizerKind::adam}) {
-      ProgramOptions o;
+      CosmoflowOptions o;
       o.compute = compute;
       o.training.optimizer = optimizer;
       o.training.l2 = 0.01;

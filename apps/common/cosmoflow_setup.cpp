@@ -210,8 +210,8 @@ SampleShape data_shape(const OptionTable& o, const std::vector<SampleRef>& sampl
   return found;
 }
 
-ProgramOptions program_options(const OptionTable& o, const SampleShape& shape) {
-  ProgramOptions p;
+CosmoflowOptions program_options(const OptionTable& o, const SampleShape& shape) {
+  CosmoflowOptions p;
   p.model = model_config(o);
   p.model.size = shape.size, p.model.channels = shape.channels, p.model.targets = shape.targets;
   p.input_type = shape.dtype;
@@ -229,8 +229,8 @@ ProgramOptions program_options(const OptionTable& o, const SampleShape& shape) {
   return p;
 }
 
-LoaderOptions loader_options(const OptionTable& o, const SampleShape& shape) {
-  LoaderOptions l;
+CosmoflowReading reading_options(const OptionTable& o, const SampleShape& shape) {
+  CosmoflowReading l;
   l.read = read_options(o);
   l.expected = shape;
   if (model_config(o).variant == CosmoflowVariant::sc18) {
@@ -238,9 +238,14 @@ LoaderOptions loader_options(const OptionTable& o, const SampleShape& shape) {
     l.target_scale = float(std::sqrt(3.0));  // labels flat in [-1,1] have deviation 1/sqrt(3): this z-scores them
   }
   l.take_targets = shape.targets;
+  if (o.toggle("cache")) l.cache = std::make_shared<SampleCache>();
+  return l;
+}
+
+LoaderOptions loader_options(const OptionTable& o) {
+  LoaderOptions l;
   l.threads = static_cast<int>(std::max<int64_t>(1, o.integer("n-parallel-reads")));
   l.queue = std::max<int64_t>(l.threads, o.integer("prefetch"));
-  if (o.toggle("cache")) l.cache = std::make_shared<SampleCache>();
   return l;
 }
 
@@ -272,24 +277,26 @@ double Predictions::mae_error(int64_t target) const {
   return count() > 1 ? std::sqrt(sum / double(count() - 1) / double(count())) : 0;
 }
 
-Predictions predict(Program& program, const std::vector<SampleRef>& samples, const LoaderOptions& options) {
+Predictions predict(Program& program, const std::vector<SampleRef>& samples, const CosmoflowReading& reading,
+                    const LoaderOptions& options) {
   LoaderOptions in_order = options;
   in_order.shuffle = false;
-  in_order.augment = Augment::none;
-  in_order.permute_targets = false;
+  CosmoflowReading plain = reading;
+  plain.augment = Augment::none;
+  plain.permute_targets = false;
   Executor& e = program.evaluate();
   Predictions result;
-  result.targets = options.expected.targets;
+  result.targets = plain.expected.targets;
   std::vector<float> truth(static_cast<size_t>(result.targets));
-  Loader loader(samples, in_order, 0, 0);
+  Loader loader(std::make_shared<CosmoflowSource>(samples, plain), in_order, 0, 0);
   e.refresh();
   for (size_t i = 0; i < samples.size(); ++i) {
-    loader.next(e.tensor("x").bytes(), truth.data());
+    loader.next(e.tensor("x").bytes(), reinterpret_cast<std::byte*>(truth.data()));
     e.run();
     const Tensor row = e.tensor("prediction");
     for (int64_t t = 0; t < result.targets; ++t)
-      result.predicted.push_back(static_cast<float>(row.at(0, 0, 0, 0, t)) / options.target_scale);
-    for (float value : truth) result.truth.push_back(value / options.target_scale);
+      result.predicted.push_back(static_cast<float>(row.at(0, 0, 0, 0, t)) / plain.target_scale);
+    for (float value : truth) result.truth.push_back(value / plain.target_scale);
   }
   return result;
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/common/options.h"
-#include "io/loader.h"
+#include "io/cosmoflow_source.h"
 #include "layers/schedule.h"
 #include "models/program.h"
 
@@ -20,8 +20,9 @@ LrSchedule schedule_config(const OptionTable& options);
 /// The element type, extent and channels of a data set, checked against the settings; names the first file on mismatch.
 SampleShape data_shape(const OptionTable& options, const std::vector<SampleRef>& samples, const ReadOptions& read);
 ReadOptions read_options(const OptionTable& options);
-ProgramOptions program_options(const OptionTable& options, const SampleShape& shape);
-LoaderOptions loader_options(const OptionTable& options, const SampleShape& shape);
+CosmoflowOptions program_options(const OptionTable& options, const SampleShape& shape);
+CosmoflowReading reading_options(const OptionTable& options, const SampleShape& shape);
+LoaderOptions loader_options(const OptionTable& options);
 
 /// Predictions of all samples in order, one row of `targets` values each, and the true values.
 struct Predictions {
@@ -35,7 +36,8 @@ struct Predictions {
   double mae_error(int64_t target) const;
 };
 /// Runs the evaluation tape over `samples`, one sample at a time, in order: the same bits for the same weights, always.
-Predictions predict(Program& program, const std::vector<SampleRef>& samples, const LoaderOptions& loader);
+Predictions predict(Program& program, const std::vector<SampleRef>& samples, const CosmoflowReading& reading,
+                    const LoaderOptions& loader);
 
 /// Names of the parameters a data set of `targets` labels predicts.
 std::vector<std::string> target_names(int64_t targets);

@@ -57,16 +57,14 @@ void install_signal_handlers() {
   for (int number : {SIGTERM, SIGUSR1}) std::signal(number, on_signal);
 }
 
-Trainer::Trainer(Program& program, std::vector<SampleRef> train, std::vector<SampleRef> validation,
-                 LoaderOptions loader, TrainerOptions options)
+Trainer::Trainer(Program& program, Task& task, TrainerOptions options)
     : program_(program),
-      train_(std::move(train)),
-      validation_(std::move(validation)),
-      loader_options_(std::move(loader)),
+      task_(task),
+      source_(task.training()),
       o_(std::move(options)),
       mllog_(o_.output_dir + "/mlperf.log") {
   if (steps_per_epoch() < 1)
-    fail_usage(fmt::format("--batch-size {} exceeds the {} training samples", batch(), train_.size()));
+    fail_usage(fmt::format("--batch-size {} exceeds the {} training samples", batch(), task_.training_samples()));
 }
 
 bool Trainer::stop_requested() const {
@@ -77,7 +75,7 @@ std::string Trainer::meta() const {
   nlohmann::json rows = nlohmann::json::array();
   for (const EpochRecord& r : history_)
     if (r.epoch < epoch_)  // an epoch cut short by --max-steps is not part of what a resume continues
-      rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation_loss, r.validation_mae, r.seconds});
+      rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation.loss, r.validation.metric, r.seconds});
   return nlohmann::json{
       {"epoch", epoch_}, {"step_in_epoch", step_in_epoch_}, {"step", step_},       {"epoch_loss", epoch_loss_},
       {"history", rows}, {"identity", o_.identity},         {"config", o_.config}, {"version", version_text()}}
@@ -100,7 +98,7 @@ void Trainer::resume() {
       std::vector<EpochRecord> history;
       for (const auto& r : meta.at("history"))
         history.push_back(
-            {r.at(0), number(r.at(1)), number(r.at(2)), number(r.at(3)), number(r.at(4)), number(r.at(5))});
+            {r.at(0), number(r.at(1)), number(r.at(2)), {number(r.at(3)), number(r.at(4))}, number(r.at(5))});
       const int64_t epoch = meta.at("epoch"), step_in_epoch = meta.at("step_in_epoch"), step = meta.at("step");
       const double epoch_loss = number(meta.at("epoch_loss"));
       load_checkpoint(file.path, program_.store());
@@ -126,24 +124,6 @@ void Trainer::save() {
   checkpoint_seconds_ += seconds_since(start);
 }
 
-/// Uniform random inputs in [0, 1), or counts of the same mean: what the reference's dummy data set does.
-void Trainer::fill_dummy() {
-  Executor& e = program_.step();
-  const PhiloxStream random(o_.seed, hash_name("dummy"));
-  const Tensor x = e.tensor("x"), y = e.tensor("target");
-  const int64_t elements = x.shape().elements();
-  for (int64_t i = 0; i < elements; i += 4) {
-    const PhiloxBlock block = random.block(static_cast<uint64_t>(i));
-    for (int64_t k = 0; k < std::min<int64_t>(4, elements - i); ++k) {
-      if (x.dtype() == DType::f32)
-        x.data<float>()[i + k] = uniform01(block[static_cast<size_t>(k)]);
-      else
-        x.data<int16_t>()[i + k] = static_cast<int16_t>(block[static_cast<size_t>(k)] % 3);
-    }
-  }
-  for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
-}
-
 void Trainer::check_finite(float loss) {
   Executor& e = program_.step();
   if (e.tensor("finite").data<float>()[0] != 0) return;
@@ -159,34 +139,34 @@ void Trainer::check_finite(float loss) {
 }
 
 void Trainer::refill_inputs() {
-  if (o_.dummy_data) return fill_dummy();
-  Loader loader(train_, loader_options_, epoch_, step_in_epoch_ * batch());
   const Tensor x = program_.step().tensor("x"), y = program_.step().tensor("target");
+  if (!source_) return task_.fill_dummy(x, y, o_.seed);
+  Loader loader(source_, o_.loader, epoch_, step_in_epoch_ * batch());
   for (int64_t n = 0; n < batch(); ++n)
-    loader.next(x.bytes() + n * (x.desc().bytes() / batch()), y.data<float>() + n * y.shape().c());
+    loader.next(x.bytes() + n * (x.desc().bytes() / batch()), y.bytes() + n * (y.desc().bytes() / batch()));
 }
 
 std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
-  if (o_.target_mae >= 0 && record.validation_mae <= o_.target_mae) return Outcome::target_reached;
-  since_best_ = record.validation_loss < best_loss_ - 1e-5 ? 0 : since_best_ + 1;
-  best_loss_ = std::min(best_loss_, record.validation_loss);
+  if (task_.reached(record.validation)) return Outcome::target_reached;
+  since_best_ = record.validation.loss < best_loss_ - 1e-5 ? 0 : since_best_ + 1;
+  best_loss_ = std::min(best_loss_, record.validation.loss);
   if (o_.early_stopping > 0 && since_best_ >= o_.early_stopping) return Outcome::stopped_early;
   return std::nullopt;
 }
 
-void Trainer::one_step(Loader* loader, double rate) {
+void Trainer::one_step(Loader* loader) {
+  const double rate = o_.rate(epoch_, step_);
   const auto start = Clock::now();
   Executor& e = program_.step();
   const Tensor x = e.tensor("x"), y = e.tensor("target");
   double wait = 0;
   if (loader) {
     const double before = loader->wait_seconds();
-    const int64_t sample_bytes = x.desc().bytes() / batch();
-    for (int64_t n = 0; n < batch(); ++n)
-      loader->next(x.bytes() + n * sample_bytes, y.data<float>() + n * y.shape().c());
+    const int64_t input_bytes = x.desc().bytes() / batch(), target_bytes = y.desc().bytes() / batch();
+    for (int64_t n = 0; n < batch(); ++n) loader->next(x.bytes() + n * input_bytes, y.bytes() + n * target_bytes);
     wait = loader->wait_seconds() - before;
   } else {
-    fill_dummy();
+    task_.fill_dummy(x, y, o_.seed);
   }
   const auto compute_start = Clock::now();
   double* state = program_.store().get(step_state_name).data<double>();
@@ -210,13 +190,12 @@ void Trainer::one_step(Loader* loader, double rate) {
 }
 
 void Trainer::train_epoch() {
-  const double rate = o_.schedule.rate(epoch_, double(batch()));
   std::unique_ptr<Loader> loader;
-  if (!o_.dummy_data) loader = std::make_unique<Loader>(train_, loader_options_, epoch_, step_in_epoch_ * batch());
+  if (source_) loader = std::make_unique<Loader>(source_, o_.loader, epoch_, step_in_epoch_ * batch());
   const bool terminal = isatty(STDOUT_FILENO);
   if (step_in_epoch_ == 0) epoch_loss_ = 0;
   while (step_in_epoch_ < steps_per_epoch() && !step_limit_reached()) {
-    one_step(loader.get(), rate);
+    one_step(loader.get());
     if (terminal) {
       fmt::print("\repoch {} step {}/{} loss {:.4f} {:.2f} s/step ", epoch_ + 1, step_in_epoch_, steps_per_epoch(),
                  epoch_loss_ / double(step_in_epoch_), step_seconds_.back());
@@ -232,35 +211,36 @@ void Trainer::train_epoch() {
 
 void Trainer::validate(double epoch_seconds) {
   EpochRecord record{epoch_,
-                     o_.schedule.rate(epoch_, double(batch())),
+                     o_.rate(epoch_, std::max<int64_t>(0, step_ - 1)),
                      epoch_loss_ / double(std::max<int64_t>(1, step_in_epoch_)),
-                     NAN,
-                     NAN,
+                     {},
                      0};
   const auto start = Clock::now();
   const nlohmann::json number = {{"epoch_num", epoch_ + 1}};
-  if (!o_.dummy_data && !validation_.empty()) {
+  if (source_ && task_.validation_samples() > 0) {
     mllog_.start("eval_start", number);
-    validation_result_ = predict(program_, validation_, loader_options_);
-    record.validation_loss = validation_result_.mse();
-    record.validation_mae = validation_result_.mae();
+    record.validation = task_.validate(program_);
+    validated_ = true;
     mllog_.end("eval_stop", number);
-    mllog_.event("eval_error", record.validation_mae, number);
+    task_.log_quality(mllog_, record.validation, epoch_ + 1);
   }
   validation_seconds_ += seconds_since(start);
   record.seconds = epoch_seconds + seconds_since(start);
   history_.push_back(record);
   write_history();
-  fmt::print("epoch {:3d}  lr {:.3g}  loss {:.4f}  validation loss {:.4f}  MAE {:.4f}  {:.1f} s\n", epoch_ + 1,
-             record.learning_rate, record.loss, record.validation_loss, record.validation_mae, record.seconds);
+  fmt::print("epoch {:3d}  lr {:.3g}  loss {:.4f}  validation loss {:.4f}  {} {:.4f}  {:.1f} s\n", epoch_ + 1,
+             record.learning_rate, record.loss, record.validation.loss, task_.metric(), record.validation.metric,
+             record.seconds);
   std::fflush(stdout);
 }
 
 void Trainer::write_history() const {
-  std::string text = "epoch,lr,loss,val_loss,val_mae,time\n";
+  std::string metric = task_.metric();
+  for (char& c : metric) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::string text = "epoch,lr,loss,val_loss,val_" + metric + ",time\n";
   for (const EpochRecord& r : history_)
-    text += fmt::format("{},{:.9g},{:.9g},{:.9g},{:.9g},{:.3f}\n", r.epoch, r.learning_rate, r.loss, r.validation_loss,
-                        r.validation_mae, r.seconds);
+    text += fmt::format("{},{:.9g},{:.9g},{:.9g},{:.9g},{:.3f}\n", r.epoch, r.learning_rate, r.loss, r.validation.loss,
+                        r.validation.metric, r.seconds);
   write_text(o_.output_dir + "/history.csv", text);
 }
 
@@ -281,7 +261,6 @@ Outcome Trainer::run() {
   const auto setting = [&](const char* key) { return c.value(key, std::string()); };
   mllog_.event("cache_clear", true);
   mllog_.start("init_start");
-  mllog_.event("submission_benchmark", "cosmoflow");
   mllog_.event("submission_org", setting("mlperf-org"));
   mllog_.event("submission_division", setting("mlperf-division"));
   mllog_.event("submission_status", setting("mlperf-status"));
@@ -291,18 +270,10 @@ Outcome Trainer::run() {
   mllog_.event("number_of_nodes", 1);
   mllog_.event("accelerators_per_node", 0);
   mllog_.event("global_batch_size", batch());
-  mllog_.event("train_samples", train_.size());
-  mllog_.event("eval_samples", validation_.size());
+  mllog_.event("train_samples", task_.training_samples());
+  mllog_.event("eval_samples", task_.validation_samples());
   mllog_.event("opt_name", setting("optimizer"));
-  mllog_.event("opt_base_learning_rate", o_.schedule.peak(double(batch())));
-  mllog_.event("opt_learning_rate_warmup_epochs", o_.schedule.warmup_epochs);
-  mllog_.event("opt_learning_rate_warmup_factor", o_.schedule.peak(double(batch())) / o_.schedule.base_rate);
-  nlohmann::json boundaries = nlohmann::json::array(), factors = nlohmann::json::array();
-  for (const auto& [boundary, factor] : o_.schedule.decay) boundaries.push_back(boundary), factors.push_back(factor);
-  mllog_.event("opt_learning_rate_decay_boundary_epochs", boundaries);
-  mllog_.event("opt_learning_rate_decay_factor", factors);
-  mllog_.event("dropout", program_.options().model.dropout);
-  mllog_.event("opt_weight_decay", program_.options().training.l2);
+  task_.log_start(mllog_);
   mllog_.end("init_stop");
   mllog_.start("run_start");
 
@@ -328,9 +299,9 @@ Outcome Trainer::run() {
   }
   const Outcome outcome = stopped.value_or(Outcome::finished);
   // A resumed run with nothing left to do still reports what its weights are worth.
-  if (validation_result_.count() == 0 && !validation_.empty() && !o_.dummy_data && outcome != Outcome::interrupted)
-    validation_result_ = predict(program_, validation_, loader_options_);
-  const bool success = o_.target_mae < 0 ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
+  if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted)
+    task_.validate(program_);
+  const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});
   if (o_.trace) write_text(o_.output_dir + "/trace.json", chrome_trace(program_.step()));
   return outcome;

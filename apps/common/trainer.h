@@ -1,13 +1,14 @@
-// The training loop: epochs, steps, validation, checkpoints, logs. One in the tree; a program brings its data and
-// network.
+// The training loop: epochs, steps, validation, checkpoints, logs. One in the tree; a task brings data and measure.
 #pragma once
 
 #include <cmath>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/common/cosmoflow_setup.h"
 #include "apps/common/mllog.h"
+#include "apps/common/task.h"
 
 namespace convoy::apps {
 
@@ -18,11 +19,11 @@ struct TrainerOptions {
   bool resume = false;
   int64_t checkpoint_steps = 0;
   int keep_checkpoints = 2;
-  double target_mae = -1;  ///< negative: none
   int64_t early_stopping = 0;
-  bool dummy_data = false;  ///< inputs stay what fill_dummy() wrote
   bool trace = false;
-  LrSchedule schedule;
+  LoaderOptions loader;
+  /// Learning rate of a step, from the epoch and the number of steps before it.
+  std::function<double(int64_t epoch, int64_t step)> rate;
   nlohmann::json config;    ///< echo of every setting
   nlohmann::json identity;  ///< what must be equal for a resume
 };
@@ -30,32 +31,31 @@ struct TrainerOptions {
 /// One line of history.csv.
 struct EpochRecord {
   int64_t epoch = 0;  ///< counted from 0
-  double learning_rate = 0, loss = 0, validation_loss = 0, validation_mae = 0, seconds = 0;
+  double learning_rate = 0, loss = 0;
+  Quality validation;
+  double seconds = 0;
 };
 
 enum class Outcome : uint8_t { finished, target_reached, stopped_early, interrupted };
 
 class Trainer {
  public:
-  Trainer(Program& program, std::vector<SampleRef> train, std::vector<SampleRef> validation, LoaderOptions loader,
-          TrainerOptions options);
+  Trainer(Program& program, Task& task, TrainerOptions options);
   /// Throws Error(diverged) naming the first node whose output is not finite; the parameters keep their last finite
   /// values and earlier checkpoints stay.
   Outcome run();
 
   const std::vector<EpochRecord>& history() const { return history_; }
-  const Predictions& last_validation() const { return validation_result_; }
   /// Samples per second, medians, waits, phases: everything of summary.json that the loop measured.
   nlohmann::json summary() const;
   int64_t steps() const { return step_; }
 
  private:
   int64_t batch() const { return program_.options().batch; }
-  int64_t steps_per_epoch() const { return static_cast<int64_t>(train_.size()) / batch(); }
+  int64_t steps_per_epoch() const { return task_.training_samples() / batch(); }
   void resume();
-  void fill_dummy();
   void train_epoch();
-  void one_step(Loader* loader, double rate);
+  void one_step(Loader* loader);
   void check_finite(float loss);
   /// Fills the step's inputs again from the current position of the stream.
   void refill_inputs();
@@ -69,15 +69,15 @@ class Trainer {
   bool step_limit_reached() const { return o_.max_steps > 0 && step_ >= o_.max_steps; }
 
   Program& program_;
-  std::vector<SampleRef> train_, validation_;
-  LoaderOptions loader_options_;
+  Task& task_;
+  std::shared_ptr<const SampleSource> source_;  ///< null: dummy data
   TrainerOptions o_;
   MlLog mllog_;
   std::ofstream metrics_;
   int64_t epoch_ = 0, step_in_epoch_ = 0, step_ = 0, first_step_ = 0;
   double epoch_loss_ = 0;
   std::vector<EpochRecord> history_;
-  Predictions validation_result_;
+  bool validated_ = false;
   std::vector<double> step_seconds_;
   double wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
   bool interrupted_ = false;

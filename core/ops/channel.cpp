@@ -72,8 +72,36 @@ std::vector<TensorDesc> infer_channel_sum(const Op& op, std::span<const TensorDe
   return {TensorDesc(Shape::vector(in[0].shape.c()), accumulation_type(in[0].dtype))};
 }
 
+/// Inputs: a, b. Output c: the sum over pixels of a*b.
+std::vector<TensorDesc> infer_dot(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 2);
+  check_same_float(op, in);
+  if (!(in[0].shape == in[1].shape)) fail_op(op, in[0].str() + " and " + in[1].str() + " differ in shape");
+  return {TensorDesc(Shape::vector(in[0].shape.c()), accumulation_type(in[0].dtype))};
+}
+
+/// Inputs: x, scale (C), optionally shift (C), both in the accumulation type.
+std::vector<TensorDesc> infer_channel_scale(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 3);
+  check_same_float(op, in.first(1));
+  const TensorDesc expected(Shape::vector(in[0].shape.c()), accumulation_type(in[0].dtype));
+  for (const TensorDesc& desc : in.subspan(1))
+    if (!(desc == expected)) fail_op(op, "expected " + expected.str() + " per channel, found " + desc.str());
+  return {TensorDesc(in[0].shape, in[0].dtype)};
+}
+
+void gradient_channel_scale(GradientContext& g) {
+  const ValueId dy = g.out_gradient(0);
+  if (g.needs(1)) g.add(1, g.emit({OpKind::channel_dot, NoAttrs{}}, "scale_gradient", {dy, g.in(0)})[0]);
+  if (g.inputs() > 2 && g.needs(2)) g.add(2, g.emit({OpKind::channel_sum, NoAttrs{}}, "shift_gradient", {dy})[0]);
+  if (g.needs(0)) g.add(0, g.emit({OpKind::channel_scale, NoAttrs{}}, "channel_scale_backward", {dy, g.in(1)})[0]);
+}
+
 int64_t flops_one(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
   return in[0].shape.elements();
+}
+int64_t flops_two(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return 2 * in[0].shape.elements();
 }
 
 }  // namespace
@@ -84,6 +112,18 @@ std::vector<OpDef> channel_ops() {
            .default_attrs = NoAttrs{},
            .infer = infer_channel_sum,
            .flops = flops_one},
+          {.kind = OpKind::channel_dot,
+           .name = "channel_dot",
+           .default_attrs = NoAttrs{},
+           .infer = infer_dot,
+           .flops = flops_two},
+          {.kind = OpKind::channel_scale,
+           .name = "channel_scale",
+           .default_attrs = NoAttrs{},
+           .infer = infer_channel_scale,
+           .gradient = gradient_channel_scale,
+           .flops = flops_two,
+           .in_place_input = 0},
           {.kind = OpKind::concat,
            .name = "concat",
            .default_attrs = NoAttrs{},

@@ -50,6 +50,16 @@ void gradient_add(GradientContext& g) {
     if (g.needs(i)) g.add(i, g.out_gradient(0));
 }
 
+std::vector<TensorDesc> infer_scale(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 1, 1);
+  check_same_float(op, in);
+  return {TensorDesc(in[0].shape, in[0].dtype)};
+}
+
+void gradient_scale(GradientContext& g) {
+  g.add(0, g.emit(g.op(), "scale_backward", {g.out_gradient(0)})[0]);
+}
+
 /// Inputs: a, b, loss_scale state. a + alpha * scale * b: how a penalty on b joins the gradient a.
 std::vector<TensorDesc> infer_add_scaled(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
@@ -113,6 +123,13 @@ std::vector<OpDef> elementwise_ops() {
            .default_attrs = NoAttrs{},
            .infer = infer_add,
            .gradient = gradient_add,
+           .flops = flops_one,
+           .in_place_input = 0},
+          {.kind = OpKind::scale,
+           .name = "scale",
+           .default_attrs = ScaleAttrs{},
+           .infer = infer_scale,
+           .gradient = gradient_scale,
            .flops = flops_one,
            .in_place_input = 0},
           {.kind = OpKind::add_scaled,

@@ -12,6 +12,9 @@ std::vector<OpDef> activation_ops();
 std::vector<OpDef> loss_ops();
 std::vector<OpDef> elementwise_ops();
 std::vector<OpDef> channel_ops();
+std::vector<OpDef> norm_ops();
+std::vector<OpDef> resize_ops();
+std::vector<OpDef> pixel_ops();
 std::vector<OpDef> optimizer_ops();
 
 /// Throws unless lo <= count <= hi; the message names the op and both numbers.

@@ -32,6 +32,27 @@ std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in)
   return {};
 }
 
+/// Inputs: gradient, step_state, loss_scale, finite, then (as updated states) parameter, first and second moment; ahead
+/// of those the norm of all gradients.
+std::vector<TensorDesc> infer_lamb(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, common + 4, common + 4);
+  if (!(in[common] == TensorDesc(Shape::vector(1), DType::f64)))
+    fail_op(op, "input 4 must be the norm of the gradients, found " + in[common].str());
+  std::vector<TensorDesc> rest(in.begin(), in.end());
+  rest.erase(rest.begin() + common);
+  check_common(op, rest);
+  return {};
+}
+
+/// Inputs: any number of gradients, then loss_scale. Output: the root of the sum of all squares, without the scale.
+std::vector<TensorDesc> infer_norm(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 1001);
+  check_same_float(op, in.first(in.size() - 1));
+  if (!(in.back() == TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64)))
+    fail_op(op, "last input must be the loss-scale state, found " + in.back().str());
+  return {TensorDesc(Shape::vector(1), DType::f64)};
+}
+
 /// Inputs: finite, then loss_scale.
 std::vector<TensorDesc> infer_scale(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
@@ -48,7 +69,10 @@ bool special_update(const Op& op, int index, std::span<const TensorDesc>, const 
     t.data<double>()[int(ScaleField::applied)] = 3;
   } else if (index == 3) {
     t.data<float>()[0] = 1;
-  } else if (op.kind == OpKind::adam_update && index == 6) {  // a second moment is never negative
+  } else if (op.kind == OpKind::lamb_update && index == common) {
+    t.data<double>()[0] = 2.5;
+  } else if ((op.kind == OpKind::adam_update && index == 6) ||
+             (op.kind == OpKind::lamb_update && index == 7)) {  // a second moment is never negative
     uint64_t i = 0;
     for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
       t.set(n, d, h, w, c, random.uniform(i++));
@@ -56,6 +80,12 @@ bool special_update(const Op& op, int index, std::span<const TensorDesc>, const 
   } else {
     return false;
   }
+  return true;
+}
+
+bool special_norm(const Op&, int index, std::span<const TensorDesc> in, const Tensor& t, const PhiloxStream&) {
+  if (index + 1 < static_cast<int>(in.size())) return false;
+  t.data<double>()[int(ScaleField::scale)] = 8;
   return true;
 }
 
@@ -76,6 +106,15 @@ int64_t flops_adam(const Op&, std::span<const TensorDesc> in, std::span<const Te
   return 14 * in[0].shape.elements();
 }
 
+int64_t flops_lamb(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return 24 * in[0].shape.elements();
+}
+int64_t flops_norm(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  int64_t total = 0;
+  for (const TensorDesc& desc : in.first(in.size() - 1)) total += 2 * desc.shape.elements();
+  return total;
+}
+
 }  // namespace
 
 std::vector<OpDef> optimizer_ops() {
@@ -93,6 +132,19 @@ std::vector<OpDef> optimizer_ops() {
            .flops = flops_adam,
            .special_input = special_update,
            .updated_inputs = 3},
+          {.kind = OpKind::lamb_update,
+           .name = "lamb_update",
+           .default_attrs = LambAttrs{},
+           .infer = infer_lamb,
+           .flops = flops_lamb,
+           .special_input = special_update,
+           .updated_inputs = 3},
+          {.kind = OpKind::gradient_norm,
+           .name = "gradient_norm",
+           .default_attrs = NoAttrs{},
+           .infer = infer_norm,
+           .flops = flops_norm,
+           .special_input = special_norm},
           {.kind = OpKind::loss_scale_update,
            .name = "loss_scale_update",
            .default_attrs = LossScaleAttrs{},

@@ -15,6 +15,31 @@ std::vector<int> count_readers(const Tape& tape) {
   return readers;
 }
 
+void fuse_batch_norms(Tape& tape) {
+  const std::vector<int> readers = count_readers(tape);
+  std::map<ValueId, const Node*> norms;
+  std::map<std::string, const Node*> clamped;  // batch norm's name -> its activation
+  for (const Node& node : tape.nodes()) {
+    if (node.op.kind == OpKind::batch_norm && readers[static_cast<size_t>(node.out[0])] == 1 &&
+        !tape.value(node.out[0]).keep)
+      norms[node.out[0]] = &node;
+    if (node.op == Op{OpKind::activation, ActivationAttrs{}})  // leaky_relu of slope 0
+      if (const auto found = norms.find(node.in[0]); found != norms.end()) clamped[found->second->name] = &node;
+  }
+  std::vector<Node> result;
+  for (const Node& node : tape.nodes()) {
+    if (std::any_of(clamped.begin(), clamped.end(), [&](const auto& entry) { return entry.second == &node; })) continue;
+    result.push_back(node);
+    if (const auto found = clamped.find(node.name); node.op.kind == OpKind::batch_norm && found != clamped.end()) {
+      BatchNormAttrs attrs = node.op.as<BatchNormAttrs>();
+      attrs.relu = 1;
+      result.back().op.attrs = attrs;
+      result.back().out = found->second->out;
+    }
+  }
+  tape.set_nodes(std::move(result));
+}
+
 }  // namespace
 
 ValueId LoweringContext::emit(const Op& op, const std::string& what, std::vector<ValueId> in) {
@@ -34,6 +59,7 @@ void LoweringContext::emit_final(const Op& op, const std::string& what, std::vec
 }
 
 void fuse(Tape& tape) {
+  fuse_batch_norms(tape);
   const std::vector<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> activations;
   for (const Node& node : tape.nodes())

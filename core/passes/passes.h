@@ -10,7 +10,8 @@ namespace convoy {
 /// `compute`. Apply before differentiation. f32 returns the tape unchanged.
 Tape apply_precision(const Tape& tape, DType compute);
 
-/// Replaces leaky_relu -> max_pool with one activation_max_pool where nobody else reads the activation. Bits stay.
+/// Replaces leaky_relu -> max_pool with one activation_max_pool, and batch_norm -> ReLU with a clamping batch_norm,
+/// where nobody else reads what lies between. Bits stay.
 void fuse(Tape& tape);
 
 /// After differentiation: lets a convolution whose output only an activation_max_pool reads write the pooled map and

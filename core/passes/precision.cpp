@@ -51,8 +51,13 @@ class PrecisionRewriter {
       case OpKind::conv_backward_data:
       case OpKind::dense_forward:
         return i < 2 ? compute_ : recorded;  // the bias stays wide
+      case OpKind::batch_norm:
+      case OpKind::channel_scale:
+        return i == 0 ? compute_ : recorded;
       case OpKind::activation:
         return node.op.as<ActivationAttrs>().function == Activation::tanh ? recorded : compute_;
+      case OpKind::batch_norm_update:
+      case OpKind::pixel_loss:
       case OpKind::loss:
       case OpKind::sum_squares:
       case OpKind::log1p:

@@ -86,6 +86,10 @@ void add(const Problem&, const KernelArgs& args) {
   fill(args, [&](auto... i) { return args.in[0].at(i...) + args.in[1].at(i...); });
 }
 
+void scale(const Problem& p, const KernelArgs& args) {
+  fill(args, [&](auto... i) { return p.op.as<ScaleAttrs>().alpha * args.in[0].at(i...); });
+}
+
 void add_scaled(const Problem& p, const KernelArgs& args) {
   const double factor = p.op.as<ScaleAttrs>().alpha * args.in[2].data<double>()[int(ScaleField::scale)];
   fill(args, [&](auto... i) { return args.in[0].at(i...) + factor * args.in[1].at(i...); });
@@ -110,6 +114,21 @@ void channel_sum(const Problem& p, const KernelArgs& args) {
     sum[static_cast<size_t>(c)] += args.in[0].at(n, d, h, w, c);
   });
   fill(args, [&](int64_t, int64_t, int64_t, int64_t, int64_t c) { return sum[static_cast<size_t>(c)]; });
+}
+
+void channel_dot(const Problem& p, const KernelArgs& args) {
+  std::vector<double> sum(static_cast<size_t>(p.in[0].shape.c()));
+  for_each_index(p.in[0].shape, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    sum[static_cast<size_t>(c)] += args.in[0].at(n, d, h, w, c) * args.in[1].at(n, d, h, w, c);
+  });
+  fill(args, [&](int64_t, int64_t, int64_t, int64_t, int64_t c) { return sum[static_cast<size_t>(c)]; });
+}
+
+void channel_scale(const Problem& p, const KernelArgs& args) {
+  fill(args, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    const double shift = p.in.size() > 2 ? args.in[2].at(0, 0, 0, 0, c) : 0.0;
+    return args.in[0].at(n, d, h, w, c) * args.in[1].at(0, 0, 0, 0, c) + shift;
+  });
 }
 
 void concat(const Problem& p, const KernelArgs& args) {
@@ -149,6 +168,9 @@ std::vector<KernelPtr> elementwise_reference_kernels() {
   list.push_back(make_reference(OpKind::divide_by_mean, divide_by_mean));
   list.push_back(make_reference(OpKind::add, add));
   list.push_back(make_reference(OpKind::add_scaled, add_scaled));
+  list.push_back(make_reference(OpKind::scale, scale));
+  list.push_back(make_reference(OpKind::channel_dot, channel_dot));
+  list.push_back(make_reference(OpKind::channel_scale, channel_scale));
   list.push_back(make_reference(OpKind::sum_squares, sum_squares));
   list.push_back(make_reference(OpKind::all_finite, all_finite));
   list.push_back(make_reference(OpKind::channel_sum, channel_sum));

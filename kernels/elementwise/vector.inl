@@ -211,6 +211,13 @@ std::unique_ptr<Prepared> prepare_add(const Problem& p) {
   });
 }
 
+std::unique_ptr<Prepared> prepare_scale(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const Vec factor = Vec::all(float(p.op.as<ScaleAttrs>().alpha));
+    by_storage(p.in[0].dtype, [&](auto zero) { map1<decltype(zero), decltype(zero)>(p, args, [=](Vec x) { return factor * x; }); });
+  });
+}
+
 std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     const Vec factor = Vec::all(float(p.op.as<ScaleAttrs>().alpha * args.in[2].data<double>()[int(ScaleField::scale)]));
@@ -332,12 +339,31 @@ Support supports_update(const Problem& p) {
   return p.in[0].dtype == DType::f32 ? needs_dense(p) : Support::no("keeps f32 state, found " + p.in[0].str());
 }
 
+inline double squares(const float* x, int64_t count, int threads, std::byte* workspace) {
+  return chunked_sum(count, threads, workspace, [&](int64_t i, auto n) {
+    const Vec v = get(x + i, n);
+    return v * v;
+  });
+}
+
+/// What LARC multiplies the (unscaled) gradient by; reads gradient and parameter once more where it is on.
+template <class A>
+double larc_factor(const A& a, const Problem& p, const KernelArgs& args) {
+  const double rate = args.in[1].data<double>()[int(StepField::learning_rate)], scale = args.in[2].data<double>()[int(ScaleField::scale)];
+  if (a.larc == 0 || rate == 0) return 1;
+  const int64_t count = p.in[0].shape.elements();
+  const double weights = std::sqrt(squares(args.out[0].data<float>(), count, p.threads, args.workspace));
+  if (weights == 0) return 1;
+  const double gradient = std::sqrt(squares(args.in[0].data<float>(), count, p.threads, args.workspace)) / scale;
+  return std::min(1.0, a.larc * weights / std::max(gradient, a.larc_epsilon) / rate);
+}
+
 /// One sweep: gradient and states are read once and written once.
 std::unique_ptr<Prepared> prepare_sgd(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     if (args.in[3].data<float>()[0] == 0) return;
     const auto& a = p.op.as<SgdAttrs>();
-    const Vec rate = Vec::all(float(args.in[1].data<double>()[int(StepField::learning_rate)] / args.in[2].data<double>()[int(ScaleField::scale)]));
+    const Vec rate = Vec::all(float(larc_factor(a, p, args) * args.in[1].data<double>()[int(StepField::learning_rate)] / args.in[2].data<double>()[int(ScaleField::scale)]));
     const Vec momentum = Vec::all(float(a.momentum));
     const float* g = args.in[0].data<float>();
     float *w = args.out[0].data<float>(), *v = args.out[1].data<float>();
@@ -349,31 +375,79 @@ std::unique_ptr<Prepared> prepare_sgd(const Problem& p) {
         put(w + i, get(w + i, n) + (a.nesterov ? momentum * velocity - step : velocity), n);
       });
     });
-  });
+  }, partial_bytes(p.in[0].shape.elements()));
 }
+
+/// The constants of Adam's direction m/c1 / (sqrt(v/c2) + epsilon), and one step of its moments.
+struct AdamDirection {
+  Vec factor, b1, b2, d1, d2, first, second, epsilon;
+  template <class A>
+  AdamDirection(const A& a, const KernelArgs& args, double gradient_factor) {
+    const double* scale = args.in[2].data<double>();
+    const double t = scale[int(ScaleField::applied)] + 1;
+    factor = Vec::all(float(gradient_factor / scale[int(ScaleField::scale)]));
+    b1 = Vec::all(float(a.beta1)), b2 = Vec::all(float(a.beta2)), d1 = Vec::all(float(1 - a.beta1)), d2 = Vec::all(float(1 - a.beta2));
+    first = Vec::all(float(1 / (1 - std::pow(a.beta1, t)))), second = Vec::all(float(1 / std::sqrt(1 - std::pow(a.beta2, t)))), epsilon = Vec::all(float(a.epsilon));
+  }
+  template <class N>
+  Vec advance(const float* g, float* m, float* v, N n) const {
+    const Vec gradient = factor * get(g, n);
+    const Vec mean = fma(b1, get(m, n), d1 * gradient), square = fma(b2, get(v, n), d2 * gradient * gradient);
+    put(m, mean, n);
+    put(v, square, n);
+    return direction(mean, square);
+  }
+  Vec direction(Vec mean, Vec square) const { return first * mean / (sqrt(square) * second + epsilon); }
+};
 
 std::unique_ptr<Prepared> prepare_adam(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     if (args.in[3].data<float>()[0] == 0) return;
     const auto& a = p.op.as<AdamAttrs>();
-    const double* scale = args.in[2].data<double>();
-    const double t = scale[int(ScaleField::applied)] + 1;
-    const double c1 = 1 - std::pow(a.beta1, t), c2 = 1 - std::pow(a.beta2, t);
-    const Vec inverse = Vec::all(float(1 / scale[int(ScaleField::scale)]));
-    const Vec b1 = Vec::all(float(a.beta1)), b2 = Vec::all(float(a.beta2)), d1 = Vec::all(float(1 - a.beta1)), d2 = Vec::all(float(1 - a.beta2));
-    const Vec rate = Vec::all(float(args.in[1].data<double>()[int(StepField::learning_rate)] / c1));
-    const Vec second = Vec::all(float(1 / std::sqrt(c2))), epsilon = Vec::all(float(a.epsilon));
+    const AdamDirection adam(a, args, larc_factor(a, p, args));
+    const double lr = args.in[1].data<double>()[int(StepField::learning_rate)];
+    const Vec rate = Vec::all(float(lr)), decay = Vec::all(float(1 - lr * a.weight_decay));
     const float* g = args.in[0].data<float>();
     float *w = args.out[0].data<float>(), *m = args.out[1].data<float>(), *v = args.out[2].data<float>();
     parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) {
+      for_vectors(r.begin, r.end, [&](int64_t i, auto n) { put(w + i, decay * get(w + i, n) - rate * adam.advance(g + i, m + i, v + i, n), n); });
+    });
+  }, partial_bytes(p.in[0].shape.elements()));
+}
+
+/// Two sweeps: moments and both norms, then the step along a direction formed again from the new moments.
+std::unique_ptr<Prepared> prepare_lamb(const Problem& p) {
+  const int64_t count = p.in[0].shape.elements();
+  return prepared([p, count](const KernelArgs& args) {
+    if (args.in[3].data<float>()[0] == 0) return;
+    const auto& a = p.op.as<LambAttrs>();
+    const double all = args.in[4].data<double>()[0];
+    const AdamDirection adam(a, args, a.max_grad_norm > 0 ? std::min(1.0, a.max_grad_norm / all) : 1.0);
+    const Vec decay = Vec::all(float(a.weight_decay));
+    const float* g = args.in[0].data<float>();
+    float *w = args.out[0].data<float>(), *m = args.out[1].data<float>(), *v = args.out[2].data<float>();
+    const double weights = squares(w, count, p.threads, args.workspace);
+    const double updates = chunked_sum(count, p.threads, args.workspace, [&](int64_t i, auto n) {
+      const Vec u = fma(decay, get(w + i, n), adam.advance(g + i, m + i, v + i, n));
+      return u * u;
+    });
+    const double ratio = weights > 0 && updates > 0 ? std::sqrt(weights / updates) : 1.0;
+    const Vec rate = Vec::all(float(-ratio * args.in[1].data<double>()[int(StepField::learning_rate)]));
+    parallel_ranges(count, p.threads, grain, [&](Range r) {
       for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
-        const Vec gradient = inverse * get(g + i, n);
-        const Vec mean = fma(b1, get(m + i, n), d1 * gradient);
-        const Vec square = fma(b2, get(v + i, n), d2 * gradient * gradient);
-        put(m + i, mean, n);
-        put(v + i, square, n);
-        put(w + i, get(w + i, n) - rate * mean / (sqrt(square) * second + epsilon), n);
+        const Vec weight = get(w + i, n), u = fma(decay, weight, adam.direction(get(m + i, n), get(v + i, n)));
+        put(w + i, fma(rate, u, weight), n);
       });
     });
-  });
+  }, partial_bytes(count));
+}
+
+std::unique_ptr<Prepared> prepare_gradient_norm(const Problem& p) {
+  int64_t largest = 0;
+  for (size_t k = 0; k + 1 < p.in.size(); ++k) largest = std::max(largest, p.in[k].shape.elements());
+  return prepared([p](const KernelArgs& args) {
+    double total = 0;
+    for (size_t k = 0; k + 1 < args.in.size(); ++k) total += squares(args.in[k].data<float>(), p.in[k].shape.elements(), p.threads, args.workspace);
+    args.out[0].data<double>()[0] = std::sqrt(total) / args.in.back().data<double>()[int(ScaleField::scale)];
+  }, partial_bytes(largest));
 }

@@ -1,11 +1,13 @@
-// Element-wise and pooling kernels compiled for one instruction set; see vector.inl and pool/vector.inl for the loops.
+// Everything at memory speed, compiled for one instruction set; the loops are in the .inl files.
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "core/parallel.h"
 #include "core/tape.h"
@@ -21,6 +23,9 @@ namespace set {
 #include "kernels/simd/common.inl"
 #include "kernels/elementwise/vector.inl"
 #include "kernels/pool/vector.inl"
+#include "kernels/norm/vector.inl"
+#include "kernels/resize/vector.inl"
+#include "kernels/loss/vector.inl"
 }  // namespace set
 }  // namespace
 }  // namespace convoy

@@ -23,6 +23,8 @@ inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
 inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
+/// b where either is not a number.
+inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline Vec round_nearest(Vec a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 /// 2^n for integral n in the normal range.
 inline Vec exp2_integral(Vec n) {

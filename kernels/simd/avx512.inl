@@ -22,6 +22,8 @@ inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 inline Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
 inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+/// b where either is not a number.
+inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Vec round_nearest(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 /// 2^n for integral n in the normal range.
 inline Vec exp2_integral(Vec n) {

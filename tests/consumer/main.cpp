@@ -6,7 +6,7 @@
 #include "models/program.h"
 
 int main() {
-  convoy::ProgramOptions options;
+  convoy::CosmoflowOptions options;
   options.model.size = 16;
   convoy::Program program(convoy::plan_program(options, convoy::kernel_list()), options, 1);
   convoy::Executor& step = program.step();

@@ -1,0 +1,52 @@
+#include "apps/common/cosmoflow_task.h"
+
+#include <algorithm>
+
+#include "core/philox.h"
+
+namespace convoy::apps {
+
+std::shared_ptr<const SampleSource> CosmoflowTask::training() const {
+  return s_.dummy_samples > 0 ? nullptr : std::make_shared<CosmoflowSource>(train_, s_.reading);
+}
+
+Quality CosmoflowTask::validate(Program& program) {
+  result_ = predict(program, validation_, s_.reading, s_.loader);
+  return {result_.mse(), result_.mae()};
+}
+
+void CosmoflowTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) const {
+  const PhiloxStream random(seed, hash_name("dummy"));
+  const int64_t elements = x.shape().elements();
+  for (int64_t i = 0; i < elements; i += 4) {
+    const PhiloxBlock block = random.block(static_cast<uint64_t>(i));
+    for (int64_t k = 0; k < std::min<int64_t>(4, elements - i); ++k) {
+      if (x.dtype() == DType::f32)
+        x.data<float>()[i + k] = uniform01(block[static_cast<size_t>(k)]);
+      else
+        x.data<int16_t>()[i + k] = static_cast<int16_t>(block[static_cast<size_t>(k)] % 3);
+    }
+  }
+  for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
+}
+
+void CosmoflowTask::log_start(MlLog& log) const {
+  const LrSchedule& schedule = s_.schedule;
+  const double peak = schedule.peak(double(s_.batch));
+  log.event("submission_benchmark", "cosmoflow");
+  log.event("opt_base_learning_rate", peak);
+  log.event("opt_learning_rate_warmup_epochs", schedule.warmup_epochs);
+  log.event("opt_learning_rate_warmup_factor", peak / schedule.base_rate);
+  nlohmann::json boundaries = nlohmann::json::array(), factors = nlohmann::json::array();
+  for (const auto& [boundary, factor] : schedule.decay) boundaries.push_back(boundary), factors.push_back(factor);
+  log.event("opt_learning_rate_decay_boundary_epochs", boundaries);
+  log.event("opt_learning_rate_decay_factor", factors);
+  log.event("dropout", s_.dropout);
+  log.event("opt_weight_decay", s_.l2);
+}
+
+void CosmoflowTask::log_quality(MlLog& log, const Quality& quality, int64_t epoch) const {
+  log.event("eval_error", quality.metric, {{"epoch_num", epoch}});
+}
+
+}  // namespace convoy::apps

@@ -1,0 +1,46 @@
+// CosmoFlow as a task: regression of labels, measured by the mean absolute error.
+#pragma once
+
+#include "apps/common/cosmoflow_setup.h"
+#include "apps/common/task.h"
+#include "layers/schedule.h"
+
+namespace convoy::apps {
+
+class CosmoflowTask final : public Task {
+ public:
+  struct Settings {
+    CosmoflowReading reading;
+    LoaderOptions loader;
+    double target_mae = -1;   ///< negative: none
+    int64_t dummy_samples = 0;  ///< > 0: no files are read
+    LrSchedule schedule;      ///< for the log
+    double dropout = 0, l2 = 0;
+    int64_t batch = 1;
+  };
+  CosmoflowTask(std::vector<SampleRef> train, std::vector<SampleRef> validation, Settings settings)
+      : train_(std::move(train)), validation_(std::move(validation)), s_(std::move(settings)) {}
+
+  int64_t training_samples() const override {
+    return s_.dummy_samples > 0 ? s_.dummy_samples : static_cast<int64_t>(train_.size());
+  }
+  int64_t validation_samples() const override { return static_cast<int64_t>(validation_.size()); }
+  std::shared_ptr<const SampleSource> training() const override;
+  Quality validate(Program& program) override;
+  bool has_target() const override { return s_.target_mae >= 0; }
+  bool reached(const Quality& q) const override { return has_target() && q.metric <= s_.target_mae; }
+  std::string metric() const override { return "MAE"; }
+  /// Uniform random inputs in [0, 1), or counts of the same mean: what the reference's dummy data set does.
+  void fill_dummy(const Tensor& x, const Tensor& target, uint64_t seed) const override;
+  void log_start(MlLog& log) const override;
+  void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const override;
+
+  const Predictions& last_validation() const { return result_; }
+
+ private:
+  std::vector<SampleRef> train_, validation_;
+  Settings s_;
+  Predictions result_;
+};
+
+}  // namespace convoy::apps

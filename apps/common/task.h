@@ -1,0 +1,39 @@
+// What differs between the networks' training runs: their samples, and how good a network is.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "apps/common/mllog.h"
+#include "io/loader.h"
+#include "models/program.h"
+
+namespace convoy::apps {
+
+/// Loss and the task's measure over the validation samples.
+struct Quality {
+  double loss = NAN, metric = NAN;
+};
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  virtual int64_t training_samples() const = 0;
+  virtual int64_t validation_samples() const = 0;
+  /// The samples to train on; null for dummy data.
+  virtual std::shared_ptr<const SampleSource> training() const = 0;
+  virtual Quality validate(Program& program) = 0;
+  /// Whether the quality that the user asked for is there.
+  virtual bool reached(const Quality& quality) const = 0;
+  virtual bool has_target() const = 0;
+  /// Name of the measure ("MAE"); in history.csv "val_" and the same in small letters.
+  virtual std::string metric() const = 0;
+  /// Inputs of a step without data, the same for equal seeds.
+  virtual void fill_dummy(const Tensor& x, const Tensor& target, uint64_t seed) const = 0;
+  /// The benchmark's name, hyper-parameters and, per epoch, result in the MLPerf log's keys.
+  virtual void log_start(MlLog& log) const = 0;
+  virtual void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const = 0;
+};
+
+}  // namespace convoy::apps

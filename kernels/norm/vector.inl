@@ -1,0 +1,203 @@
+// Passes over all pixels with numbers per channel: sums and affine maps at memory speed. Sums run over 64 fixed chunks
+// of rows whatever the thread count; inside a chunk in f32 about a value close to the mean, between chunks in double.
+
+/// Elements from one pixel to the next where all pixels are evenly spaced (dense tensors, channel slices), else -1.
+inline int64_t pixel_pitch(const TensorDesc& d) {
+  const int64_t pitch = d.stride[3];
+  const bool even = d.stride[2] == pitch * d.shape.w() && d.stride[1] == d.stride[2] * d.shape.h() && d.stride[0] == d.stride[1] * d.shape.d();
+  return even ? pitch : -1;
+}
+
+Support supports_pixels(const Problem& p) {
+  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  for (const auto* list : {&p.in, &p.out})
+    for (const TensorDesc& desc : *list)
+      if (pixel_pitch(desc) < 0) return Support::no("needs evenly spaced pixels, found " + desc.str());
+  return Support::yes();
+}
+
+constexpr int64_t pixel_chunks = 64;
+
+/// Two sums per channel and chunk into `partial`: f(sums0, sums1, row, c, n) adds the vector of channels at c.
+template <class F>
+void sum_pixels(const Shape& s, int threads, float* partial, F&& f) {
+  const int64_t channels = s.c();
+  parallel_ranges(pixel_chunks, threads, 1, [&](Range chunks) {
+    for (int64_t k = chunks.begin; k < chunks.end; ++k) {
+      float *first = partial + k * 2 * channels, *second = first + channels;
+      std::fill(first, first + 2 * channels, 0.0f);
+      const Range rows = split_range(s.rows(), int(k), int(pixel_chunks));
+      for (int64_t row = rows.begin; row < rows.end; row += 4)
+        for_vectors(0, channels, [&](int64_t c, auto n) {
+          Vec a = get(first + c, n), b = get(second + c, n);
+          for (int64_t r = row; r < std::min(row + 4, rows.end); ++r) f(k, r, c, n, a, b);
+          put(first + c, a, n);
+          put(second + c, b, n);
+        });
+    }
+  });
+}
+
+std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const int64_t channels = p.in[0].shape.c(), pa = pixel_pitch(p.in[0]), pb = pixel_pitch(p.in[1]);
+    float* partial = reinterpret_cast<float*>(args.workspace);
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      const auto *a = args.in[0].data<decltype(zero)>(), *b = args.in[1].data<decltype(zero)>();
+      sum_pixels(p.in[0].shape, p.threads, partial, [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) {
+        sum = fma(get(a + row * pa + c, n), get(b + row * pb + c, n), sum);
+      });
+    });
+    for (int64_t c = 0; c < channels; ++c) {
+      double total = 0;
+      for (int64_t k = 0; k < pixel_chunks; ++k) total += double(partial[k * 2 * channels + c]);
+      args.out[0].data<float>()[c] = float(total);
+    }
+  }, pixel_chunks * 2 * p.in[0].shape.c() * 4);
+}
+
+/// Sums about the first pixel of each chunk, so that squares do not cancel.
+std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pitch = pixel_pitch(p.in[0]);
+    float* partial = reinterpret_cast<float*>(args.workspace);
+    double* moments = args.out[0].data<double>();
+    std::fill(moments, moments + 2 * channels, 0.0);
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      const auto* x = args.in[0].data<decltype(zero)>();
+      const auto centre = [&](int64_t k) { return x + split_range(rows, int(k), int(pixel_chunks)).begin * pitch; };
+      sum_pixels(p.in[0].shape, p.threads, partial, [&](int64_t k, int64_t row, int64_t c, auto n, Vec& sum, Vec& squares) {
+        const Vec d = get(x + row * pitch + c, n) - get(centre(k) + c, n);
+        sum = sum + d;
+        squares = fma(d, d, squares);
+      });
+      for (int64_t k = 0; k < pixel_chunks; ++k) {
+        const double count = double(split_range(rows, int(k), int(pixel_chunks)).size());
+        if (count == 0) continue;
+        for (int64_t c = 0; c < channels; ++c) {
+          const double m = double(float(centre(k)[c])), sum = double(partial[k * 2 * channels + c]), squares = double(partial[k * 2 * channels + channels + c]);
+          moments[c] += sum + count * m;
+          moments[channels + c] += squares + 2 * m * sum + count * m * m;
+        }
+      }
+    });
+    for (int64_t c = 0; c < 2 * channels; ++c) moments[c] /= double(rows);
+  }, pixel_chunks * 2 * p.in[0].shape.c() * 4);
+}
+
+/// y = x*scale[c] (+ shift[c]), clamped at zero if asked. A NaN stays one.
+template <class T>
+void affine_pixels(const Problem& p, const KernelArgs& args, const float* scale, const float* shift, bool relu) {
+  const int64_t channels = p.in[0].shape.c(), px = pixel_pitch(p.in[0]), py = pixel_pitch(p.out[0]);
+  const T* x = args.in[0].data<T>();
+  T* y = args.out[0].data<T>();
+  const Vec none = Vec::all(0.0f);
+  parallel_ranges(p.in[0].shape.rows(), p.threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      for_vectors(0, channels, [&](int64_t c, auto n) {
+        const Vec value = fma(get(x + row * px + c, n), get(scale + c, n), shift ? get(shift + c, n) : none);
+        put(y + row * py + c, relu ? max(none, value) : value, n);
+      });
+  });
+}
+
+std::unique_ptr<Prepared> prepare_channel_scale(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const float* shift = p.in.size() > 2 ? args.in[2].data<float>() : nullptr;
+    by_storage(p.in[0].dtype, [&](auto zero) { affine_pixels<decltype(zero)>(p, args, args.in[1].data<float>(), shift, false); });
+  });
+}
+
+/// Per channel: y = x*scale + shift; the clamp is decided by the same arithmetic in every pass.
+struct ChannelNorm {
+  double mean, inverse;
+  float scale, shift;
+};
+inline ChannelNorm channel_norm(const Problem& p, const KernelArgs& args, size_t first, int64_t c) {
+  const int64_t channels = p.in[first].shape.c();
+  const bool running = p.op.kind == OpKind::batch_norm && p.in.size() == 5;
+  double mean, variance;
+  if (running) {
+    mean = double(args.in[3].data<float>()[c]), variance = double(args.in[4].data<float>()[c]);
+  } else {
+    const double* moments = args.in[first + 3].data<double>();
+    mean = moments[c], variance = moments[channels + c] - mean * mean;
+  }
+  const double inverse = 1 / std::sqrt((variance > 0 ? variance : 0 * variance) + p.op.as<BatchNormAttrs>().epsilon);
+  const double scale = double(args.in[first + 1].data<float>()[c]) * inverse;
+  return {mean, inverse, float(scale), float(double(args.in[first + 2].data<float>()[c]) - mean * scale)};
+}
+
+std::unique_ptr<Prepared> prepare_batch_norm(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const int64_t channels = p.in[0].shape.c();
+    float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels;
+    for (int64_t c = 0; c < channels; ++c) {
+      const ChannelNorm norm = channel_norm(p, args, 0, c);
+      scale[c] = norm.scale, shift[c] = norm.shift;
+    }
+    by_storage(p.in[0].dtype, [&](auto zero) { affine_pixels<decltype(zero)>(p, args, scale, shift, p.op.as<BatchNormAttrs>().relu != 0); });
+  }, 2 * p.in[0].shape.c() * 4);
+}
+
+std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pg = pixel_pitch(p.in[0]), px = pixel_pitch(p.in[1]);
+    float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels, *mean = shift + channels, *partial = mean + channels;
+    for (int64_t c = 0; c < channels; ++c) {
+      const ChannelNorm norm = channel_norm(p, args, 1, c);
+      scale[c] = norm.scale, shift[c] = norm.shift, mean[c] = float(norm.mean);
+    }
+    const bool relu = p.op.as<BatchNormAttrs>().relu != 0;
+    const Vec none = Vec::all(0.0f);
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      const auto *dy = args.in[0].data<decltype(zero)>(), *x = args.in[1].data<decltype(zero)>();
+      sum_pixels(p.in[0].shape, p.threads, partial, [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec& dot) {
+        const Vec value = get(x + row * px + c, n);
+        Vec g = get(dy + row * pg + c, n);
+        if (relu) g = select(greater(fma(value, get(scale + c, n), get(shift + c, n)), none), g, none);
+        sum = sum + g;
+        dot = fma(g, value - get(mean + c, n), dot);
+      });
+    });
+    double* means = args.out[0].data<double>();
+    for (int64_t c = 0; c < channels; ++c) {
+      double sum = 0, dot = 0;
+      for (int64_t k = 0; k < pixel_chunks; ++k) sum += double(partial[k * 2 * channels + c]), dot += double(partial[k * 2 * channels + channels + c]);
+      const ChannelNorm norm = channel_norm(p, args, 1, c);
+      // The pixels were shifted by the mean as f32 rounds it.
+      dot = (dot + (double(mean[c]) - norm.mean) * sum) * norm.inverse;
+      means[c] = sum / double(rows), means[channels + c] = dot / double(rows);
+    }
+  }, (3 + pixel_chunks * 2) * p.in[0].shape.c() * 4);
+}
+
+/// dx = scale*(dy - mean(dy) - xhat*mean(dy*xhat)) = scale*dy + slope*(x - mean) - offset.
+std::unique_ptr<Prepared> prepare_batch_norm_backward_data(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const int64_t channels = p.in[0].shape.c(), pg = pixel_pitch(p.in[0]), px = pixel_pitch(p.in[1]), po = pixel_pitch(p.out[0]);
+    float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels, *slope = shift + channels, *offset = slope + channels;
+    const double* means = args.in[5].data<double>();
+    for (int64_t c = 0; c < channels; ++c) {
+      const ChannelNorm norm = channel_norm(p, args, 1, c);
+      const double factor = double(norm.scale), tilt = -factor * norm.inverse * means[channels + c];
+      scale[c] = norm.scale, shift[c] = norm.shift, slope[c] = float(tilt), offset[c] = float(-factor * means[c] - tilt * norm.mean);
+    }
+    const bool relu = p.op.as<BatchNormAttrs>().relu != 0;
+    const Vec none = Vec::all(0.0f);
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T *dy = args.in[0].data<T>(), *x = args.in[1].data<T>();
+      T* dx = args.out[0].data<T>();
+      parallel_ranges(p.in[0].shape.rows(), p.threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
+        for (int64_t row = rows.begin; row < rows.end; ++row)
+          for_vectors(0, channels, [&](int64_t c, auto n) {
+            const Vec value = get(x + row * px + c, n), factor = get(scale + c, n);
+            Vec g = get(dy + row * pg + c, n);
+            if (relu) g = select(greater(fma(value, factor, get(shift + c, n)), none), g, none);
+            put(dx + row * po + c, fma(factor, g, fma(get(slope + c, n), value, get(offset + c, n))), n);
+          });
+      });
+    });
+  }, 4 * p.in[0].shape.c() * 4);
+}

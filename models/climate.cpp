@@ -1,0 +1,29 @@
+#include "models/climate_nets.h"
+
+namespace convoy {
+
+ClimateNet record_climate(Tape& tape, const ClimateConfig& c, int64_t batch, DType input_type, Mode mode) {
+  const int64_t unit = c.model == ClimateModel::deeplab ? 8 : 16;
+  if (c.height < unit || c.width < unit || c.height % unit || c.width % unit)
+    fail_usage("images of " + std::to_string(c.height) + "x" + std::to_string(c.width) +
+               ": height and width must be divisible by " + std::to_string(unit));
+  ClimateNet net;
+  net.input = tape.input("x", TensorDesc({batch, 1, c.height, c.width, c.channels}, input_type));
+  ValueId x = net.input;
+  if (input_type != tape.float_type()) x = tape.emit({OpKind::cast, CastAttrs{tape.float_type()}}, "input.cast", {x});
+  switch (c.model) {
+    case ClimateModel::deepcam:
+      net.logits = record_deepcam(tape, c, x, mode);
+      break;
+    case ClimateModel::deeplab:
+      net.logits = record_deeplab(tape, c, x, mode);
+      break;
+    case ClimateModel::tiramisu:
+      net.logits = record_tiramisu(tape, c, x, mode);
+      break;
+  }
+  tape.keep(net.logits, "logits");
+  return net;
+}
+
+}  // namespace convoy

@@ -1,0 +1,60 @@
+// Segmentation of atmospheric images: cyclones and atmospheric rivers in 16 fields of a climate model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/tape.h"
+#include "layers/layers.h"
+
+namespace convoy {
+
+enum class ClimateModel : uint8_t {
+  deepcam,   ///< MLPerf HPC: DeepLabv3+ over Xception, output stride 16 or 8
+  deeplab,   ///< Gordon Bell 2018 (arXiv:1810.01993): DeepLabv3+ over ResNet-50 v2, output stride 8
+  tiramisu,  ///< Gordon Bell 2018: modified Tiramisu, growth 32, 5x5 filters
+};
+
+/// Decoder of deeplab: transposed convolutions up to full resolution (the record runs), or up to a quarter, or none; the
+/// latter two resize the logits.
+enum class Decoder : uint8_t { deconv_full, deconv, bilinear };
+
+struct ClimateConfig {
+  ClimateModel model = ClimateModel::deepcam;
+  int64_t height = 768, width = 1152;  ///< divisible by 16 (deeplab: 8)
+  int64_t channels = 16;
+  int64_t classes = 3;
+
+  /// deeplab: false multiplies by 0.5 wherever a batch norm stood (the record runs). tiramisu: behind every layer of the
+  /// dense blocks (off in the record runs). deepcam always normalises.
+  bool batch_norm = true;
+  double batch_norm_momentum = 0.1;  ///< deeplab's reference: 0.0003
+
+  // deepcam
+  int64_t output_stride = 16;
+  /// The low-level branch reads the output of block 1 behind the following ReLU, as the reference's in-place operation
+  /// has it; false: ahead of it, as in NVIDIA's submission.
+  bool low_level_relu = true;
+
+  // deeplab
+  Decoder decoder = Decoder::deconv_full;
+  /// ReLU behind the transposed and full-resolution convolutions of the decoder, which the reference leaves linear.
+  bool decoder_relu = false;
+  Corners corners = Corners::asymmetric;  ///< of its resizes (TensorFlow 1's default)
+
+  // tiramisu
+  std::vector<int64_t> blocks{2, 2, 2, 4, 5};  ///< layers of the dense blocks, the bottom one last
+  int64_t growth = 32, filter = 5, first_filters = 64;
+  double dropout = 0;
+};
+
+struct ClimateNet {
+  ValueId input = no_value;   ///< (N,1,height,width,channels), named "x"
+  ValueId logits = no_value;  ///< (N,1,height,width,classes), kept as "logits"
+};
+
+/// Records the network for a batch of normalised images. Throws Error(usage) for sizes that do not divide, naming the
+/// numbers.
+ClimateNet record_climate(Tape& tape, const ClimateConfig& config, int64_t batch, DType input_type, Mode mode);
+
+}  // namespace convoy

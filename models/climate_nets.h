@@ -1,0 +1,33 @@
+// The three networks behind record_climate, and the pieces they share.
+#pragma once
+
+#include "models/climate.h"
+
+namespace convoy {
+
+/// Each maps images (N,1,H,W,C) to logits (N,1,H,W,classes).
+ValueId record_deepcam(Tape& tape, const ClimateConfig& config, ValueId x, Mode mode);
+ValueId record_deeplab(Tape& tape, const ClimateConfig& config, ValueId x, Mode mode);
+ValueId record_tiramisu(Tape& tape, const ClimateConfig& config, ValueId x, Mode mode);
+
+/// A square kernel, stride or dilation of an image.
+inline Int3 square(int64_t n) {
+  return {1, n, n};
+}
+
+/// Options of an image convolution; padding keeps the extent up to the stride and is the same at both ends.
+inline ConvOptions image_conv(int64_t channels, int64_t kernel, int64_t stride, int64_t dilation, Bias bias,
+                              Initializer initializer) {
+  const int64_t pad = dilation * (kernel - 1) / 2;
+  return {.channels = channels,
+          .kernel = square(kernel),
+          .stride = square(stride),
+          .dilation = square(dilation),
+          .padding = Padding::explicit_,
+          .pad_low = {0, pad, pad},
+          .pad_high = {0, pad, pad},
+          .bias = bias,
+          .initializer = initializer};
+}
+
+}  // namespace convoy

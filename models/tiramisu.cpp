@@ -1,0 +1,72 @@
+// The modified Tiramisu of the Gordon Bell runs of 2018: dense blocks of few 5x5 layers with a wide growth.
+#include "models/climate_nets.h"
+
+namespace convoy {
+namespace {
+
+class Tiramisu {
+ public:
+  Tiramisu(Tape& tape, const ClimateConfig& config, Mode mode) : t_(tape), c_(config), mode_(mode) {}
+
+  ValueId record(ValueId x) {
+    const size_t levels = c_.blocks.size();
+    const int64_t unit = int64_t{1} << (levels - 1);
+    if (levels < 2 || c_.height % unit || c_.width % unit)
+      fail_usage("tiramisu: " + std::to_string(levels) + " dense blocks need height and width divisible by " +
+                 std::to_string(unit) + ", found " + std::to_string(c_.height) + "x" + std::to_string(c_.width));
+    x = conv(t_, "first", x, plain(c_.first_filters, c_.filter, 1));
+    std::vector<ValueId> skips;
+    for (size_t i = 0; i + 1 < levels; ++i) {
+      const std::string number = std::to_string(i + 1);
+      skips.push_back(dense_block("down" + number, x, c_.blocks[i]).all);
+      x = conv(t_, "transition_down" + number, skips.back(), plain(t_.desc(skips.back()).shape.c(), 1, 2));
+    }
+    Stack stack = dense_block("bottom", x, c_.blocks.back());
+    for (size_t i = levels - 1; i-- > 0;) {
+      const std::string number = std::to_string(i + 1);
+      x = deconv(t_, "transition_up" + number, stack.made,
+                 {.channels = t_.desc(stack.made).shape.c(),
+                  .kernel = square(3),
+                  .stride = square(2),
+                  .initializer = Initializer::he_uniform});
+      x = concat(t_, "up" + number + ".concat", {x, skips[i]});
+      stack = dense_block("up" + number, x, c_.blocks[i]);
+    }
+    return conv(t_, "logits", stack.all, plain(c_.classes, 1, 1));
+  }
+
+ private:
+  struct Stack {
+    ValueId all, made;  ///< everything, and what the block added
+  };
+
+  static ConvOptions plain(int64_t channels, int64_t kernel, int64_t stride) {
+    return image_conv(channels, kernel, stride, 1, Bias::zero, Initializer::he_uniform);
+  }
+
+  /// Every layer reads all maps before it and adds `growth`. Each stack starts with the one before, so that the slice
+  /// pass lays all of them over one another and nothing is copied.
+  Stack dense_block(const std::string& name, ValueId x, int64_t layers) {
+    const int64_t before = t_.desc(x).shape.c();
+    for (int64_t i = 1; i <= layers; ++i) {
+      const std::string layer = name + ".layer" + std::to_string(i);
+      ValueId y = relu(t_, layer, conv(t_, layer, x, plain(c_.growth, c_.filter, 1)));
+      y = dropout(t_, layer + ".dropout", y, mode_ == Mode::training ? c_.dropout : 0);
+      if (c_.batch_norm) y = batch_norm(t_, layer + ".bn", y, {.mode = mode_});
+      x = concat(t_, layer + ".concat", {x, y});
+    }
+    return {x, slice(t_, name + ".made", x, before, layers * c_.growth)};
+  }
+
+  Tape& t_;
+  const ClimateConfig& c_;
+  Mode mode_;
+};
+
+}  // namespace
+
+ValueId record_tiramisu(Tape& tape, const ClimateConfig& config, ValueId x, Mode mode) {
+  return Tiramisu(tape, config, mode).record(x);
+}
+
+}  // namespace convoy

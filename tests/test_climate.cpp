@@ -1,0 +1,130 @@
+// The segmentation networks: layers, parameters and FLOPs against published tables, kernels for every node, learning.
+#include "kernels/kernel_list.h"
+#include "kernels/simd/cpu.h"
+#include "models/program.h"
+#include "tests/catch.hpp"
+
+using namespace convoy;
+
+namespace {
+
+struct Expected {
+  ClimateConfig model;
+  int64_t convolutions, parameters;
+  double forward_gflop, counted_gflop;
+};
+
+ClimateConfig model(ClimateModel kind, bool batch_norm) {
+  ClimateConfig c;
+  c.model = kind;
+  c.batch_norm = batch_norm;
+  return c;
+}
+
+int64_t forward_convolutions(const Tape& tape) {
+  int64_t count = 0;
+  for (const Node& node : tape.nodes())
+    count += node.name.ends_with(".forward") &&
+             (node.op.kind == OpKind::conv_forward || node.op.kind == OpKind::conv_backward_data);
+  return count;
+}
+
+/// A net that fits a test: small images.
+ClimateOptions small(ClimateModel kind) {
+  ClimateOptions o;
+  o.model = model(kind, true);
+  o.model.height = 32, o.model.width = 48;
+  o.loss.weights = {1.0017, 2.6146, 1.7164};
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("layers, parameters and FLOPs of the climate networks", "[climate]") {
+  // deeplab's published 43,718,883 include 4096 of a batch norm whose output nobody reads, tiramisu's 7,801,315 include
+  // 296,480 of a transition whose output nobody reads.
+  const std::vector<Expected> table{
+      {model(ClimateModel::deeplab, true), 70, 43718883 - 4096, 4341.41, 4803.42},
+      {model(ClimateModel::deeplab, false), 70, 43669251, 4341.41, 4803.42},
+      {model(ClimateModel::deepcam, true), 146, 56454720, 655.34, 0},
+      {model(ClimateModel::tiramisu, false), 35, 7504835, 1395.92, 1395.92},
+  };
+  for (const Expected& e : table) {
+    ClimateOptions o;
+    o.model = e.model;
+    INFO("model " << int(e.model.model) << " batch norm " << e.model.batch_norm);
+    CHECK(forward_convolutions(training_tape(o)) == e.convolutions);
+    const NetworkCounts counts = count_network(e.model);
+    CHECK(counts.parameters == e.parameters);
+    CHECK(double(counts.forward_flops) * 1e-9 == Approx(e.forward_gflop).margin(0.006));
+    if (e.counted_gflop > 0) CHECK(double(counts.counted_flops) * 1e-9 == Approx(e.counted_gflop).margin(0.006));
+  }
+}
+
+TEST_CASE("every variant of the climate networks records at other sizes", "[climate]") {
+  const auto logits = [](const ClimateConfig& c) {
+    Tape tape;
+    const ClimateNet net = record_climate(tape, c, 2, DType::f32, Mode::training);
+    return tape.desc(net.logits).shape;
+  };
+  for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab, ClimateModel::tiramisu})
+    for (bool batch_norm : {true, false}) {
+      ClimateConfig c = model(kind, batch_norm);
+      c.height = 48, c.width = 80;
+      const Shape expected(2, 1, 48, 80, 3);
+      CHECK(logits(c) == expected);
+      c.output_stride = 8, c.decoder = Decoder::deconv;
+      CHECK(logits(c) == expected);
+      c.decoder = Decoder::bilinear;
+      CHECK(logits(c) == expected);
+      c.height = 44;
+      CHECK_THROWS_WITH(logits(c), Catch::Contains("44x80"));
+    }
+}
+
+TEST_CASE("no reference kernel in a training step of a climate network", "[climate][support]") {
+  if (!cpu_features().avx512 || kernel_list().size() < 60) {
+    WARN("skipped: needs AVX-512 and oneDNN");
+    return;
+  }
+  for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab, ClimateModel::tiramisu})
+    for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
+      ClimateOptions o;
+      o.model = model(kind, kind != ClimateModel::tiramisu);
+      o.compute = compute;
+      o.plan.threads = 2;
+      const ProgramPlans plans = plan_program(o, kernel_list());
+      CHECK(plans.step.reference_nodes() == std::vector<std::string>{});
+      CHECK(plans.evaluate.reference_nodes() == std::vector<std::string>{});
+    }
+}
+
+TEST_CASE("climate networks fit a tiny sample, with and without passes", "[climate]") {
+  for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::tiramisu}) {
+    std::vector<std::vector<float>> curves;
+    for (bool passes : {true, false}) {
+      ClimateOptions o = small(kind);
+      o.training.optimizer = OptimizerKind::adam;
+      o.fuse = passes;
+      o.plan.threads = 2;
+      if (!passes) o.plan = plain_options(o.plan);
+      o.plan.selection.excluded = "winograd";  // concatenations may change which kernel a convolution finds
+      Program program(plan_program(o, kernel_list()), o, 5);
+      std::vector<float> losses;
+      for (int step = 0; step < 6; ++step) {
+        Executor& e = program.step();
+        const PhiloxStream random(9, 1);
+        const Tensor x = e.tensor("x"), y = e.tensor("target");
+        for (int64_t i = 0; i < x.shape().elements(); ++i) x.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
+        for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<uint8_t>()[i] = uint8_t(i / 7 % 3);
+        double* state = program.store().get(step_state_name).data<double>();
+        state[int(StepField::learning_rate)] = 0.002, state[int(StepField::step)] = step;
+        e.run();
+        losses.push_back(e.tensor("loss").data<float>()[0]);
+      }
+      CHECK(losses.back() < 0.8f * losses.front());
+      curves.push_back(losses);
+    }
+    for (size_t i = 0; i < curves[0].size(); ++i) CHECK(curves[0][i] == Approx(curves[1][i]).epsilon(0.02));
+  }
+}
