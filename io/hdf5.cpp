@@ -26,8 +26,22 @@ class Id {
   Close close_;
 };
 
+/// IEEE half precision, which HDF5 1.10 has no name for.
+hid_t half_type() {
+  static const hid_t type = [] {
+    const hid_t half = H5Tcopy(H5T_IEEE_F32LE);
+    H5Tset_fields(half, 15, 10, 5, 0, 10);
+    H5Tset_size(half, 2);
+    H5Tset_ebias(half, 15);
+    return half;
+  }();
+  return type;
+}
+
 hid_t native(DType type) {
   switch (type) {
+    case DType::f16:
+      return half_type();
     case DType::f64:
       return H5T_NATIVE_DOUBLE;
     case DType::f32:
@@ -47,6 +61,13 @@ std::vector<hsize_t> sizes(std::span<const int64_t> values) {
   return {values.begin(), values.end()};
 }
 
+/// H5Lexists fails where a group on the way is missing: asks for each.
+bool has_path(hid_t file, const std::string& name) {
+  for (size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1))
+    if (H5Lexists(file, name.substr(0, slash).c_str(), H5P_DEFAULT) <= 0) return false;
+  return H5Lexists(file, name.c_str(), H5P_DEFAULT) > 0;
+}
+
 }  // namespace
 
 struct Hdf5File::Impl {
@@ -55,8 +76,7 @@ struct Hdf5File::Impl {
     if (file >= 0) H5Fclose(file);
   }
   hid_t open(const std::string& path, const std::string& name) const {
-    if (H5Lexists(file, name.c_str(), H5P_DEFAULT) <= 0)
-      fail_data(path + ": expected data set " + name + ", found none");
+    if (!has_path(file, name)) fail_data(path + ": expected data set " + name + ", found none");
     const hid_t id = H5Dopen2(file, name.c_str(), H5P_DEFAULT);
     if (id < 0) fail_data(path + ": cannot open data set " + name);
     return id;
@@ -94,7 +114,7 @@ std::vector<std::string> Hdf5File::datasets() const {
 }
 
 bool Hdf5File::contains(const std::string& name) const {
-  return H5Lexists(impl_->file, name.c_str(), H5P_DEFAULT) > 0;
+  return has_path(impl_->file, name);
 }
 
 std::vector<int64_t> Hdf5File::extents(const std::string& name) const {
@@ -112,7 +132,7 @@ DType Hdf5File::dtype(const std::string& name) const {
   const Id type(H5Dget_type(set), H5Tclose);
   const size_t size = H5Tget_size(type);
   const H5T_class_t kind = H5Tget_class(type);
-  if (kind == H5T_FLOAT) return size == 8 ? DType::f64 : DType::f32;
+  if (kind == H5T_FLOAT) return size == 8 ? DType::f64 : size == 2 ? DType::f16 : DType::f32;
   if (kind == H5T_INTEGER) return size == 1 ? DType::u8 : size == 2 ? DType::i16 : DType::i32;
   fail_data(path_ + ": data set " + name + " holds neither integers nor floating point");
 }
@@ -147,8 +167,9 @@ void Hdf5File::create(const std::string& name, DType type, std::span<const int64
     H5Pset_chunk(properties, static_cast<int>(blocks.size()), blocks.data());
     if (gzip > 0) H5Pset_shuffle(properties), H5Pset_deflate(properties, static_cast<unsigned>(gzip));
   }
-  const Id set(H5Dcreate2(impl_->file, name.c_str(), native(type), space, H5P_DEFAULT, properties, H5P_DEFAULT),
-               H5Dclose);
+  const Id links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
+  H5Pset_create_intermediate_group(links, 1);
+  const Id set(H5Dcreate2(impl_->file, name.c_str(), native(type), space, links, properties, H5P_DEFAULT), H5Dclose);
   if (!set.ok()) fail_runtime(path_ + ": cannot create data set " + name);
 }
 

@@ -33,7 +33,7 @@ class Hdf5File {
   /// Writes a whole data set; `chunk` non-empty and gzip > 0 compress it (with the byte shuffle filter).
   void write(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const std::byte> data,
              std::span<const int64_t> chunk = {}, int gzip = 0);
-  /// Creates a data set to be filled box by box.
+  /// Creates a data set (and the groups in its name) to be filled box by box.
   void create(const std::string& name, DType type, std::span<const int64_t> extents, std::span<const int64_t> chunk,
               int gzip);
   void write_box(const std::string& name, DType type, std::span<const int64_t> start, std::span<const int64_t> count,

@@ -1,0 +1,129 @@
+// Simulated days of weather with labelled storms, in the layout of MLPerf HPC DeepCAM.
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <mutex>
+
+#include "apps/common/options.h"
+#include "apps/simulate/atmosphere.h"
+#include "core/error.h"
+#include "core/parallel.h"
+#include "io/climate.h"
+
+namespace convoy::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace simulate;
+
+std::vector<Option> option_list() {
+  using K = Option::Kind;
+  return {{"out", "", "", "folder to write train/, validation/ and stats.h5 into"},
+          {"days", "", "16", "days to train on", K::integer},
+          {"validation-days", "", "4", "further days, to validate on", K::integer},
+          {"steps", "", "4", "images a day, evenly spaced (the official sets have 8)", K::integer},
+          {"height", "", "768", "rows from pole to pole", K::integer},
+          {"width", "", "1152", "columns around the globe", K::integer},
+          {"cyclones", "", "1.5", "tropical cyclones per image on average", K::number},
+          {"rivers", "", "6", "atmospheric rivers per image on average", K::number},
+          {"labels", "", "truth", "labels_0: truth (what was put there) or heuristic (what a detector finds)"},
+          {"year", "", "2106", "year in the file names", K::integer},
+          {"run", "", "0", "number of the run in the file names", K::integer},
+          {"seed", "", "1", "of everything random", K::integer},
+          {"threads", "", "0", "0 = all", K::integer}};
+}
+
+/// "data-2106-03-04-02-0.h5"; a year has 365 days, as in the climate model's calendar.
+std::string file_name(int64_t year, int64_t day, int64_t step, int64_t run) {
+  constexpr int lengths[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+  year += day / 365, day %= 365;
+  int month = 0;
+  while (day >= lengths[month]) day -= lengths[month++];
+  return fmt::format("data-{:04}-{:02}-{:02}-{:02}-{}.h5", year, month + 1, day + 1, step, run);
+}
+
+int64_t at_least(const OptionTable& o, const char* flag, int64_t least) {
+  const int64_t value = o.integer(flag);
+  if (value < least) fail_usage(fmt::format("--{}: expected {} or more, found {}", flag, least, value));
+  return value;
+}
+
+int simulate_main(int argc, char** argv) {
+  OptionTable o(option_list());
+  std::vector<std::pair<std::string, std::string>> flags;
+  if (!o.parse(argc, argv,
+               "Simulates labelled climate images. Exit codes: 0 done, 1 run-time error, 2 usage.", nullptr, flags))
+    return 0;
+  o.load_environment();
+  o.apply(flags);
+  if (o.text("out").empty()) fail_usage("--out is required");
+  const bool heuristic = o.text("labels") == "heuristic";
+  if (!heuristic && o.text("labels") != "truth")
+    fail_usage("--labels: expected truth or heuristic, found " + o.text("labels"));
+  const int64_t train = at_least(o, "days", 1), validation = at_least(o, "validation-days", 0),
+                steps = at_least(o, "steps", 1);
+  AtmosphereOptions a;
+  a.grid = {at_least(o, "height", 32), at_least(o, "width", 32)};
+  a.seed = static_cast<uint64_t>(o.integer("seed"));
+  a.cyclones = o.number("cyclones"), a.rivers = o.number("rivers");
+  const int threads = o.integer("threads") > 0 ? static_cast<int>(o.integer("threads")) : default_threads();
+  const fs::path out = o.text("out");
+  fs::create_directories(out / "train");
+  if (validation > 0) fs::create_directories(out / "validation");
+
+  // Images in parallel, each on one thread; statistics are merged in image order.
+  const int64_t images = (train + validation) * steps;
+  std::vector<ClimateStats> stats(static_cast<size_t>(train * steps));
+  std::vector<std::array<int64_t, 3>> counts(static_cast<size_t>(images));
+  std::mutex mutex;
+  int64_t next = 0, done = 0;
+  std::exception_ptr failure;
+  parallel_threads(threads, [&](int) {
+    while (true) {
+      int64_t image;
+      {
+        const std::lock_guard lock(mutex);
+        if (failure || next == images) return;
+        image = next++;
+      }
+      try {
+        const int64_t day = image / steps, step = image % steps;
+        const AtmosphereImage fields = simulate_atmosphere(a, draw_day(a, day), 24.0 * double(step) / double(steps));
+        const std::vector<uint8_t> found = detect_storms(a.grid, fields.values, 24);
+        const std::vector<uint8_t>& labels = heuristic ? found : fields.truth;
+        const std::vector<uint8_t> second = heuristic ? detect_storms(a.grid, fields.values, 21) : found;
+        const fs::path folder = out / (day < train ? "train" : "validation");
+        write_climate_file(folder / file_name(o.integer("year"), day, step, o.integer("run")),
+                           {a.grid.height, a.grid.width, 16}, fields.values, labels, second);
+        for (uint8_t label : labels) ++counts[static_cast<size_t>(image)][label];
+        if (day < train) stats[static_cast<size_t>(image)] = image_stats(fields.values, 16);
+        const std::lock_guard lock(mutex);
+        if (++done % std::max<int64_t>(1, images / 8) == 0) fmt::print("{} of {} images\n", done, images), std::fflush(stdout);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failure = std::current_exception();
+      }
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+  ClimateStats all;
+  for (const ClimateStats& s : stats) all.add(s);
+  write_stats(out / "stats.h5", all);
+  std::array<int64_t, 3> sum{};
+  for (const auto& c : counts)
+    for (size_t k = 0; k < 3; ++k) sum[k] += c[k];
+  const double pixels = double(images * a.grid.pixels());
+  fmt::print("wrote {} + {} images of {}x{}x16 to {}\n", train * steps, validation * steps, a.grid.height, a.grid.width,
+             out.string());
+  fmt::print("background {:.3f} %, tropical cyclones {:.4f} %, atmospheric rivers {:.3f} %\n", 100 * double(sum[0]) / pixels,
+             100 * double(sum[1]) / pixels, 100 * double(sum[2]) / pixels);
+  return 0;
+}
+
+}  // namespace
+}  // namespace convoy::apps
+
+int main(int argc, char** argv) {
+  return convoy::apps::run_program("climate_simulate", convoy::apps::simulate_main, argc, argv);
+}

@@ -1,0 +1,80 @@
+// Simulated weather with cyclones and atmospheric rivers: sixteen fields on a latitude-longitude grid that hang together
+// physically, and the class of every pixel. Not a climate model: a base state in thermal-wind balance, a random
+// balanced flow, moisture from temperature and advection, and storms of known place and strength.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "io/climate.h"
+
+namespace convoy::simulate {
+
+/// Cell centres; row 0 is the southernmost, column 0 at longitude 0. Longitude is periodic.
+struct Grid {
+  int64_t height = 768, width = 1152;
+  int64_t pixels() const { return height * width; }
+  double latitude(int64_t row) const;      ///< radians
+  double longitude(int64_t column) const;  ///< radians
+  double spacing_north() const;            ///< metres between rows
+  double spacing_east(int64_t row) const;  ///< metres between columns
+  double coriolis(int64_t row) const;      ///< 1/s
+};
+
+/// Great-circle distance in metres.
+double distance(double latitude_a, double longitude_a, double latitude_b, double longitude_b);
+
+/// Saturation specific humidity (Bolton 1980, eq. 10) at temperature (K) and pressure (Pa).
+double saturation_humidity(double temperature, double pressure);
+
+/// Holland (1980) vortex: pressure and gradient wind at radius r.
+struct Cyclone {
+  double latitude = 0, longitude = 0;  ///< radians
+  double pressure_drop = 5000;         ///< Pa
+  double radius = 60e3;                ///< of maximum wind, m
+  double shape = 1.5;                  ///< Holland's B
+  double drift_east = -5, drift_north = 1;  ///< m/s
+  double pressure_deficit(double r) const;  ///< Pa below the surroundings
+  double wind(double r) const;              ///< m/s, tangential
+};
+
+/// A band of moisture along a curved line from the subtropics poleward.
+struct River {
+  double latitude = 0, longitude = 0;  ///< of its equatorward end, radians
+  double reach_north = 0, reach_east = 0, bend = 0;  ///< radians
+  double half_width = 300e3;           ///< m
+  double moisture = 22;                ///< kg/m^2 above the surroundings on the line
+  double jet = 22;                     ///< m/s along the line
+};
+
+/// What holds for a whole day of one run.
+struct Day {
+  std::vector<Cyclone> cyclones;
+  std::vector<River> rivers;
+  double season = 0;   ///< -1 (southern summer) to 1
+  uint64_t stream = 0;  ///< of the day's random numbers
+};
+
+struct AtmosphereOptions {
+  Grid grid;
+  uint64_t seed = 1;
+  double cyclones = 1.5, rivers = 6;  ///< per image on average
+  std::vector<float> orography;  ///< metres per pixel, negative at sea; empty: continents are drawn
+  int threads = 1;
+};
+
+/// Storms of a day, drawn from (seed, day) alone.
+Day draw_day(const AtmosphereOptions& options, int64_t day);
+
+struct AtmosphereImage {
+  std::vector<float> values;       ///< (height, width, 16) in the order of climate_channels
+  std::vector<uint8_t> truth;      ///< classes by what the generator put there
+};
+/// Fields `hour` hours into the day; the same bits for any thread count.
+AtmosphereImage simulate_atmosphere(const AtmosphereOptions& options, const Day& day, double hour);
+
+/// Classes found in the fields alone: closed pressure minima with strong warm-cored winds; long, narrow connected
+/// regions of vapour above `threshold` kg/m^2 once the tropics are damped.
+std::vector<uint8_t> detect_storms(const Grid& grid, const std::vector<float>& values, double threshold);
+
+}  // namespace convoy::simulate

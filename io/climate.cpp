@@ -1,0 +1,296 @@
+#include "io/climate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include "core/philox.h"
+#include "io/hdf5.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string extents_text(std::span<const int64_t> extents) {
+  std::string text;
+  for (int64_t e : extents) text += (text.empty() ? "" : "x") + std::to_string(e);
+  return text.empty() ? "a scalar" : text;
+}
+
+/// Extents of a data set of `rank` dimensions; a damaged header must not become an allocation.
+std::vector<int64_t> checked_extents(const Hdf5File& file, const std::string& name, size_t rank, const char* expected) {
+  const std::vector<int64_t> e = file.extents(name);
+  const bool sane = std::all_of(e.begin(), e.end(), [](int64_t n) { return n >= 1 && n <= 1 << 16; });
+  if (e.size() != rank || !sane)
+    fail_data(file.path() + ": data set " + name + " is " + extents_text(e) + ", expected " + expected);
+  return e;
+}
+
+template <class T>
+std::vector<T> read_box(const Hdf5File& file, const std::string& name, DType type, const std::vector<int64_t>& start,
+                        const std::vector<int64_t>& count) {
+  int64_t elements = 1;
+  for (int64_t n : count) elements *= n;
+  std::vector<T> values(static_cast<size_t>(elements));
+  file.read(name, type, std::as_writable_bytes(std::span(values)), start, count);
+  return values;
+}
+
+/// c, h, w order to h, w, c.
+std::vector<float> to_channels_last(const std::vector<float>& from, int64_t channels) {
+  const int64_t pixels = static_cast<int64_t>(from.size()) / channels;
+  std::vector<float> to(from.size());
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t i = 0; i < pixels; ++i)
+      to[static_cast<size_t>(i * channels + c)] = from[static_cast<size_t>(c * pixels + i)];
+  return to;
+}
+
+std::vector<double> read_row(const Hdf5File& file, const std::string& name, int64_t expected) {
+  const std::vector<int64_t> e = file.extents(name);
+  int64_t elements = 1;
+  for (int64_t n : e) elements *= n;
+  if (elements != expected && expected > 0)
+    fail_data(file.path() + ": data set " + name + " is " + extents_text(e) + ", expected " + std::to_string(expected) +
+              " channels");
+  std::vector<double> row(static_cast<size_t>(elements));
+  file.read(name, DType::f64, std::as_writable_bytes(std::span(row)));
+  for (double v : row)
+    if (!std::isfinite(v)) fail_data(file.path() + ": data set " + name + " holds a value that is not finite");
+  return row;
+}
+
+}  // namespace
+
+std::string_view name_of(ClimateFormat format) {
+  constexpr std::string_view names[] = {"deepcam-hdf5", "gordon-bell-hdf5", "sharded-climate-hdf5"};
+  return names[static_cast<int>(format)];
+}
+
+std::vector<ClimateRef> images_in(const std::string& path) {
+  const Hdf5File file(path, Hdf5File::Mode::read);
+  if (file.read_text("format") == climate_shard_format) {
+    const auto e = checked_extents(file, "data", 4, "N,H,W,C"), l = checked_extents(file, "labels", 3, "N,H,W");
+    if (l[0] != e[0] || l[1] != e[1] || l[2] != e[2])
+      fail_data(path + ": labels are " + extents_text(l) + ", data " + extents_text(e));
+    std::vector<ClimateRef> refs;
+    for (int64_t i = 0; i < e[0]; ++i) refs.push_back({path, ClimateFormat::sharded, i, {e[1], e[2], e[3]}, true});
+    return refs;
+  }
+  if (!file.contains("climate/data")) fail_data(path + ": expected data set climate/data, found none");
+  const auto e = checked_extents(file, "climate/data", 3, "H,W,C or C,H,W");
+  // Images are larger than channels are many.
+  const bool first = e[0] < e[1] && e[0] < e[2];
+  const ImageShape shape = first ? ImageShape{e[1], e[2], e[0]} : ImageShape{e[0], e[1], e[2]};
+  const std::string labels = first ? "climate/labels" : "climate/labels_0";
+  const bool labelled = file.contains(labels);
+  if (labelled) {
+    const auto l = checked_extents(file, labels, first ? 3 : 2, first ? "2,H,W" : "H,W");
+    if (l[l.size() - 2] != shape.height || l.back() != shape.width)
+      fail_data(path + ": data set " + labels + " is " + extents_text(l) + ", data " + shape.str());
+  }
+  return {{path, first ? ClimateFormat::gordon_bell : ClimateFormat::deepcam, 0, shape, labelled}};
+}
+
+std::vector<ClimateRef> images_below(const std::string& folder) {
+  if (!fs::is_directory(folder)) fail_data(folder + ": no such folder");
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string extension = entry.path().extension();
+    if (entry.is_regular_file() && (extension == ".h5" || extension == ".hdf5") && entry.path().stem() != "stats")
+      paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<ClimateRef> refs;
+  for (const std::string& path : paths)
+    for (ClimateRef& ref : images_in(path)) refs.push_back(std::move(ref));
+  if (refs.empty()) fail_data(folder + ": expected .h5 or .hdf5 files, found none");
+  return refs;
+}
+
+std::string day_of(const ClimateRef& ref) {
+  const std::string stem = fs::path(ref.path).stem();
+  const bool official = stem.size() >= 15 && stem.starts_with("data-") && stem[9] == '-' && stem[12] == '-';
+  return official ? stem.substr(5, 10) : stem;
+}
+
+ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed) {
+  const fs::path root(folder);
+  if (fs::is_directory(root / "train") && fs::is_directory(root / "validation"))
+    return {images_below(root / "train"), images_below(root / "validation")};
+  const std::vector<ClimateRef> all = images_below(folder);
+  std::set<std::string> days;
+  for (const ClimateRef& ref : all) days.insert(day_of(ref));
+  const auto count = static_cast<int64_t>(std::llround(validation_share * double(days.size())));
+  std::vector<std::pair<uint64_t, std::string>> drawn;
+  const PhiloxStream random(seed, hash_name("climate split"));
+  for (const std::string& day : days) drawn.emplace_back(random.below(hash_name(day) >> 8, uint64_t{1} << 40), day);
+  std::sort(drawn.begin(), drawn.end());
+  std::set<std::string> held_out;
+  for (int64_t i = 0; i < count; ++i) held_out.insert(drawn[static_cast<size_t>(i)].second);
+  ClimateSplit split;
+  for (const ClimateRef& ref : all) (held_out.count(day_of(ref)) ? split.validation : split.train).push_back(ref);
+  if (split.train.empty())
+    fail_data(folder + ": " + std::to_string(days.size()) + " days cannot be split into training and validation");
+  return split;
+}
+
+std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
+  const Hdf5File file(ref.path, Hdf5File::Mode::read);
+  const int64_t c = ref.shape.channels;
+  std::vector<float> values;
+  switch (ref.format) {
+    case ClimateFormat::deepcam:
+      values = read_box<float>(file, "climate/data", DType::f32, {box.top, box.left, 0}, {box.height, box.width, c});
+      break;
+    case ClimateFormat::gordon_bell:
+      values = to_channels_last(
+          read_box<float>(file, "climate/data", DType::f32, {0, box.top, box.left}, {c, box.height, box.width}), c);
+      break;
+    case ClimateFormat::sharded: {
+      const auto halves =
+          read_box<f16>(file, "data", DType::f16, {ref.index, box.top, box.left, 0}, {1, box.height, box.width, c});
+      for (f16 h : halves) values.push_back(float(h));
+      break;
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i])) {
+      const auto pixel = static_cast<int64_t>(i) / c;
+      fail_data(ref.path + ": channel " + std::to_string(static_cast<int64_t>(i) % c) + " at row " +
+                std::to_string(box.top + pixel / box.width) + ", column " +
+                std::to_string(box.left + pixel % box.width) + ": expected a number, found " +
+                std::to_string(values[i]));
+    }
+  return values;
+}
+
+std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes) {
+  const Hdf5File file(ref.path, Hdf5File::Mode::read);
+  const int64_t h = ref.shape.height, w = ref.shape.width;
+  std::vector<float> raw;
+  switch (ref.format) {
+    case ClimateFormat::deepcam:
+      raw = read_box<float>(file, "climate/labels_" + std::to_string(set), DType::f32, {0, 0}, {h, w});
+      break;
+    case ClimateFormat::gordon_bell:
+      raw = read_box<float>(file, "climate/labels", DType::f32, {set, 0, 0}, {1, h, w});
+      break;
+    case ClimateFormat::sharded:
+      raw = read_box<float>(file, "labels", DType::f32, {ref.index, 0, 0}, {1, h, w});
+      break;
+  }
+  std::vector<uint8_t> labels(raw.size());
+  for (size_t i = 0; i < raw.size(); ++i) {
+    if (!(raw[i] >= 0 && raw[i] < float(classes)) || raw[i] != std::floor(raw[i]))
+      fail_data(ref.path + ": label at row " + std::to_string(static_cast<int64_t>(i) / w) + ", column " +
+                std::to_string(static_cast<int64_t>(i) % w) + ": expected a class below " + std::to_string(classes) +
+                ", found " + std::to_string(raw[i]));
+    labels[i] = static_cast<uint8_t>(raw[i]);
+  }
+  return labels;
+}
+
+void ClimateStats::add(const ClimateStats& other) {
+  if (count == 0) {
+    *this = other;
+    return;
+  }
+  const double share = double(other.count) / double(count + other.count);
+  for (size_t c = 0; c < mean.size(); ++c) {
+    mean[c] += share * (other.mean[c] - mean[c]);
+    square_mean[c] += share * (other.square_mean[c] - square_mean[c]);
+    minimum[c] = std::min(minimum[c], other.minimum[c]);
+    maximum[c] = std::max(maximum[c], other.maximum[c]);
+  }
+  count += other.count;
+}
+
+ClimateStats image_stats(const std::vector<float>& values, int64_t channels) {
+  ClimateStats s;
+  const auto n = static_cast<size_t>(channels);
+  s.count = static_cast<int64_t>(values.size()) / channels;
+  s.mean.resize(n), s.square_mean.resize(n);
+  s.minimum.assign(n, std::numeric_limits<double>::infinity());
+  s.maximum.assign(n, -std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t c = i % n;
+    const double v = double(values[i]);
+    s.mean[c] += v, s.square_mean[c] += v * v;
+    s.minimum[c] = std::min(s.minimum[c], v), s.maximum[c] = std::max(s.maximum[c], v);
+  }
+  for (size_t c = 0; c < n; ++c) s.mean[c] /= double(s.count), s.square_mean[c] /= double(s.count);
+  return s;
+}
+
+ClimateStats read_stats(const std::string& path) {
+  const Hdf5File file(path, Hdf5File::Mode::read);
+  ClimateStats s;
+  if (file.contains("climate/minval")) {
+    s.mean = read_row(file, "climate/mean", 0);
+    s.square_mean = read_row(file, "climate/sqmean", s.channels());
+    s.minimum = read_row(file, "climate/minval", s.channels());
+    s.maximum = read_row(file, "climate/maxval", s.channels());
+    s.count = static_cast<int64_t>(read_row(file, "climate/count", 1)[0]);
+  } else if (file.contains("climate/stats")) {
+    const auto e = checked_extents(file, "climate/stats", 2, "C,4");
+    if (e[1] != 4) fail_data(path + ": data set climate/stats is " + extents_text(e) + ", expected C,4");
+    const auto table = read_row(file, "climate/stats", 4 * e[0]);
+    for (size_t c = 0; c < static_cast<size_t>(e[0]); ++c) {
+      s.mean.push_back(table[4 * c]), s.maximum.push_back(table[4 * c + 1]), s.minimum.push_back(table[4 * c + 2]);
+      s.square_mean.push_back(table[4 * c] * table[4 * c] + table[4 * c + 3] * table[4 * c + 3]);
+    }
+  } else {
+    fail_data(path + ": expected data sets climate/minval and climate/maxval, or climate/stats; found neither");
+  }
+  for (size_t c = 0; c < s.mean.size(); ++c)
+    if (!(s.maximum[c] > s.minimum[c]))
+      fail_data(path + ": channel " + std::to_string(c) + ": expected a maximum above the minimum, found " +
+                std::to_string(s.maximum[c]) + " and " + std::to_string(s.minimum[c]));
+  return s;
+}
+
+void write_stats(const std::string& path, const ClimateStats& s) {
+  Hdf5File file(path, Hdf5File::Mode::create);
+  const int64_t channels = s.channels();
+  const auto row = [&](const std::string& name, const std::vector<double>& values) {
+    const int64_t extents[] = {static_cast<int64_t>(values.size())};
+    const std::vector<float> narrow(values.begin(), values.end());
+    file.write(name, DType::f32, extents, std::as_bytes(std::span(narrow)));
+  };
+  const int64_t one[] = {1};
+  const double count[] = {double(s.count)};
+  file.write("climate/count", DType::f64, one, std::as_bytes(std::span(count)));
+  row("climate/mean", s.mean);
+  row("climate/sqmean", s.square_mean);
+  row("climate/minval", s.minimum);
+  row("climate/maxval", s.maximum);
+  std::vector<float> table;
+  for (size_t c = 0; c < s.mean.size(); ++c)
+    for (double v : {s.mean[c], s.maximum[c], s.minimum[c],
+                     std::sqrt(std::max(0.0, s.square_mean[c] - s.mean[c] * s.mean[c]))})
+      table.push_back(float(v));
+  const int64_t extents[] = {channels, 4};
+  file.write("climate/stats", DType::f32, extents, std::as_bytes(std::span(table)));
+  file.flush();
+}
+
+void write_climate_file(const std::string& path, const ImageShape& shape, const std::vector<float>& values,
+                        const std::vector<uint8_t>& labels_0, const std::vector<uint8_t>& labels_1) {
+  Hdf5File file(path, Hdf5File::Mode::create);
+  const int64_t extents[] = {shape.height, shape.width, shape.channels}, plane[] = {shape.height, shape.width};
+  file.write("climate/data", DType::f32, extents, std::as_bytes(std::span(values)));
+  // The official files hold classes as floating point.
+  const auto labels = [&](const std::string& name, const std::vector<uint8_t>& classes) {
+    const std::vector<float> wide(classes.begin(), classes.end());
+    file.write(name, DType::f32, plane, std::as_bytes(std::span(wide)));
+  };
+  if (!labels_0.empty()) labels("climate/labels_0", labels_0);
+  if (!labels_0.empty()) labels("climate/labels_1", labels_1.empty() ? labels_0 : labels_1);
+  file.flush();
+}
+
+}  // namespace convoy

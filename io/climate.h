@@ -1,0 +1,86 @@
+// Images of a climate model with a class per pixel, in the layouts of the climate benchmarks, and their statistics.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace convoy {
+
+enum class ClimateFormat : uint8_t {
+  deepcam,      ///< MLPerf HPC: climate/data f32 (H,W,C), climate/labels_0 and labels_1 (H,W); one time step a file
+  gordon_bell,  ///< climate/data (C,H,W), climate/labels (2,H,W)
+  sharded,      ///< ours: data f16 (N,H,W,C) normalised, labels u8 (N,H,W), attribute format = convoy-climate-1
+};
+std::string_view name_of(ClimateFormat format);
+inline constexpr const char* climate_shard_format = "convoy-climate-1";
+
+/// Names of the 16 channels, in order.
+inline constexpr const char* climate_channels[] = {"TMQ",  "U850", "V850", "UBOT",  "VBOT", "QREFHT", "PS",    "PSL",
+                                                   "T200", "T500", "PRECT", "TS",   "TREFHT", "Z1000", "Z200", "ZBOT"};
+enum class ClimateClass : uint8_t { background, cyclone, river };
+
+struct ImageShape {
+  int64_t height = 0, width = 0, channels = 0;
+  bool operator==(const ImageShape&) const = default;
+  std::string str() const {
+    return std::to_string(height) + "x" + std::to_string(width) + "x" + std::to_string(channels);
+  }
+};
+
+/// One image inside one file.
+struct ClimateRef {
+  std::string path;
+  ClimateFormat format = ClimateFormat::deepcam;
+  int64_t index = 0;  ///< row of a shard
+  ImageShape shape;
+  bool labelled = true;
+};
+
+/// Images of one file. Throws Error(data) for files of no known layout, naming what was expected and found.
+std::vector<ClimateRef> images_in(const std::string& path);
+/// All images below a folder, files in name order, statistics files left out; throws Error(data) when there are none.
+std::vector<ClimateRef> images_below(const std::string& folder);
+
+/// "data-2106-03-04-02-1.h5" -> "2106-03-04": images of a day look alike and must not be split. Other names stand for
+/// themselves.
+std::string day_of(const ClimateRef& ref);
+
+struct ClimateSplit {
+  std::vector<ClimateRef> train, validation;
+};
+/// `folder/train` and `folder/validation` when both exist; else all images, split by day: about `validation_share` of the
+/// days, drawn from `seed`, validate.
+ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed);
+
+/// A box of an image.
+struct ImageBox {
+  int64_t top = 0, left = 0, height = 0, width = 0;
+};
+/// Values (h, w, c) of a box as the file has them, in f32; throws Error(data) where one is not finite.
+std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box);
+/// Classes (h, w) of the whole image; `set` is 0 or 1 where the file has two sets of labels. Throws Error(data) for
+/// classes that are not whole numbers below `classes`.
+std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes);
+
+/// Statistics per channel over a data set.
+struct ClimateStats {
+  int64_t count = 0;  ///< pixels
+  std::vector<double> mean, square_mean, minimum, maximum;
+  int64_t channels() const { return static_cast<int64_t>(mean.size()); }
+  void add(const ClimateStats& other);
+};
+/// Statistics of one image, accumulated in double.
+ClimateStats image_stats(const std::vector<float>& values, int64_t channels);
+/// Reads climate/{count,mean,sqmean,minval,maxval} (MLPerf) or climate/stats (C,4) = mean, max, min, deviation.
+ClimateStats read_stats(const std::string& path);
+/// Writes both forms into one file.
+void write_stats(const std::string& path, const ClimateStats& stats);
+
+/// Writes an image in the MLPerf layout. `labels_1` may be empty: then labels_0 stands for both.
+void write_climate_file(const std::string& path, const ImageShape& shape, const std::vector<float>& values,
+                        const std::vector<uint8_t>& labels_0, const std::vector<uint8_t>& labels_1);
+
+}  // namespace convoy

@@ -1,0 +1,95 @@
+#include "io/climate_source.h"
+
+#include <algorithm>
+
+#include "core/philox.h"
+
+namespace convoy {
+
+void normalise(std::vector<float>& values, const ClimateStats& stats) {
+  const auto channels = static_cast<size_t>(stats.channels());
+  std::vector<float> low(channels), factor(channels);
+  for (size_t c = 0; c < channels; ++c) {
+    low[c] = float(stats.minimum[c]);
+    factor[c] = float(1 / (stats.maximum[c] - stats.minimum[c]));
+  }
+  for (size_t i = 0; i < values.size(); i += channels)
+    for (size_t c = 0; c < channels; ++c) values[i + c] = (values[i + c] - low[c]) * factor[c];
+}
+
+ClimateSource::ClimateSource(std::vector<ClimateRef> images, ClimateReading reading)
+    : images_(std::move(images)), reading_(std::move(reading)) {
+  if (images_.empty()) fail_data("no climate images");
+  const ClimateRef& first = images_[0];
+  ClimateReading& r = reading_;
+  channels_ = first.shape.channels;
+  if (r.height == 0) r.height = first.shape.height / r.step, r.width = first.shape.width / r.step;
+  for (const ClimateRef& ref : images_) {
+    if (!(ref.shape == first.shape))
+      fail_data(ref.path + ": expected images of " + first.shape.str() + ", found " + ref.shape.str());
+    if (ref.format != ClimateFormat::sharded && r.stats.channels() != channels_)
+      fail_data(ref.path + ": expected statistics of " + std::to_string(channels_) + " channels, found " +
+                std::to_string(r.stats.channels()));
+  }
+  if (r.height * r.step > first.shape.height || r.width * r.step > first.shape.width)
+    fail_data(first.path + ": crops of " + std::to_string(r.height * r.step) + "x" + std::to_string(r.width * r.step) +
+              " exceed the image's " + first.shape.str());
+}
+
+std::shared_ptr<const ClimateSource::Labels> ClimateSource::labels(size_t image) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = labels_.find(image); found != labels_.end()) return found->second;
+  }
+  const auto fresh = std::make_shared<Labels>();
+  const ClimateRef& ref = images_[image];
+  if (ref.labelled) {
+    fresh->classes = read_labels(ref, reading_.label_set, reading_.classes);
+    fresh->pixels.resize(static_cast<size_t>(reading_.classes));
+    for (size_t i = 0; i < fresh->classes.size(); ++i)
+      if (fresh->classes[i]) fresh->pixels[fresh->classes[i]].push_back(static_cast<int32_t>(i));
+  } else {
+    fresh->classes.assign(static_cast<size_t>(ref.shape.height * ref.shape.width), 255);
+  }
+  std::erase_if(fresh->pixels, [](const auto& list) { return list.empty(); });
+  const std::lock_guard lock(mutex_);
+  return labels_[image] = fresh;
+}
+
+ImageBox ClimateSource::choose(const ClimateRef& ref, const Labels& labels, int64_t sample, int64_t epoch) const {
+  const int64_t height = reading_.height * reading_.step, width = reading_.width * reading_.step;
+  const int64_t rows = ref.shape.height - height, columns = ref.shape.width - width;
+  const PhiloxStream random(reading_.seed, hash_name("crop") + static_cast<uint64_t>(epoch));
+  const auto draw = [&](uint64_t k, int64_t n) {
+    return static_cast<int64_t>(random.below(static_cast<uint64_t>(sample) * 4 + k, static_cast<uint64_t>(n)));
+  };
+  int64_t top = draw(0, rows + 1), left = draw(1, columns + 1);
+  if (!labels.pixels.empty() && draw(2, 1 << 20) < static_cast<int64_t>(reading_.balance * (1 << 20))) {
+    const auto& list = labels.pixels[static_cast<size_t>(draw(3, static_cast<int64_t>(labels.pixels.size())))];
+    const int64_t pixel = list[static_cast<size_t>(draw(0, static_cast<int64_t>(list.size())))];
+    top = std::clamp<int64_t>(pixel / ref.shape.width - height / 2, 0, rows);
+    left = std::clamp<int64_t>(pixel % ref.shape.width - width / 2, 0, columns);
+  }
+  return {top, left, height, width};
+}
+
+void ClimateSource::load(int64_t sample, int64_t epoch, std::byte* input, std::byte* target) const {
+  const auto image = static_cast<size_t>(sample / reading_.crops);
+  const ClimateRef& ref = images_[image];
+  const auto known = labels(image);
+  const ImageBox box = choose(ref, *known, sample, epoch);
+  std::vector<float> values = read_image(ref, box);
+  if (ref.format != ClimateFormat::sharded) normalise(values, reading_.stats);
+  auto* x = reinterpret_cast<float*>(input);
+  auto* y = reinterpret_cast<uint8_t*>(target);
+  for (int64_t h = 0; h < reading_.height; ++h)
+    for (int64_t w = 0; w < reading_.width; ++w) {
+      const int64_t row = h * reading_.step, column = w * reading_.step;
+      const float* from = values.data() + (row * box.width + column) * channels_;
+      std::copy_n(from, channels_, x + (h * reading_.width + w) * channels_);
+      y[h * reading_.width + w] =
+          known->classes[static_cast<size_t>((box.top + row) * ref.shape.width + box.left + column)];
+    }
+}
+
+}  // namespace convoy

@@ -1,0 +1,53 @@
+// Climate images for a loader: crops or whole images, normalised, sub-sampled, with their classes.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "io/climate.h"
+#include "io/loader.h"
+
+namespace convoy {
+
+struct ClimateReading {
+  ClimateStats stats;        ///< values become (x - minimum)/(maximum - minimum); of shards they are already
+  int64_t height = 0, width = 0;  ///< of what the network sees, after sub-sampling; 0 = the whole image
+  int64_t step = 1;          ///< every step-th row and column
+  int64_t crops = 1;         ///< crops per image and epoch
+  double balance = 0;        ///< share of crops centred on a labelled pixel (its class drawn first)
+  int64_t classes = 3;
+  int label_set = 0;
+  uint64_t seed = 0;
+};
+
+/// Input: f32 (height, width, channels); target: u8 (height, width). Without labels the target is 255 everywhere.
+class ClimateSource final : public SampleSource {
+ public:
+  /// Throws Error(data) where images are smaller than crops or differ in shape, naming the file.
+  ClimateSource(std::vector<ClimateRef> images, ClimateReading reading);
+  int64_t size() const override { return static_cast<int64_t>(images_.size()) * reading_.crops; }
+  int64_t input_bytes() const override { return reading_.height * reading_.width * channels_ * int64_t(sizeof(float)); }
+  int64_t target_bytes() const override { return reading_.height * reading_.width; }
+  void load(int64_t sample, int64_t epoch, std::byte* input, std::byte* target) const override;
+  const ClimateReading& reading() const { return reading_; }
+
+ private:
+  /// Classes of an image and the pixels of each class but the background, kept after the first use.
+  struct Labels {
+    std::vector<uint8_t> classes;
+    std::vector<std::vector<int32_t>> pixels;
+  };
+  std::shared_ptr<const Labels> labels(size_t image) const;
+  ImageBox choose(const ClimateRef& ref, const Labels& labels, int64_t sample, int64_t epoch) const;
+
+  std::vector<ClimateRef> images_;
+  ClimateReading reading_;
+  int64_t channels_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::map<size_t, std::shared_ptr<const Labels>> labels_;
+};
+
+/// (x - minimum)/(maximum - minimum) per channel, in f32.
+void normalise(std::vector<float>& values, const ClimateStats& stats);
+
+}  // namespace convoy
