@@ -52,8 +52,8 @@ int64_t at_least(const OptionTable& o, const char* flag, int64_t least) {
 int simulate_main(int argc, char** argv) {
   OptionTable o(option_list());
   std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv,
-               "Simulates labelled climate images. Exit codes: 0 done, 1 run-time error, 2 usage.", nullptr, flags))
+  if (!o.parse(argc, argv, "Simulates labelled climate images. Exit codes: 0 done, 1 run-time error, 2 usage.", nullptr,
+               flags))
     return 0;
   o.load_environment();
   o.apply(flags);
@@ -99,7 +99,8 @@ int simulate_main(int argc, char** argv) {
         for (uint8_t label : labels) ++counts[static_cast<size_t>(image)][label];
         if (day < train) stats[static_cast<size_t>(image)] = image_stats(fields.values, 16);
         const std::lock_guard lock(mutex);
-        if (++done % std::max<int64_t>(1, images / 8) == 0) fmt::print("{} of {} images\n", done, images), std::fflush(stdout);
+        if (++done % std::max<int64_t>(1, images / 8) == 0)
+          fmt::print("{} of {} images\n", done, images), std::fflush(stdout);
       } catch (...) {
         const std::lock_guard lock(mutex);
         failure = std::current_exception();
@@ -116,8 +117,8 @@ int simulate_main(int argc, char** argv) {
   const double pixels = double(images * a.grid.pixels());
   fmt::print("wrote {} + {} images of {}x{}x16 to {}\n", train * steps, validation * steps, a.grid.height, a.grid.width,
              out.string());
-  fmt::print("background {:.3f} %, tropical cyclones {:.4f} %, atmospheric rivers {:.3f} %\n", 100 * double(sum[0]) / pixels,
-             100 * double(sum[1]) / pixels, 100 * double(sum[2]) / pixels);
+  fmt::print("background {:.3f} %, tropical cyclones {:.4f} %, atmospheric rivers {:.3f} %\n",
+             100 * double(sum[0]) / pixels, 100 * double(sum[1]) / pixels, 100 * double(sum[2]) / pixels);
   return 0;
 }
 

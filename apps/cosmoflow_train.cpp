@@ -24,13 +24,6 @@ struct Data {
   SampleShape shape;
 };
 
-void limit(std::vector<SampleRef>& samples, int64_t wanted, const char* flag) {
-  if (wanted < 0) fail_usage(fmt::format("{}: expected 0 or more, found {}", flag, wanted));
-  if (wanted > static_cast<int64_t>(samples.size()))
-    fail_data(fmt::format("{}: asked for {} samples, found {}", flag, wanted, samples.size()));
-  if (wanted > 0) samples.resize(static_cast<size_t>(wanted));
-}
-
 /// The dummy set has no files; its samples are placeholders that are only counted.
 Data dummy_data(const OptionTable& o) {
   const CosmoflowConfig c = model_config(o);
@@ -48,8 +41,8 @@ Data find_data(const OptionTable& o) {
   Data data;
   data.split =
       split_samples(o.text("data-dir"), read, o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
-  limit(data.split.train, o.integer("n-train"), "--n-train");
-  limit(data.split.validation, o.integer("n-valid"), "--n-valid");
+  limit(data.split.train, o, "n-train");
+  limit(data.split.validation, o, "n-valid");
   data.shape = data_shape(o, data.split.train, read);
   return data;
 }
@@ -72,81 +65,42 @@ CosmoflowOptions training_program(const OptionTable& o, const SampleShape& shape
   return p;
 }
 
-void print_header(const OptionTable& o) {
-  fmt::print("{}\n{}\n", version_text(), machine_text());
-  for (const Option& option : o.all())
-    fmt::print("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
-}
-
-void print_summary(const CosmoflowOptions& p, const ProgramPlans& plans, bool explained) {
-  fmt::print("{:<34} {:<30} {:<30} {:>10} {:<14} {}\n", "node", "first input", "output", "GFLOP", "kernel", "why");
-  for (const PlannedNode& node : plans.step.nodes) {
-    const auto desc = [&](const std::vector<ValueId>& ids) {
-      return ids.empty() ? std::string("-") : plans.step.values[static_cast<size_t>(ids[0])].desc.str();
-    };
-    fmt::print("{:<34} {:<30} {:<30} {:>10.4f} {:<14} {}\n", node.name, desc(node.in), desc(node.out),
-               double(node.flops) * 1e-9, node.kernel, node.why);
-    if (explained && node.op.kind != OpKind::pack) {
-      Problem problem{node.op, {}, {}, p.plan.device, p.plan.threads};
-      for (ValueId id : node.in) problem.in.push_back(plans.step.values[static_cast<size_t>(id)].desc);
-      for (ValueId id : node.out) problem.out.push_back(plans.step.values[static_cast<size_t>(id)].desc);
-      fmt::print("{}", explain(kernel_list(), problem));
-    }
-  }
-  const NetworkCounts counts = count_network(p.model);
-  fmt::print("parameters {}\nforward {:.3f} GFLOP per sample, training {:.3f} GFLOP per sample (dense count)\n",
-             counts.parameters, double(counts.forward_flops) * 1e-9, double(counts.training_flops) * 1e-9);
-}
-
-int64_t state_bytes(const Tape& tape) {
-  int64_t total = 0;
-  for (const StateSpec& spec : tape.states()) total += tape.desc(spec.value).bytes();
-  return total;
-}
-
-Json settings_json(const OptionTable& o) {
-  Json json;
-  for (const Option& option : o.all()) json[option.flag] = option.value;
-  return json;
-}
-
 /// Settings that change the numbers of a run: a resume with others would not continue it.
 Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p) {
   Json json = {{"sample", data.shape.str()},
                {"train_samples", data.split.train.size()},
                {"validation_samples", data.split.validation.size()},
                {"threads", p.plan.threads}};
-  for (const char* key : {"model",
-                          "kernel-size",
-                          "conv-size",
-                          "conv-layers",
-                          "fc1-size",
-                          "fc2-size",
-                          "hidden-activation",
-                          "apply-log",
-                          "compute",
-                          "batch-size",
-                          "seed",
-                          "shuffle",
-                          "shuffle-labels",
-                          "augment",
-                          "loss",
-                          "dropout",
-                          "l2",
-                          "optimizer",
-                          "momentum",
-                          "lr",
-                          "optimizer-lr",
-                          "lr-scaling",
-                          "base-batch-size",
-                          "warmup-epochs",
-                          "decay-schedule",
-                          "kernel",
-                          "tuned",
-                          "winograd",
-                          "sparse-gradients",
-                          "passes"})
-    json[key] = o.text(key);
+  json.update(settings_json(o, {"model",
+                                "kernel-size",
+                                "conv-size",
+                                "conv-layers",
+                                "fc1-size",
+                                "fc2-size",
+                                "hidden-activation",
+                                "apply-log",
+                                "compute",
+                                "batch-size",
+                                "seed",
+                                "shuffle",
+                                "shuffle-labels",
+                                "augment",
+                                "loss",
+                                "dropout",
+                                "l2",
+                                "optimizer",
+                                "momentum",
+                                "lr",
+                                "optimizer-lr",
+                                "lr-scaling",
+                                "base-batch-size",
+                                "warmup-epochs",
+                                "decay-schedule",
+                                "kernel",
+                                "tuned",
+                                "winograd",
+                                "sparse-gradients",
+                                "passes"}));
   return json;
 }
 
@@ -216,17 +170,9 @@ int train_main(int argc, char** argv) {
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
   CosmoflowOptions program_options = training_program(o, data.shape);
   print_header(o);
-  ProgramPlans plans = plan_program(program_options, kernel_list());
-  if (o.toggle("summary") || o.toggle("explain")) print_summary(program_options, plans, o.toggle("explain"));
-  const int64_t states = state_bytes(plans.step_tape), planned = states + plans.arena_bytes();
-  fmt::print("memory\n{}", memory_text(plans.step, plans.evaluate, states));
-  if (inspect_only) return 0;
-
-  const std::string folder = o.text("output-dir");
-  std::filesystem::create_directories(folder);
-  const Json kernels = kernel_table(plans.step);
-  Program program(std::move(plans), program_options, static_cast<uint64_t>(o.integer("seed")));
-  if (!o.text("init").empty()) load_weights(o.text("init"), program);
+  Run run(o, program_options, plan_program(program_options, kernel_list()), count_network(program_options.model));
+  if (run.stops()) return 0;
+  run.start();
 
   CosmoflowTask::Settings task_settings;
   CosmoflowReading& reading = task_settings.reading;
@@ -250,69 +196,34 @@ int train_main(int argc, char** argv) {
   task_settings.batch = program_options.batch;
   CosmoflowTask task(data.split.train, data.split.validation, task_settings);
 
-  TrainerOptions t;
-  t.output_dir = folder;
+  TrainerOptions t = trainer_options(o);
   t.epochs = o.integer("n-epochs");
-  t.max_steps = o.integer("max-steps");
-  t.seed = static_cast<uint64_t>(o.integer("seed"));
-  t.resume = o.toggle("resume");
-  t.checkpoint_steps = o.integer("checkpoint-steps");
-  t.keep_checkpoints = static_cast<int>(o.integer("keep-checkpoints"));
-  t.early_stopping = o.integer("early-stopping");
   t.loader = loader;
-  t.trace = o.toggle("trace");
   t.rate = [schedule, batch = double(program_options.batch)](int64_t epoch, int64_t) {
     return schedule.rate(epoch, batch);
   };
-  t.config = settings_json(o);
   t.identity = identity(o, data, program_options);
   fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
              data.shape.str());
-  std::fflush(stdout);
+  const Outcome outcome = run.train(task, t);
 
-  install_signal_handlers();
-  Trainer trainer(program, task, t);
-  const Outcome outcome = trainer.run();
-
-  Json summary = trainer.summary();
-  summary["outcome"] = outcome == Outcome::interrupted      ? "interrupted"
-                       : outcome == Outcome::target_reached ? "target reached"
-                       : outcome == Outcome::stopped_early  ? "stopped early"
-                                                            : "finished";
-  summary["peak_resident_mib"] = peak_resident_mib();
-  summary["planned_mib"] = double(planned) / (1 << 20);
-  summary["kernels"] = kernels;
-  summary["machine"] = machine_text();
-  summary["version"] = version_text();
-  summary["threads"] = program_options.plan.threads;
-  summary["settings"] = settings_json(o);
+  Json more = Json::object();
   std::optional<Predictions> regression;
   if (o.toggle("baseline") && !dummy)
     regression = variance_regression(data.split.train, data.split.validation, reading.read);
   if (task.last_validation().count() > 0) {
-    summary["validation"] = errors_json(task.last_validation());
-    if (regression) summary["count_variance_regression"] = errors_json(*regression);
+    more["validation"] = errors_json(task.last_validation());
+    if (regression) more["count_variance_regression"] = errors_json(*regression);
     print_errors(task.last_validation(), regression ? &*regression : nullptr);
-    write_plots(folder, trainer, task.last_validation());
+    write_plots(t.output_dir, run.trainer(), task.last_validation());
   }
-  write_text(folder + "/summary.json", summary.dump(2) + "\n");
-  if (!o.text("save").empty()) save_weights(o.text("save"), program);
-
-  if (o.toggle("profile")) fmt::print("{}", profile_table(program.step()));
-  fmt::print(
-      "{}: {} steps, median {:.4f} s, {:.3f} samples/s, data wait {:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n",
-      summary["outcome"].get<std::string>(), summary["steps"].get<int64_t>(),
-      summary["median_step_seconds"].get<double>(), summary["samples_per_second"].get<double>(),
-      100 * summary["data_wait_fraction"].get<double>(), summary["peak_resident_mib"].get<double>(),
-      summary["planned_mib"].get<double>());
-  for (const auto& [phase, seconds] : summary["step_phases"].items())
-    fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
-  if (o.toggle("print-fom") && !trainer.history().empty()) {
+  const int code = run.finish(outcome, more);
+  if (o.toggle("print-fom") && !run.trainer().history().empty()) {
     double best = INFINITY;
-    for (const EpochRecord& r : trainer.history()) best = std::min(best, r.validation.loss);
+    for (const EpochRecord& r : run.trainer().history()) best = std::min(best, r.validation.loss);
     fmt::print("FoM: {}\n", best);
   }
-  return outcome == Outcome::interrupted ? 75 : 0;
+  return code;
 }
 
 }  // namespace

@@ -270,8 +270,8 @@ void write_stats(const std::string& path, const ClimateStats& s) {
   row("climate/maxval", s.maximum);
   std::vector<float> table;
   for (size_t c = 0; c < s.mean.size(); ++c)
-    for (double v : {s.mean[c], s.maximum[c], s.minimum[c],
-                     std::sqrt(std::max(0.0, s.square_mean[c] - s.mean[c] * s.mean[c]))})
+    for (double v :
+         {s.mean[c], s.maximum[c], s.minimum[c], std::sqrt(std::max(0.0, s.square_mean[c] - s.mean[c] * s.mean[c]))})
       table.push_back(float(v));
   const int64_t extents[] = {channels, 4};
   file.write("climate/stats", DType::f32, extents, std::as_bytes(std::span(table)));

@@ -18,8 +18,8 @@ std::string_view name_of(ClimateFormat format);
 inline constexpr const char* climate_shard_format = "convoy-climate-1";
 
 /// Names of the 16 channels, in order.
-inline constexpr const char* climate_channels[] = {"TMQ",  "U850", "V850", "UBOT",  "VBOT", "QREFHT", "PS",    "PSL",
-                                                   "T200", "T500", "PRECT", "TS",   "TREFHT", "Z1000", "Z200", "ZBOT"};
+inline constexpr const char* climate_channels[] = {"TMQ",  "U850", "V850",  "UBOT", "VBOT",   "QREFHT", "PS",   "PSL",
+                                                   "T200", "T500", "PRECT", "TS",   "TREFHT", "Z1000",  "Z200", "ZBOT"};
 enum class ClimateClass : uint8_t { background, cyclone, river };
 
 struct ImageShape {
@@ -51,8 +51,8 @@ std::string day_of(const ClimateRef& ref);
 struct ClimateSplit {
   std::vector<ClimateRef> train, validation;
 };
-/// `folder/train` and `folder/validation` when both exist; else all images, split by day: about `validation_share` of the
-/// days, drawn from `seed`, validate.
+/// `folder/train` and `folder/validation` when both exist; else all images, split by day: about `validation_share` of
+/// the days, drawn from `seed`, validate.
 ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed);
 
 /// A box of an image.

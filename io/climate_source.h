@@ -10,11 +10,11 @@
 namespace convoy {
 
 struct ClimateReading {
-  ClimateStats stats;        ///< values become (x - minimum)/(maximum - minimum); of shards they are already
+  ClimateStats stats;             ///< values become (x - minimum)/(maximum - minimum); of shards they are already
   int64_t height = 0, width = 0;  ///< of what the network sees, after sub-sampling; 0 = the whole image
-  int64_t step = 1;          ///< every step-th row and column
-  int64_t crops = 1;         ///< crops per image and epoch
-  double balance = 0;        ///< share of crops centred on a labelled pixel (its class drawn first)
+  int64_t step = 1;               ///< every step-th row and column
+  int64_t crops = 1;              ///< crops per image and epoch
+  double balance = 0;             ///< share of crops centred on a labelled pixel (its class drawn first)
   int64_t classes = 3;
   int label_set = 0;
   uint64_t seed = 0;

@@ -15,8 +15,8 @@ enum class ClimateModel : uint8_t {
   tiramisu,  ///< Gordon Bell 2018: modified Tiramisu, growth 32, 5x5 filters
 };
 
-/// Decoder of deeplab: transposed convolutions up to full resolution (the record runs), or up to a quarter, or none; the
-/// latter two resize the logits.
+/// Decoder of deeplab: transposed convolutions up to full resolution (the record runs), or up to a quarter, or none;
+/// the latter two resize the logits.
 enum class Decoder : uint8_t { deconv_full, deconv, bilinear };
 
 struct ClimateConfig {
@@ -25,8 +25,8 @@ struct ClimateConfig {
   int64_t channels = 16;
   int64_t classes = 3;
 
-  /// deeplab: false multiplies by 0.5 wherever a batch norm stood (the record runs). tiramisu: behind every layer of the
-  /// dense blocks (off in the record runs). deepcam always normalises.
+  /// deeplab: false multiplies by 0.5 wherever a batch norm stood (the record runs). tiramisu: behind every layer of
+  /// the dense blocks (off in the record runs). deepcam always normalises.
   bool batch_norm = true;
   double batch_norm_momentum = 0.1;  ///< deeplab's reference: 0.0003
 

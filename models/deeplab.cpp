@@ -81,8 +81,8 @@ class DeepLab {
 
   /// TensorFlow's SAME transposed convolution: twice the extent, the odd row cropped at the end.
   ValueId up(const std::string& name, ValueId x) {
-    return linear(name, deconv(t_, name, x,
-                               {.channels = 256, .kernel = square(3), .stride = square(2), .initializer = he}));
+    return linear(name,
+                  deconv(t_, name, x, {.channels = 256, .kernel = square(3), .stride = square(2), .initializer = he}));
   }
   ValueId tail(const std::string& name, ValueId x, int64_t channels) {
     return linear(name, conv(t_, name, x, image_conv(channels, 3, 1, 1, Bias::zero, he)));

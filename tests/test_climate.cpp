@@ -115,7 +115,8 @@ TEST_CASE("climate networks fit a tiny sample, with and without passes", "[clima
         Executor& e = program.step();
         const PhiloxStream random(9, 1);
         const Tensor x = e.tensor("x"), y = e.tensor("target");
-        for (int64_t i = 0; i < x.shape().elements(); ++i) x.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
+        for (int64_t i = 0; i < x.shape().elements(); ++i)
+          x.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
         for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<uint8_t>()[i] = uint8_t(i / 7 % 3);
         double* state = program.store().get(step_state_name).data<double>();
         state[int(StepField::learning_rate)] = 0.002, state[int(StepField::step)] = step;

@@ -8,29 +8,11 @@
 
 #include "core/parallel.h"
 #include "core/text.h"
-#include "io/safetensors.h"
 
 namespace convoy::apps {
 namespace {
 
 using K = Option::Kind;
-
-DType compute_type(const std::string& text) {
-  const auto type = parse_dtype(text);
-  if (!type || (*type != DType::f32 && *type != DType::bf16 && *type != DType::f16))
-    fail_usage("--compute: expected f32, bf16 or f16, found " + text);
-  return *type;
-}
-
-template <class T>
-T choose(const std::string& flag, const std::string& text, const std::vector<std::pair<std::string, T>>& choices) {
-  std::string names;
-  for (const auto& [name, value] : choices) {
-    if (name == text) return value;
-    names += (names.empty() ? "" : ", ") + name;
-  }
-  fail_usage("--" + flag + ": expected one of " + names + "; found " + text);
-}
 
 /// "128,128,128,4" (a YAML sample_shape) -> 128 and 4.
 std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::string& text) {
@@ -45,7 +27,7 @@ std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::strin
 }  // namespace
 
 std::vector<Option> model_options() {
-  return {
+  std::vector<Option> list{
       {"data-dir", "data.data_dir", "", "folder with train/ and validation/, or with universes to split"},
       {"model", "", "mlperf", "mlperf, or sc18 (the 2018 paper's seven convolutions)"},
       {"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer},
@@ -60,30 +42,17 @@ std::vector<Option> model_options() {
       {"fc2-size", "model.fc2_size", "64", "units of the second dense layer", K::integer},
       {"hidden-activation", "model.hidden_activation", "LeakyReLU", "LeakyReLU (slope 0.3) or ReLU"},
       {"apply-log", "data.apply_log", "true", "log(1+x) of the counts; off divides by the sample's mean", K::toggle},
-      {"compute", "", "f32", "f32, bf16 or f16; parameters stay f32"},
-      {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
-      {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
-      {"winograd", "", "true", "off: no Winograd convolutions", K::toggle},
-      {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
-      {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
-      {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
-      {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
-      {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer},
       {"cache", "", "false", "keep decoded samples in memory", K::toggle}};
+  append(list, run_options());
+  return list;
 }
 
 std::vector<Option> training_options() {
   std::vector<Option> list = model_options();
   const std::vector<Option> more{
-      {"output-dir", "output_dir", "results/cosmoflow", "folder for everything the run writes"},
       {"data", "data.name", "cosmo", "cosmo, or dummy (uniform random volumes in memory)"},
-      {"n-train", "data.n_train", "0", "training samples (0 = all found)", K::integer},
-      {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
-      {"valid-share", "", "0.2", "share of the universes that validate where data-dir has no validation/", K::number},
       {"batch-size", "data.batch_size", "4", "samples per step", K::integer},
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
-      {"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer},
-      {"shuffle", "", "true", "new sample order every epoch", K::toggle},
       {"shuffle-labels", "", "false", "control experiment: training labels permuted once between samples", K::toggle},
       {"augment", "", "none", "none, or cube (the 48 symmetries)"},
       {"loss", "train.loss", "mse", "mse or l1"},
@@ -98,26 +67,10 @@ std::vector<Option> training_options() {
       {"warmup-epochs", "lr_schedule.n_warmup_epochs", "0", "", K::integer},
       {"decay-schedule", "lr_schedule.decay_schedule", "", "epoch:multiplier pairs, acting after that epoch index"},
       {"target-mae", "train.target_mae", "", "stop when the validation MAE is at most this", K::number},
-      {"early-stopping", "train.early_stopping_patience", "0",
-       "stop after so many epochs without a better validation loss (0 = never)", K::integer},
-      {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
-      {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
-      {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
-      {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
-      {"init", "", "", "start from these safetensors weights"},
-      {"save", "", "", "write the final weights as safetensors"},
       {"baseline", "", "false", "also fit a regression on the count variance, for comparison", K::toggle},
-      {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
-      {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
-      {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
-      {"profile", "", "false", "print the per-node table at the end", K::toggle},
-      {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
-      {"print-fom", "", "false", "print the figure of merit line of the reference", K::toggle},
-      {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
-      {"mlperf-division", "mlperf.division", "open", "closed or open"},
-      {"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"},
-      {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"}};
-  list.insert(list.end(), more.begin(), more.end());
+      {"print-fom", "", "false", "print the figure of merit line of the reference", K::toggle}};
+  append(list, more);
+  append(list, loop_options("results/cosmoflow", "universes"));
   return list;
 }
 
@@ -159,16 +112,6 @@ CosmoflowConfig model_config(const OptionTable& o) {
   if (variant == CosmoflowVariant::mlperf)
     c.slope = choose<double>("hidden-activation", o.text("hidden-activation"), {{"LeakyReLU", 0.3}, {"ReLU", 0.0}});
   return c;
-}
-
-PlanOptions plan_options(const OptionTable& o) {
-  PlanOptions p;
-  p.threads = o.integer("threads") > 0 ? static_cast<int>(o.integer("threads")) : default_threads();
-  set_default_threads(p.threads);
-  for (const std::string& text : o.list("kernel")) p.selection.overrides.push_back(parse_override(text));
-  if (!o.text("tuned").empty()) p.selection.tuned = TunedTable::load(o.text("tuned"));
-  if (!o.toggle("winograd")) p.selection.excluded = "winograd";
-  return o.toggle("passes") ? p : plain_options(p);
 }
 
 LrSchedule schedule_config(const OptionTable& o) {
@@ -215,10 +158,7 @@ CosmoflowOptions program_options(const OptionTable& o, const SampleShape& shape)
   p.model = model_config(o);
   p.model.size = shape.size, p.model.channels = shape.channels, p.model.targets = shape.targets;
   p.input_type = shape.dtype;
-  p.compute = compute_type(o.text("compute"));
-  p.fuse = o.toggle("passes");
-  p.sparse_gradients = o.toggle("sparse-gradients");
-  p.plan = plan_options(o);
+  apply_run_options(o, p);
   if (shape.dtype != DType::i16 && o.is_set("apply-log"))
     fail_usage("--apply-log: the data holds floating point, which is taken as already normalised");
   if (shape.dtype != DType::i16)
@@ -239,13 +179,6 @@ CosmoflowReading reading_options(const OptionTable& o, const SampleShape& shape)
   }
   l.take_targets = shape.targets;
   if (o.toggle("cache")) l.cache = std::make_shared<SampleCache>();
-  return l;
-}
-
-LoaderOptions loader_options(const OptionTable& o) {
-  LoaderOptions l;
-  l.threads = static_cast<int>(std::max<int64_t>(1, o.integer("n-parallel-reads")));
-  l.queue = std::max<int64_t>(l.threads, o.integer("prefetch"));
   return l;
 }
 
@@ -307,24 +240,6 @@ std::vector<std::string> target_names(int64_t targets) {
   for (int64_t i = 0; i < targets; ++i)
     names.push_back(i < 4 ? known[static_cast<size_t>(i)] : "target_" + std::to_string(i));
   return names;
-}
-
-void load_weights(const std::string& path, Program& program) {
-  std::map<std::string, NamedArray> arrays;
-  for (NamedArray& a : read_safetensors(path)) arrays.emplace(a.name, std::move(a));
-  for (const std::string& name : program.parameters())
-    if (!arrays.count(name)) fail_data(path + ": expected tensor " + name + ", found none");
-  for (const auto& [name, array] : arrays) {
-    if (std::find(program.parameters().begin(), program.parameters().end(), name) == program.parameters().end())
-      fail_data(path + ": tensor " + name + " is no parameter of this network");
-    from_torch(array, program.store().get(name), path);
-  }
-}
-
-void save_weights(const std::string& path, Program& program) {
-  std::vector<NamedArray> arrays;
-  for (const std::string& name : program.parameters()) arrays.push_back(to_torch(name, program.store().get(name)));
-  write_safetensors(path, arrays);
 }
 
 }  // namespace convoy::apps

@@ -1,7 +1,7 @@
 // From settings to a CosmoFlow program: what the trainer and the predictor share.
 #pragma once
 
-#include "apps/common/options.h"
+#include "apps/common/run.h"
 #include "io/cosmoflow_source.h"
 #include "layers/schedule.h"
 #include "models/program.h"
@@ -14,7 +14,6 @@ std::vector<Option> training_options();  ///< everything else the trainer knows
 std::vector<OptionTable::Refusal> yaml_refusals();
 
 CosmoflowConfig model_config(const OptionTable& options);
-PlanOptions plan_options(const OptionTable& options);
 LrSchedule schedule_config(const OptionTable& options);
 
 /// The element type, extent and channels of a data set, checked against the settings; names the first file on mismatch.
@@ -22,7 +21,6 @@ SampleShape data_shape(const OptionTable& options, const std::vector<SampleRef>&
 ReadOptions read_options(const OptionTable& options);
 CosmoflowOptions program_options(const OptionTable& options, const SampleShape& shape);
 CosmoflowReading reading_options(const OptionTable& options, const SampleShape& shape);
-LoaderOptions loader_options(const OptionTable& options);
 
 /// Predictions of all samples in order, one row of `targets` values each, and the true values.
 struct Predictions {
@@ -41,9 +39,5 @@ Predictions predict(Program& program, const std::vector<SampleRef>& samples, con
 
 /// Names of the parameters a data set of `targets` labels predicts.
 std::vector<std::string> target_names(int64_t targets);
-
-/// Reads "<parameter>" arrays into the program's parameters; throws Error(data) for missing or surplus names.
-void load_weights(const std::string& path, Program& program);
-void save_weights(const std::string& path, Program& program);
 
 }  // namespace convoy::apps

@@ -12,9 +12,9 @@ class CosmoflowTask final : public Task {
   struct Settings {
     CosmoflowReading reading;
     LoaderOptions loader;
-    double target_mae = -1;   ///< negative: none
+    double target_mae = -1;     ///< negative: none
     int64_t dummy_samples = 0;  ///< > 0: no files are read
-    LrSchedule schedule;      ///< for the log
+    LrSchedule schedule;        ///< for the log
     double dropout = 0, l2 = 0;
     int64_t batch = 1;
   };

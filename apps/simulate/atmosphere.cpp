@@ -26,6 +26,11 @@ double flow_slope(double x) {
   return 1.4 - 1.4 * x;
 }
 
+/// An angle between -pi and pi.
+double wrapped(double angle) {
+  return angle - 2 * pi * std::nearbyint(angle / (2 * pi));
+}
+
 class Simulation {
  public:
   Simulation(const AtmosphereOptions& o, const Day& day, double hour)
@@ -62,21 +67,32 @@ class Simulation {
         cosine[static_cast<size_t>(w * orders + m)] = std::cos(m * g_.longitude(w));
         sine[static_cast<size_t>(w * orders + m)] = std::sin(m * g_.longitude(w));
       }
+    struct Mode {
+      int m, n;
+      double phase, cosine, sine;
+    };
+    std::vector<Mode> modes;
+    for (int m = 0; m < orders; ++m)
+      for (int n = 0; n <= high; ++n) {
+        const double wave = std::sqrt(double(n * n) + 1.5 * double(m * m));
+        if (wave < low || wave > high) continue;
+        const auto index = static_cast<uint64_t>(m * 1000 + n) * 4;
+        const double strength = std::pow(wave, slope);
+        modes.push_back({m, n, 2 * pi * random.uniform(index), strength * random.normal(index + 1),
+                         strength * random.normal(index + 2)});
+      }
     Field field(size_);
     for_rows([&](int64_t row) {
       const double latitude = g_.latitude(row);
       std::vector<double> a(static_cast<size_t>(orders)), b(a.size());
+      for (const Mode& mode : modes) {
+        const double arc = mode.n * latitude + mode.phase;
+        a[static_cast<size_t>(mode.m)] += mode.cosine * std::cos(arc);
+        b[static_cast<size_t>(mode.m)] += mode.sine * std::cos(arc + 1.3);
+      }
       for (int m = 0; m < orders; ++m) {
         const double polar = std::pow(std::cos(latitude), std::min(m, 6)), turn = m * speed * seconds_ / earth;
-        for (int n = 0; n <= high; ++n) {
-          const double wave = std::sqrt(double(n * n) + 1.5 * double(m * m));
-          if (wave < low || wave > high) continue;
-          const auto index = static_cast<uint64_t>(m * 1000 + n) * 4;
-          const double strength = polar * std::pow(wave, slope);
-          const double arc = n * latitude + 2 * pi * random.uniform(index);
-          a[static_cast<size_t>(m)] += strength * random.normal(index + 1) * std::cos(arc);
-          b[static_cast<size_t>(m)] += strength * random.normal(index + 2) * std::cos(arc + 1.3);
-        }
+        a[static_cast<size_t>(m)] *= polar, b[static_cast<size_t>(m)] *= polar;
         const double c = a[static_cast<size_t>(m)], s = b[static_cast<size_t>(m)];
         a[static_cast<size_t>(m)] = c * std::cos(turn) - s * std::sin(turn);
         b[static_cast<size_t>(m)] = c * std::sin(turn) + s * std::cos(turn);
@@ -103,7 +119,9 @@ class Simulation {
   /// Zonal means: sea-level pressure (Pa), surface temperature (K), temperature at a level (Held & Suarez 1994).
   double base_pressure(double latitude) const {
     const double d = latitude / degree;
-    const auto bump = [&](double centre, double width) { return std::exp(-std::pow((std::abs(d) - centre) / width, 2)); };
+    const auto bump = [&](double centre, double width) {
+      return std::exp(-std::pow((std::abs(d) - centre) / width, 2));
+    };
     return 101100 + 900 * bump(32, 13) - 1500 * bump(62, 13) + 500 * bump(90, 14) - 250 * bump(0, 12);
   }
   double base_surface(double latitude) const {
@@ -119,8 +137,7 @@ class Simulation {
     constexpr int steps = 16;
     const double total = std::log(1000 / hectopascal);
     double sum = 0;
-    for (int i = 0; i < steps; ++i)
-      sum += base_temperature(latitude, 1000 * std::exp(-total * (i + 0.5) / steps));
+    for (int i = 0; i < steps; ++i) sum += base_temperature(latitude, 1000 * std::exp(-total * (i + 0.5) / steps));
     return gas / gravity * total * sum / steps;
   }
   double base_height(double latitude, double hectopascal) const {
@@ -130,8 +147,8 @@ class Simulation {
   /// Geostrophic zonal wind of the base state; towards the equator the Coriolis parameter is bounded.
   double base_wind(double latitude, double hectopascal) const {
     const double h = 0.5 * degree;
-    const double slope = (base_height(latitude + h, hectopascal) - base_height(latitude - h, hectopascal)) /
-                         (2 * h * earth);
+    const double slope =
+        (base_height(latitude + h, hectopascal) - base_height(latitude - h, hectopascal)) / (2 * h * earth);
     return std::clamp(-gravity / bounded_coriolis(latitude) * slope, -45.0, 60.0);
   }
   static double bounded_coriolis(double latitude) {
@@ -147,7 +164,8 @@ class Simulation {
     for_rows([&](int64_t row) {
       const double d = std::abs(g_.latitude(row)) / degree;
       const double track = 0.25 + std::exp(-std::pow((d - 45) / 18, 2));
-      for (int64_t w = 0; w < g_.width; ++w) psi_[at(row, w)] *= float(7e6 * track * (1 + 0.25 * std::tanh(storms[at(row, w)])));
+      for (int64_t w = 0; w < g_.width; ++w)
+        psi_[at(row, w)] *= float(7e6 * track * (1 + 0.25 * std::tanh(storms[at(row, w)])));
     });
     u_.resize(size_), v_.resize(size_);
     const double strength = flow_strength(level(850));
@@ -155,8 +173,10 @@ class Simulation {
       const double base = base_wind(g_.latitude(row), 850);
       const int64_t north = std::min(row + 1, g_.height - 1), south = std::max<int64_t>(row - 1, 0);
       for (int64_t w = 0; w < g_.width; ++w) {
-        const double dy = double(psi_[at(north, w)] - psi_[at(south, w)]) / (double(north - south) * g_.spacing_north());
-        const double dx = double(psi_[at(row, w + 1)] - psi_[at(row, w - 1)]) / (2 * std::max(g_.spacing_east(row), 4e3));
+        const double dy =
+            double(psi_[at(north, w)] - psi_[at(south, w)]) / (double(north - south) * g_.spacing_north());
+        const double dx =
+            double(psi_[at(row, w + 1)] - psi_[at(row, w - 1)]) / (2 * std::max(g_.spacing_east(row), 4e3));
         u_[at(row, w)] = float(base + std::clamp(-strength * dy, -40.0, 40.0));
         v_[at(row, w)] = float(std::clamp(strength * dx, -40.0, 40.0));
       }
@@ -178,7 +198,9 @@ class Simulation {
         const bool land = land_[i] > 0;
         const double summer = day_.season * std::sin(latitude) * 9;
         const double warm = 0.4 * f * double(psi_[i]) * flow_slope(0) / (gas * std::log(5.0));
-        ts_[i] = float(base_surface(latitude) + (land ? summer + 3 * double(texture[i]) - 0.0065 * double(land_[i]) : 0.4 * double(texture[i])) + warm);
+        ts_[i] = float(base_surface(latitude) +
+                       (land ? summer + 3 * double(texture[i]) - 0.0065 * double(land_[i]) : 0.4 * double(texture[i])) +
+                       warm);
       }
     });
   }
@@ -214,8 +236,9 @@ class Simulation {
         const auto low = static_cast<int64_t>(y), left = static_cast<int64_t>(std::floor(x));
         const int64_t high = std::min(low + 1, g_.height - 1), from = ((left % g_.width) + g_.width) % g_.width;
         const double fy = y - double(low), fx = x - double(left);
-        field[i] = float((1 - fy) * ((1 - fx) * double(before[at(low, from)]) + fx * double(before[at(low, from + 1)])) +
-                         fy * ((1 - fx) * double(before[at(high, from)]) + fx * double(before[at(high, from + 1)])));
+        field[i] =
+            float((1 - fy) * ((1 - fx) * double(before[at(low, from)]) + fx * double(before[at(low, from + 1)])) +
+                  fy * ((1 - fx) * double(before[at(high, from)]) + fx * double(before[at(high, from + 1)])));
       }
     });
   }
@@ -247,17 +270,20 @@ class Simulation {
       if (r > reach) return;
       const size_t i = at(row, w);
       const double fade = std::pow(std::cos(0.5 * pi * r / reach), 2), wind = c.wind(r) * fade;
-      double east = std::remainder(lambda - longitude, 2 * pi) * std::cos(phi), north = phi - latitude;
+      double east = wrapped(lambda - longitude) * std::cos(phi), north = phi - latitude;
       const double length = std::max(std::hypot(east, north), 1e-9);
       east /= length, north /= length;
       // Cyclonic and slightly inward; drift makes one side stronger.
-      storm_u_[i] += float(wind * (-turn * north * std::cos(spin) - east * std::sin(spin)) + 0.4 * c.drift_east * wind / 40);
-      storm_v_[i] += float(wind * (turn * east * std::cos(spin) - north * std::sin(spin)) + 0.4 * c.drift_north * wind / 40);
+      storm_u_[i] +=
+          float(wind * (-turn * north * std::cos(spin) - east * std::sin(spin)) + 0.4 * c.drift_east * wind / 40);
+      storm_v_[i] +=
+          float(wind * (turn * east * std::cos(spin) - north * std::sin(spin)) + 0.4 * c.drift_north * wind / 40);
       deficit_[i] += float(c.pressure_deficit(r) * fade);
       const double core = std::exp(-std::pow(r / (4 * c.radius), 2)), strength = c.pressure_drop / 9000;
       warm_[i] += float((2 + 6 * strength) * core);
       tmq_[i] += float((74 - double(tmq_[i])) * 0.85 * std::exp(-std::pow(r / (6 * c.radius), 2)));
-      const double spiral = 0.5 + 0.5 * std::cos(2 * (std::atan2(north, east) * turn + std::log(1 + r / c.radius) * 2.2));
+      const double spiral =
+          0.5 + 0.5 * std::cos(2 * (std::atan2(north, east) * turn + std::log(1 + r / c.radius) * 2.2));
       rain_[i] += float(4e-6 * strength * spiral * std::exp(-r / (4 * c.radius)));
       if (wind > gale) truth_[i] = static_cast<uint8_t>(ClimateClass::cyclone);
     });
@@ -290,12 +316,18 @@ class Simulation {
       const double phi = g_.latitude(row), lambda = g_.longitude(w);
       double nearest = 1e12;
       size_t best = 0;
-      for (size_t i = 0; i < samples; ++i) {
-        const double dy = phi - line[i].latitude,
-                     dx = std::remainder(lambda - line[i].longitude, 2 * pi) * std::cos(0.5 * (phi + line[i].latitude));
-        const double d = dx * dx + dy * dy;
-        if (d < nearest) nearest = d, best = i;
-      }
+      const auto search = [&](size_t from, size_t to, size_t step) {
+        for (size_t i = from; i < to; i += step) {
+          const double dy = phi - line[i].latitude,
+                       dx = wrapped(lambda - line[i].longitude) * std::cos(0.5 * (phi + line[i].latitude));
+          const double d = dx * dx + dy * dy;
+          if (d < nearest) nearest = d, best = i;
+        }
+      };
+      constexpr size_t coarse = 8;
+      search(0, samples, coarse);
+      if (std::sqrt(nearest) * earth > reach + 5e5) return;
+      search(best < coarse ? 0 : best - coarse, std::min<size_t>(best + coarse + 1, samples), 1);
       const double d = std::sqrt(nearest) * earth;
       if (d > reach) return;
       const size_t i = at(row, w);
@@ -303,14 +335,17 @@ class Simulation {
       const double t = double(best) / (samples - 1), ends = std::min(1.0, std::min(t, 1 - t) / 0.12);
       const double across = std::exp(-std::pow(d / r.half_width, 2)) * std::max(0.15, ends);
       // Left of the flow in the north is the cold side.
-      const double side = (std::remainder(lambda - p.longitude, 2 * pi) * p.along_north * std::cos(phi) -
-                           (phi - p.latitude) * p.along_east) * hemisphere;
+      const double side = (wrapped(lambda - p.longitude) * p.along_north * std::cos(phi) -
+                           (phi - p.latitude) * p.along_east) *
+                          hemisphere;
       tmq_[i] += float(r.moisture * across * (1 - 0.35 * t));
       storm_u_[i] += float(r.jet * across * p.along_east);
       storm_v_[i] += float(r.jet * across * p.along_north);
       const double front = std::exp(-std::pow((d - r.half_width) / r.half_width, 2));
-      if (side < 0) ts_[i] -= float(3 * front), warm_[i] -= float(4 * front);
-      else rain_[i] += float(6e-8 * r.moisture / 20 * across);
+      if (side < 0)
+        ts_[i] -= float(3 * front), warm_[i] -= float(4 * front);
+      else
+        rain_[i] += float(6e-8 * r.moisture / 20 * across);
       if (across > 0.45 && tmq_[i] > 20 && truth_[i] == 0) truth_[i] = static_cast<uint8_t>(ClimateClass::river);
     });
   }
@@ -340,11 +375,12 @@ class Simulation {
         const double trefht = ts - (land_[i] > 0 ? 0.3 : 0.9);
         const double q = std::min(double(humidity_[i]) + 0.15 * std::min(1.0, deficit / 1500), 0.99) *
                          saturation_humidity(trefht, ps);
-        const double divergence =
-            (double(u_[at(row, w + 1)]) + double(storm_u_[at(row, w + 1)]) - double(u_[at(row, w - 1)]) - double(storm_u_[at(row, w - 1)])) /
-                (2 * std::max(g_.spacing_east(row), 8e3)) +
-            (double(v_[at(north, w)]) + double(storm_v_[at(north, w)]) - double(v_[at(south, w)]) - double(storm_v_[at(south, w)])) /
-                (double(north - south) * g_.spacing_north());
+        const double divergence = (double(u_[at(row, w + 1)]) + double(storm_u_[at(row, w + 1)]) -
+                                   double(u_[at(row, w - 1)]) - double(storm_u_[at(row, w - 1)])) /
+                                      (2 * std::max(g_.spacing_east(row), 8e3)) +
+                                  (double(v_[at(north, w)]) + double(storm_v_[at(north, w)]) -
+                                   double(v_[at(south, w)]) - double(storm_v_[at(south, w)])) /
+                                      (double(north - south) * g_.spacing_north());
         const double lift = std::max(0.0, -divergence - 4e-6) * double(tmq_[i]) / 1000;
         const double humid = std::max(0.0, double(humidity_[i]) - 0.82);
         const double rain = double(rain_[i]) + 0.6 * lift + 1.5e-7 * humid * double(tmq_[i]) / 30;
@@ -352,10 +388,19 @@ class Simulation {
         const double core_height = gas / gravity * warm * 0.8 * std::log(5.0);
         const double deficit_height = gas * ts / gravity * std::log((psl + deficit) / std::max(psl, 5e4));
         const double channels[16] = {
-            double(tmq_[i]), u850, v850, ubot, vbot, q, ps, psl,
+            double(tmq_[i]),
+            u850,
+            v850,
+            ubot,
+            vbot,
+            q,
+            ps,
+            psl,
             t200 + thermal * psi * flow_slope(level(200)) + 0.8 * warm,
             t500 + thermal * psi * flow_slope(level(500)) + warm,
-            rain, ts, trefht,
+            rain,
+            ts,
+            trefht,
             z_surface - deficit_height,
             z200 + f * psi * flow_strength(level(200)) / gravity - deficit_height + core_height,
             gas * trefht / gravity * 0.0076};
@@ -393,8 +438,9 @@ double Grid::coriolis(int64_t row) const {
 }
 
 double distance(double latitude_a, double longitude_a, double latitude_b, double longitude_b) {
-  const double a = std::pow(std::sin(0.5 * (latitude_a - latitude_b)), 2) +
-                   std::cos(latitude_a) * std::cos(latitude_b) * std::pow(std::sin(0.5 * (longitude_a - longitude_b)), 2);
+  const double a =
+      std::pow(std::sin(0.5 * (latitude_a - latitude_b)), 2) +
+      std::cos(latitude_a) * std::cos(latitude_b) * std::pow(std::sin(0.5 * (longitude_a - longitude_b)), 2);
   return 2 * earth * std::asin(std::min(1.0, std::sqrt(a)));
 }
 

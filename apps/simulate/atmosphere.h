@@ -1,6 +1,6 @@
-// Simulated weather with cyclones and atmospheric rivers: sixteen fields on a latitude-longitude grid that hang together
-// physically, and the class of every pixel. Not a climate model: a base state in thermal-wind balance, a random
-// balanced flow, moisture from temperature and advection, and storms of known place and strength.
+// Simulated weather with cyclones and atmospheric rivers: sixteen fields on a latitude-longitude grid that hang
+// together physically, and the class of every pixel. Not a climate model: a base state in thermal-wind balance, a
+// random balanced flow, moisture from temperature and advection, and storms of known place and strength.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ double saturation_humidity(double temperature, double pressure);
 
 /// Holland (1980) vortex: pressure and gradient wind at radius r.
 struct Cyclone {
-  double latitude = 0, longitude = 0;  ///< radians
-  double pressure_drop = 5000;         ///< Pa
-  double radius = 60e3;                ///< of maximum wind, m
-  double shape = 1.5;                  ///< Holland's B
+  double latitude = 0, longitude = 0;       ///< radians
+  double pressure_drop = 5000;              ///< Pa
+  double radius = 60e3;                     ///< of maximum wind, m
+  double shape = 1.5;                       ///< Holland's B
   double drift_east = -5, drift_north = 1;  ///< m/s
   double pressure_deficit(double r) const;  ///< Pa below the surroundings
   double wind(double r) const;              ///< m/s, tangential
@@ -40,18 +40,18 @@ struct Cyclone {
 
 /// A band of moisture along a curved line from the subtropics poleward.
 struct River {
-  double latitude = 0, longitude = 0;  ///< of its equatorward end, radians
+  double latitude = 0, longitude = 0;                ///< of its equatorward end, radians
   double reach_north = 0, reach_east = 0, bend = 0;  ///< radians
-  double half_width = 300e3;           ///< m
-  double moisture = 22;                ///< kg/m^2 above the surroundings on the line
-  double jet = 22;                     ///< m/s along the line
+  double half_width = 300e3;                         ///< m
+  double moisture = 22;                              ///< kg/m^2 above the surroundings on the line
+  double jet = 22;                                   ///< m/s along the line
 };
 
 /// What holds for a whole day of one run.
 struct Day {
   std::vector<Cyclone> cyclones;
   std::vector<River> rivers;
-  double season = 0;   ///< -1 (southern summer) to 1
+  double season = 0;    ///< -1 (southern summer) to 1
   uint64_t stream = 0;  ///< of the day's random numbers
 };
 
@@ -59,7 +59,7 @@ struct AtmosphereOptions {
   Grid grid;
   uint64_t seed = 1;
   double cyclones = 1.5, rivers = 6;  ///< per image on average
-  std::vector<float> orography;  ///< metres per pixel, negative at sea; empty: continents are drawn
+  std::vector<float> orography;       ///< metres per pixel, negative at sea; empty: continents are drawn
   int threads = 1;
 };
 
@@ -67,8 +67,8 @@ struct AtmosphereOptions {
 Day draw_day(const AtmosphereOptions& options, int64_t day);
 
 struct AtmosphereImage {
-  std::vector<float> values;       ///< (height, width, 16) in the order of climate_channels
-  std::vector<uint8_t> truth;      ///< classes by what the generator put there
+  std::vector<float> values;   ///< (height, width, 16) in the order of climate_channels
+  std::vector<uint8_t> truth;  ///< classes by what the generator put there
 };
 /// Fields `hour` hours into the day; the same bits for any thread count.
 AtmosphereImage simulate_atmosphere(const AtmosphereOptions& options, const Day& day, double hour);

@@ -66,8 +66,8 @@ class Detector {
         west = std::min(west, offset), east = std::max(east, offset);
         area += g_.spacing_north() * g_.spacing_east(row);
       }
-      const double length =
-          std::hypot(double(north - south) * g_.spacing_north(), double(east - west) * g_.spacing_east((north + south) / 2));
+      const double length = std::hypot(double(north - south) * g_.spacing_north(),
+                                       double(east - west) * g_.spacing_east((north + south) / 2));
       if (length < 1.5e6 || area / length > 1e6) continue;
       for (int64_t p : region) classes_[static_cast<size_t>(p)] = static_cast<uint8_t>(ClimateClass::river);
     }
@@ -90,7 +90,8 @@ class Detector {
           for (int64_t c = -2; c <= 2; ++c) lowest = lowest && value(row + r, column + c, psl) >= centre;
         if (!lowest) continue;
         double around = 0, cold = 0;
-        for (const auto& [r, c] : {std::pair{reach, int64_t{0}}, {-reach, int64_t{0}}, {int64_t{0}, reach}, {int64_t{0}, -reach}})
+        for (const auto& [r, c] :
+             {std::pair{reach, int64_t{0}}, {-reach, int64_t{0}}, {int64_t{0}, reach}, {int64_t{0}, -reach}})
           around += 0.25 * value(row + r, column + c, psl), cold += 0.25 * value(row + r, column + c, t500);
         if (around - centre < 800 || value(row, column, t500) - cold < 1) continue;
         std::vector<bool> seen(classes_.size());

@@ -82,12 +82,12 @@ std::vector<TensorDesc> infer_update(const Op& op, std::span<const TensorDesc> i
 void gradient_norm(GradientContext& g) {
   if (g.inputs() == 5) fail_op(g.op(), "with running statistics is for evaluation and has no gradient");
   const ValueId dy = g.out_gradient(0);
-  const ValueId sums = g.emit({OpKind::batch_norm_sums, g.op().attrs}, "gradient_sums",
-                              {dy, g.in(0), g.in(1), g.in(2), g.in(3)})[0];
+  const ValueId sums =
+      g.emit({OpKind::batch_norm_sums, g.op().attrs}, "gradient_sums", {dy, g.in(0), g.in(1), g.in(2), g.in(3)})[0];
   if (g.needs(1) || g.needs(2)) {
     const double count = double(g.desc(g.in(0)).shape.rows());
-    const auto parameters = g.emit({OpKind::batch_norm_backward_parameters, ScaleAttrs{count}}, "parameter_gradients",
-                                   {sums, g.in(1)});
+    const auto parameters =
+        g.emit({OpKind::batch_norm_backward_parameters, ScaleAttrs{count}}, "parameter_gradients", {sums, g.in(1)});
     for (size_t i = 0; i < 2; ++i)
       if (g.needs(i + 1)) g.add(i + 1, parameters[i]);
   }
@@ -97,7 +97,8 @@ void gradient_norm(GradientContext& g) {
 }
 
 /// Moments of random numbers would give negative variances; gammas and variances must be positive.
-bool special_norm(const Op& op, int index, std::span<const TensorDesc> in, const Tensor& t, const PhiloxStream& random) {
+bool special_norm(const Op& op, int index, std::span<const TensorDesc> in, const Tensor& t,
+                  const PhiloxStream& random) {
   const int first = op.kind == OpKind::batch_norm ? 0 : op.kind == OpKind::batch_norm_update ? -3 : 1;
   const int moments = first + 3;
   const bool running_variance = (op.kind == OpKind::batch_norm && in.size() == 5 && index == 4) ||

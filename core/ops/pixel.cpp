@@ -19,7 +19,8 @@ void check_pair(const Op& op, std::span<const TensorDesc> in) {
     fail_op(op, "labels are " + in[1].str() + ", expected " + label_desc(in[0].shape).str());
   for (int64_t k = classes; k < 8; ++k)
     if (a.weights.values[static_cast<size_t>(k)] != 0)
-      fail_op(op, "class " + std::to_string(k) + " has a weight, but there are " + std::to_string(classes) + " classes");
+      fail_op(op,
+              "class " + std::to_string(k) + " has a weight, but there are " + std::to_string(classes) + " classes");
   if (a.gamma < 0) fail_op(op, "gamma must not be negative");
 }
 

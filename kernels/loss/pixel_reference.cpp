@@ -61,8 +61,7 @@ void pixel_loss_backward(const Problem& p, const KernelArgs& args) {
     }
     for (int64_t k = 0; k < p.in[0].shape.c(); ++k)
       args.out[0].set(n, d, h, w, k,
-                      weight == 0 ? 0.0
-                                  : scale * weight * slope * (double(k == label) - q[static_cast<size_t>(k)]));
+                      weight == 0 ? 0.0 : scale * weight * slope * (double(k == label) - q[static_cast<size_t>(k)]));
   });
 }
 

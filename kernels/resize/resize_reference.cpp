@@ -36,15 +36,14 @@ void add_all(const Problem& p, const KernelArgs& args, bool backward) {
   const Shape &in = backward ? p.out[0].shape : p.in[0].shape, &out = backward ? p.in[0].shape : p.out[0].shape;
   const TensorDesc flat(p.out[0].shape, DType::f64);
   std::vector<double> sum(static_cast<size_t>(p.out[0].shape.elements()));
-  for_contributions(p.op.as<ResizeAttrs>().corners, in, out,
-                    [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c, int64_t ih, int64_t iw, double weight) {
-                      if (backward)
-                        sum[static_cast<size_t>(flat.offset(n, d, ih, iw) + c)] +=
-                            weight * args.in[0].at(n, d, h, w, c);
-                      else
-                        sum[static_cast<size_t>(flat.offset(n, d, h, w) + c)] +=
-                            weight * args.in[0].at(n, d, ih, iw, c);
-                    });
+  for_contributions(
+      p.op.as<ResizeAttrs>().corners, in, out,
+      [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c, int64_t ih, int64_t iw, double weight) {
+        if (backward)
+          sum[static_cast<size_t>(flat.offset(n, d, ih, iw) + c)] += weight * args.in[0].at(n, d, h, w, c);
+        else
+          sum[static_cast<size_t>(flat.offset(n, d, h, w) + c)] += weight * args.in[0].at(n, d, ih, iw, c);
+      });
   for_each_index(p.out[0].shape, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
     args.out[0].set(n, d, h, w, c, sum[static_cast<size_t>(flat.offset(n, d, h, w) + c)]);
   });

@@ -1,0 +1,220 @@
+#include "apps/common/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/common/profile.h"
+#include "apps/common/version.h"
+#include "core/parallel.h"
+#include "io/file.h"
+#include "io/safetensors.h"
+#include "kernels/kernel_list.h"
+
+namespace convoy::apps {
+namespace {
+
+using K = Option::Kind;
+using Json = nlohmann::json;
+
+DType compute_type(const std::string& text) {
+  const auto type = parse_dtype(text);
+  if (!type || (*type != DType::f32 && *type != DType::bf16 && *type != DType::f16))
+    fail_usage("--compute: expected f32, bf16 or f16, found " + text);
+  return *type;
+}
+
+PlanOptions plan_options(const OptionTable& o) {
+  PlanOptions p;
+  p.threads = o.integer("threads") > 0 ? static_cast<int>(o.integer("threads")) : default_threads();
+  set_default_threads(p.threads);
+  for (const std::string& text : o.list("kernel")) p.selection.overrides.push_back(parse_override(text));
+  if (!o.text("tuned").empty()) p.selection.tuned = TunedTable::load(o.text("tuned"));
+  if (!o.toggle("winograd")) p.selection.excluded = "winograd";
+  return o.toggle("passes") ? p : plain_options(p);
+}
+
+}  // namespace
+
+std::vector<Option> run_options() {
+  return {
+      {"compute", "", "f32", "f32, bf16 or f16; parameters stay f32"},
+      {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
+      {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
+      {"winograd", "", "true", "off: no Winograd convolutions", K::toggle},
+      {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
+      {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
+      {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
+      {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
+      {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer}};
+}
+
+std::vector<Option> loop_options(const std::string& output_dir, const std::string& unit) {
+  return {
+      {"output-dir", "output_dir", output_dir, "folder for everything the run writes"},
+      {"n-train", "data.n_train", "0", "training samples (0 = all found)", K::integer},
+      {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
+      {"valid-share", "", "0.2", "share of the " + unit + " that validate where data-dir has no validation/", K::number},
+      {"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer},
+      {"shuffle", "", "true", "new sample order every epoch", K::toggle},
+      {"early-stopping", "train.early_stopping_patience", "0",
+       "stop after so many epochs without a better validation loss (0 = never)", K::integer},
+      {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
+      {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
+      {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
+      {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
+      {"init", "", "", "start from these safetensors weights"},
+      {"save", "", "", "write the final weights as safetensors"},
+      {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
+      {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
+      {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
+      {"profile", "", "false", "print the per-node table at the end", K::toggle},
+      {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
+      {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
+      {"mlperf-division", "mlperf.division", "open", "closed or open"},
+      {"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"},
+      {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"}};
+}
+
+void apply_run_options(const OptionTable& o, ProgramOptions& p) {
+  p.compute = compute_type(o.text("compute"));
+  p.fuse = o.toggle("passes");
+  p.sparse_gradients = o.toggle("sparse-gradients");
+  p.plan = plan_options(o);
+}
+
+LoaderOptions loader_options(const OptionTable& o) {
+  LoaderOptions l;
+  l.threads = static_cast<int>(std::max<int64_t>(1, o.integer("n-parallel-reads")));
+  l.queue = std::max<int64_t>(l.threads, o.integer("prefetch"));
+  return l;
+}
+
+TrainerOptions trainer_options(const OptionTable& o) {
+  TrainerOptions t;
+  t.output_dir = o.text("output-dir");
+  t.max_steps = o.integer("max-steps");
+  t.seed = static_cast<uint64_t>(o.integer("seed"));
+  t.resume = o.toggle("resume");
+  t.checkpoint_steps = o.integer("checkpoint-steps");
+  t.keep_checkpoints = static_cast<int>(o.integer("keep-checkpoints"));
+  t.early_stopping = o.integer("early-stopping");
+  t.trace = o.toggle("trace");
+  t.config = settings_json(o);
+  return t;
+}
+
+void print_header(const OptionTable& o) {
+  fmt::print("{}\n{}\n", version_text(), machine_text());
+  for (const Option& option : o.all())
+    fmt::print("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
+}
+
+void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const NetworkCounts& counts, bool explained) {
+  fmt::print("{:<34} {:<30} {:<30} {:>10} {:<14} {}\n", "node", "first input", "output", "GFLOP", "kernel", "why");
+  for (const PlannedNode& node : plans.step.nodes) {
+    const auto desc = [&](const std::vector<ValueId>& ids) {
+      return ids.empty() ? std::string("-") : plans.step.values[static_cast<size_t>(ids[0])].desc.str();
+    };
+    fmt::print("{:<34} {:<30} {:<30} {:>10.4f} {:<14} {}\n", node.name, desc(node.in), desc(node.out),
+               double(node.flops) * 1e-9, node.kernel, node.why);
+    if (explained && node.op.kind != OpKind::pack) {
+      Problem problem{node.op, {}, {}, p.plan.device, p.plan.threads};
+      for (ValueId id : node.in) problem.in.push_back(plans.step.values[static_cast<size_t>(id)].desc);
+      for (ValueId id : node.out) problem.out.push_back(plans.step.values[static_cast<size_t>(id)].desc);
+      fmt::print("{}", explain(kernel_list(), problem));
+    }
+  }
+  fmt::print("parameters {}\nforward {:.3f} GFLOP per sample, training {:.3f} GFLOP per sample (dense count)\n",
+             counts.parameters, double(counts.forward_flops) * 1e-9, double(counts.training_flops) * 1e-9);
+  if (counts.counted_flops != counts.forward_flops)
+    fmt::print("forward {:.3f} GFLOP as TensorFlow's graph counter sees it\n", double(counts.counted_flops) * 1e-9);
+}
+
+int64_t state_bytes(const Tape& tape) {
+  int64_t total = 0;
+  for (const StateSpec& spec : tape.states()) total += tape.desc(spec.value).bytes();
+  return total;
+}
+
+Json settings_json(const OptionTable& o, const std::vector<std::string>& names) {
+  Json json;
+  for (const Option& option : o.all())
+    if (names.empty() || std::find(names.begin(), names.end(), option.flag) != names.end())
+      json[option.flag] = option.value;
+  return json;
+}
+
+Run::Run(const OptionTable& o, const ProgramOptions& program, ProgramPlans plans, const NetworkCounts& counts)
+    : options_(o), program_options_(program), plans_(std::move(plans)), kernels_(kernel_table(plans_->step)) {
+  if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, counts, o.toggle("explain"));
+  const int64_t states = state_bytes(plans_->step_tape);
+  planned_ = states + plans_->arena_bytes();
+  fmt::print("memory\n{}", memory_text(plans_->step, plans_->evaluate, states));
+}
+
+Program& Run::start() {
+  std::filesystem::create_directories(options_.text("output-dir"));
+  program_ = std::make_unique<Program>(std::move(*plans_), program_options_,
+                                       static_cast<uint64_t>(options_.integer("seed")));
+  plans_.reset();
+  if (!options_.text("init").empty()) load_weights(options_.text("init"), *program_);
+  return *program_;
+}
+
+Outcome Run::train(Task& task, const TrainerOptions& trainer) {
+  std::fflush(stdout);
+  install_signal_handlers();
+  trainer_ = std::make_unique<Trainer>(*program_, task, trainer);
+  return trainer_->run();
+}
+
+int Run::finish(Outcome outcome, const Json& more) {
+  Json summary = trainer_->summary();
+  summary["outcome"] = outcome == Outcome::interrupted      ? "interrupted"
+                       : outcome == Outcome::target_reached ? "target reached"
+                       : outcome == Outcome::stopped_early  ? "stopped early"
+                                                            : "finished";
+  summary["peak_resident_mib"] = peak_resident_mib();
+  summary["planned_mib"] = double(planned_) / (1 << 20);
+  summary["kernels"] = kernels_;
+  summary["machine"] = machine_text();
+  summary["version"] = version_text();
+  summary["threads"] = program_options_.plan.threads;
+  summary["settings"] = settings_json(options_);
+  summary.update(more);
+  write_text(options_.text("output-dir") + "/summary.json", summary.dump(2) + "\n");
+  if (!options_.text("save").empty()) save_weights(options_.text("save"), *program_);
+
+  if (options_.toggle("profile")) fmt::print("{}", profile_table(program_->step()));
+  fmt::print(
+      "{}: {} steps, median {:.4f} s, {:.3f} samples/s, data wait {:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n",
+      summary["outcome"].get<std::string>(), summary["steps"].get<int64_t>(),
+      summary["median_step_seconds"].get<double>(), summary["samples_per_second"].get<double>(),
+      100 * summary["data_wait_fraction"].get<double>(), summary["peak_resident_mib"].get<double>(),
+      summary["planned_mib"].get<double>());
+  for (const auto& [phase, seconds] : summary["step_phases"].items())
+    fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
+  return outcome == Outcome::interrupted ? 75 : 0;
+}
+
+void load_weights(const std::string& path, Program& program) {
+  std::map<std::string, NamedArray> arrays;
+  for (NamedArray& a : read_safetensors(path)) arrays.emplace(a.name, std::move(a));
+  for (const std::string& name : program.parameters())
+    if (!arrays.count(name)) fail_data(path + ": expected tensor " + name + ", found none");
+  for (const auto& [name, array] : arrays) {
+    if (std::find(program.parameters().begin(), program.parameters().end(), name) == program.parameters().end())
+      fail_data(path + ": tensor " + name + " is no parameter of this network");
+    from_torch(array, program.store().get(name), path);
+  }
+}
+
+void save_weights(const std::string& path, Program& program) {
+  std::vector<NamedArray> arrays;
+  for (const std::string& name : program.parameters()) arrays.push_back(to_torch(name, program.store().get(name)));
+  write_safetensors(path, arrays);
+}
+
+}  // namespace convoy::apps

@@ -1,0 +1,86 @@
+// What all training and prediction programs share: settings of kernels, reading and the loop, their report.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/common/options.h"
+#include "apps/common/trainer.h"
+#include "core/error.h"
+#include "io/loader.h"
+#include "models/program.h"
+
+namespace convoy::apps {
+
+std::vector<Option> run_options();  ///< compute type, kernels, threads, prefetching
+/// The training loop, its files and reports; `unit` is what the validation split keeps together.
+std::vector<Option> loop_options(const std::string& output_dir, const std::string& unit);
+inline void append(std::vector<Option>& list, const std::vector<Option>& more) {
+  list.insert(list.end(), more.begin(), more.end());
+}
+
+/// One of named choices; throws Error(usage) listing them.
+template <class T>
+T choose(const std::string& flag, const std::string& text, const std::vector<std::pair<std::string, T>>& choices) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    if (name == text) return value;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  fail_usage("--" + flag + ": expected one of " + names + "; found " + text);
+}
+
+/// Keeps the first --n-train (or --n-valid) samples; 0 keeps all.
+template <class Ref>
+void limit(std::vector<Ref>& samples, const OptionTable& o, const char* flag) {
+  const int64_t wanted = o.integer(flag), found = static_cast<int64_t>(samples.size());
+  if (wanted < 0) fail_usage(std::string("--") + flag + ": expected 0 or more, found " + std::to_string(wanted));
+  if (wanted > found)
+    fail_data(std::string("--") + flag + ": asked for " + std::to_string(wanted) + " samples, found " +
+              std::to_string(found));
+  if (wanted > 0) samples.resize(static_cast<size_t>(wanted));
+}
+
+/// Compute type, passes and plan.
+void apply_run_options(const OptionTable& options, ProgramOptions& program);
+LoaderOptions loader_options(const OptionTable& options);
+/// Everything but rate, loader and identity.
+TrainerOptions trainer_options(const OptionTable& options);
+
+void print_header(const OptionTable& options);
+void print_summary(const ProgramOptions& program, const ProgramPlans& plans, const NetworkCounts& counts,
+                   bool explained);
+/// Values of the named settings, of all when none are named.
+nlohmann::json settings_json(const OptionTable& options, const std::vector<std::string>& names = {});
+int64_t state_bytes(const Tape& tape);
+
+/// A training run from plans to reports.
+class Run {
+ public:
+  /// Prints what --summary, --explain and --dry-run ask for and the memory plan. `stops()` says whether that was all.
+  Run(const OptionTable& options, const ProgramOptions& program, ProgramPlans plans, const NetworkCounts& counts);
+  bool stops() const { return options_.toggle("summary") || options_.toggle("dry-run"); }
+  /// Allocates, draws or reads the weights.
+  Program& start();
+  Outcome train(Task& task, const TrainerOptions& trainer);
+  const Trainer& trainer() const { return *trainer_; }
+  /// Writes summary.json (with `more` in it) and the weights, prints the closing lines; returns the exit code.
+  int finish(Outcome outcome, const nlohmann::json& more);
+
+ private:
+  const OptionTable& options_;
+  const ProgramOptions& program_options_;
+  std::optional<ProgramPlans> plans_;
+  nlohmann::json kernels_;
+  int64_t planned_ = 0;
+  std::unique_ptr<Program> program_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+/// Reads "<parameter>" arrays into the program's parameters; throws Error(data) for missing or surplus names.
+void load_weights(const std::string& path, Program& program);
+void save_weights(const std::string& path, Program& program);
+
+}  // namespace convoy::apps
