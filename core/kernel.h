@@ -70,10 +70,12 @@ class Kernel {
   virtual ~Kernel() = default;
   virtual std::string_view name() const = 0;
   virtual Support supports(const Problem& problem) const = 0;
+  /// Measured to be faster here than kernels that stand before it in the list.
+  virtual bool preferred(const Problem&) const { return false; }
   virtual std::unique_ptr<Prepared> prepare(const Problem& problem) const = 0;
 };
 
-/// Best first; the plain reference is last.
+/// Best first (but see Kernel::preferred); the plain reference is last.
 using KernelList = std::vector<std::unique_ptr<Kernel>>;
 inline constexpr std::string_view reference_name = "reference";
 

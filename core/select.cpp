@@ -140,9 +140,13 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
   if (const std::string name = selection.tuned.find(problem); !name.empty())
     if (const Kernel* kernel = find(name); kernel && !excluded(*kernel) && kernel->supports(problem).ok)
       return {kernel, "tuned"};
+  const Kernel* first = nullptr;
   for (const auto& kernel : list) {
-    if (!excluded(*kernel) && kernel->supports(problem).ok) return {kernel.get(), "first"};
+    if ((first && !kernel->preferred(problem)) || excluded(*kernel) || !kernel->supports(problem).ok) continue;
+    if (kernel->preferred(problem)) return {kernel.get(), "preferred"};
+    first = kernel.get();
   }
+  if (first) return {first, "first"};
   fail_runtime("no kernel supports " + node + ": " + problem.text() + "\n" + explain(list, problem));
 }
 
@@ -166,7 +170,7 @@ std::string explain(const KernelList& list, const Problem& problem) {
   for (const auto& kernel : list) {
     const Support support = kernel->supports(problem);
     if (!support.ok && support.reason == "other op") continue;
-    text += "  " + std::string(kernel->name()) + ": " + (support.ok ? "yes" : support.reason) + "\n";
+    text += "  " + std::string(kernel->name()) + ": " + (support.ok ? (kernel->preferred(problem) ? "yes, preferred" : "yes") : support.reason) + "\n";
   }
   return text;
 }

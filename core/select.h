@@ -43,7 +43,7 @@ struct Selection {
 
 struct Choice {
   const Kernel* kernel = nullptr;
-  std::string why;  ///< "override", "tuned", "first"
+  std::string why;  ///< "override", "tuned", "preferred", "first"
 };
 
 /// Throws Error(usage) when an override names an unknown or refusing kernel, Error(runtime) when nothing supports the

@@ -1,5 +1,10 @@
 #include "core/tensor.h"
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -29,9 +34,16 @@ std::string TensorDesc::str() const {
 }
 
 Buffer::Buffer(int64_t bytes, Fill fill) : bytes_(bytes) {
-  const size_t rounded = (static_cast<size_t>(bytes) + 63) / 64 * 64;
-  data_ = static_cast<std::byte*>(std::aligned_alloc(64, rounded ? rounded : 64));
+  // Arenas ask for huge pages: kernels walk many rows at once, more than a TLB of small pages covers.
+  constexpr size_t huge_page = size_t{2} << 20;
+  const bool large = static_cast<size_t>(bytes) >= 8 * huge_page;
+  const size_t alignment = large ? huge_page : 64;
+  const size_t rounded = std::max<size_t>(1, (static_cast<size_t>(bytes) + alignment - 1) / alignment) * alignment;
+  data_ = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
   if (!data_) fail_runtime("out of memory: cannot allocate " + std::to_string(bytes >> 20) + " MiB");
+#ifdef __linux__
+  if (large) madvise(data_, rounded, MADV_HUGEPAGE);  // a refusal costs speed only
+#endif
   if (fill == Fill::zero) std::memset(data_, 0, rounded);
 }
 

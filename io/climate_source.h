@@ -30,6 +30,8 @@ class ClimateSource final : public SampleSource {
   int64_t target_bytes() const override { return reading_.height * reading_.width; }
   void load(int64_t sample, int64_t epoch, std::byte* input, std::byte* target) const override;
   const ClimateReading& reading() const { return reading_; }
+  int64_t channels() const { return channels_; }
+  const std::vector<ClimateRef>& images() const { return images_; }
 
  private:
   /// Classes of an image and the pixels of each class but the background, kept after the first use.

@@ -1,6 +1,8 @@
 #include "layers/schedule.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace convoy {
 
@@ -24,6 +26,27 @@ double LrSchedule::rate(int64_t epoch, double global_batch) const {
   for (const auto& [boundary, multiplier] : decay)
     if (boundary < epoch && boundary > latest) latest = boundary, factor = multiplier;
   return top * factor;
+}
+
+double StepSchedule::rate(int64_t step) const {
+  if (step < warmup_steps) {
+    const double share = double(step + 1) / double(warmup_steps);
+    return warmup_factor == 1 ? base_rate * share : base_rate * (1 + (warmup_factor - 1) * share);
+  }
+  const int64_t at = step - warmup_steps;
+  const double top = base_rate * warmup_factor, left = 1 - double(std::min(at, length)) / double(length);
+  switch (kind) {
+    case Kind::constant:
+      return top;
+    case Kind::multistep:
+      return top * std::pow(decay_rate, double(std::count_if(milestones.begin(), milestones.end(),
+                                                             [&](int64_t milestone) { return at >= milestone; })));
+    case Kind::cosine:
+      return eta_min + (top - eta_min) * 0.5 * (1 + std::cos(std::numbers::pi * (1 - left)));
+    case Kind::polynomial:
+      return eta_min + (top - eta_min) * std::pow(left, power);
+  }
+  return top;
 }
 
 }  // namespace convoy

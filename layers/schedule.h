@@ -23,4 +23,22 @@ struct LrSchedule {
   double rate(int64_t epoch, double global_batch) const;
 };
 
+/// Learning rates per step, as the climate benchmarks have them.
+struct StepSchedule {
+  enum class Kind : uint8_t { constant, multistep, cosine, polynomial };
+  Kind kind = Kind::constant;
+  double base_rate = 0.001;
+  /// The first `warmup_steps` rise to base_rate*warmup_factor: from 0 for a factor of 1, else from base_rate (the
+  /// gradual warm-up of Goyal et al. 2017 as MLPerf HPC DeepCAM counts it). The rest starts counting behind them.
+  int64_t warmup_steps = 0;
+  double warmup_factor = 1;
+  std::vector<int64_t> milestones;  ///< multistep: each multiplies the rate by decay_rate
+  double decay_rate = 0.1;
+  int64_t length = 1;  ///< cosine, polynomial: steps until eta_min
+  double eta_min = 0;
+  double power = 0.9;  ///< polynomial: (1 - step/length)^power
+
+  double rate(int64_t step) const;
+};
+
 }  // namespace convoy

@@ -97,8 +97,10 @@ Tape evaluation_tape(const CosmoflowOptions& o) {
 
 Tape evaluation_tape(const ClimateOptions& o) {
   Tape tape;
-  const ClimateNet net = record_climate(tape, o.model, o.evaluation_batch, o.input_type, Mode::evaluation);
-  const ValueId labels = tape.input("target", label_desc(o.model, o.evaluation_batch));
+  ClimateConfig model = o.model;
+  if (o.evaluation_height > 0) model.height = o.evaluation_height, model.width = o.evaluation_width;
+  const ClimateNet net = record_climate(tape, model, o.evaluation_batch, o.input_type, Mode::evaluation);
+  const ValueId labels = tape.input("target", label_desc(model, o.evaluation_batch));
   tape.keep(tape.emit({OpKind::arg_max, NoAttrs{}}, "prediction.forward", {net.logits}), "prediction");
   tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "loss");
   return finish_evaluation(std::move(tape), o);

@@ -28,6 +28,8 @@ struct CosmoflowOptions : ProgramOptions {
 
 struct ClimateOptions : ProgramOptions {
   ClimateConfig model;
+  /// Size of the images that are evaluated; 0 = as in training, which may see crops.
+  int64_t evaluation_height = 0, evaluation_width = 0;
   PixelLossAttrs loss;
   ClimateOptions() { input_type = DType::f32; }
 };

@@ -29,7 +29,8 @@ void write_png(const std::string& path, const Picture& picture) {
     fail_runtime(path + ": cannot write the picture: " + image.message);
 }
 
-Picture draw_field(const std::vector<float>& field, const std::vector<uint8_t>& classes, int64_t height, int64_t width) {
+Picture draw_field(const std::vector<float>& field, const std::vector<uint8_t>& classes, int64_t height,
+                   int64_t width) {
   constexpr int light[3] = {244, 246, 248}, dark[3] = {16, 52, 96}, tint[3][3] = {{}, {214, 39, 40}, {255, 140, 0}};
   const float low = percentile(field, 0.01), high = std::max(percentile(field, 0.99), low + 1e-12f);
   Picture picture(height, width);

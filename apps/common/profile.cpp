@@ -20,7 +20,7 @@ std::string phase_of(const Plan& plan, size_t index) {
   if (node.op.kind == OpKind::pack) return "pack";
   if (node.op.kind >= OpKind::all_finite || node.name.ends_with(".penalty_gradient")) return "update";
   for (size_t i = 0; i < index; ++i)
-    if (plan.nodes[i].op.kind == OpKind::loss) return "backward";
+    if (plan.nodes[i].op.kind == OpKind::loss || plan.nodes[i].op.kind == OpKind::pixel_loss) return "backward";
   return "forward";
 }
 

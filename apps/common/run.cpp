@@ -38,43 +38,42 @@ PlanOptions plan_options(const OptionTable& o) {
 }  // namespace
 
 std::vector<Option> run_options() {
-  return {
-      {"compute", "", "f32", "f32, bf16 or f16; parameters stay f32"},
-      {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
-      {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
-      {"winograd", "", "true", "off: no Winograd convolutions", K::toggle},
-      {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
-      {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
-      {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
-      {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
-      {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer}};
+  return {{"compute", "", "f32", "f32, bf16 or f16; parameters stay f32"},
+          {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
+          {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
+          {"winograd", "", "true", "off: no Winograd convolutions", K::toggle},
+          {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
+          {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
+          {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
+          {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
+          {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer}};
 }
 
 std::vector<Option> loop_options(const std::string& output_dir, const std::string& unit) {
-  return {
-      {"output-dir", "output_dir", output_dir, "folder for everything the run writes"},
-      {"n-train", "data.n_train", "0", "training samples (0 = all found)", K::integer},
-      {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
-      {"valid-share", "", "0.2", "share of the " + unit + " that validate where data-dir has no validation/", K::number},
-      {"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer},
-      {"shuffle", "", "true", "new sample order every epoch", K::toggle},
-      {"early-stopping", "train.early_stopping_patience", "0",
-       "stop after so many epochs without a better validation loss (0 = never)", K::integer},
-      {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
-      {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
-      {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
-      {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
-      {"init", "", "", "start from these safetensors weights"},
-      {"save", "", "", "write the final weights as safetensors"},
-      {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
-      {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
-      {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
-      {"profile", "", "false", "print the per-node table at the end", K::toggle},
-      {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
-      {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
-      {"mlperf-division", "mlperf.division", "open", "closed or open"},
-      {"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"},
-      {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"}};
+  return {{"output-dir", "output_dir", output_dir, "folder for everything the run writes"},
+          {"n-train", "data.n_train", "0", "training samples (0 = all found)", K::integer},
+          {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
+          {"valid-share", "", "0.2", "share of the " + unit + " that validate where data-dir has no validation/",
+           K::number},
+          {"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer},
+          {"shuffle", "", "true", "new sample order every epoch", K::toggle},
+          {"early-stopping", "train.early_stopping_patience", "0",
+           "stop after so many epochs without a better validation loss (0 = never)", K::integer},
+          {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
+          {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
+          {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
+          {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
+          {"init", "", "", "start from these safetensors weights"},
+          {"save", "", "", "write the final weights as safetensors"},
+          {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
+          {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
+          {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
+          {"profile", "", "false", "print the per-node table at the end", K::toggle},
+          {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
+          {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
+          {"mlperf-division", "mlperf.division", "open", "closed or open"},
+          {"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"},
+          {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"}};
 }
 
 void apply_run_options(const OptionTable& o, ProgramOptions& p) {
@@ -156,8 +155,8 @@ Run::Run(const OptionTable& o, const ProgramOptions& program, ProgramPlans plans
 
 Program& Run::start() {
   std::filesystem::create_directories(options_.text("output-dir"));
-  program_ = std::make_unique<Program>(std::move(*plans_), program_options_,
-                                       static_cast<uint64_t>(options_.integer("seed")));
+  program_ =
+      std::make_unique<Program>(std::move(*plans_), program_options_, static_cast<uint64_t>(options_.integer("seed")));
   plans_.reset();
   if (!options_.text("init").empty()) load_weights(options_.text("init"), *program_);
   return *program_;

@@ -335,9 +335,9 @@ class Simulation {
       const double t = double(best) / (samples - 1), ends = std::min(1.0, std::min(t, 1 - t) / 0.12);
       const double across = std::exp(-std::pow(d / r.half_width, 2)) * std::max(0.15, ends);
       // Left of the flow in the north is the cold side.
-      const double side = (wrapped(lambda - p.longitude) * p.along_north * std::cos(phi) -
-                           (phi - p.latitude) * p.along_east) *
-                          hemisphere;
+      const double side =
+          (wrapped(lambda - p.longitude) * p.along_north * std::cos(phi) - (phi - p.latitude) * p.along_east) *
+          hemisphere;
       tmq_[i] += float(r.moisture * across * (1 - 0.35 * t));
       storm_u_[i] += float(r.jet * across * p.along_east);
       storm_v_[i] += float(r.jet * across * p.along_north);

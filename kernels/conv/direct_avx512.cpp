@@ -33,7 +33,7 @@ std::vector<KernelPtr> direct_avx512_kernels() {
   std::vector<KernelPtr> list;
   const auto add = [&](std::string_view name, OpKind kind, FunctionKernel::Supports supports,
                        FunctionKernel::Prepare prepare) {
-    list.push_back(std::make_unique<IsaKernel>(name, Isa::avx512, kind, supports, prepare));
+    list.push_back(std::make_unique<IsaKernel>(name, Isa::avx512, kind, supports, prepare, direct_is_measured_faster));
   };
   add("depthwise_avx512", OpKind::conv_forward, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx512", OpKind::conv_backward_data, set::supports_depthwise, set::prepare_depthwise);

@@ -107,6 +107,15 @@ bool is_depthwise(const Problem& p) {
   return groups > 1 && groups == p.in[0].shape.c() && groups == y.c();
 }
 
+bool direct_is_measured_faster(const Problem& p) {
+  if (p.in[0].dtype != DType::f32 || p.op.kind == OpKind::conv_pool_forward) return false;
+  const auto& a = p.op.as<ConvAttrs>();
+  const bool strides = a.stride != Int3{1, 1, 1}, dilates = a.dilation != Int3{1, 1, 1};
+  if (is_depthwise(p)) return strides || dilates || p.op.kind == OpKind::conv_backward_weights;
+  if (p.op.kind == OpKind::conv_backward_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
+  return p.op.kind == OpKind::conv_backward_data && strides && p.in[1].shape.w() > 1 && p.out[0].shape.c() >= 64;
+}
+
 int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources) {
   int64_t count = 0;
   const int64_t taps = s.row_taps();

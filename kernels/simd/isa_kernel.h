@@ -9,9 +9,10 @@ namespace convoy {
 
 class IsaKernel final : public Kernel {
  public:
+  using Prefers = bool (*)(const Problem&);
   IsaKernel(std::string_view name, Isa isa, OpKind kind, FunctionKernel::Supports supports,
-            FunctionKernel::Prepare prepare)
-      : isa_(isa), inner_(name, kind, supports, prepare), kind_(kind) {}
+            FunctionKernel::Prepare prepare, Prefers prefers = nullptr)
+      : isa_(isa), inner_(name, kind, supports, prepare), kind_(kind), prefers_(prefers) {}
   std::string_view name() const override { return inner_.name(); }
   Support supports(const Problem& problem) const override {
     if (problem.op.kind != kind_) return Support::no("other op");
@@ -21,12 +22,16 @@ class IsaKernel final : public Kernel {
     if (isa_ == Isa::avx2 && !cpu_features().avx2) return Support::no("needs AVX2, FMA and F16C");
     return inner_.supports(problem);
   }
+  bool preferred(const Problem& problem) const override {
+    return problem.op.kind == kind_ && prefers_ && prefers_(problem);
+  }
   std::unique_ptr<Prepared> prepare(const Problem& problem) const override { return inner_.prepare(problem); }
 
  private:
   Isa isa_;
   FunctionKernel inner_;
   OpKind kind_;
+  Prefers prefers_;
 };
 
 }  // namespace convoy

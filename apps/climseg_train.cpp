@@ -1,0 +1,178 @@
+// Trains the climate segmentation networks: settings in, images in, checkpoints, logs, pictures and a summary out.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "apps/common/climate_baseline.h"
+#include "apps/common/climate_task.h"
+#include "apps/common/svg.h"
+#include "core/text.h"
+#include "io/file.h"
+#include "kernels/kernel_list.h"
+
+namespace convoy::apps {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Data {
+  std::shared_ptr<const ClimateSource> train, validation, whole_train;
+};
+
+Data find_data(const OptionTable& o) {
+  if (o.text("data") != "cam") fail_usage("--data: expected cam or dummy, found " + o.text("data"));
+  if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
+  ClimateSplit split =
+      split_images(o.text("data-dir"), o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
+  limit(split.train, o, "n-train");
+  limit(split.validation, o, "n-valid");
+  for (const auto* list : {&split.train, &split.validation})
+    for (const ClimateRef& ref : *list)
+      if (!ref.labelled) fail_data(ref.path + ": expected labels, found none");
+  const ClimateStats stats = climate_stats(o, split.train);
+  Data data;
+  data.train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, true));
+  data.whole_train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, false));
+  if (!split.validation.empty())
+    data.validation = std::make_shared<ClimateSource>(split.validation, climate_reading(o, stats, false));
+  return data;
+}
+
+/// Options of a program without data: sizes come from the settings.
+ClimateOptions dummy_program(const OptionTable& o) {
+  const std::string size = o.text("crop").empty() ? o.text("image-size") : o.text("crop");
+  const auto parts = split(size, 'x');
+  if (parts.size() != 2) fail_usage("--image-size: expected HEIGHTxWIDTH, found " + size);
+  ClimateOptions p;
+  p.model = climate_config(o);
+  p.model.height = parse_number<int64_t>(parts[0], "--image-size");
+  p.model.width = parse_number<int64_t>(parts[1], "--image-size");
+  apply_run_options(o, p);
+  return p;
+}
+
+Json score_json(const SegmentationScore& s) {
+  Json json = {{"pooled_mean", s.pooled.mean_iou()}, {"per_sample_mean", s.mlperf()}, {"samples", s.samples}};
+  const char* names[] = {"background", "cyclone", "river"};
+  for (int k = 0; k < 3; ++k) {
+    json["pooled"][names[k]] = s.pooled.iou(k);
+    json["per_sample"][names[k]] = s.per_sample(k);
+    for (int p = 0; p < 3; ++p) json["pixels"][names[k]][names[p]] = s.pooled.count(k, p);
+  }
+  return json;
+}
+
+void print_scores(const std::vector<std::pair<std::string, const SegmentationScore*>>& scores) {
+  fmt::print("IoU over {} validation images\n  {:<22}{:>12}{:>12}{:>12}{:>12}{:>22}\n", scores[0].second->samples, "pooled",
+             "background", "cyclones", "rivers", "mean", "per sample, mean");
+  for (const auto& [name, s] : scores)
+    fmt::print("  {:<22}{:>12.4f}{:>12.4f}{:>12.4f}{:>12.4f}{:>22.4f}\n", name, s->pooled.iou(0), s->pooled.iou(1),
+               s->pooled.iou(2), s->pooled.mean_iou(), s->mlperf());
+}
+
+void write_plot(const std::string& folder, const Trainer& trainer) {
+  Plot loss{"loss", "epoch", "weighted cross-entropy", {{"training", {}, {}}, {"validation", {}, {}}},
+            Plot::Scale::linear, Plot::Scale::log};
+  Plot iou{"IoU", "epoch", "measure", {{"validation", {}, {}}}, Plot::Scale::linear, Plot::Scale::linear};
+  for (const EpochRecord& r : trainer.history()) {
+    loss.series[0].x.push_back(double(r.epoch + 1)), loss.series[0].y.push_back(r.loss);
+    if (!std::isfinite(r.validation.loss)) continue;
+    loss.series[1].x.push_back(double(r.epoch + 1)), loss.series[1].y.push_back(r.validation.loss);
+    iou.series[0].x.push_back(double(r.epoch + 1)), iou.series[0].y.push_back(r.validation.metric);
+  }
+  write_text(folder + "/loss.svg", render_svg({loss, iou}));
+}
+
+int train_main(int argc, char** argv) {
+  OptionTable o(climate_training_options());
+  std::vector<std::pair<std::string, std::string>> flags;
+  if (!o.parse(argc, argv,
+               "Trains a climate segmentation network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 "
+               "diverged, 75 interrupted and saved.",
+               nullptr, flags))
+    return 0;
+  o.load_environment();
+  o.apply(flags);
+
+  const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
+  const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
+  const Data data = dummy ? Data{} : find_data(o);
+  ClimateOptions program = dummy ? dummy_program(o) : climate_program(o, *data.train, data.validation.get());
+  program.model.dropout = o.number("dropout");
+  program.model.batch_norm_momentum = o.number("batch-norm-momentum");
+  if (program.model.model != ClimateModel::tiramisu && o.is_set("dropout"))
+    fail_usage("--dropout has no effect on " + o.text("model"));
+  program.batch = o.integer("local-batch-size");
+  if (program.batch < 1) fail_usage("--local-batch-size must be at least 1, found " + o.text("local-batch-size"));
+  program.loss = pixel_loss_config(o);
+  program.training = climate_training(o);
+  print_header(o);
+  Run run(o, program, plan_program(program, kernel_list()), count_network(program.model));
+  if (run.stops()) return 0;
+
+  TrainerOptions t = trainer_options(o);
+  t.epochs = o.integer("max-epochs");
+  t.loader = loader_options(o);
+  t.loader.shuffle = o.toggle("shuffle");
+  t.loader.seed = t.seed;
+  ClimateTask::Settings s;
+  s.train = data.train, s.validation = data.validation;
+  s.dummy_samples = dummy ? std::max<int64_t>(o.integer("n-train"), 4 * program.batch) : 0;
+  s.loader = t.loader;
+  s.measure = choose<Measure>("measure", o.text("measure"),
+                              {{"mlperf", Measure::mlperf},
+                               {"pooled", Measure::pooled},
+                               {"cyclone", Measure::cyclone},
+                               {"river", Measure::river}});
+  if (!o.text("target-iou").empty()) s.target = o.number("target-iou");
+  s.pictures = o.integer("pictures");
+  s.output_dir = t.output_dir;
+  s.optimizer = o.text("optimizer");
+  s.training = program.training;
+  ClimateTask counting(s);
+  s.schedule = step_schedule(o, t.epochs * (counting.training_samples() / program.batch));
+  ClimateTask task(s);
+  t.rate = [schedule = s.schedule](int64_t, int64_t step) { return schedule.rate(step); };
+  std::vector<std::string> fixed;
+  for (const Option& option : climate_training_options())
+    if (option.flag != "output-dir" && option.flag != "data-dir" && option.flag != "max-epochs" && option.flag != "resume" &&
+        option.flag != "max-steps" && option.flag != "profile" && option.flag != "trace" && option.flag != "save" &&
+        option.flag != "pictures" && option.flag != "baseline" && option.flag != "checkpoint-steps" &&
+        option.flag != "keep-checkpoints" && option.flag != "prefetch" && option.flag != "n-parallel-reads" &&
+        !option.flag.starts_with("mlperf") && option.flag != "target-iou" && option.flag != "early-stopping")
+      fixed.push_back(option.flag);
+  t.identity = settings_json(o, fixed);
+  t.identity["train_samples"] = task.training_samples();
+  t.identity["threads"] = program.plan.threads;
+  if (s.schedule.kind == StepSchedule::Kind::cosine || s.schedule.kind == StepSchedule::Kind::polynomial)
+    t.identity["schedule_steps"] = s.schedule.length;
+  fmt::print("{} training samples of {}x{}x{}, {} validation images\n", task.training_samples(), program.model.height,
+             program.model.width, program.model.channels, task.validation_samples());
+
+  run.start();
+  const Outcome outcome = run.train(task, t);
+  Json more = Json::object();
+  if (task.last_validation()) {
+    const SegmentationScore& score = task.last_validation()->score;
+    more["validation"] = score_json(score);
+    std::vector<std::pair<std::string, const SegmentationScore*>> scores{{o.text("model"), &score}};
+    std::optional<ClimateBaselines> baselines;
+    if (o.toggle("baseline")) {
+      baselines = climate_baselines(*data.whole_train, *data.validation, program.loss);
+      more["background"] = score_json(baselines->background);
+      more["logistic_regression"] = score_json(baselines->regression);
+      scores.emplace_back("background alone", &baselines->background);
+      scores.emplace_back("logistic regression", &baselines->regression);
+    }
+    print_scores(scores);
+  }
+  write_plot(t.output_dir, run.trainer());
+  return run.finish(outcome, more);
+}
+
+}  // namespace
+}  // namespace convoy::apps
+
+int main(int argc, char** argv) {
+  return convoy::apps::run_program("climseg_train", convoy::apps::train_main, argc, argv);
+}

@@ -1,0 +1,264 @@
+#include "apps/common/climate_setup.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "apps/common/png.h"
+#include "core/text.h"
+
+namespace convoy::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using K = Option::Kind;
+
+/// "384x576" -> 384 and 576; empty = 0 and 0.
+std::pair<int64_t, int64_t> size_of_crop(const OptionTable& o) {
+  const std::string& text = o.text("crop");
+  if (text.empty()) return {0, 0};
+  const auto parts = split(text, 'x');
+  if (parts.size() != 2) fail_usage("--crop: expected HEIGHTxWIDTH, found " + text);
+  const std::pair<int64_t, int64_t> size{parse_number<int64_t>(parts[0], "--crop"),
+                                         parse_number<int64_t>(parts[1], "--crop")};
+  if (size.first < 1 || size.second < 1) fail_usage("--crop: expected extents of at least 1, found " + text);
+  return size;
+}
+
+std::vector<double> numbers(const OptionTable& o, const std::string& flag) {
+  std::vector<double> values;
+  for (const std::string& part : o.list(flag)) values.push_back(parse_number<double>(trim(part), "--" + flag));
+  return values;
+}
+
+}  // namespace
+
+std::vector<Option> climate_model_options() {
+  std::vector<Option> list{
+      {"data-dir", "", "", "folder with train/ and validation/, or with images to split by day"},
+      {"stats", "", "", "statistics file (default: stats.h5 in or above data-dir)"},
+      {"label-set", "", "0", "labels_0 or labels_1 of the files", K::integer},
+      {"downsample", "", "1", "take every n-th row and column", K::integer},
+      {"model", "", "deepcam", "deepcam, deeplab or tiramisu"},
+      {"batch-norm", "", "", "deeplab, tiramisu: on or off (default: on; off in tiramisu and in the record runs)"},
+      {"output-stride", "", "16", "deepcam: 16 or 8", K::integer},
+      {"low-level-relu", "", "true", "deepcam: low-level branch behind the ReLU, as the reference computes", K::toggle},
+      {"decoder", "", "deconv1x", "deeplab: deconv1x (full resolution), deconv or bilinear"},
+      {"decoder-relu", "", "false", "deeplab: ReLU in the full-resolution decoder (the reference has none)", K::toggle},
+      {"resize-corners", "", "asymmetric", "deeplab: asymmetric (TensorFlow 1), half-pixel or aligned"},
+      {"blocks", "", "2,2,2,4,5", "tiramisu: layers of the dense blocks, the bottom one last"},
+      {"growth", "", "32", "tiramisu: maps per layer", K::integer},
+      {"filter", "", "5", "tiramisu: extent of the filters", K::integer}};
+  append(list, run_options());
+  return list;
+}
+
+std::vector<Option> climate_training_options() {
+  std::vector<Option> list = climate_model_options();
+  const std::vector<Option> more{
+      {"data", "", "cam", "cam, or dummy (random images in memory)"},
+      {"image-size", "", "768x1152", "with dummy data: size of the images"},
+      {"local-batch-size", "", "1", "samples per step", K::integer},
+      {"max-epochs", "", "30", "", K::integer},
+      {"crop", "", "", "HEIGHTxWIDTH: train on crops of the (downsampled) images"},
+      {"crops-per-image", "", "1", "crops of every image and epoch", K::integer},
+      {"crop-balance", "", "0.5", "share of the crops that centre on a storm", K::number},
+      {"loss-type", "", "weighted_mean", "weighted_mean, weighted (sum) or focal"},
+      {"focal-gamma", "", "2", "", K::number},
+      {"class-weights", "", "mlperf", "mlperf, gordon-bell, none or three numbers"},
+      {"dropout", "", "0", "tiramisu: rate behind every dense layer", K::number},
+      {"batch-norm-momentum", "", "0.1", "share of a batch in the running statistics (deeplab's reference: 0.0003)",
+       K::number},
+      {"optimizer", "", "Adam", "Adam, AdamW, LAMB, SGD, LARC-Adam or LARC-SGD"},
+      {"optimizer-betas", "", "0.9,0.999", ""},
+      {"adam-eps", "", "1e-6", "", K::number},
+      {"weight-decay", "", "0", "decoupled, for AdamW and LAMB", K::number},
+      {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},
+      {"momentum", "", "0.9", "SGD", K::number},
+      {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
+      {"start-lr", "", "0.001", "base learning rate", K::number},
+      {"lr-schedule", "", "constant", "constant, multistep, cosine_annealing or polynomial"},
+      {"lr-milestones", "", "", "multistep: steps behind the warm-up"},
+      {"lr-decay-rate", "", "0.1", "multistep", K::number},
+      {"lr-t-max", "", "0", "cosine, polynomial: steps to the end (0 = all of the run's)", K::integer},
+      {"lr-eta-min", "", "0", "cosine, polynomial: rate at the end", K::number},
+      {"lr-warmup-steps", "", "0", "", K::integer},
+      {"lr-warmup-factor", "", "1", "the warm-up ends at start-lr times this", K::number},
+      {"target-iou", "", "", "stop when the measure is at least this", K::number},
+      {"measure", "", "mlperf", "mlperf (per sample, mean), pooled (mean), cyclone or river (pooled)"},
+      {"pictures", "", "4", "validation images drawn at the end", K::integer},
+      {"baseline", "", "false", "also score background alone and a logistic regression per pixel", K::toggle}};
+  append(list, more);
+  append(list, loop_options("results/climseg", "days"));
+  return list;
+}
+
+ClimateConfig climate_config(const OptionTable& o) {
+  ClimateConfig c;
+  c.model = choose<ClimateModel>(
+      "model", o.text("model"),
+      {{"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}});
+  const auto only = [&](ClimateModel model, std::initializer_list<const char*> flags) {
+    for (const char* flag : flags)
+      if (c.model != model && o.is_set(flag)) fail_usage(std::string("--") + flag + " has no effect on " + o.text("model"));
+  };
+  only(ClimateModel::deepcam, {"output-stride", "low-level-relu"});
+  only(ClimateModel::deeplab, {"decoder", "decoder-relu", "resize-corners"});
+  only(ClimateModel::tiramisu, {"blocks", "growth", "filter"});
+  if (c.model == ClimateModel::deepcam && !o.text("batch-norm").empty() && !o.toggle("batch-norm"))
+    fail_usage("--batch-norm: deepcam always normalises");
+  c.batch_norm = o.text("batch-norm").empty() ? c.model != ClimateModel::tiramisu : o.toggle("batch-norm");
+  c.output_stride = o.integer("output-stride");
+  c.low_level_relu = o.toggle("low-level-relu");
+  c.decoder = choose<Decoder>(
+      "decoder", o.text("decoder"),
+      {{"deconv1x", Decoder::deconv_full}, {"deconv", Decoder::deconv}, {"bilinear", Decoder::bilinear}});
+  c.decoder_relu = o.toggle("decoder-relu");
+  c.corners = choose<Corners>(
+      "resize-corners", o.text("resize-corners"),
+      {{"asymmetric", Corners::asymmetric}, {"half-pixel", Corners::half_pixel}, {"aligned", Corners::aligned}});
+  c.blocks.clear();
+  for (const std::string& part : o.list("blocks")) c.blocks.push_back(parse_number<int64_t>(trim(part), "--blocks"));
+  c.growth = o.integer("growth"), c.filter = o.integer("filter");
+  if (c.growth < 1 || c.filter < 1 || c.filter % 2 == 0)
+    fail_usage("--growth and --filter: expected a positive and an odd number, found " + o.text("growth") + " and " +
+               o.text("filter"));
+  return c;
+}
+
+PixelLossAttrs pixel_loss_config(const OptionTable& o) {
+  PixelLossAttrs a;
+  const std::string& type = o.text("loss-type");
+  if (type != "weighted_mean" && type != "weighted" && type != "focal")
+    fail_usage("--loss-type: expected weighted_mean, weighted or focal, found " + type);
+  a.loss = type == "focal" ? PixelLoss::focal : PixelLoss::cross_entropy;
+  a.reduction = type == "weighted" ? Reduction::sum : Reduction::mean;
+  a.gamma = o.number("focal-gamma");
+  const std::string& weights = o.text("class-weights");
+  if (weights == "mlperf") {
+    // frequency^(-1/8) of the official training set's classes
+    a.weights = {std::pow(0.986267818, -0.125), std::pow(0.0004578519, -0.125), std::pow(0.0132743299, -0.125)};
+  } else if (weights == "gordon-bell") {
+    a.weights = {0.0218, 0.8120, 0.1662};
+  } else if (weights != "none") {
+    const std::vector<double> list = numbers(o, "class-weights");
+    if (list.size() != 3) fail_usage("--class-weights: expected mlperf, gordon-bell, none or three numbers, found " + weights);
+    a.weights = {list[0], list[1], list[2]};
+  }
+  return a;
+}
+
+StepSchedule step_schedule(const OptionTable& o, int64_t total_steps) {
+  StepSchedule s;
+  using Kind = StepSchedule::Kind;
+  s.kind = choose<Kind>("lr-schedule", o.text("lr-schedule"),
+                        {{"constant", Kind::constant},
+                         {"multistep", Kind::multistep},
+                         {"cosine_annealing", Kind::cosine},
+                         {"polynomial", Kind::polynomial}});
+  s.base_rate = o.number("start-lr");
+  s.warmup_steps = o.integer("lr-warmup-steps");
+  s.warmup_factor = o.number("lr-warmup-factor");
+  for (double m : numbers(o, "lr-milestones")) s.milestones.push_back(static_cast<int64_t>(m));
+  s.decay_rate = o.number("lr-decay-rate");
+  s.length = std::max<int64_t>(1, o.integer("lr-t-max") > 0 ? o.integer("lr-t-max") : total_steps - s.warmup_steps);
+  s.eta_min = o.number("lr-eta-min");
+  return s;
+}
+
+TrainingOptions climate_training(const OptionTable& o) {
+  TrainingOptions t;
+  const std::string& name = o.text("optimizer");
+  const std::vector<double> betas = numbers(o, "optimizer-betas");
+  if (betas.size() != 2) fail_usage("--optimizer-betas: expected two numbers, found " + o.text("optimizer-betas"));
+  t.optimizer = choose<OptimizerKind>("optimizer", name,
+                                      {{"Adam", OptimizerKind::adam},
+                                       {"AdamW", OptimizerKind::adam},
+                                       {"LARC-Adam", OptimizerKind::adam},
+                                       {"LAMB", OptimizerKind::lamb},
+                                       {"SGD", OptimizerKind::sgd},
+                                       {"LARC-SGD", OptimizerKind::sgd}});
+  const double decay = o.number("weight-decay"), larc = name.starts_with("LARC") ? o.number("larc-eta") : 0;
+  if (decay != 0 && name != "AdamW" && name != "LAMB") fail_usage("--weight-decay has no effect on " + name);
+  t.adam = {betas[0], betas[1], o.number("adam-eps"), decay};
+  t.adam.larc = t.sgd.larc = larc;
+  t.lamb = {betas[0], betas[1], o.number("adam-eps"), decay, o.number("max-grad-norm")};
+  t.sgd.momentum = o.number("momentum");
+  return t;
+}
+
+ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {
+  if (!o.text("stats").empty()) return read_stats(o.text("stats"));
+  if (images.at(0).format == ClimateFormat::sharded) return {};
+  const fs::path folder = o.text("data-dir");
+  for (const fs::path& place : {folder, folder.parent_path(), fs::path(images[0].path).parent_path()})
+    if (fs::exists(place / "stats.h5")) return read_stats(place / "stats.h5");
+  fail_data((folder / "stats.h5").string() + ": no such file; name one with --stats, or make one with convoy_data stats");
+}
+
+ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, bool training) {
+  ClimateReading r;
+  r.stats = stats;
+  r.step = o.integer("downsample");
+  if (r.step < 1) fail_usage("--downsample: expected 1 or more, found " + o.text("downsample"));
+  r.label_set = static_cast<int>(o.integer("label-set"));
+  if (r.label_set != 0 && r.label_set != 1) fail_usage("--label-set: expected 0 or 1, found " + o.text("label-set"));
+  if (!training) return r;
+  std::tie(r.height, r.width) = size_of_crop(o);
+  r.crops = o.integer("crops-per-image");
+  if (r.crops < 1) fail_usage("--crops-per-image: expected 1 or more, found " + o.text("crops-per-image"));
+  r.balance = r.height > 0 ? o.number("crop-balance") : 0;
+  r.seed = static_cast<uint64_t>(o.integer("seed"));
+  return r;
+}
+
+ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train, const ClimateSource* evaluation) {
+  ClimateOptions p;
+  p.model = climate_config(o);
+  p.model.channels = train.channels();
+  p.model.height = train.reading().height, p.model.width = train.reading().width;
+  if (evaluation) p.evaluation_height = evaluation->reading().height, p.evaluation_width = evaluation->reading().width;
+  apply_run_options(o, p);
+  return p;
+}
+
+ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const ClimateSource>& source,
+                                   const LoaderOptions& loader_options,
+                                   const std::function<void(int64_t, std::span<const uint8_t>)>& each) {
+  LoaderOptions in_order = loader_options;
+  in_order.shuffle = false;
+  Executor& e = program.evaluate();
+  Loader loader(source, in_order, 0, 0);
+  e.refresh();
+  ClimateEvaluation result;
+  std::vector<uint8_t> truth(static_cast<size_t>(source->target_bytes()));
+  for (int64_t i = 0; i < source->size(); ++i) {
+    loader.next(e.tensor("x").bytes(), reinterpret_cast<std::byte*>(truth.data()));
+    std::copy(truth.begin(), truth.end(), e.tensor("target").data<uint8_t>());
+    e.run();
+    const auto predicted = e.tensor("prediction").span<uint8_t>();
+    result.loss += double(e.tensor("loss").data<float>()[0]) / double(source->size());
+    result.score.add(truth, predicted);
+    if (each) each(i, predicted);
+  }
+  return result;
+}
+
+void write_comparison(const std::string& path, const ClimateRef& image, std::span<const uint8_t> predicted,
+                      const ClimateReading& reading) {
+  const int64_t step = reading.step, height = image.shape.height / step, width = image.shape.width / step;
+  const std::vector<float> values = read_image(image, {0, 0, image.shape.height, image.shape.width});
+  std::vector<uint8_t> truth;
+  if (image.labelled) truth = read_labels(image, reading.label_set, reading.classes);
+  std::vector<float> vapour(static_cast<size_t>(height * width));
+  std::vector<uint8_t> small(truth.empty() ? 0 : vapour.size());
+  for (int64_t h = 0; h < height; ++h)
+    for (int64_t w = 0; w < width; ++w) {
+      const auto from = static_cast<size_t>(h * step * image.shape.width + w * step), to = static_cast<size_t>(h * width + w);
+      vapour[to] = values[from * static_cast<size_t>(image.shape.channels)];
+      if (!truth.empty()) small[to] = truth[from];
+    }
+  const Picture left = draw_field(vapour, {predicted.begin(), predicted.end()}, height, width);
+  write_png(path, truth.empty() ? left : side_by_side(left, draw_field(vapour, small, height, width)));
+}
+
+}  // namespace convoy::apps

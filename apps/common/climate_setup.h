@@ -1,0 +1,40 @@
+// From settings to a climate program: what the trainer and the predictor share.
+#pragma once
+
+#include "apps/common/iou.h"
+#include "apps/common/run.h"
+#include "io/climate_source.h"
+#include "layers/schedule.h"
+
+namespace convoy::apps {
+
+std::vector<Option> climate_model_options();     ///< network, data and run-time settings
+std::vector<Option> climate_training_options();  ///< everything else the trainer knows
+
+ClimateConfig climate_config(const OptionTable& options);
+PixelLossAttrs pixel_loss_config(const OptionTable& options);
+StepSchedule step_schedule(const OptionTable& options, int64_t total_steps);
+/// Optimizer and its settings.
+TrainingOptions climate_training(const OptionTable& options);
+/// Statistics from --stats, or stats.h5 beside or above the data.
+ClimateStats climate_stats(const OptionTable& options, const std::vector<ClimateRef>& images);
+/// Whole images, or crops of --crop where `training`.
+ClimateReading climate_reading(const OptionTable& options, const ClimateStats& stats, bool training);
+/// Sizes from the sources' images; throws Error(usage) for sizes the network does not divide.
+ClimateOptions climate_program(const OptionTable& options, const ClimateSource& train, const ClimateSource* evaluation);
+
+/// Loss, IoU and predicted classes over whole images, in order.
+struct ClimateEvaluation {
+  double loss = 0;
+  SegmentationScore score;
+};
+/// Calls `each(sample, predicted)` behind every image.
+ClimateEvaluation evaluate_climate(
+    Program& program, const std::shared_ptr<const ClimateSource>& source, const LoaderOptions& loader,
+    const std::function<void(int64_t sample, std::span<const uint8_t> predicted)>& each = {});
+
+/// Vapour with predicted (left) and true classes (right), to `path`.
+void write_comparison(const std::string& path, const ClimateRef& image, std::span<const uint8_t> predicted,
+                      const ClimateReading& reading);
+
+}  // namespace convoy::apps

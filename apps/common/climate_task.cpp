@@ -1,0 +1,73 @@
+#include "apps/common/climate_task.h"
+
+#include <fmt/format.h>
+
+#include "core/philox.h"
+
+namespace convoy::apps {
+
+Quality ClimateTask::validate(Program& program) {
+  result_ = evaluate_climate(program, s_.validation, s_.loader, [&](int64_t i, std::span<const uint8_t> predicted) {
+    if (i < s_.pictures)
+      write_comparison(fmt::format("{}/validation-{}.png", s_.output_dir, i), s_.validation->images()[static_cast<size_t>(i)],
+                       predicted, s_.validation->reading());
+  });
+  const SegmentationScore& score = result_->score;
+  const double values[] = {score.mlperf(), score.pooled.mean_iou(), score.pooled.iou(1), score.pooled.iou(2)};
+  fmt::print("  IoU background, cyclones, rivers, mean: pooled {:.4f} {:.4f} {:.4f} {:.4f}, per sample {:.4f} {:.4f} {:.4f} {:.4f}\n",
+             score.pooled.iou(0), score.pooled.iou(1), score.pooled.iou(2), score.pooled.mean_iou(), score.per_sample(0),
+             score.per_sample(1), score.per_sample(2), score.mlperf());
+  return {result_->loss, values[static_cast<int>(s_.measure)]};
+}
+
+void ClimateTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) const {
+  const PhiloxStream random(seed, hash_name("dummy"));
+  const int64_t elements = x.shape().elements();
+  for (int64_t i = 0; i < elements; i += 4) {
+    const PhiloxBlock block = random.block(static_cast<uint64_t>(i));
+    for (int64_t k = 0; k < std::min<int64_t>(4, elements - i); ++k)
+      x.data<float>()[i + k] = uniform01(block[static_cast<size_t>(k)]);
+  }
+  for (int64_t i = 0; i < y.shape().elements(); ++i)
+    y.data<uint8_t>()[i] = static_cast<uint8_t>(random.below(static_cast<uint64_t>(i), 64) / 30);
+}
+
+void ClimateTask::log_start(MlLog& log) const {
+  using Json = nlohmann::json;
+  const bool lamb = s_.training.optimizer == OptimizerKind::lamb;
+  const double beta1 = lamb ? s_.training.lamb.beta1 : s_.training.adam.beta1,
+               beta2 = lamb ? s_.training.lamb.beta2 : s_.training.adam.beta2;
+  log.event("submission_benchmark", "deepcam");
+  log.event("batchnorm_group_size", 1);
+  log.event("batchnorm_group_stride", 1);
+  log.event("gradient_accumulation_frequency", 1);
+  log.event("opt_lr", s_.schedule.base_rate);
+  log.event("opt_betas", Json::array({beta1, beta2}));
+  log.event("opt_eps", lamb ? s_.training.lamb.epsilon : s_.training.adam.epsilon);
+  log.event("opt_weight_decay", lamb ? s_.training.lamb.weight_decay : s_.training.adam.weight_decay);
+  if (lamb) {
+    log.event("opt_bias_correction", true);
+    log.event("opt_grad_averaging", true);
+    log.event("opt_max_grad_norm", s_.training.lamb.max_grad_norm);
+  }
+  using Kind = StepSchedule::Kind;
+  const char* kinds[] = {"constant", "multistep", "cosine_annealing", "polynomial"};
+  log.event("scheduler_type", kinds[static_cast<int>(s_.schedule.kind)]);
+  log.event("scheduler_lr_warmup_steps", s_.schedule.warmup_steps);
+  log.event("scheduler_lr_warmup_factor", s_.schedule.warmup_factor);
+  if (s_.schedule.kind == Kind::multistep) {
+    log.event("scheduler_milestones", s_.schedule.milestones);
+    log.event("scheduler_decay_rate", s_.schedule.decay_rate);
+  } else if (s_.schedule.kind == Kind::cosine) {
+    log.event("scheduler_t_max", s_.schedule.length);
+    log.event("scheduler_eta_min", s_.schedule.eta_min);
+  }
+}
+
+void ClimateTask::log_quality(MlLog& log, const Quality& quality, int64_t epoch) const {
+  const nlohmann::json number = {{"epoch_num", epoch}};
+  log.event("eval_accuracy", result_->score.mlperf(), number);
+  log.event("eval_loss", quality.loss, number);
+}
+
+}  // namespace convoy::apps

@@ -1,0 +1,48 @@
+// Climate segmentation as a task: classes per pixel, measured by intersection over union.
+#pragma once
+
+#include "apps/common/climate_setup.h"
+#include "apps/common/task.h"
+
+namespace convoy::apps {
+
+/// Which IoU a run is judged by.
+enum class Measure : uint8_t { mlperf, pooled, cyclone, river };
+
+class ClimateTask final : public Task {
+ public:
+  struct Settings {
+    std::shared_ptr<const ClimateSource> train;       ///< null: dummy data
+    std::shared_ptr<const ClimateSource> validation;  ///< null: none
+    int64_t dummy_samples = 0;
+    LoaderOptions loader;
+    Measure measure = Measure::mlperf;
+    double target = -1;   ///< negative: none
+    int64_t pictures = 0;
+    std::string output_dir;
+    std::string optimizer;  ///< for the log, as the following
+    TrainingOptions training;
+    StepSchedule schedule;
+  };
+  explicit ClimateTask(Settings settings) : s_(std::move(settings)) {}
+
+  int64_t training_samples() const override { return s_.train ? s_.train->size() : s_.dummy_samples; }
+  int64_t validation_samples() const override { return s_.validation ? s_.validation->size() : 0; }
+  std::shared_ptr<const SampleSource> training() const override { return s_.train; }
+  Quality validate(Program& program) override;
+  bool has_target() const override { return s_.target >= 0; }
+  bool reached(const Quality& q) const override { return has_target() && q.metric >= s_.target; }
+  std::string metric() const override { return "IoU"; }
+  void fill_dummy(const Tensor& x, const Tensor& target, uint64_t seed) const override;
+  void log_start(MlLog& log) const override;
+  void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const override;
+
+  /// Empty before the first validation.
+  const std::optional<ClimateEvaluation>& last_validation() const { return result_; }
+
+ private:
+  Settings s_;
+  std::optional<ClimateEvaluation> result_;
+};
+
+}  // namespace convoy::apps
