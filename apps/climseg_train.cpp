@@ -63,16 +63,20 @@ Json score_json(const SegmentationScore& s) {
 }
 
 void print_scores(const std::vector<std::pair<std::string, const SegmentationScore*>>& scores) {
-  fmt::print("IoU over {} validation images\n  {:<22}{:>12}{:>12}{:>12}{:>12}{:>22}\n", scores[0].second->samples, "pooled",
-             "background", "cyclones", "rivers", "mean", "per sample, mean");
+  fmt::print("IoU over {} validation images\n  {:<22}{:>12}{:>12}{:>12}{:>12}{:>22}\n", scores[0].second->samples,
+             "pooled", "background", "cyclones", "rivers", "mean", "per sample, mean");
   for (const auto& [name, s] : scores)
     fmt::print("  {:<22}{:>12.4f}{:>12.4f}{:>12.4f}{:>12.4f}{:>22.4f}\n", name, s->pooled.iou(0), s->pooled.iou(1),
                s->pooled.iou(2), s->pooled.mean_iou(), s->mlperf());
 }
 
 void write_plot(const std::string& folder, const Trainer& trainer) {
-  Plot loss{"loss", "epoch", "weighted cross-entropy", {{"training", {}, {}}, {"validation", {}, {}}},
-            Plot::Scale::linear, Plot::Scale::log};
+  Plot loss{"loss",
+            "epoch",
+            "weighted cross-entropy",
+            {{"training", {}, {}}, {"validation", {}, {}}},
+            Plot::Scale::linear,
+            Plot::Scale::log};
   Plot iou{"IoU", "epoch", "measure", {{"validation", {}, {}}}, Plot::Scale::linear, Plot::Scale::linear};
   for (const EpochRecord& r : trainer.history()) {
     loss.series[0].x.push_back(double(r.epoch + 1)), loss.series[0].y.push_back(r.loss);
@@ -135,11 +139,12 @@ int train_main(int argc, char** argv) {
   t.rate = [schedule = s.schedule](int64_t, int64_t step) { return schedule.rate(step); };
   std::vector<std::string> fixed;
   for (const Option& option : climate_training_options())
-    if (option.flag != "output-dir" && option.flag != "data-dir" && option.flag != "max-epochs" && option.flag != "resume" &&
-        option.flag != "max-steps" && option.flag != "profile" && option.flag != "trace" && option.flag != "save" &&
-        option.flag != "pictures" && option.flag != "baseline" && option.flag != "checkpoint-steps" &&
-        option.flag != "keep-checkpoints" && option.flag != "prefetch" && option.flag != "n-parallel-reads" &&
-        !option.flag.starts_with("mlperf") && option.flag != "target-iou" && option.flag != "early-stopping")
+    if (option.flag != "output-dir" && option.flag != "data-dir" && option.flag != "max-epochs" &&
+        option.flag != "resume" && option.flag != "max-steps" && option.flag != "profile" && option.flag != "trace" &&
+        option.flag != "save" && option.flag != "pictures" && option.flag != "baseline" &&
+        option.flag != "checkpoint-steps" && option.flag != "keep-checkpoints" && option.flag != "prefetch" &&
+        option.flag != "n-parallel-reads" && !option.flag.starts_with("mlperf") && option.flag != "target-iou" &&
+        option.flag != "early-stopping")
       fixed.push_back(option.flag);
   t.identity = settings_json(o, fixed);
   t.identity["train_samples"] = task.training_samples();

@@ -8,8 +8,10 @@
 #include <optional>
 #include <set>
 
+#include "apps/common/climate_data.h"
 #include "apps/common/options.h"
 #include "apps/common/version.h"
+#include "core/parallel.h"
 #include "io/crc32c.h"
 #include "io/dataset.h"
 #include "io/file.h"
@@ -162,11 +164,12 @@ class Writer {
 
 int data_main(int argc, char** argv) {
   CLI::App app(
-      "Inspects, verifies and converts CosmoFlow data. Exit codes: 0 good, 1 run-time error, 2 usage, 3 bad data.");
+      "Inspects, verifies and converts CosmoFlow and climate data. Exit codes: 0 good, 1 run-time error, 2 usage, 3 "
+      "bad data.");
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   ReadOptions read;
-  std::string path, out, format = "tfrecord";
+  std::string path, out, format = "tfrecord", stats;
   int64_t limit = 10, shard = 64;
   bool gzip = true;
   const auto common = [&](CLI::App* sub) {
@@ -183,11 +186,19 @@ int data_main(int argc, char** argv) {
   CLI::App* convert =
       common(app.add_subcommand("convert", "writes the samples in another format, voxels bit-identical"));
   convert->add_option("--out", out, "folder to write into")->required();
-  convert->add_option("--format", format, "tfrecord, raw-hdf5, split-hdf5 or sharded-hdf5")
+  convert
+      ->add_option("--format", format,
+                   "tfrecord, raw-hdf5, split-hdf5 or sharded-hdf5; climate images become half-precision shards")
       ->check(CLI::IsMember({"tfrecord", "raw-hdf5", "split-hdf5", "sharded-hdf5"}))
       ->capture_default_str();
   convert->add_flag("--gzip,!--no-gzip", gzip, "compress");
   convert->add_option("--shard", shard, "samples per shard")->capture_default_str();
+  convert->add_option("--stats", stats, "climate: statistics file (default: stats.h5 in the folder)");
+  int threads = default_threads();
+  CLI::App* statistics = app.add_subcommand("stats", "climate: statistics of all images, for --stats of climseg_train");
+  statistics->add_option("path", path, "file or folder")->required();
+  statistics->add_option("--out", out, "file to write")->required();
+  statistics->add_option("--threads", threads, "")->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
@@ -196,6 +207,12 @@ int data_main(int argc, char** argv) {
     fail_usage(error.what());
   }
   if (shard < 1 || read.crop < 1 || read.channels < 1) fail_usage("--shard, --crop and --channels must be at least 1");
+  if (app.got_subcommand("stats")) return write_climate_stats(path, out, threads);
+  if (fs::exists(path) && holds_climate(path)) {
+    if (app.got_subcommand("inspect")) return inspect_climate(path, limit);
+    if (app.got_subcommand("verify")) return verify_climate(path);
+    return shard_climate(path, out, stats.empty() ? path + "/stats.h5" : stats, shard);
+  }
   if (app.got_subcommand("inspect")) return inspect(path, read, limit);
   if (app.got_subcommand("verify")) return verify(path, read);
   Writer writer(format, out, gzip, shard);

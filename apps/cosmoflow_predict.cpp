@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "apps/common/cosmoflow_setup.h"
-#include "io/checkpoint.h"
 #include "io/file.h"
 #include "kernels/kernel_list.h"
 
@@ -16,8 +15,7 @@ constexpr double centre[4] = {0.30, 0.80, 0.96, 70};
 
 std::vector<Option> option_list() {
   std::vector<Option> list = model_options();
-  list.push_back({"weights", "", "", "safetensors weights"});
-  list.push_back({"checkpoint", "", "", "checkpoint of the trainer, or its output folder (newest intact one)"});
+  append(list, state_options());
   list.push_back({"out", "", "", "CSV file to write"});
   list.push_back({"split", "", "auto",
                   "train, validation, or all files below data-dir; auto = validation where it exists",
@@ -37,36 +35,6 @@ std::vector<SampleRef> find_samples(const OptionTable& o, const ReadOptions& rea
   return samples_below(root.string(), read);
 }
 
-/// The newest checkpoint whose CRC holds; the error of the newest where none does.
-std::string newest_intact(const std::vector<CheckpointFile>& files) {
-  for (const CheckpointFile& file : files) {
-    try {
-      read_checkpoint_meta(file.path);
-      return file.path;
-    } catch (const Error& error) {
-      fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
-    }
-  }
-  return files[0].path;
-}
-
-void load_state(const OptionTable& o, Program& program) {
-  if (!o.text("weights").empty()) return load_weights(o.text("weights"), program);
-  std::string path = o.text("checkpoint");
-  if (std::filesystem::is_directory(path)) {
-    const auto found = list_checkpoints(path);
-    if (found.empty()) fail_data(path + ": expected checkpoint-*.h5, found none");
-    path = newest_intact(found);
-  }
-  // A checkpoint also holds optimizer moments; only the parameters matter here.
-  StateStore parameters;
-  Tape names;
-  for (const std::string& name : program.parameters()) names.parameter(name, program.store().get(name).shape(), {});
-  parameters.initialise(names, 0);
-  load_checkpoint(path, parameters);
-  for (const std::string& name : program.parameters()) program.store().get(name).copy_from(parameters.get(name));
-}
-
 int predict_main(int argc, char** argv) {
   OptionTable o(option_list());
   std::vector<std::pair<std::string, std::string>> flags;
@@ -76,8 +44,6 @@ int predict_main(int argc, char** argv) {
     return 0;
   o.load_environment();
   o.apply(flags);
-  if (o.text("weights").empty() == o.text("checkpoint").empty())
-    fail_usage("exactly one of --weights and --checkpoint is required");
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required");
   const ReadOptions read = read_options(o);
   const std::vector<SampleRef> samples = find_samples(o, read);

@@ -170,7 +170,8 @@ std::string explain(const KernelList& list, const Problem& problem) {
   for (const auto& kernel : list) {
     const Support support = kernel->supports(problem);
     if (!support.ok && support.reason == "other op") continue;
-    text += "  " + std::string(kernel->name()) + ": " + (support.ok ? (kernel->preferred(problem) ? "yes, preferred" : "yes") : support.reason) + "\n";
+    text += "  " + std::string(kernel->name()) + ": " +
+            (support.ok ? (kernel->preferred(problem) ? "yes, preferred" : "yes") : support.reason) + "\n";
   }
   return text;
 }

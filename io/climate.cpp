@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/philox.h"
+#include "io/file.h"
 #include "io/hdf5.h"
 
 namespace convoy {
@@ -61,6 +62,31 @@ std::vector<double> read_row(const Hdf5File& file, const std::string& name, int6
   for (double v : row)
     if (!std::isfinite(v)) fail_data(file.path() + ": data set " + name + " holds a value that is not finite");
   return row;
+}
+
+void write_stats_file(const std::string& path, const ClimateStats& s) {
+  Hdf5File file(path, Hdf5File::Mode::create);
+  const int64_t channels = s.channels();
+  const auto row = [&](const std::string& name, const std::vector<double>& values) {
+    const int64_t extents[] = {static_cast<int64_t>(values.size())};
+    const std::vector<float> narrow(values.begin(), values.end());
+    file.write(name, DType::f32, extents, std::as_bytes(std::span(narrow)));
+  };
+  const int64_t one[] = {1};
+  const double count[] = {double(s.count)};
+  file.write("climate/count", DType::f64, one, std::as_bytes(std::span(count)));
+  row("climate/mean", s.mean);
+  row("climate/sqmean", s.square_mean);
+  row("climate/minval", s.minimum);
+  row("climate/maxval", s.maximum);
+  std::vector<float> table;
+  for (size_t c = 0; c < s.mean.size(); ++c)
+    for (double v :
+         {s.mean[c], s.maximum[c], s.minimum[c], std::sqrt(std::max(0.0, s.square_mean[c] - s.mean[c] * s.mean[c]))})
+      table.push_back(float(v));
+  const int64_t extents[] = {channels, 4};
+  file.write("climate/stats", DType::f32, extents, std::as_bytes(std::span(table)));
+  file.flush();
 }
 
 }  // namespace
@@ -254,43 +280,24 @@ ClimateStats read_stats(const std::string& path) {
 }
 
 void write_stats(const std::string& path, const ClimateStats& s) {
-  Hdf5File file(path, Hdf5File::Mode::create);
-  const int64_t channels = s.channels();
-  const auto row = [&](const std::string& name, const std::vector<double>& values) {
-    const int64_t extents[] = {static_cast<int64_t>(values.size())};
-    const std::vector<float> narrow(values.begin(), values.end());
-    file.write(name, DType::f32, extents, std::as_bytes(std::span(narrow)));
-  };
-  const int64_t one[] = {1};
-  const double count[] = {double(s.count)};
-  file.write("climate/count", DType::f64, one, std::as_bytes(std::span(count)));
-  row("climate/mean", s.mean);
-  row("climate/sqmean", s.square_mean);
-  row("climate/minval", s.minimum);
-  row("climate/maxval", s.maximum);
-  std::vector<float> table;
-  for (size_t c = 0; c < s.mean.size(); ++c)
-    for (double v :
-         {s.mean[c], s.maximum[c], s.minimum[c], std::sqrt(std::max(0.0, s.square_mean[c] - s.mean[c] * s.mean[c]))})
-      table.push_back(float(v));
-  const int64_t extents[] = {channels, 4};
-  file.write("climate/stats", DType::f32, extents, std::as_bytes(std::span(table)));
-  file.flush();
+  write_atomically(path, [&](const std::string& temporary) { write_stats_file(temporary, s); });
 }
 
 void write_climate_file(const std::string& path, const ImageShape& shape, const std::vector<float>& values,
                         const std::vector<uint8_t>& labels_0, const std::vector<uint8_t>& labels_1) {
-  Hdf5File file(path, Hdf5File::Mode::create);
-  const int64_t extents[] = {shape.height, shape.width, shape.channels}, plane[] = {shape.height, shape.width};
-  file.write("climate/data", DType::f32, extents, std::as_bytes(std::span(values)));
-  // The official files hold classes as floating point.
-  const auto labels = [&](const std::string& name, const std::vector<uint8_t>& classes) {
-    const std::vector<float> wide(classes.begin(), classes.end());
-    file.write(name, DType::f32, plane, std::as_bytes(std::span(wide)));
-  };
-  if (!labels_0.empty()) labels("climate/labels_0", labels_0);
-  if (!labels_0.empty()) labels("climate/labels_1", labels_1.empty() ? labels_0 : labels_1);
-  file.flush();
+  write_atomically(path, [&](const std::string& temporary) {
+    Hdf5File file(temporary, Hdf5File::Mode::create);
+    const int64_t extents[] = {shape.height, shape.width, shape.channels}, plane[] = {shape.height, shape.width};
+    file.write("climate/data", DType::f32, extents, std::as_bytes(std::span(values)));
+    // The official files hold classes as floating point.
+    const auto labels = [&](const std::string& name, const std::vector<uint8_t>& classes) {
+      const std::vector<float> wide(classes.begin(), classes.end());
+      file.write(name, DType::f32, plane, std::as_bytes(std::span(wide)));
+    };
+    if (!labels_0.empty()) labels("climate/labels_0", labels_0);
+    if (!labels_0.empty()) labels("climate/labels_1", labels_1.empty() ? labels_0 : labels_1);
+    file.flush();
+  });
 }
 
 }  // namespace convoy

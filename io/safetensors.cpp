@@ -115,6 +115,8 @@ NamedArray to_torch(const std::string& name, const Tensor& p) {
     array.shape = {s.c()};
   else if (taps == 1)
     array.shape = {s.n(), s.c()};
+  else if (s.d() == 1)
+    array.shape = {s.n(), s.c(), s.h(), s.w()};
   else
     array.shape = {s.n(), s.c(), s.d(), s.h(), s.w()};
   const auto width = static_cast<size_t>(size_of(p.dtype()));
@@ -128,7 +130,12 @@ NamedArray to_torch(const std::string& name, const Tensor& p) {
 
 void from_torch(const NamedArray& array, const Tensor& p, const std::string& path) {
   const NamedArray expected = to_torch(array.name, p);
-  if (array.shape != expected.shape)
+  // A 1x1 kernel may come as a matrix or an image kernel: extents of 1 do not matter.
+  const auto essential = [](std::vector<int64_t> shape) {
+    std::erase(shape, 1);
+    return shape;
+  };
+  if (essential(array.shape) != essential(expected.shape))
     fail_data(path + ": tensor " + array.name + ": expected shape " + shape_text(expected.shape) + ", found " +
               shape_text(array.shape));
   if (!is_float(array.dtype))

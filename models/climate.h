@@ -32,6 +32,7 @@ struct ClimateConfig {
 
   // deepcam
   int64_t output_stride = 16;
+  int64_t width_divisor = 1;  ///< divides all inner channel counts: a narrow net for small machines and tests
   /// The low-level branch reads the output of block 1 behind the following ReLU, as the reference's in-place operation
   /// has it; false: ahead of it, as in NVIDIA's submission.
   bool low_level_relu = true;

@@ -13,18 +13,21 @@ class DeepCam {
     const bool fine = c_.output_stride == 8;
     if (!fine && c_.output_stride != 16)
       fail_usage("deepcam: output stride must be 16 or 8, found " + std::to_string(c_.output_stride));
+    if (c_.width_divisor < 1 || c_.width_divisor > 16)
+      fail_usage("deepcam: width divisor must be 1 to 16, found " + std::to_string(c_.width_divisor));
 
-    x = norm_relu("bn1", conv(t_, "conv1", x, plain(32, 3, 2)));
-    x = norm_relu("bn2", conv(t_, "conv2", x, plain(64, 3)));
-    x = entry_block("block1", x, 128, 2);
+    x = norm_relu("bn1", conv(t_, "conv1", x, plain(width(32), 3, 2)));
+    x = norm_relu("bn2", conv(t_, "conv2", x, plain(width(64), 3)));
+    x = entry_block("block1", x, width(128), 2);
     const ValueId raw = x;
     x = relu(t_, "block1", x);
     const ValueId low = c_.low_level_relu ? x : raw;
-    x = relu(t_, "block2", entry_block("block2", x, 256, 2));
-    x = relu(t_, "block3", entry_block("block3", x, 728, fine ? 1 : 2));
+    x = relu(t_, "block2", entry_block("block2", x, width(256), 2));
+    x = relu(t_, "block3", entry_block("block3", x, width(728), fine ? 1 : 2));
     for (int i = 4; i < 20; ++i) x = middle_block("block" + std::to_string(i), x, fine ? 2 : 1);
     x = exit_block("block20", x, fine ? 2 : 1);
-    for (const auto& [name, channels] : {std::pair<std::string, int64_t>{"3", 1536}, {"4", 1536}, {"5", 2048}})
+    for (const auto& [name, channels] :
+         {std::pair<std::string, int64_t>{"3", width(1536)}, {"4", width(1536)}, {"5", width(2048)}})
       x = norm_relu("bn" + name, separable("conv" + name, x, channels, 1, fine ? 4 : 2));
     x = pyramid(x, fine ? 2 : 1);
     return decode(x, low, image);
@@ -32,6 +35,8 @@ class DeepCam {
 
  private:
   static constexpr Initializer he = Initializer::he_normal, torch = Initializer::torch_uniform;
+
+  int64_t width(int64_t channels) const { return channels / c_.width_divisor; }
 
   static ConvOptions plain(int64_t channels, int64_t kernel, int64_t stride = 1, int64_t dilation = 1,
                            Initializer initializer = he) {
@@ -71,24 +76,24 @@ class DeepCam {
 
   ValueId exit_block(const std::string& name, ValueId x, int64_t dilation) {
     ValueId y = norm_relu(name + ".bn1", separable(name + ".sep1", x, t_.desc(x).shape.c(), 1, dilation));
-    y = norm(name + ".bn2", separable(name + ".sep2", y, 1024, 1, dilation));
-    y = separable(name + ".sep3", y, 1024, 1, dilation);
-    return add(t_, name + ".add", y, skip(name, x, 1024, 1));
+    y = norm(name + ".bn2", separable(name + ".sep2", y, width(1024), 1, dilation));
+    y = separable(name + ".sep3", y, width(1024), 1, dilation);
+    return add(t_, name + ".add", y, skip(name, x, width(1024), 1));
   }
 
   /// Atrous spatial pyramid pooling; the pooled branch is tiled to the actual size.
   ValueId pyramid(ValueId x, int64_t factor) {
     const Shape s = t_.desc(x).shape;
-    std::vector<ValueId> branches{norm_relu("aspp1.bn", conv(t_, "aspp1", x, plain(256, 1)))};
+    std::vector<ValueId> branches{norm_relu("aspp1.bn", conv(t_, "aspp1", x, plain(width(256), 1)))};
     for (int64_t i = 1; i <= 3; ++i) {
       const std::string name = "aspp" + std::to_string(i + 1);
-      branches.push_back(norm_relu(name + ".bn", conv(t_, name, x, plain(256, 3, 1, 6 * i * factor))));
+      branches.push_back(norm_relu(name + ".bn", conv(t_, name, x, plain(width(256), 3, 1, 6 * i * factor))));
     }
-    ValueId pooled = conv(t_, "global.conv", global_avg_pool(t_, "global.pool", x), plain(256, 1, 1, 1, torch));
+    ValueId pooled = conv(t_, "global.conv", global_avg_pool(t_, "global.pool", x), plain(width(256), 1, 1, 1, torch));
     pooled = relu(t_, "global", channel_affine(t_, "global.affine", pooled));
     branches.push_back(resize(t_, "global.tile", pooled, s.h(), s.w(), Corners::half_pixel));
     const ValueId joined = concat(t_, "aspp.concat", branches);
-    return norm_relu("merge.bn", conv(t_, "merge", joined, plain(256, 1, 1, 1, torch)));
+    return norm_relu("merge.bn", conv(t_, "merge", joined, plain(width(256), 1, 1, 1, torch)));
   }
 
   ValueId up(const std::string& name, ValueId x, int64_t channels) {
@@ -98,14 +103,14 @@ class DeepCam {
   }
 
   ValueId decode(ValueId x, ValueId low, const Shape& image) {
-    low = norm_relu("low_level.bn", conv(t_, "low_level", low, plain(48, 1, 1, 1, torch)));
-    x = norm_relu("deconv1.bn", up("deconv1", x, 256));
-    if (t_.desc(x).shape.h() * 4 < image.h()) x = norm_relu("deconv2.bn", up("deconv2", x, 256));
+    low = norm_relu("low_level.bn", conv(t_, "low_level", low, plain(width(48), 1, 1, 1, torch)));
+    x = norm_relu("deconv1.bn", up("deconv1", x, width(256)));
+    if (t_.desc(x).shape.h() * 4 < image.h()) x = norm_relu("deconv2.bn", up("deconv2", x, width(256)));
     x = concat(t_, "decoder.concat", {x, low});
-    x = norm_relu("decoder1.bn", conv(t_, "decoder1", x, plain(256, 3, 1, 1, torch)));
-    x = norm_relu("decoder2.bn", conv(t_, "decoder2", x, plain(256, 3, 1, 1, torch)));
-    x = conv(t_, "decoder3", x, image_conv(256, 1, 1, 1, Bias::torch_uniform, torch));
-    x = norm_relu("deconv3.bn", up("deconv3", x, 256));
+    x = norm_relu("decoder1.bn", conv(t_, "decoder1", x, plain(width(256), 3, 1, 1, torch)));
+    x = norm_relu("decoder2.bn", conv(t_, "decoder2", x, plain(width(256), 3, 1, 1, torch)));
+    x = conv(t_, "decoder3", x, image_conv(width(256), 1, 1, 1, Bias::torch_uniform, torch));
+    x = norm_relu("deconv3.bn", up("deconv3", x, width(256)));
     return up("deconv4", x, c_.classes);
   }
 

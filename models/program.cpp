@@ -11,6 +11,10 @@ namespace {
 /// Dynamic loss scaling for f16: start high, double every 1000 finite steps, halve on overflow.
 constexpr double f16_initial_scale = 32768;
 
+Tape new_tape(const ProgramOptions& o) {
+  return Tape(o.compute == DType::f64 ? DType::f64 : DType::f32);
+}
+
 /// Gradients and updates behind a recorded forward pass that keeps its loss under `data_loss`.
 Tape finish_training(Tape tape, const ProgramOptions& o, const std::vector<std::string>& l2_parameters) {
   tape = apply_precision(tape, o.compute);
@@ -74,7 +78,7 @@ NetworkCounts count_tape(const Tape& tape) {
 }  // namespace
 
 Tape training_tape(const CosmoflowOptions& o) {
-  Tape tape;
+  Tape tape = new_tape(o);
   const CosmoflowNet net = record_cosmoflow(tape, o.model, o.batch, o.input_type, o.normalisation, Mode::training);
   const ValueId target = tape.input("target", TensorDesc({o.batch, 1, 1, 1, o.model.targets}, DType::f32));
   tape.keep(regression_loss(tape, "loss", o.loss, net.prediction, target), "data_loss");
@@ -82,7 +86,7 @@ Tape training_tape(const CosmoflowOptions& o) {
 }
 
 Tape training_tape(const ClimateOptions& o) {
-  Tape tape;
+  Tape tape = new_tape(o);
   const ClimateNet net = record_climate(tape, o.model, o.batch, o.input_type, Mode::training);
   const ValueId labels = tape.input("target", label_desc(o.model, o.batch));
   tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "data_loss");
@@ -90,13 +94,13 @@ Tape training_tape(const ClimateOptions& o) {
 }
 
 Tape evaluation_tape(const CosmoflowOptions& o) {
-  Tape tape;
+  Tape tape = new_tape(o);
   record_cosmoflow(tape, o.model, o.evaluation_batch, o.input_type, o.normalisation, Mode::evaluation);
   return finish_evaluation(std::move(tape), o);
 }
 
 Tape evaluation_tape(const ClimateOptions& o) {
-  Tape tape;
+  Tape tape = new_tape(o);
   ClimateConfig model = o.model;
   if (o.evaluation_height > 0) model.height = o.evaluation_height, model.width = o.evaluation_width;
   const ClimateNet net = record_climate(tape, model, o.evaluation_batch, o.input_type, Mode::evaluation);
@@ -138,6 +142,10 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
   store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] =
       options.compute == DType::f16 ? f16_initial_scale : 1.0;
   for (ValueId id : plans.step_tape.parameters()) parameters_.push_back(plans.step_tape.value(id).name);
+  for (const StateSpec& state : plans.evaluate_tape.states())
+    if (const std::string& name = plans.evaluate_tape.value(state.value).name;
+        name.ends_with(".running_mean") || name.ends_with(".running_var"))
+      statistics_.push_back(name);
   const auto arena = std::make_shared<Buffer>(plans.arena_bytes(), Buffer::Fill::none);
   step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena);
   evaluate_ = std::make_unique<Executor>(std::move(plans.evaluate), store_, arena);

@@ -13,7 +13,7 @@ struct ProgramOptions {
   int64_t batch = 1;
   int64_t evaluation_batch = 1;
   DType input_type = DType::i16;
-  DType compute = DType::f32;
+  DType compute = DType::f32;  ///< f64 records everything in f64 and runs the references: for checks of gradients
   bool fuse = true;
   bool sparse_gradients = true;  ///< weight gradients from pooled gradients (sums in another order)
   TrainingOptions training;
@@ -76,11 +76,13 @@ class Program {
   const ProgramOptions& options() const { return options_; }
   /// Names of the trainable states, in network order.
   const std::vector<std::string>& parameters() const { return parameters_; }
+  /// States that evaluation reads but no gradient changes: running means and variances.
+  const std::vector<std::string>& statistics() const { return statistics_; }
 
  private:
   ProgramOptions options_;
   StateStore store_;
-  std::vector<std::string> parameters_;
+  std::vector<std::string> parameters_, statistics_;
   std::unique_ptr<Executor> step_, evaluate_;
 };
 

@@ -43,7 +43,8 @@ Pixels draw_pixels(const ClimateSource& source, const PixelLossAttrs& loss, int6
     for (size_t c = 0; c < classes; ++c) {
       const auto found = static_cast<int64_t>(members[c].size()), taken = std::min(found, each);
       for (int64_t k = 0; k < taken; ++k) {
-        const size_t pixel = members[c][static_cast<size_t>(random.below(static_cast<uint64_t>(k), static_cast<uint64_t>(found)))];
+        const size_t pixel =
+            members[c][static_cast<size_t>(random.below(static_cast<uint64_t>(k), static_cast<uint64_t>(found)))];
         p.values.insert(p.values.end(), &image.values[pixel * channels], &image.values[pixel * channels] + channels);
         p.labels.push_back(static_cast<uint8_t>(c));
         p.weights.push_back(loss.weights[static_cast<int64_t>(c)] * double(found) / double(taken));
@@ -90,7 +91,8 @@ class Regression {
       for (size_t k = 0; k < parameters; ++k) {
         first[k] = 0.9 * first[k] + 0.1 * gradient[k];
         second[k] = 0.99 * second[k] + 0.01 * gradient[k] * gradient[k];
-        weights_[k] -= rate * first[k] / (1 - std::pow(0.9, step)) / (std::sqrt(second[k] / (1 - std::pow(0.99, step))) + 1e-10);
+        weights_[k] -=
+            rate * first[k] / (1 - std::pow(0.9, step)) / (std::sqrt(second[k] / (1 - std::pow(0.99, step))) + 1e-10);
       }
     }
   }

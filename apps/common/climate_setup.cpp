@@ -41,6 +41,8 @@ std::vector<Option> climate_model_options() {
       {"model", "", "deepcam", "deepcam, deeplab or tiramisu"},
       {"batch-norm", "", "", "deeplab, tiramisu: on or off (default: on; off in tiramisu and in the record runs)"},
       {"output-stride", "", "16", "deepcam: 16 or 8", K::integer},
+      {"width-divisor", "", "1", "deepcam: divides all inner channel counts (a narrow net for small machines)",
+       K::integer},
       {"low-level-relu", "", "true", "deepcam: low-level branch behind the ReLU, as the reference computes", K::toggle},
       {"decoder", "", "deconv1x", "deeplab: deconv1x (full resolution), deconv or bilinear"},
       {"decoder-relu", "", "false", "deeplab: ReLU in the full-resolution decoder (the reference has none)", K::toggle},
@@ -99,15 +101,17 @@ ClimateConfig climate_config(const OptionTable& o) {
       {{"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}});
   const auto only = [&](ClimateModel model, std::initializer_list<const char*> flags) {
     for (const char* flag : flags)
-      if (c.model != model && o.is_set(flag)) fail_usage(std::string("--") + flag + " has no effect on " + o.text("model"));
+      if (c.model != model && o.is_set(flag))
+        fail_usage(std::string("--") + flag + " has no effect on " + o.text("model"));
   };
-  only(ClimateModel::deepcam, {"output-stride", "low-level-relu"});
+  only(ClimateModel::deepcam, {"output-stride", "width-divisor", "low-level-relu"});
   only(ClimateModel::deeplab, {"decoder", "decoder-relu", "resize-corners"});
   only(ClimateModel::tiramisu, {"blocks", "growth", "filter"});
   if (c.model == ClimateModel::deepcam && !o.text("batch-norm").empty() && !o.toggle("batch-norm"))
     fail_usage("--batch-norm: deepcam always normalises");
   c.batch_norm = o.text("batch-norm").empty() ? c.model != ClimateModel::tiramisu : o.toggle("batch-norm");
   c.output_stride = o.integer("output-stride");
+  c.width_divisor = o.integer("width-divisor");
   c.low_level_relu = o.toggle("low-level-relu");
   c.decoder = choose<Decoder>(
       "decoder", o.text("decoder"),
@@ -141,7 +145,8 @@ PixelLossAttrs pixel_loss_config(const OptionTable& o) {
     a.weights = {0.0218, 0.8120, 0.1662};
   } else if (weights != "none") {
     const std::vector<double> list = numbers(o, "class-weights");
-    if (list.size() != 3) fail_usage("--class-weights: expected mlperf, gordon-bell, none or three numbers, found " + weights);
+    if (list.size() != 3)
+      fail_usage("--class-weights: expected mlperf, gordon-bell, none or three numbers, found " + weights);
     a.weights = {list[0], list[1], list[2]};
   }
   return a;
@@ -192,7 +197,8 @@ ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& 
   const fs::path folder = o.text("data-dir");
   for (const fs::path& place : {folder, folder.parent_path(), fs::path(images[0].path).parent_path()})
     if (fs::exists(place / "stats.h5")) return read_stats(place / "stats.h5");
-  fail_data((folder / "stats.h5").string() + ": no such file; name one with --stats, or make one with convoy_data stats");
+  fail_data((folder / "stats.h5").string() +
+            ": no such file; name one with --stats, or make one with convoy_data stats");
 }
 
 ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, bool training) {
@@ -253,7 +259,8 @@ void write_comparison(const std::string& path, const ClimateRef& image, std::spa
   std::vector<uint8_t> small(truth.empty() ? 0 : vapour.size());
   for (int64_t h = 0; h < height; ++h)
     for (int64_t w = 0; w < width; ++w) {
-      const auto from = static_cast<size_t>(h * step * image.shape.width + w * step), to = static_cast<size_t>(h * width + w);
+      const auto from = static_cast<size_t>(h * step * image.shape.width + w * step),
+                 to = static_cast<size_t>(h * width + w);
       vapour[to] = values[from * static_cast<size_t>(image.shape.channels)];
       if (!truth.empty()) small[to] = truth[from];
     }

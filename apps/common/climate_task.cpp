@@ -9,14 +9,16 @@ namespace convoy::apps {
 Quality ClimateTask::validate(Program& program) {
   result_ = evaluate_climate(program, s_.validation, s_.loader, [&](int64_t i, std::span<const uint8_t> predicted) {
     if (i < s_.pictures)
-      write_comparison(fmt::format("{}/validation-{}.png", s_.output_dir, i), s_.validation->images()[static_cast<size_t>(i)],
-                       predicted, s_.validation->reading());
+      write_comparison(fmt::format("{}/validation-{}.png", s_.output_dir, i),
+                       s_.validation->images()[static_cast<size_t>(i)], predicted, s_.validation->reading());
   });
   const SegmentationScore& score = result_->score;
   const double values[] = {score.mlperf(), score.pooled.mean_iou(), score.pooled.iou(1), score.pooled.iou(2)};
-  fmt::print("  IoU background, cyclones, rivers, mean: pooled {:.4f} {:.4f} {:.4f} {:.4f}, per sample {:.4f} {:.4f} {:.4f} {:.4f}\n",
-             score.pooled.iou(0), score.pooled.iou(1), score.pooled.iou(2), score.pooled.mean_iou(), score.per_sample(0),
-             score.per_sample(1), score.per_sample(2), score.mlperf());
+  fmt::print(
+      "  IoU background, cyclones, rivers, mean: pooled {:.4f} {:.4f} {:.4f} {:.4f}, per sample {:.4f} {:.4f} {:.4f} "
+      "{:.4f}\n",
+      score.pooled.iou(0), score.pooled.iou(1), score.pooled.iou(2), score.pooled.mean_iou(), score.per_sample(0),
+      score.per_sample(1), score.per_sample(2), score.mlperf());
   return {result_->loss, values[static_cast<int>(s_.measure)]};
 }
 

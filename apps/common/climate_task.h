@@ -17,7 +17,7 @@ class ClimateTask final : public Task {
     int64_t dummy_samples = 0;
     LoaderOptions loader;
     Measure measure = Measure::mlperf;
-    double target = -1;   ///< negative: none
+    double target = -1;  ///< negative: none
     int64_t pictures = 0;
     std::string output_dir;
     std::string optimizer;  ///< for the log, as the following

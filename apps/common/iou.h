@@ -17,7 +17,9 @@ class Confusion {
   /// tp / (tp + fp + fn); 1 where a class neither is nor was predicted.
   double iou(int k) const;
   double mean_iou() const;
-  int64_t count(int truth, int predicted) const { return counts_[static_cast<size_t>(truth)][static_cast<size_t>(predicted)]; }
+  int64_t count(int truth, int predicted) const {
+    return counts_[static_cast<size_t>(truth)][static_cast<size_t>(predicted)];
+  }
 
  private:
   std::array<std::array<int64_t, classes>, classes> counts_{};
@@ -25,7 +27,7 @@ class Confusion {
 
 /// Both readings of a data set's IoU.
 struct SegmentationScore {
-  Confusion pooled;                    ///< one matrix over all samples
+  Confusion pooled;                              ///< one matrix over all samples
   std::array<double, Confusion::classes> sum{};  ///< of the samples' IoU per class
   int64_t samples = 0;
   void add(std::span<const uint8_t> truth, std::span<const uint8_t> predicted);

@@ -8,6 +8,7 @@
 #include "apps/common/profile.h"
 #include "apps/common/version.h"
 #include "core/parallel.h"
+#include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "kernels/kernel_list.h"
@@ -33,6 +34,26 @@ PlanOptions plan_options(const OptionTable& o) {
   if (!o.text("tuned").empty()) p.selection.tuned = TunedTable::load(o.text("tuned"));
   if (!o.toggle("winograd")) p.selection.excluded = "winograd";
   return o.toggle("passes") ? p : plain_options(p);
+}
+
+/// Parameters and running statistics.
+std::vector<std::string> weight_names(const Program& program) {
+  std::vector<std::string> names = program.parameters();
+  names.insert(names.end(), program.statistics().begin(), program.statistics().end());
+  return names;
+}
+
+/// The newest checkpoint whose CRC holds; the error of the newest where none does.
+std::string newest_intact(const std::vector<CheckpointFile>& files) {
+  for (const CheckpointFile& file : files) {
+    try {
+      read_checkpoint_meta(file.path);
+      return file.path;
+    } catch (const Error& error) {
+      fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
+    }
+  }
+  return files[0].path;
 }
 
 }  // namespace
@@ -203,8 +224,10 @@ void load_weights(const std::string& path, Program& program) {
   for (NamedArray& a : read_safetensors(path)) arrays.emplace(a.name, std::move(a));
   for (const std::string& name : program.parameters())
     if (!arrays.count(name)) fail_data(path + ": expected tensor " + name + ", found none");
+  const std::vector<std::string> known = weight_names(program);
   for (const auto& [name, array] : arrays) {
-    if (std::find(program.parameters().begin(), program.parameters().end(), name) == program.parameters().end())
+    if (name.ends_with(".num_batches_tracked")) continue;  // PyTorch's own counter
+    if (std::find(known.begin(), known.end(), name) == known.end())
       fail_data(path + ": tensor " + name + " is no parameter of this network");
     from_torch(array, program.store().get(name), path);
   }
@@ -212,8 +235,32 @@ void load_weights(const std::string& path, Program& program) {
 
 void save_weights(const std::string& path, Program& program) {
   std::vector<NamedArray> arrays;
-  for (const std::string& name : program.parameters()) arrays.push_back(to_torch(name, program.store().get(name)));
+  for (const std::string& name : weight_names(program)) arrays.push_back(to_torch(name, program.store().get(name)));
   write_safetensors(path, arrays);
+}
+
+std::vector<Option> state_options() {
+  return {{"weights", "", "", "safetensors weights"},
+          {"checkpoint", "", "", "checkpoint of the trainer, or its output folder (newest intact one)"}};
+}
+
+void load_state(const OptionTable& o, Program& program) {
+  if (o.text("weights").empty() == o.text("checkpoint").empty())
+    fail_usage("exactly one of --weights and --checkpoint is required");
+  if (!o.text("weights").empty()) return load_weights(o.text("weights"), program);
+  std::string path = o.text("checkpoint");
+  if (std::filesystem::is_directory(path)) {
+    const auto found = list_checkpoints(path);
+    if (found.empty()) fail_data(path + ": expected checkpoint-*.h5, found none");
+    path = newest_intact(found);
+  }
+  // A checkpoint also holds optimizer moments; only the weights matter here.
+  StateStore weights;
+  Tape names;
+  for (const std::string& name : weight_names(program)) names.parameter(name, program.store().get(name).shape(), {});
+  weights.initialise(names, 0);
+  load_checkpoint(path, weights);
+  for (const std::string& name : weight_names(program)) program.store().get(name).copy_from(weights.get(name));
 }
 
 }  // namespace convoy::apps

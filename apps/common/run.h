@@ -79,8 +79,13 @@ class Run {
   std::unique_ptr<Trainer> trainer_;
 };
 
-/// Reads "<parameter>" arrays into the program's parameters; throws Error(data) for missing or surplus names.
+/// Reads "<parameter>" arrays, and running statistics where the file has them; throws Error(data) for missing or
+/// surplus names.
 void load_weights(const std::string& path, Program& program);
 void save_weights(const std::string& path, Program& program);
+
+/// --weights or --checkpoint of a predicting program, and reading them.
+std::vector<Option> state_options();
+void load_state(const OptionTable& options, Program& program);
 
 }  // namespace convoy::apps

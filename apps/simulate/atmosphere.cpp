@@ -144,17 +144,16 @@ class Simulation {
     const double surface = gas * base_surface(latitude) / gravity * std::log(base_pressure(latitude) / 100000);
     return surface + (hectopascal < 1000 ? base_thickness(latitude, hectopascal) : 0);
   }
-  /// Geostrophic zonal wind of the base state; towards the equator the Coriolis parameter is bounded.
+  /// Geostrophic zonal wind of the base state, fading where the Coriolis parameter vanishes.
   double base_wind(double latitude, double hectopascal) const {
     const double h = 0.5 * degree;
     const double slope =
         (base_height(latitude + h, hectopascal) - base_height(latitude - h, hectopascal)) / (2 * h * earth);
-    return std::clamp(-gravity / bounded_coriolis(latitude) * slope, -45.0, 60.0);
+    const double least = 2 * rotation * std::sin(9 * degree), f = 2 * rotation * std::sin(latitude);
+    return std::clamp(-gravity * f / (f * f + least * least) * slope, -45.0, 60.0);
   }
-  static double bounded_coriolis(double latitude) {
-    const double least = 2 * rotation * std::sin(12 * degree), f = 2 * rotation * std::sin(latitude);
-    return std::abs(f) < least ? std::copysign(least, f) : f;
-  }
+  /// Which side of the equator, smoothly: -1 to 1.
+  static double hemisphere(double latitude) { return std::tanh(latitude / (8 * degree)); }
 
   /// Stream function (m^2/s at 500 hPa strength) and winds at 850 hPa.
   void flow() {
@@ -187,7 +186,7 @@ class Simulation {
     land_ = o_.orography;
     if (land_.empty()) {
       land_ = random_field("continents", 0, 2, 40, -1.6, 0);
-      for (float& v : land_) v = v > 0.55f ? 1500 * (v - 0.55f) * (v - 0.55f) + 20 : -1000;
+      for (float& v : land_) v = v > 0.55f ? std::min(400 * (v - 0.55f) * (v - 0.55f) + 20, 4000.0f) : -1000;
     }
     const Field texture = random_field("surface", day_.stream, 6, 60, -1.2, 0);
     ts_.resize(size_);
@@ -215,8 +214,8 @@ class Simulation {
       const double zone = 0.12 * std::exp(-d * d / 98) - 0.13 * std::exp(-std::pow((std::abs(d) - 26) / 9, 2));
       for (int64_t w = 0; w < g_.width; ++w) {
         const size_t i = at(row, w);
-        const double poleward = double(v_[i]) * (latitude > 0 ? 1 : -1);
-        const double rh = 0.76 + zone + 0.07 * double(texture[i]) + 0.005 * poleward - (land_[i] > 0 ? 0.08 : 0);
+        const double poleward = double(v_[i]) * hemisphere(latitude);
+        const double rh = 0.76 + zone + 0.07 * double(texture[i]) + 0.005 * poleward - (land_[i] > 0 ? 0.05 : 0);
         humidity_[i] = float(std::clamp(rh, 0.2, 0.98));
         tmq_[i] = float(humidity_[i] * 1.2 * saturation_humidity(double(ts_[i]), 100000) * 2200 * 1.05);
       }
@@ -311,7 +310,7 @@ class Simulation {
     }
     const double south = std::min(line.front().latitude, line.back().latitude),
                  north = std::max(line.front().latitude, line.back().latitude), reach = 3 * r.half_width;
-    const double hemisphere = r.reach_north > 0 ? 1 : -1;
+    const double poleward = r.reach_north > 0 ? 1 : -1;
     for_band(south, north, reach, [&](int64_t row, int64_t w) {
       const double phi = g_.latitude(row), lambda = g_.longitude(w);
       double nearest = 1e12;
@@ -337,7 +336,7 @@ class Simulation {
       // Left of the flow in the north is the cold side.
       const double side =
           (wrapped(lambda - p.longitude) * p.along_north * std::cos(phi) - (phi - p.latitude) * p.along_east) *
-          hemisphere;
+          poleward;
       tmq_[i] += float(r.moisture * across * (1 - 0.35 * t));
       storm_u_[i] += float(r.jet * across * p.along_east);
       storm_v_[i] += float(r.jet * across * p.along_north);
@@ -370,7 +369,7 @@ class Simulation {
         const double psl = 100000 * std::exp(gravity * z_surface / (gas * ts)) - deficit;
         const double ps = psl * std::exp(-gravity * height / (gas * ts));
         const double u850 = double(u_[i]) + double(storm_u_[i]), v850 = double(v_[i]) + double(storm_v_[i]);
-        const double friction = land_[i] > 0 ? 0.45 : 0.75, inflow = latitude > 0 ? 0.25 : -0.25;
+        const double friction = land_[i] > 0 ? 0.45 : 0.75, inflow = 0.25 * hemisphere(latitude);
         const double ubot = friction * (u850 - inflow * v850), vbot = friction * (v850 + inflow * u850);
         const double trefht = ts - (land_[i] > 0 ? 0.3 : 0.9);
         const double q = std::min(double(humidity_[i]) + 0.15 * std::min(1.0, deficit / 1500), 0.99) *
@@ -485,7 +484,10 @@ Day draw_day(const AtmosphereOptions& o, int64_t day) {
     c.shape = draw(1.2, 1.8);
     c.drift_east = draw(-7, -2);
     c.drift_north = hemisphere * draw(0.5, 3);
-    d.cyclones.push_back(c);
+    const bool close = std::any_of(d.cyclones.begin(), d.cyclones.end(), [&](const Cyclone& other) {
+      return distance(c.latitude, c.longitude, other.latitude, other.longitude) < 1.5e6;
+    });
+    if (!close) d.cyclones.push_back(c);
   }
   for (int i = poisson(o.rivers); i > 0; --i) {
     River r;
@@ -494,7 +496,7 @@ Day draw_day(const AtmosphereOptions& o, int64_t day) {
     r.reach_north = hemisphere * draw(20, 33) * degree;
     r.longitude = draw(0, 2 * pi);
     r.reach_east = draw(18, 45) * degree;
-    r.bend = draw(-12, 12) * degree;
+    r.bend = draw(-55, 55) * degree;
     r.half_width = draw(210e3, 340e3) * std::sqrt(coarse);
     r.moisture = draw(18, 30);
     r.jet = draw(15, 28);

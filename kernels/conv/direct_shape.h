@@ -68,9 +68,9 @@ struct DirectShape {
 /// A plain convolution (any pass) with as many groups as channels on both sides: those have kernels of their own.
 bool is_depthwise(const Problem& p);
 
-/// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: f32 weight gradients
-/// of 3x3 kernels, transposed and strided convolutions with 64 or more channels in the larger image, depthwise ones
-/// that stride, dilate or sum gradients.
+/// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: f32 weight
+/// gradients of 3x3 kernels, transposed and strided convolutions with 64 or more channels in the larger image,
+/// depthwise ones that stride, dilate or sum gradients.
 bool direct_is_measured_faster(const Problem& p);
 
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.

@@ -1,0 +1,90 @@
+// Applies trained weights to climate images of any legal size: classes per pixel as HDF5 and pictures, IoU where there
+// are labels.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "apps/common/climate_setup.h"
+#include "io/file.h"
+#include "io/hdf5.h"
+#include "kernels/kernel_list.h"
+
+namespace convoy::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<Option> option_list() {
+  std::vector<Option> list = climate_model_options();
+  append(list, state_options());
+  list.push_back({"split", "", "auto", "train, validation, or all files below data-dir; auto = validation where it exists"});
+  list.push_back({"out", "", "results/masks", "folder for NAME.h5 (data set labels, u8) and NAME.png"});
+  list.push_back({"pictures", "", "true", "also draw the vapour with predicted and true classes", Option::Kind::toggle});
+  return list;
+}
+
+/// data-dir may be one file.
+std::vector<ClimateRef> find_images(const OptionTable& o) {
+  const fs::path root(o.text("data-dir"));
+  const std::string& split = o.text("split");
+  if (split != "auto" && split != "all" && split != "train" && split != "validation")
+    fail_usage("--split: expected auto, all, train or validation, found " + split);
+  if (root.empty()) fail_usage("--data-dir is required");
+  if (fs::is_regular_file(root)) return images_in(root);
+  if (split == "train" || split == "validation") return images_below(root / split);
+  if (split == "auto" && fs::is_directory(root / "validation")) return images_below(root / "validation");
+  return images_below(root);
+}
+
+void write_mask(const std::string& path, const ImageShape& shape, std::span<const uint8_t> classes) {
+  write_atomically(path, [&](const std::string& temporary) {
+    Hdf5File file(temporary, Hdf5File::Mode::create);
+    const int64_t extents[] = {shape.height, shape.width};
+    file.write("labels", DType::u8, extents, std::as_bytes(classes));
+    file.flush();
+  });
+}
+
+int predict_main(int argc, char** argv) {
+  OptionTable o(option_list());
+  std::vector<std::pair<std::string, std::string>> flags;
+  if (!o.parse(argc, argv,
+               "Predicts cyclones and atmospheric rivers in climate images. Exit codes: 0 done, 1 run-time error, 2 "
+               "usage, 3 data.",
+               nullptr, flags))
+    return 0;
+  o.load_environment();
+  o.apply(flags);
+  const std::vector<ClimateRef> images = find_images(o);
+  const ClimateStats stats = climate_stats(o, images);
+  const auto source = std::make_shared<ClimateSource>(images, climate_reading(o, stats, false));
+  const ClimateOptions options = climate_program(o, *source, nullptr);
+  Program program(plan_program(options, kernel_list()), options, 0);
+  load_state(o, program);
+  fs::create_directories(o.text("out"));
+  const bool pictures = o.toggle("pictures");
+  const ClimateEvaluation result =
+      evaluate_climate(program, source, loader_options(o), [&](int64_t i, std::span<const uint8_t> classes) {
+        const ClimateRef& ref = images[static_cast<size_t>(i)];
+        std::string name = fs::path(ref.path).stem();
+        if (ref.format == ClimateFormat::sharded) name += fmt::format("-{:03d}", ref.index);
+        const std::string base = (fs::path(o.text("out")) / name).string();
+        write_mask(base + ".h5", {source->reading().height, source->reading().width, 1}, classes);
+        if (pictures) write_comparison(base + ".png", ref, classes, source->reading());
+      });
+  fmt::print("{} images, masks in {}\n", images.size(), o.text("out"));
+  const bool labelled = std::all_of(images.begin(), images.end(), [](const ClimateRef& ref) { return ref.labelled; });
+  if (labelled)
+    fmt::print("IoU background, cyclones, rivers, mean: pooled {:.4f} {:.4f} {:.4f} {:.4f}, per sample {:.4f} {:.4f} {:.4f} {:.4f}\n",
+               result.score.pooled.iou(0), result.score.pooled.iou(1), result.score.pooled.iou(2),
+               result.score.pooled.mean_iou(), result.score.per_sample(0), result.score.per_sample(1),
+               result.score.per_sample(2), result.score.mlperf());
+  return 0;
+}
+
+}  // namespace
+}  // namespace convoy::apps
+
+int main(int argc, char** argv) {
+  return convoy::apps::run_program("climseg_predict", convoy::apps::predict_main, argc, argv);
+}

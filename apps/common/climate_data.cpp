@@ -1,0 +1,186 @@
+#include "apps/common/climate_data.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <mutex>
+
+#include "core/parallel.h"
+#include "io/climate_source.h"
+#include "io/file.h"
+#include "io/hdf5.h"
+
+namespace convoy::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<ClimateRef> collect(const std::string& path) {
+  return fs::is_directory(path) ? images_below(path) : images_in(path);
+}
+
+ImageBox whole(const ClimateRef& ref) {
+  return {0, 0, ref.shape.height, ref.shape.width};
+}
+
+std::array<int64_t, 3> class_counts(const std::vector<uint8_t>& labels) {
+  std::array<int64_t, 3> counts{};
+  for (uint8_t label : labels) ++counts[label];
+  return counts;
+}
+
+/// Images of one folder, written in files of `size`.
+class ShardWriter {
+ public:
+  ShardWriter(std::string folder, int64_t size) : folder_(std::move(folder)), size_(size) {
+    fs::create_directories(folder_);
+  }
+  void add(const ClimateRef& ref, const std::vector<float>& values, const std::vector<uint8_t>& labels) {
+    if (!count_) shape_ = ref.shape;
+    if (!(shape_ == ref.shape))
+      fail_data(ref.path + ": images of one shard must agree: " + shape_.str() + " and " + ref.shape.str());
+    for (float v : values) values_.push_back(f16(v));
+    labels_.insert(labels_.end(), labels.begin(), labels.end());
+    if (++count_ == size_) flush();
+  }
+  void flush() {
+    if (!count_) return;
+    write_atomically(fmt::format("{}/shard-{:05d}.h5", folder_, files_++), [&](const std::string& temporary) {
+      Hdf5File file(temporary, Hdf5File::Mode::create);
+      const int64_t data[] = {count_, shape_.height, shape_.width, shape_.channels},
+                    plane[] = {count_, shape_.height, shape_.width};
+      file.write("data", DType::f16, data, std::as_bytes(std::span(values_)));
+      file.write("labels", DType::u8, plane, std::as_bytes(std::span(labels_)));
+      file.write_text("format", climate_shard_format);
+      file.flush();
+    });
+    count_ = 0;
+    values_.clear(), labels_.clear();
+  }
+
+ private:
+  std::string folder_;
+  int64_t size_, count_ = 0, files_ = 0;
+  ImageShape shape_;
+  std::vector<f16> values_;
+  std::vector<uint8_t> labels_;
+};
+
+}  // namespace
+
+bool holds_climate(const std::string& path) {
+  std::vector<std::string> files;
+  if (fs::is_directory(path)) {
+    for (const auto& entry : fs::recursive_directory_iterator(path))
+      if (const std::string e = entry.path().extension(); e == ".h5" || e == ".hdf5") files.push_back(entry.path());
+  } else if (path.ends_with(".h5") || path.ends_with(".hdf5")) {
+    files.push_back(path);
+  }
+  if (files.empty() || !has_hdf5()) return false;
+  const Hdf5File file(*std::min_element(files.begin(), files.end()), Hdf5File::Mode::read);
+  return file.contains("climate") || file.read_text("format") == climate_shard_format;
+}
+
+int inspect_climate(const std::string& path, int64_t limit) {
+  const std::vector<ClimateRef> refs = collect(path);
+  fmt::print("{} images\n", refs.size());
+  for (size_t i = 0; i < refs.size() && static_cast<int64_t>(i) < limit; ++i) {
+    const ClimateRef& ref = refs[i];
+    const ClimateStats s = image_stats(read_image(ref, whole(ref)), ref.shape.channels);
+    std::string classes = "no labels";
+    if (ref.labelled) {
+      const auto counts = class_counts(read_labels(ref, 0, 3));
+      const double pixels = double(ref.shape.height * ref.shape.width);
+      classes = fmt::format("background {:.3f} %, cyclones {:.4f} %, rivers {:.3f} %", 100 * double(counts[0]) / pixels,
+                            100 * double(counts[1]) / pixels, 100 * double(counts[2]) / pixels);
+    }
+    fmt::print("{}[{}] {} {}  {}  channel 0 from {:.5g} to {:.5g}, mean {:.5g}\n", ref.path, ref.index, name_of(ref.format),
+               ref.shape.str(), classes, s.minimum[0], s.maximum[0], s.mean[0]);
+  }
+  return 0;
+}
+
+int verify_climate(const std::string& path) {
+  const std::vector<ClimateRef> refs = collect(path);
+  int64_t bad = 0;
+  std::array<int64_t, 3> sum{};
+  for (const ClimateRef& ref : refs) {
+    try {
+      if (!(ref.shape == refs[0].shape))
+        fail_data(ref.path + ": expected " + refs[0].shape.str() + " like the files before, found " + ref.shape.str());
+      read_image(ref, whole(ref));
+      if (!ref.labelled) continue;
+      const auto counts = class_counts(read_labels(ref, 0, 3));
+      for (size_t k = 0; k < 3; ++k) sum[k] += counts[k];
+    } catch (const Error& error) {
+      fmt::print(stderr, "bad: {}\n", error.what());
+      ++bad;
+    }
+  }
+  fmt::print("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}\n", refs.size(), bad,
+             refs[0].shape.str(), sum[0], sum[1], sum[2]);
+  return bad ? static_cast<int>(ErrorKind::data) : 0;
+}
+
+int write_climate_stats(const std::string& path, const std::string& out, int threads) {
+  const std::vector<ClimateRef> refs = collect(path);
+  std::vector<ClimateStats> each(refs.size());
+  std::mutex mutex;
+  size_t next = 0;
+  std::exception_ptr failure;
+  parallel_threads(threads, [&](int) {
+    while (true) {
+      size_t i;
+      {
+        const std::lock_guard lock(mutex);
+        if (failure || next == refs.size()) return;
+        i = next++;
+      }
+      try {
+        if (refs[i].format == ClimateFormat::sharded) fail_data(refs[i].path + ": is normalised already");
+        each[i] = image_stats(read_image(refs[i], whole(refs[i])), refs[i].shape.channels);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failure = std::current_exception();
+      }
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+  ClimateStats all;
+  for (const ClimateStats& s : each) all.add(s);
+  write_stats(out, all);
+  for (int64_t c = 0; c < all.channels(); ++c) {
+    const auto k = static_cast<size_t>(c);
+    fmt::print("{:>2} {:<7} from {:>12.5g} to {:>12.5g}, mean {:>12.5g}\n", c, c < 16 ? climate_channels[c] : "", all.minimum[k],
+               all.maximum[k], all.mean[k]);
+  }
+  fmt::print("wrote statistics of {} images to {}\n", refs.size(), out);
+  return 0;
+}
+
+int shard_climate(const std::string& path, const std::string& out, const std::string& stats_path, int64_t images) {
+  const ClimateStats stats = read_stats(stats_path);
+  std::string folder;
+  std::unique_ptr<ShardWriter> writer;
+  int64_t written = 0;
+  for (const ClimateRef& ref : collect(path)) {
+    const std::string own =
+        fs::is_directory(path) ? fs::path(ref.path).parent_path().lexically_relative(path).string() : ".";
+    if (!writer || own != folder) {
+      if (writer) writer->flush();
+      folder = own;
+      writer = std::make_unique<ShardWriter>((fs::path(out) / folder).lexically_normal().string(), images);
+    }
+    if (!ref.labelled) fail_data(ref.path + ": expected labels, found none");
+    std::vector<float> values = read_image(ref, whole(ref));
+    if (ref.format != ClimateFormat::sharded) normalise(values, stats);
+    writer->add(ref, values, read_labels(ref, 0, 3));
+    ++written;
+  }
+  writer->flush();
+  fmt::print("wrote {} images in half precision to {}\n", written, out);
+  return 0;
+}
+
+}  // namespace convoy::apps

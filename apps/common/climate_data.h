@@ -1,0 +1,19 @@
+// What convoy_data does with climate images.
+#pragma once
+
+#include <string>
+
+namespace convoy::apps {
+
+/// Whether the path is a climate file, or a folder whose first HDF5 file is one.
+bool holds_climate(const std::string& path);
+/// Prints a line per image: layout, shape, class shares, mean and extremes of the vapour.
+int inspect_climate(const std::string& path, int64_t limit);
+/// Reads everything; returns the data exit code when an image was bad.
+int verify_climate(const std::string& path);
+/// Writes statistics of all images below `path` to `out`; the arithmetic runs on all threads.
+int write_climate_stats(const std::string& path, const std::string& out, int threads);
+/// Normalises by `stats` and writes shards of half-precision images under `out`, folders kept apart.
+int shard_climate(const std::string& path, const std::string& out, const std::string& stats, int64_t images);
+
+}  // namespace convoy::apps

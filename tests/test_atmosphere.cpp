@@ -1,0 +1,184 @@
+// Physics of the simulated weather: vortices, balance, moisture, the seam, class fractions.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "apps/simulate/atmosphere.h"
+#include "tests/catch.hpp"
+
+using namespace convoy;
+using namespace convoy::simulate;
+
+namespace {
+
+enum Channel { tmq, u850, v850, ubot, vbot, qrefht, ps, psl, t200, t500, prect, ts, trefht, z1000, z200, zbot };
+
+AtmosphereOptions options() {
+  AtmosphereOptions o;
+  o.grid = {192, 288};
+  o.seed = 11;
+  o.threads = 2;
+  return o;
+}
+
+struct Sky {
+  AtmosphereOptions o;
+  Day day;
+  AtmosphereImage image;
+  double at(int64_t row, int64_t column, Channel c) const {
+    const int64_t w = o.grid.width;
+    return double(image.values[static_cast<size_t>((row * w + (column + w) % w) * 16 + c)]);
+  }
+};
+
+/// A day without storms shows the balance of the rest.
+Sky calm() {
+  Sky s{options(), {}, {}};
+  s.day = draw_day(s.o, 4);
+  s.day.cyclones.clear(), s.day.rivers.clear();
+  s.image = simulate_atmosphere(s.o, s.day, 6);
+  return s;
+}
+
+double correlation(const std::vector<double>& a, const std::vector<double>& b) {
+  double ma = 0, mb = 0, ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) ma += a[i] / double(a.size()), mb += b[i] / double(b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    ab += (a[i] - ma) * (b[i] - mb), aa += (a[i] - ma) * (a[i] - ma), bb += (b[i] - mb) * (b[i] - mb);
+  return ab / std::sqrt(aa * bb);
+}
+
+}  // namespace
+
+TEST_CASE("Holland's vortex has the published wind", "[atmosphere]") {
+  Cyclone c;
+  c.pressure_drop = 6000, c.shape = 1.5, c.radius = 40e3;
+  c.latitude = 0;
+  CHECK(c.wind(c.radius) == Approx(53.7).margin(0.2));  // cyclostrophic
+  c.latitude = 18 * std::numbers::pi / 180;
+  CHECK(c.wind(c.radius) == Approx(52.8).margin(0.2));
+  CHECK(c.pressure_deficit(1) == Approx(6000).epsilon(1e-6));
+  CHECK(c.pressure_deficit(2e6) < 100);
+}
+
+TEST_CASE("saturation humidity follows Bolton", "[atmosphere]") {
+  // 6.112 hPa at the freezing point, 31.67 hPa at 25 degrees Celsius (both of the formula's own table).
+  CHECK(saturation_humidity(273.15, 1e5) == Approx(0.622 * 611.2 / (1e5 - 0.378 * 611.2)));
+  CHECK(saturation_humidity(298.15, 1e5) == Approx(0.622 * 3167 / (1e5 - 0.378 * 3167)).epsilon(2e-3));
+}
+
+TEST_CASE("mid-latitude winds are geostrophic and heights hydrostatic", "[atmosphere]") {
+  const Sky s = calm();
+  const Grid& g = s.o.grid;
+  std::vector<double> u, geostrophic, thickness, temperature;
+  for (int64_t row = 0; row < g.height; ++row) {
+    const double degrees = std::abs(g.latitude(row)) * 180 / std::numbers::pi;
+    if (degrees < 30 || degrees > 60) continue;
+    for (int64_t w = 0; w < g.width; w += 3) {
+      const double slope = (s.at(row + 1, w, z1000) - s.at(row - 1, w, z1000)) / (2 * g.spacing_north());
+      u.push_back(s.at(row, w, u850));
+      geostrophic.push_back(-9.80665 / g.coriolis(row) * slope);
+      thickness.push_back(s.at(row, w, z200) - s.at(row, w, z1000));
+      temperature.push_back(s.at(row, w, t500));
+    }
+  }
+  CHECK(correlation(u, geostrophic) > 0.7);
+  CHECK(correlation(thickness, temperature) > 0.9);
+  // Hypsometric: thickness = R/g * mean temperature * ln 5.
+  const auto [low, high] = std::minmax_element(thickness.begin(), thickness.end());
+  CHECK(*low * 9.80665 / (287.05 * std::log(5.0)) > 215);
+  CHECK(*high * 9.80665 / (287.05 * std::log(5.0)) < 285);
+}
+
+TEST_CASE("fields stay within what air can do", "[atmosphere]") {
+  Sky s{options(), {}, {}};
+  s.day = draw_day(s.o, 1);
+  s.image = simulate_atmosphere(s.o, s.day, 0);
+  const Grid& g = s.o.grid;
+  bool saturated = false, finite = true, dry = false, wild = false;
+  double tropics = 0, poles = 0;
+  for (int64_t row = 0; row < g.height; ++row)
+    for (int64_t w = 0; w < g.width; ++w) {
+      saturated |= s.at(row, w, qrefht) > saturation_humidity(s.at(row, w, trefht), s.at(row, w, ps)) * 1.001;
+      dry |= s.at(row, w, tmq) < 0 || s.at(row, w, prect) < 0;
+      wild |= std::abs(s.at(row, w, u850)) > 120 || s.at(row, w, psl) < 85000 || s.at(row, w, psl) > 107000 ||
+              s.at(row, w, ps) > s.at(row, w, psl) + 1;
+      for (int c = 0; c < 16; ++c) finite &= std::isfinite(s.at(row, w, Channel(c)));
+      if (std::abs(row - g.height / 2) < 10) tropics += s.at(row, w, tmq) / double(19 * g.width);
+      if (row < 10) poles += s.at(row, w, tmq) / double(10 * g.width);
+    }
+  CHECK(finite);
+  CHECK_FALSE(saturated);
+  CHECK_FALSE(dry);
+  CHECK_FALSE(wild);
+  CHECK((tropics > 25 && tropics < 70));
+  CHECK(poles < 12);
+}
+
+TEST_CASE("longitude is periodic", "[atmosphere]") {
+  const Sky s = calm();
+  // The step across the seam is not larger than steps elsewhere.
+  for (const Channel c : {u850, t500, z200, tmq}) {
+    double seam = 0, inside = 0;
+    for (int64_t row = 20; row < s.o.grid.height - 20; ++row) {
+      seam = std::max(seam, std::abs(s.at(row, 0, c) - s.at(row, -1, c)));
+      for (int64_t w = 1; w < s.o.grid.width; ++w) inside = std::max(inside, std::abs(s.at(row, w, c) - s.at(row, w - 1, c)));
+    }
+    CHECK(seam <= inside);
+  }
+}
+
+TEST_CASE("cyclones turn one way in the north and the other in the south", "[atmosphere]") {
+  for (double sign : {1.0, -1.0}) {
+    Sky s = calm();
+    Cyclone c;
+    c.latitude = sign * 18 * std::numbers::pi / 180, c.longitude = 2;
+    c.radius = 180e3;  // this grid is coarse
+    s.day.cyclones = {c};
+    s.image = simulate_atmosphere(s.o, s.day, 0);
+    const Grid& g = s.o.grid;
+    const auto row = static_cast<int64_t>((c.latitude / std::numbers::pi + 0.5) * double(g.height));
+    const auto column = static_cast<int64_t>(c.longitude / (2 * std::numbers::pi) * double(g.width));
+    const double vorticity = (s.at(row, column + 2, v850) - s.at(row, column - 2, v850)) / (4 * g.spacing_east(row)) -
+                             (s.at(row + 2, column, u850) - s.at(row - 2, column, u850)) / (4 * g.spacing_north());
+    CHECK(sign * vorticity > 5e-5);
+    CHECK(s.at(row, column, psl) < s.at(row, column + 20, psl) - 1500);
+    CHECK(s.at(row, column, t500) > s.at(row, column + 20, t500) + 1);
+    int64_t mask = 0;
+    for (uint8_t k : s.image.truth) mask += k == uint8_t(ClimateClass::cyclone);
+    CHECK(mask > 4);
+    // The detector finds it again.
+    const auto found = detect_storms(g, s.image.values, 24);
+    int64_t both = 0;
+    for (size_t i = 0; i < found.size(); ++i)
+      both += found[i] == uint8_t(ClimateClass::cyclone) && s.image.truth[i] == uint8_t(ClimateClass::cyclone);
+    CHECK(double(both) > 0.3 * double(mask));
+  }
+}
+
+TEST_CASE("class fractions, and the same bits for any thread count", "[atmosphere]") {
+  AtmosphereOptions o = options();
+  double cyclones = 0, rivers = 0;
+  for (int64_t day = 0; day < 24; ++day) {
+    const AtmosphereImage image = simulate_atmosphere(o, draw_day(o, day), 0);
+    for (uint8_t k : image.truth) cyclones += k == 1, rivers += k == 2;
+  }
+  const double pixels = 24 * double(o.grid.pixels());
+  CHECK((rivers / pixels > 0.006 && rivers / pixels < 0.035));
+  CHECK((cyclones / pixels > 0.0001 && cyclones / pixels < 0.01));  // storms of a coarse grid are larger
+  const Day day = draw_day(o, 3);
+  const AtmosphereImage two = simulate_atmosphere(o, day, 3);
+  o.threads = 1;
+  const AtmosphereImage one = simulate_atmosphere(o, day, 3);
+  CHECK(one.values == two.values);
+  CHECK(one.truth == two.truth);
+  // Weather moves: six hours later it is similar, a day apart in another draw it is not.
+  std::vector<double> now, later, other;
+  const AtmosphereImage six = simulate_atmosphere(o, day, 9), next = simulate_atmosphere(o, draw_day(o, 7), 3);
+  for (size_t i = 0; i < one.values.size(); i += 16 * 7) {
+    now.push_back(double(one.values[i + v850])), later.push_back(double(six.values[i + v850]));
+    other.push_back(double(next.values[i + v850]));
+  }
+  CHECK(correlation(now, later) > 0.5);
+  CHECK(std::abs(correlation(now, other)) < 0.3);
+}

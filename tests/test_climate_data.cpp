@@ -1,0 +1,221 @@
+// Climate files in every layout, their damage, statistics, crops; IoU as the benchmark defines it.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "apps/common/iou.h"
+#include "core/philox.h"
+#include "io/climate_source.h"
+#include "io/hdf5.h"
+#include "layers/schedule.h"
+#include "tests/catch.hpp"
+#include "tests/temporary.h"
+
+using namespace convoy;
+using namespace convoy::testing;
+
+namespace {
+
+constexpr ImageShape shape{24, 36, 4};
+
+std::vector<float> image(uint64_t seed) {
+  const PhiloxStream random(seed, 1);
+  std::vector<float> values(static_cast<size_t>(shape.height * shape.width * shape.channels));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 100 * float(i % 4) + random.uniform(i);
+  return values;
+}
+
+std::vector<uint8_t> labels(int64_t row) {
+  std::vector<uint8_t> classes(static_cast<size_t>(shape.height * shape.width));
+  for (int64_t w = 3; w < 9; ++w) classes[static_cast<size_t>(row * shape.width + w)] = 2;
+  classes[static_cast<size_t>((row + 4) * shape.width + 30)] = 1;
+  return classes;
+}
+
+/// The same image in the Gordon-Bell layout.
+void write_channels_first(const std::string& path, const std::vector<float>& values, const std::vector<uint8_t>& classes) {
+  Hdf5File file(path, Hdf5File::Mode::create);
+  std::vector<float> turned;
+  for (int64_t c = 0; c < shape.channels; ++c)
+    for (size_t i = static_cast<size_t>(c); i < values.size(); i += 4) turned.push_back(values[i]);
+  const int64_t data[] = {shape.channels, shape.height, shape.width}, two[] = {2, shape.height, shape.width};
+  file.write("climate/data", DType::f32, data, std::as_bytes(std::span(turned)));
+  std::vector<float> twice(classes.begin(), classes.end());
+  twice.insert(twice.end(), classes.begin(), classes.end());
+  file.write("climate/labels", DType::f32, two, std::as_bytes(std::span(twice)));
+}
+
+/// Already normalised, in half precision.
+void write_shard(const std::string& path, const std::vector<float>& values, const std::vector<uint8_t>& classes) {
+  Hdf5File file(path, Hdf5File::Mode::create);
+  std::vector<f16> halves;
+  for (float v : values) halves.push_back(f16(v));
+  const int64_t data[] = {1, shape.height, shape.width, shape.channels}, plane[] = {1, shape.height, shape.width};
+  file.write("data", DType::f16, data, std::as_bytes(std::span(halves)));
+  file.write("labels", DType::u8, plane, std::as_bytes(std::span(classes)));
+  file.write_text("format", climate_shard_format);
+}
+
+}  // namespace
+
+TEST_CASE("all layouts hold the same image", "[climate][io]") {
+  const TemporaryFolder folder;
+  const auto values = image(1);
+  const auto classes = labels(10);
+  write_climate_file(folder / "data-2106-01-01-00-0.h5", shape, values, classes, {});
+  write_channels_first(folder / "first.h5", values, classes);
+  const ClimateRef official = images_in(folder / "data-2106-01-01-00-0.h5").at(0), first = images_in(folder / "first.h5").at(0);
+  CHECK(official.format == ClimateFormat::deepcam);
+  CHECK(first.format == ClimateFormat::gordon_bell);
+  for (const ClimateRef& ref : {official, first}) {
+    CHECK(ref.shape == shape);
+    CHECK(read_image(ref, {0, 0, 24, 36}) == values);
+    CHECK(read_labels(ref, 1, 3) == classes);
+    const auto box = read_image(ref, {5, 7, 2, 3});
+    CHECK(box[4] == values[static_cast<size_t>((5 * 36 + 8) * 4)]);
+  }
+  std::vector<float> small(values.size());
+  for (size_t i = 0; i < small.size(); ++i) small[i] = float(i % 64) / 64;  // exact in half precision
+  write_shard(folder / "shard.h5", small, classes);
+  const ClimateRef shard = images_in(folder / "shard.h5").at(0);
+  CHECK(shard.format == ClimateFormat::sharded);
+  CHECK(read_image(shard, {0, 0, 24, 36}) == small);
+  CHECK(read_labels(shard, 0, 3) == classes);
+  CHECK(day_of(official) == "2106-01-01");
+  CHECK(day_of(first) == "first");
+}
+
+TEST_CASE("damaged climate files are named", "[climate][io]") {
+  const TemporaryFolder folder;
+  auto values = image(2);
+  auto classes = labels(3);
+  classes[5] = 7;
+  write_climate_file(folder / "class.h5", shape, values, classes, {});
+  CHECK_THROWS_WITH(read_labels(images_in(folder / "class.h5").at(0), 0, 3),
+                    Catch::Contains("class.h5") && Catch::Contains("column 5") && Catch::Contains("found 7"));
+  values[4 * 36 * 4 + 2] = NAN;
+  write_climate_file(folder / "nan.h5", shape, values, labels(3), {});
+  CHECK_THROWS_WITH(read_image(images_in(folder / "nan.h5").at(0), {3, 0, 4, 36}),
+                    Catch::Contains("nan.h5") && Catch::Contains("channel 2") && Catch::Contains("row 4"));
+  { Hdf5File empty(folder / "empty.h5", Hdf5File::Mode::create); }
+  CHECK_THROWS_WITH(images_in(folder / "empty.h5"), Catch::Contains("climate/data"));
+  CHECK_THROWS_WITH(read_stats(folder / "empty.h5"), Catch::Contains("climate/minval"));
+  CHECK_THROWS_WITH(images_below(folder / "nowhere"), Catch::Contains("no such folder"));
+}
+
+TEST_CASE("statistics merge, and both forms read back", "[climate][io]") {
+  const TemporaryFolder folder;
+  const auto a = image(3), b = image(4);
+  ClimateStats merged = image_stats(a, 4);
+  merged.add(image_stats(b, 4));
+  auto both = a;
+  both.insert(both.end(), b.begin(), b.end());
+  const ClimateStats whole = image_stats(both, 4);
+  for (size_t c = 0; c < 4; ++c) {
+    CHECK(merged.mean[c] == Approx(whole.mean[c]));
+    CHECK(merged.square_mean[c] == Approx(whole.square_mean[c]));
+    CHECK(merged.minimum[c] == whole.minimum[c]);
+  }
+  write_stats(folder / "stats.h5", merged);
+  const ClimateStats read = read_stats(folder / "stats.h5");
+  CHECK(read.count == merged.count);
+  CHECK(read.maximum[3] == Approx(merged.maximum[3]));
+  {
+    Hdf5File file(folder / "gb.h5", Hdf5File::Mode::create);
+    const float table[] = {1, 3, -1, 2, 5, 9, 4, 0.5f};
+    const int64_t extents[] = {2, 4};
+    file.write("climate/stats", DType::f32, extents, std::as_bytes(std::span(table)));
+  }
+  const ClimateStats gb = read_stats(folder / "gb.h5");
+  CHECK(gb.maximum == std::vector<double>{3, 9});
+  CHECK(gb.minimum == std::vector<double>{-1, 4});
+  CHECK(gb.square_mean[0] == Approx(5));
+}
+
+TEST_CASE("crops are normalised, repeatable and find storms", "[climate][io]") {
+  const TemporaryFolder folder;
+  ClimateStats stats;
+  for (int i = 0; i < 3; ++i) {
+    write_climate_file(folder / ("data-2106-01-0" + std::to_string(i + 1) + "-00-0.h5"), shape, image(uint64_t(i)),
+                       labels(4 + 5 * i), {});
+    stats.add(image_stats(image(uint64_t(i)), 4));
+  }
+  ClimateReading reading;
+  reading.stats = stats;
+  reading.height = 8, reading.width = 8, reading.crops = 20;
+  const auto refs = images_below(folder.path());
+  const auto load = [&](const ClimateReading& r, int64_t sample, int64_t epoch) {
+    const ClimateSource source(refs, r);
+    std::vector<float> x(static_cast<size_t>(source.input_bytes()) / 4);
+    std::vector<uint8_t> y(static_cast<size_t>(source.target_bytes()));
+    source.load(sample, epoch, reinterpret_cast<std::byte*>(x.data()), reinterpret_cast<std::byte*>(y.data()));
+    return std::pair{x, y};
+  };
+  CHECK(ClimateSource(refs, reading).size() == 60);
+  CHECK(load(reading, 7, 1) == load(reading, 7, 1));
+  CHECK(load(reading, 7, 1) != load(reading, 7, 2));
+  const auto storms = [&](double balance) {
+    ClimateReading r = reading;
+    r.balance = balance;
+    int found = 0;
+    for (int64_t s = 0; s < 60; ++s) {
+      const auto y = load(r, s, 0).second;
+      found += std::any_of(y.begin(), y.end(), [](uint8_t k) { return k > 0; });
+    }
+    return found;
+  };
+  CHECK(storms(1) == 60);
+  CHECK(storms(0) < 50);
+  for (float v : load(reading, 3, 0).first) CHECK((v >= -1e-5f && v <= 1 + 1e-5f));
+  reading.step = 2, reading.height = reading.width = 0, reading.crops = 1;
+  const auto whole = load(reading, 1, 0);
+  CHECK(whole.second.size() == 12 * 18);
+  CHECK(whole.second[static_cast<size_t>(2 * 18 + 2)] == labels(9)[4 * 36 + 4]);
+  reading.step = 1, reading.height = 40, reading.width = 8;
+  CHECK_THROWS_WITH(load(reading, 0, 0), Catch::Contains("40x8") && Catch::Contains("24x36x4"));
+}
+
+TEST_CASE("days stay together in a split", "[climate][io]") {
+  const TemporaryFolder folder;
+  for (int day = 1; day <= 5; ++day)
+    for (int step = 0; step < 2; ++step)
+      write_climate_file(folder / ("data-2106-01-0" + std::to_string(day) + "-0" + std::to_string(step) + "-0.h5"), shape,
+                         image(1), labels(3), {});
+  const ClimateSplit split = split_images(folder.path(), 0.4, 3);
+  CHECK(split.validation.size() == 4);
+  for (const ClimateRef& v : split.validation)
+    for (const ClimateRef& t : split.train) CHECK(day_of(v) != day_of(t));
+}
+
+TEST_CASE("IoU per sample counts empty classes as 1, pooled does not", "[climate][iou]") {
+  apps::SegmentationScore score;
+  score.add(std::vector<uint8_t>{0, 0, 2, 2}, std::vector<uint8_t>{0, 2, 2, 2});
+  CHECK(score.per_sample(0) == Approx(0.5));
+  CHECK(score.per_sample(1) == 1);  // neither there nor predicted
+  CHECK(score.per_sample(2) == Approx(2.0 / 3));
+  score.add(std::vector<uint8_t>{1, 1, 0, 255}, std::vector<uint8_t>{0, 1, 0, 2});
+  CHECK(score.per_sample(1) == Approx(0.75));
+  CHECK(score.pooled.iou(1) == Approx(0.5));
+  CHECK(score.pooled.iou(0) == Approx(2.0 / 4));
+  CHECK(score.mlperf() == Approx((0.5 * (0.5 + 0.5) + 0.5 * (1 + 0.5) + 0.5 * (2.0 / 3 + 1)) / 3));
+}
+
+TEST_CASE("learning rates per step", "[schedule]") {
+  StepSchedule s;
+  s.base_rate = 0.1, s.warmup_steps = 10, s.warmup_factor = 4;
+  CHECK(s.rate(4) == Approx(0.1 * (1 + 3 * 0.5)));
+  CHECK(s.rate(9) == Approx(0.4));
+  s.kind = StepSchedule::Kind::multistep;
+  s.milestones = {5, 20};
+  CHECK(s.rate(14) == Approx(0.4));
+  CHECK(s.rate(15) == Approx(0.04));
+  CHECK(s.rate(30) == Approx(0.004));
+  s.kind = StepSchedule::Kind::cosine;
+  s.length = 100, s.eta_min = 0.01;
+  CHECK(s.rate(10) == Approx(0.4));
+  CHECK(s.rate(60) == Approx(0.01 + 0.39 / 2));
+  CHECK(s.rate(500) == Approx(0.01));
+  s.kind = StepSchedule::Kind::polynomial;
+  s.power = 2;
+  CHECK(s.rate(60) == Approx(0.01 + 0.39 / 4));
+}
