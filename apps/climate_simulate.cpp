@@ -1,6 +1,7 @@
 // Simulated days of weather with labelled storms, in the layout of MLPerf HPC DeepCAM.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "io/climate.h"
+#include "io/netcdf.h"
 
 namespace convoy::apps {
 namespace {
@@ -27,6 +29,8 @@ std::vector<Option> option_list() {
           {"width", "", "1152", "columns around the globe", K::integer},
           {"cyclones", "", "1.5", "tropical cyclones per image on average", K::number},
           {"rivers", "", "6", "atmospheric rivers per image on average", K::number},
+          {"orography", "", "auto",
+           "NetCDF file of heights in metres, none (drawn continents), or auto: Debian's ferret-datasets"},
           {"labels", "", "truth", "labels_0: truth (what was put there) or heuristic (what a detector finds)"},
           {"year", "", "2106", "year in the file names", K::integer},
           {"run", "", "0", "number of the run in the file names", K::integer},
@@ -49,6 +53,20 @@ int64_t at_least(const OptionTable& o, const char* flag, int64_t least) {
   return value;
 }
 
+/// Heights on the grid; empty where continents are to be drawn.
+std::vector<float> read_orography(const std::string& wish, const Grid& grid) {
+  const std::string known = "/usr/share/ferret-vis/data/etopo20.cdf";
+  if (wish == "none" || (wish == "auto" && (!has_netcdf() || !fs::exists(known)))) return {};
+  const NetcdfFile file(wish == "auto" ? known : wish);
+  const auto fields = file.fields();
+  if (fields.empty()) fail_data(wish + ": expected a field of heights, found none");
+  std::vector<float> heights = regrid(file.read(fields[0], 0, std::nullopt), grid.height, grid.width);
+  fill_missing(heights, grid.height, grid.width, wish);
+  fmt::print("orography: {}, from {:.0f} to {:.0f} m\n", wish == "auto" ? known : wish,
+             *std::min_element(heights.begin(), heights.end()), *std::max_element(heights.begin(), heights.end()));
+  return heights;
+}
+
 int simulate_main(int argc, char** argv) {
   OptionTable o(option_list());
   std::vector<std::pair<std::string, std::string>> flags;
@@ -67,6 +85,7 @@ int simulate_main(int argc, char** argv) {
   a.grid = {at_least(o, "height", 32), at_least(o, "width", 32)};
   a.seed = static_cast<uint64_t>(o.integer("seed"));
   a.cyclones = o.number("cyclones"), a.rivers = o.number("rivers");
+  a.orography = read_orography(o.text("orography"), a.grid);
   const int threads = o.integer("threads") > 0 ? static_cast<int>(o.integer("threads")) : default_threads();
   const fs::path out = o.text("out");
   fs::create_directories(out / "train");

@@ -17,9 +17,11 @@ namespace fs = std::filesystem;
 std::vector<Option> option_list() {
   std::vector<Option> list = climate_model_options();
   append(list, state_options());
-  list.push_back({"split", "", "auto", "train, validation, or all files below data-dir; auto = validation where it exists"});
+  list.push_back(
+      {"split", "", "auto", "train, validation, or all files below data-dir; auto = validation where it exists"});
   list.push_back({"out", "", "results/masks", "folder for NAME.h5 (data set labels, u8) and NAME.png"});
-  list.push_back({"pictures", "", "true", "also draw the vapour with predicted and true classes", Option::Kind::toggle});
+  list.push_back(
+      {"pictures", "", "true", "also draw the vapour with predicted and true classes", Option::Kind::toggle});
   return list;
 }
 
@@ -75,10 +77,12 @@ int predict_main(int argc, char** argv) {
   fmt::print("{} images, masks in {}\n", images.size(), o.text("out"));
   const bool labelled = std::all_of(images.begin(), images.end(), [](const ClimateRef& ref) { return ref.labelled; });
   if (labelled)
-    fmt::print("IoU background, cyclones, rivers, mean: pooled {:.4f} {:.4f} {:.4f} {:.4f}, per sample {:.4f} {:.4f} {:.4f} {:.4f}\n",
-               result.score.pooled.iou(0), result.score.pooled.iou(1), result.score.pooled.iou(2),
-               result.score.pooled.mean_iou(), result.score.per_sample(0), result.score.per_sample(1),
-               result.score.per_sample(2), result.score.mlperf());
+    fmt::print(
+        "IoU background, cyclones, rivers, mean: pooled {:.4f} {:.4f} {:.4f} {:.4f}, per sample {:.4f} {:.4f} {:.4f} "
+        "{:.4f}\n",
+        result.score.pooled.iou(0), result.score.pooled.iou(1), result.score.pooled.iou(2),
+        result.score.pooled.mean_iou(), result.score.per_sample(0), result.score.per_sample(1),
+        result.score.per_sample(2), result.score.mlperf());
   return 0;
 }
 

@@ -1,5 +1,5 @@
 # Optional parts: AUTO uses what is found, ON fails without it, OFF leaves it out. print_features() shows the outcome.
-foreach(feature ONEDNN CUDA MPI HDF5)
+foreach(feature ONEDNN CUDA MPI HDF5 NETCDF)
   set(WITH_${feature} AUTO CACHE STRING "Use ${feature}: AUTO, ON or OFF")
   set_property(CACHE WITH_${feature} PROPERTY STRINGS AUTO ON OFF)
 endforeach()
@@ -54,6 +54,20 @@ if(NOT WITH_HDF5 STREQUAL "OFF")
 endif()
 if(NOT CONVOY_HDF5)
   record_feature(HDF5 off "no checkpoints, no HDF5 data")
+endif()
+
+set(CONVOY_NETCDF OFF)
+if(NOT WITH_NETCDF STREQUAL "OFF")
+  find_path(NETCDF_INCLUDE netcdf.h)
+  find_library(NETCDF_LIBRARY netcdf)
+  if(NETCDF_INCLUDE AND NETCDF_LIBRARY)
+    set(CONVOY_NETCDF ON)
+    record_feature(NetCDF on "${NETCDF_LIBRARY}")
+  endif()
+  require_feature(NETCDF CONVOY_NETCDF)
+endif()
+if(NOT CONVOY_NETCDF)
+  record_feature(NetCDF off "climate_convert and real orography are left out")
 endif()
 
 # No code of this version uses CUDA or MPI: asking for them is an error rather than a flag without effect.

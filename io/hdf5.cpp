@@ -163,6 +163,7 @@ void Hdf5File::create(const std::string& name, DType type, std::span<const int64
   const std::vector<hsize_t> dims = sizes(extents), blocks = sizes(chunk);
   const Id space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose);
   const Id properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Pset_obj_track_times(properties, 0);  // equal contents, equal files
   if (!blocks.empty()) {
     H5Pset_chunk(properties, static_cast<int>(blocks.size()), blocks.data());
     if (gzip > 0) H5Pset_shuffle(properties), H5Pset_deflate(properties, static_cast<unsigned>(gzip));

@@ -3,22 +3,7 @@
 # prediction, conversion, and every documented refusal.   usage: apps.sh BIN_DIR
 set -u
 bin=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-passed=0 failed=0
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAILED: $*" >&2; }
-# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT.
-expect() {
-  local code=$1 text=$2; shift 2
-  local out; out=$("$@" 2>&1); local rc=$?
-  if [ $rc -ne "$code" ]; then bad "exit $rc, expected $code: $*"; echo "$out" | tail -5 >&2
-  elif ! grep -qF -- "$text" <<<"$out"; then bad "no \"$text\" in the output of: $*"; echo "$out" | tail -5 >&2
-  else ok; fi
-}
-same() { if cmp -s "$1" "$2"; then ok; else bad "$1 and $2 differ"; fi; }
-present() { for f in "$@"; do if [ -s "$f" ]; then ok; else bad "$f is missing or empty"; fi; done; }
+. "$(dirname "$0")/expect.sh"
 
 expect 0 "wrote 12 + 4 universes" "$bin/cosmoflow_simulate" --out data --universes 12 --validation 4 --size 16 --steps 4
 expect 0 "wrote" "$bin/cosmoflow_simulate" --out again --universes 12 --validation 4 --size 16 --steps 4 --threads 1
@@ -159,5 +144,4 @@ expect 2 "no effect on the sc18" "${train[@]}" --model sc18 --output-dir x
 expect 0 "dummy" "$bin/cosmoflow_train" --data dummy --size 16 --n-train 4 --n-epochs 1 --output-dir dummy --compute bf16
 expect 0 "resuming from" "$bin/cosmoflow_train" --data dummy --size 16 --n-train 4 --n-epochs 2 --output-dir dummy --compute bf16 --resume
 expect 0 "finished" "${train[@]}" --output-dir half --compute f16 --max-steps 3
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+conclude

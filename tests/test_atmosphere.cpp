@@ -122,7 +122,8 @@ TEST_CASE("longitude is periodic", "[atmosphere]") {
     double seam = 0, inside = 0;
     for (int64_t row = 20; row < s.o.grid.height - 20; ++row) {
       seam = std::max(seam, std::abs(s.at(row, 0, c) - s.at(row, -1, c)));
-      for (int64_t w = 1; w < s.o.grid.width; ++w) inside = std::max(inside, std::abs(s.at(row, w, c) - s.at(row, w - 1, c)));
+      for (int64_t w = 1; w < s.o.grid.width; ++w)
+        inside = std::max(inside, std::abs(s.at(row, w, c) - s.at(row, w - 1, c)));
     }
     CHECK(seam <= inside);
   }

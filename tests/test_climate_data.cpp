@@ -7,6 +7,7 @@
 #include "core/philox.h"
 #include "io/climate_source.h"
 #include "io/hdf5.h"
+#include "io/netcdf.h"
 #include "layers/schedule.h"
 #include "tests/catch.hpp"
 #include "tests/temporary.h"
@@ -33,7 +34,8 @@ std::vector<uint8_t> labels(int64_t row) {
 }
 
 /// The same image in the Gordon-Bell layout.
-void write_channels_first(const std::string& path, const std::vector<float>& values, const std::vector<uint8_t>& classes) {
+void write_channels_first(const std::string& path, const std::vector<float>& values,
+                          const std::vector<uint8_t>& classes) {
   Hdf5File file(path, Hdf5File::Mode::create);
   std::vector<float> turned;
   for (int64_t c = 0; c < shape.channels; ++c)
@@ -64,7 +66,8 @@ TEST_CASE("all layouts hold the same image", "[climate][io]") {
   const auto classes = labels(10);
   write_climate_file(folder / "data-2106-01-01-00-0.h5", shape, values, classes, {});
   write_channels_first(folder / "first.h5", values, classes);
-  const ClimateRef official = images_in(folder / "data-2106-01-01-00-0.h5").at(0), first = images_in(folder / "first.h5").at(0);
+  const ClimateRef official = images_in(folder / "data-2106-01-01-00-0.h5").at(0),
+                   first = images_in(folder / "first.h5").at(0);
   CHECK(official.format == ClimateFormat::deepcam);
   CHECK(first.format == ClimateFormat::gordon_bell);
   for (const ClimateRef& ref : {official, first}) {
@@ -175,12 +178,33 @@ TEST_CASE("crops are normalised, repeatable and find storms", "[climate][io]") {
   CHECK_THROWS_WITH(load(reading, 0, 0), Catch::Contains("40x8") && Catch::Contains("24x36x4"));
 }
 
+TEST_CASE("regridding is exact on linear fields, closes the circle and keeps holes", "[climate][io]") {
+  GriddedField f;
+  for (int i = 0; i < 19; ++i) f.latitude.push_back(-90 + 10 * i);
+  for (int i = 0; i < 36; ++i) f.longitude.push_back(10 * i);
+  for (double lat : f.latitude)
+    for (double lon : f.longitude) f.values.push_back(float(lat + 2 * std::min(lon, 360 - lon)));
+  const auto out = regrid(f, 36, 72);
+  for (int64_t h = 0; h < 36; ++h)
+    for (int64_t w = 0; w < 72; ++w) {
+      const double lat = -90 + 5 * (double(h) + 0.5), lon = 5 * double(w);
+      CHECK(double(out[static_cast<size_t>(h * 72 + w)]) == Approx(lat + 2 * std::min(lon, 360 - lon)).margin(1e-3));
+    }
+  f.values[static_cast<size_t>(9 * 36 + 18)] = NAN;
+  auto holed = regrid(f, 36, 72);
+  CHECK(std::count_if(holed.begin(), holed.end(), [](float v) { return std::isnan(v); }) == 4 * 3);
+  CHECK(fill_missing(holed, 36, 72, "field") == 12);
+  CHECK(std::all_of(holed.begin(), holed.end(), [](float v) { return std::isfinite(v); }));
+  std::vector<float> empty(8, NAN);
+  CHECK_THROWS_WITH(fill_missing(empty, 2, 4, "a.nc: variable x"), Catch::Contains("a.nc: variable x"));
+}
+
 TEST_CASE("days stay together in a split", "[climate][io]") {
   const TemporaryFolder folder;
   for (int day = 1; day <= 5; ++day)
     for (int step = 0; step < 2; ++step)
-      write_climate_file(folder / ("data-2106-01-0" + std::to_string(day) + "-0" + std::to_string(step) + "-0.h5"), shape,
-                         image(1), labels(3), {});
+      write_climate_file(folder / ("data-2106-01-0" + std::to_string(day) + "-0" + std::to_string(step) + "-0.h5"),
+                         shape, image(1), labels(3), {});
   const ClimateSplit split = split_images(folder.path(), 0.4, 3);
   CHECK(split.validation.size() == 4);
   for (const ClimateRef& v : split.validation)

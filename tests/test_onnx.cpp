@@ -101,6 +101,34 @@ std::optional<Case> translate(const OnnxNode& n, const std::vector<OnnxTensor>& 
     c.op.attrs = a;
     return c;
   }
+  if (n.op == "GlobalAveragePool") {
+    const Tensor x = channels_last(in[0]);
+    const Int3 all{x.shape().d(), x.shape().h(), x.shape().w()};
+    return Case{{OpKind::avg_pool, PoolAttrs{.kernel = all, .stride = all}}, {x}};
+  }
+  if (n.op == "BatchNormalization" && in.size() == 5 && !has("training_mode", 1)) {
+    const double epsilon = n.floats.count("epsilon") ? double(n.floats.at("epsilon")) : 1e-5;
+    return Case{{OpKind::batch_norm, BatchNormAttrs{.epsilon = epsilon}},
+                {channels_last(in[0]), vector(in[1]), vector(in[2]), vector(in[3]), vector(in[4])}};
+  }
+  if (n.op == "Resize" && in.size() == 2 && rank == 2 && in[1].dims == std::vector<int64_t>{4}) {
+    const auto text = [&](const char* name, const char* otherwise) {
+      return n.strings.count(name) && !n.strings.at(name).empty() ? n.strings.at(name) : std::string(otherwise);
+    };
+    const std::string mode = text("coordinate_transformation_mode", "half_pixel");
+    if (text("mode", "nearest") != "linear" ||
+        (mode != "half_pixel" && mode != "align_corners" && mode != "asymmetric"))
+      return std::nullopt;
+    const Tensor x = channels_last(in[0]), scales = vector(in[1]);
+    // Where a scale does not lead to a whole number, ONNX divides by the scale, we by the ratio of extents.
+    const double height = double(x.shape().h()) * scales.at(0, 0, 0, 0, 2),
+                 width = double(x.shape().w()) * scales.at(0, 0, 0, 0, 3);
+    if (height != std::floor(height) || width != std::floor(width)) return std::nullopt;
+    const Corners corners = mode == "half_pixel"      ? Corners::half_pixel
+                            : mode == "align_corners" ? Corners::aligned
+                                                      : Corners::asymmetric;
+    return Case{{OpKind::resize, ResizeAttrs{corners, {1, int64_t(height), int64_t(width)}}}, {x}};
+  }
   if (n.op == "Gemm" && has("transB", 1) && !has("transA", 1) && in.size() == 3 && in[2].dims.size() == 1) {
     Case c{{OpKind::dense_forward, NoAttrs{}}, {channels_last(in[0]), channels_last(in[1]), vector(in[2])}};
     for (const char* factor : {"alpha", "beta"})
@@ -122,6 +150,7 @@ int run_folder(const fs::path& folder) {
   }
   std::vector<OnnxTensor> in;
   for (const std::string& name : model.nodes[0].inputs) {
+    if (name.empty()) continue;  // an optional input that is not given
     if (!values.count(name)) return 0;
     in.push_back(values[name]);
   }

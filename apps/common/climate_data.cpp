@@ -95,8 +95,8 @@ int inspect_climate(const std::string& path, int64_t limit) {
       classes = fmt::format("background {:.3f} %, cyclones {:.4f} %, rivers {:.3f} %", 100 * double(counts[0]) / pixels,
                             100 * double(counts[1]) / pixels, 100 * double(counts[2]) / pixels);
     }
-    fmt::print("{}[{}] {} {}  {}  channel 0 from {:.5g} to {:.5g}, mean {:.5g}\n", ref.path, ref.index, name_of(ref.format),
-               ref.shape.str(), classes, s.minimum[0], s.maximum[0], s.mean[0]);
+    fmt::print("{}[{}] {} {}  {}  channel 0 from {:.5g} to {:.5g}, mean {:.5g}\n", ref.path, ref.index,
+               name_of(ref.format), ref.shape.str(), classes, s.minimum[0], s.maximum[0], s.mean[0]);
   }
   return 0;
 }
@@ -152,8 +152,8 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
   write_stats(out, all);
   for (int64_t c = 0; c < all.channels(); ++c) {
     const auto k = static_cast<size_t>(c);
-    fmt::print("{:>2} {:<7} from {:>12.5g} to {:>12.5g}, mean {:>12.5g}\n", c, c < 16 ? climate_channels[c] : "", all.minimum[k],
-               all.maximum[k], all.mean[k]);
+    fmt::print("{:>2} {:<7} from {:>12.5g} to {:>12.5g}, mean {:>12.5g}\n", c, c < 16 ? climate_channels[c] : "",
+               all.minimum[k], all.maximum[k], all.mean[k]);
   }
   fmt::print("wrote statistics of {} images to {}\n", refs.size(), out);
   return 0;

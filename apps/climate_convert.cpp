@@ -1,0 +1,148 @@
+// Fields of NetCDF files on any latitude-longitude grid, as climate images in the layout of MLPerf HPC DeepCAM.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "apps/common/options.h"
+#include "apps/simulate/atmosphere.h"
+#include "core/text.h"
+#include "io/climate.h"
+#include "io/netcdf.h"
+
+namespace convoy::apps {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int channel_count = 16;
+
+std::vector<Option> option_list() {
+  using K = Option::Kind;
+  return {{"map", "", "", "CHANNEL=FILE:VARIABLE[@LEVEL][*FACTOR][+OFFSET], repeatable (PSL=a.nc:slp*100)", K::list},
+          {"list", "", "", "print the fields of this file, and stop"},
+          {"out", "", "", "folder to write NAME-STEP.h5 and stats.h5 into"},
+          {"name", "", "image", "start of the file names"},
+          {"first", "", "0", "first step", K::integer},
+          {"steps", "", "0", "steps converted (0 = all)", K::integer},
+          {"height", "", "768", "rows of the images", K::integer},
+          {"width", "", "1152", "columns of the images", K::integer},
+          {"labels", "", "false", "label by the detector of climate_simulate (needs TMQ, U850, V850, PSL and T500)", K::toggle}};
+}
+
+struct Source {
+  int channel = 0;
+  std::string path, variable;
+  std::optional<double> level;
+  double factor = 1, offset = 0;
+};
+
+/// Cuts "text<mark>number" into its two parts where the mark is there.
+std::optional<double> take_number(std::string& text, char mark) {
+  const size_t at = text.rfind(mark);
+  if (at == std::string::npos) return std::nullopt;
+  const double number = parse_number<double>(text.substr(at + 1), "--map");
+  text.resize(at);
+  return number;
+}
+
+Source parse_source(const std::string& text) {
+  const size_t equals = text.find('='), colon = text.rfind(':');
+  if (equals == std::string::npos || colon == std::string::npos || colon < equals)
+    fail_usage("--map: expected CHANNEL=FILE:VARIABLE[@LEVEL][*FACTOR][+OFFSET], found " + text);
+  Source s;
+  const std::string channel = text.substr(0, equals);
+  const auto* found = std::find(std::begin(climate_channels), std::end(climate_channels), channel);
+  if (found == std::end(climate_channels)) {
+    std::string names;
+    for (const char* name : climate_channels) names += std::string(names.empty() ? "" : ", ") + name;
+    fail_usage("--map: expected a channel of " + names + "; found " + channel);
+  }
+  s.channel = static_cast<int>(found - std::begin(climate_channels));
+  s.path = text.substr(equals + 1, colon - equals - 1);
+  s.variable = text.substr(colon + 1);
+  s.offset = take_number(s.variable, '+').value_or(0);
+  s.factor = take_number(s.variable, '*').value_or(1);
+  s.level = take_number(s.variable, '@');
+  return s;
+}
+
+int convert_main(int argc, char** argv) {
+  OptionTable o(option_list());
+  std::vector<std::pair<std::string, std::string>> flags;
+  if (!o.parse(argc, argv,
+               "Converts NetCDF fields to climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data.", nullptr,
+               flags))
+    return 0;
+  o.load_environment();
+  o.apply(flags);
+  if (!o.text("list").empty()) {
+    const NetcdfFile file(o.text("list"));
+    for (const std::string& name : file.fields()) fmt::print("{}  {} steps\n", name, file.steps(name));
+    return 0;
+  }
+  std::vector<Source> sources;
+  for (const std::string& text : o.list("map")) sources.push_back(parse_source(text));
+  if (sources.empty()) fail_usage("--map is required");
+  if (o.text("out").empty()) fail_usage("--out is required");
+  const int64_t height = o.integer("height"), width = o.integer("width"), first = o.integer("first");
+  if (height < 8 || width < 8 || first < 0)
+    fail_usage(fmt::format("--height, --width, --first: expected 8, 8 and 0 or more, found {}, {}, {}", height, width, first));
+  std::map<std::string, std::unique_ptr<NetcdfFile>> files;
+  for (const Source& s : sources)
+    if (!files.count(s.path)) files[s.path] = std::make_unique<NetcdfFile>(s.path);
+  std::vector<bool> mapped(channel_count);
+  int64_t available = INT64_MAX;
+  for (const Source& s : sources) {
+    if (mapped[static_cast<size_t>(s.channel)]) fail_usage(std::string("--map: ") + climate_channels[s.channel] + " is mapped twice");
+    mapped[static_cast<size_t>(s.channel)] = true;
+    available = std::min(available, files[s.path]->steps(s.variable));
+  }
+  if (o.toggle("labels"))
+    for (int channel : {0, 1, 2, 7, 9})
+      if (!mapped[static_cast<size_t>(channel)])
+        fail_usage(std::string("--labels needs ") + climate_channels[channel] + ", which is not mapped");
+  const int64_t steps = o.integer("steps") > 0 ? o.integer("steps") : available - first;
+  if (steps < 1 || first + steps > available)
+    fail_data(fmt::format("expected {} steps from {}, found {} in all", steps, first, available));
+  fs::create_directories(o.text("out"));
+  ClimateStats stats;
+  std::map<int, int64_t> filled;
+  for (int64_t step = first; step < first + steps; ++step) {
+    std::vector<float> image(static_cast<size_t>(height * width * channel_count));
+    for (const Source& s : sources) {
+      std::vector<float> field = regrid(files[s.path]->read(s.variable, step, s.level), height, width);
+      filled[s.channel] += fill_missing(field, height, width, s.path + ": variable " + s.variable);
+      for (size_t i = 0; i < field.size(); ++i)
+        image[i * channel_count + static_cast<size_t>(s.channel)] = float(double(field[i]) * s.factor + s.offset);
+    }
+    std::vector<uint8_t> labels_0, labels_1;
+    if (o.toggle("labels")) {
+      labels_0 = simulate::detect_storms({height, width}, image, 24);
+      labels_1 = simulate::detect_storms({height, width}, image, 21);
+    }
+    write_climate_file((fs::path(o.text("out")) / fmt::format("{}-{:04d}.h5", o.text("name"), step)).string(),
+                       {height, width, channel_count}, image, labels_0, labels_1);
+    stats.add(image_stats(image, channel_count));
+  }
+  for (int c = 0; c < channel_count; ++c) {
+    const auto k = static_cast<size_t>(c);
+    if (!mapped[k]) {
+      fmt::print("{:<7} not mapped: 0 everywhere\n", climate_channels[c]);
+      stats.maximum[k] = stats.minimum[k] + 1;  // normalisation must not divide by zero
+      continue;
+    }
+    fmt::print("{:<7} from {:.5g} to {:.5g}, {:.2f} % filled from neighbours\n", climate_channels[c], stats.minimum[k],
+               stats.maximum[k], 100 * double(filled[c]) / double(steps * height * width));
+  }
+  write_stats((fs::path(o.text("out")) / "stats.h5").string(), stats);
+  fmt::print("wrote {} images of {}x{}x16 to {}\n", steps, height, width, o.text("out"));
+  return 0;
+}
+
+}  // namespace
+}  // namespace convoy::apps
+
+int main(int argc, char** argv) {
+  return convoy::apps::run_program("climate_convert", convoy::apps::convert_main, argc, argv);
+}

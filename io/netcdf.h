@@ -1,0 +1,51 @@
+// Fields on latitude-longitude grids from NetCDF files (classic, 64-bit offset, NetCDF-4), and their way onto another
+// grid.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace convoy {
+
+/// Values by latitude (south to north) and longitude (west to east, degrees in [0, 360)); missing ones are NaN.
+struct GriddedField {
+  std::vector<double> latitude, longitude;
+  std::vector<float> values;
+  float at(size_t row, size_t column) const { return values[row * longitude.size() + column]; }
+};
+
+class NetcdfFile {
+ public:
+  /// Throws Error(data) naming the file where it cannot be read.
+  explicit NetcdfFile(const std::string& path);
+  ~NetcdfFile();
+  NetcdfFile(const NetcdfFile&) = delete;
+
+  /// Names of variables with a latitude and a longitude.
+  std::vector<std::string> fields() const;
+  /// Extent of the first dimension that is neither level, latitude nor longitude; 1 where there is none.
+  int64_t steps(const std::string& name) const;
+  /// One step of a variable, at the level whose coordinate is nearest to `level` where it has levels. scale_factor,
+  /// add_offset and missing values are applied. Throws Error(data) naming file, variable and what is expected.
+  GriddedField read(const std::string& name, int64_t step, std::optional<double> level) const;
+
+ private:
+  struct Axes;
+  Axes axes(const std::string& name) const;
+  std::vector<double> coordinates(int dimension, const std::string& name) const;
+  std::string path_;
+  int id_ = -1;
+};
+
+bool has_netcdf();
+
+/// Bilinear, periodic in longitude where the source spans the circle. Cell centres as in simulated and official images:
+/// row 0 is the southernmost, column 0 at longitude 0. Where a source value is missing or outside, the result is NaN.
+std::vector<float> regrid(const GriddedField& field, int64_t height, int64_t width);
+/// Replaces NaNs by the nearest value of their row, or by the mean of all; returns how many there were. Throws
+/// Error(data) with `what` where nothing is left.
+int64_t fill_missing(std::vector<float>& values, int64_t height, int64_t width, const std::string& what);
+
+}  // namespace convoy

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# The climate programs end to end on tiny images: simulate, look, train on crops, resume, predict, and their refusals.
+# usage: climate_apps.sh BIN_DIR
+set -u
+bin=$1
+. "$(dirname "$0")/expect.sh"
+
+sim=("$bin/climate_simulate" --orography none --height 64 --width 96 --days 3 --validation-days 2 --steps 2)
+expect 0 "wrote 6 + 4 images of 64x96x16" "${sim[@]}" --out data
+expect 0 "atmospheric rivers" "${sim[@]}" --out again --threads 1
+same data/train/data-2106-01-02-01-0.h5 again/train/data-2106-01-02-01-0.h5
+same data/stats.h5 again/stats.h5
+expect 0 "wrote" "${sim[@]}" --out found --labels heuristic
+cmp -s data/train/data-2106-01-02-01-0.h5 found/train/data-2106-01-02-01-0.h5 && bad "both label modes agree" || ok
+expect 2 "--labels: expected truth or heuristic" "${sim[@]}" --out x --labels guess
+expect 2 "--days: expected 1 or more, found 0" "${sim[@]}" --out x --days 0
+
+expect 0 "10 images" "$bin/convoy_data" inspect data --limit 2
+expect 0 "10 images read, 0 bad" "$bin/convoy_data" verify data
+expect 0 "statistics of 6 images" "$bin/convoy_data" stats data/train --out own.h5
+expect 0 "in half precision" "$bin/convoy_data" convert data --out shards --shard 4
+expect 0 "sharded-climate-hdf5 64x96x16" "$bin/convoy_data" inspect shards
+head -c 200000 data/train/data-2106-01-01-00-0.h5 > cut.h5
+expect 3 "cut.h5" "$bin/convoy_data" verify cut.h5
+
+train=("$bin/climseg_train" --data-dir data --width-divisor 16 --crop 32x48 --crops-per-image 2 --local-batch-size 2
+       --max-epochs 3 --seed 4 --lr-schedule cosine_annealing --lr-warmup-steps 2)
+expect 0 "logistic regression" "${train[@]}" --output-dir whole --save whole.safetensors --baseline --profile --trace
+present whole/history.csv whole/metrics.jsonl whole/mlperf.log whole/summary.json whole/loss.svg whole/trace.json \
+  whole/validation-0.png whole/validation-3.png
+grep -q '"key":"eval_accuracy"' whole/mlperf.log && grep -q '"value":"deepcam"' whole/mlperf.log && ok || bad "no deepcam keys in mlperf.log"
+grep -q 'val_iou' whole/history.csv && ok || bad "no val_iou in history.csv"
+expect 0 "finished" "${train[@]}" --output-dir twin --save twin.safetensors
+same whole.safetensors twin.safetensors
+# Stopped in mid-epoch and resumed: the same bits, running statistics included.
+expect 0 "finished" "${train[@]}" --output-dir part --max-steps 8
+expect 0 "resuming from" "${train[@]}" --output-dir part --resume --save part.safetensors
+same whole.safetensors part.safetensors
+expect 2 "setting crop" "${train[@]}" --output-dir part --resume --crop 48x48
+
+# Prediction from a checkpoint and from weights gives the trainer's masks and IoU.
+expect 0 "4 images, masks in a" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --out a
+expect 0 "per sample" "$bin/climseg_predict" --data-dir data --width-divisor 16 --weights whole.safetensors --out b
+same a/data-2106-01-04-00-0.h5 b/data-2106-01-04-00-0.h5
+same a/data-2106-01-04-00-0.png whole/validation-0.png
+expect 0 "1 images" "$bin/climseg_predict" --data-dir data/train/data-2106-01-01-00-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out c
+expect 0 "finished" "${train[@]}" --data-dir shards --output-dir from_shards --max-steps 2
+expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight-decay 0.01 --max-steps 2 --compute bf16
+expect 0 "finished" "${train[@]}" --output-dir focal --optimizer LARC-Adam --loss-type focal --max-steps 2 --compute f16
+expect 0 "finished" "$bin/climseg_train" --data-dir data --model tiramisu --growth 4 --filter 3 --output-dir tiramisu --max-epochs 1 --max-steps 2 --dropout 0.2
+expect 0 "finished" "$bin/climseg_train" --data-dir data --model deeplab --batch-norm off --decoder bilinear --output-dir deeplab --max-epochs 1 --max-steps 1
+expect 0 "target reached" "${train[@]}" --output-dir target --target-iou 0.01 --measure pooled
+
+# Real fields, where Debian's data packages are installed.
+coads=/usr/share/ferret-vis/data/coads_climatology.cdf
+if [ -x "$bin/climate_convert" ]; then
+  expect 2 "expected a channel of TMQ" "$bin/climate_convert" --map SST=$coads:SST --out x
+  expect 3 "no such file" "$bin/climate_convert" --map TS=none.nc:SST --out x
+  expect 3 "expected a NetCDF file" "$bin/climate_convert" --list "$0"
+  if [ -e $coads ]; then
+    expect 0 "wrote 2 images of 64x96x16" "$bin/climate_convert" --map "PSL=$coads:SLP*100" --map TS=$coads:SST+273.15 --out real --height 64 --width 96 --steps 2
+    expect 0 "2 images read, 0 bad" "$bin/convoy_data" verify real
+    expect 0 "2 images, masks" "$bin/climseg_predict" --data-dir real --width-divisor 16 --checkpoint whole --out d
+    expect 3 "expected variable SSTX, found SST" "$bin/climate_convert" --map TS=$coads:SSTX --out x
+  fi
+fi
+
+expect 0 "parameters 56454720" "$bin/climseg_train" --summary
+expect 0 "GFLOP as TensorFlow's graph counter" "$bin/climseg_train" --summary --model deeplab
+expect 2 "divisible by 16" "${train[@]}" --crop 40x48 --output-dir x
+expect 3 "exceed the image's 64x96x16" "${train[@]}" --crop 128x192 --output-dir x
+expect 2 "--crop: expected HEIGHTxWIDTH" "${train[@]}" --crop 32 --output-dir x
+expect 2 "no effect on deepcam" "${train[@]}" --growth 8 --output-dir x
+expect 2 "--weight-decay has no effect on Adam" "${train[@]}" --weight-decay 0.1 --output-dir x
+expect 2 "--class-weights" "${train[@]}" --class-weights 1,2 --output-dir x
+expect 3 "stats.h5: no such file" "${train[@]}" --data-dir data/validation/.. --stats stats.h5 --output-dir x
+expect 3 "no such folder" "${train[@]}" --data-dir nowhere --output-dir x
+expect 4 "first at" "${train[@]}" --start-lr 1e30 --optimizer SGD --lr-warmup-steps 0 --output-dir nan
+conclude
