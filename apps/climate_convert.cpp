@@ -27,7 +27,8 @@ std::vector<Option> option_list() {
           {"steps", "", "0", "steps converted (0 = all)", K::integer},
           {"height", "", "768", "rows of the images", K::integer},
           {"width", "", "1152", "columns of the images", K::integer},
-          {"labels", "", "false", "label by the detector of climate_simulate (needs TMQ, U850, V850, PSL and T500)", K::toggle}};
+          {"labels", "", "false", "label by the detector of climate_simulate (needs TMQ, U850, V850, PSL and T500)",
+           K::toggle}};
 }
 
 struct Source {
@@ -37,10 +38,12 @@ struct Source {
   double factor = 1, offset = 0;
 };
 
-/// Cuts "text<mark>number" into its two parts where the mark is there.
+/// Cuts "text<mark>number" into its two parts where the mark is there and no sign of an exponent.
 std::optional<double> take_number(std::string& text, char mark) {
   const size_t at = text.rfind(mark);
-  if (at == std::string::npos) return std::nullopt;
+  const bool exponent = at != std::string::npos && at > 1 && (text[at - 1] == 'e' || text[at - 1] == 'E') &&
+                        std::isdigit(static_cast<unsigned char>(text[at - 2])) != 0;
+  if (at == std::string::npos || exponent) return std::nullopt;
   const double number = parse_number<double>(text.substr(at + 1), "--map");
   text.resize(at);
   return number;
@@ -71,8 +74,8 @@ int convert_main(int argc, char** argv) {
   OptionTable o(option_list());
   std::vector<std::pair<std::string, std::string>> flags;
   if (!o.parse(argc, argv,
-               "Converts NetCDF fields to climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data.", nullptr,
-               flags))
+               "Converts NetCDF fields to climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data.",
+               nullptr, flags))
     return 0;
   o.load_environment();
   o.apply(flags);
@@ -86,15 +89,17 @@ int convert_main(int argc, char** argv) {
   if (sources.empty()) fail_usage("--map is required");
   if (o.text("out").empty()) fail_usage("--out is required");
   const int64_t height = o.integer("height"), width = o.integer("width"), first = o.integer("first");
-  if (height < 8 || width < 8 || first < 0)
-    fail_usage(fmt::format("--height, --width, --first: expected 8, 8 and 0 or more, found {}, {}, {}", height, width, first));
+  if (height < 32 || width < 32 || first < 0)
+    fail_usage(fmt::format("--height, --width, --first: expected 32, 32 and 0 or more, found {}, {}, {}", height, width,
+                           first));
   std::map<std::string, std::unique_ptr<NetcdfFile>> files;
   for (const Source& s : sources)
     if (!files.count(s.path)) files[s.path] = std::make_unique<NetcdfFile>(s.path);
   std::vector<bool> mapped(channel_count);
   int64_t available = INT64_MAX;
   for (const Source& s : sources) {
-    if (mapped[static_cast<size_t>(s.channel)]) fail_usage(std::string("--map: ") + climate_channels[s.channel] + " is mapped twice");
+    if (mapped[static_cast<size_t>(s.channel)])
+      fail_usage(std::string("--map: ") + climate_channels[s.channel] + " is mapped twice");
     mapped[static_cast<size_t>(s.channel)] = true;
     available = std::min(available, files[s.path]->steps(s.variable));
   }
@@ -127,13 +132,13 @@ int convert_main(int argc, char** argv) {
   }
   for (int c = 0; c < channel_count; ++c) {
     const auto k = static_cast<size_t>(c);
-    if (!mapped[k]) {
+    if (mapped[k])
+      fmt::print("{:<7} from {:.5g} to {:.5g}, {:.2f} % filled from neighbours\n", climate_channels[c],
+                 stats.minimum[k], stats.maximum[k], 100 * double(filled[c]) / double(steps * height * width));
+    else
       fmt::print("{:<7} not mapped: 0 everywhere\n", climate_channels[c]);
-      stats.maximum[k] = stats.minimum[k] + 1;  // normalisation must not divide by zero
-      continue;
-    }
-    fmt::print("{:<7} from {:.5g} to {:.5g}, {:.2f} % filled from neighbours\n", climate_channels[c], stats.minimum[k],
-               stats.maximum[k], 100 * double(filled[c]) / double(steps * height * width));
+    // Normalisation divides by the range: a constant channel gets one of 1.
+    if (!(stats.maximum[k] > stats.minimum[k])) stats.maximum[k] = stats.minimum[k] + 1;
   }
   write_stats((fs::path(o.text("out")) / "stats.h5").string(), stats);
   fmt::print("wrote {} images of {}x{}x16 to {}\n", steps, height, width, o.text("out"));

@@ -70,8 +70,8 @@ std::vector<float> read_orography(const std::string& wish, const Grid& grid) {
 int simulate_main(int argc, char** argv) {
   OptionTable o(option_list());
   std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv, "Simulates labelled climate images. Exit codes: 0 done, 1 run-time error, 2 usage.", nullptr,
-               flags))
+  if (!o.parse(argc, argv, "Simulates labelled climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data.",
+               nullptr, flags))
     return 0;
   o.load_environment();
   o.apply(flags);

@@ -68,21 +68,20 @@ int predict_main(int argc, char** argv) {
   const ClimateEvaluation result =
       evaluate_climate(program, source, loader_options(o), [&](int64_t i, std::span<const uint8_t> classes) {
         const ClimateRef& ref = images[static_cast<size_t>(i)];
-        std::string name = fs::path(ref.path).stem();
-        if (ref.format == ClimateFormat::sharded) name += fmt::format("-{:03d}", ref.index);
-        const std::string base = (fs::path(o.text("out")) / name).string();
+        // Folders below data-dir stay apart, so that equal names do not overwrite each other.
+        const fs::path root(o.text("data-dir"));
+        const fs::path inside =
+            fs::is_directory(root) ? fs::path(ref.path).lexically_relative(root) : fs::path(ref.path).filename();
+        const std::string number = ref.format == ClimateFormat::sharded ? fmt::format("-{:03d}", ref.index) : "";
+        const fs::path folder = fs::path(o.text("out")) / inside.parent_path();
+        fs::create_directories(folder);
+        const std::string base = (folder / inside.stem()).string() + number;
         write_mask(base + ".h5", {source->reading().height, source->reading().width, 1}, classes);
         if (pictures) write_comparison(base + ".png", ref, classes, source->reading());
       });
   fmt::print("{} images, masks in {}\n", images.size(), o.text("out"));
   const bool labelled = std::all_of(images.begin(), images.end(), [](const ClimateRef& ref) { return ref.labelled; });
-  if (labelled)
-    fmt::print(
-        "IoU background, cyclones, rivers, mean: pooled {:.4f} {:.4f} {:.4f} {:.4f}, per sample {:.4f} {:.4f} {:.4f} "
-        "{:.4f}\n",
-        result.score.pooled.iou(0), result.score.pooled.iou(1), result.score.pooled.iou(2),
-        result.score.pooled.mean_iou(), result.score.per_sample(0), result.score.per_sample(1),
-        result.score.per_sample(2), result.score.mlperf());
+  if (labelled) fmt::print("{}\n", iou_text(result.score));
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "apps/common/climate_baseline.h"
 #include "apps/common/climate_task.h"
 #include "apps/common/svg.h"
+#include "core/philox.h"
 #include "core/text.h"
 #include "io/file.h"
 #include "kernels/kernel_list.h"
@@ -70,6 +71,13 @@ void print_scores(const std::vector<std::pair<std::string, const SegmentationSco
                s->pooled.iou(2), s->pooled.mean_iou(), s->mlperf());
 }
 
+/// Other statistics feed the network other numbers.
+std::string statistics_digest(const ClimateStats& s) {
+  std::string text;
+  for (size_t c = 0; c < s.minimum.size(); ++c) text += fmt::format("{:.9g} {:.9g} ", s.minimum[c], s.maximum[c]);
+  return fmt::format("{:016x}", hash_name(text));
+}
+
 void write_plot(const std::string& folder, const Trainer& trainer) {
   Plot loss{"loss",
             "epoch",
@@ -100,12 +108,11 @@ int train_main(int argc, char** argv) {
 
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
+  refuse_idle_flags(o, dummy);
   const Data data = dummy ? Data{} : find_data(o);
   ClimateOptions program = dummy ? dummy_program(o) : climate_program(o, *data.train, data.validation.get());
   program.model.dropout = o.number("dropout");
   program.model.batch_norm_momentum = o.number("batch-norm-momentum");
-  if (program.model.model != ClimateModel::tiramisu && o.is_set("dropout"))
-    fail_usage("--dropout has no effect on " + o.text("model"));
   program.batch = o.integer("local-batch-size");
   if (program.batch < 1) fail_usage("--local-batch-size must be at least 1, found " + o.text("local-batch-size"));
   program.loss = pixel_loss_config(o);
@@ -121,7 +128,8 @@ int train_main(int argc, char** argv) {
   t.loader.seed = t.seed;
   ClimateTask::Settings s;
   s.train = data.train, s.validation = data.validation;
-  s.dummy_samples = dummy ? std::max<int64_t>(o.integer("n-train"), 4 * program.batch) : 0;
+  s.dummy_samples =
+      dummy ? std::max<int64_t>(o.integer("n-train"), 4 * program.batch * program.training.accumulation) : 0;
   s.loader = t.loader;
   s.measure = choose<Measure>("measure", o.text("measure"),
                               {{"mlperf", Measure::mlperf},
@@ -131,22 +139,59 @@ int train_main(int argc, char** argv) {
   if (!o.text("target-iou").empty()) s.target = o.number("target-iou");
   s.pictures = o.integer("pictures");
   s.output_dir = t.output_dir;
-  s.optimizer = o.text("optimizer");
   s.training = program.training;
   ClimateTask counting(s);
-  s.schedule = step_schedule(o, t.epochs * (counting.training_samples() / program.batch));
+  s.schedule =
+      step_schedule(o, t.epochs * (counting.training_samples() / (program.batch * program.training.accumulation)));
   ClimateTask task(s);
   t.rate = [schedule = s.schedule](int64_t, int64_t step) { return schedule.rate(step); };
-  std::vector<std::string> fixed;
-  for (const Option& option : climate_training_options())
-    if (option.flag != "output-dir" && option.flag != "data-dir" && option.flag != "max-epochs" &&
-        option.flag != "resume" && option.flag != "max-steps" && option.flag != "profile" && option.flag != "trace" &&
-        option.flag != "save" && option.flag != "pictures" && option.flag != "baseline" &&
-        option.flag != "checkpoint-steps" && option.flag != "keep-checkpoints" && option.flag != "prefetch" &&
-        option.flag != "n-parallel-reads" && !option.flag.starts_with("mlperf") && option.flag != "target-iou" &&
-        option.flag != "early-stopping")
-      fixed.push_back(option.flag);
-  t.identity = settings_json(o, fixed);
+  t.identity = settings_json(o, {"model",
+                                 "batch-norm",
+                                 "output-stride",
+                                 "width-divisor",
+                                 "low-level-relu",
+                                 "decoder",
+                                 "decoder-relu",
+                                 "resize-corners",
+                                 "blocks",
+                                 "growth",
+                                 "filter",
+                                 "label-set",
+                                 "downsample",
+                                 "crop",
+                                 "crops-per-image",
+                                 "crop-balance",
+                                 "local-batch-size",
+                                 "loss-type",
+                                 "focal-gamma",
+                                 "class-weights",
+                                 "dropout",
+                                 "batch-norm-momentum",
+                                 "optimizer",
+                                 "optimizer-betas",
+                                 "adam-eps",
+                                 "weight-decay",
+                                 "max-grad-norm",
+                                 "momentum",
+                                 "larc-eta",
+                                 "gradient-accumulation-frequency",
+                                 "gradient-lag",
+                                 "start-lr",
+                                 "lr-schedule",
+                                 "lr-milestones",
+                                 "lr-decay-rate",
+                                 "lr-eta-min",
+                                 "lr-warmup-steps",
+                                 "lr-warmup-factor",
+                                 "seed",
+                                 "shuffle",
+                                 "compute",
+                                 "kernel",
+                                 "tuned",
+                                 "winograd",
+                                 "sparse-gradients",
+                                 "passes"});
+  if (data.train) t.identity["statistics"] = statistics_digest(data.train->reading().stats);
   t.identity["train_samples"] = task.training_samples();
   t.identity["threads"] = program.plan.threads;
   if (s.schedule.kind == StepSchedule::Kind::cosine || s.schedule.kind == StepSchedule::Kind::polynomial)
@@ -162,7 +207,7 @@ int train_main(int argc, char** argv) {
     more["validation"] = score_json(score);
     std::vector<std::pair<std::string, const SegmentationScore*>> scores{{o.text("model"), &score}};
     std::optional<ClimateBaselines> baselines;
-    if (o.toggle("baseline")) {
+    if (o.toggle("baseline") && outcome != Outcome::interrupted) {
       baselines = climate_baselines(*data.whole_train, *data.validation, program.loss);
       more["background"] = score_json(baselines->background);
       more["logistic_regression"] = score_json(baselines->regression);

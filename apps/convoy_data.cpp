@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -91,7 +92,7 @@ class Writer {
 
   void add(const SampleRef& ref, Sample sample, const std::string& folder) {
     const std::string out = (fs::path(out_) / folder).lexically_normal().string();
-    if (out != folder_) flush(), folder_ = out, shards_ = 0;
+    if (out != folder_) flush(), folder_ = out;
     fs::create_directories(out);
     // A file of one sample keeps its name; samples of a larger file are numbered.
     const std::string stem = fs::path(ref.path).stem().string();
@@ -116,7 +117,7 @@ class Writer {
   void flush() {
     if (pending_.empty()) return;
     const SampleShape& s = pending_[0].shape;
-    const std::string path = fmt::format("{}/shard-{:05d}.h5", folder_, shards_++);
+    const std::string path = fmt::format("{}/shard-{:05d}.h5", folder_, shards_[folder_]++);
     write_atomically(path, [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const auto n = static_cast<int64_t>(pending_.size());
@@ -158,7 +159,8 @@ class Writer {
 
   std::string format_, out_, folder_;  ///< folder_: where the pending shard goes
   bool gzip_;
-  int64_t shard_, shards_ = 0, written_ = 0;
+  int64_t shard_, written_ = 0;
+  std::map<std::string, int64_t> shards_;  ///< files written per folder, which may come back
   std::vector<Sample> pending_;
 };
 

@@ -64,6 +64,8 @@ enum class OpKind : uint8_t {
   adam_update,
   lamb_update,
   gradient_norm,
+  accumulate,
+  assign,
   pack,
   count  ///< number of kinds, not an op
 };

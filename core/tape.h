@@ -97,8 +97,9 @@ class Tape {
 inline constexpr const char* step_state_name = "step_state";
 inline constexpr const char* scale_state_name = "loss_scale";
 
-/// Fields of `step_state`, an f64 vector that the host writes before each step.
-enum class StepField : int { learning_rate, step, seed_low, seed_high, first_sample, count = 8 };
+/// Fields of `step_state`, an f64 vector that the host writes before each step. micro_step counts the passes whose
+/// gradients are added up before one update.
+enum class StepField : int { learning_rate, step, seed_low, seed_high, first_sample, micro_step, count = 8 };
 /// Fields of `loss_scale`, an f64 vector that loss_scale_update advances: the factor on the loss, finite steps since it
 /// last changed, steps skipped for overflow, updates applied.
 enum class ScaleField : int { scale, good_steps, skipped, applied, count = 4 };

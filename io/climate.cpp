@@ -54,7 +54,7 @@ std::vector<double> read_row(const Hdf5File& file, const std::string& name, int6
   const std::vector<int64_t> e = file.extents(name);
   int64_t elements = 1;
   for (int64_t n : e) elements *= n;
-  if (elements != expected && expected > 0)
+  if (elements != expected)
     fail_data(file.path() + ": data set " + name + " is " + extents_text(e) + ", expected " + std::to_string(expected) +
               " channels");
   std::vector<double> row(static_cast<size_t>(elements));
@@ -149,8 +149,15 @@ ClimateSplit split_images(const std::string& folder, double validation_share, ui
     return {images_below(root / "train"), images_below(root / "validation")};
   const std::vector<ClimateRef> all = images_below(folder);
   std::set<std::string> days;
-  for (const ClimateRef& ref : all) days.insert(day_of(ref));
-  const auto count = static_cast<int64_t>(std::llround(validation_share * double(days.size())));
+  for (const ClimateRef& ref : all) {
+    if (ref.format == ClimateFormat::sharded)
+      fail_data(folder + ": shards do not say which images share a day: expected folders train and validation");
+    days.insert(day_of(ref));
+  }
+  if (!(validation_share >= 0 && validation_share < 1))
+    fail_usage("the validation share must be in [0, 1), found " + std::to_string(validation_share));
+  auto count = static_cast<int64_t>(std::llround(validation_share * double(days.size())));
+  if (validation_share > 0) count = std::max<int64_t>(1, count);
   std::vector<std::pair<uint64_t, std::string>> drawn;
   const PhiloxStream random(seed, hash_name("climate split"));
   for (const std::string& day : days) drawn.emplace_back(random.below(hash_name(day) >> 8, uint64_t{1} << 40), day);
@@ -195,26 +202,31 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
 }
 
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes) {
+  return read_labels(ref, set, classes, {0, 0, ref.shape.height, ref.shape.width});
+}
+
+std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box) {
   const Hdf5File file(ref.path, Hdf5File::Mode::read);
-  const int64_t h = ref.shape.height, w = ref.shape.width;
+  const int64_t h = box.height, w = box.width;
   std::vector<float> raw;
   switch (ref.format) {
     case ClimateFormat::deepcam:
-      raw = read_box<float>(file, "climate/labels_" + std::to_string(set), DType::f32, {0, 0}, {h, w});
+      raw = read_box<float>(file, "climate/labels_" + std::to_string(set), DType::f32, {box.top, box.left}, {h, w});
       break;
     case ClimateFormat::gordon_bell:
-      raw = read_box<float>(file, "climate/labels", DType::f32, {set, 0, 0}, {1, h, w});
+      raw = read_box<float>(file, "climate/labels", DType::f32, {set, box.top, box.left}, {1, h, w});
       break;
     case ClimateFormat::sharded:
-      raw = read_box<float>(file, "labels", DType::f32, {ref.index, 0, 0}, {1, h, w});
+      if (set != 0) fail_data(ref.path + ": expected label set " + std::to_string(set) + ", found one set (0)");
+      raw = read_box<float>(file, "labels", DType::f32, {ref.index, box.top, box.left}, {1, h, w});
       break;
   }
   std::vector<uint8_t> labels(raw.size());
   for (size_t i = 0; i < raw.size(); ++i) {
     if (!(raw[i] >= 0 && raw[i] < float(classes)) || raw[i] != std::floor(raw[i]))
-      fail_data(ref.path + ": label at row " + std::to_string(static_cast<int64_t>(i) / w) + ", column " +
-                std::to_string(static_cast<int64_t>(i) % w) + ": expected a class below " + std::to_string(classes) +
-                ", found " + std::to_string(raw[i]));
+      fail_data(ref.path + ": label at row " + std::to_string(box.top + static_cast<int64_t>(i) / w) + ", column " +
+                std::to_string(box.left + static_cast<int64_t>(i) % w) + ": expected a class below " +
+                std::to_string(classes) + ", found " + std::to_string(raw[i]));
     labels[i] = static_cast<uint8_t>(raw[i]);
   }
   return labels;
@@ -256,7 +268,7 @@ ClimateStats read_stats(const std::string& path) {
   const Hdf5File file(path, Hdf5File::Mode::read);
   ClimateStats s;
   if (file.contains("climate/minval")) {
-    s.mean = read_row(file, "climate/mean", 0);
+    s.mean = read_row(file, "climate/mean", checked_extents(file, "climate/mean", 1, "a number per channel")[0]);
     s.square_mean = read_row(file, "climate/sqmean", s.channels());
     s.minimum = read_row(file, "climate/minval", s.channels());
     s.maximum = read_row(file, "climate/maxval", s.channels());

@@ -61,8 +61,9 @@ struct ImageBox {
 };
 /// Values (h, w, c) of a box as the file has them, in f32; throws Error(data) where one is not finite.
 std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box);
-/// Classes (h, w) of the whole image; `set` is 0 or 1 where the file has two sets of labels. Throws Error(data) for
-/// classes that are not whole numbers below `classes`.
+/// Classes (h, w) of a box, or of the whole image; `set` is 0 or 1 where the file has two sets of labels (shards have
+/// one). Throws Error(data) for classes that are not whole numbers below `classes`.
+std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box);
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes);
 
 /// Statistics per channel over a data set.

@@ -36,27 +36,31 @@ ClimateSource::ClimateSource(std::vector<ClimateRef> images, ClimateReading read
               " exceed the image's " + first.shape.str());
 }
 
-std::shared_ptr<const ClimateSource::Labels> ClimateSource::labels(size_t image) const {
+std::shared_ptr<const ClimateSource::StormPixels> ClimateSource::storms(size_t image) const {
   {
     const std::lock_guard lock(mutex_);
-    if (const auto found = labels_.find(image); found != labels_.end()) return found->second;
+    if (const auto found = storms_.find(image); found != storms_.end()) return found->second;
   }
-  const auto fresh = std::make_shared<Labels>();
   const ClimateRef& ref = images_[image];
-  if (ref.labelled) {
-    fresh->classes = read_labels(ref, reading_.label_set, reading_.classes);
-    fresh->pixels.resize(static_cast<size_t>(reading_.classes));
-    for (size_t i = 0; i < fresh->classes.size(); ++i)
-      if (fresh->classes[i]) fresh->pixels[fresh->classes[i]].push_back(static_cast<int32_t>(i));
-  } else {
-    fresh->classes.assign(static_cast<size_t>(ref.shape.height * ref.shape.width), 255);
+  StormPixels all(static_cast<size_t>(reading_.classes));
+  const auto classes = read_labels(ref, reading_.label_set, reading_.classes);
+  for (size_t i = 0; i < classes.size(); ++i)
+    if (classes[i]) all[classes[i]].push_back(static_cast<int32_t>(i));
+  const auto kept = std::make_shared<StormPixels>();
+  constexpr size_t most = 1024;
+  for (const auto& list : all) {
+    if (list.empty()) continue;
+    std::vector<int32_t> thin;
+    for (size_t i = 0; i < std::min(most, list.size()); ++i)
+      thin.push_back(list[i * list.size() / std::min(most, list.size())]);
+    kept->push_back(std::move(thin));
   }
-  std::erase_if(fresh->pixels, [](const auto& list) { return list.empty(); });
   const std::lock_guard lock(mutex_);
-  return labels_[image] = fresh;
+  return storms_[image] = kept;
 }
 
-ImageBox ClimateSource::choose(const ClimateRef& ref, const Labels& labels, int64_t sample, int64_t epoch) const {
+ImageBox ClimateSource::choose(size_t image, int64_t sample, int64_t epoch) const {
+  const ClimateRef& ref = images_[image];
   const int64_t height = reading_.height * reading_.step, width = reading_.width * reading_.step;
   const int64_t rows = ref.shape.height - height, columns = ref.shape.width - width;
   const PhiloxStream random(reading_.seed, hash_name("crop") + static_cast<uint64_t>(epoch));
@@ -64,11 +68,13 @@ ImageBox ClimateSource::choose(const ClimateRef& ref, const Labels& labels, int6
     return static_cast<int64_t>(random.below(static_cast<uint64_t>(sample) * 4 + k, static_cast<uint64_t>(n)));
   };
   int64_t top = draw(0, rows + 1), left = draw(1, columns + 1);
-  if (!labels.pixels.empty() && draw(2, 1 << 20) < static_cast<int64_t>(reading_.balance * (1 << 20))) {
-    const auto& list = labels.pixels[static_cast<size_t>(draw(3, static_cast<int64_t>(labels.pixels.size())))];
-    const int64_t pixel = list[static_cast<size_t>(draw(0, static_cast<int64_t>(list.size())))];
-    top = std::clamp<int64_t>(pixel / ref.shape.width - height / 2, 0, rows);
-    left = std::clamp<int64_t>(pixel % ref.shape.width - width / 2, 0, columns);
+  if (reading_.balance > 0 && ref.labelled && draw(2, 1 << 20) < static_cast<int64_t>(reading_.balance * (1 << 20))) {
+    if (const auto pixels = storms(image); !pixels->empty()) {
+      const auto& list = (*pixels)[static_cast<size_t>(draw(3, static_cast<int64_t>(pixels->size())))];
+      const int64_t pixel = list[static_cast<size_t>(draw(0, static_cast<int64_t>(list.size())))];
+      top = std::clamp<int64_t>(pixel / ref.shape.width - height / 2, 0, rows);
+      left = std::clamp<int64_t>(pixel % ref.shape.width - width / 2, 0, columns);
+    }
   }
   return {top, left, height, width};
 }
@@ -76,19 +82,19 @@ ImageBox ClimateSource::choose(const ClimateRef& ref, const Labels& labels, int6
 void ClimateSource::load(int64_t sample, int64_t epoch, std::byte* input, std::byte* target) const {
   const auto image = static_cast<size_t>(sample / reading_.crops);
   const ClimateRef& ref = images_[image];
-  const auto known = labels(image);
-  const ImageBox box = choose(ref, *known, sample, epoch);
+  const ImageBox box = choose(image, sample, epoch);
   std::vector<float> values = read_image(ref, box);
+  const std::vector<uint8_t> classes = ref.labelled
+                                           ? read_labels(ref, reading_.label_set, reading_.classes, box)
+                                           : std::vector<uint8_t>(static_cast<size_t>(box.height * box.width), 255);
   if (ref.format != ClimateFormat::sharded) normalise(values, reading_.stats);
   auto* x = reinterpret_cast<float*>(input);
   auto* y = reinterpret_cast<uint8_t*>(target);
   for (int64_t h = 0; h < reading_.height; ++h)
     for (int64_t w = 0; w < reading_.width; ++w) {
-      const int64_t row = h * reading_.step, column = w * reading_.step;
-      const float* from = values.data() + (row * box.width + column) * channels_;
-      std::copy_n(from, channels_, x + (h * reading_.width + w) * channels_);
-      y[h * reading_.width + w] =
-          known->classes[static_cast<size_t>((box.top + row) * ref.shape.width + box.left + column)];
+      const int64_t pixel = h * reading_.step * box.width + w * reading_.step;
+      std::copy_n(values.data() + pixel * channels_, channels_, x + (h * reading_.width + w) * channels_);
+      y[h * reading_.width + w] = classes[static_cast<size_t>(pixel)];
     }
 }
 

@@ -34,19 +34,17 @@ class ClimateSource final : public SampleSource {
   const std::vector<ClimateRef>& images() const { return images_; }
 
  private:
-  /// Classes of an image and the pixels of each class but the background, kept after the first use.
-  struct Labels {
-    std::vector<uint8_t> classes;
-    std::vector<std::vector<int32_t>> pixels;
-  };
-  std::shared_ptr<const Labels> labels(size_t image) const;
-  ImageBox choose(const ClimateRef& ref, const Labels& labels, int64_t sample, int64_t epoch) const;
+  /// Pixels of every class of an image but the background, evenly thinned to at most 1024: enough to centre crops on,
+  /// few enough to keep for every image of a large set.
+  using StormPixels = std::vector<std::vector<int32_t>>;
+  std::shared_ptr<const StormPixels> storms(size_t image) const;
+  ImageBox choose(size_t image, int64_t sample, int64_t epoch) const;
 
   std::vector<ClimateRef> images_;
   ClimateReading reading_;
   int64_t channels_ = 0;
   mutable std::mutex mutex_;
-  mutable std::map<size_t, std::shared_ptr<const Labels>> labels_;
+  mutable std::map<size_t, std::shared_ptr<const StormPixels>> storms_;
 };
 
 /// (x - minimum)/(maximum - minimum) per channel, in f32.

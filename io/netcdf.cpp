@@ -42,8 +42,10 @@ Axis axis_of(int file, const std::string& dimension) {
   if (nc_inq_varid(file, dimension.c_str(), &variable) == NC_NOERR)
     units = lower(text_attribute(file, variable, "units").value_or(""));
   const std::string name = lower(dimension);
-  if (units.starts_with("degrees_north") || units.starts_with("degree_north") || name.starts_with("lat")) return Axis::latitude;
-  if (units.starts_with("degrees_east") || units.starts_with("degree_east") || name.starts_with("lon")) return Axis::longitude;
+  if (units.starts_with("degrees_north") || units.starts_with("degree_north") || name.starts_with("lat"))
+    return Axis::latitude;
+  if (units.starts_with("degrees_east") || units.starts_with("degree_east") || name.starts_with("lon"))
+    return Axis::longitude;
   for (const char* level : {"lev", "plev", "isobaric", "pres", "z", "depth", "height"})
     if (name.starts_with(level)) return Axis::level;
   for (const char* unit : {"pa", "hpa", "mb", "millibar"})
@@ -122,8 +124,13 @@ std::vector<double> NetcdfFile::coordinates(int dimension, const std::string& na
   int variable = -1;
   nc_inq_dimlen(id_, dimension, &extent);
   std::vector<double> values(extent);
-  if (nc_inq_varid(id_, name.c_str(), &variable) != NC_NOERR || nc_get_var_double(id_, variable, values.data()) != NC_NOERR)
-    fail_data(path_ + ": expected coordinates of dimension " + name + ", found none");
+  int rank = 0, own = -1;
+  if (nc_inq_varid(id_, name.c_str(), &variable) != NC_NOERR || nc_inq_varndims(id_, variable, &rank) != NC_NOERR ||
+      rank != 1 || nc_inq_vardimid(id_, variable, &own) != NC_NOERR || own != dimension)
+    fail_data(path_ + ": expected one coordinate per position of dimension " + name + ", found " +
+              (variable < 0 ? "none" : std::to_string(rank) + " dimensions"));
+  if (nc_get_var_double(id_, variable, values.data()) != NC_NOERR)
+    fail_data(path_ + ": cannot read the coordinates of dimension " + name);
   return values;
 }
 
@@ -137,7 +144,8 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
   if (lev) {
     const std::vector<double> levels = coordinates(a.dimension[*lev], a.name[*lev]);
     if (!level && levels.size() > 1)
-      fail_data(path_ + ": variable " + name + " has " + std::to_string(levels.size()) + " levels: name one (VARIABLE@LEVEL)");
+      fail_data(path_ + ": variable " + name + " has " + std::to_string(levels.size()) +
+                " levels: name one (VARIABLE@LEVEL)");
     for (size_t i = 0; i < levels.size() && level; ++i)
       if (std::abs(levels[i] - *level) < std::abs(levels[start[*lev]] - *level)) start[*lev] = i;
   }
@@ -171,7 +179,8 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(), [&](size_t i, size_t j) { return axis[i] < axis[j]; });
     // A grid that names its first meridian twice says it once.
-    order.erase(std::unique(order.begin(), order.end(), [&](size_t i, size_t j) { return axis[i] == axis[j]; }), order.end());
+    order.erase(std::unique(order.begin(), order.end(), [&](size_t i, size_t j) { return axis[i] == axis[j]; }),
+                order.end());
     return order;
   };
   const auto row_order = ascending(latitude), column_order = ascending(longitude);

@@ -7,38 +7,55 @@
 namespace convoy {
 namespace {
 
-/// Position of `at` among ascending coordinates: the index below it and the share of the next; nothing outside.
+/// Ascending coordinates and the distance that most neighbours have.
+struct Line {
+  std::vector<double> at;
+  double usual = 0;
+};
+Line line_of(std::vector<double> coordinates) {
+  Line line{std::move(coordinates), 0};
+  std::vector<double> steps;
+  for (size_t i = 1; i < line.at.size(); ++i) steps.push_back(line.at[i] - line.at[i - 1]);
+  if (steps.empty()) return line;
+  std::nth_element(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2), steps.end());
+  line.usual = steps[steps.size() / 2];
+  return line;
+}
+
+/// Position of `at` among coordinates: the index below it and the share of the next; nothing outside and in gaps. Half
+/// a cell beyond the ends still belongs to the outermost cell.
 struct Between {
   size_t low, high;
   double share;
 };
-std::optional<Between> between(const std::vector<double>& axis, double at) {
-  if (axis.size() == 1) return at == axis[0] ? std::optional(Between{0, 0, 0}) : std::nullopt;
-  // Half a cell beyond the ends still belongs to the outermost cell.
-  const double margin = 0.5 * std::abs(axis[1] - axis[0]) + 1e-9;
+std::optional<Between> between(const Line& line, double at) {
+  const std::vector<double>& axis = line.at;
+  const double margin = 0.5 * line.usual + 1e-9;
   if (at < axis.front() - margin || at > axis.back() + margin) return std::nullopt;
   const auto next = std::upper_bound(axis.begin(), axis.end(), at);
   if (next == axis.begin()) return Between{0, 0, 0};
-  if (next == axis.end()) return Between{axis.size() - 1, axis.size() - 1, 0};
   const auto high = static_cast<size_t>(next - axis.begin());
-  return Between{high - 1, high, (at - axis[high - 1]) / (axis[high] - axis[high - 1])};
+  if (next == axis.end()) return Between{high - 1, high - 1, 0};
+  const double width = axis[high] - axis[high - 1], share = (at - axis[high - 1]) / width;
+  if (width < 1.6 * line.usual) return Between{high - 1, high, share};
+  if (at - axis[high - 1] <= margin) return Between{high - 1, high - 1, 0};
+  if (axis[high] - at <= margin) return Between{high, high, 0};
+  return std::nullopt;
 }
 
 }  // namespace
 
 std::vector<float> regrid(const GriddedField& f, int64_t height, int64_t width) {
-  // A circle is closed by repeating its first column.
-  std::vector<double> longitude = f.longitude;
-  const size_t columns = longitude.size();
-  const bool circle = columns > 1 && 360 - (longitude.back() - longitude.front()) < 1.5 * (longitude[1] - longitude[0]);
-  if (circle) {
-    longitude.push_back(longitude.front() + 360);
-    longitude.insert(longitude.begin(), longitude[columns - 1] - 360);
-  }
-  const auto column = [&](size_t i) { return circle ? (i + columns - 1) % columns : i; };
+  // One column more at either end closes the circle; where the field does not span it, the gap stays one.
+  const size_t columns = f.longitude.size();
+  const Line latitude = line_of(f.latitude);
+  Line longitude = line_of(f.longitude);
+  longitude.at.push_back(f.longitude.front() + 360);
+  longitude.at.insert(longitude.at.begin(), f.longitude.back() - 360);
+  const auto column = [&](size_t i) { return (i + columns - 1) % columns; };
   std::vector<float> out(static_cast<size_t>(height * width), NAN);
   for (int64_t h = 0; h < height; ++h) {
-    const auto y = between(f.latitude, -90 + 180 * (double(h) + 0.5) / double(height));
+    const auto y = between(latitude, -90 + 180 * (double(h) + 0.5) / double(height));
     if (!y) continue;
     for (int64_t w = 0; w < width; ++w) {
       const auto x = between(longitude, 360 * double(w) / double(width));

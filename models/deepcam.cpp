@@ -42,7 +42,9 @@ class DeepCam {
                            Initializer initializer = he) {
     return image_conv(channels, kernel, stride, dilation, Bias::none, initializer);
   }
-  ValueId norm(const std::string& name, ValueId x) { return batch_norm(t_, name, x, {.mode = mode_}); }
+  ValueId norm(const std::string& name, ValueId x) {
+    return batch_norm(t_, name, x, {.momentum = c_.batch_norm_momentum, .mode = mode_});
+  }
   ValueId norm_relu(const std::string& name, ValueId x) { return relu(t_, name, norm(name, x)); }
 
   /// Depthwise 3x3, then 1x1; nothing between.

@@ -15,14 +15,18 @@ Tape new_tape(const ProgramOptions& o) {
   return Tape(o.compute == DType::f64 ? DType::f64 : DType::f32);
 }
 
-/// Gradients and updates behind a recorded forward pass that keeps its loss under `data_loss`.
-Tape finish_training(Tape tape, const ProgramOptions& o, const std::vector<std::string>& l2_parameters) {
+/// Which end a training tape gets.
+enum class Ending : uint8_t { update, accumulate };
+
+/// Gradients and what becomes of them behind a recorded forward pass that keeps its loss under `data_loss`.
+Tape finish_training(Tape tape, const ProgramOptions& o, const std::vector<std::string>& l2_parameters, Ending ending) {
   tape = apply_precision(tape, o.compute);
   if (o.fuse) fuse(tape);
   TrainingOptions training = o.training;
   training.l2_parameters = l2_parameters;
   if (o.compute == DType::f16) training.scaling = LossScaleAttrs{};
-  add_training(tape, tape.find("data_loss"), training);
+  const ValueId loss = tape.find("data_loss");
+  ending == Ending::update ? add_training(tape, loss, training) : add_accumulation(tape, loss);
   if (o.fuse) fuse_convolutions(tape);
   if (o.fuse && o.sparse_gradients) fuse_backward(tape);
   return tape;
@@ -75,22 +79,35 @@ NetworkCounts count_tape(const Tape& tape) {
   return counts;
 }
 
-}  // namespace
-
-Tape training_tape(const CosmoflowOptions& o) {
+Tape record_training(const CosmoflowOptions& o, Ending ending) {
   Tape tape = new_tape(o);
   const CosmoflowNet net = record_cosmoflow(tape, o.model, o.batch, o.input_type, o.normalisation, Mode::training);
   const ValueId target = tape.input("target", TensorDesc({o.batch, 1, 1, 1, o.model.targets}, DType::f32));
   tape.keep(regression_loss(tape, "loss", o.loss, net.prediction, target), "data_loss");
-  return finish_training(std::move(tape), o, net.hidden_dense_weights);
+  return finish_training(std::move(tape), o, net.hidden_dense_weights, ending);
 }
 
-Tape training_tape(const ClimateOptions& o) {
+Tape record_training(const ClimateOptions& o, Ending ending) {
   Tape tape = new_tape(o);
   const ClimateNet net = record_climate(tape, o.model, o.batch, o.input_type, Mode::training);
   const ValueId labels = tape.input("target", label_desc(o.model, o.batch));
   tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "data_loss");
-  return finish_training(std::move(tape), o, {});
+  return finish_training(std::move(tape), o, {}, ending);
+}
+
+}  // namespace
+
+Tape training_tape(const CosmoflowOptions& o) {
+  return record_training(o, Ending::update);
+}
+Tape training_tape(const ClimateOptions& o) {
+  return record_training(o, Ending::update);
+}
+Tape accumulation_tape(const CosmoflowOptions& o) {
+  return record_training(o, Ending::accumulate);
+}
+Tape accumulation_tape(const ClimateOptions& o) {
+  return record_training(o, Ending::accumulate);
 }
 
 Tape evaluation_tape(const CosmoflowOptions& o) {
@@ -122,8 +139,10 @@ NetworkCounts count_network(const ClimateConfig& model) {
   return count_tape(training_tape(o));
 }
 
-ProgramPlans plan_program(Tape step, Tape evaluate, const ProgramOptions& o, const KernelList& kernels) {
-  ProgramPlans plans{std::move(step), std::move(evaluate), {}, {}};
+ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, const ProgramOptions& o,
+                          const KernelList& kernels) {
+  ProgramPlans plans{std::move(step), std::move(evaluate), {}, {}, {}};
+  if (micro) plans.micro = make_plan(*micro, kernels, o.plan);
   plans.step = make_plan(plans.step_tape, kernels, o.plan);
   plans.evaluate = make_plan(plans.evaluate_tape, kernels, o.plan);
   for (const KernelOverride& wish : o.plan.selection.overrides) {
@@ -148,6 +167,7 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
       statistics_.push_back(name);
   const auto arena = std::make_shared<Buffer>(plans.arena_bytes(), Buffer::Fill::none);
   step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena);
+  if (plans.micro) micro_ = std::make_unique<Executor>(std::move(*plans.micro), store_, arena);
   evaluate_ = std::make_unique<Executor>(std::move(plans.evaluate), store_, arena);
 }
 

@@ -1,6 +1,8 @@
 // A program: the training step and the evaluation tape of one model over one store and one arena.
 #pragma once
 
+#include <optional>
+
 #include "core/executor.h"
 #include "layers/training.h"
 #include "models/climate.h"
@@ -39,6 +41,10 @@ struct ClimateOptions : ProgramOptions {
 /// switched on.
 Tape training_tape(const CosmoflowOptions& options);
 Tape training_tape(const ClimateOptions& options);
+/// The same up to the gradients, which are added to states: the passes ahead of an update with
+/// TrainingOptions::accumulation above 1.
+Tape accumulation_tape(const CosmoflowOptions& options);
+Tape accumulation_tape(const ClimateOptions& options);
 /// Forward only, for `evaluation_batch` samples. Input "x"; kept "prediction" (climate: the class per pixel, u8, and
 /// with input "target" the "loss").
 Tape evaluation_tape(const CosmoflowOptions& options);
@@ -58,12 +64,18 @@ NetworkCounts count_network(const ClimateConfig& model);
 struct ProgramPlans {
   Tape step_tape, evaluate_tape;
   Plan step, evaluate;
-  int64_t arena_bytes() const { return std::max(step.arena_bytes, evaluate.arena_bytes); }
+  std::optional<Plan> micro;  ///< with gradient accumulation
+  int64_t arena_bytes() const {
+    return std::max({step.arena_bytes, evaluate.arena_bytes, micro ? micro->arena_bytes : 0});
+  }
 };
-ProgramPlans plan_program(Tape step, Tape evaluate, const ProgramOptions& options, const KernelList& kernels);
+ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, const ProgramOptions& options,
+                          const KernelList& kernels);
 template <class Options>
 ProgramPlans plan_program(const Options& options, const KernelList& kernels) {
-  return plan_program(training_tape(options), evaluation_tape(options), options, kernels);
+  std::optional<Tape> micro;
+  if (options.training.accumulation > 1) micro = accumulation_tape(options);
+  return plan_program(training_tape(options), evaluation_tape(options), std::move(micro), options, kernels);
 }
 
 class Program {
@@ -72,6 +84,8 @@ class Program {
   Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed);
   Executor& step() { return *step_; }
   Executor& evaluate() { return *evaluate_; }
+  /// The pass that only adds up gradients; null without accumulation.
+  Executor* micro() { return micro_.get(); }
   StateStore& store() { return store_; }
   const ProgramOptions& options() const { return options_; }
   /// Names of the trainable states, in network order.
@@ -83,7 +97,7 @@ class Program {
   ProgramOptions options_;
   StateStore store_;
   std::vector<std::string> parameters_, statistics_;
-  std::unique_ptr<Executor> step_, evaluate_;
+  std::unique_ptr<Executor> step_, evaluate_, micro_;
 };
 
 }  // namespace convoy

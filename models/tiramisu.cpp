@@ -10,8 +10,10 @@ class Tiramisu {
 
   ValueId record(ValueId x) {
     const size_t levels = c_.blocks.size();
+    if (levels < 2 || levels > 16)
+      fail_usage("tiramisu: expected 2 to 16 dense blocks, found " + std::to_string(levels));
     const int64_t unit = int64_t{1} << (levels - 1);
-    if (levels < 2 || c_.height % unit || c_.width % unit)
+    if (c_.height % unit || c_.width % unit)
       fail_usage("tiramisu: " + std::to_string(levels) + " dense blocks need height and width divisible by " +
                  std::to_string(unit) + ", found " + std::to_string(c_.height) + "x" + std::to_string(c_.width));
     x = conv(t_, "first", x, plain(c_.first_filters, c_.filter, 1));
@@ -52,7 +54,7 @@ class Tiramisu {
       const std::string layer = name + ".layer" + std::to_string(i);
       ValueId y = relu(t_, layer, conv(t_, layer, x, plain(c_.growth, c_.filter, 1)));
       y = dropout(t_, layer + ".dropout", y, mode_ == Mode::training ? c_.dropout : 0);
-      if (c_.batch_norm) y = batch_norm(t_, layer + ".bn", y, {.mode = mode_});
+      if (c_.batch_norm) y = batch_norm(t_, layer + ".bn", y, {.momentum = c_.batch_norm_momentum, .mode = mode_});
       x = concat(t_, layer + ".concat", {x, y});
     }
     return {x, slice(t_, name + ".made", x, before, layers * c_.growth)};

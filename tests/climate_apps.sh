@@ -41,14 +41,17 @@ expect 2 "setting crop" "${train[@]}" --output-dir part --resume --crop 48x48
 # Prediction from a checkpoint and from weights gives the trainer's masks and IoU.
 expect 0 "4 images, masks in a" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --out a
 expect 0 "per sample" "$bin/climseg_predict" --data-dir data --width-divisor 16 --weights whole.safetensors --out b
-same a/data-2106-01-04-00-0.h5 b/data-2106-01-04-00-0.h5
-same a/data-2106-01-04-00-0.png whole/validation-0.png
+same a/validation/data-2106-01-04-00-0.h5 b/validation/data-2106-01-04-00-0.h5
+same a/validation/data-2106-01-04-00-0.png whole/validation-0.png
+expect 0 "10 images, masks in all" "$bin/climseg_predict" --data-dir data --split all --width-divisor 16 --checkpoint whole --out all --no-pictures
 expect 0 "1 images" "$bin/climseg_predict" --data-dir data/train/data-2106-01-01-00-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out c
 expect 0 "finished" "${train[@]}" --data-dir shards --output-dir from_shards --max-steps 2
 expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight-decay 0.01 --max-steps 2 --compute bf16
 expect 0 "finished" "${train[@]}" --output-dir focal --optimizer LARC-Adam --loss-type focal --max-steps 2 --compute f16
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model tiramisu --growth 4 --filter 3 --output-dir tiramisu --max-epochs 1 --max-steps 2 --dropout 0.2
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model deeplab --batch-norm off --decoder bilinear --output-dir deeplab --max-epochs 1 --max-steps 1
+expect 0 "finished" "${train[@]}" --output-dir lag --gradient-lag 1 --gradient-accumulation-frequency 2 --max-steps 2
+expect 2 "constant loss scale" "${train[@]}" --output-dir x --gradient-lag 1 --compute f16
 expect 0 "target reached" "${train[@]}" --output-dir target --target-iou 0.01 --measure pooled
 
 # Real fields, where Debian's data packages are installed.
@@ -56,7 +59,8 @@ coads=/usr/share/ferret-vis/data/coads_climatology.cdf
 if [ -x "$bin/climate_convert" ]; then
   expect 2 "expected a channel of TMQ" "$bin/climate_convert" --map SST=$coads:SST --out x
   expect 3 "no such file" "$bin/climate_convert" --map TS=none.nc:SST --out x
-  expect 3 "expected a NetCDF file" "$bin/climate_convert" --list "$0"
+  echo text > text.nc
+  expect 3 "expected a NetCDF file" "$bin/climate_convert" --list text.nc
   if [ -e $coads ]; then
     expect 0 "wrote 2 images of 64x96x16" "$bin/climate_convert" --map "PSL=$coads:SLP*100" --map TS=$coads:SST+273.15 --out real --height 64 --width 96 --steps 2
     expect 0 "2 images read, 0 bad" "$bin/convoy_data" verify real
@@ -73,6 +77,10 @@ expect 2 "--crop: expected HEIGHTxWIDTH" "${train[@]}" --crop 32 --output-dir x
 expect 2 "no effect on deepcam" "${train[@]}" --growth 8 --output-dir x
 expect 2 "--weight-decay has no effect on Adam" "${train[@]}" --weight-decay 0.1 --output-dir x
 expect 2 "--class-weights" "${train[@]}" --class-weights 1,2 --output-dir x
+expect 2 "--class-weights: expected numbers of at least 0" "${train[@]}" --class-weights 0,0,0 --output-dir x
+expect 2 "--focal-gamma has no effect" "${train[@]}" --focal-gamma 1 --output-dir x
+expect 2 "validation share" "${train[@]}" --data-dir data/train --stats data/stats.h5 --valid-share 1.5 --output-dir x
+expect 3 "found one set" "${train[@]}" --data-dir shards --label-set 1 --output-dir x
 expect 3 "stats.h5: no such file" "${train[@]}" --data-dir data/validation/.. --stats stats.h5 --output-dir x
 expect 3 "no such folder" "${train[@]}" --data-dir nowhere --output-dir x
 expect 4 "first at" "${train[@]}" --start-lr 1e30 --optimizer SGD --lr-warmup-steps 0 --output-dir nan

@@ -35,7 +35,7 @@ struct Sky {
 Sky calm() {
   Sky s{options(), {}, {}};
   s.day = draw_day(s.o, 4);
-  s.day.cyclones.clear(), s.day.rivers.clear();
+  s.day.cyclones.clear(), s.day.rivers.clear(), s.day.lows.clear(), s.day.surges.clear();
   s.image = simulate_atmosphere(s.o, s.day, 6);
   return s;
 }

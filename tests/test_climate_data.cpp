@@ -199,6 +199,15 @@ TEST_CASE("regridding is exact on linear fields, closes the circle and keeps hol
   CHECK_THROWS_WITH(fill_missing(empty, 2, 4, "a.nc: variable x"), Catch::Contains("a.nc: variable x"));
 }
 
+TEST_CASE("a regional grid across Greenwich fills its region alone", "[climate][io]") {
+  GriddedField f;
+  for (int i = 0; i < 19; ++i) f.latitude.push_back(-90 + 10 * i);
+  for (double lon : {0., 5., 10., 350., 355.}) f.longitude.push_back(lon);
+  f.values.assign(19 * 5, 3.0f);
+  const auto out = regrid(f, 18, 72);
+  for (int64_t w = 0; w < 72; ++w) CHECK(std::isfinite(out[static_cast<size_t>(9 * 72 + w)]) == (w <= 2 || w >= 70));
+}
+
 TEST_CASE("days stay together in a split", "[climate][io]") {
   const TemporaryFolder folder;
   for (int day = 1; day <= 5; ++day)

@@ -433,3 +433,53 @@ TEST_CASE("initial weights follow their formulas", "[init]") {
   CHECK(squares / 80000 == Approx(2.0 / 400).epsilon(0.02));
   CHECK(store.get("h.bias").data<float>()[0] == 0.1f);
 }
+
+TEST_CASE("two accumulated passes equal one of twice the batch, and lag applies the gradients of the step before",
+          "[program]") {
+  CosmoflowOptions twice = small_options();
+  twice.model.dropout = 0, twice.batch = 2;
+  twice.plan.threads = 1;
+  CosmoflowOptions halves = twice;
+  halves.batch = 1, halves.training.accumulation = 2;
+  const auto sample = [](const CosmoflowOptions& o, Executor& e, int64_t first) {
+    const Tensor x = e.tensor("x"), y = e.tensor("target");
+    const PhiloxStream random(4, 4);
+    const int64_t voxels = x.shape().elements() / o.batch;
+    for (int64_t i = 0; i < x.shape().elements(); ++i)
+      x.data<int16_t>()[i] = int16_t(random.below(uint64_t(first * voxels + i), 5));
+    for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<float>()[i] = random.uniform(uint64_t(first * 4 + i));
+  };
+  const auto run = [&](const CosmoflowOptions& o, int steps) {
+    Program program(plan_program(o, kernel_list()), o, 3);
+    double* state = program.store().get(step_state_name).data<double>();
+    state[int(StepField::learning_rate)] = 0.05;
+    for (int s = 0; s < steps; ++s) {
+      if (program.micro()) {
+        state[int(StepField::micro_step)] = 0;
+        sample(o, *program.micro(), 0);
+        program.micro()->run();
+      }
+      state[int(StepField::micro_step)] = double(o.training.accumulation - 1);
+      sample(o, program.step(), o.training.accumulation - 1);
+      program.step().run();
+    }
+    const auto w = program.store().get("conv1.weight").span<float>();
+    return std::vector<float>(w.begin(), w.end());
+  };
+  const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
+    float worst = 0;
+    for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+    return worst;
+  };
+  const auto start = run(twice, 0), one = run(twice, 1);
+  CHECK(distance(start, one) > 1e-5f);
+  CHECK(distance(run(halves, 1), one) < 1e-3f * distance(start, one));
+  CHECK(distance(run(halves, 3), run(twice, 3)) < 1e-2f * distance(start, run(twice, 3)));
+
+  CosmoflowOptions lagged = twice;
+  lagged.training.lag = 1;
+  CHECK(run(lagged, 1) == start);  // nothing to apply yet
+  CHECK(run(lagged, 2) == one);    // the first gradient, at the weights it was taken at
+  lagged.compute = DType::f16;
+  CHECK_THROWS_WITH(run(lagged, 1), Catch::Contains("constant loss scale"));
+}

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <map>
 #include <mutex>
 
 #include "core/parallel.h"
@@ -112,6 +113,7 @@ int verify_climate(const std::string& path) {
       read_image(ref, whole(ref));
       if (!ref.labelled) continue;
       const auto counts = class_counts(read_labels(ref, 0, 3));
+      if (ref.format != ClimateFormat::sharded) read_labels(ref, 1, 3);
       for (size_t k = 0; k < 3; ++k) sum[k] += counts[k];
     } catch (const Error& error) {
       fmt::print(stderr, "bad: {}\n", error.what());
@@ -139,6 +141,9 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
       }
       try {
         if (refs[i].format == ClimateFormat::sharded) fail_data(refs[i].path + ": is normalised already");
+        if (refs[i].shape.channels != refs[0].shape.channels)
+          fail_data(fmt::format("{}: expected {} channels like the files before, found {}", refs[i].path,
+                                refs[0].shape.channels, refs[i].shape.channels));
         each[i] = image_stats(read_image(refs[i], whole(refs[i])), refs[i].shape.channels);
       } catch (...) {
         const std::lock_guard lock(mutex);
@@ -161,24 +166,19 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
 
 int shard_climate(const std::string& path, const std::string& out, const std::string& stats_path, int64_t images) {
   const ClimateStats stats = read_stats(stats_path);
-  std::string folder;
-  std::unique_ptr<ShardWriter> writer;
+  std::map<std::string, ShardWriter> writers;  // images of one folder need not follow one another
   int64_t written = 0;
   for (const ClimateRef& ref : collect(path)) {
     const std::string own =
         fs::is_directory(path) ? fs::path(ref.path).parent_path().lexically_relative(path).string() : ".";
-    if (!writer || own != folder) {
-      if (writer) writer->flush();
-      folder = own;
-      writer = std::make_unique<ShardWriter>((fs::path(out) / folder).lexically_normal().string(), images);
-    }
+    const auto writer = writers.try_emplace(own, (fs::path(out) / own).lexically_normal().string(), images).first;
     if (!ref.labelled) fail_data(ref.path + ": expected labels, found none");
     std::vector<float> values = read_image(ref, whole(ref));
     if (ref.format != ClimateFormat::sharded) normalise(values, stats);
-    writer->add(ref, values, read_labels(ref, 0, 3));
+    writer->second.add(ref, values, read_labels(ref, 0, 3));
     ++written;
   }
-  writer->flush();
+  for (auto& [own, writer] : writers) writer.flush();
   fmt::print("wrote {} images in half precision to {}\n", written, out);
   return 0;
 }

@@ -1,5 +1,8 @@
 #include "apps/common/climate_setup.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -74,6 +77,8 @@ std::vector<Option> climate_training_options() {
       {"optimizer-betas", "", "0.9,0.999", ""},
       {"adam-eps", "", "1e-6", "", K::number},
       {"weight-decay", "", "0", "decoupled, for AdamW and LAMB", K::number},
+      {"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update", K::integer},
+      {"gradient-lag", "", "0", "1: apply the gradients of the step before (f32, bf16)", K::integer},
       {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},
       {"momentum", "", "0.9", "SGD", K::number},
       {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
@@ -87,7 +92,7 @@ std::vector<Option> climate_training_options() {
       {"lr-warmup-factor", "", "1", "the warm-up ends at start-lr times this", K::number},
       {"target-iou", "", "", "stop when the measure is at least this", K::number},
       {"measure", "", "mlperf", "mlperf (per sample, mean), pooled (mean), cyclone or river (pooled)"},
-      {"pictures", "", "4", "validation images drawn at the end", K::integer},
+      {"pictures", "", "4", "validation images drawn at every validation", K::integer},
       {"baseline", "", "false", "also score background alone and a logistic regression per pixel", K::toggle}};
   append(list, more);
   append(list, loop_options("results/climseg", "days"));
@@ -148,6 +153,9 @@ PixelLossAttrs pixel_loss_config(const OptionTable& o) {
     if (list.size() != 3)
       fail_usage("--class-weights: expected mlperf, gordon-bell, none or three numbers, found " + weights);
     a.weights = {list[0], list[1], list[2]};
+    if (!(std::min({list[0], list[1], list[2]}) >= 0 && list[0] + list[1] + list[2] > 0) ||
+        !std::isfinite(list[0] + list[1] + list[2]))
+      fail_usage("--class-weights: expected numbers of at least 0, one above, found " + weights);
   }
   return a;
 }
@@ -170,6 +178,32 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps) {
   return s;
 }
 
+void refuse_idle_flags(const OptionTable& o, bool dummy) {
+  const std::string &optimizer = o.text("optimizer"), &schedule = o.text("lr-schedule");
+  const bool sgd = optimizer == "SGD" || optimizer == "LARC-SGD", crops = !o.text("crop").empty();
+  const bool decays = schedule == "cosine_annealing" || schedule == "polynomial";
+  struct Rule {
+    const char* flag;
+    bool used;
+    const char* where;
+  };
+  for (const Rule& rule : {Rule{"focal-gamma", o.text("loss-type") == "focal", "--loss-type other than focal"},
+                           {"momentum", sgd, "--optimizer other than SGD"},
+                           {"optimizer-betas", !sgd, "SGD"},
+                           {"adam-eps", !sgd, "SGD"},
+                           {"larc-eta", optimizer.starts_with("LARC"), "--optimizer without LARC"},
+                           {"max-grad-norm", optimizer == "LAMB", "--optimizer other than LAMB"},
+                           {"lr-milestones", schedule == "multistep", "--lr-schedule other than multistep"},
+                           {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
+                           {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+                           {"lr-eta-min", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+                           {"crop-balance", crops, "whole images"},
+                           {"image-size", dummy && !crops, "data from files, or crops"},
+                           {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}})
+    if (o.is_set(rule.flag) && !rule.used)
+      fail_usage(std::string("--") + rule.flag + " has no effect on " + rule.where);
+}
+
 TrainingOptions climate_training(const OptionTable& o) {
   TrainingOptions t;
   const std::string& name = o.text("optimizer");
@@ -188,6 +222,11 @@ TrainingOptions climate_training(const OptionTable& o) {
   t.adam.larc = t.sgd.larc = larc;
   t.lamb = {betas[0], betas[1], o.number("adam-eps"), decay, o.number("max-grad-norm")};
   t.sgd.momentum = o.number("momentum");
+  t.accumulation = o.integer("gradient-accumulation-frequency");
+  t.lag = o.integer("gradient-lag");
+  if (t.accumulation < 1 || t.lag < 0 || t.lag > 1)
+    fail_usage("--gradient-accumulation-frequency, --gradient-lag: expected 1 or more and 0 or 1, found " +
+               o.text("gradient-accumulation-frequency") + " and " + o.text("gradient-lag"));
   return t;
 }
 
@@ -196,7 +235,10 @@ ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& 
   if (images.at(0).format == ClimateFormat::sharded) return {};
   const fs::path folder = o.text("data-dir");
   for (const fs::path& place : {folder, folder.parent_path(), fs::path(images[0].path).parent_path()})
-    if (fs::exists(place / "stats.h5")) return read_stats(place / "stats.h5");
+    if (fs::exists(place / "stats.h5")) {
+      fmt::print("statistics: {}\n", (place / "stats.h5").string());
+      return read_stats(place / "stats.h5");
+    }
   fail_data((folder / "stats.h5").string() +
             ": no such file; name one with --stats, or make one with convoy_data stats");
 }
@@ -213,6 +255,8 @@ ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, 
   r.crops = o.integer("crops-per-image");
   if (r.crops < 1) fail_usage("--crops-per-image: expected 1 or more, found " + o.text("crops-per-image"));
   r.balance = r.height > 0 ? o.number("crop-balance") : 0;
+  if (!(r.balance >= 0 && r.balance <= 1))
+    fail_usage("--crop-balance: expected 0 to 1, found " + o.text("crop-balance"));
   r.seed = static_cast<uint64_t>(o.integer("seed"));
   return r;
 }
@@ -247,6 +291,14 @@ ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const
     if (each) each(i, predicted);
   }
   return result;
+}
+
+std::string iou_text(const SegmentationScore& s) {
+  return fmt::format(
+      "IoU background, cyclones, rivers, mean: pooled {:.4f} {:.4f} {:.4f} {:.4f}, per sample {:.4f} {:.4f} {:.4f} "
+      "{:.4f}",
+      s.pooled.iou(0), s.pooled.iou(1), s.pooled.iou(2), s.pooled.mean_iou(), s.per_sample(0), s.per_sample(1),
+      s.per_sample(2), s.mlperf());
 }
 
 void write_comparison(const std::string& path, const ClimateRef& image, std::span<const uint8_t> predicted,

@@ -14,6 +14,8 @@ std::vector<Option> climate_training_options();  ///< everything else the traine
 ClimateConfig climate_config(const OptionTable& options);
 PixelLossAttrs pixel_loss_config(const OptionTable& options);
 StepSchedule step_schedule(const OptionTable& options, int64_t total_steps);
+/// Throws Error(usage) for the first setting that would have no effect beside the others.
+void refuse_idle_flags(const OptionTable& options, bool dummy);
 /// Optimizer and its settings.
 TrainingOptions climate_training(const OptionTable& options);
 /// Statistics from --stats, or stats.h5 beside or above the data.
@@ -33,6 +35,8 @@ ClimateEvaluation evaluate_climate(
     Program& program, const std::shared_ptr<const ClimateSource>& source, const LoaderOptions& loader,
     const std::function<void(int64_t sample, std::span<const uint8_t> predicted)>& each = {});
 
+/// Both readings of IoU in one line.
+std::string iou_text(const SegmentationScore& score);
 /// Vapour with predicted (left) and true classes (right), to `path`.
 void write_comparison(const std::string& path, const ClimateRef& image, std::span<const uint8_t> predicted,
                       const ClimateReading& reading);

@@ -14,11 +14,7 @@ Quality ClimateTask::validate(Program& program) {
   });
   const SegmentationScore& score = result_->score;
   const double values[] = {score.mlperf(), score.pooled.mean_iou(), score.pooled.iou(1), score.pooled.iou(2)};
-  fmt::print(
-      "  IoU background, cyclones, rivers, mean: pooled {:.4f} {:.4f} {:.4f} {:.4f}, per sample {:.4f} {:.4f} {:.4f} "
-      "{:.4f}\n",
-      score.pooled.iou(0), score.pooled.iou(1), score.pooled.iou(2), score.pooled.mean_iou(), score.per_sample(0),
-      score.per_sample(1), score.per_sample(2), score.mlperf());
+  fmt::print("  {}\n", iou_text(score));
   return {result_->loss, values[static_cast<int>(s_.measure)]};
 }
 
@@ -42,7 +38,7 @@ void ClimateTask::log_start(MlLog& log) const {
   log.event("submission_benchmark", "deepcam");
   log.event("batchnorm_group_size", 1);
   log.event("batchnorm_group_stride", 1);
-  log.event("gradient_accumulation_frequency", 1);
+  log.event("gradient_accumulation_frequency", s_.training.accumulation);
   log.event("opt_lr", s_.schedule.base_rate);
   log.event("opt_betas", Json::array({beta1, beta2}));
   log.event("opt_eps", lamb ? s_.training.lamb.epsilon : s_.training.adam.epsilon);

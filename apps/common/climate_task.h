@@ -20,8 +20,7 @@ class ClimateTask final : public Task {
     double target = -1;  ///< negative: none
     int64_t pictures = 0;
     std::string output_dir;
-    std::string optimizer;  ///< for the log, as the following
-    TrainingOptions training;
+    TrainingOptions training;  ///< for the log, as the following
     StepSchedule schedule;
   };
   explicit ClimateTask(Settings settings) : s_(std::move(settings)) {}

@@ -179,7 +179,7 @@ Program& Run::start() {
   program_ =
       std::make_unique<Program>(std::move(*plans_), program_options_, static_cast<uint64_t>(options_.integer("seed")));
   plans_.reset();
-  if (!options_.text("init").empty()) load_weights(options_.text("init"), *program_);
+  if (!options_.text("init").empty()) load_weights(options_.text("init"), *program_, Needed::parameters);
   return *program_;
 }
 
@@ -219,12 +219,12 @@ int Run::finish(Outcome outcome, const Json& more) {
   return outcome == Outcome::interrupted ? 75 : 0;
 }
 
-void load_weights(const std::string& path, Program& program) {
+void load_weights(const std::string& path, Program& program, Needed needed) {
   std::map<std::string, NamedArray> arrays;
   for (NamedArray& a : read_safetensors(path)) arrays.emplace(a.name, std::move(a));
-  for (const std::string& name : program.parameters())
-    if (!arrays.count(name)) fail_data(path + ": expected tensor " + name + ", found none");
   const std::vector<std::string> known = weight_names(program);
+  for (const std::string& name : needed == Needed::all ? known : program.parameters())
+    if (!arrays.count(name)) fail_data(path + ": expected tensor " + name + ", found none");
   for (const auto& [name, array] : arrays) {
     if (name.ends_with(".num_batches_tracked")) continue;  // PyTorch's own counter
     if (std::find(known.begin(), known.end(), name) == known.end())
@@ -247,7 +247,7 @@ std::vector<Option> state_options() {
 void load_state(const OptionTable& o, Program& program) {
   if (o.text("weights").empty() == o.text("checkpoint").empty())
     fail_usage("exactly one of --weights and --checkpoint is required");
-  if (!o.text("weights").empty()) return load_weights(o.text("weights"), program);
+  if (!o.text("weights").empty()) return load_weights(o.text("weights"), program, Needed::all);
   std::string path = o.text("checkpoint");
   if (std::filesystem::is_directory(path)) {
     const auto found = list_checkpoints(path);

@@ -79,9 +79,10 @@ class Run {
   std::unique_ptr<Trainer> trainer_;
 };
 
-/// Reads "<parameter>" arrays, and running statistics where the file has them; throws Error(data) for missing or
-/// surplus names.
-void load_weights(const std::string& path, Program& program);
+/// Which arrays a file must hold: a training run may start its running statistics anew.
+enum class Needed : uint8_t { parameters, all };
+/// Reads "<parameter>" and running statistics; throws Error(data) for missing or surplus names.
+void load_weights(const std::string& path, Program& program, Needed needed);
 void save_weights(const std::string& path, Program& program);
 
 /// --weights or --checkpoint of a predicting program, and reading them.

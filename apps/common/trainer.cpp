@@ -64,7 +64,8 @@ Trainer::Trainer(Program& program, Task& task, TrainerOptions options)
       o_(std::move(options)),
       mllog_(o_.output_dir + "/mlperf.log") {
   if (steps_per_epoch() < 1)
-    fail_usage(fmt::format("--batch-size {} exceeds the {} training samples", batch(), task_.training_samples()));
+    fail_usage(fmt::format("a step takes {} samples, more than the {} training samples", samples_per_step(),
+                           task_.training_samples()));
 }
 
 bool Trainer::stop_requested() const {
@@ -141,7 +142,7 @@ void Trainer::check_finite(float loss) {
 void Trainer::refill_inputs() {
   const Tensor x = program_.step().tensor("x"), y = program_.step().tensor("target");
   if (!source_) return task_.fill_dummy(x, y, o_.seed);
-  Loader loader(source_, o_.loader, epoch_, step_in_epoch_ * batch());
+  Loader loader(source_, o_.loader, epoch_, step_in_epoch_ * samples_per_step() + (passes() - 1) * batch());
   for (int64_t n = 0; n < batch(); ++n)
     loader.next(x.bytes() + n * (x.desc().bytes() / batch()), y.bytes() + n * (y.desc().bytes() / batch()));
 }
@@ -154,33 +155,41 @@ std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
   return std::nullopt;
 }
 
+double Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
+  const Tensor x = e.tensor("x"), y = e.tensor("target");
+  if (loader) {
+    const int64_t input_bytes = x.desc().bytes() / batch(), target_bytes = y.desc().bytes() / batch();
+    for (int64_t n = 0; n < batch(); ++n) loader->next(x.bytes() + n * input_bytes, y.bytes() + n * target_bytes);
+  } else {
+    // Dummy inputs are rewritten because the arena reuses their memory; that is not part of the step.
+    const auto start = Clock::now();
+    task_.fill_dummy(x, y, o_.seed);
+    dummy_seconds_ += seconds_since(start);
+  }
+  double* state = program_.store().get(step_state_name).data<double>();
+  state[int(StepField::micro_step)] = double(pass);
+  state[int(StepField::first_sample)] = double(step_ * samples_per_step() + pass * batch());
+  e.run();
+  return double(e.tensor("loss").data<float>()[0]);
+}
+
 void Trainer::one_step(Loader* loader) {
   const double rate = o_.rate(epoch_, step_);
   const auto start = Clock::now();
-  Executor& e = program_.step();
-  const Tensor x = e.tensor("x"), y = e.tensor("target");
-  double wait = 0;
-  if (loader) {
-    const double before = loader->wait_seconds();
-    const int64_t input_bytes = x.desc().bytes() / batch(), target_bytes = y.desc().bytes() / batch();
-    for (int64_t n = 0; n < batch(); ++n) loader->next(x.bytes() + n * input_bytes, y.bytes() + n * target_bytes);
-    wait = loader->wait_seconds() - before;
-  } else {
-    task_.fill_dummy(x, y, o_.seed);
-  }
-  const auto compute_start = Clock::now();
+  const double wait_before = loader ? loader->wait_seconds() : 0, dummy_before = dummy_seconds_;
   double* state = program_.store().get(step_state_name).data<double>();
   state[int(StepField::learning_rate)] = rate;
   state[int(StepField::step)] = double(step_);
   state[int(StepField::seed_low)] = double(o_.seed & 0xffffffffu);
   state[int(StepField::seed_high)] = double(o_.seed >> 32);
-  state[int(StepField::first_sample)] = double(step_ * batch());
-  e.run();
-  const float loss = e.tensor("loss").data<float>()[0];
+  double sum = 0;
+  for (int64_t pass = 0; pass + 1 < passes(); ++pass) sum += one_pass(*program_.micro(), loader, pass);
+  sum += one_pass(program_.step(), loader, passes() - 1);
+  const auto loss = static_cast<float>(sum / double(passes()));
   check_finite(loss);
-  // Dummy inputs are rewritten because the arena reuses their memory; that is not part of the step.
-  const double seconds = loader ? seconds_since(start) : seconds_since(compute_start);
-  wait_seconds_ += wait, train_seconds_ += seconds, epoch_loss_ += loss;
+  const double wait = loader ? loader->wait_seconds() - wait_before : 0;
+  const double seconds = seconds_since(start) - (dummy_seconds_ - dummy_before);
+  wait_seconds_ += wait, train_seconds_ += seconds, epoch_loss_ += double(loss);
   step_seconds_.push_back(seconds);
   metrics_ << nlohmann::json{{"step", step_},         {"epoch", epoch_},    {"loss", loss},
                              {"learning_rate", rate}, {"seconds", seconds}, {"data_wait_seconds", wait}}
@@ -191,7 +200,7 @@ void Trainer::one_step(Loader* loader) {
 
 void Trainer::train_epoch() {
   std::unique_ptr<Loader> loader;
-  if (source_) loader = std::make_unique<Loader>(source_, o_.loader, epoch_, step_in_epoch_ * batch());
+  if (source_) loader = std::make_unique<Loader>(source_, o_.loader, epoch_, step_in_epoch_ * samples_per_step());
   const bool terminal = isatty(STDOUT_FILENO);
   if (step_in_epoch_ == 0) epoch_loss_ = 0;
   while (step_in_epoch_ < steps_per_epoch() && !step_limit_reached()) {
@@ -269,7 +278,7 @@ Outcome Trainer::run() {
   mllog_.event("number_of_ranks", 1);
   mllog_.event("number_of_nodes", 1);
   mllog_.event("accelerators_per_node", 0);
-  mllog_.event("global_batch_size", batch());
+  mllog_.event("global_batch_size", samples_per_step());
   mllog_.event("train_samples", task_.training_samples());
   mllog_.event("eval_samples", task_.validation_samples());
   mllog_.event("opt_name", setting("optimizer"));
@@ -308,22 +317,28 @@ Outcome Trainer::run() {
 }
 
 nlohmann::json Trainer::summary() const {
+  nlohmann::json phases = phase_seconds(program_.step());
+  if (program_.micro()) {  // the passes ahead of the update
+    const nlohmann::json more = phase_seconds(*program_.micro());
+    for (const auto& [phase, seconds] : more.items())
+      phases[phase] = phases.value(phase, 0.0) + double(passes() - 1) * seconds.get<double>();
+  }
   // The first step pays for page faults and first touches.
   const std::vector<double> steady(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
   const double middle = median(steady);
-  return {
-      {"steps", step_ - first_step_},
-      {"median_step_seconds", middle},
-      {"samples_per_second", middle > 0 ? double(batch()) / middle : 0},
-      {"mean_samples_per_second", train_seconds_ > 0 ? double((step_ - first_step_) * batch()) / train_seconds_ : 0},
-      {"data_wait_fraction", train_seconds_ > 0 ? wait_seconds_ / train_seconds_ : 0},
-      {"skipped_updates", program_.store().get(scale_state_name).data<double>()[int(ScaleField::skipped)]},
-      {"seconds",
-       {{"training", train_seconds_},
-        {"data_wait", wait_seconds_},
-        {"validation", validation_seconds_},
-        {"checkpoints", checkpoint_seconds_}}},
-      {"step_phases", phase_seconds(program_.step())}};
+  return {{"steps", step_ - first_step_},
+          {"median_step_seconds", middle},
+          {"samples_per_second", middle > 0 ? double(samples_per_step()) / middle : 0},
+          {"mean_samples_per_second",
+           train_seconds_ > 0 ? double((step_ - first_step_) * samples_per_step()) / train_seconds_ : 0},
+          {"data_wait_fraction", train_seconds_ > 0 ? wait_seconds_ / train_seconds_ : 0},
+          {"skipped_updates", program_.store().get(scale_state_name).data<double>()[int(ScaleField::skipped)]},
+          {"seconds",
+           {{"training", train_seconds_},
+            {"data_wait", wait_seconds_},
+            {"validation", validation_seconds_},
+            {"checkpoints", checkpoint_seconds_}}},
+          {"step_phases", phases}};
 }
 
 }  // namespace convoy::apps

@@ -52,10 +52,14 @@ class Trainer {
 
  private:
   int64_t batch() const { return program_.options().batch; }
-  int64_t steps_per_epoch() const { return task_.training_samples() / batch(); }
+  int64_t passes() const { return program_.options().training.accumulation; }
+  int64_t samples_per_step() const { return batch() * passes(); }
+  int64_t steps_per_epoch() const { return task_.training_samples() / samples_per_step(); }
   void resume();
   void train_epoch();
   void one_step(Loader* loader);
+  /// Fills the inputs of one pass and runs it; returns its loss.
+  double one_pass(Executor& executor, Loader* loader, int64_t pass);
   void check_finite(float loss);
   /// Fills the step's inputs again from the current position of the stream.
   void refill_inputs();
@@ -79,7 +83,7 @@ class Trainer {
   std::vector<EpochRecord> history_;
   bool validated_ = false;
   std::vector<double> step_seconds_;
-  double wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
+  double dummy_seconds_ = 0, wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
   bool interrupted_ = false;
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;

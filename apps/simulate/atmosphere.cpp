@@ -40,8 +40,10 @@ class Simulation {
     flow();
     surface();
     moisture();
-    for (const Cyclone& c : day_.cyclones) place(c);
-    for (const River& r : day_.rivers) place(r);
+    for (const Cyclone& c : day_.lows) place(c, false);
+    for (const River& r : day_.surges) place(r, false);
+    for (const Cyclone& c : day_.cyclones) place(c, true);
+    for (const River& r : day_.rivers) place(r, true);
     return compose();
   }
 
@@ -258,11 +260,13 @@ class Simulation {
     if (truth_.empty()) truth_.resize(size_);
   }
 
-  void place(const Cyclone& c) {
+  /// `labelled`: a tropical cyclone; else a low of middle latitudes, whose core is cold.
+  void place(const Cyclone& c, bool labelled) {
     ensure_storm_fields();
     const double latitude = c.latitude + c.drift_north * seconds_ / earth;
     const double longitude = c.longitude + c.drift_east * seconds_ / (earth * std::cos(latitude));
-    const double turn = latitude > 0 ? 1 : -1, reach = 1.5e6, spin = std::numbers::pi / 9;  // 20 degrees of inflow
+    const double turn = latitude > 0 ? 1 : -1, reach = labelled ? 1.5e6 : 2.5e6,
+                 spin = std::numbers::pi / 9;  // 20 degrees of inflow
     for_band(latitude, latitude, reach, [&](int64_t row, int64_t w) {
       const double phi = g_.latitude(row), lambda = g_.longitude(w);
       const double r = distance(phi, lambda, latitude, longitude);
@@ -279,16 +283,17 @@ class Simulation {
           float(wind * (turn * east * std::cos(spin) - north * std::sin(spin)) + 0.4 * c.drift_north * wind / 40);
       deficit_[i] += float(c.pressure_deficit(r) * fade);
       const double core = std::exp(-std::pow(r / (4 * c.radius), 2)), strength = c.pressure_drop / 9000;
-      warm_[i] += float((2 + 6 * strength) * core);
-      tmq_[i] += float((74 - double(tmq_[i])) * 0.85 * std::exp(-std::pow(r / (6 * c.radius), 2)));
+      warm_[i] += float((labelled ? 2 + 6 * strength : -2) * core);
+      const double moist = labelled ? 74 : double(tmq_[i]) + 9;
+      tmq_[i] += float((moist - double(tmq_[i])) * 0.85 * std::exp(-std::pow(r / (6 * c.radius), 2)));
       const double spiral =
           0.5 + 0.5 * std::cos(2 * (std::atan2(north, east) * turn + std::log(1 + r / c.radius) * 2.2));
       rain_[i] += float(4e-6 * strength * spiral * std::exp(-r / (4 * c.radius)));
-      if (wind > gale) truth_[i] = static_cast<uint8_t>(ClimateClass::cyclone);
+      if (labelled && wind > gale) truth_[i] = static_cast<uint8_t>(ClimateClass::cyclone);
     });
   }
 
-  void place(const River& r) {
+  void place(const River& r, bool labelled) {
     ensure_storm_fields();
     // The line, sampled: latitude grows with t, longitude bends eastward; it moves east with the flow.
     constexpr int samples = 160;
@@ -345,7 +350,8 @@ class Simulation {
         ts_[i] -= float(3 * front), warm_[i] -= float(4 * front);
       else
         rain_[i] += float(6e-8 * r.moisture / 20 * across);
-      if (across > 0.45 && tmq_[i] > 20 && truth_[i] == 0) truth_[i] = static_cast<uint8_t>(ClimateClass::river);
+      if (labelled && across > 0.45 && tmq_[i] > 20 && truth_[i] == 0)
+        truth_[i] = static_cast<uint8_t>(ClimateClass::river);
     });
   }
 
@@ -501,6 +507,29 @@ Day draw_day(const AtmosphereOptions& o, int64_t day) {
     r.moisture = draw(18, 30);
     r.jet = draw(15, 28);
     d.rivers.push_back(r);
+  }
+  for (int i = poisson(o.lows); i > 0; --i) {
+    Cyclone c;
+    c.latitude = (draw(-1, 1) > 0 ? 1 : -1) * draw(28, 58) * degree;
+    c.longitude = draw(0, 2 * pi);
+    c.pressure_drop = draw(2500, 6000);
+    c.radius = draw(110e3, 220e3) * std::sqrt(coarse);
+    c.shape = draw(1.1, 1.5);
+    c.drift_east = draw(6, 14);
+    c.drift_north = (c.latitude > 0 ? 1 : -1) * draw(0, 4);
+    d.lows.push_back(c);
+  }
+  for (int i = poisson(o.surges); i > 0; --i) {
+    River r;
+    const double hemisphere = draw(-1, 1) > 0 ? 1 : -1;
+    r.latitude = hemisphere * draw(14, 42) * degree;
+    r.reach_north = hemisphere * draw(3, 7) * degree;
+    r.longitude = draw(0, 2 * pi);
+    r.reach_east = draw(2, 8) * degree;
+    r.half_width = draw(250e3, 420e3) * std::sqrt(coarse);
+    r.moisture = draw(18, 30);
+    r.jet = draw(15, 28);
+    d.surges.push_back(r);
   }
   return d;
 }

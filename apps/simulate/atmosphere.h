@@ -47,10 +47,11 @@ struct River {
   double jet = 22;                                   ///< m/s along the line
 };
 
-/// What holds for a whole day of one run.
+/// What holds for a whole day of one run. Only `cyclones` and `rivers` are classes; the others look like them pixel by
+/// pixel: lows of middle latitudes blow as hard but are wide and cold, surges are as moist and fast but short.
 struct Day {
-  std::vector<Cyclone> cyclones;
-  std::vector<River> rivers;
+  std::vector<Cyclone> cyclones, lows;
+  std::vector<River> rivers, surges;
   double season = 0;    ///< -1 (southern summer) to 1
   uint64_t stream = 0;  ///< of the day's random numbers
 };
@@ -59,6 +60,7 @@ struct AtmosphereOptions {
   Grid grid;
   uint64_t seed = 1;
   double cyclones = 1.5, rivers = 6;  ///< per image on average
+  double lows = 6, surges = 14;       ///< storms of no class
   std::vector<float> orography;       ///< metres per pixel, negative at sea; empty: continents are drawn
   int threads = 1;
 };

@@ -53,6 +53,28 @@ std::vector<TensorDesc> infer_norm(const Op& op, std::span<const TensorDesc> in)
   return {TensorDesc(Shape::vector(1), DType::f64)};
 }
 
+/// Inputs: gradient, step_state, then the sum: sum += gradient; the first micro-step of a round starts it anew.
+std::vector<TensorDesc> infer_accumulate(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 3, 3);
+  if (!(in[1] == TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64)))
+    fail_op(op, "second input must be the step state, found " + in[1].str());
+  if (!(in[0] == in[2])) fail_op(op, "gradient is " + in[0].str() + ", sum " + in[2].str());
+  return {};
+}
+
+/// Inputs: value, then the state that takes it.
+std::vector<TensorDesc> infer_assign(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 2, 2);
+  if (!(in[0] == in[1])) fail_op(op, "value is " + in[0].str() + ", state " + in[1].str());
+  return {};
+}
+
+bool special_accumulate(const Op&, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream&) {
+  if (index != 1) return false;
+  t.data<double>()[int(StepField::micro_step)] = 1;
+  return true;
+}
+
 /// Inputs: finite, then loss_scale.
 std::vector<TensorDesc> infer_scale(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
@@ -99,6 +121,9 @@ bool special_scale(const Op&, int index, std::span<const TensorDesc>, const Tens
   return true;
 }
 
+int64_t flops_one(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return in[0].shape.elements();
+}
 int64_t flops_sgd(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
   return 5 * in[0].shape.elements();
 }
@@ -145,6 +170,18 @@ std::vector<OpDef> optimizer_ops() {
            .infer = infer_norm,
            .flops = flops_norm,
            .special_input = special_norm},
+          {.kind = OpKind::accumulate,
+           .name = "accumulate",
+           .default_attrs = NoAttrs{},
+           .infer = infer_accumulate,
+           .flops = flops_one,
+           .special_input = special_accumulate,
+           .updated_inputs = 1},
+          {.kind = OpKind::assign,
+           .name = "assign",
+           .default_attrs = NoAttrs{},
+           .infer = infer_assign,
+           .updated_inputs = 1},
           {.kind = OpKind::loss_scale_update,
            .name = "loss_scale_update",
            .default_attrs = LossScaleAttrs{},

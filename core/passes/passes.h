@@ -11,7 +11,8 @@ namespace convoy {
 Tape apply_precision(const Tape& tape, DType compute);
 
 /// Replaces leaky_relu -> max_pool with one activation_max_pool, and batch_norm -> ReLU with a clamping batch_norm,
-/// where nobody else reads what lies between. Bits stay.
+/// where nobody else reads what lies between. Bits stay, but for
+/// the sign of zeros behind a batch norm and, in f16, gradients of values that round to zero.
 void fuse(Tape& tape);
 
 /// After differentiation: lets a convolution whose output only an activation_max_pool reads write the pooled map and

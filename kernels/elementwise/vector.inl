@@ -451,3 +451,22 @@ std::unique_ptr<Prepared> prepare_gradient_norm(const Problem& p) {
     args.out[0].data<double>()[0] = std::sqrt(total) / args.in.back().data<double>()[int(ScaleField::scale)];
   }, partial_bytes(largest));
 }
+
+std::unique_ptr<Prepared> prepare_accumulate(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const bool first = args.in[1].data<double>()[int(StepField::micro_step)] == 0;
+    const float* g = args.in[0].data<float>();
+    float* sum = args.out[0].data<float>();
+    parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) {
+      for_vectors(r.begin, r.end, [&](int64_t i, auto n) { put(sum + i, first ? get(g + i, n) : get(sum + i, n) + get(g + i, n), n); });
+    });
+  });
+}
+
+std::unique_ptr<Prepared> prepare_assign(const Problem& p) {
+  return prepared([p](const KernelArgs& args) {
+    const float* from = args.in[0].data<float>();
+    float* to = args.out[0].data<float>();
+    parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) { std::copy(from + r.begin, from + r.end, to + r.begin); });
+  });
+}

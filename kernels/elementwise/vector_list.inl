@@ -39,5 +39,7 @@ add(OpKind::all_finite, set::supports_all_finite, set::prepare_all_finite);
 add(OpKind::sgd_update, set::supports_update, set::prepare_sgd);
 add(OpKind::adam_update, set::supports_update, set::prepare_adam);
 add(OpKind::lamb_update, set::supports_update, set::prepare_lamb);
+add(OpKind::accumulate, set::supports_update, set::prepare_accumulate);
+add(OpKind::assign, set::supports_update, set::prepare_assign);
 add(OpKind::gradient_norm, set::supports_update, set::prepare_gradient_norm);
 return list;

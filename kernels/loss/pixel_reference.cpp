@@ -56,7 +56,7 @@ void pixel_loss_backward(const Problem& p, const KernelArgs& args) {
     double slope = -1;  // d(loss)/d(log q of the label)
     if (a.loss == PixelLoss::focal && weight != 0 && !std::isnan(weight)) {
       const double own = q[static_cast<size_t>(label)];
-      slope = (a.gamma > 0 ? a.gamma * std::pow(1 - own, a.gamma - 1) * own * std::log(own) : 0.0) -
+      slope = (a.gamma > 0 && own < 1 ? a.gamma * std::pow(1 - own, a.gamma - 1) * own * std::log(own) : 0.0) -
               std::pow(1 - own, a.gamma);
     }
     for (int64_t k = 0; k < p.in[0].shape.c(); ++k)

@@ -112,7 +112,7 @@ std::unique_ptr<Prepared> prepare_pixel_loss_backward(const Problem& p) {
           float factor = scale * weights[label];
           if (a.loss == PixelLoss::focal) {
             const double own = double(v.value[std::min<int64_t>(label, classes - 1)][j]) / double(v.sum[j]), rest = 1 - own;
-            const double slope = a.gamma > 0 && own > 0 ? a.gamma * std::pow(rest, a.gamma - 1) * own * std::log(own) : 0.0;
+            const double slope = a.gamma > 0 && own > 0 && rest > 0 ? a.gamma * std::pow(rest, a.gamma - 1) * own * std::log(own) : 0.0;
             factor *= float(std::pow(rest, a.gamma) - slope);
           }
           const float inverse = 1 / v.sum[j];

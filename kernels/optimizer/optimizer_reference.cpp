@@ -90,6 +90,16 @@ void gradient_norm(const Problem&, const KernelArgs& args) {
   args.out[0].data<double>()[0] = std::sqrt(sum);
 }
 
+void accumulate(const Problem& p, const KernelArgs& args) {
+  const bool first = args.in[1].data<double>()[int(StepField::micro_step)] == 0;
+  for_each_index(p.in[0].shape,
+                 [&](auto... i) { args.out[0].set(i..., args.in[0].at(i...) + (first ? 0.0 : args.out[0].at(i...))); });
+}
+
+void assign(const Problem& p, const KernelArgs& args) {
+  for_each_index(p.in[0].shape, [&](auto... i) { args.out[0].set(i..., args.in[0].at(i...)); });
+}
+
 }  // namespace
 
 std::vector<KernelPtr> optimizer_reference_kernels() {
@@ -98,6 +108,8 @@ std::vector<KernelPtr> optimizer_reference_kernels() {
   list.push_back(make_reference(OpKind::adam_update, adam));
   list.push_back(make_reference(OpKind::lamb_update, lamb));
   list.push_back(make_reference(OpKind::gradient_norm, gradient_norm));
+  list.push_back(make_reference(OpKind::accumulate, accumulate));
+  list.push_back(make_reference(OpKind::assign, assign));
   return list;
 }
 
