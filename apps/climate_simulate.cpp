@@ -96,37 +96,22 @@ int simulate_main(int argc, char** argv) {
   std::vector<ClimateStats> stats(static_cast<size_t>(train * steps));
   std::vector<std::array<int64_t, 3>> counts(static_cast<size_t>(images));
   std::mutex mutex;
-  int64_t next = 0, done = 0;
-  std::exception_ptr failure;
-  parallel_threads(threads, [&](int) {
-    while (true) {
-      int64_t image;
-      {
-        const std::lock_guard lock(mutex);
-        if (failure || next == images) return;
-        image = next++;
-      }
-      try {
-        const int64_t day = image / steps, step = image % steps;
-        const AtmosphereImage fields = simulate_atmosphere(a, draw_day(a, day), 24.0 * double(step) / double(steps));
-        const std::vector<uint8_t> found = detect_storms(a.grid, fields.values, 24);
-        const std::vector<uint8_t>& labels = heuristic ? found : fields.truth;
-        const std::vector<uint8_t> second = heuristic ? detect_storms(a.grid, fields.values, 21) : found;
-        const fs::path folder = out / (day < train ? "train" : "validation");
-        write_climate_file(folder / file_name(o.integer("year"), day, step, o.integer("run")),
-                           {a.grid.height, a.grid.width, 16}, fields.values, labels, second);
-        for (uint8_t label : labels) ++counts[static_cast<size_t>(image)][label];
-        if (day < train) stats[static_cast<size_t>(image)] = image_stats(fields.values, 16);
-        const std::lock_guard lock(mutex);
-        if (++done % std::max<int64_t>(1, images / 8) == 0)
-          fmt::print("{} of {} images\n", done, images), std::fflush(stdout);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        failure = std::current_exception();
-      }
-    }
+  int64_t done = 0;
+  parallel_units(images, threads, [&](int64_t image) {
+    const int64_t day = image / steps, step = image % steps;
+    const AtmosphereImage fields = simulate_atmosphere(a, draw_day(a, day), 24.0 * double(step) / double(steps));
+    const std::vector<uint8_t> found = detect_storms(a.grid, fields.values, 24);
+    const std::vector<uint8_t>& labels = heuristic ? found : fields.truth;
+    const std::vector<uint8_t> second = heuristic ? detect_storms(a.grid, fields.values, 21) : found;
+    const fs::path folder = out / (day < train ? "train" : "validation");
+    write_climate_file(folder / file_name(o.integer("year"), day, step, o.integer("run")),
+                       {a.grid.height, a.grid.width, 16}, fields.values, labels, second);
+    for (uint8_t label : labels) ++counts[static_cast<size_t>(image)][label];
+    if (day < train) stats[static_cast<size_t>(image)] = image_stats(fields.values, 16);
+    const std::lock_guard lock(mutex);
+    if (++done % std::max<int64_t>(1, images / 8) == 0)
+      fmt::print("{} of {} images\n", done, images), std::fflush(stdout);
   });
-  if (failure) std::rethrow_exception(failure);
   ClimateStats all;
   for (const ClimateStats& s : stats) all.add(s);
   write_stats(out / "stats.h5", all);

@@ -148,49 +148,33 @@ int simulate_main(int argc, char** argv) {
 
   std::mutex mutex;
   int64_t done = 0;
-  std::exception_ptr failure;
   // Universes in parallel while there are enough of them, each on one thread; a few large ones share the threads.
   const int outer = train + validation >= threads ? threads : 1, inner = outer == 1 ? threads : 1;
-  std::vector<int64_t> next{0};
-  parallel_threads(outer, [&](int) {
-    while (true) {
-      int64_t universe;
-      {
-        const std::lock_guard lock(mutex);
-        if (failure || next[0] >= train + validation) return;
-        universe = next[0]++;
-      }
-      try {
-        const Drawn d = draw_parameters(seed, universe, spread);
-        UniverseOptions o;
-        o.particles = size;
-        o.voxel = voxel * d.physical[3] / 70.0;
-        o.seed = seed + (static_cast<uint64_t>(universe) << 32);
-        o.transfer = transfer;
-        o.steps = static_cast<int>(options.integer("steps"));
-        o.threads = inner;
-        const Universe u = simulate_universe(d.cosmology, o);
-        const Job job{(fs::path(out) / (universe < train ? "train" : "validation")).string(),
-                      universe,
-                      size,
-                      crop,
-                      format == "hdf5",
-                      options.toggle("gzip")};
-        if (job.hdf5)
-          write_raw(job, u, d);
-        else
-          write_records(job, u, d);
-        if (universe == 0) write_power_plot((fs::path(out) / "power_spectrum.svg").string(), u, d, transfer);
-        const std::lock_guard lock(mutex);
-        if (++done % std::max<int64_t>(1, (train + validation) / 10) == 0)
-          fmt::print("{} of {} universes\n", done, train + validation), std::fflush(stdout);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        failure = std::current_exception();
-      }
-    }
+  parallel_units(train + validation, outer, [&](int64_t universe) {
+    const Drawn d = draw_parameters(seed, universe, spread);
+    UniverseOptions o;
+    o.particles = size;
+    o.voxel = voxel * d.physical[3] / 70.0;
+    o.seed = seed + (static_cast<uint64_t>(universe) << 32);
+    o.transfer = transfer;
+    o.steps = static_cast<int>(options.integer("steps"));
+    o.threads = inner;
+    const Universe u = simulate_universe(d.cosmology, o);
+    const Job job{(fs::path(out) / (universe < train ? "train" : "validation")).string(),
+                  universe,
+                  size,
+                  crop,
+                  format == "hdf5",
+                  options.toggle("gzip")};
+    if (job.hdf5)
+      write_raw(job, u, d);
+    else
+      write_records(job, u, d);
+    if (universe == 0) write_power_plot((fs::path(out) / "power_spectrum.svg").string(), u, d, transfer);
+    const std::lock_guard lock(mutex);
+    if (++done % std::max<int64_t>(1, (train + validation) / 10) == 0)
+      fmt::print("{} of {} universes\n", done, train + validation), std::fflush(stdout);
   });
-  if (failure) std::rethrow_exception(failure);
   fmt::print("wrote {} + {} universes of {}^3 voxels x 4 redshifts to {}\n", train, validation, size, out);
   return 0;
 }

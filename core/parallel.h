@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <mutex>
 
 #if defined(__SANITIZE_THREAD__)
 #include <thread>
@@ -83,6 +85,28 @@ class UnitCounter {
   std::atomic<int64_t> next_{0};
   int64_t total_;
 };
+
+/// Runs body(unit) for every unit of [0, total) on whichever thread is free. The first exception stops the handing out
+/// and is thrown again behind the last thread.
+template <class F>
+void parallel_units(int64_t total, int threads, F&& body) {
+  UnitCounter units(total);
+  std::mutex mutex;
+  std::exception_ptr failure;
+  std::atomic<bool> failed{false};
+  parallel_threads(threads, [&](int) {
+    for (int64_t unit; !failed && (unit = units.take()) >= 0;) {
+      try {
+        body(unit);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failure = std::current_exception();
+        failed = true;
+      }
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+}
 
 /// Runs body(Range) over a static partition of [0, total): the same partition for the same thread count, every time.
 template <class F>

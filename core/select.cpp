@@ -112,20 +112,27 @@ std::string TunedTable::find(const Problem& problem) const {
   return found == best_.end() ? std::string() : found->second;
 }
 
+namespace {
+
+/// The kernel of that name that supports the problem; else the last of that name, for its reason; null for no such
+/// name.
+const Kernel* find_kernel(const KernelList& list, std::string_view name, const Problem& problem) {
+  const Kernel* last_of_name = nullptr;
+  for (const auto& kernel : list)
+    if (kernel->name() == name) {
+      last_of_name = kernel.get();
+      if (kernel->supports(problem).ok) return last_of_name;
+    }
+  return last_of_name;
+}
+
+}  // namespace
+
 Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
                      const Selection& selection) {
-  const auto find = [&](std::string_view name) -> const Kernel* {
-    const Kernel* last_of_name = nullptr;
-    for (const auto& kernel : list)
-      if (kernel->name() == name) {
-        last_of_name = kernel.get();
-        if (kernel->supports(problem).ok) return last_of_name;
-      }
-    return last_of_name;
-  };
   for (const KernelOverride& wish : selection.overrides) {
     if (!matches(wish.node, node)) continue;
-    const Kernel* kernel = find(wish.kernel);
+    const Kernel* kernel = find_kernel(list, wish.kernel, problem);
     if (!kernel) fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": no kernel has that name");
     const Support support = kernel->supports(problem);
     // A pattern asks for the kernel wherever it can run; a full name insists.
@@ -138,7 +145,8 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
     return !selection.excluded.empty() && kernel.name().starts_with(selection.excluded);
   };
   if (const std::string name = selection.tuned.find(problem); !name.empty())
-    if (const Kernel* kernel = find(name); kernel && !excluded(*kernel) && kernel->supports(problem).ok)
+    if (const Kernel* kernel = find_kernel(list, name, problem);
+        kernel && !excluded(*kernel) && kernel->supports(problem).ok)
       return {kernel, "tuned"};
   const Kernel* first = nullptr;
   for (const auto& kernel : list) {
@@ -161,8 +169,8 @@ const KernelOverride* find_override(const KernelList& list, const std::string& n
 }
 
 bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem) {
-  return std::any_of(list.begin(), list.end(),
-                     [&](const auto& kernel) { return kernel->name() == name && kernel->supports(problem).ok; });
+  const Kernel* kernel = find_kernel(list, name, problem);
+  return kernel && kernel->supports(problem).ok;
 }
 
 std::string explain(const KernelList& list, const Problem& problem) {

@@ -104,4 +104,11 @@ enum class StepField : int { learning_rate, step, seed_low, seed_high, first_sam
 /// last changed, steps skipped for overflow, updates applied.
 enum class ScaleField : int { scale, good_steps, skipped, applied, count = 4 };
 
+inline TensorDesc step_state_desc() {
+  return TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64);
+}
+inline TensorDesc scale_state_desc() {
+  return TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64);
+}
+
 }  // namespace convoy

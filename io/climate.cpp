@@ -9,17 +9,12 @@
 #include "core/philox.h"
 #include "io/file.h"
 #include "io/hdf5.h"
+#include "io/layout.h"
 
 namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string extents_text(std::span<const int64_t> extents) {
-  std::string text;
-  for (int64_t e : extents) text += (text.empty() ? "" : "x") + std::to_string(e);
-  return text.empty() ? "a scalar" : text;
-}
 
 /// Extents of a data set of `rank` dimensions; a damaged header must not become an allocation.
 std::vector<int64_t> checked_extents(const Hdf5File& file, const std::string& name, size_t rank, const char* expected) {
@@ -38,16 +33,6 @@ std::vector<T> read_box(const Hdf5File& file, const std::string& name, DType typ
   std::vector<T> values(static_cast<size_t>(elements));
   file.read(name, type, std::as_writable_bytes(std::span(values)), start, count);
   return values;
-}
-
-/// c, h, w order to h, w, c.
-std::vector<float> to_channels_last(const std::vector<float>& from, int64_t channels) {
-  const int64_t pixels = static_cast<int64_t>(from.size()) / channels;
-  std::vector<float> to(from.size());
-  for (int64_t c = 0; c < channels; ++c)
-    for (int64_t i = 0; i < pixels; ++i)
-      to[static_cast<size_t>(i * channels + c)] = from[static_cast<size_t>(c * pixels + i)];
-  return to;
 }
 
 std::vector<double> read_row(const Hdf5File& file, const std::string& name, int64_t expected) {
@@ -122,17 +107,11 @@ std::vector<ClimateRef> images_in(const std::string& path) {
 }
 
 std::vector<ClimateRef> images_below(const std::string& folder) {
-  if (!fs::is_directory(folder)) fail_data(folder + ": no such folder");
-  std::vector<std::string> paths;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const std::string extension = entry.path().extension();
-    if (entry.is_regular_file() && (extension == ".h5" || extension == ".hdf5") && entry.path().stem() != "stats")
-      paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
   std::vector<ClimateRef> refs;
-  for (const std::string& path : paths)
+  for (const std::string& path : files_below(folder, {".h5", ".hdf5"})) {
+    if (fs::path(path).stem() == "stats") continue;
     for (ClimateRef& ref : images_in(path)) refs.push_back(std::move(ref));
+  }
   if (refs.empty()) fail_data(folder + ": expected .h5 or .hdf5 files, found none");
   return refs;
 }
@@ -180,8 +159,8 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
       values = read_box<float>(file, "climate/data", DType::f32, {box.top, box.left, 0}, {box.height, box.width, c});
       break;
     case ClimateFormat::gordon_bell:
-      values = to_channels_last(
-          read_box<float>(file, "climate/data", DType::f32, {0, box.top, box.left}, {c, box.height, box.width}), c);
+      values = read_box<float>(file, "climate/data", DType::f32, {0, box.top, box.left}, {c, box.height, box.width});
+      values = to_channels_last<float>(values, c);
       break;
     case ClimateFormat::sharded: {
       const auto halves =
@@ -202,7 +181,7 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
 }
 
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes) {
-  return read_labels(ref, set, classes, {0, 0, ref.shape.height, ref.shape.width});
+  return read_labels(ref, set, classes, whole(ref));
 }
 
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box) {

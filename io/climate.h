@@ -59,6 +59,9 @@ ClimateSplit split_images(const std::string& folder, double validation_share, ui
 struct ImageBox {
   int64_t top = 0, left = 0, height = 0, width = 0;
 };
+inline ImageBox whole(const ClimateRef& ref) {
+  return {0, 0, ref.shape.height, ref.shape.width};
+}
 /// Values (h, w, c) of a box as the file has them, in f32; throws Error(data) where one is not finite.
 std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box);
 /// Classes (h, w) of a box, or of the whole image; `set` is 0 or 1 where the file has two sets of labels (shards have

@@ -10,6 +10,7 @@
 #include "core/philox.h"
 #include "io/file.h"
 #include "io/hdf5.h"
+#include "io/layout.h"
 #include "io/tfrecord.h"
 
 namespace convoy {
@@ -18,12 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* shard_format = "convoy-cosmoflow-1";
 
-std::string shape_text(std::span<const int64_t> extents) {
-  std::string text;
-  for (int64_t e : extents) text += (text.empty() ? "" : "x") + std::to_string(e);
-  return text.empty() ? "a scalar" : text;
-}
-
 std::vector<float> read_floats(const Hdf5File& file, const std::string& name, std::span<const int64_t> start = {},
                                std::span<const int64_t> count = {}) {
   const std::vector<int64_t> box =
@@ -31,7 +26,7 @@ std::vector<float> read_floats(const Hdf5File& file, const std::string& name, st
   int64_t elements = 1;
   for (int64_t e : box) elements = e < 0 || e > 1 << 20 || elements > 1 << 20 ? -1 : elements * e;
   if (elements < 0 || elements > 1 << 20)
-    fail_data(file.path() + ": data set " + name + " is " + shape_text(box) + ", expected a few parameters");
+    fail_data(file.path() + ": data set " + name + " is " + extents_text(box) + ", expected a few parameters");
   std::vector<float> values(static_cast<size_t>(elements));
   file.read(name, DType::f32, std::as_writable_bytes(std::span(values)), start, count);
   return values;
@@ -41,13 +36,13 @@ std::vector<float> read_floats(const Hdf5File& file, const std::string& name, st
 void check_extents(const Hdf5File& file, const std::string& name, std::span<const int64_t> extents) {
   for (int64_t e : extents)
     if (e < 1 || e > 1 << 14)
-      fail_data(file.path() + ": data set " + name + " is " + shape_text(extents) + ", which no simulation has");
+      fail_data(file.path() + ": data set " + name + " is " + extents_text(extents) + ", which no simulation has");
 }
 
 std::vector<float> read_parameters(const Hdf5File& file, const std::string& name) {
   const std::vector<int64_t> extents = file.extents(name);
   if (extents.size() != 1)
-    fail_data(file.path() + ": data set " + name + " is " + shape_text(extents) + ", expected one row of parameters");
+    fail_data(file.path() + ": data set " + name + " is " + extents_text(extents) + ", expected one row of parameters");
   return read_floats(file, name);
 }
 
@@ -71,17 +66,7 @@ RawLayout raw_layout(const Hdf5File& file) {
   check_extents(file, "full", e);
   if (e.size() == 4 && e[0] == e[1] && e[1] == e[2] && e[3] != e[0]) return {e[0], e[3], false};
   if (e.size() == 4 && e[1] == e[2] && e[2] == e[3] && e[0] != e[1]) return {e[1], e[0], true};
-  fail_data(file.path() + ": data set full is " + shape_text(e) + ", expected D,D,D,C or C,D,D,D");
-}
-
-/// c, d, h, w order to d, h, w, c.
-std::vector<std::byte> to_channels_last(const std::vector<std::byte>& from, int64_t channels, int64_t voxels) {
-  std::vector<std::byte> to(from.size());
-  const auto* source = reinterpret_cast<const int16_t*>(from.data());
-  auto* target = reinterpret_cast<int16_t*>(to.data());
-  for (int64_t c = 0; c < channels; ++c)
-    for (int64_t v = 0; v < voxels; ++v) target[v * channels + c] = source[c * voxels + v];
-  return to;
+  fail_data(file.path() + ": data set full is " + extents_text(e) + ", expected D,D,D,C or C,D,D,D");
 }
 
 Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
@@ -100,7 +85,7 @@ Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
   if (layout.channels_first) {
     const int64_t start[] = {0, z, y, x}, count[] = {layout.channels, crop, crop, crop};
     file.read("full", DType::i16, sample.voxels, start, count);
-    sample.voxels = to_channels_last(sample.voxels, layout.channels, crop * crop * crop);
+    sample.voxels = to_channels_last<int16_t>(sample.voxels, layout.channels);
   } else {
     const int64_t start[] = {z, y, x, 0}, count[] = {crop, crop, crop, layout.channels};
     file.read("full", DType::i16, sample.voxels, start, count);
@@ -118,7 +103,7 @@ Sample read_split(const SampleRef& ref) {
   const std::vector<int64_t> e = file.extents("x");
   check_extents(file, "x", e);
   if (e.size() != 4 || e[0] != e[1] || e[1] != e[2])
-    fail_data(ref.path + ": data set x is " + shape_text(e) + ", expected D,D,D,C");
+    fail_data(ref.path + ": data set x is " + extents_text(e) + ", expected D,D,D,C");
   Sample sample;
   sample.target = read_parameters(file, "y");
   sample.shape = {e[0], e[3], static_cast<int64_t>(sample.target.size()), voxel_type(file, "x")};
@@ -132,7 +117,7 @@ Sample read_shard(const SampleRef& ref) {
   const std::vector<int64_t> e = file.extents("voxels"), t = file.extents("unitPar");
   if (!e.empty()) check_extents(file, "voxels", std::span(e).subspan(1));
   if (e.size() != 5 || t.size() != 2 || t[0] != e[0] || e[1] != e[2] || e[2] != e[3])
-    fail_data(ref.path + ": voxels are " + shape_text(e) + " and unitPar " + shape_text(t) +
+    fail_data(ref.path + ": voxels are " + extents_text(e) + " and unitPar " + extents_text(t) +
               ", expected N,D,D,D,C and N,T");
   Sample sample;
   sample.shape = {e[1], e[4], t[1], voxel_type(file, "voxels")};
@@ -148,7 +133,7 @@ Sample read_shard(const SampleRef& ref) {
 /// Rows of a shard.
 int64_t shard_rows(const Hdf5File& file) {
   const std::vector<int64_t> e = file.extents("voxels");
-  if (e.size() != 5) fail_data(file.path() + ": data set voxels is " + shape_text(e) + ", expected N,D,D,D,C");
+  if (e.size() != 5) fail_data(file.path() + ": data set voxels is " + extents_text(e) + ", expected N,D,D,D,C");
   return e[0];
 }
 
@@ -156,7 +141,7 @@ int64_t shard_rows(const Hdf5File& file) {
 void name_universes(const Hdf5File& file, std::vector<SampleRef>& refs) {
   const std::vector<int64_t> t = file.extents("unitPar");
   if (t.size() != 2 || t[0] != static_cast<int64_t>(refs.size()))
-    fail_data(file.path() + ": data set unitPar is " + shape_text(t) + ", expected a row per sample");
+    fail_data(file.path() + ": data set unitPar is " + extents_text(t) + ", expected a row per sample");
   const std::vector<float> labels = read_floats(file, "unitPar");
   for (size_t i = 0; i < refs.size(); ++i) {
     refs[i].universe = "labels";
@@ -193,17 +178,8 @@ std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& op
 }
 
 std::vector<SampleRef> samples_below(const std::string& folder, const ReadOptions& options) {
-  if (!fs::is_directory(folder)) fail_data(folder + ": no such folder");
-  std::vector<std::string> paths;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const std::string extension = entry.path().extension();
-    if (entry.is_regular_file() &&
-        (extension == ".tfrecord" || extension == ".gz" || extension == ".hdf5" || extension == ".h5"))
-      paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
   std::vector<SampleRef> refs;
-  for (const std::string& path : paths)
+  for (const std::string& path : files_below(folder, {".tfrecord", ".gz", ".hdf5", ".h5"}))
     for (SampleRef& ref : samples_in(path, options)) refs.push_back(std::move(ref));
   if (refs.empty()) fail_data(folder + ": expected .tfrecord, .hdf5 or .h5 files, found none");
   return refs;

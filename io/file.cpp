@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -47,6 +48,17 @@ std::vector<std::byte> read_file(const std::string& path) {
     done += static_cast<size_t>(got);
   }
   return data;
+}
+
+std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions) {
+  if (!std::filesystem::is_directory(folder)) fail_data(folder + ": no such folder");
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file() &&
+        std::find(extensions.begin(), extensions.end(), entry.path().extension()) != extensions.end())
+      paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  return paths;
 }
 
 void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write) {

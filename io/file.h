@@ -12,6 +12,10 @@ namespace convoy {
 /// Throws Error(data) naming the file when it cannot be read.
 std::vector<std::byte> read_file(const std::string& path);
 
+/// Regular files at any depth below a folder whose extension (".h5") is one of `extensions`, in name order. Throws
+/// Error(data) where the folder is missing.
+std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions);
+
 /// Calls write(temporary name), syncs that file to disk, then renames it to `path`: a crash or a full disk never leaves
 /// a partial file under the final name. On failure the temporary file is removed and Error(runtime) names the file.
 void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write);

@@ -50,6 +50,12 @@ class Hdf5File {
   std::unique_ptr<Impl> impl_;
 };
 
+/// "768x1152x16", for messages.
+inline std::string extents_text(std::span<const int64_t> extents) {
+  std::string text;
+  for (int64_t e : extents) text += (text.empty() ? "" : "x") + std::to_string(e);
+  return text.empty() ? "a scalar" : text;
+}
 /// Whether this build has HDF5.
 bool has_hdf5();
 std::string hdf5_version();

@@ -124,7 +124,7 @@ ValueId tanh(Tape& tape, const std::string& name, ValueId x, double scale) {
 
 ValueId dropout(Tape& tape, const std::string& name, ValueId x, double rate) {
   if (rate == 0) return x;
-  const ValueId step = tape.state(step_state_name, TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64));
+  const ValueId step = tape.state(step_state_name, step_state_desc());
   const auto stream = static_cast<int64_t>(hash_name(name) & 0xffffffffu);
   return tape.emit({OpKind::dropout, DropoutAttrs{rate, stream}}, name + ".forward", {x, step});
 }

@@ -7,8 +7,8 @@
 namespace convoy {
 
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
-  const ValueId step = tape.state(step_state_name, TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64));
-  const ValueId scale = tape.state(scale_state_name, TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64));
+  const ValueId step = tape.state(step_state_name, step_state_desc());
+  const ValueId scale = tape.state(scale_state_name, scale_state_desc());
   const std::vector<ValueId> parameters = tape.parameters();
   std::vector<ValueId> gradients = differentiate(tape, loss, scale, parameters);
   if (options.accumulation > 1)
@@ -78,8 +78,8 @@ void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
 }
 
 void add_accumulation(Tape& tape, ValueId loss) {
-  const ValueId step = tape.state(step_state_name, TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64));
-  const ValueId scale = tape.state(scale_state_name, TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64));
+  const ValueId step = tape.state(step_state_name, step_state_desc());
+  const ValueId scale = tape.state(scale_state_name, scale_state_desc());
   const std::vector<ValueId> parameters = tape.parameters();
   const std::vector<ValueId> gradients = differentiate(tape, loss, scale, parameters);
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -5,7 +5,6 @@
 #include <array>
 #include <filesystem>
 #include <map>
-#include <mutex>
 
 #include "core/parallel.h"
 #include "io/climate_source.h"
@@ -19,10 +18,6 @@ namespace fs = std::filesystem;
 
 std::vector<ClimateRef> collect(const std::string& path) {
   return fs::is_directory(path) ? images_below(path) : images_in(path);
-}
-
-ImageBox whole(const ClimateRef& ref) {
-  return {0, 0, ref.shape.height, ref.shape.width};
 }
 
 std::array<int64_t, 3> class_counts(const std::vector<uint8_t>& labels) {
@@ -73,13 +68,12 @@ class ShardWriter {
 bool holds_climate(const std::string& path) {
   std::vector<std::string> files;
   if (fs::is_directory(path)) {
-    for (const auto& entry : fs::recursive_directory_iterator(path))
-      if (const std::string e = entry.path().extension(); e == ".h5" || e == ".hdf5") files.push_back(entry.path());
+    files = files_below(path, {".h5", ".hdf5"});
   } else if (path.ends_with(".h5") || path.ends_with(".hdf5")) {
     files.push_back(path);
   }
   if (files.empty() || !has_hdf5()) return false;
-  const Hdf5File file(*std::min_element(files.begin(), files.end()), Hdf5File::Mode::read);
+  const Hdf5File file(files[0], Hdf5File::Mode::read);
   return file.contains("climate") || file.read_text("format") == climate_shard_format;
 }
 
@@ -128,30 +122,14 @@ int verify_climate(const std::string& path) {
 int write_climate_stats(const std::string& path, const std::string& out, int threads) {
   const std::vector<ClimateRef> refs = collect(path);
   std::vector<ClimateStats> each(refs.size());
-  std::mutex mutex;
-  size_t next = 0;
-  std::exception_ptr failure;
-  parallel_threads(threads, [&](int) {
-    while (true) {
-      size_t i;
-      {
-        const std::lock_guard lock(mutex);
-        if (failure || next == refs.size()) return;
-        i = next++;
-      }
-      try {
-        if (refs[i].format == ClimateFormat::sharded) fail_data(refs[i].path + ": is normalised already");
-        if (refs[i].shape.channels != refs[0].shape.channels)
-          fail_data(fmt::format("{}: expected {} channels like the files before, found {}", refs[i].path,
-                                refs[0].shape.channels, refs[i].shape.channels));
-        each[i] = image_stats(read_image(refs[i], whole(refs[i])), refs[i].shape.channels);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        failure = std::current_exception();
-      }
-    }
+  parallel_units(static_cast<int64_t>(refs.size()), threads, [&](int64_t i) {
+    const ClimateRef& ref = refs[static_cast<size_t>(i)];
+    if (ref.format == ClimateFormat::sharded) fail_data(ref.path + ": is normalised already");
+    if (ref.shape.channels != refs[0].shape.channels)
+      fail_data(fmt::format("{}: expected {} channels like the files before, found {}", ref.path,
+                            refs[0].shape.channels, ref.shape.channels));
+    each[static_cast<size_t>(i)] = image_stats(read_image(ref, whole(ref)), ref.shape.channels);
   });
-  if (failure) std::rethrow_exception(failure);
   ClimateStats all;
   for (const ClimateStats& s : each) all.add(s);
   write_stats(out, all);

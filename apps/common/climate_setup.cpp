@@ -304,7 +304,7 @@ std::string iou_text(const SegmentationScore& s) {
 void write_comparison(const std::string& path, const ClimateRef& image, std::span<const uint8_t> predicted,
                       const ClimateReading& reading) {
   const int64_t step = reading.step, height = image.shape.height / step, width = image.shape.width / step;
-  const std::vector<float> values = read_image(image, {0, 0, image.shape.height, image.shape.width});
+  const std::vector<float> values = read_image(image, whole(image));
   std::vector<uint8_t> truth;
   if (image.labelled) truth = read_labels(image, reading.label_set, reading.classes);
   std::vector<float> vapour(static_cast<size_t>(height * width));

@@ -19,7 +19,7 @@ std::vector<TensorDesc> infer_activation(const Op& op, std::span<const TensorDes
 std::vector<TensorDesc> infer_backward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
-  if (!(in[0].shape == in[1].shape)) fail_op(op, in[0].str() + " and " + in[1].str() + " differ in shape");
+  check_same_shape(op, in);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 
@@ -34,8 +34,7 @@ std::vector<TensorDesc> infer_dropout(const Op& op, std::span<const TensorDesc> 
   check_same_float(op, in.first(1));
   const double rate = op.as<DropoutAttrs>().rate;
   if (!(rate >= 0 && rate < 1)) fail_op(op, "rate must be in [0, 1), found " + std::to_string(rate));
-  if (!(in[1] == TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64)))
-    fail_op(op, "second input must be the step state, found " + in[1].str());
+  check_step_state(op, "second", in[1]);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 

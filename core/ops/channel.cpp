@@ -76,7 +76,7 @@ std::vector<TensorDesc> infer_channel_sum(const Op& op, std::span<const TensorDe
 std::vector<TensorDesc> infer_dot(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
-  if (!(in[0].shape == in[1].shape)) fail_op(op, in[0].str() + " and " + in[1].str() + " differ in shape");
+  check_same_shape(op, in);
   return {TensorDesc(Shape::vector(in[0].shape.c()), accumulation_type(in[0].dtype))};
 }
 

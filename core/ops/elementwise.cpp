@@ -41,7 +41,7 @@ bool special_normalise(const Op& op, int, std::span<const TensorDesc>, const Ten
 std::vector<TensorDesc> infer_add(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
-  if (!(in[0].shape == in[1].shape)) fail_op(op, in[0].str() + " and " + in[1].str() + " differ in shape");
+  check_same_shape(op, in);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 

@@ -1,5 +1,7 @@
 #include "core/ops/families.h"
 
+#include "core/tape.h"
+
 namespace convoy {
 
 void fail_op(const Op& op, const std::string& message) {
@@ -10,6 +12,20 @@ void check_inputs(const Op& op, std::span<const TensorDesc> in, size_t lo, size_
   if (in.size() < lo || in.size() > hi)
     fail_op(op, "expects " + std::to_string(lo) + (hi > lo ? " to " + std::to_string(hi) : "") + " inputs, found " +
                     std::to_string(in.size()));
+}
+
+void check_same_shape(const Op& op, std::span<const TensorDesc> in) {
+  if (!(in[0].shape == in[1].shape)) fail_op(op, in[0].str() + " and " + in[1].str() + " differ in shape");
+}
+
+void check_step_state(const Op& op, const char* which, const TensorDesc& found) {
+  if (!(found == step_state_desc()))
+    fail_op(op, std::string(which) + " input must be the step state, found " + found.str());
+}
+
+void check_loss_scale(const Op& op, const char* which, const TensorDesc& found) {
+  if (!(found == scale_state_desc()))
+    fail_op(op, std::string(which) + " input must be the loss-scale state, found " + found.str());
 }
 
 void check_same_float(const Op& op, std::span<const TensorDesc> in, size_t first) {

@@ -21,6 +21,11 @@ std::vector<OpDef> optimizer_ops();
 void check_inputs(const Op& op, std::span<const TensorDesc> in, size_t lo, size_t hi);
 /// Throws unless all inputs from `first` on have the same floating-point type as input 0.
 void check_same_float(const Op& op, std::span<const TensorDesc> in, size_t first = 0);
+/// Throws unless inputs 0 and 1 have the same shape.
+void check_same_shape(const Op& op, std::span<const TensorDesc> in);
+/// Throws unless `found` is the step state, the loss-scale state; `which` ("second") names the input.
+void check_step_state(const Op& op, const char* which, const TensorDesc& found);
+void check_loss_scale(const Op& op, const char* which, const TensorDesc& found);
 /// Throws with "op: message".
 [[noreturn]] void fail_op(const Op& op, const std::string& message);
 

@@ -23,8 +23,7 @@ std::vector<TensorDesc> infer_loss(const Op& op, std::span<const TensorDesc> in)
 std::vector<TensorDesc> infer_backward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
   check_pair(op, in);
-  if (!(in[2] == TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64)))
-    fail_op(op, "third input must be the loss-scale state, found " + in[2].str());
+  check_loss_scale(op, "third", in[2]);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 

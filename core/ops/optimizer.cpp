@@ -9,8 +9,7 @@ namespace {
 constexpr int common = 4;  // gradient, step_state, loss_scale, finite
 
 void check_common(const Op& op, std::span<const TensorDesc> in) {
-  if (!(in[1] == TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64)) ||
-      !(in[2] == TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64)) ||
+  if (!(in[1] == step_state_desc()) || !(in[2] == scale_state_desc()) ||
       !(in[3] == TensorDesc(Shape::vector(1), DType::f32)))
     fail_op(op, "inputs 1 to 3 must be step state, loss scale and finite flag");
   for (size_t i = common; i < in.size(); ++i)
@@ -48,16 +47,14 @@ std::vector<TensorDesc> infer_lamb(const Op& op, std::span<const TensorDesc> in)
 std::vector<TensorDesc> infer_norm(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 1001);
   check_same_float(op, in.first(in.size() - 1));
-  if (!(in.back() == TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64)))
-    fail_op(op, "last input must be the loss-scale state, found " + in.back().str());
+  check_loss_scale(op, "last", in.back());
   return {TensorDesc(Shape::vector(1), DType::f64)};
 }
 
 /// Inputs: gradient, step_state, then the sum: sum += gradient; the first micro-step of a round starts it anew.
 std::vector<TensorDesc> infer_accumulate(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
-  if (!(in[1] == TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64)))
-    fail_op(op, "second input must be the step state, found " + in[1].str());
+  check_step_state(op, "second", in[1]);
   if (!(in[0] == in[2])) fail_op(op, "gradient is " + in[0].str() + ", sum " + in[2].str());
   return {};
 }
@@ -78,8 +75,7 @@ bool special_accumulate(const Op&, int index, std::span<const TensorDesc>, const
 /// Inputs: finite, then loss_scale.
 std::vector<TensorDesc> infer_scale(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
-  if (!(in[1] == TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64)))
-    fail_op(op, "second input must be the loss-scale state, found " + in[1].str());
+  check_loss_scale(op, "second", in[1]);
   return {};
 }
 
