@@ -66,7 +66,7 @@ int predict_main(int argc, char** argv) {
   fs::create_directories(o.text("out"));
   const bool pictures = o.toggle("pictures");
   const ClimateEvaluation result =
-      evaluate_climate(program, source, loader_options(o), [&](int64_t i, std::span<const uint8_t> classes) {
+      evaluate_climate(program, source, loader_options(o), nullptr, [&](int64_t i, std::span<const uint8_t> classes) {
         const ClimateRef& ref = images[static_cast<size_t>(i)];
         // Folders below data-dir stay apart, so that equal names do not overwrite each other.
         const fs::path root(o.text("data-dir"));

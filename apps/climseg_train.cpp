@@ -95,17 +95,7 @@ void write_plot(const std::string& folder, const Trainer& trainer) {
   write_text(folder + "/loss.svg", render_svg({loss, iou}));
 }
 
-int train_main(int argc, char** argv) {
-  OptionTable o(climate_training_options());
-  std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv,
-               "Trains a climate segmentation network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 "
-               "diverged, 75 interrupted and saved.",
-               nullptr, flags))
-    return 0;
-  o.load_environment();
-  o.apply(flags);
-
+int train(const OptionTable& o, Ranks& ranks) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
   refuse_idle_flags(o, dummy);
@@ -117,8 +107,9 @@ int train_main(int argc, char** argv) {
   if (program.batch < 1) fail_usage("--local-batch-size must be at least 1, found " + o.text("local-batch-size"));
   program.loss = pixel_loss_config(o);
   program.training = climate_training(o);
+  program.training.averaging = ranks.averaging(o, program.compute);
   print_header(o);
-  Run run(o, program, plan_program(program, kernel_list()), count_network(program.model));
+  Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
   if (run.stops()) return 0;
 
   TrainerOptions t = trainer_options(o);
@@ -129,8 +120,10 @@ int train_main(int argc, char** argv) {
   ClimateTask::Settings s;
   s.train = data.train, s.validation = data.validation;
   s.dummy_samples =
-      dummy ? std::max<int64_t>(o.integer("n-train"), 4 * program.batch * program.training.accumulation) : 0;
+      dummy ? std::max<int64_t>(o.integer("n-train"), 4 * program.batch * program.training.accumulation * ranks.size())
+            : 0;
   s.loader = t.loader;
+  s.loader.rank = ranks.rank(), s.loader.ranks = ranks.size();
   s.measure = choose<Measure>("measure", o.text("measure"),
                               {{"mlperf", Measure::mlperf},
                                {"pooled", Measure::pooled},
@@ -140,9 +133,9 @@ int train_main(int argc, char** argv) {
   s.pictures = o.integer("pictures");
   s.output_dir = t.output_dir;
   s.training = program.training;
-  ClimateTask counting(s);
-  s.schedule =
-      step_schedule(o, t.epochs * (counting.training_samples() / (program.batch * program.training.accumulation)));
+  const int64_t samples = data.train ? data.train->size() : s.dummy_samples,
+                samples_per_step = program.batch * program.training.accumulation * ranks.size();
+  s.schedule = step_schedule(o, t.epochs * (samples / samples_per_step), samples_per_step);
   ClimateTask task(s);
   t.rate = [schedule = s.schedule](int64_t, int64_t step) { return schedule.rate(step); };
   t.identity = settings_json(o, {"model",
@@ -177,6 +170,9 @@ int train_main(int argc, char** argv) {
                                  "gradient-accumulation-frequency",
                                  "gradient-lag",
                                  "start-lr",
+                                 "lr-scaling",
+                                 "base-batch-size",
+                                 "batch-norm-group-size",
                                  "lr-schedule",
                                  "lr-milestones",
                                  "lr-decay-rate",
@@ -193,6 +189,7 @@ int train_main(int argc, char** argv) {
                                  "passes"});
   if (data.train) t.identity["statistics"] = statistics_digest(data.train->reading().stats);
   t.identity["train_samples"] = task.training_samples();
+  t.per_rank = {"local-batch-size", "batch-norm-group-size", "threads", "schedule_steps"};
   t.identity["threads"] = program.plan.threads;
   if (s.schedule.kind == StepSchedule::Kind::cosine || s.schedule.kind == StepSchedule::Kind::polynomial)
     t.identity["schedule_steps"] = s.schedule.length;
@@ -207,7 +204,7 @@ int train_main(int argc, char** argv) {
     more["validation"] = score_json(score);
     std::vector<std::pair<std::string, const SegmentationScore*>> scores{{o.text("model"), &score}};
     std::optional<ClimateBaselines> baselines;
-    if (o.toggle("baseline") && outcome != Outcome::interrupted) {
+    if (o.toggle("baseline") && outcome != Outcome::interrupted && ranks.root()) {
       baselines = climate_baselines(*data.whole_train, *data.validation, program.loss);
       more["background"] = score_json(baselines->background);
       more["logistic_regression"] = score_json(baselines->regression);
@@ -216,8 +213,22 @@ int train_main(int argc, char** argv) {
     }
     print_scores(scores);
   }
-  write_plot(t.output_dir, run.trainer());
+  if (ranks.root()) write_plot(t.output_dir, run.trainer());
   return run.finish(outcome, more);
+}
+
+int train_main(int argc, char** argv) {
+  OptionTable o(climate_training_options());
+  std::vector<std::pair<std::string, std::string>> flags;
+  if (!o.parse(argc, argv,
+               "Trains a climate segmentation network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 "
+               "diverged, 75 interrupted and saved.",
+               nullptr, flags))
+    return 0;
+  o.load_environment();
+  o.apply(flags);
+
+  return run_ranks("climseg_train", o, [&](Ranks& ranks) { return train(o, ranks); });
 }
 
 }  // namespace

@@ -151,26 +151,14 @@ void print_errors(const Predictions& network, const Predictions* regression) {
              regression ? fmt::format("             {:>8.4f}", regression->mae()) : "");
 }
 
-int train_main(int argc, char** argv) {
-  OptionTable o(training_options());
-  std::vector<std::string> config;
-  std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv,
-               "Trains the CosmoFlow network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 diverged, "
-               "75 interrupted and saved.",
-               &config, flags))
-    return 0;
-  if (!config.empty()) o.load_yaml(config[0], yaml_refusals());
-  o.load_environment();
-  o.apply(flags);
-  if (!config.empty() && !o.is_set("kernel-size"))
-    fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config[0]);
-
+int train(const OptionTable& o, Ranks& ranks) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
   CosmoflowOptions program_options = training_program(o, data.shape);
+  program_options.training.averaging = ranks.averaging(o, program_options.compute);
   print_header(o);
-  Run run(o, program_options, plan_program(program_options, kernel_list()), count_network(program_options.model));
+  Run run(o, ranks, program_options, plan_program(program_options, kernel_list()),
+          [&] { return count_network(program_options.model); });
   if (run.stops()) return 0;
   run.start();
 
@@ -186,6 +174,7 @@ int train_main(int argc, char** argv) {
   loader.shuffle = o.toggle("shuffle");
   loader.seed = reading.seed;
   const LrSchedule schedule = schedule_config(o);
+  loader.rank = ranks.rank(), loader.ranks = ranks.size();
   task_settings.loader = loader;
   if (!o.text("target-mae").empty()) task_settings.target_mae = o.number("target-mae");
   const bool dummy = o.text("data") == "dummy";
@@ -193,29 +182,29 @@ int train_main(int argc, char** argv) {
   task_settings.schedule = schedule;
   task_settings.dropout = program_options.model.dropout;
   task_settings.l2 = program_options.training.l2;
-  task_settings.batch = program_options.batch;
+  const int64_t global_batch = program_options.batch * ranks.size();
+  task_settings.batch = global_batch;
   CosmoflowTask task(data.split.train, data.split.validation, task_settings);
 
   TrainerOptions t = trainer_options(o);
   t.epochs = o.integer("n-epochs");
   t.loader = loader;
-  t.rate = [schedule, batch = double(program_options.batch)](int64_t epoch, int64_t) {
-    return schedule.rate(epoch, batch);
-  };
+  t.rate = [schedule, batch = double(global_batch)](int64_t epoch, int64_t) { return schedule.rate(epoch, batch); };
   t.identity = identity(o, data, program_options);
+  t.per_rank = {"batch-size", "threads"};
   fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
              data.shape.str());
   const Outcome outcome = run.train(task, t);
 
   Json more = Json::object();
   std::optional<Predictions> regression;
-  if (o.toggle("baseline") && !dummy)
+  if (o.toggle("baseline") && !dummy && ranks.root())
     regression = variance_regression(data.split.train, data.split.validation, reading.read);
   if (task.last_validation().count() > 0) {
     more["validation"] = errors_json(task.last_validation());
     if (regression) more["count_variance_regression"] = errors_json(*regression);
     print_errors(task.last_validation(), regression ? &*regression : nullptr);
-    write_plots(t.output_dir, run.trainer(), task.last_validation());
+    if (ranks.root()) write_plots(t.output_dir, run.trainer(), task.last_validation());
   }
   const int code = run.finish(outcome, more);
   if (o.toggle("print-fom") && !run.trainer().history().empty()) {
@@ -224,6 +213,24 @@ int train_main(int argc, char** argv) {
     fmt::print("FoM: {}\n", best);
   }
   return code;
+}
+
+int train_main(int argc, char** argv) {
+  OptionTable o(training_options());
+  std::vector<std::string> config;
+  std::vector<std::pair<std::string, std::string>> flags;
+  if (!o.parse(argc, argv,
+               "Trains the CosmoFlow network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 diverged, "
+               "75 interrupted and saved.",
+               &config, flags))
+    return 0;
+  if (!config.empty()) o.load_yaml(config[0], yaml_refusals());
+  o.load_environment();
+  o.apply(flags);
+  if (!config.empty() && !o.is_set("kernel-size"))
+    fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config[0]);
+
+  return run_ranks("cosmoflow_train", o, [&](Ranks& ranks) { return train(o, ranks); });
 }
 
 }  // namespace

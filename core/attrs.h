@@ -265,8 +265,23 @@ struct LossScaleAttrs {
   bool operator==(const LossScaleAttrs&) const = default;
 };
 
-using Attrs = std::variant<NoAttrs, ConvAttrs, PoolAttrs, ActivationAttrs, ActivationPoolAttrs, ConvPoolAttrs,
-                           DropoutAttrs, LossAttrs, CastAttrs, ScaleAttrs, SliceAttrs, SgdAttrs, AdamAttrs,
-                           LossScaleAttrs, PixelLossAttrs, BatchNormAttrs, RunningAttrs, ResizeAttrs, LambAttrs>;
+/// An all-reduce between ranks: the mean over `ranks` of them. `id` pairs its start with its wait; `group` 0 is all
+/// ranks, 1 the ranks that share batch-norm statistics.
+struct AllReduceAttrs {
+  int64_t id = 0;
+  int64_t group = 0;
+  int64_t ranks = 1;
+  DType wire = DType::f32;
+  template <class V>
+  void visit(V&& v) {
+    v("id", id), v("group", group), v("ranks", ranks), v("wire", wire);
+  }
+  bool operator==(const AllReduceAttrs&) const = default;
+};
+
+using Attrs =
+    std::variant<NoAttrs, ConvAttrs, PoolAttrs, ActivationAttrs, ActivationPoolAttrs, ConvPoolAttrs, DropoutAttrs,
+                 LossAttrs, CastAttrs, ScaleAttrs, SliceAttrs, SgdAttrs, AdamAttrs, LossScaleAttrs, PixelLossAttrs,
+                 BatchNormAttrs, RunningAttrs, ResizeAttrs, LambAttrs, AllReduceAttrs>;
 
 }  // namespace convoy

@@ -1,21 +1,66 @@
-// What ranks can say to each other. Self is one rank; Thread is several ranks inside one process; Mpi lives in dist/.
+// What ranks can say to each other. core declares it so that tapes can average and executors can drive messages on;
+// dist/ implements it.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
+
+#include "core/dtype.h"
 
 namespace convoy {
 
+/// One all-reduce: the element-wise sum over all ranks times `scale`, in place, the same bits on every rank.
+struct AllReduce {
+  std::span<std::byte> data;  ///< f32 or f64 elements; may be touched by nobody until the wait
+  DType type = DType::f32;
+  DType wire = DType::f32;  ///< f32 data may travel as bf16 or f16; sums stay f32
+  double scale = 1;
+  std::string name;  ///< for messages about ranks that do not answer
+};
+
+/// Where the time of the messages went, since the communicator was made.
+struct CommunicationTimes {
+  double in_flight = 0;  ///< seconds between start and finish of all-reduces, summed
+  double exposed = 0;    ///< seconds that the caller spent in start, wait and progress
+  int64_t reductions = 0, bytes = 0;
+};
+
+/// Collective calls must be made by every rank in the same order. A rank that is gone or silent for too long raises
+/// Error(lost_rank) in the others.
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Element-wise sum over all ranks, in rank order, so that every rank gets the same bits on every run.
-  virtual void all_reduce_sum(std::span<float> data) = 0;
-  virtual void all_reduce_sum(std::span<double> data) = 0;
+
+  /// Starts an all-reduce under a number of the caller's choice, which must not be in use.
+  virtual void start(int64_t id, const AllReduce& what) = 0;
+  /// Returns when the all-reduce of this number is finished, at once where none is under way.
+  virtual void wait(int64_t id) = 0;
+  /// Moves what is under way on as far as it goes without waiting.
+  virtual void progress() = 0;
+
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
+  /// `part` of every rank, in rank order; all parts have the size of `whole` / size().
+  virtual void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) = 0;
+  /// The sum of every rank's `whole`, of which a rank gets its part: element i belongs to rank i / (count / size()).
+  virtual void reduce_scatter(std::span<const float> whole, std::span<float> part) = 0;
   virtual void barrier() = 0;
+  virtual CommunicationTimes times() const = 0;
+
+  /// Blocking sums of small things.
+  void all_reduce_sum(std::span<float> data) { sum(std::as_writable_bytes(data), DType::f32); }
+  void all_reduce_sum(std::span<double> data) { sum(std::as_writable_bytes(data), DType::f64); }
+
+ private:
+  void sum(std::span<std::byte> data, DType type) {
+    if (size() == 1) return;
+    start(blocking_id, {data, type, type, 1, "a blocking sum"});
+    wait(blocking_id);
+  }
+  static constexpr int64_t blocking_id = -1;
 };
 
 }  // namespace convoy

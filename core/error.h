@@ -9,10 +9,11 @@ namespace convoy {
 
 /// What kind of mistake an Error reports; the value is the process exit code documented in apps/README.md.
 enum class ErrorKind : int {
-  runtime = 1,   ///< the program or the machine failed (disk full, library error)
-  usage = 2,     ///< a flag, a configuration key or an API argument is wrong
-  data = 3,      ///< a file is missing, truncated, damaged or has the wrong shape
-  diverged = 4,  ///< a loss, gradient or activation stopped being finite
+  runtime = 1,     ///< the program or the machine failed (disk full, library error)
+  usage = 2,       ///< a flag, a configuration key or an API argument is wrong
+  data = 3,        ///< a file is missing, truncated, damaged or has the wrong shape
+  diverged = 4,    ///< a loss, gradient or activation stopped being finite
+  lost_rank = 76,  ///< another rank of the run is gone or silent
 };
 
 class Error : public std::runtime_error {

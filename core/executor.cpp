@@ -66,13 +66,17 @@ void Executor::run_nodes(size_t begin, size_t end) {
   Clock::time_point before = Clock::now();
   for (size_t i = begin; i < end; ++i) {
     const Bound& b = bound_[i];
-    plan_.nodes[i].prepared->run({b.in, b.out, b.packed, b.workspace});
+    plan_.nodes[i].prepared->run({b.in, b.out, b.packed, b.workspace, groups_});
     const Clock::time_point after = Clock::now();
     times_[i].seconds += std::chrono::duration<double>(after - before).count();
     ++times_[i].runs;
     if (tracing_)
       trace_.push_back({static_cast<int>(i), microseconds(before.time_since_epoch()), microseconds(after - before)});
     before = after;
+    if (!groups_.empty()) {
+      groups_[0]->progress();
+      before = Clock::now();
+    }
   }
 }
 

@@ -30,8 +30,8 @@ class Executor {
   /// such nodes needs no call.
   void refresh();
   void run();
-  /// Runs again, stopping at the first node that writes a value that is not finite; returns its name, or an empty
-  /// string. States are left as they were.
+  /// Runs again, on this rank alone, stopping at the first node that writes a value that is not finite; returns its
+  /// name, or an empty string. States are left as they were.
   std::string find_non_finite();
 
   /// An input to fill, or a kept value to read after a run.
@@ -41,6 +41,9 @@ class Executor {
 
   const std::vector<NodeTime>& times() const { return times_; }
   void reset_times();
+  /// The ranks that all-reduces of this plan talk to, by AllReduceAttrs::group; the executor drives their messages on
+  /// between nodes. None: every mean is the value itself.
+  void set_groups(std::vector<Communicator*> groups) { groups_ = std::move(groups); }
   /// Starts collecting one event per node execution.
   void start_trace() { tracing_ = true; }
   const std::vector<TraceEvent>& trace() const { return trace_; }
@@ -58,6 +61,7 @@ class Executor {
   std::vector<Bound> bound_;
   std::vector<NodeTime> times_;
   std::vector<TraceEvent> trace_;
+  std::vector<Communicator*> groups_;
   size_t refresh_nodes_ = 0;
   bool tracing_ = false;
 };

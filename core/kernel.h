@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/communicator.h"
 #include "core/op.h"
 
 namespace convoy {
@@ -52,9 +53,12 @@ struct KernelArgs {
   std::span<const Tensor> out;
   std::span<std::byte* const> packed;  ///< one per PackRequest
   std::byte* workspace = nullptr;      ///< 64-byte aligned, contents undefined
+  /// The groups of ranks that AllReduceAttrs::group names; empty in a run of one rank.
+  std::span<Communicator* const> groups = {};
 };
 
-/// A kernel made ready for one problem. `run` neither allocates nor decides nor throws.
+/// A kernel made ready for one problem. `run` neither allocates nor decides nor throws; all-reduces alone throw, where
+/// a rank is lost.
 class Prepared {
  public:
   virtual ~Prepared() = default;

@@ -11,8 +11,9 @@ namespace {
 
 std::vector<OpDef> build_table() {
   std::vector<OpDef> table(static_cast<size_t>(OpKind::count));
-  for (const auto& family : {conv_ops(), dense_ops(), pool_ops(), activation_ops(), loss_ops(), elementwise_ops(),
-                             channel_ops(), norm_ops(), resize_ops(), pixel_ops(), optimizer_ops()})
+  for (const auto& family :
+       {conv_ops(), dense_ops(), pool_ops(), activation_ops(), loss_ops(), elementwise_ops(), channel_ops(), norm_ops(),
+        resize_ops(), pixel_ops(), optimizer_ops(), communication_ops()})
     for (const OpDef& def : family) table[static_cast<size_t>(def.kind)] = def;
   for (size_t i = 0; i < table.size(); ++i)
     if (!table[i].infer) fail_runtime("op kind " + std::to_string(i) + " has no row in the op table");

@@ -1,8 +1,10 @@
 #include "core/plan.h"
 
 #include <algorithm>
+#include <climits>
 #include <map>
 
+#include "core/ops/communication.h"
 #include "core/passes/passes.h"
 #include "core/passes/slices.h"
 
@@ -172,7 +174,10 @@ class Planner {
     std::vector<bool> has_slices(values);
     for (size_t v = 0; v < values; ++v)
       if (slices_[v].parent != no_value) has_slices[static_cast<size_t>(slices_[v].parent)] = true;
-    if (options_.in_place) share_in_place(use, has_slices, home);
+    if (options_.in_place) {
+      share_in_place(use, has_slices, home);
+      share_buckets(use, has_slices, home);
+    }
     for (size_t v = 0; v < values; ++v) {
       int64_t channel = 0;
       ValueId at = static_cast<ValueId>(v);
@@ -230,6 +235,40 @@ class Planner {
           plan_.values[static_cast<size_t>(from)].desc.bytes() != plan_.values[static_cast<size_t>(to)].desc.bytes())
         continue;
       home[static_cast<size_t>(to)] = home[static_cast<size_t>(from)];
+    }
+  }
+
+  /// Gradients are written where their bucket wants them, and averaged ones read from it.
+  void share_buckets(const std::vector<Use>& use, const std::vector<bool>& has_slices,
+                     std::vector<std::pair<ValueId, int64_t>>& home) const {
+    const auto move = [&](ValueId part, ValueId bucket, int64_t offset, int last_reader) {
+      const auto root = static_cast<size_t>(home[static_cast<size_t>(part)].first);
+      const Value& value = plan_.values[root];
+      const bool whole = home[root] == std::make_pair(static_cast<ValueId>(root), int64_t{0}) &&
+                         value.desc.bytes() == plan_.values[static_cast<size_t>(part)].desc.bytes();
+      if (!whole || value.kind != ValueKind::temporary || value.keep || !value.desc.dense() || has_slices[root] ||
+          slices_[root].parent != no_value)
+        return;
+      // Messages overwrite the bucket: nobody may read a part behind it.
+      for (size_t v = 0; v < home.size(); ++v)
+        if (home[v].first == static_cast<ValueId>(root) && use[v].last > last_reader) return;
+      const std::pair<ValueId, int64_t> base = home[static_cast<size_t>(bucket)];
+      for (auto& h : home)
+        if (h.first == static_cast<ValueId>(root)) h = {base.first, base.second + offset};
+    };
+    for (size_t n = 0; n < plan_.nodes.size(); ++n) {
+      const PlannedNode& node = plan_.nodes[n];
+      const bool into = node.op.kind == OpKind::bucket;
+      if (!into && node.op.kind != OpKind::unbucket) continue;
+      const std::vector<ValueId>& parts = into ? node.in : node.out;
+      const ValueId whole = into ? node.out[0] : node.in[0];
+      if (!into && plan_.values[static_cast<size_t>(whole)].kind != ValueKind::temporary) continue;
+      std::vector<TensorDesc> descs;
+      for (ValueId id : parts) descs.push_back(plan_.values[static_cast<size_t>(id)].desc);
+      const std::vector<int64_t> offsets = bucket_offsets(descs);
+      for (size_t i = 0; i < parts.size(); ++i)
+        if (std::count(parts.begin(), parts.end(), parts[i]) == 1)
+          move(parts[i], whole, offsets[i] * size_of(descs[i].dtype), into ? static_cast<int>(n) : INT_MAX);
     }
   }
 

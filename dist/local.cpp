@@ -1,90 +1,102 @@
 #include "dist/local.h"
 
-#include <barrier>
+#include <algorithm>
 #include <cstring>
+#include <deque>
 
 #include "core/error.h"
+#include "core/tensor.h"
 
 namespace convoy {
 namespace {
 
-class Self final : public Communicator {
- public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  void all_reduce_sum(std::span<float>) override {}
-  void all_reduce_sum(std::span<double>) override {}
-  void broadcast(std::span<std::byte>, int) override {}
-  void barrier() override {}
-};
-
-/// What the ranks of one group share: a barrier and a slot per rank to show a buffer to the others.
-struct Meeting {
-  explicit Meeting(int size) : barrier(size), shown(static_cast<size_t>(size)) {}
-  std::barrier<> barrier;
-  struct Shown {
-    void* data = nullptr;
-    size_t bytes = 0;
-  };
-  std::vector<Shown> shown;
-};
-
-class ThreadRank final : public Communicator {
- public:
-  ThreadRank(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(meeting_->shown.size()); }
-  void all_reduce_sum(std::span<float> data) override { reduce(data); }
-  void all_reduce_sum(std::span<double> data) override { reduce(data); }
-  void broadcast(std::span<std::byte> data, int root) override {
-    show(data.data(), data.size());
-    if (rank_ != root) std::memcpy(data.data(), meeting_->shown.at(static_cast<size_t>(root)).data, data.size());
-    barrier();
+/// What the ranks of one process share: a box of messages per pair and tag, and an area per rank.
+struct Office {
+  explicit Office(std::vector<int> nodes) : nodes(std::move(nodes)) {
+    for (size_t r = 0; r < this->nodes.size(); ++r)
+      areas.push_back(std::make_unique<Buffer>(area_bytes, Buffer::Fill::zero));
   }
-  void barrier() override { meeting_->barrier.arrive_and_wait(); }
+  static constexpr int64_t area_bytes = 64 << 10;
+  std::vector<int> nodes;
+  std::vector<std::unique_ptr<Buffer>> areas;
+  std::mutex mutex;
+  std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> boxes;  ///< from, to, tag
+};
+
+class ThreadTransport final : public Transport {
+ public:
+  ThreadTransport(std::shared_ptr<Office> office, int rank) : office_(std::move(office)), rank_(rank) {
+    for (size_t r = 0; r < office_->nodes.size(); ++r)
+      if (office_->nodes[r] == office_->nodes[static_cast<size_t>(rank)]) areas_.push_back(office_->areas[r]->data());
+  }
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(office_->nodes.size()); }
+  const std::vector<int>& nodes() const override { return office_->nodes; }
+
+  int send(int peer, int tag, std::span<const std::byte> data) override {
+    const std::lock_guard lock(office_->mutex);
+    office_->boxes[{rank_, peer, tag}].emplace_back(data.begin(), data.end());
+    return sent;
+  }
+  int receive(int peer, int tag, std::span<std::byte> data) override {
+    pending_.push_back({peer, tag, data, false});
+    return static_cast<int>(pending_.size()) - 1;
+  }
+  bool done(int message) override {
+    if (message == sent) return true;
+    const std::lock_guard lock(office_->mutex);
+    // Messages of one box go to receives in the order in which these were posted.
+    for (Pending& p : pending_) {
+      if (p.arrived) continue;
+      auto& box = office_->boxes[{p.peer, rank_, p.tag}];
+      if (box.empty()) continue;
+      if (box.front().size() != p.data.size())
+        fail_runtime("rank " + std::to_string(rank_) + " expects " + std::to_string(p.data.size()) + " bytes, rank " +
+                     std::to_string(p.peer) + " sent " + std::to_string(box.front().size()));
+      std::memcpy(p.data.data(), box.front().data(), p.data.size());
+      box.pop_front();
+      p.arrived = true;
+    }
+    if (!pending_[static_cast<size_t>(message)].arrived) return false;
+    finished_ += 1;
+    if (finished_ == pending_.size()) pending_.clear(), finished_ = 0;
+    return true;
+  }
+  const std::vector<std::byte*>& shared() const override { return areas_; }
+  int64_t shared_bytes() const override { return Office::area_bytes; }
+  void waiting(const std::string& what, double seconds) override {
+    if (seconds > 60) throw Error(ErrorKind::lost_rank, "rank " + std::to_string(rank_) + " waits for " + what);
+  }
+  void alive() override {}
 
  private:
-  /// Publishes this rank's buffer and waits for all; afterwards everybody may read everybody's.
-  void show(void* data, size_t bytes) {
-    meeting_->shown[static_cast<size_t>(rank_)] = {data, bytes};
-    barrier();
-    for (const auto& other : meeting_->shown)
-      if (other.bytes != bytes) {
-        const size_t found = other.bytes;
-        barrier();  // everybody sees the mismatch before anybody leaves
-        fail_runtime("collective call with " + std::to_string(bytes) + " bytes on rank " + std::to_string(rank_) +
-                     " and " + std::to_string(found) + " on another");
-      }
-  }
-
-  template <class T>
-  void reduce(std::span<T> data) {
-    show(data.data(), data.size_bytes());
-    std::vector<T> sum(data.size());
-    for (const auto& other : meeting_->shown) {
-      const T* values = static_cast<const T*>(other.data);
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
-    }
-    barrier();  // nobody overwrites its buffer while others still read it
-    std::copy(sum.begin(), sum.end(), data.begin());
-    barrier();
-  }
-
-  std::shared_ptr<Meeting> meeting_;
+  static constexpr int sent = -1;
+  struct Pending {
+    int peer, tag;
+    std::span<std::byte> data;
+    bool arrived;
+  };
+  std::shared_ptr<Office> office_;
   int rank_;
+  std::vector<std::byte*> areas_;
+  std::vector<Pending> pending_;
+  size_t finished_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_self_communicator() {
-  return std::make_unique<Self>();
+std::vector<std::unique_ptr<Collectives>> make_thread_communicators(int size, CommunicationOptions options,
+                                                                    std::vector<int> nodes) {
+  if (nodes.empty()) nodes.assign(static_cast<size_t>(size), 0);
+  const auto office = std::make_shared<Office>(std::move(nodes));
+  std::vector<std::unique_ptr<Collectives>> ranks;
+  for (int r = 0; r < size; ++r)
+    ranks.push_back(std::make_unique<Collectives>(std::make_shared<ThreadTransport>(office, r), options));
+  return ranks;
 }
 
-std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int size) {
-  auto meeting = std::make_shared<Meeting>(size);
-  std::vector<std::unique_ptr<Communicator>> ranks;
-  for (int r = 0; r < size; ++r) ranks.push_back(std::make_unique<ThreadRank>(meeting, r));
-  return ranks;
+std::unique_ptr<Collectives> make_self_communicator() {
+  return std::move(make_thread_communicators(1)[0]);
 }
 
 }  // namespace convoy

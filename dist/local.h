@@ -4,15 +4,16 @@
 #include <memory>
 #include <vector>
 
-#include "core/communicator.h"
+#include "dist/collectives.h"
 
 namespace convoy {
 
 /// A single rank: every operation is the identity.
-std::unique_ptr<Communicator> make_self_communicator();
+std::unique_ptr<Collectives> make_self_communicator();
 
-/// `size` ranks inside one process, to be used from one thread each (tests, debugging). Collective calls must be made
-/// by every rank in the same order; sizes must agree, else Error(runtime) on every rank.
-std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int size);
+/// Ranks inside one process, to be used from one thread each (tests, debugging). `nodes` pretends that ranks run on
+/// several nodes: the node of each rank.
+std::vector<std::unique_ptr<Collectives>> make_thread_communicators(int size, CommunicationOptions options = {},
+                                                                    std::vector<int> nodes = {});
 
 }  // namespace convoy

@@ -21,7 +21,7 @@ std::vector<int64_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch) {
 Loader::Loader(std::shared_ptr<const SampleSource> source, LoaderOptions options, int64_t epoch, int64_t position)
     : source_(std::move(source)),
       options_(options),
-      start_(epoch * size() + position),
+      start_(epoch * own_size() + position),
       slots_(static_cast<size_t>(options_.queue)) {
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
 }
@@ -35,8 +35,16 @@ Loader::~Loader() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+int64_t Loader::own_size() const {
+  const int64_t round = options_.block * options_.ranks;
+  return options_.ranks == 1 ? size() : (size() + round - 1) / round * options_.block;
+}
+
 int64_t Loader::sample_at(int64_t sequence) const {
-  const int64_t global = start_ + sequence, epoch = global / size(), position = global % size();
+  const int64_t own = start_ + sequence, epoch = own / own_size(), block = own % own_size() / options_.block,
+                position =
+                    ((block * options_.ranks + options_.rank) * options_.block + own % own_size() % options_.block) %
+                    size();
   if (!options_.shuffle) return position;
   const std::lock_guard lock(order_mutex_);
   const auto slot = static_cast<size_t>(epoch & 1);  // the ring never spans more than two epochs at a time per slot
@@ -58,7 +66,7 @@ void Loader::work() {
     try {
       slot.input.resize(static_cast<size_t>(source_->input_bytes()));
       slot.target.resize(static_cast<size_t>(source_->target_bytes()));
-      source_->load(sample_at(sequence), (start_ + sequence) / size(), slot.input.data(), slot.target.data());
+      source_->load(sample_at(sequence), (start_ + sequence) / own_size(), slot.input.data(), slot.target.data());
     } catch (...) {
       slot.error = std::current_exception();
     }

@@ -29,6 +29,9 @@ struct LoaderOptions {
   uint64_t seed = 0;
   int threads = 1;    ///< prefetch threads
   int64_t queue = 4;  ///< samples decoded ahead at most
+  /// Several ranks share the stream: the shuffled order is dealt out in blocks of `block` samples, rank by rank.
+  int rank = 0, ranks = 1;
+  int64_t block = 1;
 };
 
 /// Permutation of [0, count) for one epoch (Fisher-Yates driven by Philox).
@@ -36,7 +39,7 @@ std::vector<int64_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch);
 
 class Loader {
  public:
-  /// Starts prefetching at `position` of `epoch`.
+  /// Starts prefetching at `position` of `epoch`, counted in this rank's own samples.
   Loader(std::shared_ptr<const SampleSource> source, LoaderOptions options, int64_t epoch, int64_t position);
   ~Loader();
 
@@ -53,6 +56,9 @@ class Loader {
   };
   int64_t sample_at(int64_t sequence) const;
   int64_t size() const { return source_->size(); }
+  /// Samples per epoch of one rank; the last round of blocks may reach over the end of the stream, which it meets again
+  /// at its beginning.
+  int64_t own_size() const;
   void work();
 
   std::shared_ptr<const SampleSource> source_;

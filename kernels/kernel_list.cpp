@@ -2,6 +2,7 @@
 // otherwise. Adding a kernel is one file and one line here.
 #include "kernels/kernel_list.h"
 
+#include "kernels/communication/communication_kernels.h"
 #include "kernels/conv/conv_kernels.h"
 #include "kernels/dense/dense_kernels.h"
 #include "kernels/elementwise/vector_kernels.h"
@@ -22,6 +23,7 @@ KernelList build() {
   add(avx512_vector_kernels());
   add(avx2_vector_kernels());
   add(copy_kernels());
+  add(communication_kernels());
   add(norm_small_kernels());
   add(direct_amx_kernels());
   add(winograd_avx512_kernels());

@@ -6,19 +6,51 @@
 
 namespace convoy {
 
+namespace {
+
+/// Adds the sums of the passes ahead and divides by the number of passes.
+ValueId mean_of_passes(Tape& tape, const std::string& name, ValueId value, int64_t passes) {
+  const ValueId sum = tape.emit({OpKind::add, NoAttrs{}}, name + ".add_sum",
+                                {value, tape.state(name + ".gradient_sum", tape.desc(value))});
+  return tape.emit({OpKind::scale, ScaleAttrs{1.0 / double(passes)}}, name + ".mean_gradient", {sum});
+}
+
+/// What should run as soon as its inputs are there, so that messages travel while backward goes on.
+bool runs_early(const Node& node) {
+  return node.op.kind == OpKind::bucket || node.op.kind == OpKind::all_reduce_start ||
+         node.name.ends_with(".add_sum") || node.name.ends_with(".mean_gradient");
+}
+
+}  // namespace
+
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
   const ValueId step = tape.state(step_state_name, step_state_desc());
   const ValueId scale = tape.state(scale_state_name, scale_state_desc());
+  const AveragingOptions& averaging = options.averaging;
   const std::vector<ValueId> parameters = tape.parameters();
   std::vector<ValueId> gradients = differentiate(tape, loss, scale, parameters);
-  if (options.accumulation > 1)
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const std::string name = tape.value(parameters[i]).name;
-      const ValueId sum = tape.emit({OpKind::add, NoAttrs{}}, name + ".add_sum",
-                                    {gradients[i], tape.state(name + ".gradient_sum", tape.desc(parameters[i]))});
-      gradients[i] =
-          tape.emit({OpKind::scale, ScaleAttrs{1.0 / double(options.accumulation)}}, name + ".mean_gradient", {sum});
-    }
+  if (averaging.batch_norm_ranks > 1) share_batch_norm(tape, averaging);
+  if (options.accumulation > 1) {
+    for (size_t i = 0; i < parameters.size(); ++i)
+      gradients[i] = mean_of_passes(tape, tape.value(parameters[i]).name, gradients[i], options.accumulation);
+    loss = mean_of_passes(tape, "loss", loss, options.accumulation);
+  }
+  if (options.lag > 0 && !(options.scaling == LossScaleAttrs{1, 1, 1}))
+    fail_usage("gradient lag needs a constant loss scale: f32 or bf16");
+  std::vector<ValueId> checked;
+  AveragedBuckets averaged;
+  if (averaging.ranks > 1) {
+    loss = average_value(tape, "loss", loss, averaging);
+    const ValueId stop = tape.input(stop_request_name, TensorDesc(Shape::vector(1), DType::f32));
+    tape.keep(average_value(tape, "stop", stop, averaging), "stop_requests");
+  }
+  if (averaging.ranks > 1 || options.lag > 0) {
+    averaged = average_gradients(tape, parameters, gradients, options.lag, averaging);
+    checked = averaged.buckets;
+  } else {
+    checked = gradients;
+  }
+  hoist(tape, runs_early);
 
   ValueId total = loss;
   if (options.l2 > 0)
@@ -34,29 +66,19 @@ void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
     }
   tape.keep(total, "loss");
 
-  std::vector<ValueId> checked = gradients;
   checked.push_back(total);
   const ValueId finite = tape.emit({OpKind::all_finite, NoAttrs{}}, "update.all_finite", checked);
   tape.keep(finite, "finite");
-  std::vector<ValueId> applied = gradients;
-  ValueId valid = finite;
-  if (options.lag > 0) {
-    if (!(options.scaling == LossScaleAttrs{1, 1, 1}))
-      fail_usage("gradient lag needs a constant loss scale: f32 or bf16");
-    valid = tape.state("lagged_finite", tape.desc(finite));
-    for (size_t i = 0; i < parameters.size(); ++i)
-      applied[i] = tape.state(tape.value(parameters[i]).name + ".lagged_gradient", tape.desc(parameters[i]));
-  }
   ValueId norm = no_value;
   if (options.optimizer == OptimizerKind::lamb) {
-    std::vector<ValueId> all = applied;
+    std::vector<ValueId> all = gradients;
     all.push_back(scale);
     norm = tape.emit({OpKind::gradient_norm, NoAttrs{}}, "update.gradient_norm", all);
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
     const TensorDesc desc = tape.desc(parameters[i]);
     const std::string name = tape.value(parameters[i]).name;
-    std::vector<ValueId> in{applied[i], step, scale, valid, parameters[i]};
+    std::vector<ValueId> in{gradients[i], step, scale, finite, parameters[i]};
     if (options.optimizer == OptimizerKind::sgd) {
       in.push_back(tape.state(name + ".velocity", desc));
       tape.add({OpKind::sgd_update, options.sgd}, name + ".update", in);
@@ -68,26 +90,22 @@ void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
                name + ".update", in);
     }
   }
-  tape.add({OpKind::loss_scale_update, options.scaling}, "update.loss_scale", {valid, scale});
-  if (options.lag > 0) {
-    for (size_t i = 0; i < parameters.size(); ++i)
-      tape.add({OpKind::assign, NoAttrs{}}, tape.value(parameters[i]).name + ".keep_gradient",
-               {gradients[i], applied[i]});
-    tape.add({OpKind::assign, NoAttrs{}}, "update.keep_finite", {finite, valid});
-  }
+  tape.add({OpKind::loss_scale_update, options.scaling}, "update.loss_scale", {finite, scale});
+  start_lagged(tape, averaged, averaging);
 }
 
-void add_accumulation(Tape& tape, ValueId loss) {
+void add_accumulation(Tape& tape, ValueId loss, const AveragingOptions& averaging) {
   const ValueId step = tape.state(step_state_name, step_state_desc());
   const ValueId scale = tape.state(scale_state_name, scale_state_desc());
   const std::vector<ValueId> parameters = tape.parameters();
   const std::vector<ValueId> gradients = differentiate(tape, loss, scale, parameters);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::string name = tape.value(parameters[i]).name;
+  if (averaging.batch_norm_ranks > 1) share_batch_norm(tape, averaging);
+  const auto accumulate = [&](const std::string& name, ValueId value) {
     tape.add({OpKind::accumulate, NoAttrs{}}, name + ".accumulate",
-             {gradients[i], step, tape.state(name + ".gradient_sum", tape.desc(parameters[i]))});
-  }
-  tape.keep(loss, "loss");
+             {value, step, tape.state(name + ".gradient_sum", tape.desc(value))});
+  };
+  for (size_t i = 0; i < parameters.size(); ++i) accumulate(tape.value(parameters[i]).name, gradients[i]);
+  accumulate("loss", loss);
 }
 
 }  // namespace convoy

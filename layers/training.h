@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/passes/average.h"
 #include "core/tape.h"
 
 namespace convoy {
@@ -22,14 +23,20 @@ struct TrainingOptions {
   /// a constant loss scale.
   int64_t lag = 0;
   LossScaleAttrs scaling{1, 1, 1};  ///< growth and backoff 1: the factor never changes
+  AveragingOptions averaging;       ///< gradients become means over all ranks
 };
 
-/// Appends to `tape` (which ends in the scalar `loss`) everything up to the parameter updates, and keeps "loss" (with
-/// the penalty included) and "finite". States: "<parameter>.velocity" or ".moment1", ".moment2"; step_state;
-/// loss_scale.
+/// With several ranks: the input by which any rank asks all of them to stop, one number, 0 or 1. The kept value
+/// "stop_requests" is its mean.
+inline constexpr const char* stop_request_name = "stop_request";
+
+/// Appends to `tape` (which ends in the scalar `loss`) everything up to the parameter updates, and keeps "loss" (the
+/// mean over passes and ranks, with the penalty included) and "finite". With lag, "finite" speaks of the gradients that
+/// are applied and of this step's loss; before the first gradients arrive it is 0. States: "<parameter>.velocity" or
+/// ".moment1", ".moment2"; step_state; loss_scale.
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options);
-/// The pass ahead of an update where `accumulation` is above 1: adds the gradients to states
-/// "<parameter>.gradient_sum"; keeps "loss".
-void add_accumulation(Tape& tape, ValueId loss);
+/// The pass ahead of an update where `accumulation` is above 1: adds gradients and loss to states
+/// "<parameter>.gradient_sum", "loss.gradient_sum".
+void add_accumulation(Tape& tape, ValueId loss, const AveragingOptions& averaging);
 
 }  // namespace convoy

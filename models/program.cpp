@@ -26,7 +26,7 @@ Tape finish_training(Tape tape, const ProgramOptions& o, const std::vector<std::
   training.l2_parameters = l2_parameters;
   if (o.compute == DType::f16) training.scaling = LossScaleAttrs{};
   const ValueId loss = tape.find("data_loss");
-  ending == Ending::update ? add_training(tape, loss, training) : add_accumulation(tape, loss);
+  ending == Ending::update ? add_training(tape, loss, training) : add_accumulation(tape, loss, training.averaging);
   if (o.fuse) fuse_convolutions(tape);
   if (o.fuse && o.sparse_gradients) fuse_backward(tape);
   return tape;
@@ -82,7 +82,7 @@ NetworkCounts count_tape(const Tape& tape) {
 Tape record_training(const CosmoflowOptions& o, Ending ending) {
   Tape tape = new_tape(o);
   const CosmoflowNet net = record_cosmoflow(tape, o.model, o.batch, o.input_type, o.normalisation, Mode::training);
-  const ValueId target = tape.input("target", TensorDesc({o.batch, 1, 1, 1, o.model.targets}, DType::f32));
+  const ValueId target = tape.input("target", TensorDesc({o.batch, 1, 1, 1, o.model.targets}, tape.float_type()));
   tape.keep(regression_loss(tape, "loss", o.loss, net.prediction, target), "data_loss");
   return finish_training(std::move(tape), o, net.hidden_dense_weights, ending);
 }

@@ -1,13 +1,11 @@
 #include <algorithm>
 #include <cmath>
-#include <thread>
 
 #include "core/backward.h"
 #include "core/memory_planner.h"
 #include "core/parallel.h"
 #include "core/passes/passes.h"
 #include "core/select.h"
-#include "dist/local.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "layers/schedule.h"
@@ -373,46 +371,6 @@ TEST_CASE("a slice inside a concatenation keeps its values", "[slices]") {
   }
   CHECK(results[0] == results[1]);
   CHECK(results[0][0] == 5);
-}
-
-TEST_CASE("thread ranks sum in rank order, and disagreeing sizes fail on every rank", "[communicator]") {
-  for (int size : {1, 2, 3, 5}) {
-    auto ranks = make_thread_communicators(size);
-    std::vector<std::vector<float>> data(static_cast<size_t>(size));
-    std::vector<std::thread> threads;
-    for (int r = 0; r < size; ++r)
-      threads.emplace_back([&, r] {
-        auto& mine = data[static_cast<size_t>(r)];
-        for (int i = 0; i < 1001; ++i) mine.push_back(1.0f / float(1 + r + i));
-        ranks[static_cast<size_t>(r)]->all_reduce_sum(std::span<float>(mine));
-        std::vector<double> root{double(r)};
-        ranks[static_cast<size_t>(r)]->broadcast(std::as_writable_bytes(std::span(root)), size - 1);
-        if (root[0] != size - 1) mine[0] = -1;
-      });
-    for (auto& t : threads) t.join();
-    for (int i = 0; i < 1001; ++i) {
-      float expected = 0;
-      for (int r = 0; r < size; ++r) expected += 1.0f / float(1 + r + i);
-      for (int r = 0; r < size; ++r)
-        if (data[static_cast<size_t>(r)][static_cast<size_t>(i)] != expected) FAIL("rank " << r << " element " << i);
-    }
-  }
-  auto ranks = make_thread_communicators(2);
-  int failures = 0;
-  std::vector<float> four(4), five(5);
-  std::thread other([&] {
-    try {
-      ranks[1]->all_reduce_sum(std::span<float>(five));
-    } catch (const Error&) {
-      ++failures;
-    }
-  });
-  CHECK_THROWS_AS(ranks[0]->all_reduce_sum(std::span<float>(four)), Error);
-  other.join();
-  CHECK(failures == 1);
-  std::vector<float> alone{3};
-  make_self_communicator()->all_reduce_sum(std::span<float>(alone));
-  CHECK(alone[0] == 3);
 }
 
 TEST_CASE("initial weights follow their formulas", "[init]") {

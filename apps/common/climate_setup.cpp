@@ -83,6 +83,9 @@ std::vector<Option> climate_training_options() {
       {"momentum", "", "0.9", "SGD", K::number},
       {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
       {"start-lr", "", "0.001", "base learning rate", K::number},
+      {"lr-scaling", "", "none", "none, linear or sqrt: start-lr grows with the samples of a step on all ranks"},
+      {"base-batch-size", "", "1", "samples of a step that start-lr is meant for", K::number},
+      {"batch-norm-group-size", "", "1", "so many neighbouring ranks share batch-norm statistics", K::integer},
       {"lr-schedule", "", "constant", "constant, multistep, cosine_annealing or polynomial"},
       {"lr-milestones", "", "", "multistep: steps behind the warm-up"},
       {"lr-decay-rate", "", "0.1", "multistep", K::number},
@@ -160,7 +163,7 @@ PixelLossAttrs pixel_loss_config(const OptionTable& o) {
   return a;
 }
 
-StepSchedule step_schedule(const OptionTable& o, int64_t total_steps) {
+StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t samples_per_step) {
   StepSchedule s;
   using Kind = StepSchedule::Kind;
   s.kind = choose<Kind>("lr-schedule", o.text("lr-schedule"),
@@ -168,7 +171,15 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps) {
                          {"multistep", Kind::multistep},
                          {"cosine_annealing", Kind::cosine},
                          {"polynomial", Kind::polynomial}});
-  s.base_rate = o.number("start-lr");
+  // The same rule as CosmoFlow's: the rate grows with what a step sees.
+  LrSchedule scaled;
+  scaled.base_rate = o.number("start-lr");
+  scaled.scaling =
+      choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
+                        {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
+  scaled.base_batch = o.number("base-batch-size");
+  if (!(scaled.base_batch > 0)) fail_usage("--base-batch-size must be above 0, found " + o.text("base-batch-size"));
+  s.base_rate = scaled.peak(double(samples_per_step));
   s.warmup_steps = o.integer("lr-warmup-steps");
   s.warmup_factor = o.number("lr-warmup-factor");
   for (double m : numbers(o, "lr-milestones")) s.milestones.push_back(static_cast<int64_t>(m));
@@ -197,6 +208,7 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
                            {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
                            {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
                            {"lr-eta-min", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+                           {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
                            {"crop-balance", crops, "whole images"},
                            {"image-size", dummy && !crops, "data from files, or crops"},
                            {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}})
@@ -272,16 +284,17 @@ ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train,
 }
 
 ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const ClimateSource>& source,
-                                   const LoaderOptions& loader_options,
+                                   const LoaderOptions& loader_options, Communicator* ranks,
                                    const std::function<void(int64_t, std::span<const uint8_t>)>& each) {
   LoaderOptions in_order = loader_options;
   in_order.shuffle = false;
+  in_order.block = 1;
   Executor& e = program.evaluate();
   Loader loader(source, in_order, 0, 0);
   e.refresh();
   ClimateEvaluation result;
   std::vector<uint8_t> truth(static_cast<size_t>(source->target_bytes()));
-  for (int64_t i = 0; i < source->size(); ++i) {
+  for (int64_t i = in_order.rank; i < source->size(); i += in_order.ranks) {
     loader.next(e.tensor("x").bytes(), reinterpret_cast<std::byte*>(truth.data()));
     std::copy(truth.begin(), truth.end(), e.tensor("target").data<uint8_t>());
     e.run();
@@ -289,6 +302,10 @@ ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const
     result.loss += double(e.tensor("loss").data<float>()[0]) / double(source->size());
     result.score.add(truth, predicted);
     if (each) each(i, predicted);
+  }
+  if (ranks) {
+    ranks->all_reduce_sum(std::span(&result.loss, 1));
+    result.score.add_ranks(*ranks);
   }
   return result;
 }

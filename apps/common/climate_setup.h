@@ -13,7 +13,7 @@ std::vector<Option> climate_training_options();  ///< everything else the traine
 
 ClimateConfig climate_config(const OptionTable& options);
 PixelLossAttrs pixel_loss_config(const OptionTable& options);
-StepSchedule step_schedule(const OptionTable& options, int64_t total_steps);
+StepSchedule step_schedule(const OptionTable& options, int64_t total_steps, int64_t samples_per_step);
 /// Throws Error(usage) for the first setting that would have no effect beside the others.
 void refuse_idle_flags(const OptionTable& options, bool dummy);
 /// Optimizer and its settings.
@@ -30,9 +30,11 @@ struct ClimateEvaluation {
   double loss = 0;
   SegmentationScore score;
 };
-/// Calls `each(sample, predicted)` behind every image.
+/// Calls `each(sample, predicted)` behind every image. With `ranks` every rank evaluates its share
+/// (LoaderOptions::rank) and all get the result over all images.
 ClimateEvaluation evaluate_climate(
     Program& program, const std::shared_ptr<const ClimateSource>& source, const LoaderOptions& loader,
+    Communicator* ranks = nullptr,
     const std::function<void(int64_t sample, std::span<const uint8_t> predicted)>& each = {});
 
 /// Both readings of IoU in one line.

@@ -6,12 +6,13 @@
 
 namespace convoy::apps {
 
-Quality ClimateTask::validate(Program& program) {
-  result_ = evaluate_climate(program, s_.validation, s_.loader, [&](int64_t i, std::span<const uint8_t> predicted) {
-    if (i < s_.pictures)
-      write_comparison(fmt::format("{}/validation-{}.png", s_.output_dir, i),
-                       s_.validation->images()[static_cast<size_t>(i)], predicted, s_.validation->reading());
-  });
+Quality ClimateTask::validate(Program& program, Communicator* ranks) {
+  result_ =
+      evaluate_climate(program, s_.validation, s_.loader, ranks, [&](int64_t i, std::span<const uint8_t> predicted) {
+        if (i < s_.pictures)
+          write_comparison(fmt::format("{}/validation-{}.png", s_.output_dir, i),
+                           s_.validation->images()[static_cast<size_t>(i)], predicted, s_.validation->reading());
+      });
   const SegmentationScore& score = result_->score;
   const double values[] = {score.mlperf(), score.pooled.mean_iou(), score.pooled.iou(1), score.pooled.iou(2)};
   fmt::print("  {}\n", iou_text(score));
@@ -36,7 +37,7 @@ void ClimateTask::log_start(MlLog& log) const {
   const double beta1 = lamb ? s_.training.lamb.beta1 : s_.training.adam.beta1,
                beta2 = lamb ? s_.training.lamb.beta2 : s_.training.adam.beta2;
   log.event("submission_benchmark", "deepcam");
-  log.event("batchnorm_group_size", 1);
+  log.event("batchnorm_group_size", s_.training.averaging.batch_norm_ranks);
   log.event("batchnorm_group_stride", 1);
   log.event("gradient_accumulation_frequency", s_.training.accumulation);
   log.event("opt_lr", s_.schedule.base_rate);

@@ -28,7 +28,7 @@ class ClimateTask final : public Task {
   int64_t training_samples() const override { return s_.train ? s_.train->size() : s_.dummy_samples; }
   int64_t validation_samples() const override { return s_.validation ? s_.validation->size() : 0; }
   std::shared_ptr<const SampleSource> training() const override { return s_.train; }
-  Quality validate(Program& program) override;
+  Quality validate(Program& program, Communicator* ranks) override;
   bool has_target() const override { return s_.target >= 0; }
   bool reached(const Quality& q) const override { return has_target() && q.metric >= s_.target; }
   std::string metric() const override { return "IoU"; }

@@ -211,9 +211,10 @@ double Predictions::mae_error(int64_t target) const {
 }
 
 Predictions predict(Program& program, const std::vector<SampleRef>& samples, const CosmoflowReading& reading,
-                    const LoaderOptions& options) {
+                    const LoaderOptions& options, Communicator* ranks) {
   LoaderOptions in_order = options;
   in_order.shuffle = false;
+  in_order.block = 1;
   CosmoflowReading plain = reading;
   plain.augment = Augment::none;
   plain.permute_targets = false;
@@ -223,13 +224,21 @@ Predictions predict(Program& program, const std::vector<SampleRef>& samples, con
   std::vector<float> truth(static_cast<size_t>(result.targets));
   Loader loader(std::make_shared<CosmoflowSource>(samples, plain), in_order, 0, 0);
   e.refresh();
-  for (size_t i = 0; i < samples.size(); ++i) {
+  result.predicted.resize(samples.size() * truth.size());
+  result.truth.resize(result.predicted.size());
+  for (auto i = static_cast<size_t>(in_order.rank); i < samples.size(); i += static_cast<size_t>(in_order.ranks)) {
     loader.next(e.tensor("x").bytes(), reinterpret_cast<std::byte*>(truth.data()));
     e.run();
     const Tensor row = e.tensor("prediction");
-    for (int64_t t = 0; t < result.targets; ++t)
-      result.predicted.push_back(static_cast<float>(row.at(0, 0, 0, 0, t)) / plain.target_scale);
-    for (float value : truth) result.truth.push_back(value / plain.target_scale);
+    for (size_t t = 0; t < truth.size(); ++t) {
+      const size_t at = i * truth.size() + t;
+      result.predicted[at] = static_cast<float>(row.at(0, 0, 0, 0, static_cast<int64_t>(t))) / plain.target_scale;
+      result.truth[at] = truth[t] / plain.target_scale;
+    }
+  }
+  if (ranks) {  // what the others predicted stands as 0 here
+    ranks->all_reduce_sum(std::span(result.predicted));
+    ranks->all_reduce_sum(std::span(result.truth));
   }
   return result;
 }

@@ -35,7 +35,7 @@ struct Predictions {
 };
 /// Runs the evaluation tape over `samples`, one sample at a time, in order: the same bits for the same weights, always.
 Predictions predict(Program& program, const std::vector<SampleRef>& samples, const CosmoflowReading& reading,
-                    const LoaderOptions& loader);
+                    const LoaderOptions& loader, Communicator* ranks = nullptr);
 
 /// Names of the parameters a data set of `targets` labels predicts.
 std::vector<std::string> target_names(int64_t targets);

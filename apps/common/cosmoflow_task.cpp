@@ -10,8 +10,8 @@ std::shared_ptr<const SampleSource> CosmoflowTask::training() const {
   return s_.dummy_samples > 0 ? nullptr : std::make_shared<CosmoflowSource>(train_, s_.reading);
 }
 
-Quality CosmoflowTask::validate(Program& program) {
-  result_ = predict(program, validation_, s_.reading, s_.loader);
+Quality CosmoflowTask::validate(Program& program, Communicator* ranks) {
+  result_ = predict(program, validation_, s_.reading, s_.loader, ranks);
   return {result_.mse(), result_.mae()};
 }
 

@@ -26,7 +26,7 @@ class CosmoflowTask final : public Task {
   }
   int64_t validation_samples() const override { return static_cast<int64_t>(validation_.size()); }
   std::shared_ptr<const SampleSource> training() const override;
-  Quality validate(Program& program) override;
+  Quality validate(Program& program, Communicator* ranks) override;
   bool has_target() const override { return s_.target_mae >= 0; }
   bool reached(const Quality& q) const override { return has_target() && q.metric <= s_.target_mae; }
   std::string metric() const override { return "MAE"; }

@@ -1,5 +1,7 @@
 #include "apps/common/iou.h"
 
+#include <algorithm>
+
 namespace convoy::apps {
 
 void Confusion::add(std::span<const uint8_t> truth, std::span<const uint8_t> predicted) {
@@ -28,6 +30,23 @@ void SegmentationScore::add(std::span<const uint8_t> truth, std::span<const uint
   pooled.add(own);
   for (int k = 0; k < Confusion::classes; ++k) sum[static_cast<size_t>(k)] += own.iou(k);
   ++samples;
+}
+
+void Confusion::add_ranks(Communicator& ranks) {
+  std::array<double, classes * classes> counts{};  // exact to 2^53 pixels
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] = double(counts_[i / classes][i % classes]);
+  ranks.all_reduce_sum(std::span<double>(counts));
+  for (size_t i = 0; i < counts.size(); ++i) counts_[i / classes][i % classes] = static_cast<int64_t>(counts[i]);
+}
+
+void SegmentationScore::add_ranks(Communicator& ranks) {
+  pooled.add_ranks(ranks);
+  std::array<double, Confusion::classes + 1> sums{};
+  std::copy(sum.begin(), sum.end(), sums.begin());
+  sums.back() = double(samples);
+  ranks.all_reduce_sum(std::span<double>(sums));
+  std::copy_n(sums.begin(), sum.size(), sum.begin());
+  samples = static_cast<int64_t>(sums.back());
 }
 
 }  // namespace convoy::apps

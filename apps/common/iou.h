@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "core/communicator.h"
+
 namespace convoy::apps {
 
 /// Counts of (true, predicted) class pairs; pixels of other true classes (255: unlabelled) are left out.
@@ -14,6 +16,7 @@ class Confusion {
   static constexpr int classes = 3;
   void add(std::span<const uint8_t> truth, std::span<const uint8_t> predicted);
   void add(const Confusion& other);
+  void add_ranks(Communicator& ranks);
   /// tp / (tp + fp + fn); 1 where a class neither is nor was predicted.
   double iou(int k) const;
   double mean_iou() const;
@@ -31,6 +34,8 @@ struct SegmentationScore {
   std::array<double, Confusion::classes> sum{};  ///< of the samples' IoU per class
   int64_t samples = 0;
   void add(std::span<const uint8_t> truth, std::span<const uint8_t> predicted);
+  /// Becomes the score over the samples of all ranks.
+  void add_ranks(Communicator& ranks);
   /// MLPerf HPC DeepCAM: IoU per sample and class, mean over samples.
   double per_sample(int k) const { return samples ? sum[static_cast<size_t>(k)] / double(samples) : 0; }
   /// ... and mean over classes.

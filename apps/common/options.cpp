@@ -137,6 +137,10 @@ void OptionTable::apply(const std::vector<std::pair<std::string, std::string>>& 
   for (const auto& [flag, value] : flags) set(flag, value, "flag");
 }
 
+bool OptionTable::has(const std::string& flag) const {
+  return std::any_of(options_.begin(), options_.end(), [&](const Option& o) { return o.flag == flag; });
+}
+
 int64_t OptionTable::integer(const std::string& flag) const {
   return parse_number<int64_t>(text(flag), "--" + flag);
 }

@@ -35,6 +35,7 @@ class OptionTable {
   void apply(const std::vector<std::pair<std::string, std::string>>& flags);
 
   const std::string& text(const std::string& flag) const { return find(flag).value; }
+  bool has(const std::string& flag) const;
   bool is_set(const std::string& flag) const { return find(flag).origin != "default"; }
   int64_t integer(const std::string& flag) const;
   double number(const std::string& flag) const;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -18,6 +19,7 @@ double mib(int64_t bytes) {
 std::string phase_of(const Plan& plan, size_t index) {
   const PlannedNode& node = plan.nodes[index];
   if (node.op.kind == OpKind::pack) return "pack";
+  if (node.op.kind >= OpKind::bucket && node.op.kind <= OpKind::all_reduce_later) return "communication";
   if (node.op.kind >= OpKind::all_finite || node.name.ends_with(".penalty_gradient")) return "update";
   for (size_t i = 0; i < index; ++i)
     if (plan.nodes[i].op.kind == OpKind::loss || plan.nodes[i].op.kind == OpKind::pixel_loss) return "backward";
@@ -62,21 +64,43 @@ nlohmann::json kernel_table(const Plan& plan) {
   return table;
 }
 
-std::string chrome_trace(const Executor& executor) {
+nlohmann::json trace_events(const Executor& executor, const std::vector<MessageEvent>& messages, int rank,
+                            double clock_offset) {
   nlohmann::json events = nlohmann::json::array();
-  const double origin = executor.trace().empty() ? 0 : executor.trace().front().start_us;
+  const auto event = [&](const std::string& name, const std::string& category, double start, double duration,
+                         int64_t row, nlohmann::json args) {
+    events.push_back({{"ph", "X"},
+                      {"name", name},
+                      {"cat", category},
+                      {"ts", start - 1e6 * clock_offset},
+                      {"dur", duration},
+                      {"pid", rank},
+                      {"tid", row},
+                      {"args", std::move(args)}});
+  };
   for (const TraceEvent& e : executor.trace()) {
     const PlannedNode& node = executor.plan().nodes[static_cast<size_t>(e.node)];
-    events.push_back({{"ph", "X"},
-                      {"name", node.name},
-                      {"cat", phase_of(executor.plan(), static_cast<size_t>(e.node))},
-                      {"ts", e.start_us - origin},
-                      {"dur", e.duration_us},
-                      {"pid", 0},
-                      {"tid", 0},
-                      {"args", {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}}}});
+    event(node.name, phase_of(executor.plan(), static_cast<size_t>(e.node)), e.start_us, e.duration_us, 0,
+          {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}});
   }
-  return nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
+  for (const MessageEvent& m : messages)
+    event(m.name, "messages", m.start_us, m.duration_us, 1 + m.id, {{"bytes", m.bytes}});
+  events.push_back(
+      {{"ph", "M"}, {"name", "process_name"}, {"pid", rank}, {"args", {{"name", fmt::format("rank {}", rank)}}}});
+  return events;
+}
+
+std::string chrome_trace(const std::vector<std::string>& ranks) {
+  nlohmann::json all = nlohmann::json::array();
+  double origin = INFINITY;
+  for (const std::string& text : ranks)
+    for (auto& event : nlohmann::json::parse(text)) {
+      if (event.contains("ts")) origin = std::min(origin, event["ts"].get<double>());
+      all.push_back(std::move(event));
+    }
+  for (auto& event : all)
+    if (event.contains("ts")) event["ts"] = event["ts"].get<double>() - origin;
+  return nlohmann::json{{"traceEvents", all}, {"displayTimeUnit", "ms"}}.dump();
 }
 
 std::string memory_text(const Plan& step, const Plan& evaluate, int64_t state_bytes) {

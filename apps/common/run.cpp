@@ -71,30 +71,33 @@ std::vector<Option> run_options() {
 }
 
 std::vector<Option> loop_options(const std::string& output_dir, const std::string& unit) {
-  return {{"output-dir", "output_dir", output_dir, "folder for everything the run writes"},
-          {"n-train", "data.n_train", "0", "training samples (0 = all found)", K::integer},
-          {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
-          {"valid-share", "", "0.2", "share of the " + unit + " that validate where data-dir has no validation/",
-           K::number},
-          {"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer},
-          {"shuffle", "", "true", "new sample order every epoch", K::toggle},
-          {"early-stopping", "train.early_stopping_patience", "0",
-           "stop after so many epochs without a better validation loss (0 = never)", K::integer},
-          {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
-          {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
-          {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
-          {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
-          {"init", "", "", "start from these safetensors weights"},
-          {"save", "", "", "write the final weights as safetensors"},
-          {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
-          {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
-          {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
-          {"profile", "", "false", "print the per-node table at the end", K::toggle},
-          {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
-          {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
-          {"mlperf-division", "mlperf.division", "open", "closed or open"},
-          {"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"},
-          {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"}};
+  std::vector<Option> list{
+      {"output-dir", "output_dir", output_dir, "folder for everything the run writes"},
+      {"n-train", "data.n_train", "0", "training samples (0 = all found)", K::integer},
+      {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
+      {"valid-share", "", "0.2", "share of the " + unit + " that validate where data-dir has no validation/",
+       K::number},
+      {"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer},
+      {"shuffle", "", "true", "new sample order every epoch", K::toggle},
+      {"early-stopping", "train.early_stopping_patience", "0",
+       "stop after so many epochs without a better validation loss (0 = never)", K::integer},
+      {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
+      {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
+      {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
+      {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
+      {"init", "", "", "start from these safetensors weights"},
+      {"save", "", "", "write the final weights as safetensors"},
+      {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
+      {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
+      {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
+      {"profile", "", "false", "print the per-node table at the end", K::toggle},
+      {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
+      {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
+      {"mlperf-division", "mlperf.division", "open", "closed or open"},
+      {"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"},
+      {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"}};
+  append(list, rank_options());
+  return list;
 }
 
 void apply_run_options(const OptionTable& o, ProgramOptions& p) {
@@ -166,16 +169,22 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
   return json;
 }
 
-Run::Run(const OptionTable& o, const ProgramOptions& program, ProgramPlans plans, const NetworkCounts& counts)
-    : options_(o), program_options_(program), plans_(std::move(plans)), kernels_(kernel_table(plans_->step)) {
-  if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, counts, o.toggle("explain"));
+Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, ProgramPlans plans,
+         const std::function<NetworkCounts()>& count)
+    : options_(o),
+      ranks_(ranks),
+      program_options_(program),
+      plans_(std::move(plans)),
+      kernels_(kernel_table(plans_->step)) {
+  if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
+  fmt::print("{}", ranks_.report(program.plan.threads, program.training.averaging));
   const int64_t states = state_bytes(plans_->step_tape);
   planned_ = states + plans_->arena_bytes();
   fmt::print("memory\n{}", memory_text(plans_->step, plans_->evaluate, states));
 }
 
 Program& Run::start() {
-  std::filesystem::create_directories(options_.text("output-dir"));
+  if (ranks_.root()) std::filesystem::create_directories(options_.text("output-dir"));
   program_ =
       std::make_unique<Program>(std::move(*plans_), program_options_, static_cast<uint64_t>(options_.integer("seed")));
   plans_.reset();
@@ -186,7 +195,7 @@ Program& Run::start() {
 Outcome Run::train(Task& task, const TrainerOptions& trainer) {
   std::fflush(stdout);
   install_signal_handlers();
-  trainer_ = std::make_unique<Trainer>(*program_, task, trainer);
+  trainer_ = std::make_unique<Trainer>(*program_, task, ranks_, trainer);
   return trainer_->run();
 }
 
@@ -204,8 +213,11 @@ int Run::finish(Outcome outcome, const Json& more) {
   summary["threads"] = program_options_.plan.threads;
   summary["settings"] = settings_json(options_);
   summary.update(more);
-  write_text(options_.text("output-dir") + "/summary.json", summary.dump(2) + "\n");
-  if (!options_.text("save").empty()) save_weights(options_.text("save"), *program_);
+  const Json exposed = summary["communication"];
+  if (ranks_.root()) {
+    write_text(options_.text("output-dir") + "/summary.json", summary.dump(2) + "\n");
+    if (!options_.text("save").empty()) save_weights(options_.text("save"), *program_);
+  }
 
   if (options_.toggle("profile")) fmt::print("{}", profile_table(program_->step()));
   fmt::print(
@@ -214,6 +226,13 @@ int Run::finish(Outcome outcome, const Json& more) {
       summary["median_step_seconds"].get<double>(), summary["samples_per_second"].get<double>(),
       100 * summary["data_wait_fraction"].get<double>(), summary["peak_resident_mib"].get<double>(),
       summary["planned_mib"].get<double>());
+  if (ranks_.size() > 1)
+    fmt::print(
+        "{} ranks: {:.1f} MiB in {:.0f} all-reduces per step, {:.2f} ms in flight, {:.2f} ms exposed ({:.2f} % of the "
+        "step)\n",
+        ranks_.size(), exposed["mib_per_step"].get<double>(), exposed["all_reduces_per_step"].get<double>(),
+        1e3 * exposed["in_flight_seconds_per_step"].get<double>(),
+        1e3 * exposed["exposed_seconds_per_step"].get<double>(), 100 * exposed["exposed_fraction"].get<double>());
   for (const auto& [phase, seconds] : summary["step_phases"].items())
     fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
   return outcome == Outcome::interrupted ? 75 : 0;

@@ -60,7 +60,8 @@ int64_t state_bytes(const Tape& tape);
 class Run {
  public:
   /// Prints what --summary, --explain and --dry-run ask for and the memory plan. `stops()` says whether that was all.
-  Run(const OptionTable& options, const ProgramOptions& program, ProgramPlans plans, const NetworkCounts& counts);
+  Run(const OptionTable& options, Ranks& ranks, const ProgramOptions& program, ProgramPlans plans,
+      const std::function<NetworkCounts()>& count);
   bool stops() const { return options_.toggle("summary") || options_.toggle("dry-run"); }
   /// Allocates, draws or reads the weights.
   Program& start();
@@ -71,6 +72,7 @@ class Run {
 
  private:
   const OptionTable& options_;
+  Ranks& ranks_;
   const ProgramOptions& program_options_;
   std::optional<ProgramPlans> plans_;
   nlohmann::json kernels_;

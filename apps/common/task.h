@@ -23,7 +23,8 @@ class Task {
   virtual int64_t validation_samples() const = 0;
   /// The samples to train on; null for dummy data.
   virtual std::shared_ptr<const SampleSource> training() const = 0;
-  virtual Quality validate(Program& program) = 0;
+  /// Over all validation samples; with `ranks` each evaluates its share of them.
+  virtual Quality validate(Program& program, Communicator* ranks) = 0;
   /// Whether the quality that the user asked for is there.
   virtual bool reached(const Quality& quality) const = 0;
   virtual bool has_target() const = 0;

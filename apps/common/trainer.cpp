@@ -57,19 +57,30 @@ void install_signal_handlers() {
   for (int number : {SIGTERM, SIGUSR1}) std::signal(number, on_signal);
 }
 
-Trainer::Trainer(Program& program, Task& task, TrainerOptions options)
+Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions options)
     : program_(program),
       task_(task),
+      ranks_(ranks),
       source_(task.training()),
       o_(std::move(options)),
-      mllog_(o_.output_dir + "/mlperf.log") {
+      mllog_(ranks.root() ? o_.output_dir + "/mlperf.log" : "/dev/null") {
+  program_.step().set_groups(ranks_.groups());
+  if (program_.micro()) program_.micro()->set_groups(ranks_.groups());
+  for (const PlannedNode& node : program_.step().plan().nodes)
+    if (node.op.kind == OpKind::all_reduce_later) lagged_.push_back(node.op.as<AllReduceAttrs>().id);
   if (steps_per_epoch() < 1)
     fail_usage(fmt::format("a step takes {} samples, more than the {} training samples", samples_per_step(),
                            task_.training_samples()));
 }
 
-bool Trainer::stop_requested() const {
-  return signal_received != 0;
+LoaderOptions Trainer::own_share() const {
+  LoaderOptions l = o_.loader;
+  l.rank = ranks_.rank(), l.ranks = ranks_.size(), l.block = batch();
+  return l;
+}
+
+void Trainer::settle() {
+  for (int64_t id : lagged_) ranks_.world().wait(id);
 }
 
 std::string Trainer::meta() const {
@@ -77,37 +88,31 @@ std::string Trainer::meta() const {
   for (const EpochRecord& r : history_)
     if (r.epoch < epoch_)  // an epoch cut short by --max-steps is not part of what a resume continues
       rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation.loss, r.validation.metric, r.seconds});
-  return nlohmann::json{
-      {"epoch", epoch_}, {"step_in_epoch", step_in_epoch_}, {"step", step_},       {"epoch_loss", epoch_loss_},
-      {"history", rows}, {"identity", o_.identity},         {"config", o_.config}, {"version", version_text()}}
+  return nlohmann::json{{"epoch", epoch_},        {"step_in_epoch", step_in_epoch_},
+                        {"step", step_},          {"epoch_loss", epoch_loss_},
+                        {"history", rows},        {"identity", o_.identity},
+                        {"config", o_.config},    {"version", version_text()},
+                        {"ranks", ranks_.size()}, {"samples_per_step", samples_per_step()}}
       .dump();
 }
 
-void Trainer::resume() {
+std::string Trainer::load_newest() {
   for (const CheckpointFile& file : list_checkpoints(o_.output_dir)) {
     try {
-      const auto meta = nlohmann::json::parse(read_checkpoint_meta(file.path));
+      const std::string text = read_checkpoint_meta(file.path);
+      const auto meta = nlohmann::json::parse(text);
+      const bool other_ranks = meta.value("ranks", 1) != ranks_.size();
       for (const auto& [key, value] : o_.identity.items()) {
+        if (other_ranks && std::find(o_.per_rank.begin(), o_.per_rank.end(), key) != o_.per_rank.end()) continue;
         const nlohmann::json saved = meta.at("identity").value(key, nlohmann::json());
         if (saved != value)
           fail_usage(fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key, saved.dump(),
                                  value.dump()));
       }
-      const auto number = [](const nlohmann::json& v) {
-        return v.is_null() ? NAN : v.get<double>();
-      };  // JSON has no NaN
-      std::vector<EpochRecord> history;
-      for (const auto& r : meta.at("history"))
-        history.push_back(
-            {r.at(0), number(r.at(1)), number(r.at(2)), {number(r.at(3)), number(r.at(4))}, number(r.at(5))});
-      const int64_t epoch = meta.at("epoch"), step_in_epoch = meta.at("step_in_epoch"), step = meta.at("step");
-      const double epoch_loss = number(meta.at("epoch_loss"));
+      for (const char* cursor : {"epoch", "step_in_epoch", "step", "epoch_loss", "history"}) meta.at(cursor);
       load_checkpoint(file.path, program_.store());
-      // Nothing below can fail: either all of the checkpoint is taken or none.
-      history_ = std::move(history), epoch_ = epoch, step_in_epoch_ = step_in_epoch, step_ = step,
-      epoch_loss_ = epoch_loss;
-      fmt::print("resuming from {} at epoch {}, step {}\n", file.path, epoch_, step_);
-      return;
+      fmt::print("resuming from {}", file.path);
+      return text;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;
       fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
@@ -116,33 +121,69 @@ void Trainer::resume() {
     }
   }
   fmt::print("no checkpoint in {}: starting from the beginning\n", o_.output_dir);
+  return {};
+}
+
+void Trainer::take(const nlohmann::json& meta) {
+  const auto number = [](const nlohmann::json& v) { return v.is_null() ? NAN : v.get<double>(); };  // JSON has no NaN
+  for (const auto& r : meta.at("history"))
+    history_.push_back(
+        {r.at(0), number(r.at(1)), number(r.at(2)), {number(r.at(3)), number(r.at(4))}, number(r.at(5))});
+  epoch_ = meta.at("epoch"), step_in_epoch_ = meta.at("step_in_epoch"), step_ = meta.at("step");
+  epoch_loss_ = number(meta.at("epoch_loss"));
+  fmt::print(" at epoch {}, step {}\n", epoch_, step_);
+  const int64_t before = meta.value("samples_per_step", samples_per_step());
+  if (const int ranks = meta.value("ranks", ranks_.size()); ranks != ranks_.size())
+    fmt::print("the number of ranks changes from {} to {}, the samples of a step from {} to {}\n", ranks, ranks_.size(),
+               before, samples_per_step());
+  if (before == samples_per_step() || step_in_epoch_ == 0) return;
+  // The position counts samples; of a step that is cut through, the rest is left out.
+  const int64_t seen = step_in_epoch_ * before, steps = (seen + samples_per_step() - 1) / samples_per_step();
+  epoch_loss_ *= double(steps) / double(step_in_epoch_);
+  step_in_epoch_ = steps;
+}
+
+void Trainer::resume() {
+  std::string text;
+  if (ranks_.root()) text = load_newest();
+  text = ranks_.broadcast_text(text);
+  if (text.empty()) return;
+  take(nlohmann::json::parse(text));
+  for (const auto& [name, tensor] : program_.store().entries())
+    ranks_.world().broadcast({tensor.bytes(), static_cast<size_t>(tensor.desc().bytes())}, 0);
 }
 
 void Trainer::save() {
-  if (!has_hdf5()) return;  // such a build says so when it starts
+  settle();
+  if (!has_hdf5() || !ranks_.root()) return;  // a build without HDF5 says so when it starts
   const auto start = Clock::now();
+  ranks_.set_busy(true);
   save_checkpoint(o_.output_dir, step_, program_.store(), meta(), o_.keep_checkpoints);
+  ranks_.set_busy(false);
   checkpoint_seconds_ += seconds_since(start);
 }
 
 void Trainer::check_finite(float loss) {
   Executor& e = program_.step();
   if (e.tensor("finite").data<float>()[0] != 0) return;
+  if (program_.options().training.lag > 0 && step_ == 0) return;  // no gradients have arrived yet
   const double* scale = program_.store().get(scale_state_name).data<double>();
   // f16 overflows now and then: the update was skipped and the scale halved. A scale that keeps falling is divergence.
   const bool scaled = program_.options().compute == DType::f16;
   if (scaled && std::isfinite(loss) && scale[int(ScaleField::scale)] >= 1) return;
   refill_inputs();  // the arena reused their memory
   const std::string node = e.find_non_finite();
-  throw Error(ErrorKind::diverged,
-              fmt::format("step {}: not finite (loss {}): first at {}; parameters keep the values of step {}", step_,
-                          loss, node.empty() ? "the gradients" : node, step_));
+  throw Error(
+      ErrorKind::diverged,
+      fmt::format("step {}: not finite (loss {}): first at {}; parameters keep the values of step {}", step_, loss,
+                  node.empty() ? (ranks_.size() > 1 ? "the gradients of another rank" : "the gradients") : node,
+                  step_));
 }
 
 void Trainer::refill_inputs() {
   const Tensor x = program_.step().tensor("x"), y = program_.step().tensor("target");
   if (!source_) return task_.fill_dummy(x, y, o_.seed);
-  Loader loader(source_, o_.loader, epoch_, step_in_epoch_ * samples_per_step() + (passes() - 1) * batch());
+  Loader loader(source_, own_share(), epoch_, (step_in_epoch_ * passes() + passes() - 1) * batch());
   for (int64_t n = 0; n < batch(); ++n)
     loader.next(x.bytes() + n * (x.desc().bytes() / batch()), y.bytes() + n * (y.desc().bytes() / batch()));
 }
@@ -155,7 +196,7 @@ std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
   return std::nullopt;
 }
 
-double Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
+void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
   const Tensor x = e.tensor("x"), y = e.tensor("target");
   if (loader) {
     const int64_t input_bytes = x.desc().bytes() / batch(), target_bytes = y.desc().bytes() / batch();
@@ -168,9 +209,9 @@ double Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
   }
   double* state = program_.store().get(step_state_name).data<double>();
   state[int(StepField::micro_step)] = double(pass);
-  state[int(StepField::first_sample)] = double(step_ * samples_per_step() + pass * batch());
+  state[int(StepField::first_sample)] =
+      double(step_ * samples_per_step() + pass * global_batch() + ranks_.rank() * batch());
   e.run();
-  return double(e.tensor("loss").data<float>()[0]);
 }
 
 void Trainer::one_step(Loader* loader) {
@@ -182,14 +223,23 @@ void Trainer::one_step(Loader* loader) {
   state[int(StepField::step)] = double(step_);
   state[int(StepField::seed_low)] = double(o_.seed & 0xffffffffu);
   state[int(StepField::seed_high)] = double(o_.seed >> 32);
-  double sum = 0;
-  for (int64_t pass = 0; pass + 1 < passes(); ++pass) sum += one_pass(*program_.micro(), loader, pass);
-  sum += one_pass(program_.step(), loader, passes() - 1);
-  const auto loss = static_cast<float>(sum / double(passes()));
+  const CommunicationTimes before = ranks_.world().times();
+  for (int64_t pass = 0; pass + 1 < passes(); ++pass) one_pass(*program_.micro(), loader, pass);
+  const bool several = ranks_.size() > 1;
+  if (several) program_.step().tensor(stop_request_name).data<float>()[0] = signal_received ? 1.f : 0.f;
+  one_pass(program_.step(), loader, passes() - 1);
+  // All ranks see the same requests in the same step.
+  stop_requested_ = several ? program_.step().tensor("stop_requests").data<float>()[0] > 0 : signal_received != 0;
+  const float loss = program_.step().tensor("loss").data<float>()[0];
   check_finite(loss);
   const double wait = loader ? loader->wait_seconds() - wait_before : 0;
   const double seconds = seconds_since(start) - (dummy_seconds_ - dummy_before);
   wait_seconds_ += wait, train_seconds_ += seconds, epoch_loss_ += double(loss);
+  const CommunicationTimes after = ranks_.world().times();
+  steps_communication_.in_flight += after.in_flight - before.in_flight;
+  steps_communication_.exposed += after.exposed - before.exposed;
+  steps_communication_.reductions += after.reductions - before.reductions;
+  steps_communication_.bytes += after.bytes - before.bytes;
   step_seconds_.push_back(seconds);
   metrics_ << nlohmann::json{{"step", step_},         {"epoch", epoch_},    {"loss", loss},
                              {"learning_rate", rate}, {"seconds", seconds}, {"data_wait_seconds", wait}}
@@ -200,8 +250,8 @@ void Trainer::one_step(Loader* loader) {
 
 void Trainer::train_epoch() {
   std::unique_ptr<Loader> loader;
-  if (source_) loader = std::make_unique<Loader>(source_, o_.loader, epoch_, step_in_epoch_ * samples_per_step());
-  const bool terminal = isatty(STDOUT_FILENO);
+  if (source_) loader = std::make_unique<Loader>(source_, own_share(), epoch_, step_in_epoch_ * passes() * batch());
+  const bool terminal = ranks_.root() && isatty(STDOUT_FILENO);
   if (step_in_epoch_ == 0) epoch_loss_ = 0;
   while (step_in_epoch_ < steps_per_epoch() && !step_limit_reached()) {
     one_step(loader.get());
@@ -228,7 +278,7 @@ void Trainer::validate(double epoch_seconds) {
   const nlohmann::json number = {{"epoch_num", epoch_ + 1}};
   if (source_ && task_.validation_samples() > 0) {
     mllog_.start("eval_start", number);
-    record.validation = task_.validate(program_);
+    record.validation = task_.validate(program_, ranks_.groups().empty() ? nullptr : &ranks_.world());
     validated_ = true;
     mllog_.end("eval_stop", number);
     task_.log_quality(mllog_, record.validation, epoch_ + 1);
@@ -236,7 +286,7 @@ void Trainer::validate(double epoch_seconds) {
   validation_seconds_ += seconds_since(start);
   record.seconds = epoch_seconds + seconds_since(start);
   history_.push_back(record);
-  write_history();
+  if (ranks_.root()) write_history();
   fmt::print("epoch {:3d}  lr {:.3g}  loss {:.4f}  validation loss {:.4f}  {} {:.4f}  {:.1f} s\n", epoch_ + 1,
              record.learning_rate, record.loss, record.validation.loss, task_.metric(), record.validation.metric,
              record.seconds);
@@ -254,17 +304,21 @@ void Trainer::write_history() const {
 }
 
 Outcome Trainer::run() {
-  if (!o_.resume && !list_checkpoints(o_.output_dir).empty())
+  nlohmann::json same = o_.identity;
+  for (const char* own : {"threads", "kernel"}) same.erase(own);  // a rank may have cores and kernels of its own
+  same["version"] = version_text();
+  ranks_.agree(same);
+  if (!o_.resume && ranks_.root() && !list_checkpoints(o_.output_dir).empty())
     fail_usage(o_.output_dir +
                " holds checkpoints of another run: continue it with --resume, or choose another --output-dir");
   if (!has_hdf5()) fmt::print(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
   if (o_.resume) resume();
   first_step_ = step_;
-  const std::string metrics_path = o_.output_dir + "/metrics.jsonl";
-  if (o_.resume && fs::exists(metrics_path)) keep_lines_before(metrics_path, step_);
+  const std::string metrics_path = ranks_.root() ? o_.output_dir + "/metrics.jsonl" : "/dev/null";
+  if (o_.resume && ranks_.root() && fs::exists(metrics_path)) keep_lines_before(metrics_path, step_);
   metrics_.open(metrics_path, o_.resume ? std::ios::app : std::ios::trunc);
   if (!metrics_) fail_runtime(metrics_path + ": cannot open for writing");
-  if (o_.trace) program_.step().start_trace();
+  if (o_.trace) program_.step().start_trace(), ranks_.world().start_trace();
 
   const nlohmann::json& c = o_.config;
   const auto setting = [&](const char* key) { return c.value(key, std::string()); };
@@ -275,8 +329,8 @@ Outcome Trainer::run() {
   mllog_.event("submission_status", setting("mlperf-status"));
   mllog_.event("submission_platform", setting("mlperf-platform"));
   mllog_.event("seed", o_.seed);
-  mllog_.event("number_of_ranks", 1);
-  mllog_.event("number_of_nodes", 1);
+  mllog_.event("number_of_ranks", ranks_.size());
+  mllog_.event("number_of_nodes", ranks_.nodes());
   mllog_.event("accelerators_per_node", 0);
   mllog_.event("global_batch_size", samples_per_step());
   mllog_.event("train_samples", task_.training_samples());
@@ -309,11 +363,31 @@ Outcome Trainer::run() {
   const Outcome outcome = stopped.value_or(Outcome::finished);
   // A resumed run with nothing left to do still reports what its weights are worth.
   if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted)
-    task_.validate(program_);
+    task_.validate(program_, ranks_.groups().empty() ? nullptr : &ranks_.world());
+  settle();
   const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});
-  if (o_.trace) write_text(o_.output_dir + "/trace.json", chrome_trace(program_.step()));
+  if (o_.trace) write_trace();
   return outcome;
+}
+
+void Trainer::write_trace() {
+  const double offset = ranks_.clock_offset();
+  const std::vector<std::string> rows =
+      ranks_.collect_text(trace_events(program_.step(), ranks_.world().trace(), ranks_.rank(), offset).dump());
+  if (ranks_.root()) write_text(o_.output_dir + "/trace.json", chrome_trace(rows));
+}
+
+nlohmann::json Trainer::communication() const {
+  const auto steps = double(std::max<int64_t>(1, step_ - first_step_));
+  const CommunicationTimes& c = steps_communication_;
+  return {{"ranks", ranks_.size()},
+          {"nodes", ranks_.nodes()},
+          {"all_reduces_per_step", double(c.reductions) / steps},
+          {"mib_per_step", double(c.bytes) / steps / (1 << 20)},
+          {"in_flight_seconds_per_step", c.in_flight / steps},
+          {"exposed_seconds_per_step", c.exposed / steps},
+          {"exposed_fraction", train_seconds_ > 0 ? c.exposed / train_seconds_ : 0}};
 }
 
 nlohmann::json Trainer::summary() const {
@@ -338,6 +412,7 @@ nlohmann::json Trainer::summary() const {
             {"data_wait", wait_seconds_},
             {"validation", validation_seconds_},
             {"checkpoints", checkpoint_seconds_}}},
+          {"communication", communication()},
           {"step_phases", phases}};
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "apps/common/mllog.h"
+#include "apps/common/ranks.h"
 #include "apps/common/task.h"
 
 namespace convoy::apps {
@@ -26,6 +27,8 @@ struct TrainerOptions {
   std::function<double(int64_t epoch, int64_t step)> rate;
   nlohmann::json config;    ///< echo of every setting
   nlohmann::json identity;  ///< what must be equal for a resume
+  /// Of those, what may differ when a run goes on at another number of ranks.
+  std::vector<std::string> per_rank;
 };
 
 /// One line of history.csv.
@@ -40,7 +43,7 @@ enum class Outcome : uint8_t { finished, target_reached, stopped_early, interrup
 
 class Trainer {
  public:
-  Trainer(Program& program, Task& task, TrainerOptions options);
+  Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions options);
   /// Throws Error(diverged) naming the first node whose output is not finite; the parameters keep their last finite
   /// values and earlier checkpoints stay.
   Outcome run();
@@ -53,13 +56,22 @@ class Trainer {
  private:
   int64_t batch() const { return program_.options().batch; }
   int64_t passes() const { return program_.options().training.accumulation; }
-  int64_t samples_per_step() const { return batch() * passes(); }
+  /// Samples of one pass, of one step, on all ranks.
+  int64_t global_batch() const { return batch() * ranks_.size(); }
+  int64_t samples_per_step() const { return global_batch() * passes(); }
   int64_t steps_per_epoch() const { return task_.training_samples() / samples_per_step(); }
   void resume();
+  /// The newest intact checkpoint's meta text, with its states in the store; empty where there is none. Rank 0 only.
+  std::string load_newest();
+  /// Loads the cursors of a checkpoint; says so where the number of ranks changes.
+  void take(const nlohmann::json& meta);
+  LoaderOptions own_share() const;
+  /// Waits for gradients that travel towards the next step.
+  void settle();
   void train_epoch();
   void one_step(Loader* loader);
-  /// Fills the inputs of one pass and runs it; returns its loss.
-  double one_pass(Executor& executor, Loader* loader, int64_t pass);
+  /// Fills the inputs of one pass and runs it.
+  void one_pass(Executor& executor, Loader* loader, int64_t pass);
   void check_finite(float loss);
   /// Fills the step's inputs again from the current position of the stream.
   void refill_inputs();
@@ -69,14 +81,18 @@ class Trainer {
   void save();
   std::string meta() const;
   void write_history() const;
-  bool stop_requested() const;
+  bool stop_requested() const { return stop_requested_; }
+  nlohmann::json communication() const;
+  void write_trace();
   bool step_limit_reached() const { return o_.max_steps > 0 && step_ >= o_.max_steps; }
 
   Program& program_;
   Task& task_;
+  Ranks& ranks_;
   std::shared_ptr<const SampleSource> source_;  ///< null: dummy data
   TrainerOptions o_;
   MlLog mllog_;
+  std::vector<int64_t> lagged_;  ///< ids of all-reduces that end in the next step
   std::ofstream metrics_;
   int64_t epoch_ = 0, step_in_epoch_ = 0, step_ = 0, first_step_ = 0;
   double epoch_loss_ = 0;
@@ -84,7 +100,8 @@ class Trainer {
   bool validated_ = false;
   std::vector<double> step_seconds_;
   double dummy_seconds_ = 0, wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
-  bool interrupted_ = false;
+  bool interrupted_ = false, stop_requested_ = false;
+  CommunicationTimes steps_communication_;
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;
 };

@@ -16,6 +16,7 @@ std::vector<OpDef> norm_ops();
 std::vector<OpDef> resize_ops();
 std::vector<OpDef> pixel_ops();
 std::vector<OpDef> optimizer_ops();
+std::vector<OpDef> communication_ops();
 
 /// Throws unless lo <= count <= hi; the message names the op and both numbers.
 void check_inputs(const Op& op, std::span<const TensorDesc> in, size_t lo, size_t hi);

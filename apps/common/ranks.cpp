@@ -1,0 +1,278 @@
+#include "apps/common/ranks.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+#include "core/parallel.h"
+#include "dist/local.h"
+
+namespace convoy::apps {
+namespace {
+
+using K = Option::Kind;
+using Clock = std::chrono::steady_clock;
+
+/// Cores that this process may run on.
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int c = 0; c < CPU_SETSIZE; ++c)
+      if (CPU_ISSET(c, &set)) cores.push_back(c);
+  return cores;
+}
+
+std::string core_text(const std::vector<int>& cores) {
+  std::string text;
+  for (size_t i = 0; i < cores.size();) {
+    size_t j = i;
+    while (j + 1 < cores.size() && cores[j + 1] == cores[j] + 1) ++j;
+    text += (text.empty() ? "" : ",") + std::to_string(cores[i]) + (j > i ? "-" + std::to_string(cores[j]) : "");
+    i = j + 1;
+  }
+  return text;
+}
+
+/// So many neighbouring ranks share batch-norm statistics; networks without batch norm have no such setting.
+int64_t batch_norm_ranks(const OptionTable& o) {
+  return o.has("batch-norm-group-size") ? o.integer("batch-norm-group-size") : 1;
+}
+
+DType wire_type(const OptionTable& o) {
+  const auto type = parse_dtype(o.text("gradient-wire"));
+  if (!type || (*type != DType::f32 && *type != DType::bf16 && *type != DType::f16))
+    fail_usage("--gradient-wire: expected f32, bf16 or f16, found " + o.text("gradient-wire"));
+  return *type;
+}
+
+}  // namespace
+
+std::vector<Option> rank_options() {
+  return {{"all-reduce", "", "", "algorithm for gradients: shared, direct, doubling, hierarchical, halving, ring, mpi "
+                                 "(empty: the measured table, else the first that fits)"},
+          {"comm-table", "", "", "table of measured algorithms (bench_comm --tune)"},
+          {"deterministic", "", "false", "sums between ranks in rank order: the same bits for any buckets", K::toggle},
+          {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
+          {"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number},
+          {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
+          {"comm-timeout", "", "30", "seconds of silence after which a rank counts as lost", K::number},
+          {"ranks-per-node", "", "0", "pretend that nodes hold so many ranks (tests of hierarchical sums)", K::integer}};
+}
+
+CommunicationOptions communication_options(const OptionTable& o) {
+  CommunicationOptions c;
+  c.algorithm = o.text("all-reduce");
+  if (!c.algorithm.empty()) parse_algorithm(c.algorithm);
+  if (!o.text("comm-table").empty()) c.table = CommunicationTable::load(o.text("comm-table"));
+  c.deterministic = o.toggle("deterministic");
+  return c;
+}
+
+Ranks::Ranks(const OptionTable& o) {
+  const Launch launch = find_launch();
+  if (launch.launcher.empty() || launch.tasks == 1) {
+    world_ = make_self_communicator();
+    return;
+  }
+  MpiOptions m;
+  m.timeout = o.number("comm-timeout");
+  if (!(m.timeout >= 1 && m.timeout <= 3600))
+    fail_usage("--comm-timeout: expected 1 to 3600 seconds, found " + o.text("comm-timeout"));
+  m.ranks_per_node = static_cast<int>(o.integer("ranks-per-node"));
+  auto number = std::make_shared<int>(-1);
+  m.lost = [number](const std::string& sentence) {
+    fmt::print(stderr, "[rank {}] error: {}; what was saved last can be continued with --resume\n", *number, sentence);
+    std::fflush(stderr);
+  };
+  session_ = start_mpi(m);
+  *number = session_->rank();
+  if (session_->rank() != 0 && !std::freopen("/dev/null", "w", stdout)) fail_runtime("/dev/null: cannot open");
+  const CommunicationOptions c = communication_options(o);
+  world_ = session_->world(c);
+  const int64_t group = batch_norm_ranks(o);
+  if (group < 1 || size() % group != 0)
+    fail_usage(fmt::format("--batch-norm-group-size: {} ranks do not divide into groups of {}", size(), group));
+  if (group > 1) {
+    CommunicationOptions small;  // the table and the wish are meant for gradients
+    small.deterministic = c.deterministic;
+    batch_norm_ = session_->group(static_cast<int>(rank() / group), small);
+  }
+  share_cores(o);
+  if (o.toggle("comm-thread") && size() > 1) world_->start_progress_thread();
+}
+
+Ranks::~Ranks() = default;
+
+int Ranks::nodes() const {
+  return *std::max_element(world_->nodes().begin(), world_->nodes().end()) + 1;
+}
+
+std::vector<Communicator*> Ranks::groups() {
+  if (size() == 1) return {};
+  return {world_.get(), batch_norm_ ? batch_norm_.get() : world_.get()};
+}
+
+/// Ranks of a node that may run on the same cores divide them among themselves.
+void Ranks::share_cores(const OptionTable& o) {
+  if (size() == 1 || o.integer("threads") > 0 || std::getenv("OMP_NUM_THREADS")) return;
+  const std::vector<int> cores = allowed_cores();
+  const std::vector<std::string> all = [&] {
+    std::vector<std::string> texts;
+    std::string mine = session_->hosts()[static_cast<size_t>(rank())] + " " + core_text(cores);
+    mine.resize(512);
+    std::string whole(512 * static_cast<size_t>(size()), '\0');
+    world_->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(whole)));
+    for (int r = 0; r < size(); ++r) texts.push_back(whole.substr(512 * static_cast<size_t>(r), 512));
+    return texts;
+  }();
+  const auto sharing = std::count(all.begin(), all.end(), all[static_cast<size_t>(rank())]);
+  set_default_threads(static_cast<int>(std::max<int64_t>(1, static_cast<int64_t>(cores.size()) / sharing)));
+}
+
+AveragingOptions Ranks::averaging(const OptionTable& o, DType compute) {
+  AveragingOptions a;
+  a.ranks = size();
+  a.wire = compute == DType::f64 ? DType::f64 : wire_type(o);
+  a.batch_norm_ranks = batch_norm_ranks(o);
+  if (const double mib = o.number("bucket-mib"); mib > 0) {
+    a.bucket_bytes = static_cast<int64_t>(mib * (1 << 20));
+    return a;
+  }
+  if (size() == 1) return a;
+  // Latency from short sums, seconds per byte from long ones; the middle of five.
+  const auto seconds = [&](size_t elements) {
+    std::vector<float> data(elements);
+    std::vector<double> times;
+    for (int i = 0; i < 6; ++i) {
+      const auto before = Clock::now();
+      world_->all_reduce_sum(data);
+      if (i > 0) times.push_back(std::chrono::duration<double>(Clock::now() - before).count());
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  };
+  double measured[2] = {seconds(256), seconds(1 << 20)};
+  world_->broadcast(std::as_writable_bytes(std::span(measured)), 0);
+  latency_ = measured[0];
+  seconds_per_byte_ = std::max(1e-12, (measured[1] - measured[0]) / double(4 << 20));
+  // Latency then costs a twentieth of a bucket's time.
+  const double bytes = 20 * latency_ / seconds_per_byte_;
+  a.bucket_bytes = std::clamp<int64_t>(static_cast<int64_t>(bytes), int64_t{1} << 20, int64_t{64} << 20);
+  return a;
+}
+
+std::string Ranks::report(int threads, const AveragingOptions& a) {
+  if (size() == 1) return "";
+  const std::vector<int> cores = allowed_cores();
+  const std::string line = fmt::format("  rank {:<4} {:<20} {} threads on cores {}", rank(),
+                                       session_->hosts()[static_cast<size_t>(rank())], threads, core_text(cores));
+  const std::vector<std::string> lines = collect_text(line);
+  std::string text = fmt::format("{} ranks on {} nodes, {}\n", size(), nodes(), mpi_version());
+  for (const std::string& l : lines) text += l + "\n";
+  const AlgorithmChoice choice = world_->choice(a.bucket_bytes, DType::f32, a.wire);
+  text += fmt::format("  gradients travel in buckets of {:.1f} MiB as {}, all-reduce {} ({})", double(a.bucket_bytes) / (1 << 20),
+                      name_of(a.wire), name_of(choice.algorithm), choice.why);
+  if (latency_ > 0)
+    text += fmt::format("; measured {:.0f} us, {:.1f} GB/s", 1e6 * latency_, 1e-9 / seconds_per_byte_);
+  text += "\n";
+
+  // Threads of this node against the cores that its ranks may use.
+  struct Row {
+    int64_t node, threads, core[64];
+  };
+  std::vector<int64_t> mine{world_->nodes()[static_cast<size_t>(rank())], threads}, all;
+  constexpr size_t width = 66;
+  for (int c : cores)
+    if (mine.size() < width) mine.push_back(c);
+  mine.resize(width, -1);
+  all.resize(width * static_cast<size_t>(size()));
+  world_->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  for (int node = 0; node < nodes(); ++node) {
+    std::set<int64_t> usable;
+    int64_t wanted = 0;
+    for (size_t r = 0; r < static_cast<size_t>(size()); ++r) {
+      const auto row = std::span(all).subspan(r * width, width);
+      if (row[0] != node) continue;
+      wanted += row[1];
+      for (size_t i = 2; i < width; ++i)
+        if (row[i] >= 0) usable.insert(row[i]);
+    }
+    if (usable.size() < width - 2 && wanted > static_cast<int64_t>(usable.size()) && root())
+      fmt::print(stderr, "warning: node {} runs {} threads on {} cores: lower --threads or bind fewer ranks to it\n", node,
+                 wanted, usable.size());
+  }
+  return text;
+}
+
+std::string Ranks::broadcast_text(const std::string& text) {
+  int64_t length = static_cast<int64_t>(text.size());
+  world_->broadcast(std::as_writable_bytes(std::span(&length, 1)), 0);
+  std::string result = text;
+  result.resize(static_cast<size_t>(length));
+  world_->broadcast(std::as_writable_bytes(std::span(result)), 0);
+  return result;
+}
+
+std::vector<std::string> Ranks::collect_text(const std::string& text) {
+  std::vector<int64_t> lengths(static_cast<size_t>(size()));
+  const auto length = static_cast<int64_t>(text.size());
+  world_->all_gather(std::as_bytes(std::span(&length, 1)), std::as_writable_bytes(std::span(lengths)));
+  std::vector<std::string> all;
+  for (int r = 0; r < size(); ++r) {
+    std::string theirs = r == rank() ? text : std::string();
+    theirs.resize(static_cast<size_t>(lengths[static_cast<size_t>(r)]));
+    const int pair[] = {0, r};
+    if (r > 0 && (root() || r == rank())) world_->broadcast_among(pair, r, std::as_writable_bytes(std::span(theirs)));
+    if (root()) all.push_back(std::move(theirs));
+  }
+  return all;
+}
+
+void Ranks::agree(const nlohmann::json& values) {
+  if (size() == 1) return;
+  const auto first = nlohmann::json::parse(broadcast_text(values.dump()));
+  float differs = 0;
+  std::string message;
+  for (const auto& [key, value] : first.items())
+    if (values.value(key, nlohmann::json()) != value && message.empty())
+      message = fmt::format("setting {} differs between ranks: rank 0 has {}, rank {} has {}", key, value.dump(), rank(),
+                            values.value(key, nlohmann::json()).dump());
+  differs = message.empty() ? 0 : 1;
+  world_->all_reduce_sum(std::span(&differs, 1));
+  if (!message.empty()) fail_usage(message);
+  // The ranks that differ tell; the others wait to be ended with them.
+  if (differs > 0) {
+    sleep(5);
+    fail_usage(fmt::format("{} ranks differ from rank 0", differs));
+  }
+}
+
+int run_ranks(const char* name, const OptionTable& options, const std::function<int(Ranks&)>& body) {
+  Ranks ranks(options);
+  if (!ranks.session()) return body(ranks);
+  int code = static_cast<int>(ErrorKind::runtime);
+  std::string message;
+  try {
+    code = body(ranks);
+    ranks.session()->finish();
+    return code;
+  } catch (const Error& error) {
+    message = error.what(), code = error.exit_code();
+  } catch (const std::exception& error) {
+    message = error.what();
+  }
+  // A wrong setting is wrong on all ranks: one of them is enough to say so.
+  if (!ranks.root() && code == static_cast<int>(ErrorKind::usage)) usleep(300000);
+  fmt::print(stderr, "{}: [rank {}] error: {}\n", name, ranks.rank(), message);
+  ranks.session()->abort(code);
+  return code;
+}
+
+}  // namespace convoy::apps

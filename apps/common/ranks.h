@@ -1,0 +1,59 @@
+// The ranks of a run: started by an MPI launcher or alone.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "apps/common/options.h"
+#include "core/passes/average.h"
+#include "dist/mpi.h"
+
+namespace convoy::apps {
+
+class Ranks {
+ public:
+  /// Starts MPI where a launcher's environment says so, else this is the only rank. Ranks above 0 lose their standard
+  /// output; every rank gets its share of the node's cores where nothing else says how many threads to use.
+  explicit Ranks(const OptionTable& options);
+  ~Ranks();
+
+  int rank() const { return world_->rank(); }
+  int size() const { return world_->size(); }
+  bool root() const { return rank() == 0; }
+  int nodes() const;
+  Collectives& world() { return *world_; }
+  /// Communicators by AllReduceAttrs::group; empty where this rank is alone.
+  std::vector<Communicator*> groups();
+  /// How gradients are averaged; measures latency and bandwidth where the settings leave the bucket size open.
+  AveragingOptions averaging(const OptionTable& options, DType compute);
+  /// Ranks, nodes, threads, algorithm, as lines; warns where the ranks of a node use more threads than it has cores.
+  std::string report(int threads, const AveragingOptions& averaging);
+
+  /// Throws Error(usage) on the ranks whose values differ from rank 0's, naming the first key.
+  void agree(const nlohmann::json& values);
+  /// Rank 0's text on every rank.
+  std::string broadcast_text(const std::string& text);
+  /// On rank 0 the texts of all ranks in rank order, elsewhere nothing.
+  std::vector<std::string> collect_text(const std::string& text);
+  double clock_offset() { return session_ ? session_->clock_offset() : 0; }
+  /// This rank is about to do something long that talks to nobody, or is back from it.
+  void set_busy(bool busy) {
+    if (session_) session_->set_busy(busy);
+  }
+  MpiSession* session() { return session_.get(); }
+
+ private:
+  void share_cores(const OptionTable& options);
+  std::unique_ptr<MpiSession> session_;
+  std::unique_ptr<Collectives> world_, batch_norm_;
+  double latency_ = 0, seconds_per_byte_ = 0;
+};
+
+/// Settings of the programs that run on several ranks.
+std::vector<Option> rank_options();
+CommunicationOptions communication_options(const OptionTable& options);
+
+/// Runs `body` on every rank. An exception on one of them is told with the rank's number and ends all with its exit
+/// code.
+int run_ranks(const char* name, const OptionTable& options, const std::function<int(Ranks&)>& body);
+
+}  // namespace convoy::apps

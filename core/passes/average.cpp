@@ -1,0 +1,156 @@
+#include "core/passes/average.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+namespace convoy {
+namespace {
+
+constexpr int64_t all_ranks = 0, batch_norm_group = 1;
+
+AllReduceAttrs mean_over(int64_t ranks, int64_t group, int64_t id, DType wire) {
+  return {.id = id, .group = group, .ranks = ranks, .wire = wire};
+}
+
+/// Numbers are taken in tape order; each pair of start and wait has its own.
+int64_t next_id(const Tape& tape) {
+  int64_t next = 0;
+  for (const Node& node : tape.nodes())
+    if (node.op.kind == OpKind::all_reduce_start || node.op.kind == OpKind::all_reduce_wait ||
+        node.op.kind == OpKind::all_reduce_later)
+      next = std::max(next, node.op.as<AllReduceAttrs>().id + 1);
+  return next;
+}
+
+/// Index of the node that writes each value, -1 for inputs and states.
+std::vector<int> writers(const Tape& tape) {
+  std::vector<int> writer(tape.values().size(), -1);
+  for (size_t i = 0; i < tape.nodes().size(); ++i)
+    for (ValueId id : tape.nodes()[i].out) writer[static_cast<size_t>(id)] = static_cast<int>(i);
+  return writer;
+}
+
+DType wire_of(const TensorDesc& desc, const AveragingOptions& o) {
+  return desc.dtype == DType::f32 ? o.wire : desc.dtype;
+}
+
+/// Gradients by bucket, in the order in which they become ready.
+std::vector<std::vector<size_t>> fill_buckets(const Tape& tape, const std::vector<ValueId>& gradients, int64_t bytes) {
+  const std::vector<int> writer = writers(tape);
+  std::vector<size_t> order(gradients.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return writer[static_cast<size_t>(gradients[a])] < writer[static_cast<size_t>(gradients[b])];
+  });
+  std::vector<std::vector<size_t>> buckets;
+  int64_t filled = 0;
+  for (size_t i : order) {
+    if (buckets.empty() || filled >= bytes) buckets.emplace_back(), filled = 0;
+    buckets.back().push_back(i);
+    filled += tape.desc(gradients[i]).bytes();
+  }
+  return buckets;
+}
+
+}  // namespace
+
+void hoist(Tape& tape, const std::function<bool(const Node&)>& movable) {
+  const std::vector<Node>& nodes = tape.nodes();
+  const std::vector<int> writer = writers(tape);
+  std::vector<int> place(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    place[i] = static_cast<int>(i);
+    if (!movable(nodes[i])) continue;
+    place[i] = -1;
+    for (ValueId id : nodes[i].in)
+      if (const int w = writer[static_cast<size_t>(id)]; w >= 0) place[i] = std::max(place[i], place[static_cast<size_t>(w)]);
+  }
+  std::vector<size_t> order(nodes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place[a] < place[b]; });
+  std::vector<Node> moved;
+  for (size_t i : order) moved.push_back(nodes[i]);
+  tape.set_nodes(std::move(moved));
+}
+
+AveragedBuckets average_gradients(Tape& tape, std::span<const ValueId> parameters, std::vector<ValueId>& gradients,
+                                  int64_t lag, const AveragingOptions& o) {
+  AveragedBuckets result;
+  const auto buckets = fill_buckets(tape, gradients, o.bucket_bytes);
+  const int64_t first = next_id(tape);
+  std::vector<ValueId> waiting;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const std::string name = "bucket" + std::to_string(b);
+    std::vector<ValueId> parts;
+    for (size_t i : buckets[b]) parts.push_back(gradients[i]);
+    ValueId bucket = tape.emit({OpKind::bucket, NoAttrs{}}, name + ".fill", parts);
+    if (lag > 0) {
+      StateInit none{StateInit::Kind::constant, NAN, 0, 0};
+      const ValueId state = tape.state(name + ".lagged", tape.desc(bucket), none);
+      result.lagged.emplace_back(bucket, state);
+      bucket = state;
+    } else {
+      const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, first + int64_t(b), wire_of(tape.desc(bucket), o));
+      bucket = tape.emit({OpKind::all_reduce_start, attrs}, name + ".start", {bucket});
+    }
+    waiting.push_back(bucket);
+  }
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const std::string name = "bucket" + std::to_string(b);
+    const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, first + int64_t(b), wire_of(tape.desc(waiting[b]), o));
+    const ValueId averaged = tape.emit({OpKind::all_reduce_wait, attrs}, name + ".wait", {waiting[b]});
+    std::vector<ValueId> in{averaged};
+    for (size_t i : buckets[b]) in.push_back(parameters[i]);  // for their shapes
+    const std::vector<ValueId> out = tape.add({OpKind::unbucket, NoAttrs{}}, name + ".empty", in).out;
+    for (size_t i = 0; i < buckets[b].size(); ++i) gradients[buckets[b][i]] = out[i];
+    result.buckets.push_back(averaged);
+  }
+  return result;
+}
+
+void start_lagged(Tape& tape, const AveragedBuckets& averaged, const AveragingOptions& o) {
+  for (const auto& [bucket, state] : averaged.lagged) {
+    const std::string& name = tape.value(state).name;
+    int64_t id = -1;
+    for (const Node& node : tape.nodes())
+      if (node.op.kind == OpKind::all_reduce_wait && node.in[0] == state) id = node.op.as<AllReduceAttrs>().id;
+    const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, id, wire_of(tape.desc(bucket), o));
+    tape.add({OpKind::all_reduce_later, attrs}, name.substr(0, name.find('.')) + ".start", {bucket, state});
+  }
+}
+
+ValueId average_value(Tape& tape, const std::string& name, ValueId value, const AveragingOptions& o) {
+  const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, next_id(tape), tape.desc(value).dtype);
+  const ValueId started = tape.emit({OpKind::all_reduce_start, attrs}, name + ".start", {value});
+  return tape.emit({OpKind::all_reduce_wait, attrs}, name + ".wait", {started});
+}
+
+void share_batch_norm(Tape& tape, const AveragingOptions& o) {
+  int64_t id = next_id(tape);
+  std::vector<Node> nodes;
+  std::map<ValueId, ValueId> shared;
+  for (Node node : std::vector<Node>(tape.nodes())) {
+    // The parameter gradients are sums over this rank's own pixels.
+    if (node.op.kind != OpKind::batch_norm_backward_parameters)
+      for (ValueId& in : node.in)
+        if (const auto found = shared.find(in); found != shared.end()) in = found->second;
+    if (node.op.kind == OpKind::batch_norm_update) {
+      auto running = node.op.as<RunningAttrs>();
+      running.count *= o.batch_norm_ranks;
+      node.op.attrs = running;
+    }
+    nodes.push_back(node);
+    if (node.op.kind != OpKind::channel_moments && node.op.kind != OpKind::batch_norm_sums) continue;
+    const TensorDesc desc = tape.desc(node.out[0]);
+    const AllReduceAttrs attrs = mean_over(o.batch_norm_ranks, batch_norm_group, id++, desc.dtype);
+    const ValueId started = tape.temporary(node.name + "/start", desc), mean = tape.temporary(node.name + "/mean", desc);
+    nodes.push_back({node.name + "/start", {OpKind::all_reduce_start, attrs}, {node.out[0]}, {started}});
+    nodes.push_back({node.name + "/mean", {OpKind::all_reduce_wait, attrs}, {started}, {mean}});
+    shared[node.out[0]] = mean;
+  }
+  tape.set_nodes(std::move(nodes));
+}
+
+}  // namespace convoy

@@ -1,0 +1,473 @@
+#include "dist/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/parallel.h"
+
+namespace convoy {
+namespace {
+
+double seconds_between(std::chrono::steady_clock::time_point a, std::chrono::steady_clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+/// Tags of all-reduces take turns; blocking operations come one at a time and need no more.
+constexpr int tags = 1 << 12;
+
+template <class Half>
+void narrow(const float* from, std::byte* to, int64_t count) {
+  auto* half = reinterpret_cast<Half*>(to);
+  for (int64_t i = 0; i < count; ++i) half[i] = Half(from[i]);
+}
+template <class Half>
+void widen(const std::byte* from, float* to, int64_t count) {
+  const auto* half = reinterpret_cast<const Half*>(from);
+  for (int64_t i = 0; i < count; ++i) to[i] = float(half[i]);
+}
+
+void to_wire(DType wire, const float* from, std::byte* to, int64_t count) {
+  wire == DType::bf16 ? narrow<bf16>(from, to, count) : narrow<f16>(from, to, count);
+}
+void from_wire(DType wire, const std::byte* from, float* to, int64_t count) {
+  wire == DType::bf16 ? widen<bf16>(from, to, count) : widen<f16>(from, to, count);
+}
+
+template <class T>
+void add_up(T* to, const std::vector<const T*>& sources, int64_t count, int threads) {
+  parallel_ranges(count, threads, 1024, [&](Range range) {
+    constexpr int64_t block = 512;
+    T sum[block];
+    for (int64_t i = range.begin; i < range.end; i += block) {
+      const int64_t n = std::min(block, range.end - i);
+      std::memcpy(sum, sources[0] + i, static_cast<size_t>(n) * sizeof(T));
+      for (size_t s = 1; s < sources.size(); ++s)
+        for (int64_t k = 0; k < n; ++k) sum[k] += sources[s][i + k];
+      std::memcpy(to + i, sum, static_cast<size_t>(n) * sizeof(T));
+    }
+  });
+}
+
+template <class T>
+void multiply(std::byte* data, Piece piece, double scale) {
+  T* values = reinterpret_cast<T*>(data) + piece.begin;
+  for (int64_t i = 0; i < piece.count; ++i) values[i] *= static_cast<T>(scale);
+}
+
+void multiply(DType type, std::byte* data, Piece piece, double scale) {
+  if (scale == 1) return;
+  type == DType::f64 ? multiply<double>(data, piece, scale) : multiply<float>(data, piece, scale);
+}
+
+}  // namespace
+
+Collectives::Collectives(std::shared_ptr<Transport> transport, CommunicationOptions options)
+    : transport_(std::move(transport)), options_(std::move(options)) {
+  const std::vector<int>& nodes = transport_->nodes();
+  std::map<int, int> filled;
+  std::vector<int> place;
+  for (int r = 0; r < size(); ++r) {
+    all_.push_back(r);
+    place.push_back(filled[nodes[static_cast<size_t>(r)]]++);
+  }
+  const auto me = static_cast<size_t>(rank());
+  for (int r = 0; r < size(); ++r) {
+    const auto i = static_cast<size_t>(r);
+    if (nodes[i] == nodes[me]) {
+      if (r == rank()) node_place_ = static_cast<int>(node_peers_.size());
+      node_peers_.push_back(r);
+    }
+    if (place[i] == place[me]) {
+      if (r == rank()) column_place_ = static_cast<int>(column_.size());
+      column_.push_back(r);
+    }
+  }
+  if (!transport_->shared().empty())
+    shared_ = std::make_unique<SharedReduction>(transport_->shared(), transport_->shared_bytes(), node_place_);
+}
+
+Collectives::~Collectives() {
+  stop_ = true;
+  if (progress_.joinable()) progress_.join();
+}
+
+void Collectives::set_options(CommunicationOptions options) {
+  const std::lock_guard lock(mutex_);
+  options_ = std::move(options);
+  for (const auto& [id, op] : operations_)
+    if (op.active) fail_runtime("communication options changed while " + op.what.name + " is under way");
+  plans_.clear();
+}
+
+void Collectives::start_progress_thread() {
+  progress_ = std::thread([this] {
+    while (!stop_) {
+      bool active = false;
+      {
+        const std::lock_guard lock(mutex_);
+        for (auto& [id, op] : operations_) active = active || op.active;
+        if (active) advance_all();
+      }
+      active ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  });
+}
+
+ReductionProblem Collectives::problem(int64_t bytes, bool converts) const {
+  ReductionProblem p;
+  p.bytes = bytes;
+  p.nodes = transport_->nodes();
+  p.shared_bytes = shared_ ? transport_->shared_bytes() : 0;
+  p.native = transport_->has_native();
+  p.rank_order = options_.deterministic;
+  p.converts = converts;
+  return p;
+}
+
+AlgorithmChoice Collectives::choice(int64_t bytes, DType type, DType wire) const {
+  return choose_algorithm(problem(bytes, type != wire), options_);
+}
+
+std::vector<Collectives::Stage>& Collectives::plan_for(const AllReduce& what, int64_t elements, bool converts) {
+  const Algorithm algorithm =
+      choose_algorithm(problem(static_cast<int64_t>(what.data.size()), converts), options_).algorithm;
+  // Values that travel narrowed are scaled before they leave: a sum of many could overflow.
+  const double scale = converts ? 1 : what.scale;
+  std::vector<Stage>& stages = plans_[{algorithm, elements, what.type, converts, scale}];
+  if (!stages.empty()) return stages;
+  using Part = SharedReduction::Part;
+  const Piece whole{0, elements};
+  const auto schedule = [&](Schedule s, double factor) {
+    stages.push_back({Stage::Kind::schedule, std::move(s), {}, whole, factor});
+  };
+  const auto shared = [&](Part part, double factor) {
+    stages.push_back({Stage::Kind::shared, {}, part, whole, factor});
+  };
+  const Members everybody{all_, rank(), whole};
+  switch (algorithm) {
+    case Algorithm::shared:
+      shared(Part::all_reduce, scale);
+      break;
+    case Algorithm::hierarchical:
+      shared(Part::reduce_scatter, 1);
+      schedule(halving_schedule({column_, column_place_,
+                                 part_of(whole, node_place_, static_cast<int>(node_peers_.size()))}),
+               scale);
+      shared(Part::all_gather, 1);
+      break;
+    case Algorithm::direct:
+      schedule(direct_schedule(everybody), scale);
+      break;
+    case Algorithm::doubling:
+      schedule(doubling_schedule(everybody), scale);
+      break;
+    case Algorithm::halving:
+      schedule(halving_schedule(everybody), scale);
+      break;
+    case Algorithm::ring:
+      schedule(ring_schedule(everybody), scale);
+      break;
+    case Algorithm::native:
+      stages.push_back({Stage::Kind::native, {}, {}, whole, scale});
+      break;
+  }
+  return stages;
+}
+
+void Collectives::begin(Operation& op, std::vector<Stage>& stages, const AllReduce& what, bool converts, int tag) {
+  if (op.active) fail_runtime(what.name + " is started a second time");
+  op.what = what;
+  op.stages = &stages;
+  op.elements = static_cast<int64_t>(what.data.size()) / size_of(what.type);
+  op.converts = converts;
+  op.active = true;
+  op.tag = tag;
+  op.stage = op.round = 0;
+  op.posted = false;
+  op.started = Clock::now();
+  const bool uses_shared =
+      std::any_of(stages.begin(), stages.end(), [](const Stage& s) { return s.kind == Stage::Kind::shared; });
+  op.serial = uses_shared ? next_serial_++ : -1;
+  if (converts) multiply(what.type, what.data.data(), {0, op.elements}, what.scale);
+}
+
+void Collectives::start(int64_t id, const AllReduce& what) {
+  const auto before = Clock::now();
+  const std::lock_guard lock(mutex_);
+  const bool converts = what.wire != what.type;
+  const int64_t elements = static_cast<int64_t>(what.data.size()) / size_of(what.type);
+  if (size() == 1) return multiply(what.type, what.data.data(), {0, elements}, what.scale);
+  Operation& op = operations_[id];
+  begin(op, plan_for(what, elements, converts), what, converts, next_tag_++ % tags);
+  ++times_.reductions, times_.bytes += static_cast<int64_t>(what.data.size());
+  advance_all();
+  times_.exposed += seconds_between(before, Clock::now());
+}
+
+void Collectives::wait(int64_t id) {
+  const auto before = Clock::now();
+  const auto found = [&] {
+    const std::lock_guard lock(mutex_);
+    return operations_.find(id);
+  }();
+  if (found == operations_.end()) return;
+  wait_for(found->second);
+  const std::lock_guard lock(mutex_);
+  times_.exposed += seconds_between(before, Clock::now());
+}
+
+void Collectives::wait_for(Operation& op) {
+  const auto start = Clock::now();
+  bool told = false;
+  for (int64_t spins = 0;; ++spins) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!op.active) break;
+      advance_all();
+      if (!op.active) break;
+      // Asking the clock every time would cost more than a poll.
+      if (spins % 1024 == 1023)
+        if (const double waited = seconds_between(start, Clock::now()); waited > 1) {
+          transport_->waiting(op.what.name, waited);
+          told = true;
+        }
+    }
+    // Ranks may share a core: give the one that is waited for its turn.
+    if (spins > 100) std::this_thread::yield();
+  }
+  if (told) transport_->alive();
+}
+
+void Collectives::progress() {
+  const auto before = Clock::now();
+  transport_->alive();
+  const std::lock_guard lock(mutex_);
+  const bool any = std::any_of(operations_.begin(), operations_.end(), [](const auto& o) { return o.second.active; });
+  if (!any) return;
+  advance_all();
+  times_.exposed += seconds_between(before, Clock::now());
+}
+
+void Collectives::advance_all() {
+  for (auto& [id, op] : operations_) {
+    if (!op.active || !advance(op)) continue;
+    op.active = false;
+    const double seconds = seconds_between(op.started, Clock::now());
+    times_.in_flight += seconds;
+    if (tracing_ && id >= 0)
+      trace_.push_back({op.what.name, id, static_cast<int64_t>(op.what.data.size()),
+                        std::chrono::duration<double, std::micro>(op.started.time_since_epoch()).count(),
+                        1e6 * seconds});
+  }
+}
+
+bool Collectives::advance(Operation& op) {
+  while (op.stage < op.stages->size()) {
+    const Stage& stage = (*op.stages)[op.stage];
+    if (stage.kind == Stage::Kind::shared) {
+      // The ranks of a node must use the areas in the same order: that in which the operations were started.
+      if (op.serial != serving_) return false;
+      if (!shared_busy_) {
+        shared_->start(stage.part, op.what.data.data(), op.what.type, stage.range, stage.scale, options_.threads);
+        shared_busy_ = true;
+      }
+      if (!shared_->advance()) return false;
+      shared_busy_ = false;
+      const bool last = std::none_of(op.stages->begin() + static_cast<std::ptrdiff_t>(op.stage) + 1, op.stages->end(),
+                                     [](const Stage& s) { return s.kind == Stage::Kind::shared; });
+      if (last) ++serving_;
+    } else if (stage.kind == Stage::Kind::native) {
+      if (!op.posted) op.messages = {transport_->start_native(op.what.data, op.what.type)}, op.posted = true;
+      if (!transport_->done(op.messages[0])) return false;
+      op.messages.clear(), op.posted = false;
+      multiply(op.what.type, op.what.data.data(), stage.range, stage.scale);
+    } else if (!advance_schedule(op, stage)) {
+      return false;
+    }
+    ++op.stage, op.round = 0;
+  }
+  return true;
+}
+
+bool Collectives::advance_schedule(Operation& op, const Stage& stage) {
+  while (op.round < stage.schedule.rounds.size()) {
+    const Round& round = stage.schedule.rounds[op.round];
+    if (!op.posted) post(op, round), op.posted = true;
+    while (!op.messages.empty() && transport_->done(op.messages.back())) op.messages.pop_back();
+    if (!op.messages.empty()) return false;
+    complete(op, round);
+    for (const Piece& piece : round.finished) {
+      multiply(op.what.type, op.what.data.data(), piece, stage.scale);
+      if (op.converts) {  // everybody gets what the others can be told
+        auto* values = reinterpret_cast<float*>(op.what.data.data()) + piece.begin;
+        op.outgoing.resize(std::max(op.outgoing.size(), static_cast<size_t>(piece.count * size_of(op.what.wire))));
+        to_wire(op.what.wire, values, op.outgoing.data(), piece.count);
+        from_wire(op.what.wire, op.outgoing.data(), values, piece.count);
+      }
+    }
+    op.posted = false;
+    ++op.round;
+  }
+  return true;
+}
+
+void Collectives::post(Operation& op, const Round& round) {
+  const int64_t size = size_of(op.converts ? op.what.wire : op.what.type);
+  std::byte* data = op.what.data.data();
+  const Schedule& schedule = (*op.stages)[op.stage].schedule;
+  if (static_cast<int64_t>(op.scratch.size()) < schedule.scratch * size)
+    op.scratch.resize(static_cast<size_t>(schedule.scratch * size));
+  int64_t out = 0, in = 0;
+  for (const Transfer& t : round.sends) out += t.piece.count * size;
+  for (const Transfer& t : round.receives) in += t.scratch == Transfer::in_place ? t.piece.count * size : 0;
+  if (op.converts) {
+    if (static_cast<int64_t>(op.outgoing.size()) < out) op.outgoing.resize(static_cast<size_t>(out));
+    if (static_cast<int64_t>(op.incoming.size()) < in) op.incoming.resize(static_cast<size_t>(in));
+  }
+  const auto bytes = [&](const Transfer& t) { return static_cast<size_t>(t.piece.count * size); };
+  in = out = 0;
+  for (const Transfer& t : round.receives) {
+    std::byte* to = t.scratch != Transfer::in_place ? op.scratch.data() + t.scratch * size
+                    : op.converts                   ? op.incoming.data() + in
+                                                    : data + t.piece.begin * size;
+    if (t.scratch == Transfer::in_place) in += t.piece.count * size;
+    op.messages.push_back(transport_->receive(t.peer, op.tag, {to, bytes(t)}));
+  }
+  for (const Transfer& t : round.sends) {
+    const std::byte* from = data + t.piece.begin * size;
+    if (op.converts) {
+      to_wire(op.what.wire, reinterpret_cast<const float*>(data) + t.piece.begin, op.outgoing.data() + out,
+              t.piece.count);
+      from = op.outgoing.data() + out;
+      out += t.piece.count * size;
+    }
+    op.messages.push_back(transport_->send(t.peer, op.tag, {from, bytes(t)}));
+  }
+}
+
+void Collectives::complete(Operation& op, const Round& round) {
+  std::byte* data = op.what.data.data();
+  const int64_t size = size_of(op.what.type), wire_size = size_of(op.what.wire);
+  if (op.converts) {
+    auto* values = reinterpret_cast<float*>(data);
+    int64_t in = 0;
+    for (const Transfer& t : round.receives) {
+      if (t.scratch != Transfer::in_place) continue;
+      from_wire(op.what.wire, op.incoming.data() + in, values + t.piece.begin, t.piece.count);
+      in += t.piece.count * wire_size;
+    }
+    std::vector<float> other;
+    for (const Sum& sum : round.sums) {
+      std::vector<float> total(static_cast<size_t>(sum.piece.count));
+      other.resize(total.size());
+      for (int64_t source : sum.sources) {
+        const float* from = values + sum.piece.begin;
+        if (source != Sum::own) {
+          from_wire(op.what.wire, op.scratch.data() + source * wire_size, other.data(), sum.piece.count);
+          from = other.data();
+        }
+        for (size_t i = 0; i < total.size(); ++i) total[i] += from[i];
+      }
+      std::copy(total.begin(), total.end(), values + sum.piece.begin);
+    }
+    return;
+  }
+  const auto sum_in = [&]<class T>(T*) {
+    for (const Sum& sum : round.sums) {
+      T* to = reinterpret_cast<T*>(data) + sum.piece.begin;
+      std::vector<const T*> sources;
+      for (int64_t s : sum.sources)
+        sources.push_back(s == Sum::own ? to : reinterpret_cast<const T*>(op.scratch.data() + s * size));
+      add_up(to, sources, sum.piece.count, options_.threads);
+    }
+  };
+  op.what.type == DType::f64 ? sum_in(static_cast<double*>(nullptr)) : sum_in(static_cast<float*>(nullptr));
+}
+
+/// Blocking operations that add nothing travel as plain bytes.
+void Collectives::run(std::vector<Stage>& stages, const AllReduce& what) {
+  constexpr int64_t blocking_bytes_id = -2;
+  Operation* op;
+  {
+    const std::lock_guard lock(mutex_);
+    op = &operations_[blocking_bytes_id];
+    begin(*op, stages, what, false, tags);  // perhaps not all ranks take part: no counting
+    advance_all();
+  }
+  wait_for(*op);
+}
+
+void Collectives::broadcast(std::span<std::byte> data, int root) {
+  broadcast_among(all_, root, data);
+}
+
+void Collectives::broadcast_among(std::span<const int> ranks, int root, std::span<std::byte> data) {
+  if (ranks.size() < 2 || data.empty()) return;
+  const auto place = [&](int rank) {
+    const auto found = std::find(ranks.begin(), ranks.end(), rank);
+    if (found == ranks.end()) fail_usage("broadcast: rank " + std::to_string(rank) + " is not among the receivers");
+    return static_cast<int>(found - ranks.begin());
+  };
+  const Members members{{ranks.begin(), ranks.end()}, place(rank()), {0, static_cast<int64_t>(data.size())}};
+  std::vector<Stage> stages{{Stage::Kind::schedule, broadcast_schedule(members, place(root)), {}, members.range, 1}};
+  run(stages, {data, DType::u8, DType::u8, 1, "a broadcast from rank " + std::to_string(root)});
+}
+
+void Collectives::all_gather(std::span<const std::byte> part, std::span<std::byte> whole) {
+  const auto bytes = static_cast<int64_t>(part.size());
+  if (static_cast<int64_t>(whole.size()) != bytes * size())
+    fail_usage("all_gather: " + std::to_string(size()) + " parts of " + std::to_string(bytes) + " bytes do not fill " +
+               std::to_string(whole.size()));
+  std::memcpy(whole.data() + rank() * bytes, part.data(), part.size());
+  if (size() == 1 || bytes == 0) return;
+  Schedule s;
+  Round round;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    round.sends.push_back({r, {rank() * bytes, bytes}, Transfer::in_place});
+    round.receives.push_back({r, {r * bytes, bytes}, Transfer::in_place});
+  }
+  s.rounds.push_back(std::move(round));
+  std::vector<Stage> stages{{Stage::Kind::schedule, std::move(s), {}, {0, bytes * size()}, 1}};
+  run(stages, {whole, DType::u8, DType::u8, 1, "an all-gather"});
+}
+
+void Collectives::reduce_scatter(std::span<const float> whole, std::span<float> part) {
+  const auto count = static_cast<int64_t>(part.size());
+  if (static_cast<int64_t>(whole.size()) != count * size())
+    fail_usage("reduce_scatter: " + std::to_string(size()) + " parts of " + std::to_string(count) + " do not fill " +
+               std::to_string(whole.size()));
+  std::vector<float> copy(whole.begin(), whole.end());
+  if (size() > 1 && count > 0) {
+    Schedule s;
+    Round round;
+    Sum sum{{rank() * count, count}, {}};
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank()) {
+        sum.sources.push_back(Sum::own);
+        continue;
+      }
+      round.sends.push_back({r, {r * count, count}, Transfer::in_place});
+      round.receives.push_back({r, {rank() * count, count}, s.scratch});
+      sum.sources.push_back(s.scratch);
+      s.scratch += count;
+    }
+    round.sums.push_back(std::move(sum));
+    s.rounds.push_back(std::move(round));
+    std::vector<Stage> stages{{Stage::Kind::schedule, std::move(s), {}, {0, count * size()}, 1}};
+    run(stages, {std::as_writable_bytes(std::span(copy)), DType::f32, DType::f32, 1, "a reduce-scatter"});
+  }
+  std::copy_n(copy.begin() + rank() * count, count, part.begin());
+}
+
+void Collectives::barrier() {
+  float nothing = 0;
+  all_reduce_sum(std::span(&nothing, 1));
+}
+
+CommunicationTimes Collectives::times() const {
+  const std::lock_guard lock(mutex_);
+  return times_;
+}
+
+}  // namespace convoy

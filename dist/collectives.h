@@ -1,0 +1,113 @@
+// The communicator: walks schedules of all-reduces over a transport. Nothing waits but `wait`; several all-reduces may
+// be under way, the shared-memory ones one after the other.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "core/communicator.h"
+#include "dist/choice.h"
+#include "dist/schedule.h"
+#include "dist/shared_reduction.h"
+#include "dist/transport.h"
+
+namespace convoy {
+
+/// One all-reduce from start to finish, for the Chrome trace. Microseconds of the steady clock.
+struct MessageEvent {
+  std::string name;
+  int64_t id = 0, bytes = 0;
+  double start_us = 0, duration_us = 0;
+};
+
+class Collectives final : public Communicator {
+ public:
+  Collectives(std::shared_ptr<Transport> transport, CommunicationOptions options);
+  ~Collectives() override;
+
+  int rank() const override { return transport_->rank(); }
+  int size() const override { return transport_->size(); }
+  void start(int64_t id, const AllReduce& what) override;
+  void wait(int64_t id) override;
+  void progress() override;
+  void broadcast(std::span<std::byte> data, int root) override;
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override;
+  void reduce_scatter(std::span<const float> whole, std::span<float> part) override;
+  void barrier() override;
+  CommunicationTimes times() const override;
+
+  /// Starts collecting one event per all-reduce.
+  void start_trace() { tracing_ = true; }
+  const std::vector<MessageEvent>& trace() const { return trace_; }
+
+  const std::vector<int>& nodes() const { return transport_->nodes(); }
+  /// The algorithm for an all-reduce of so many bytes, and why.
+  AlgorithmChoice choice(int64_t bytes, DType type, DType wire) const;
+  /// From now on; takes effect with the next start. Every rank must change at the same point.
+  void set_options(CommunicationOptions options);
+  /// A thread that does nothing but drive messages on while this rank computes. Costs a core.
+  void start_progress_thread();
+  /// Broadcast from rank `root` to the listed ranks alone, which all call it with the same list.
+  void broadcast_among(std::span<const int> ranks, int root, std::span<std::byte> data);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  /// A part of an operation: a schedule, a turn of the shared memory, or the library's own all-reduce.
+  struct Stage {
+    enum class Kind : uint8_t { schedule, shared, native } kind = Kind::schedule;
+    Schedule schedule;
+    SharedReduction::Part part = SharedReduction::Part::all_reduce;
+    Piece range;
+    double scale = 1;
+  };
+  struct Operation {
+    AllReduce what;
+    std::vector<Stage>* stages = nullptr;
+    int64_t elements = 0;
+    bool active = false, converts = false;
+    int tag = 0;
+    size_t stage = 0, round = 0;
+    bool posted = false;
+    std::vector<int> messages;
+    std::vector<std::byte> scratch, outgoing, incoming;
+    int64_t serial = -1;  ///< place in the queue for the shared memory, -1: none
+    Clock::time_point started;
+  };
+  using PlanKey = std::tuple<Algorithm, int64_t, DType, bool, double>;
+
+  std::vector<Stage>& plan_for(const AllReduce& what, int64_t elements, bool converts);
+  void begin(Operation& op, std::vector<Stage>& stages, const AllReduce& what, bool converts, int tag);
+  /// True when finished.
+  bool advance(Operation& op);
+  bool advance_schedule(Operation& op, const Stage& stage);
+  void post(Operation& op, const Round& round);
+  void complete(Operation& op, const Round& round);
+  void advance_all();
+  void run(std::vector<Stage>& stages, const AllReduce& what);
+  void wait_for(Operation& op);
+  ReductionProblem problem(int64_t bytes, bool converts) const;
+
+  std::shared_ptr<Transport> transport_;
+  CommunicationOptions options_;
+  std::vector<int> all_, node_peers_, column_;  ///< ranks: everybody, those of this node, those with my place elsewhere
+  int node_place_ = 0, column_place_ = 0;
+  std::unique_ptr<SharedReduction> shared_;
+  bool shared_busy_ = false;
+  int64_t next_serial_ = 0, serving_ = 0;
+  int next_tag_ = 0;
+  std::map<PlanKey, std::vector<Stage>> plans_;
+  std::map<int64_t, Operation> operations_;
+  CommunicationTimes times_;
+  bool tracing_ = false;
+  std::vector<MessageEvent> trace_;
+  mutable std::recursive_mutex mutex_;
+  std::thread progress_;
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace convoy

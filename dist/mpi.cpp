@@ -1,0 +1,484 @@
+// MPI-3.1 calls only. All of them happen under one lock (MPI_THREAD_SERIALIZED): the caller's, a progress thread's and
+// the watchdog's. The watchdog is a thread that mostly sleeps; it answers the question "are you there" of others even
+// while this rank computes, and asks it when this rank waits for too long.
+#include "dist/mpi.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double now() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+/// MPI aborts on errors by itself (the default handler); only the text is ours to give.
+std::string library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  std::string line(text, static_cast<size_t>(length));
+  line = line.substr(0, line.find('\n'));
+  for (char& c : line)
+    if (c == '\t') c = ' ';
+  return line.substr(0, line.find(", package"));
+}
+
+/// A process of this host that ended, reaped or not.
+bool ended(int pid) {
+  if (kill(pid, 0) != 0) return errno == ESRCH;
+  std::ifstream status("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(status, line)) return false;
+  const size_t state = line.rfind(')');
+  return state != std::string::npos && state + 2 < line.size() && (line[state + 2] == 'Z' || line[state + 2] == 'X');
+}
+
+struct Peer {
+  char host[64];
+  int pid;
+};
+
+/// Questions and answers between watchdogs.
+enum class Word : int { ask, answer, lost, leaving };
+struct Note {
+  Word word;
+  int rank;         ///< lost: who
+  double silent;    ///< answer: seconds since its main thread gave a sign of life; negative: busy or waiting itself
+  char text[200];   ///< lost: the sentence
+};
+constexpr int note_tag = 1;
+
+class Session;
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport(Session& session, MPI_Comm comm);
+  ~MpiTransport() override;
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::vector<int>& nodes() const override { return nodes_; }
+  int send(int peer, int tag, std::span<const std::byte> data) override;
+  int receive(int peer, int tag, std::span<std::byte> data) override;
+  bool done(int message) override;
+  const std::vector<std::byte*>& shared() const override { return areas_; }
+  int64_t shared_bytes() const override { return shared_bytes_; }
+  bool has_native() const override { return true; }
+  int start_native(std::span<std::byte> data, DType type) override;
+  void waiting(const std::string& what, double seconds) override;
+  void alive() override;
+
+ private:
+  int keep(MPI_Request request);
+  Session& session_;
+  MPI_Comm comm_, node_comm_ = MPI_COMM_NULL;
+  MPI_Win window_ = MPI_WIN_NULL;
+  int rank_ = 0, size_ = 1;
+  std::vector<int> nodes_;
+  std::vector<std::byte*> areas_;
+  int64_t shared_bytes_ = 0;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> free_;
+};
+
+class Session final : public MpiSession {
+ public:
+  explicit Session(const MpiOptions& options);
+  ~Session() override { stop_watching(); }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::vector<std::string>& hosts() const override { return hosts_; }
+  std::unique_ptr<Collectives> world(CommunicationOptions options) override {
+    return std::make_unique<Collectives>(std::make_shared<MpiTransport>(*this, duplicate()), std::move(options));
+  }
+  std::unique_ptr<Collectives> group(int color, CommunicationOptions options) override {
+    MPI_Comm comm;
+    {
+      const std::lock_guard lock(mutex_);
+      MPI_Comm_split(MPI_COMM_WORLD, color, rank_, &comm);
+    }
+    return std::make_unique<Collectives>(std::make_shared<MpiTransport>(*this, comm), std::move(options));
+  }
+  void set_busy(bool busy) override {
+    busy_ = busy;
+    sign_of_life();
+  }
+  double clock_offset() override;
+  [[noreturn]] void abort(int code) override;
+  void finish() override;
+
+  std::recursive_mutex& mutex() { return mutex_; }
+  const MpiOptions& options() const { return options_; }
+  void sign_of_life() { alive_ = now(); }
+  void waits_for(const std::string& what, double seconds);
+  void waits_no_longer();
+
+ private:
+  MPI_Comm duplicate() {
+    const std::lock_guard lock(mutex_);
+    MPI_Comm comm;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    return comm;
+  }
+  void watch();
+  void stop_watching();
+  void read_notes();
+  void check_processes();
+  void question_the_silent();
+  void send_note(int to, const Note& note);
+  [[noreturn]] void give_up(int lost, const std::string& why);
+  [[noreturn]] void end(const std::string& sentence);
+
+  MpiOptions options_;
+  int rank_ = 0, size_ = 1;
+  std::vector<std::string> hosts_;
+  std::vector<int> pids_;  ///< of ranks on this host, 0 elsewhere
+  MPI_Comm notes_ = MPI_COMM_NULL;
+  std::recursive_mutex mutex_;
+  std::thread watchdog_;
+  std::atomic<bool> stop_{false}, busy_{false}, waiting_{false};
+  std::atomic<double> alive_{0};
+  std::mutex reason_mutex_;
+  std::string reason_;         ///< what this rank waits for
+  double asked_ = 0;           ///< when the silent were asked first, 0: not yet
+  std::vector<double> heard_;  ///< when a rank last answered that it is well
+  std::vector<bool> left_;     ///< ranks that said that they are through
+};
+
+Session::Session(const MpiOptions& options) : options_(options) {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  const Launch launch = find_launch();
+  if (launch.tasks > 1 && size_ == 1) {
+    const std::string text = "started as one of " + std::to_string(launch.tasks) + " tasks by " + launch.launcher +
+                             " (" + launch.variable + "), but MPI sees a single one: this program is built for " +
+                             library_version() + ", which is not the launcher's MPI";
+    MPI_Finalize();
+    fail_usage(text);
+  }
+  if (provided < MPI_THREAD_SERIALIZED) {
+    MPI_Finalize();
+    fail_runtime("MPI does not allow calls from several threads (MPI_THREAD_SERIALIZED), got level " +
+                 std::to_string(provided));
+  }
+  Peer me{};
+  gethostname(me.host, sizeof me.host - 1);
+  me.pid = getpid();
+  std::vector<Peer> peers(static_cast<size_t>(size_));
+  MPI_Allgather(&me, sizeof me, MPI_BYTE, peers.data(), sizeof me, MPI_BYTE, MPI_COMM_WORLD);
+  for (const Peer& p : peers) {
+    hosts_.emplace_back(p.host);
+    pids_.push_back(std::strcmp(p.host, me.host) == 0 ? p.pid : 0);
+  }
+  heard_.assign(static_cast<size_t>(size_), 0);
+  left_.assign(static_cast<size_t>(size_), false);
+  MPI_Comm_dup(MPI_COMM_WORLD, &notes_);
+  sign_of_life();
+  if (size_ > 1) watchdog_ = std::thread([this] { watch(); });
+}
+
+void Session::stop_watching() {
+  stop_ = true;
+  if (watchdog_.joinable()) watchdog_.join();
+}
+
+void Session::finish() {
+  if (size_ > 1) {
+    // A rank that is through answers no longer; the others must know before its process ends.
+    const std::lock_guard lock(mutex_);
+    for (int r = 0; r < size_; ++r)
+      if (r != rank_) send_note(r, {Word::leaving, rank_, 0, {}});
+  }
+  MPI_Request request;
+  {
+    const std::lock_guard lock(mutex_);
+    MPI_Ibarrier(notes_, &request);
+  }
+  for (int through = 0; !through;) {
+    {
+      const std::lock_guard lock(mutex_);
+      MPI_Test(&request, &through, MPI_STATUS_IGNORE);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  stop_watching();
+  read_notes();
+  MPI_Finalize();
+}
+
+void Session::abort(int code) {
+  stop_watching();
+  std::fflush(nullptr);
+  MPI_Abort(MPI_COMM_WORLD, code);
+  _exit(code);
+}
+
+double Session::clock_offset() {
+  // Cristian 1989: the reply of the fastest of some questions is half a round trip old.
+  double offset = 0, best = 1e9;
+  constexpr int rounds = 20, tag = 2;
+  const std::lock_guard lock(mutex_);
+  for (int r = 1; r < size_; ++r)
+    for (int i = 0; i < rounds && (rank_ == 0 || rank_ == r); ++i) {
+      double theirs = 0;
+      if (rank_ == 0) {
+        MPI_Recv(&theirs, 1, MPI_DOUBLE, r, tag, notes_, MPI_STATUS_IGNORE);
+        theirs = now();
+        MPI_Send(&theirs, 1, MPI_DOUBLE, r, tag, notes_);
+      } else {
+        const double before = now();
+        MPI_Send(&before, 1, MPI_DOUBLE, 0, tag, notes_);
+        MPI_Recv(&theirs, 1, MPI_DOUBLE, 0, tag, notes_, MPI_STATUS_IGNORE);
+        const double after = now();
+        if (after - before < best) best = after - before, offset = (before + after) / 2 - theirs;
+      }
+    }
+  sign_of_life();
+  return offset;
+}
+
+void Session::waits_for(const std::string& what, double seconds) {
+  sign_of_life();
+  const std::lock_guard lock(reason_mutex_);
+  reason_ = what;
+  waiting_ = true;
+  if (asked_ == 0 && seconds > options_.timeout / 4) asked_ = now();
+}
+
+void Session::waits_no_longer() {
+  sign_of_life();
+  const std::lock_guard lock(reason_mutex_);
+  waiting_ = false;
+  asked_ = 0;
+}
+
+void Session::watch() {
+  double last_question = 0;
+  while (!stop_) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    check_processes();
+    read_notes();
+    if (now() - last_question > options_.timeout / 10) {
+      last_question = now();
+      question_the_silent();
+    }
+  }
+}
+
+void Session::check_processes() {
+  for (int r = 0; r < size_; ++r) {
+    const auto i = static_cast<size_t>(r);
+    if (r == rank_ || pids_[i] == 0 || left_[i] || !ended(pids_[i])) continue;
+    read_notes();  // it may have said goodbye
+    if (!left_[i]) give_up(r, "has ended");
+  }
+}
+
+void Session::read_notes() {
+  const std::lock_guard lock(mutex_);
+  for (int there = 1; there;) {
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, note_tag, notes_, &there, &status);
+    if (!there) break;
+    Note note;
+    MPI_Recv(&note, sizeof note, MPI_BYTE, status.MPI_SOURCE, note_tag, notes_, MPI_STATUS_IGNORE);
+    const auto from = static_cast<size_t>(status.MPI_SOURCE);
+    if (note.word == Word::ask) {
+      const bool excused = busy_ || waiting_;
+      send_note(status.MPI_SOURCE, {Word::answer, rank_, excused ? -1 : now() - alive_, {}});
+    } else if (note.word == Word::answer) {
+      if (note.silent < options_.timeout) heard_[from] = now();
+    } else if (note.word == Word::leaving) {
+      left_[from] = true;
+    } else {
+      end(note.text);
+    }
+  }
+}
+
+void Session::question_the_silent() {
+  double asked;
+  {
+    const std::lock_guard lock(reason_mutex_);
+    asked = asked_;
+  }
+  if (asked == 0) return;
+  for (int r = 0; r < size_; ++r) {
+    const auto i = static_cast<size_t>(r);
+    if (r == rank_ || left_[i]) continue;
+    const double silent = now() - std::max(asked, heard_[i]);
+    if (silent > options_.timeout * 3 / 4) give_up(r, "has not answered for " + std::to_string(int(silent + options_.timeout / 4)) + " s");
+    const std::lock_guard lock(mutex_);
+    send_note(r, {Word::ask, rank_, 0, {}});
+  }
+}
+
+/// Notes fit every library's eager messages: a send that nobody reads does not block.
+void Session::send_note(int to, const Note& note) {
+  MPI_Request request;
+  auto* copy = new Note(note);  // lives until the process ends where the other side never reads it
+  MPI_Isend(copy, sizeof note, MPI_BYTE, to, note_tag, notes_, &request);
+  int through = 0;
+  MPI_Test(&request, &through, MPI_STATUS_IGNORE);
+  if (through)
+    delete copy;
+  else
+    MPI_Request_free(&request);
+}
+
+void Session::give_up(int lost, const std::string& why) {
+  const auto i = static_cast<size_t>(lost);
+  std::string sentence = "rank " + std::to_string(lost) + " on " + hosts_[i];
+  if (pids_[i]) sentence += " (process " + std::to_string(pids_[i]) + ")";
+  sentence += " " + why;
+  Note note{Word::lost, lost, 0, {}};
+  std::snprintf(note.text, sizeof note.text, "%s", sentence.c_str());
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_ && r != lost) {
+      const std::lock_guard lock(mutex_);
+      send_note(r, note);
+    }
+  end(sentence);
+}
+
+void Session::end(const std::string& sentence) {
+  std::string reason;
+  {
+    const std::lock_guard lock(reason_mutex_);
+    reason = waiting_ ? ", while this rank waited for " + reason_ : "";
+  }
+  if (options_.lost) options_.lost(sentence + reason);
+  // The launcher ends all ranks when the first is gone: let the others say what they know.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  _exit(static_cast<int>(ErrorKind::lost_rank));
+}
+
+MpiTransport::MpiTransport(Session& session, MPI_Comm comm) : session_(session), comm_(comm) {
+  const std::lock_guard lock(session_.mutex());
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &size_);
+  MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node_comm_);
+  if (session_.options().ranks_per_node > 0) {
+    int place = 0;
+    MPI_Comm_rank(node_comm_, &place);
+    MPI_Comm part;
+    MPI_Comm_split(node_comm_, place / session_.options().ranks_per_node, place, &part);
+    MPI_Comm_free(&node_comm_);
+    node_comm_ = part;
+  }
+  int node_size = 1, place = 0;
+  MPI_Comm_size(node_comm_, &node_size);
+  MPI_Comm_rank(node_comm_, &place);
+  // A node's number is the order of its lowest rank.
+  int lowest = rank_;
+  MPI_Bcast(&lowest, 1, MPI_INT, 0, node_comm_);
+  nodes_.resize(static_cast<size_t>(size_));
+  MPI_Allgather(&lowest, 1, MPI_INT, nodes_.data(), 1, MPI_INT, comm_);
+  std::vector<int> order(nodes_);
+  std::sort(order.begin(), order.end());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  for (int& n : nodes_) n = static_cast<int>(std::lower_bound(order.begin(), order.end(), n) - order.begin());
+
+  if (node_size > 1 && session_.options().shared_mib > 0) {
+    shared_bytes_ = int64_t{session_.options().shared_mib} << 20;
+    void* mine = nullptr;
+    MPI_Win_allocate_shared(shared_bytes_, 1, MPI_INFO_NULL, node_comm_, &mine, &window_);
+    std::memset(mine, 0, static_cast<size_t>(shared_bytes_));
+    for (int r = 0; r < node_size; ++r) {
+      MPI_Aint bytes;
+      int unit;
+      void* area;
+      MPI_Win_shared_query(window_, r, &bytes, &unit, &area);
+      areas_.push_back(static_cast<std::byte*>(area));
+    }
+  }
+  MPI_Barrier(comm_);
+}
+
+MpiTransport::~MpiTransport() {
+  int over = 0;
+  MPI_Finalized(&over);
+  if (over) return;
+  const std::lock_guard lock(session_.mutex());
+  if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
+  MPI_Comm_free(&node_comm_);
+  MPI_Comm_free(&comm_);
+}
+
+int MpiTransport::keep(MPI_Request request) {
+  if (free_.empty()) {
+    requests_.push_back(request);
+    return static_cast<int>(requests_.size()) - 1;
+  }
+  const int place = free_.back();
+  free_.pop_back();
+  requests_[static_cast<size_t>(place)] = request;
+  return place;
+}
+
+int MpiTransport::send(int peer, int tag, std::span<const std::byte> data) {
+  const std::lock_guard lock(session_.mutex());
+  MPI_Request request;
+  MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, peer, tag, comm_, &request);
+  return keep(request);
+}
+
+int MpiTransport::receive(int peer, int tag, std::span<std::byte> data) {
+  const std::lock_guard lock(session_.mutex());
+  MPI_Request request;
+  MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, peer, tag, comm_, &request);
+  return keep(request);
+}
+
+int MpiTransport::start_native(std::span<std::byte> data, DType type) {
+  const std::lock_guard lock(session_.mutex());
+  MPI_Request request;
+  MPI_Iallreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size() / static_cast<size_t>(size_of(type))),
+                 type == DType::f64 ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM, comm_, &request);
+  return keep(request);
+}
+
+bool MpiTransport::done(int message) {
+  const std::lock_guard lock(session_.mutex());
+  int through = 0;
+  MPI_Test(&requests_[static_cast<size_t>(message)], &through, MPI_STATUS_IGNORE);
+  if (through) free_.push_back(message);
+  return through != 0;
+}
+
+void MpiTransport::waiting(const std::string& what, double seconds) {
+  session_.waits_for(what, seconds);
+}
+void MpiTransport::alive() {
+  session_.waits_no_longer();
+}
+
+}  // namespace
+
+bool has_mpi() {
+  return true;
+}
+std::string mpi_version() {
+  return library_version();
+}
+
+std::unique_ptr<MpiSession> start_mpi(const MpiOptions& options) {
+  return std::make_unique<Session>(options);
+}
+
+}  // namespace convoy

@@ -1,0 +1,57 @@
+// Ranks that MPI connects. A session begins and ends MPI, watches over the other ranks and makes communicators.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dist/collectives.h"
+
+namespace convoy {
+
+/// What the environment says about the launcher.
+struct Launch {
+  std::string launcher;  ///< "Open MPI's mpirun", "MPICH's or another PMI launcher", "PMIx", "Slurm"; empty: none
+  std::string variable;  ///< that says so
+  int tasks = 0;         ///< 0: it does not say how many
+};
+Launch find_launch();
+
+struct MpiOptions {
+  double timeout = 30;     ///< seconds of silence after which a rank counts as lost
+  int shared_mib = 3;      ///< shared memory per rank
+  int ranks_per_node = 0;  ///< > 0: pretend that nodes hold so many ranks (for tests of hierarchical algorithms)
+  /// Called in a thread of its own when a rank is lost, with the sentence that names it; the process ends with exit
+  /// code 76 afterwards.
+  std::function<void(const std::string&)> lost;
+};
+
+/// Whether this build has MPI; the library's first line of its own version text.
+bool has_mpi();
+std::string mpi_version();
+
+/// One per process and only once: MPI cannot be started again.
+class MpiSession {
+ public:
+  virtual ~MpiSession() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const std::vector<std::string>& hosts() const = 0;  ///< of every rank
+  /// A communicator over all ranks; over those with my color.
+  virtual std::unique_ptr<Collectives> world(CommunicationOptions options) = 0;
+  virtual std::unique_ptr<Collectives> group(int color, CommunicationOptions options) = 0;
+  /// While this rank does something long that talks to nobody (checkpoint, validation), silence is no sign of a loss.
+  virtual void set_busy(bool busy) = 0;
+  /// Seconds by which this rank's steady clock is ahead of rank 0's. Every rank calls it.
+  virtual double clock_offset() = 0;
+  /// Ends every rank with this exit code, after an error on this one.
+  [[noreturn]] virtual void abort(int code) = 0;
+  /// Ends MPI in agreement: every rank calls it before it exits.
+  virtual void finish() = 0;
+};
+
+/// Starts MPI. Throws Error(usage) where the environment says that there are several tasks and MPI sees one.
+std::unique_ptr<MpiSession> start_mpi(const MpiOptions& options);
+
+}  // namespace convoy

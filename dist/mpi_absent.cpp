@@ -1,0 +1,18 @@
+// This build has no MPI.
+#include "core/error.h"
+#include "dist/mpi.h"
+
+namespace convoy {
+
+bool has_mpi() {
+  return false;
+}
+std::string mpi_version() {
+  return "none";
+}
+std::unique_ptr<MpiSession> start_mpi(const MpiOptions&) {
+  const Launch launch = find_launch();
+  fail_usage("started by " + launch.launcher + " (" + launch.variable + "), but this build has no MPI: configure with -DWITH_MPI=ON");
+}
+
+}  // namespace convoy

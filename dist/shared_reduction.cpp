@@ -1,0 +1,143 @@
+#include "dist/shared_reduction.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "core/parallel.h"
+
+namespace convoy {
+namespace {
+
+constexpr int64_t flag_bytes = 128, turns = 3;
+
+}  // namespace
+
+/// How many pieces a rank has written and added up, since the area was made. Each on its own cache line.
+struct SharedReduction::Flags {
+  alignas(64) std::atomic<int64_t> written;
+  alignas(64) std::atomic<int64_t> added;
+};
+
+SharedReduction::SharedReduction(std::vector<std::byte*> areas, int64_t bytes, int self)
+    : areas_(std::move(areas)), slot_bytes_((bytes - flag_bytes) / turns / 64 * 64), self_(static_cast<size_t>(self)) {
+  static_assert(sizeof(Flags) == flag_bytes && std::atomic<int64_t>::is_always_lock_free);
+}
+
+SharedReduction::Flags& SharedReduction::flags(size_t rank) const {
+  return *std::launder(reinterpret_cast<Flags*>(areas_[rank]));
+}
+
+std::byte* SharedReduction::slot(size_t rank, int64_t piece) const {
+  return areas_[rank] + flag_bytes + (sequence_ + piece) % turns * slot_bytes_;
+}
+
+/// What of a piece belongs to a rank: the same stretch of every rank's part.
+Piece SharedReduction::chunk(size_t rank, int64_t piece) const {
+  const auto ranks = static_cast<int>(areas_.size());
+  const Piece part = part_of(range_, static_cast<int>(rank), ranks);
+  const int64_t length = slot_bytes_ / size_of(type_) / ranks / 16 * 16;
+  const int64_t begin = std::min(part.count, piece * length);
+  return {part.begin + begin, std::min(length, part.count - begin)};
+}
+
+int64_t SharedReduction::pieces() const {
+  const auto ranks = static_cast<int>(areas_.size());
+  const int64_t length = slot_bytes_ / size_of(type_) / ranks / 16 * 16, longest = part_of(range_, 0, ranks).count;
+  return (longest + length - 1) / length;
+}
+
+void SharedReduction::start(Part part, std::byte* data, DType type, Piece range, double scale, int threads) {
+  part_ = part, data_ = data, type_ = type, range_ = range, scale_ = scale, threads_ = threads;
+  written_ = added_ = collected_ = 0;
+}
+
+bool SharedReduction::all_wrote(int64_t piece) const {
+  for (size_t r = 0; r < areas_.size(); ++r)
+    if (flags(r).written.load(std::memory_order_acquire) <= sequence_ + piece) return false;
+  return true;
+}
+
+bool SharedReduction::all_added(int64_t piece) const {
+  for (size_t r = 0; r < areas_.size(); ++r)
+    if (flags(r).added.load(std::memory_order_acquire) <= sequence_ + piece) return false;
+  return true;
+}
+
+/// Layout of a slot: the chunks of all ranks one behind the other.
+void SharedReduction::write(int64_t piece) {
+  const int64_t size = size_of(type_);
+  std::byte* to = slot(self_, piece);
+  for (size_t r = 0; r < areas_.size(); ++r) {
+    const Piece c = chunk(r, piece);
+    const bool wanted = part_ == Part::all_gather ? r == self_ : r != self_;
+    if (wanted) std::memcpy(to, data_ + c.begin * size, static_cast<size_t>(c.count * size));
+    to += c.count * size;
+  }
+  flags(self_).written.store(sequence_ + piece + 1, std::memory_order_release);
+}
+
+template <class T>
+void SharedReduction::add_up(int64_t piece) {
+  const Piece mine = chunk(self_, piece);
+  int64_t before = 0;
+  for (size_t r = 0; r < self_; ++r) before += chunk(r, piece).count;
+  T* own = reinterpret_cast<T*>(data_) + mine.begin;
+  T* published = reinterpret_cast<T*>(slot(self_, piece)) + before;
+  const T scale = static_cast<T>(scale_);
+  const bool publish = part_ == Part::all_reduce;
+  parallel_ranges(mine.count, threads_, 1024, [&](Range range) {
+    // Blocks of a page stay in the first cache while every rank's share is added to them.
+    constexpr int64_t block = 512;
+    T sum[block];
+    for (int64_t i = range.begin; i < range.end; i += block) {
+      const int64_t n = std::min(block, range.end - i);
+      for (size_t r = 0; r < areas_.size(); ++r) {
+        const T* from = r == self_ ? own : reinterpret_cast<const T*>(slot(r, piece)) + before;
+        if (r == 0)
+          for (int64_t k = 0; k < n; ++k) sum[k] = from[i + k];
+        else
+          for (int64_t k = 0; k < n; ++k) sum[k] += from[i + k];
+      }
+      for (int64_t k = 0; k < n; ++k) own[i + k] = sum[k] * scale;
+      if (publish) std::memcpy(published + i, own + i, static_cast<size_t>(n) * sizeof(T));
+    }
+  });
+  flags(self_).added.store(sequence_ + piece + 1, std::memory_order_release);
+}
+
+void SharedReduction::collect(int64_t piece) {
+  const int64_t size = size_of(type_);
+  int64_t before = 0;
+  for (size_t r = 0; r < areas_.size(); ++r) {
+    const Piece c = chunk(r, piece);
+    if (r != self_)
+      std::memcpy(data_ + c.begin * size, slot(r, piece) + before * size, static_cast<size_t>(c.count * size));
+    before += c.count;
+  }
+}
+
+bool SharedReduction::advance() {
+  const int64_t count = pieces();
+  while (collected_ < count) {
+    if (written_ == collected_) write(written_++);
+    if (added_ == collected_) {
+      if (!all_wrote(added_)) return false;
+      if (part_ != Part::all_gather) type_ == DType::f64 ? add_up<double>(added_) : add_up<float>(added_);
+      ++added_;
+    }
+    // One piece ahead: others can add while this rank collects. Everybody has written the piece before this one, and
+    // did so after it was done with the piece that lies two further back, whose place the new one takes.
+    if (written_ < count && written_ == collected_ + 1) write(written_++);
+    if (part_ == Part::all_reduce && !all_added(collected_)) return false;
+    if (part_ != Part::reduce_scatter) collect(collected_);
+    ++collected_;
+  }
+  // The flags of the kind that this part does not count must keep step for the next one.
+  sequence_ += count;
+  if (part_ == Part::all_gather) flags(self_).added.store(sequence_, std::memory_order_release);
+  return true;
+}
+
+}  // namespace convoy

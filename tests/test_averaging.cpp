@@ -1,0 +1,219 @@
+// n ranks with b samples each train like one rank with n*b samples.
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "dist/local.h"
+#include "kernels/kernel_list.h"
+#include "models/program.h"
+
+using namespace convoy;
+
+namespace {
+
+constexpr double rate = 0.05;
+
+CosmoflowOptions small_cosmoflow(int64_t batch) {
+  CosmoflowOptions o;
+  o.model.size = 8, o.model.conv_size = 4, o.model.layers = 2, o.model.fc1_size = 16, o.model.fc2_size = 8;
+  o.batch = batch;
+  o.compute = DType::f64;
+  o.plan.threads = 1;
+  return o;
+}
+
+ClimateOptions small_deepcam(int64_t batch) {
+  ClimateOptions o;
+  o.model.height = 32, o.model.width = 32, o.model.width_divisor = 16;
+  o.batch = batch;
+  o.compute = DType::f64;
+  o.plan.threads = 1;
+  return o;
+}
+
+/// Samples of the whole step are numbered; a pass of a rank takes some neighbours.
+void fill(const Tensor& t, int64_t batch, int64_t first, uint64_t stream) {
+  const PhiloxStream random(4, stream);
+  const int64_t each = t.shape().elements() / batch;
+  for (int64_t i = 0; i < batch * each; ++i) {
+    const auto at = static_cast<uint64_t>(first * each + i);
+    if (t.dtype() == DType::i16) t.data<int16_t>()[i] = static_cast<int16_t>(random.below(at, 5));
+    if (t.dtype() == DType::u8) t.data<uint8_t>()[i] = static_cast<uint8_t>(random.below(at, 3));
+    if (t.dtype() == DType::f64) t.data<double>()[i] = random.uniform(at);
+    if (t.dtype() == DType::f32) t.data<float>()[i] = random.uniform(at);
+  }
+}
+
+struct Result {
+  std::vector<double> weights, start;
+  std::vector<double> losses;
+};
+
+/// Trains on one rank of `ranks`; `o.batch` samples per pass.
+template <class Options>
+Result train(Options o, Collectives& world, Communicator* batch_norm, int steps) {
+  o.training.averaging.ranks = world.size();
+  o.training.averaging.bucket_bytes = 3000;  // several buckets
+  if (o.compute == DType::f64) o.training.averaging.wire = DType::f64;
+  Program program(plan_program(o, kernel_list()), o, 3);
+  const std::vector<Communicator*> groups{&world, batch_norm ? batch_norm : &world};
+  program.step().set_groups(groups);
+  if (program.micro()) program.micro()->set_groups(groups);
+  const auto weights = [&] {
+    std::vector<double> all;
+    for (const std::string& name : program.parameters()) {
+      const Tensor& t = program.store().get(name);
+      for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+        all.push_back(t.at(n, d, h, w, c));
+      });
+    }
+    return all;
+  };
+  Result result;
+  result.start = weights();
+  double* state = program.store().get(step_state_name).template data<double>();
+  state[int(StepField::learning_rate)] = rate;
+  const int64_t passes = o.training.accumulation, each = o.batch * world.size();
+  for (int step = 0; step < steps; ++step) {
+    state[int(StepField::step)] = step;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      Executor& e = pass + 1 < passes ? *program.micro() : program.step();
+      const int64_t first = (step * passes + pass) * each + world.rank() * o.batch;
+      state[int(StepField::micro_step)] = double(pass);
+      state[int(StepField::first_sample)] = double(first);
+      fill(e.tensor("x"), o.batch, first, 1);
+      fill(e.tensor("target"), o.batch, first, 2);
+      if (world.size() > 1 && pass + 1 == passes)
+        e.tensor(stop_request_name).template data<float>()[0] = step == 1 && world.rank() == 0;
+      e.run();
+    }
+    Executor& e = program.step();
+    result.losses.push_back(e.tensor("loss").at(0, 0, 0, 0, 0));
+    if (world.size() > 1) CHECK((e.tensor("stop_requests").template data<float>()[0] > 0) == (step == 1));
+  }
+  if (o.training.lag > 0)
+    for (const PlannedNode& node : program.step().plan().nodes)
+      if (node.op.kind == OpKind::all_reduce_later) world.wait(node.op.template as<AllReduceAttrs>().id);
+  result.weights = weights();
+  return result;
+}
+
+template <class Options>
+Result train_on(int ranks, Options o, int steps) {
+  auto world = make_thread_communicators(ranks), batch_norm = make_thread_communicators(ranks);
+  o.training.averaging.batch_norm_ranks = std::is_same_v<Options, ClimateOptions> ? ranks : 1;
+  std::vector<Result> results(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  std::vector<std::exception_ptr> failures(results.size());
+  for (size_t r = 0; r < results.size(); ++r)
+    threads.emplace_back([&, r] {
+      try {
+        results[r] = train(o, *world[r], batch_norm[r].get(), steps);
+      } catch (...) {
+        failures[r] = std::current_exception();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  for (const auto& f : failures)
+    if (f) std::rethrow_exception(f);
+  for (const Result& r : results) CHECK((r.weights == results[0].weights));  // ranks never drift apart
+  return results[0];
+}
+
+/// Largest difference of a weight over the largest change of a weight.
+double distance(const Result& a, const Result& b) {
+  double worst = 0, change = 0;
+  for (size_t i = 0; i < a.weights.size(); ++i) {
+    worst = std::max(worst, std::fabs(a.weights[i] - b.weights[i]));
+    change = std::max(change, std::fabs(a.weights[i] - a.start[i]));
+  }
+  REQUIRE(change > 0);
+  return worst / change;
+}
+
+}  // namespace
+
+TEST_CASE("n ranks with b samples train like one with n*b samples", "[averaging]") {
+  // A gradient element sums at most batch * 8^3 positions * 27 taps in another order, and three steps pass it on.
+  for (int ranks : {2, 3, 4, 5}) {
+    const int64_t each = 2;
+    auto whole = make_self_communicator();
+    const Result one = train(small_cosmoflow(each * ranks), *whole, nullptr, 3);
+    const Result many = train_on(ranks, small_cosmoflow(each), 3);
+    const double bound = 3 * double(each * ranks) * 512 * 27 * 0x1p-53;
+    INFO(ranks << " ranks");
+    CHECK(distance(one, many) < bound);
+    for (size_t i = 0; i < one.losses.size(); ++i) CHECK(many.losses[i] == Approx(one.losses[i]).epsilon(bound));
+  }
+}
+
+TEST_CASE("accumulated passes on ranks, f32 kernels, and gradients that travel narrow", "[averaging]") {
+  auto whole = make_self_communicator();
+  const Result one = train(small_cosmoflow(8), *whole, nullptr, 2);
+  CosmoflowOptions o = small_cosmoflow(2);
+  o.training.accumulation = 2;
+  CHECK(distance(one, train_on(2, o, 2)) < 2.0 * 8 * 512 * 27 * 0x1p-53);
+  o.compute = DType::f32;
+  CHECK(distance(one, train_on(2, o, 2)) < 2.0 * 8 * 512 * 27 * 0x1p-24);
+  // bf16: each gradient is rounded on its way out and back, to 2^-9 of its size, over two steps.
+  o.training.averaging.wire = DType::bf16;
+  CHECK(distance(one, train_on(2, o, 2)) < 2 * 2 * 0x1p-8);
+}
+
+TEST_CASE("batch-norm statistics over a group of ranks are those of the whole batch", "[averaging]") {
+  // BN amplifies rounding; f64 leaves room.
+  auto whole = make_self_communicator();
+  for (int ranks : {2, 3}) {
+    const Result one = train(small_deepcam(2 * ranks), *whole, nullptr, 2), many = train_on(ranks, small_deepcam(2), 2);
+    INFO(ranks << " ranks");
+    CHECK(distance(one, many) < 1e-7);
+    for (size_t i = 0; i < one.losses.size(); ++i) CHECK(many.losses[i] == Approx(one.losses[i]).epsilon(1e-7));
+  }
+}
+
+TEST_CASE("lagged gradients arrive one step later, on any number of ranks", "[averaging]") {
+  auto whole = make_self_communicator();
+  CosmoflowOptions o = small_cosmoflow(6);
+  o.training.lag = 1;
+  const Result one = train(o, *whole, nullptr, 3);
+  o.batch = 2;
+  const Result many = train_on(3, o, 3);
+  CHECK(distance(one, many) < 3.0 * 6 * 512 * 27 * 0x1p-53);
+  CosmoflowOptions prompt = small_cosmoflow(6);
+  const Result first = train(prompt, *whole, nullptr, 1), lagged = [&] {
+    o.batch = 6;
+    return train(o, *whole, nullptr, 2);
+  }();
+  CHECK((lagged.weights == first.weights));
+}
+
+TEST_CASE("gradients are written into their buckets and read from them without copies", "[averaging]") {
+  CosmoflowOptions o = small_cosmoflow(2);
+  o.compute = DType::f32;
+  o.training.averaging.ranks = 2;
+  const Plan plan = plan_program(o, kernel_list()).step;
+  int buckets = 0, in_place = 0, parts = 0, backward = 0;
+  bool started = false;
+  for (const PlannedNode& node : plan.nodes) {
+    if (node.op.kind == OpKind::all_reduce_start && node.name.starts_with("bucket")) started = true, ++buckets;
+    if (started && node.name.ends_with("backward_weights")) ++backward;
+    const bool into = node.op.kind == OpKind::bucket;
+    if (!into && node.op.kind != OpKind::unbucket) continue;
+    const int64_t from = plan.offset[static_cast<size_t>((into ? node.out : node.in)[0])];
+    const int64_t length = plan.values[static_cast<size_t>((into ? node.out : node.in)[0])].desc.bytes();
+    for (ValueId id : into ? node.in : node.out) {
+      const int64_t at = plan.offset[static_cast<size_t>(id)];
+      ++parts, in_place += at >= from && at < from + length;
+    }
+  }
+  CHECK(buckets == 1);
+  CHECK(parts > 10);
+  CHECK(in_place == parts);
+  o.training.averaging.bucket_bytes = 256;
+  started = false, backward = 0, buckets = 0;
+  for (const PlannedNode& node : plan_program(o, kernel_list()).step.nodes) {
+    if (node.op.kind == OpKind::all_reduce_start && node.name.starts_with("bucket")) started = true, ++buckets;
+    if (started && node.name.ends_with("backward_weights")) ++backward;
+  }
+  CHECK(buckets > 2);
+  CHECK(backward > 2);  // the first message leaves while backward goes on
+}

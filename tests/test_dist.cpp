@@ -1,0 +1,195 @@
+// All-reduce algorithms against a plain sum, at odd sizes and rank counts; averaging in the tape.
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "core/philox.h"
+#include "core/tensor.h"
+#include "dist/local.h"
+
+using namespace convoy;
+
+namespace {
+
+/// Runs body(rank, communicator) on a thread per rank and rethrows the first failure.
+template <class Body>
+void on_ranks(std::vector<std::unique_ptr<Collectives>>& ranks, Body body) {
+  std::vector<std::thread> threads;
+  std::vector<std::exception_ptr> failures(ranks.size());
+  for (size_t r = 0; r < ranks.size(); ++r)
+    threads.emplace_back([&, r] {
+      try {
+        body(static_cast<int>(r), *ranks[r]);
+      } catch (...) {
+        failures[r] = std::current_exception();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  for (const auto& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+}
+
+template <class T>
+std::vector<T> values_of(int rank, int64_t count) {
+  const PhiloxStream random(7, static_cast<uint64_t>(rank));
+  std::vector<T> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(random.uniform(i) - 0.5);
+  return values;
+}
+
+template <class T>
+AllReduce mean_of(std::vector<T>& values, int ranks, DType wire) {
+  const DType type = sizeof(T) == 8 ? DType::f64 : DType::f32;
+  return {std::as_writable_bytes(std::span(values)), type, wire, 1.0 / ranks, "a test"};
+}
+
+/// The largest difference from the sum in f64, over the bound: (p-1) roundings of the partial sums, one of the mean,
+/// and with a narrow wire one rounding to `wire` per hop.
+template <class T>
+void check_mean(int ranks, int64_t count, const CommunicationOptions& options, const std::vector<int>& nodes,
+                DType wire) {
+  auto communicators = make_thread_communicators(ranks, options, nodes);
+  std::vector<std::vector<T>> results(static_cast<size_t>(ranks));
+  on_ranks(communicators, [&](int rank, Collectives& c) {
+    std::vector<T>& mine = results[static_cast<size_t>(rank)];
+    mine = values_of<T>(rank, count);
+    c.start(3, mean_of(mine, ranks, wire));
+    c.wait(3);
+  });
+  std::vector<double> sum(static_cast<size_t>(count)), size(sum.size());
+  for (int r = 0; r < ranks; ++r) {
+    const std::vector<T> v = values_of<T>(r, count);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += double(v[i]), size[i] += std::fabs(double(v[i]));
+  }
+  const double own = sizeof(T) == 8 ? 0x1p-53 : 0x1p-24, step = wire == DType::bf16 ? 0x1p-8 : wire == DType::f16 ? 0x1p-11 : 0;
+  double worst = 0;
+  for (size_t i = 0; i < sum.size(); ++i) {
+    // f16 below its normal range rounds to multiples of 2^-24.
+    const double bound = (ranks + 1) * (own + step) * size[i] / ranks + (step > 0 ? ranks * 0x1p-25 : 0);
+    worst = std::max(worst, std::fabs(double(results[0][i]) - sum[i] / ranks) / bound);
+  }
+  CHECK(worst <= 1);
+  for (int r = 1; r < ranks; ++r) CHECK((results[static_cast<size_t>(r)] == results[0]));
+}
+
+CommunicationOptions wish(Algorithm a) {
+  CommunicationOptions o;
+  o.algorithm = name_of(a);
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("every all-reduce algorithm gives the mean, the same bits on all ranks", "[dist]") {
+  for (int ranks : {2, 3, 4, 5, 7, 8})
+    for (int64_t count : {1, 2, 15, 17, 1000, 12345})
+      for (Algorithm a : {Algorithm::direct, Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::shared}) {
+        INFO(name_of(a) << " " << ranks << " ranks, " << count);
+        check_mean<float>(ranks, count, wish(a), {}, DType::f32);
+        check_mean<double>(ranks, count, wish(a), {}, DType::f64);
+      }
+}
+
+TEST_CASE("vectors longer than the shared areas go through them in pieces", "[dist]") {
+  for (int ranks : {2, 3, 5}) check_mean<float>(ranks, 300007, wish(Algorithm::shared), {}, DType::f32);
+}
+
+TEST_CASE("hierarchical all-reduce over pretended nodes", "[dist]") {
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1, 0, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2}})
+    for (int64_t count : {1, 31, 70001}) {
+      check_mean<float>(static_cast<int>(nodes.size()), count, wish(Algorithm::hierarchical), nodes, DType::f32);
+      check_mean<double>(static_cast<int>(nodes.size()), count, wish(Algorithm::hierarchical), nodes, DType::f64);
+    }
+}
+
+TEST_CASE("f32 gradients may travel as bf16 or f16", "[dist]") {
+  for (int ranks : {2, 3, 4, 5})
+    for (DType wire : {DType::bf16, DType::f16})
+      for (Algorithm a : {Algorithm::direct, Algorithm::halving, Algorithm::ring})
+        check_mean<float>(ranks, 4099, wish(a), {}, wire);
+}
+
+TEST_CASE("deterministic sums do not depend on the cut into buckets", "[dist]") {
+  CommunicationOptions o;
+  o.deterministic = true;
+  const int ranks = 5;
+  const auto run = [&](const std::vector<int64_t>& cuts, const std::vector<int>& nodes) {
+    auto communicators = make_thread_communicators(ranks, o, nodes);
+    std::vector<float> first;
+    on_ranks(communicators, [&](int rank, Collectives& c) {
+      std::vector<float> mine = values_of<float>(rank, cuts.back());
+      for (size_t i = 0; i + 1 < cuts.size(); ++i)
+        c.all_reduce_sum(std::span(mine).subspan(static_cast<size_t>(cuts[i]), static_cast<size_t>(cuts[i + 1] - cuts[i])));
+      if (rank == 0) first = mine;
+    });
+    return first;
+  };
+  const std::vector<float> whole = run({0, 5000}, {});
+  std::vector<float> in_rank_order = values_of<float>(0, 5000);
+  for (int r = 1; r < ranks; ++r) {
+    const std::vector<float> theirs = values_of<float>(r, 5000);
+    for (size_t i = 0; i < theirs.size(); ++i) in_rank_order[i] += theirs[i];
+  }
+  CHECK((whole == in_rank_order));
+  CHECK((run({0, 17, 4000, 5000}, {}) == whole));
+  CHECK((run({0, 3000, 5000}, {0, 0, 0, 1, 1}) == whole));  // over messages instead of shared memory
+}
+
+TEST_CASE("several all-reduces under way, waited for out of order, beside a progress thread", "[dist]") {
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 0}, {0, 1, 2}}) {
+    auto communicators = make_thread_communicators(3, {}, nodes);
+    on_ranks(communicators, [&](int rank, Collectives& c) {
+      if (rank == 1) c.start_progress_thread();
+      for (int round = 0; round < 20; ++round) {
+        std::vector<std::vector<float>> buckets;
+        for (int b = 0; b < 4; ++b) buckets.emplace_back(static_cast<size_t>(100 + 9000 * b), float(rank + b));
+        for (int b = 0; b < 4; ++b) {
+          c.start(b, mean_of(buckets[static_cast<size_t>(b)], 3, DType::f32));
+          c.progress();
+        }
+        for (int b = 3; b >= 0; --b) {
+          c.wait(b);
+          for (float v : buckets[static_cast<size_t>(b)]) REQUIRE(v == float(1 + b));
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("broadcast, all-gather, reduce-scatter, barrier", "[dist]") {
+  for (int ranks : {1, 2, 3, 6}) {
+    auto communicators = make_thread_communicators(ranks);
+    on_ranks(communicators, [&](int rank, Collectives& c) {
+      for (int root = 0; root < ranks; ++root) {
+        std::vector<float> v(37, rank == root ? 5.f : 0.f);
+        c.broadcast(std::as_writable_bytes(std::span(v)), root);
+        CHECK(v == std::vector<float>(37, 5.f));
+      }
+      const int32_t mine = rank * rank;
+      std::vector<int32_t> all(static_cast<size_t>(ranks));
+      c.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+      for (int r = 0; r < ranks; ++r) CHECK(all[static_cast<size_t>(r)] == r * r);
+      std::vector<float> whole(static_cast<size_t>(3 * ranks), float(rank)), part(3);
+      c.reduce_scatter(whole, part);
+      CHECK(part == std::vector<float>(3, float(ranks * (ranks - 1) / 2)));
+      c.barrier();
+    });
+  }
+}
+
+TEST_CASE("the choice of an algorithm: a wish, the measured table, the list", "[dist]") {
+  ReductionProblem p;
+  p.bytes = 8 << 20, p.nodes = {0, 0, 1, 1}, p.shared_bytes = 1 << 20;
+  CHECK(choose_algorithm(p, {}).algorithm == Algorithm::hierarchical);
+  p.nodes = {0, 0, 1};
+  CHECK(choose_algorithm(p, {}).algorithm == Algorithm::ring);
+  CHECK_THROWS_WITH(choose_algorithm(p, wish(Algorithm::shared)), Catch::Contains("2 nodes"));
+  CHECK_THROWS_WITH(parse_algorithm("pigeon"), Catch::Contains("expected one of") && Catch::Contains("pigeon"));
+  CommunicationOptions o;
+  o.table.set(3, 2, 1 << 20, Algorithm::direct);
+  o.table.set(3, 2, 1 << 10, Algorithm::doubling);
+  CHECK(choose_algorithm(p, o).algorithm == Algorithm::direct);
+  p.bytes = 100;
+  CHECK(choose_algorithm(p, o).why == "measured");
+  CHECK(choose_algorithm(p, o).algorithm == Algorithm::doubling);
+  CHECK(explain(p).find("mpi: ranks are not connected by MPI") != std::string::npos);
+}
