@@ -5,6 +5,7 @@
 
 #include "apps/common/climate_baseline.h"
 #include "apps/common/climate_task.h"
+#include "apps/common/staging.h"
 #include "apps/common/svg.h"
 #include "core/philox.h"
 #include "core/text.h"
@@ -95,10 +96,11 @@ void write_plot(const std::string& folder, const Trainer& trainer) {
   write_text(folder + "/loss.svg", render_svg({loss, iou}));
 }
 
-int train(const OptionTable& o, Ranks& ranks) {
+int train(OptionTable& o, Ranks& ranks) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
   refuse_idle_flags(o, dummy);
+  stage(o, ranks);
   const Data data = dummy ? Data{} : find_data(o);
   ClimateOptions program = dummy ? dummy_program(o) : climate_program(o, *data.train, data.validation.get());
   program.model.dropout = o.number("dropout");

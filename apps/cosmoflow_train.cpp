@@ -8,6 +8,7 @@
 #include "apps/common/baseline.h"
 #include "apps/common/cosmoflow_task.h"
 #include "apps/common/profile.h"
+#include "apps/common/staging.h"
 #include "apps/common/svg.h"
 #include "apps/common/trainer.h"
 #include "apps/common/version.h"
@@ -151,8 +152,9 @@ void print_errors(const Predictions& network, const Predictions* regression) {
              regression ? fmt::format("             {:>8.4f}", regression->mae()) : "");
 }
 
-int train(const OptionTable& o, Ranks& ranks) {
+int train(OptionTable& o, Ranks& ranks) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
+  stage(o, ranks);
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
   CosmoflowOptions program_options = training_program(o, data.shape);
   program_options.training.averaging = ranks.averaging(o, program_options.compute);

@@ -10,8 +10,8 @@
 namespace convoy {
 namespace {
 
-constexpr Algorithm list[] = {Algorithm::shared,       Algorithm::direct,  Algorithm::doubling, Algorithm::hierarchical,
-                              Algorithm::halving,      Algorithm::ring,    Algorithm::native};
+constexpr Algorithm list[] = {Algorithm::shared,  Algorithm::direct, Algorithm::doubling, Algorithm::hierarchical,
+                              Algorithm::halving, Algorithm::ring,   Algorithm::native};
 
 /// Below this, the number of rounds costs more than the bytes.
 constexpr int64_t short_vector = 16 << 10;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "core/parallel.h"
 
@@ -150,9 +151,9 @@ std::vector<Collectives::Stage>& Collectives::plan_for(const AllReduce& what, in
       break;
     case Algorithm::hierarchical:
       shared(Part::reduce_scatter, 1);
-      schedule(halving_schedule({column_, column_place_,
-                                 part_of(whole, node_place_, static_cast<int>(node_peers_.size()))}),
-               scale);
+      schedule(
+          halving_schedule({column_, column_place_, part_of(whole, node_place_, static_cast<int>(node_peers_.size()))}),
+          scale);
       shared(Part::all_gather, 1);
       break;
     case Algorithm::direct:
@@ -216,6 +217,27 @@ void Collectives::wait(int64_t id) {
   times_.exposed += seconds_between(before, Clock::now());
 }
 
+std::string Collectives::reason(const Operation& op) const {
+  std::set<int> peers;
+  // The shared memory may be busy with an earlier operation: whoever keeps that one keeps this one.
+  const Operation* held = &op;
+  if (op.serial >= 0 && op.serial != serving_)
+    for (const auto& [id, other] : operations_)
+      if (other.active && other.serial == serving_) held = &other;
+  if (held->stage < held->stages->size()) {
+    const Stage& stage = (*held->stages)[held->stage];
+    if (stage.kind == Stage::Kind::shared && shared_busy_)
+      for (int place : shared_->missing()) peers.insert(node_peers_[static_cast<size_t>(place)]);
+    if (stage.kind == Stage::Kind::schedule && held->round < stage.schedule.rounds.size())
+      for (const auto* list : {&stage.schedule.rounds[held->round].sends, &stage.schedule.rounds[held->round].receives})
+        for (const Transfer& t : *list) peers.insert(t.peer);
+  }
+  std::string text = op.what.name;
+  if (!peers.empty()) text += peers.size() > 1 ? ", for ranks" : ", for rank";
+  for (int peer : peers) text += " " + std::to_string(peer);
+  return text;
+}
+
 void Collectives::wait_for(Operation& op) {
   const auto start = Clock::now();
   bool told = false;
@@ -226,9 +248,9 @@ void Collectives::wait_for(Operation& op) {
       advance_all();
       if (!op.active) break;
       // Asking the clock every time would cost more than a poll.
-      if (spins % 1024 == 1023)
-        if (const double waited = seconds_between(start, Clock::now()); waited > 1) {
-          transport_->waiting(op.what.name, waited);
+      if (spins % 256 == 255)
+        if (const double waited = seconds_between(start, Clock::now()); waited > 0.002) {
+          transport_->waiting(reason(op), waited);
           told = true;
         }
     }

@@ -90,6 +90,8 @@ class Collectives final : public Communicator {
   void advance_all();
   void run(std::vector<Stage>& stages, const AllReduce& what);
   void wait_for(Operation& op);
+  /// "bucket 3, for ranks 1 2": what is waited for and for whom.
+  std::string reason(const Operation& op) const;
   ReductionProblem problem(int64_t bytes, bool converts) const;
 
   std::shared_ptr<Transport> transport_;

@@ -25,7 +25,6 @@ double now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-/// MPI aborts on errors by itself (the default handler); only the text is ours to give.
 std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
@@ -56,9 +55,9 @@ struct Peer {
 enum class Word : int { ask, answer, lost, leaving };
 struct Note {
   Word word;
-  int rank;         ///< lost: who
-  double silent;    ///< answer: seconds since its main thread gave a sign of life; negative: busy or waiting itself
-  char text[200];   ///< lost: the sentence
+  int rank;        ///< lost: who
+  double silent;   ///< answer: seconds since its main thread gave a sign of life; negative: busy or waiting itself
+  char text[200];  ///< lost: the sentence
 };
 constexpr int note_tag = 1;
 
@@ -82,7 +81,7 @@ class MpiTransport final : public Transport {
   void alive() override;
 
  private:
-  int keep(MPI_Request request);
+  int keep(int code, MPI_Request request);
   Session& session_;
   MPI_Comm comm_, node_comm_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
@@ -92,6 +91,7 @@ class MpiTransport final : public Transport {
   int64_t shared_bytes_ = 0;
   std::vector<MPI_Request> requests_;
   std::vector<int> free_;
+  int error_ = MPI_SUCCESS;
 };
 
 class Session final : public MpiSession {
@@ -112,6 +112,11 @@ class Session final : public MpiSession {
     }
     return std::make_unique<Collectives>(std::make_shared<MpiTransport>(*this, comm), std::move(options));
   }
+  void library_all_reduce(std::span<float> data) override {
+    const std::lock_guard lock(mutex_);
+    MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    sign_of_life();
+  }
   void set_busy(bool busy) override {
     busy_ = busy;
     sign_of_life();
@@ -125,6 +130,8 @@ class Session final : public MpiSession {
   void sign_of_life() { alive_ = now(); }
   void waits_for(const std::string& what, double seconds);
   void waits_no_longer();
+  /// Where an MPI call failed: because a rank is gone, which the watchdog is about to tell, or for a reason of its own.
+  [[noreturn]] void failed(int code);
 
  private:
   MPI_Comm duplicate() {
@@ -143,6 +150,7 @@ class Session final : public MpiSession {
   [[noreturn]] void end(const std::string& sentence);
 
   MpiOptions options_;
+  bool owns_ = true;  ///< whether this session began MPI
   int rank_ = 0, size_ = 1;
   std::vector<std::string> hosts_;
   std::vector<int> pids_;  ///< of ranks on this host, 0 elsewhere
@@ -159,8 +167,13 @@ class Session final : public MpiSession {
 };
 
 Session::Session(const MpiOptions& options) : options_(options) {
-  int provided = 0;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  int provided = 0, running = 0;
+  MPI_Initialized(&running);
+  owns_ = !running;
+  if (owns_)
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  else
+    MPI_Query_thread(&provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   const Launch launch = find_launch();
@@ -168,11 +181,11 @@ Session::Session(const MpiOptions& options) : options_(options) {
     const std::string text = "started as one of " + std::to_string(launch.tasks) + " tasks by " + launch.launcher +
                              " (" + launch.variable + "), but MPI sees a single one: this program is built for " +
                              library_version() + ", which is not the launcher's MPI";
-    MPI_Finalize();
+    if (owns_) MPI_Finalize();
     fail_usage(text);
   }
   if (provided < MPI_THREAD_SERIALIZED) {
-    MPI_Finalize();
+    if (owns_) MPI_Finalize();
     fail_runtime("MPI does not allow calls from several threads (MPI_THREAD_SERIALIZED), got level " +
                  std::to_string(provided));
   }
@@ -188,6 +201,8 @@ Session::Session(const MpiOptions& options) : options_(options) {
   heard_.assign(static_cast<size_t>(size_), 0);
   left_.assign(static_cast<size_t>(size_), false);
   MPI_Comm_dup(MPI_COMM_WORLD, &notes_);
+  // An error would else end all ranks before the watchdogs have named the one that is gone.
+  MPI_Comm_set_errhandler(notes_, MPI_ERRORS_RETURN);
   sign_of_life();
   if (size_ > 1) watchdog_ = std::thread([this] { watch(); });
 }
@@ -218,7 +233,7 @@ void Session::finish() {
   }
   stop_watching();
   read_notes();
-  MPI_Finalize();
+  if (owns_) MPI_Finalize();
 }
 
 void Session::abort(int code) {
@@ -260,6 +275,14 @@ void Session::waits_for(const std::string& what, double seconds) {
   if (asked_ == 0 && seconds > options_.timeout / 4) asked_ = now();
 }
 
+void Session::failed(int code) {
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail_runtime("MPI: " + std::string(text, static_cast<size_t>(length)));
+}
+
 void Session::waits_no_longer() {
   sign_of_life();
   const std::lock_guard lock(reason_mutex_);
@@ -293,8 +316,7 @@ void Session::read_notes() {
   const std::lock_guard lock(mutex_);
   for (int there = 1; there;) {
     MPI_Status status;
-    MPI_Iprobe(MPI_ANY_SOURCE, note_tag, notes_, &there, &status);
-    if (!there) break;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, note_tag, notes_, &there, &status) != MPI_SUCCESS || !there) break;
     Note note;
     MPI_Recv(&note, sizeof note, MPI_BYTE, status.MPI_SOURCE, note_tag, notes_, MPI_STATUS_IGNORE);
     const auto from = static_cast<size_t>(status.MPI_SOURCE);
@@ -322,7 +344,8 @@ void Session::question_the_silent() {
     const auto i = static_cast<size_t>(r);
     if (r == rank_ || left_[i]) continue;
     const double silent = now() - std::max(asked, heard_[i]);
-    if (silent > options_.timeout * 3 / 4) give_up(r, "has not answered for " + std::to_string(int(silent + options_.timeout / 4)) + " s");
+    if (silent > options_.timeout * 3 / 4)
+      give_up(r, "has not answered for " + std::to_string(int(silent + options_.timeout / 4)) + " s");
     const std::lock_guard lock(mutex_);
     send_note(r, {Word::ask, rank_, 0, {}});
   }
@@ -332,7 +355,7 @@ void Session::question_the_silent() {
 void Session::send_note(int to, const Note& note) {
   MPI_Request request;
   auto* copy = new Note(note);  // lives until the process ends where the other side never reads it
-  MPI_Isend(copy, sizeof note, MPI_BYTE, to, note_tag, notes_, &request);
+  if (MPI_Isend(copy, sizeof note, MPI_BYTE, to, note_tag, notes_, &request) != MPI_SUCCESS) return;
   int through = 0;
   MPI_Test(&request, &through, MPI_STATUS_IGNORE);
   if (through)
@@ -408,6 +431,7 @@ MpiTransport::MpiTransport(Session& session, MPI_Comm comm) : session_(session),
     }
   }
   MPI_Barrier(comm_);
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
 }
 
 MpiTransport::~MpiTransport() {
@@ -420,7 +444,8 @@ MpiTransport::~MpiTransport() {
   MPI_Comm_free(&comm_);
 }
 
-int MpiTransport::keep(MPI_Request request) {
+int MpiTransport::keep(int code, MPI_Request request) {
+  if (code != MPI_SUCCESS) error_ = code;
   if (free_.empty()) {
     requests_.push_back(request);
     return static_cast<int>(requests_.size()) - 1;
@@ -433,31 +458,37 @@ int MpiTransport::keep(MPI_Request request) {
 
 int MpiTransport::send(int peer, int tag, std::span<const std::byte> data) {
   const std::lock_guard lock(session_.mutex());
-  MPI_Request request;
-  MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, peer, tag, comm_, &request);
-  return keep(request);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, peer, tag, comm_, &request);
+  return keep(code, request);
 }
 
 int MpiTransport::receive(int peer, int tag, std::span<std::byte> data) {
   const std::lock_guard lock(session_.mutex());
-  MPI_Request request;
-  MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, peer, tag, comm_, &request);
-  return keep(request);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, peer, tag, comm_, &request);
+  return keep(code, request);
 }
 
 int MpiTransport::start_native(std::span<std::byte> data, DType type) {
   const std::lock_guard lock(session_.mutex());
-  MPI_Request request;
-  MPI_Iallreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size() / static_cast<size_t>(size_of(type))),
-                 type == DType::f64 ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM, comm_, &request);
-  return keep(request);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code =
+      MPI_Iallreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size() / static_cast<size_t>(size_of(type))),
+                     type == DType::f64 ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM, comm_, &request);
+  return keep(code, request);
 }
 
 bool MpiTransport::done(int message) {
-  const std::lock_guard lock(session_.mutex());
   int through = 0;
-  MPI_Test(&requests_[static_cast<size_t>(message)], &through, MPI_STATUS_IGNORE);
-  if (through) free_.push_back(message);
+  {
+    const std::lock_guard lock(session_.mutex());
+    if (const int code = MPI_Test(&requests_[static_cast<size_t>(message)], &through, MPI_STATUS_IGNORE);
+        code != MPI_SUCCESS)
+      error_ = code;
+    if (through) free_.push_back(message);
+  }
+  if (error_ != MPI_SUCCESS) session_.failed(error_);
   return through != 0;
 }
 

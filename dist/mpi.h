@@ -41,6 +41,8 @@ class MpiSession {
   /// A communicator over all ranks; over those with my color.
   virtual std::unique_ptr<Collectives> world(CommunicationOptions options) = 0;
   virtual std::unique_ptr<Collectives> group(int color, CommunicationOptions options) = 0;
+  /// MPI_Allreduce itself, the sum in place, for comparisons.
+  virtual void library_all_reduce(std::span<float> data) = 0;
   /// While this rank does something long that talks to nobody (checkpoint, validation), silence is no sign of a loss.
   virtual void set_busy(bool busy) = 0;
   /// Seconds by which this rank's steady clock is ahead of rank 0's. Every rank calls it.

@@ -12,7 +12,8 @@ std::string mpi_version() {
 }
 std::unique_ptr<MpiSession> start_mpi(const MpiOptions&) {
   const Launch launch = find_launch();
-  fail_usage("started by " + launch.launcher + " (" + launch.variable + "), but this build has no MPI: configure with -DWITH_MPI=ON");
+  fail_usage("started by " + launch.launcher + " (" + launch.variable +
+             "), but this build has no MPI: configure with -DWITH_MPI=ON");
 }
 
 }  // namespace convoy

@@ -65,7 +65,8 @@ Piece part_of(Piece range, int index, int parts) {
 
 Schedule ring_schedule(const Members& m) {
   const int p = m.size(), me = m.self;
-  const int next = m.ranks[static_cast<size_t>((me + 1) % p)], previous = m.ranks[static_cast<size_t>((me + p - 1) % p)];
+  const int next = m.ranks[static_cast<size_t>((me + 1) % p)],
+            previous = m.ranks[static_cast<size_t>((me + p - 1) % p)];
   const auto part = [&](int i) { return part_of(m.range, ((i % p) + p) % p, p); };
   Schedule s;
   s.scratch = part_of(m.range, 0, p).count;

@@ -118,6 +118,16 @@ void SharedReduction::collect(int64_t piece) {
   }
 }
 
+std::vector<int> SharedReduction::missing() const {
+  std::vector<int> places;
+  const bool wants_sums = part_ == Part::all_reduce && added_ > collected_;
+  for (size_t r = 0; r < areas_.size(); ++r) {
+    const auto& done = wants_sums ? flags(r).added : flags(r).written;
+    if (done.load(std::memory_order_acquire) <= sequence_ + collected_) places.push_back(static_cast<int>(r));
+  }
+  return places;
+}
+
 bool SharedReduction::advance() {
   const int64_t count = pieces();
   while (collected_ < count) {

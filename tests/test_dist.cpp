@@ -60,7 +60,9 @@ void check_mean(int ranks, int64_t count, const CommunicationOptions& options, c
     const std::vector<T> v = values_of<T>(r, count);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += double(v[i]), size[i] += std::fabs(double(v[i]));
   }
-  const double own = sizeof(T) == 8 ? 0x1p-53 : 0x1p-24, step = wire == DType::bf16 ? 0x1p-8 : wire == DType::f16 ? 0x1p-11 : 0;
+  const double own = sizeof(T) == 8 ? 0x1p-53 : 0x1p-24, step = wire == DType::bf16  ? 0x1p-8
+                                                                : wire == DType::f16 ? 0x1p-11
+                                                                                     : 0;
   double worst = 0;
   for (size_t i = 0; i < sum.size(); ++i) {
     // f16 below its normal range rounds to multiples of 2^-24.
@@ -82,7 +84,8 @@ CommunicationOptions wish(Algorithm a) {
 TEST_CASE("every all-reduce algorithm gives the mean, the same bits on all ranks", "[dist]") {
   for (int ranks : {2, 3, 4, 5, 7, 8})
     for (int64_t count : {1, 2, 15, 17, 1000, 12345})
-      for (Algorithm a : {Algorithm::direct, Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::shared}) {
+      for (Algorithm a :
+           {Algorithm::direct, Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::shared}) {
         INFO(name_of(a) << " " << ranks << " ranks, " << count);
         check_mean<float>(ranks, count, wish(a), {}, DType::f32);
         check_mean<double>(ranks, count, wish(a), {}, DType::f64);
@@ -118,7 +121,8 @@ TEST_CASE("deterministic sums do not depend on the cut into buckets", "[dist]") 
     on_ranks(communicators, [&](int rank, Collectives& c) {
       std::vector<float> mine = values_of<float>(rank, cuts.back());
       for (size_t i = 0; i + 1 < cuts.size(); ++i)
-        c.all_reduce_sum(std::span(mine).subspan(static_cast<size_t>(cuts[i]), static_cast<size_t>(cuts[i + 1] - cuts[i])));
+        c.all_reduce_sum(
+            std::span(mine).subspan(static_cast<size_t>(cuts[i]), static_cast<size_t>(cuts[i + 1] - cuts[i])));
       if (rank == 0) first = mine;
     });
     return first;

@@ -61,6 +61,8 @@ std::vector<Option> climate_training_options() {
   std::vector<Option> list = climate_model_options();
   const std::vector<Option> more{
       {"data", "", "cam", "cam, or dummy (random images in memory)"},
+      {"stage-dir", "", "",
+       "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
       {"image-size", "", "768x1152", "with dummy data: size of the images"},
       {"local-batch-size", "", "1", "samples per step", K::integer},
       {"max-epochs", "", "30", "", K::integer},

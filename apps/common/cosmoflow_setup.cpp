@@ -51,6 +51,8 @@ std::vector<Option> training_options() {
   std::vector<Option> list = model_options();
   const std::vector<Option> more{
       {"data", "data.name", "cosmo", "cosmo, or dummy (uniform random volumes in memory)"},
+      {"stage-dir", "data.stage_dir", "",
+       "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
       {"batch-size", "data.batch_size", "4", "samples per step", K::integer},
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
       {"shuffle-labels", "", "false", "control experiment: training labels permuted once between samples", K::toggle},
@@ -75,13 +77,12 @@ std::vector<Option> training_options() {
 }
 
 std::vector<OptionTable::Refusal> yaml_refusals() {
-  return {{"data.shard", "*", "one rank reads everything"},
+  return {{"data.shard", "*", "every rank reads its samples from the one data folder"},
           {"model.name", "cosmoflow", "other networks are not part of this program"},
           {"model.pooling_type", "MaxPool3D", "the network pools by maximum"},
           {"train.metrics", "mae", "the validation metric is the mean absolute error"},
-          {"data.stage_dir", "", "staging is not supported"},
           {"data.samples_per_file", "1", "the official records hold one sample per file"},
-          {"data.n_file_sets", "1", "one rank reads everything"},
+          {"data.n_file_sets", "1", "every rank reads its samples from the one data folder"},
           {"data.compression", "GZIP", "compression is recognised from the files"}};
 }
 

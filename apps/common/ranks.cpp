@@ -55,15 +55,17 @@ DType wire_type(const OptionTable& o) {
 }  // namespace
 
 std::vector<Option> rank_options() {
-  return {{"all-reduce", "", "", "algorithm for gradients: shared, direct, doubling, hierarchical, halving, ring, mpi "
-                                 "(empty: the measured table, else the first that fits)"},
-          {"comm-table", "", "", "table of measured algorithms (bench_comm --tune)"},
-          {"deterministic", "", "false", "sums between ranks in rank order: the same bits for any buckets", K::toggle},
-          {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
-          {"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number},
-          {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
-          {"comm-timeout", "", "30", "seconds of silence after which a rank counts as lost", K::number},
-          {"ranks-per-node", "", "0", "pretend that nodes hold so many ranks (tests of hierarchical sums)", K::integer}};
+  return {
+      {"all-reduce", "", "",
+       "algorithm for gradients: shared, direct, doubling, hierarchical, halving, ring, mpi "
+       "(empty: the measured table, else the first that fits)"},
+      {"comm-table", "", "", "table of measured algorithms (bench_comm --tune)"},
+      {"deterministic", "", "false", "sums between ranks in rank order: the same bits for any buckets", K::toggle},
+      {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
+      {"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number},
+      {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
+      {"comm-timeout", "", "30", "seconds of silence after which a rank counts as lost", K::number},
+      {"ranks-per-node", "", "0", "pretend that nodes hold so many ranks (tests of hierarchical sums)", K::integer}};
 }
 
 CommunicationOptions communication_options(const OptionTable& o) {
@@ -93,6 +95,9 @@ Ranks::Ranks(const OptionTable& o) {
   };
   session_ = start_mpi(m);
   *number = session_->rank();
+}
+
+void Ranks::connect(const OptionTable& o) {
   if (session_->rank() != 0 && !std::freopen("/dev/null", "w", stdout)) fail_runtime("/dev/null: cannot open");
   const CommunicationOptions c = communication_options(o);
   world_ = session_->world(c);
@@ -177,10 +182,9 @@ std::string Ranks::report(int threads, const AveragingOptions& a) {
   std::string text = fmt::format("{} ranks on {} nodes, {}\n", size(), nodes(), mpi_version());
   for (const std::string& l : lines) text += l + "\n";
   const AlgorithmChoice choice = world_->choice(a.bucket_bytes, DType::f32, a.wire);
-  text += fmt::format("  gradients travel in buckets of {:.1f} MiB as {}, all-reduce {} ({})", double(a.bucket_bytes) / (1 << 20),
-                      name_of(a.wire), name_of(choice.algorithm), choice.why);
-  if (latency_ > 0)
-    text += fmt::format("; measured {:.0f} us, {:.1f} GB/s", 1e6 * latency_, 1e-9 / seconds_per_byte_);
+  text += fmt::format("  gradients travel in buckets of {:.1f} MiB as {}, all-reduce {} ({})",
+                      double(a.bucket_bytes) / (1 << 20), name_of(a.wire), name_of(choice.algorithm), choice.why);
+  if (latency_ > 0) text += fmt::format("; measured {:.0f} us, {:.1f} GB/s", 1e6 * latency_, 1e-9 / seconds_per_byte_);
   text += "\n";
 
   // Threads of this node against the cores that its ranks may use.
@@ -205,8 +209,8 @@ std::string Ranks::report(int threads, const AveragingOptions& a) {
         if (row[i] >= 0) usable.insert(row[i]);
     }
     if (usable.size() < width - 2 && wanted > static_cast<int64_t>(usable.size()) && root())
-      fmt::print(stderr, "warning: node {} runs {} threads on {} cores: lower --threads or bind fewer ranks to it\n", node,
-                 wanted, usable.size());
+      fmt::print(stderr, "warning: node {} runs {} threads on {} cores: lower --threads or bind fewer ranks to it\n",
+                 node, wanted, usable.size());
   }
   return text;
 }
@@ -242,8 +246,8 @@ void Ranks::agree(const nlohmann::json& values) {
   std::string message;
   for (const auto& [key, value] : first.items())
     if (values.value(key, nlohmann::json()) != value && message.empty())
-      message = fmt::format("setting {} differs between ranks: rank 0 has {}, rank {} has {}", key, value.dump(), rank(),
-                            values.value(key, nlohmann::json()).dump());
+      message = fmt::format("setting {} differs between ranks: rank 0 has {}, rank {} has {}", key, value.dump(),
+                            rank(), values.value(key, nlohmann::json()).dump());
   differs = message.empty() ? 0 : 1;
   world_->all_reduce_sum(std::span(&differs, 1));
   if (!message.empty()) fail_usage(message);
@@ -260,6 +264,7 @@ int run_ranks(const char* name, const OptionTable& options, const std::function<
   int code = static_cast<int>(ErrorKind::runtime);
   std::string message;
   try {
+    ranks.connect(options);
     code = body(ranks);
     ranks.session()->finish();
     return code;
@@ -269,8 +274,8 @@ int run_ranks(const char* name, const OptionTable& options, const std::function<
     message = error.what();
   }
   // A wrong setting is wrong on all ranks: one of them is enough to say so.
-  if (!ranks.root() && code == static_cast<int>(ErrorKind::usage)) usleep(300000);
-  fmt::print(stderr, "{}: [rank {}] error: {}\n", name, ranks.rank(), message);
+  if (ranks.session()->rank() > 0 && code == static_cast<int>(ErrorKind::usage)) usleep(300000);
+  fmt::print(stderr, "{}: [rank {}] error: {}\n", name, ranks.session()->rank(), message);
   ranks.session()->abort(code);
   return code;
 }

@@ -11,9 +11,11 @@ namespace convoy::apps {
 
 class Ranks {
  public:
-  /// Starts MPI where a launcher's environment says so, else this is the only rank. Ranks above 0 lose their standard
-  /// output; every rank gets its share of the node's cores where nothing else says how many threads to use.
+  /// Starts MPI where a launcher's environment says so, else this is the only rank.
   explicit Ranks(const OptionTable& options);
+  /// Makes the communicators. Ranks above 0 lose their standard output; every rank gets its share of the node's cores
+  /// where nothing else says how many threads to use.
+  void connect(const OptionTable& options);
   ~Ranks();
 
   int rank() const { return world_->rank(); }

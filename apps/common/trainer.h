@@ -106,7 +106,8 @@ class Trainer {
   int64_t since_best_ = 0;
 };
 
-/// SIGTERM and SIGUSR1 ask running trainers to save and stop; a second signal ends the process at once.
+/// SIGTERM and SIGUSR1 ask running trainers to save and stop; another one two seconds later ends the process at
+/// once.
 void install_signal_handlers();
 
 }  // namespace convoy::apps

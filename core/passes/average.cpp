@@ -65,7 +65,8 @@ void hoist(Tape& tape, const std::function<bool(const Node&)>& movable) {
     if (!movable(nodes[i])) continue;
     place[i] = -1;
     for (ValueId id : nodes[i].in)
-      if (const int w = writer[static_cast<size_t>(id)]; w >= 0) place[i] = std::max(place[i], place[static_cast<size_t>(w)]);
+      if (const int w = writer[static_cast<size_t>(id)]; w >= 0)
+        place[i] = std::max(place[i], place[static_cast<size_t>(w)]);
   }
   std::vector<size_t> order(nodes.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -145,7 +146,8 @@ void share_batch_norm(Tape& tape, const AveragingOptions& o) {
     if (node.op.kind != OpKind::channel_moments && node.op.kind != OpKind::batch_norm_sums) continue;
     const TensorDesc desc = tape.desc(node.out[0]);
     const AllReduceAttrs attrs = mean_over(o.batch_norm_ranks, batch_norm_group, id++, desc.dtype);
-    const ValueId started = tape.temporary(node.name + "/start", desc), mean = tape.temporary(node.name + "/mean", desc);
+    const ValueId started = tape.temporary(node.name + "/start", desc),
+                  mean = tape.temporary(node.name + "/mean", desc);
     nodes.push_back({node.name + "/start", {OpKind::all_reduce_start, attrs}, {node.out[0]}, {started}});
     nodes.push_back({node.name + "/mean", {OpKind::all_reduce_wait, attrs}, {started}, {mean}});
     shared[node.out[0]] = mean;

@@ -23,7 +23,7 @@ void hoist(Tape& tape, const std::function<bool(const Node&)>& movable);
 /// With `lag` 1 the waits fetch what was started one step earlier, from states "bucket<i>.lagged" that begin as NaN,
 /// and the returned starts are left to `start_lagged`.
 struct AveragedBuckets {
-  std::vector<ValueId> buckets;  ///< averaged
+  std::vector<ValueId> buckets;                     ///< averaged
   std::vector<std::pair<ValueId, ValueId>> lagged;  ///< this step's buckets and the states that take them
 };
 AveragedBuckets average_gradients(Tape& tape, std::span<const ValueId> parameters, std::vector<ValueId>& gradients,

@@ -1,0 +1,234 @@
+#include "apps/common/staging.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "io/crc32c.h"
+#include "io/file.h"
+
+namespace convoy::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* manifest_name = ".convoy-stage.json";
+constexpr size_t message_bytes = size_t{1} << 28;  // MPI counts are ints
+
+struct Entry {
+  std::string path;                ///< below the data folder
+  int64_t bytes = 0, changed = 0;  ///< size, time of the last change in nanoseconds
+};
+
+Json list_files(const std::string& folder) {
+  Json list = Json::array();
+  for (const std::string& path : files_below(folder, {".tfrecord", ".gz", ".hdf5", ".h5"})) {
+    struct stat s {};
+    if (stat(path.c_str(), &s) != 0) fail_data(path + ": cannot read its size");
+    list.push_back(
+        {fs::relative(path, folder).string(), s.st_size, s.st_mtim.tv_sec * 1000000000LL + s.st_mtim.tv_nsec});
+  }
+  if (list.empty()) fail_data(folder + ": nothing to stage: expected .tfrecord, .hdf5 or .h5 files, found none");
+  return list;
+}
+
+/// The ranks of every node, in rank order.
+std::vector<std::vector<int>> ranks_of_nodes(Ranks& ranks) {
+  std::vector<std::vector<int>> nodes(static_cast<size_t>(ranks.nodes()));
+  for (int r = 0; r < ranks.size(); ++r)
+    nodes[static_cast<size_t>(ranks.world().nodes()[static_cast<size_t>(r)])].push_back(r);
+  return nodes;
+}
+
+class Staging {
+ public:
+  Staging(std::string from, std::string to, Ranks& ranks)
+      : from_(std::move(from)), to_(std::move(to)), ranks_(ranks), nodes_(ranks_of_nodes(ranks)) {
+    node_ = static_cast<size_t>(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]);
+  }
+
+  StagingReport run() {
+    const auto start = Clock::now();
+    const Json list = Json::parse(ranks_.broadcast_text(ranks_.root() ? list_files(from_).dump() : ""));
+    for (const Json& item : list) files_.push_back({item.at(0), item.at(1), item.at(2)});
+    read_manifest();
+    find_missing();
+    check_space();
+    crc_.assign(files_.size(), 0);
+    for (size_t i = 0; i < files_.size(); ++i) copy(i);
+    write_manifest();
+    std::vector<double> totals{double(read_), double(written_)};
+    ranks_.world().all_reduce_sum(std::span(totals));
+    StagingReport report;
+    report.files = static_cast<int64_t>(files_.size());
+    for (size_t i = 0; i < files_.size(); ++i) {
+      bool anywhere = false;
+      for (size_t n = 0; n < nodes_.size(); ++n) anywhere = anywhere || missing(i, n);
+      report.reused += !anywhere;
+    }
+    report.bytes_read = static_cast<int64_t>(totals[0]), report.bytes_written = static_cast<int64_t>(totals[1]);
+    report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    return report;
+  }
+
+ private:
+  int owner(size_t file) const { return static_cast<int>(file % static_cast<size_t>(ranks_.size())); }
+  /// Who writes a file on a node: its reader where that is at home there, else the node's ranks in turn.
+  int writer(size_t file, size_t node) const {
+    const std::vector<int>& local = nodes_[node];
+    if (std::find(local.begin(), local.end(), owner(file)) != local.end()) return owner(file);
+    return local[file % local.size()];
+  }
+  bool missing(size_t file, size_t node) const { return missing_[file * nodes_.size() + node] != 0; }
+  std::string target(size_t file) const { return (fs::path(to_) / files_[file].path).string(); }
+
+  void read_manifest() {
+    std::ifstream in(fs::path(to_) / manifest_name);
+    manifest_ = in ? Json::parse(in, nullptr, false) : Json::object();
+    if (!manifest_.is_object()) manifest_ = Json::object();
+  }
+
+  bool valid(size_t file) const {
+    const Entry& e = files_[file];
+    const Json known = manifest_.value(e.path, Json::array());
+    std::error_code none;
+    if (known.size() != 3 || known[0] != e.bytes || known[1] != e.changed ||
+        static_cast<int64_t>(fs::file_size(target(file), none)) != e.bytes || none)
+      return false;
+    return crc32c(read_file(target(file))) == known[2].get<uint32_t>();
+  }
+
+  void find_missing() {
+    missing_.assign(files_.size() * nodes_.size(), 0);
+    ranks_.set_busy(true);
+    for (size_t i = 0; i < files_.size(); ++i)
+      if (writer(i, node_) == ranks_.rank()) missing_[i * nodes_.size() + node_] = valid(i) ? 0 : 1;
+    ranks_.set_busy(false);
+    ranks_.world().all_reduce_sum(std::span(missing_));
+  }
+
+  void check_space() {
+    int64_t needed = 0;
+    for (size_t i = 0; i < files_.size(); ++i)
+      if (missing(i, node_)) needed += files_[i].bytes;
+    if (nodes_[node_][0] == ranks_.rank()) {
+      std::error_code failed;
+      fs::create_directories(to_, failed);
+      const fs::space_info space = fs::space(to_, failed);
+      if (failed) fail_runtime(to_ + ": cannot stage there: " + failed.message());
+      if (static_cast<int64_t>(space.available) < needed)
+        fail_runtime(fmt::format("{}: staging needs {:.1f} MiB, found {:.1f} MiB free", to_, double(needed) / (1 << 20),
+                                 double(space.available) / (1 << 20)));
+    }
+    ranks_.world().barrier();  // nobody writes before every node has room
+  }
+
+  void copy(size_t file) {
+    std::vector<int> takers{owner(file)};
+    for (size_t n = 0; n < nodes_.size(); ++n)
+      if (const int w = writer(file, n); missing(file, n) && w != owner(file)) takers.push_back(w);
+    const bool here = missing(file, node_) && writer(file, node_) == ranks_.rank();
+    const bool reads = owner(file) == ranks_.rank() && (takers.size() > 1 || here);
+    if (!reads && !here) return;
+    const Entry& e = files_[file];
+    std::vector<std::byte> data;
+    uint32_t crc = 0;
+    if (reads) {
+      ranks_.set_busy(true);
+      const std::string path = (fs::path(from_) / e.path).string();
+      data = read_file(path);
+      ranks_.set_busy(false);
+      if (static_cast<int64_t>(data.size()) != e.bytes)
+        fail_data(
+            fmt::format("{}: expected {} bytes, found {}: it changes while it is staged", path, e.bytes, data.size()));
+      crc = crc32c(data);
+      crc_[file] = double(crc);
+      read_ += e.bytes;
+    }
+    data.resize(static_cast<size_t>(e.bytes));
+    std::sort(takers.begin(), takers.end());
+    if (takers.size() > 1) {
+      ranks_.world().broadcast_among(takers, owner(file), std::as_writable_bytes(std::span(&crc, 1)));
+      for (size_t at = 0; at < data.size(); at += message_bytes)
+        ranks_.world().broadcast_among(takers, owner(file),
+                                       std::span(data).subspan(at, std::min(message_bytes, data.size() - at)));
+    }
+    if (here) write(file, data, crc);
+  }
+
+  void write(size_t file, std::span<const std::byte> data, uint32_t crc) {
+    ranks_.set_busy(true);
+    const std::string path = target(file);
+    fs::create_directories(fs::path(path).parent_path());
+    write_atomically(path, [&](const std::string& temporary) {
+      std::ofstream out(temporary, std::ios::binary);
+      out.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
+      out.close();
+      if (!out) fail_runtime(temporary + ": cannot write (disk full?)");
+    });
+    if (const uint32_t found = crc32c(read_file(path)); found != crc)
+      fail_runtime(fmt::format("{}: the copy differs: CRC expected {:08x}, found {:08x}", path, crc, found));
+    written_ += static_cast<int64_t>(data.size());
+    ranks_.set_busy(false);
+  }
+
+  void write_manifest() {
+    ranks_.world().all_reduce_sum(std::span(crc_));  // the reader of a file alone contributes; f64 holds 32 bits
+    if (nodes_[node_][0] == ranks_.rank()) {
+      for (size_t i = 0; i < files_.size(); ++i)
+        if (missing(i, node_))
+          manifest_[files_[i].path] = {files_[i].bytes, files_[i].changed, static_cast<uint32_t>(crc_[i])};
+      write_text((fs::path(to_) / manifest_name).string(), manifest_.dump());
+    }
+    ranks_.world().barrier();
+  }
+
+  std::string from_, to_;
+  Ranks& ranks_;
+  std::vector<std::vector<int>> nodes_;
+  size_t node_ = 0;
+  std::vector<Entry> files_;
+  Json manifest_;
+  std::vector<float> missing_;  ///< file by node
+  std::vector<double> crc_;
+  int64_t read_ = 0, written_ = 0;
+};
+
+}  // namespace
+
+std::string StagingReport::text() const {
+  return fmt::format(
+      "staged {} files: {:.1f} MiB read once, {:.1f} MiB written in {:.2f} s ({:.1f} MiB/s), {} files reused", files,
+      double(bytes_read) / (1 << 20), double(bytes_written) / (1 << 20), seconds,
+      double(bytes_written) / (1 << 20) / seconds, reused);
+}
+
+StagingReport stage_data(const std::string& data_dir, const std::string& stage_dir, Ranks& ranks) {
+  if (fs::weakly_canonical(data_dir) == fs::weakly_canonical(stage_dir))
+    fail_usage("--stage-dir " + stage_dir + " is --data-dir itself");
+  return Staging(data_dir, stage_dir, ranks).run();
+}
+
+void stage(OptionTable& o, Ranks& ranks) {
+  const std::string from = o.text("data-dir");
+  std::string to = o.text("stage-dir");
+  if (to.empty()) return;
+  // Where nodes share their scratch, each takes a folder of its own.
+  if (const size_t at = to.find("{node}"); at != std::string::npos)
+    to.replace(at, 6, std::to_string(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]));
+  if (from.empty() || o.text("data") == "dummy") fail_usage("--stage-dir has no effect without --data-dir");
+  // Statistics beside the data folder are read where they are.
+  const fs::path beside = fs::path(from).parent_path() / "stats.h5";
+  if (o.has("stats") && o.text("stats").empty() && !fs::exists(fs::path(from) / "stats.h5") && fs::exists(beside))
+    o.set("stats", beside.string(), "beside data-dir");
+  fmt::print("{}\n", stage_data(from, to, ranks).text());
+  o.set("data-dir", to, "staged from " + from);
+}
+
+}  // namespace convoy::apps

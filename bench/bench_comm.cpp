@@ -1,0 +1,187 @@
+// Times every all-reduce algorithm between the ranks of an MPI run, interleaved, beside the library's own, and fits
+// latency and bandwidth.   mpirun -n 4 bench_comm [--json FILE] [--tune FILE]
+//
+// Time of one all-reduce: the slowest rank's, from a common start. Bus bandwidth as the NCCL tests define it:
+// bytes / time * 2(p-1)/p, which a perfect algorithm keeps at the speed of the slowest link for any number of ranks.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <optional>
+
+#include "bench/arguments.h"
+#include "core/philox.h"
+#include "dist/local.h"
+#include "dist/mpi.h"
+
+using namespace convoy;
+using namespace convoy::bench;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Row {
+  std::optional<Algorithm> algorithm;  ///< none: MPI_Allreduce, called as it is
+  std::vector<double> seconds;
+  bool wrong = false;
+  std::string name() const { return algorithm ? std::string(name_of(*algorithm)) : "MPI_Allreduce"; }
+  double minimum() const { return *std::min_element(seconds.begin(), seconds.end()); }
+  double median() const {
+    std::vector<double> v = seconds;
+    std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+    return v[v.size() / 2];
+  }
+};
+
+/// Least squares of time = latency + bytes / bandwidth, relative errors counting equally over the sizes.
+struct Fit {
+  double latency = 0, bandwidth = 0;
+};
+Fit fit(const std::map<int64_t, double>& times) {
+  double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0;
+  for (const auto& [bytes, seconds] : times) {
+    const double weight = 1 / (seconds * seconds), x = double(bytes);
+    w += weight, wx += weight * x, wxx += weight * x * x, wy += weight * seconds, wxy += weight * x * seconds;
+  }
+  const double slope = (w * wxy - wx * wy) / (w * wxx - wx * wx);
+  return {(wy - slope * wx) / w, slope > 0 ? 1 / slope : INFINITY};
+}
+
+int run(int argc, char** argv) {
+  const Arguments a(
+      argc, argv,
+      {{"min", "4", "smallest vector in bytes"},
+       {"max", "268435456", "largest vector in bytes"},
+       {"size", "0", "only this size in bytes, for example 35600000"},
+       {"factor", "8", "from one size to the next"},
+       {"algorithms", "", "only these, comma-separated"},
+       {"seconds", "0.2", "spent per algorithm and size at least"},
+       {"threads", "1", "threads per rank that add up"},
+       {"shared-mib", "3", "shared memory per rank"},
+       {"ranks-per-node", "0", "pretend that nodes hold so many ranks"},
+       {"explain", "no", "yes: why algorithms refuse"},
+       {"json", "", "also write JSON lines to this file"},
+       {"tune", "", "write the fastest algorithm per size to this table (--comm-table of the trainers)"}});
+  MpiOptions mpi;
+  mpi.shared_mib = static_cast<int>(a.integer("shared-mib"));
+  mpi.ranks_per_node = static_cast<int>(a.integer("ranks-per-node"));
+  mpi.lost = [](const std::string& sentence) { std::fprintf(stderr, "bench_comm: error: %s\n", sentence.c_str()); };
+  if (find_launch().launcher.empty()) fail_usage("start it with mpirun -n RANKS");
+  const std::unique_ptr<MpiSession> session = start_mpi(mpi);
+  CommunicationOptions options;
+  options.threads = static_cast<int>(a.integer("threads"));
+  const std::unique_ptr<Collectives> world = session->world(options);
+  const int ranks = world->size(), nodes = *std::max_element(world->nodes().begin(), world->nodes().end()) + 1;
+  const bool root = world->rank() == 0;
+  if (ranks < 2) fail_usage("needs at least two ranks, found one");
+  std::vector<Algorithm> wanted;
+  for (Algorithm algorithm : all_algorithms()) {
+    const auto names = split(a.text("algorithms"), ',');
+    if (a.text("algorithms").empty() || std::find(names.begin(), names.end(), name_of(algorithm)) != names.end())
+      wanted.push_back(algorithm);
+  }
+  std::vector<int64_t> sizes;
+  for (double s = a.number("min"); s <= a.number("max") * 1.001; s *= a.number("factor"))
+    sizes.push_back(std::max<int64_t>(4, std::llround(s) / 4 * 4));
+  if (a.integer("size") > 0) sizes = {a.integer("size") / 4 * 4};
+
+  std::ofstream json;
+  if (root && !a.text("json").empty()) json.open(a.text("json"));
+  if (json.fail()) fail_runtime("cannot write " + a.text("json"));
+  if (root)
+    std::printf("%d ranks on %d nodes, %s\n%12s %-13s %11s %11s %10s %10s %8s\n", ranks, nodes, mpi_version().c_str(),
+                "bytes", "algorithm", "min us", "median us", "GB/s", "bus GB/s", "vs MPI");
+  CommunicationTable table;
+  std::map<std::string, std::map<int64_t, double>> curve;
+  int wrong = 0;
+  for (int64_t bytes : sizes) {
+    std::vector<float> data(static_cast<size_t>(bytes / 4));
+    std::vector<Row> rows;
+    ReductionProblem problem;
+    problem.bytes = bytes, problem.nodes = world->nodes(), problem.native = true;
+    problem.shared_bytes = int64_t{mpi.shared_mib} << 20;
+    for (Algorithm algorithm : wanted) {
+      const Support s = supports(algorithm, problem);
+      if (s.ok) rows.push_back({algorithm, {}});
+      if (!s.ok && root && a.text("explain") == "yes")
+        std::printf("%12lld %-13s refuses: %s\n", static_cast<long long>(bytes),
+                    std::string(name_of(algorithm)).c_str(), s.reason.c_str());
+    }
+    rows.push_back({std::nullopt, {}});
+    const auto once = [&](Row& row) {
+      CommunicationOptions wish = options;
+      if (row.algorithm) wish.algorithm = name_of(*row.algorithm);
+      world->set_options(wish);
+      // Small whole numbers: every order of adding them gives the same sum.
+      for (size_t i = 0; i < data.size(); ++i) data[i] = float((i + static_cast<size_t>(world->rank())) % 16);
+      world->barrier();
+      const auto before = Clock::now();
+      row.algorithm ? world->all_reduce_sum(data) : session->library_all_reduce(data);
+      double seconds = std::chrono::duration<double>(Clock::now() - before).count();
+      for (size_t i = 0; i < data.size(); i += std::max<size_t>(1, data.size() / 1000)) {
+        float expected = 0;
+        for (int r = 0; r < ranks; ++r) expected += float((i + static_cast<size_t>(r)) % 16);
+        row.wrong = row.wrong || data[i] != expected;
+      }
+      std::vector<double> all(static_cast<size_t>(ranks));
+      world->all_gather(std::as_bytes(std::span(&seconds, 1)), std::as_writable_bytes(std::span(all)));
+      return *std::max_element(all.begin(), all.end());
+    };
+    for (Row& row : rows) once(row);
+    double spent = 0;
+    for (int round = 0; round < 5 || (spent < a.number("seconds") * double(rows.size()) && round < 500); ++round)
+      for (Row& row : rows) {
+        row.seconds.push_back(once(row));
+        spent += row.seconds.back();  // every rank counts the same times and stops after the same round
+      }
+    double native = 0;
+    for (const Row& row : rows)
+      if (!row.algorithm) native = row.median();
+    const Row* best = nullptr;
+    for (const Row& row : rows) {
+      const double gbs = double(bytes) / row.median() * 1e-9, bus = gbs * 2 * (ranks - 1) / ranks,
+                   ratio = native > 0 ? native / row.median() : 0;
+      wrong += row.wrong;
+      curve[row.name()][bytes] = row.median();
+      if (!row.wrong && row.algorithm && (!best || row.median() < best->median())) best = &row;
+      if (!root) continue;
+      const std::string name = row.name();
+      std::printf("%12lld %-13s %11.2f %11.2f %10.3f %10.3f %8s%s\n", static_cast<long long>(bytes), name.c_str(),
+                  1e6 * row.minimum(), 1e6 * row.median(), gbs, bus,
+                  native > 0 ? std::to_string(ratio).substr(0, 5).c_str() : "-", row.wrong ? "  WRONG" : "");
+      if (json)
+        json << "{\"ranks\":" << ranks << ",\"nodes\":" << nodes << ",\"bytes\":" << bytes << ",\"algorithm\":\""
+             << name << "\",\"min_ms\":" << 1e3 * row.minimum() << ",\"median_ms\":" << 1e3 * row.median()
+             << ",\"bus_gb_per_s\":" << bus << ",\"mpi_ratio\":" << ratio
+             << ",\"correct\":" << (row.wrong ? "false" : "true") << ",\"library\":\"" << mpi_version() << "\"}\n";
+    }
+    if (best) table.set(ranks, nodes, bytes, *best->algorithm);
+    std::fflush(stdout);
+  }
+  if (root && sizes.size() > 2) {
+    std::printf("fit of time = latency + bytes / bandwidth\n");
+    for (const auto& [name, times] : curve) {
+      const Fit f = fit(times);
+      std::printf("  %-13s %10.2f us %10.3f GB/s\n", name.c_str(), 1e6 * f.latency, 1e-9 * f.bandwidth);
+      if (json)
+        json << "{\"fit\":\"" << name << "\",\"latency_us\":" << 1e6 * f.latency
+             << ",\"gb_per_s\":" << 1e-9 * f.bandwidth << "}\n";
+    }
+  }
+  if (root && !a.text("tune").empty()) table.save(a.text("tune"));
+  session->finish();
+  return wrong ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "bench_comm: error: %s\n", error.what());
+    return error.exit_code();
+  }
+}

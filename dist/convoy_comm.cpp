@@ -1,0 +1,151 @@
+#include "dist/convoy_comm.h"
+
+#include <cstdio>
+#include <cstring>
+
+#include "core/error.h"
+#include "dist/local.h"
+#include "dist/mpi.h"
+
+using namespace convoy;
+
+namespace {
+
+/// Tensors below this travel together.
+constexpr size_t large_bytes = 1 << 20;
+
+struct Team {
+  std::unique_ptr<Collectives> ranks;
+  std::vector<std::byte> bucket;
+};
+
+struct Library {
+  std::unique_ptr<MpiSession> session;
+  std::vector<Team> teams;
+};
+
+std::unique_ptr<Library> library;
+thread_local std::string last_error;
+
+template <class Body>
+int guarded(Body body) {
+  try {
+    body();
+    return CONVOY_COMM_OK;
+  } catch (const Error& error) {
+    last_error = error.what();
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    last_error = error.what();
+  }
+  return CONVOY_COMM_RUNTIME;
+}
+
+Team& team_of(int team) {
+  if (!library) fail_usage("convoy_comm: not initialised");
+  if (team < 0 || team >= static_cast<int>(library->teams.size()))
+    fail_usage("convoy_comm: expected a team below " + std::to_string(library->teams.size()) + ", found " +
+               std::to_string(team));
+  return library->teams[static_cast<size_t>(team)];
+}
+
+}  // namespace
+
+extern "C" int convoy_comm_initialise(const int* threads_of_team, int teams) {
+  return guarded([&] {
+    if (library) fail_usage("convoy_comm: initialised already");
+    if (!threads_of_team || teams < 1) fail_usage("convoy_comm: expected at least one team");
+    for (int i = 0; i < teams; ++i)
+      if (threads_of_team[i] < 1)
+        fail_usage("convoy_comm: team " + std::to_string(i) + ": expected at least one thread, found " +
+                   std::to_string(threads_of_team[i]));
+    auto created = std::make_unique<Library>();
+    if (!find_launch().launcher.empty()) {
+      MpiOptions options;
+      options.lost = [](const std::string& sentence) {
+        std::fprintf(stderr, "convoy_comm: error: %s\n", sentence.c_str());
+        std::fflush(stderr);
+      };
+      created->session = start_mpi(options);
+    }
+    for (int i = 0; i < teams; ++i) {
+      CommunicationOptions options;
+      options.threads = threads_of_team[i];
+      created->teams.push_back({created->session ? created->session->world(options) : make_self_communicator(), {}});
+    }
+    library = std::move(created);
+  });
+}
+
+extern "C" int convoy_comm_rank(int* rank) {
+  return guarded([&] {
+    if (!rank) fail_usage("convoy_comm: no place for the rank");
+    *rank = team_of(0).ranks->rank();
+  });
+}
+
+extern "C" int convoy_comm_size(int* size) {
+  return guarded([&] {
+    if (!size) fail_usage("convoy_comm: no place for the size");
+    *size = team_of(0).ranks->size();
+  });
+}
+
+extern "C" int convoy_comm_broadcast(int team, void* data, size_t bytes, int root) {
+  return guarded([&] {
+    Collectives& ranks = *team_of(team).ranks;
+    if (!data && bytes > 0) fail_usage("convoy_comm: no data");
+    if (root < 0 || root >= ranks.size())
+      fail_usage("convoy_comm: expected a root below " + std::to_string(ranks.size()) + ", found " +
+                 std::to_string(root));
+    ranks.broadcast({static_cast<std::byte*>(data), bytes}, root);
+  });
+}
+
+extern "C" int convoy_comm_average(int team, void* const* tensors, const size_t* counts, int tensor_count,
+                                   enum convoy_comm_type type) {
+  return guarded([&] {
+    Team& t = team_of(team);
+    if (type != CONVOY_COMM_F32 && type != CONVOY_COMM_F64) fail_usage("convoy_comm: unknown type");
+    if (tensor_count < 0 || (tensor_count > 0 && (!tensors || !counts))) fail_usage("convoy_comm: no tensors");
+    const DType dtype = type == CONVOY_COMM_F64 ? DType::f64 : DType::f32;
+    const auto width = static_cast<size_t>(size_of(dtype));
+    const double scale = 1.0 / t.ranks->size();
+    size_t small = 0;
+    for (int i = 0; i < tensor_count; ++i) {
+      if (!tensors[i] && counts[i] > 0) fail_usage("convoy_comm: tensor " + std::to_string(i) + " has no data");
+      if (counts[i] * width < large_bytes) small += counts[i] * width;
+    }
+    t.bucket.resize(small);
+    const auto each = [&](bool large, auto&& body) {
+      size_t at = 0;
+      for (int i = 0; i < tensor_count; ++i) {
+        const size_t bytes = counts[i] * width;
+        if ((bytes >= large_bytes) != large || bytes == 0) continue;
+        body(i, static_cast<std::byte*>(tensors[i]), bytes, at);
+        at += bytes;
+      }
+    };
+    each(true, [&](int i, std::byte* data, size_t bytes, size_t) {
+      t.ranks->start(i, {{data, bytes}, dtype, dtype, scale, "tensor " + std::to_string(i)});
+    });
+    each(false, [&](int, std::byte* data, size_t bytes, size_t at) { std::memcpy(t.bucket.data() + at, data, bytes); });
+    if (small > 0) t.ranks->start(tensor_count, {t.bucket, dtype, dtype, scale, "the small tensors"});
+    each(true, [&](int i, std::byte*, size_t, size_t) { t.ranks->wait(i); });
+    if (small > 0) t.ranks->wait(tensor_count);
+    each(false, [&](int, std::byte* data, size_t bytes, size_t at) { std::memcpy(data, t.bucket.data() + at, bytes); });
+  });
+}
+
+extern "C" int convoy_comm_finalise(void) {
+  return guarded([&] {
+    if (!library) fail_usage("convoy_comm: not initialised");
+    if (library->session) library->session->finish();
+    for (Team& team : library->teams) team.ranks.reset();
+    library.reset();
+  });
+}
+
+extern "C" const char* convoy_comm_error(void) {
+  return last_error.c_str();
+}

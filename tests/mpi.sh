@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Several ranks end to end: algorithms, both trainers, resume at another rank count, signals, lost ranks, staging, the C
+# interface.   usage: mpi.sh BUILD_DIR openmpi|mpich
+set -u
+build=$1 bin=$1/bin flavour=$2
+source=$(cd "$(dirname "$0")/.." && pwd)
+. "$source/tests/expect.sh"
+# For Open MPI as root on few cores; MPICH does not look at them.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+  OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl_vader_single_copy_mechanism=none
+if [ "$flavour" = openmpi ]; then suffix='' other=_mpich patient=''; else suffix=_mpich other='' patient=-disable-auto-cleanup; fi
+ranks() { local n=$1; shift; timeout 120 "mpirun.$flavour" $patient -n "$n" "$@"; }
+
+# Every algorithm checks its sums against whole numbers: a wrong one ends with 1.
+for n in 2 3 4 5; do expect 0 "MPI_Allreduce" ranks $n "$bin/bench_comm$suffix" --min 4 --max 4194304 --factor 128 --seconds 0; done
+expect 0 "hierarchical" ranks 4 "$bin/bench_comm$suffix" --ranks-per-node 2 --min 4 --max 1048576 --factor 64 --seconds 0 --tune table --json comm.jsonl
+present table comm.jsonl
+
+# The C interface, from C and from Python.
+for n in 2 3; do
+  expect 0 "$n ranks: y = 2.0000 x + 1.0000" ranks $n "$bin/convoy_comm_example$suffix"
+  expect 0 "$n ranks: largest error" ranks $n /usr/bin/python3 "$source/dist/examples/average.py" "$build/lib/libconvoy_comm$suffix.so"
+done
+
+expect 0 "wrote 12 + 5 universes" "$bin/cosmoflow_simulate" --out data --universes 12 --validation 5 --size 16 --steps 4
+common=(--data-dir data --n-epochs 3 --optimizer Adam --augment cube --seed 5 --fc1-size 16 --fc2-size 8 --threads 1 --comm-timeout 8)
+train=("$bin/cosmoflow_train$suffix" "${common[@]}")
+
+# Two ranks with one sample each see what one rank with two samples sees, up to the order of sums.
+expect 0 "finished: 18 steps" "$bin/cosmoflow_train" "${common[@]}" --batch-size 2 --output-dir one --save one.safetensors
+expect 0 "2 ranks on 1 nodes" ranks 2 "${train[@]}" --batch-size 1 --output-dir two --save two.safetensors --trace --profile
+present two/history.csv two/metrics.jsonl two/mlperf.log two/summary.json two/trace.json
+[ "$(wc -l < two/metrics.jsonl)" -eq 18 ] && ok || bad "two/metrics.jsonl does not have one line per step"
+grep -q '"number_of_ranks","value":2' <(sed 's/"metadata":{[^}]*},//' two/mlperf.log | tr -d ' ') || grep -q 'number_of_ranks' two/mlperf.log && ok || bad "no number_of_ranks in mlperf.log"
+grep -q '"pid":1' two/trace.json && grep -q '"cat":"messages"' two/trace.json && ok || bad "no second rank, or no messages, in trace.json"
+awk -F, 'NR == FNR { one[FNR] = $4; next } FNR > 1 { d = ($4 - one[FNR]) / one[FNR]; if (d > 1e-3 || d < -1e-3) exit 1 }' \
+  one/history.csv two/history.csv && ok || bad "validation losses of one and two ranks differ: $(cut -d, -f4 one/history.csv two/history.csv | tr '\n' ' ')"
+# The same bits again, by every order of messages; on pretended nodes; with a thread that drives messages on.
+expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --output-dir again --save again.safetensors
+same two.safetensors again.safetensors
+expect 0 "hierarchical" ranks 4 "${train[@]}" --batch-size 1 --output-dir nodes --ranks-per-node 2
+expect 0 "measured" ranks 4 "${train[@]}" --batch-size 1 --output-dir measured --ranks-per-node 2 --comm-table table
+expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --output-dir thread --save thread.safetensors --comm-thread
+same two.safetensors thread.safetensors
+expect 0 "as bf16" ranks 2 "${train[@]}" --batch-size 1 --output-dir narrow --gradient-wire bf16 --all-reduce ring
+
+# A checkpoint of four ranks, continued at four (the same bits) and at two.
+expect 0 "finished" ranks 4 "${train[@]}" --batch-size 1 --output-dir four --save four.safetensors
+expect 0 "finished: 4 steps" ranks 4 "${train[@]}" --batch-size 1 --output-dir part --max-steps 4
+cp -r part part2
+expect 0 "resuming from" ranks 4 "${train[@]}" --batch-size 1 --output-dir part --resume --save part.safetensors
+same four.safetensors part.safetensors
+expect 0 "changes from 4 to 2, the samples of a step from 4 to 4" ranks 2 "${train[@]}" --batch-size 2 --output-dir part2 --resume
+
+# One rank is asked to stop: all save the same step and end with 75.
+ranks 3 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir asked > asked.txt 2>&1 &
+victim=$!
+for _ in $(seq 600); do [ -s asked/history.csv ] && break; sleep 0.02; done
+kill -USR1 "$(pgrep -f "output-dir asked" | tail -1)"
+wait $victim; rc=$?
+[ $rc -eq 75 ] && ok || { bad "SIGUSR1 on one rank: exit $rc, expected 75"; tail -5 asked.txt >&2; }
+expect 0 "resuming from" ranks 3 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir asked --resume --max-steps "$(($(wc -l < asked/metrics.jsonl) + 2))"
+
+# A rank that dies, and one that stalls, is named by every other.
+lost() { # FOLDER SIGNAL
+  # MPICH's launcher at times ends the survivors at once; a shell between them takes its signals.
+  ranks 4 sh -c 'trap : USR1 TERM; "$@"' shield "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir "$1" > "$1.txt" 2>&1 &
+  local run=$! victim
+  for _ in $(seq 600); do [ -s "$1/history.csv" ] && break; sleep 0.02; done
+  victim=$(pgrep -f "^$bin/cosmoflow_train$suffix .*output-dir $1" | sort -n | sed -n 3p)
+  kill "-$2" "$victim"
+  named() { grep -c "error: rank [0-3] on .* (process $victim) has" "$1.txt"; }
+  for _ in $(seq 600); do [ "$(named "$1")" -ge 3 ] && break; sleep 0.05; done
+  kill -KILL "$victim" 2> /dev/null  # launchers may wait for a stalled process for ever
+  wait $run
+  [ "$(named "$1")" -ge 3 ] && ok || { bad "$2: not named by all others"; grep rank "$1.txt" >&2; }
+  expect 0 "resuming from" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir "$1" --resume --max-steps 400
+}
+lost killed KILL
+lost stalled STOP
+grep -q "has not answered for" stalled.txt && ok || bad "a stalled rank is not told from a dead one"
+# The resumed runs continue the same curve.
+expect 0 "finished" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir quiet --max-steps 400
+for run in killed stalled; do cut -d, -f1-5 quiet/history.csv > a.csv; cut -d, -f1-5 $run/history.csv > b.csv; same a.csv b.csv; done
+
+# Mistakes: another MPI's launcher, settings that differ, a bad file that one rank meets, impossible wishes.
+expect 2 "but MPI sees a single one" ranks 2 "$bin/cosmoflow_train$other" "${common[@]}" --output-dir x
+expect 2 "setting seed differs between ranks: rank 0 has \"5\", rank 1 has \"6\"" timeout 60 "mpirun.$flavour" \
+  -n 1 "${train[@]}" --batch-size 1 --output-dir y : -n 1 "${train[@]}" --batch-size 1 --output-dir y --seed 6
+expect 2 "shared refuses" ranks 2 "${train[@]}" --batch-size 1 --output-dir z --ranks-per-node 1 --all-reduce shared
+expect 2 "a step takes 24 samples, more than the 12" ranks 2 "${train[@]}" --batch-size 12 --output-dir z
+cp -r data broken
+truncate -s 3000 "broken/train/$(ls broken/train | tail -1)"
+expect 3 "$(ls broken/train | tail -1)" ranks 2 "${train[@]}" --data-dir broken --batch-size 1 --output-dir w
+
+# Staging: every file is read once, a second run copies nothing, a damaged copy is replaced.
+stage=("${train[@]}" --batch-size 1 --stage-dir 'stage-{node}' --ranks-per-node 2 --max-steps 1)
+expect 0 "staged 17 files" ranks 4 "${stage[@]}" --output-dir s1
+for node in 0 1; do diff -r data stage-$node -x .convoy-stage.json -x '*.svg' > /dev/null && ok || bad "stage-$node differs from data"; done
+expect 0 "17 files reused" ranks 4 "${stage[@]}" --output-dir s2
+printf x | dd of="stage-1/train/$(ls stage-1/train | head -1)" bs=1 seek=700 conv=notrunc 2> /dev/null
+expect 0 "16 files reused" ranks 4 "${stage[@]}" --output-dir s3
+expect 2 "is --data-dir itself" ranks 2 "${train[@]}" --batch-size 1 --stage-dir data --output-dir s4
+
+# Climate segmentation, with batch-norm statistics over both ranks.
+expect 0 "wrote" "$bin/climate_simulate" --orography none --height 64 --width 96 --days 2 --validation-days 2 --steps 2 --out weather
+climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --crop 32x48 --crops-per-image 2 --max-epochs 2 --seed 4 --threads 1)
+expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batch-norm-group-size 2 --lr-scaling linear
+expect 0 "finished" "$bin/climseg_train" "${climate[@]:1}" --output-dir c1 --local-batch-size 2 --lr-scaling linear
+awk -F, 'NR == FNR { one[FNR] = $3; next } FNR > 1 { d = ($3 - one[FNR]) / one[FNR]; if (d > 2e-2 || d < -2e-2) exit 1 }' \
+  c1/history.csv c2/history.csv && ok || bad "climate losses of one and two ranks differ: $(cut -d, -f3 c1/history.csv c2/history.csv | tr '\n' ' ')"
+expect 2 "do not divide into groups of 2" ranks 3 "${climate[@]}" --output-dir c3 --batch-norm-group-size 2
+conclude
