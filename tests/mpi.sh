@@ -64,7 +64,7 @@ expect 0 "resuming from" ranks 3 "${train[@]}" --batch-size 1 --n-epochs 500 --o
 # A rank that dies, and one that stalls, is named by every other.
 lost() { # FOLDER SIGNAL
   # MPICH's launcher at times ends the survivors at once; a shell between them takes its signals.
-  ranks 4 sh -c 'trap : USR1 TERM; "$@"' shield "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir "$1" > "$1.txt" 2>&1 &
+  ranks 4 sh -c 'trap : USR1 TERM; "$@"; echo $? >> "$0"' "$work/$1.codes" "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir "$1" > "$1.txt" 2>&1 &
   local run=$! victim
   for _ in $(seq 600); do [ -s "$1/history.csv" ] && break; sleep 0.02; done
   victim=$(pgrep -f "^$bin/cosmoflow_train$suffix .*output-dir $1" | sort -n | sed -n 3p)
@@ -74,6 +74,7 @@ lost() { # FOLDER SIGNAL
   kill -KILL "$victim" 2> /dev/null  # launchers may wait for a stalled process for ever
   wait $run
   [ "$(named "$1")" -ge 3 ] && ok || { bad "$2: not named by all others"; grep rank "$1.txt" >&2; }
+  [ "$(grep -c '^76$' "$1.codes")" -ge 3 ] && ok || bad "$2: survivors end with $(tr '\n' ' ' < "$1.codes")"
   expect 0 "resuming from" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir "$1" --resume --max-steps 400
 }
 lost killed KILL

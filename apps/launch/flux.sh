@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# CosmoFlow under Flux:   BIN=... DATA=... OUT=... flux batch -N 4 --time-limit=4h flux.sh [more flags of the trainer]
+#
+# Flux signals the ranks five minutes ahead of the limit; they save the same step and end with 75, and the script submits
+# its own continuation.
+# flux: --job-name=cosmoflow
+set -u
+: "${BIN:?folder of cosmoflow_train}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
+
+resume=()
+compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
+nodes=$(flux resource list -s free -no '{nnodes}')
+flux run -N "$nodes" --tasks-per-node="${TASKS_PER_NODE:-2}" -o cpu-affinity=per-task --signal=USR1@300s \
+  "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@"
+code=$?
+if [ $code -eq 75 ] || [ $code -eq 76 ]; then
+  # The batch script runs inside its own instance: the next job belongs to the one above it.
+  flux --parent batch -N "$nodes" --time-limit="${TIME_LIMIT:-4h}" "$0" "$@"
+fi
+exit $code

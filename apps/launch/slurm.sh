@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# CosmoFlow on a Slurm cluster:   sbatch --nodes=4 --export=ALL,BIN=...,DATA=...,OUT=... slurm.sh [more flags of the trainer]
+#
+# Five minutes ahead of the time limit Slurm signals the ranks: they save the same step and end with 75, and the job
+# asks to be queued again; a rank that is lost ends the others with 76, and the job goes on from the last checkpoint.
+#SBATCH --job-name=cosmoflow
+#SBATCH --time=04:00:00
+#SBATCH --ntasks-per-node=2
+#SBATCH --signal=USR1@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
+set -u
+: "${BIN:?folder of cosmoflow_train}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
+
+# Each rank computes with the cores that Slurm binds it to. A build with MPICH wants --mpi=pmi2, one with Open MPI
+# --mpi=pmix where Slurm has it; LAUNCH="mpirun" works with Open MPI inside an allocation.
+launch=${LAUNCH:-srun --kill-on-bad-exit=0 --cpu-bind=cores}
+resume=()
+compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
+
+$launch "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@"
+code=$?
+if [ $code -eq 75 ] || [ $code -eq 76 ]; then
+  # A run that is lost again and again should not stay in the queue for ever.
+  if [ "${SLURM_RESTART_COUNT:-0}" -lt "${MAX_RESTARTS:-20}" ]; then
+    echo "exit code $code: queueing again (restart ${SLURM_RESTART_COUNT:-0})"
+    scontrol requeue "$SLURM_JOB_ID"
+  fi
+fi
+exit $code
