@@ -191,6 +191,11 @@ int train(OptionTable& o, Ranks& ranks) {
                                  "passes"});
   if (data.train) t.identity["statistics"] = statistics_digest(data.train->reading().stats);
   t.identity["train_samples"] = task.training_samples();
+  std::vector<std::string> paths;
+  for (const auto& source : {data.train, data.validation})
+    if (source)
+      for (const ClimateRef& ref : source->images()) paths.push_back(ref.path);
+  t.data_digest = files_digest(paths);
   t.per_rank = {"local-batch-size", "batch-norm-group-size", "threads", "schedule_steps"};
   t.identity["threads"] = program.plan.threads;
   if (s.schedule.kind == StepSchedule::Kind::cosine || s.schedule.kind == StepSchedule::Kind::polynomial)
@@ -224,7 +229,7 @@ int train_main(int argc, char** argv) {
   std::vector<std::pair<std::string, std::string>> flags;
   if (!o.parse(argc, argv,
                "Trains a climate segmentation network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 "
-               "diverged, 75 interrupted and saved.",
+               "diverged, 75 interrupted and saved, 76 another rank is lost.",
                nullptr, flags))
     return 0;
   o.load_environment();

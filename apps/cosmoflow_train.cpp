@@ -194,6 +194,10 @@ int train(OptionTable& o, Ranks& ranks) {
   t.rate = [schedule, batch = double(global_batch)](int64_t epoch, int64_t) { return schedule.rate(epoch, batch); };
   t.identity = identity(o, data, program_options);
   t.per_rank = {"batch-size", "threads"};
+  std::vector<std::string> paths;
+  for (const auto* list : {&data.split.train, &data.split.validation})
+    for (const SampleRef& ref : *list) paths.push_back(ref.path);
+  t.data_digest = files_digest(paths);
   fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
              data.shape.str());
   const Outcome outcome = run.train(task, t);
@@ -223,7 +227,7 @@ int train_main(int argc, char** argv) {
   std::vector<std::pair<std::string, std::string>> flags;
   if (!o.parse(argc, argv,
                "Trains the CosmoFlow network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 diverged, "
-               "75 interrupted and saved.",
+               "75 interrupted and saved, 76 another rank is lost.",
                &config, flags))
     return 0;
   if (!config.empty()) o.load_yaml(config[0], yaml_refusals());

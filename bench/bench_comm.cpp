@@ -49,6 +49,8 @@ Fit fit(const std::map<int64_t, double>& times) {
   return {(wy - slope * wx) / w, slope > 0 ? 1 / slope : INFINITY};
 }
 
+int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi);
+
 int run(int argc, char** argv) {
   const Arguments a(
       argc, argv,
@@ -70,13 +72,27 @@ int run(int argc, char** argv) {
   mpi.lost = [](const std::string& sentence) { std::fprintf(stderr, "bench_comm: error: %s\n", sentence.c_str()); };
   if (find_launch().launcher.empty()) fail_usage("start it with mpirun -n RANKS");
   const std::unique_ptr<MpiSession> session = start_mpi(mpi);
+  try {
+    const int code = measure(a, *session, mpi);
+    session->finish();
+    return code;
+  } catch (const Error& error) {  // the others would wait for this rank
+    std::fprintf(stderr, "bench_comm: error: %s\n", error.what());
+    session->abort(error.exit_code());
+  }
+  return 1;
+}
+
+int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
   CommunicationOptions options;
   options.threads = static_cast<int>(a.integer("threads"));
-  const std::unique_ptr<Collectives> world = session->world(options);
+  const std::unique_ptr<Collectives> world = session.world(options);
   const int ranks = world->size(), nodes = *std::max_element(world->nodes().begin(), world->nodes().end()) + 1;
   const bool root = world->rank() == 0;
   if (ranks < 2) fail_usage("needs at least two ranks, found one");
   std::vector<Algorithm> wanted;
+  if (!a.text("algorithms").empty())
+    for (std::string_view name : split(a.text("algorithms"), ',')) parse_algorithm(name);
   for (Algorithm algorithm : all_algorithms()) {
     const auto names = split(a.text("algorithms"), ',');
     if (a.text("algorithms").empty() || std::find(names.begin(), names.end(), name_of(algorithm)) != names.end())
@@ -118,7 +134,7 @@ int run(int argc, char** argv) {
       for (size_t i = 0; i < data.size(); ++i) data[i] = float((i + static_cast<size_t>(world->rank())) % 16);
       world->barrier();
       const auto before = Clock::now();
-      row.algorithm ? world->all_reduce_sum(data) : session->library_all_reduce(data);
+      row.algorithm ? world->all_reduce_sum(data) : session.library_all_reduce(data);
       double seconds = std::chrono::duration<double>(Clock::now() - before).count();
       for (size_t i = 0; i < data.size(); i += std::max<size_t>(1, data.size() / 1000)) {
         float expected = 0;
@@ -171,7 +187,6 @@ int run(int argc, char** argv) {
     }
   }
   if (root && !a.text("tune").empty()) table.save(a.text("tune"));
-  session->finish();
   return wrong ? 1 : 0;
 }
 

@@ -27,8 +27,8 @@ struct CommunicationTimes {
   int64_t reductions = 0, bytes = 0;
 };
 
-/// Collective calls must be made by every rank in the same order. A rank that is gone or silent for too long raises
-/// Error(lost_rank) in the others.
+/// Collective calls must be made by every rank in the same order. Where another rank is gone or silent for too long,
+/// this one ends: with Error(lost_rank), or as a process with the same exit code (MPI).
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -86,6 +86,7 @@ Support supports(Algorithm algorithm, const ReductionProblem& p) {
       return p.converts ? Support::no("ranks would round differently") : Support::yes();
     case Algorithm::native:
       if (p.converts) return Support::no("cannot send another type than it adds");
+      if (p.bytes > INT32_MAX) return Support::no("its counts end at 2^31 - 1");
       return p.native ? Support::yes() : Support::no("ranks are not connected by MPI");
     default:
       return Support::yes();

@@ -15,6 +15,7 @@ double seconds_between(std::chrono::steady_clock::time_point a, std::chrono::ste
 
 /// Tags of all-reduces take turns; blocking operations come one at a time and need no more.
 constexpr int tags = 1 << 12;
+constexpr size_t longest_message = size_t{1} << 30;
 
 template <class Half>
 void narrow(const float* from, std::byte* to, int64_t count) {
@@ -104,10 +105,14 @@ void Collectives::start_progress_thread() {
   progress_ = std::thread([this] {
     while (!stop_) {
       bool active = false;
-      {
+      try {
         const std::lock_guard lock(mutex_);
         for (auto& [id, op] : operations_) active = active || op.active;
         if (active) advance_all();
+      } catch (...) {  // told by the next wait
+        const std::lock_guard lock(mutex_);
+        failure_ = std::current_exception();
+        return;
       }
       active ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
@@ -245,6 +250,7 @@ void Collectives::wait_for(Operation& op) {
     {
       const std::lock_guard lock(mutex_);
       if (!op.active) break;
+      if (failure_) std::rethrow_exception(failure_);
       advance_all();
       if (!op.active) break;
       // Asking the clock every time would cost more than a poll.
@@ -347,13 +353,19 @@ void Collectives::post(Operation& op, const Round& round) {
     if (static_cast<int64_t>(op.incoming.size()) < in) op.incoming.resize(static_cast<size_t>(in));
   }
   const auto bytes = [&](const Transfer& t) { return static_cast<size_t>(t.piece.count * size); };
+  // MPI counts are ints.
+  const auto in_messages = [&](int peer, auto data_of, size_t length, auto send_or_receive) {
+    for (size_t at = 0; at < length; at += longest_message)
+      op.messages.push_back(send_or_receive(peer, data_of.subspan(at, std::min(longest_message, length - at))));
+  };
   in = out = 0;
   for (const Transfer& t : round.receives) {
     std::byte* to = t.scratch != Transfer::in_place ? op.scratch.data() + t.scratch * size
                     : op.converts                   ? op.incoming.data() + in
                                                     : data + t.piece.begin * size;
     if (t.scratch == Transfer::in_place) in += t.piece.count * size;
-    op.messages.push_back(transport_->receive(t.peer, op.tag, {to, bytes(t)}));
+    in_messages(t.peer, std::span(to, bytes(t)), bytes(t),
+                [&](int peer, std::span<std::byte> part) { return transport_->receive(peer, op.tag, part); });
   }
   for (const Transfer& t : round.sends) {
     const std::byte* from = data + t.piece.begin * size;
@@ -363,7 +375,8 @@ void Collectives::post(Operation& op, const Round& round) {
       from = op.outgoing.data() + out;
       out += t.piece.count * size;
     }
-    op.messages.push_back(transport_->send(t.peer, op.tag, {from, bytes(t)}));
+    in_messages(t.peer, std::span(from, bytes(t)), bytes(t),
+                [&](int peer, std::span<const std::byte> part) { return transport_->send(peer, op.tag, part); });
   }
 }
 

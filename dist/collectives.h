@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -109,6 +110,7 @@ class Collectives final : public Communicator {
   std::vector<MessageEvent> trace_;
   mutable std::recursive_mutex mutex_;
   std::thread progress_;
+  std::exception_ptr failure_;  ///< of the progress thread
   std::atomic<bool> stop_{false};
 };
 

@@ -25,6 +25,7 @@ struct Library {
 };
 
 std::unique_ptr<Library> library;
+bool finalised = false;
 thread_local std::string last_error;
 
 template <class Body>
@@ -60,7 +61,8 @@ extern "C" int convoy_comm_initialise(const int* threads_of_team, int teams) {
         fail_usage("convoy_comm: team " + std::to_string(i) + ": expected at least one thread, found " +
                    std::to_string(threads_of_team[i]));
     auto created = std::make_unique<Library>();
-    if (!find_launch().launcher.empty()) {
+    if (finalised) fail_usage("convoy_comm: finalised already; MPI cannot be started again");
+    if (!find_launch().launcher.empty() || mpi_running()) {
       MpiOptions options;
       options.lost = [](const std::string& sentence) {
         std::fprintf(stderr, "convoy_comm: error: %s\n", sentence.c_str());
@@ -143,6 +145,7 @@ extern "C" int convoy_comm_finalise(void) {
     if (library->session) library->session->finish();
     for (Team& team : library->teams) team.ranks.reset();
     library.reset();
+    finalised = true;
   });
 }
 

@@ -16,7 +16,8 @@ Launch find_launch() {
                             {"PALS_SIZE", "PALS", true},
                             {"FLUX_JOB_SIZE", "Flux", true},
                             {"SLURM_STEP_NUM_TASKS", "Slurm's srun", true},
-                            {"PMIX_RANK", "a PMIx launcher", false}};
+                            {"PMIX_RANK", "a PMIx launcher", false},
+                            {"ALPS_APP_PE", "ALPS' aprun", false}};
   for (const Sign& sign : signs)
     if (const char* value = std::getenv(sign.variable))
       return {sign.launcher, std::string(sign.variable) + "=" + value, sign.counts ? std::atoi(value) : 0};

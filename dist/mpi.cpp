@@ -48,8 +48,17 @@ bool ended(int pid) {
 
 struct Peer {
   char host[64];
+  char processes[96];  ///< names the set of process numbers that this rank lives in: containers have their own
   int pid;
 };
+
+void name_processes(Peer& peer) {
+  char space[48] = {};
+  if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = 0;
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::snprintf(peer.processes, sizeof peer.processes, "%.40s %.48s", space, boot.c_str());
+}
 
 /// Questions and answers between watchdogs.
 enum class Word : int { ask, answer, lost, leaving };
@@ -60,6 +69,8 @@ struct Note {
   char text[200];  ///< lost: the sentence
 };
 constexpr int note_tag = 1;
+/// Timeouts without a sign of the main thread (reading, validating, one long kernel) after which it counts as stuck.
+constexpr double stuck = 20;
 
 class Session;
 
@@ -143,9 +154,10 @@ class Session final : public MpiSession {
   void watch();
   void stop_watching();
   void read_notes();
-  void check_processes();
+  void check_process();
   void question_the_silent();
   void send_note(int to, const Note& note);
+  void say_goodbye();
   [[noreturn]] void give_up(int lost, const std::string& why);
   [[noreturn]] void end(const std::string& sentence);
 
@@ -153,7 +165,7 @@ class Session final : public MpiSession {
   bool owns_ = true;  ///< whether this session began MPI
   int rank_ = 0, size_ = 1;
   std::vector<std::string> hosts_;
-  std::vector<int> pids_;  ///< of ranks on this host, 0 elsewhere
+  std::vector<int> pids_;  ///< of ranks whose processes can be seen from here, 0 elsewhere
   MPI_Comm notes_ = MPI_COMM_NULL;
   std::recursive_mutex mutex_;
   std::thread watchdog_;
@@ -164,6 +176,7 @@ class Session final : public MpiSession {
   double asked_ = 0;           ///< when the silent were asked first, 0: not yet
   std::vector<double> heard_;  ///< when a rank last answered that it is well
   std::vector<bool> left_;     ///< ranks that said that they are through
+  int looked_at_ = 0;          ///< whose process was checked last
 };
 
 Session::Session(const MpiOptions& options) : options_(options) {
@@ -192,11 +205,13 @@ Session::Session(const MpiOptions& options) : options_(options) {
   Peer me{};
   gethostname(me.host, sizeof me.host - 1);
   me.pid = getpid();
+  name_processes(me);
   std::vector<Peer> peers(static_cast<size_t>(size_));
   MPI_Allgather(&me, sizeof me, MPI_BYTE, peers.data(), sizeof me, MPI_BYTE, MPI_COMM_WORLD);
   for (const Peer& p : peers) {
     hosts_.emplace_back(p.host);
-    pids_.push_back(std::strcmp(p.host, me.host) == 0 ? p.pid : 0);
+    const bool here = std::strcmp(p.host, me.host) == 0 && std::strcmp(p.processes, me.processes) == 0;
+    pids_.push_back(here ? p.pid : 0);
   }
   heard_.assign(static_cast<size_t>(size_), 0);
   left_.assign(static_cast<size_t>(size_), false);
@@ -204,6 +219,7 @@ Session::Session(const MpiOptions& options) : options_(options) {
   // An error would else end all ranks before the watchdogs have named the one that is gone.
   MPI_Comm_set_errhandler(notes_, MPI_ERRORS_RETURN);
   sign_of_life();
+  looked_at_ = rank_;
   if (size_ > 1) watchdog_ = std::thread([this] { watch(); });
 }
 
@@ -213,30 +229,39 @@ void Session::stop_watching() {
 }
 
 void Session::finish() {
-  if (size_ > 1) {
-    // A rank that is through answers no longer; the others must know before its process ends.
-    const std::lock_guard lock(mutex_);
-    for (int r = 0; r < size_; ++r)
-      if (r != rank_) send_note(r, {Word::leaving, rank_, 0, {}});
-  }
+  // A rank that is through answers no longer; the others must know before its process ends.
+  say_goodbye();
   MPI_Request request;
   {
     const std::lock_guard lock(mutex_);
     MPI_Ibarrier(notes_, &request);
   }
+  const double start = now();
   for (int through = 0; !through;) {
+    waits_for("the end of the run", now() - start);
+    int code;
     {
       const std::lock_guard lock(mutex_);
-      MPI_Test(&request, &through, MPI_STATUS_IGNORE);
+      code = MPI_Test(&request, &through, MPI_STATUS_IGNORE);
     }
+    if (code != MPI_SUCCESS) failed(code);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  waits_no_longer();
   stop_watching();
   read_notes();
   if (owns_) MPI_Finalize();
 }
 
+void Session::say_goodbye() {
+  const std::lock_guard lock(mutex_);
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_) send_note(r, {Word::leaving, rank_, 0, {}});
+}
+
 void Session::abort(int code) {
+  say_goodbye();  // the others are ended by MPI; they need not say that this rank is gone
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   stop_watching();
   std::fflush(nullptr);
   MPI_Abort(MPI_COMM_WORLD, code);
@@ -280,7 +305,7 @@ void Session::failed(int code) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  fail_runtime("MPI: " + std::string(text, static_cast<size_t>(length)));
+  throw Error(ErrorKind::lost_rank, "MPI: " + std::string(text, static_cast<size_t>(length)));
 }
 
 void Session::waits_no_longer() {
@@ -294,7 +319,7 @@ void Session::watch() {
   double last_question = 0;
   while (!stop_) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    check_processes();
+    check_process();
     read_notes();
     if (now() - last_question > options_.timeout / 10) {
       last_question = now();
@@ -303,12 +328,15 @@ void Session::watch() {
   }
 }
 
-void Session::check_processes() {
-  for (int r = 0; r < size_; ++r) {
-    const auto i = static_cast<size_t>(r);
-    if (r == rank_ || pids_[i] == 0 || left_[i] || !ended(pids_[i])) continue;
+/// One process per turn: ranks begin at different ones, and whoever finds one gone tells all.
+void Session::check_process() {
+  for (int tried = 0; tried < size_; ++tried) {
+    looked_at_ = (looked_at_ + 1) % size_;
+    const auto i = static_cast<size_t>(looked_at_);
+    if (looked_at_ == rank_ || pids_[i] == 0 || left_[i]) continue;
+    if (!ended(pids_[i])) return;
     read_notes();  // it may have said goodbye
-    if (!left_[i]) give_up(r, "has ended");
+    if (!left_[i]) give_up(looked_at_, "has ended");
   }
 }
 
@@ -324,7 +352,8 @@ void Session::read_notes() {
       const bool excused = busy_ || waiting_;
       send_note(status.MPI_SOURCE, {Word::answer, rank_, excused ? -1 : now() - alive_, {}});
     } else if (note.word == Word::answer) {
-      if (note.silent < options_.timeout) heard_[from] = now();
+      // Whoever answers lives; a main thread that has stood still for very long does not count as living.
+      if (note.silent < stuck * options_.timeout) heard_[from] = now();
     } else if (note.word == Word::leaving) {
       left_[from] = true;
     } else {
@@ -506,6 +535,12 @@ bool has_mpi() {
 }
 std::string mpi_version() {
   return library_version();
+}
+
+bool mpi_running() {
+  int running = 0;
+  MPI_Initialized(&running);
+  return running != 0;
 }
 
 std::unique_ptr<MpiSession> start_mpi(const MpiOptions& options) {

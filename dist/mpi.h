@@ -30,6 +30,8 @@ struct MpiOptions {
 /// Whether this build has MPI; the library's first line of its own version text.
 bool has_mpi();
 std::string mpi_version();
+/// Whether the process has started MPI already, by itself or by another library.
+bool mpi_running();
 
 /// One per process and only once: MPI cannot be started again.
 class MpiSession {

@@ -10,6 +10,9 @@ bool has_mpi() {
 std::string mpi_version() {
   return "none";
 }
+bool mpi_running() {
+  return false;
+}
 std::unique_ptr<MpiSession> start_mpi(const MpiOptions&) {
   const Launch launch = find_launch();
   fail_usage("started by " + launch.launcher + " (" + launch.variable +

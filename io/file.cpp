@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "io/crc32c.h"
 
 namespace convoy {
 namespace {
@@ -59,6 +60,21 @@ std::vector<std::string> files_below(const std::string& folder, const std::vecto
       paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   return paths;
+}
+
+std::string files_digest(const std::vector<std::string>& paths) {
+  uint32_t crc = 0;
+  const size_t step = std::max<size_t>(1, paths.size() / 1000);
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string name = std::filesystem::path(paths[i]).filename();
+    crc = crc32c(std::as_bytes(std::span(name)), crc);
+    std::error_code none;  // placeholders of a dummy set have no file
+    const uint64_t size = i % step == 0 ? std::filesystem::file_size(paths[i], none) : 0;
+    crc = crc32c(std::as_bytes(std::span(&size, 1)), crc);
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%zu %08x", paths.size(), crc);
+  return text;
 }
 
 void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write) {

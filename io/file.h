@@ -16,6 +16,9 @@ std::vector<std::byte> read_file(const std::string& path);
 /// Error(data) where the folder is missing.
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions);
 
+/// A digest of the names (without their folders) of these files, in order, and of the sizes of a thousand of them.
+std::string files_digest(const std::vector<std::string>& paths);
+
 /// Calls write(temporary name), syncs that file to disk, then renames it to `path`: a crash or a full disk never leaves
 /// a partial file under the final name. On failure the temporary file is removed and Error(runtime) names the file.
 void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write);

@@ -64,7 +64,7 @@ std::vector<Option> climate_training_options() {
       {"stage-dir", "", "",
        "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
       {"image-size", "", "768x1152", "with dummy data: size of the images"},
-      {"local-batch-size", "", "1", "samples per step", K::integer},
+      {"local-batch-size", "", "1", "samples per pass and rank", K::integer},
       {"max-epochs", "", "30", "", K::integer},
       {"crop", "", "", "HEIGHTxWIDTH: train on crops of the (downsampled) images"},
       {"crops-per-image", "", "1", "crops of every image and epoch", K::integer},

@@ -9,7 +9,7 @@ namespace convoy::apps {
 Quality ClimateTask::validate(Program& program, Communicator* ranks) {
   result_ =
       evaluate_climate(program, s_.validation, s_.loader, ranks, [&](int64_t i, std::span<const uint8_t> predicted) {
-        if (i < s_.pictures)
+        if (s_.loader.rank == 0 && i < s_.pictures * s_.loader.ranks)
           write_comparison(fmt::format("{}/validation-{}.png", s_.output_dir, i),
                            s_.validation->images()[static_cast<size_t>(i)], predicted, s_.validation->reading());
       });

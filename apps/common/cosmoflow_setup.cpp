@@ -53,7 +53,7 @@ std::vector<Option> training_options() {
       {"data", "data.name", "cosmo", "cosmo, or dummy (uniform random volumes in memory)"},
       {"stage-dir", "data.stage_dir", "",
        "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
-      {"batch-size", "data.batch_size", "4", "samples per step", K::integer},
+      {"batch-size", "data.batch_size", "4", "samples per step and rank", K::integer},
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
       {"shuffle-labels", "", "false", "control experiment: training labels permuted once between samples", K::toggle},
       {"augment", "", "none", "none, or cube (the 48 symmetries)"},

@@ -80,6 +80,9 @@ CommunicationOptions communication_options(const OptionTable& o) {
 Ranks::Ranks(const OptionTable& o) {
   const Launch launch = find_launch();
   if (launch.launcher.empty() || launch.tasks == 1) {
+    communication_options(o);  // mistakes in them are mistakes here too
+    if (batch_norm_ranks(o) != 1)
+      fail_usage("--batch-norm-group-size: expected 1 on a single rank, found " + o.text("batch-norm-group-size"));
     world_ = make_self_communicator();
     return;
   }
@@ -101,6 +104,13 @@ void Ranks::connect(const OptionTable& o) {
   if (session_->rank() != 0 && !std::freopen("/dev/null", "w", stdout)) fail_runtime("/dev/null: cannot open");
   const CommunicationOptions c = communication_options(o);
   world_ = session_->world(c);
+  // What belongs to a machine may differ, everything else must not.
+  nlohmann::json settings;
+  const std::set<std::string> own{"threads",   "kernel",   "tuned",           "output-dir",
+                                  "stage-dir", "prefetch", "n-parallel-reads"};
+  for (const Option& option : o.all())
+    if (!own.count(option.flag)) settings[option.flag] = option.value;
+  agree(settings);
   const int64_t group = batch_norm_ranks(o);
   if (group < 1 || size() % group != 0)
     fail_usage(fmt::format("--batch-norm-group-size: {} ranks do not divide into groups of {}", size(), group));
@@ -146,11 +156,15 @@ AveragingOptions Ranks::averaging(const OptionTable& o, DType compute) {
   a.ranks = size();
   a.wire = compute == DType::f64 ? DType::f64 : wire_type(o);
   a.batch_norm_ranks = batch_norm_ranks(o);
-  if (const double mib = o.number("bucket-mib"); mib > 0) {
+  const double mib = o.number("bucket-mib");
+  if (!(mib >= 0 && mib <= 65536)) fail_usage("--bucket-mib: expected 0 to 65536, found " + o.text("bucket-mib"));
+  if (mib > 0) {
     a.bucket_bytes = static_cast<int64_t>(mib * (1 << 20));
     return a;
   }
-  if (size() == 1) return a;
+  // Lagged buckets are states: a resumed run must cut them as the one before did.
+  const bool lagged = o.has("gradient-lag") && o.integer("gradient-lag") > 0;
+  if (size() == 1 || lagged) return a;
   // Latency from short sums, seconds per byte from long ones; the middle of five.
   const auto seconds = [&](size_t elements) {
     std::vector<float> data(elements);

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <set>
 
 #include "io/crc32c.h"
 #include "io/file.h"
@@ -19,7 +21,7 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* manifest_name = ".convoy-stage.json";
-constexpr size_t message_bytes = size_t{1} << 28;  // MPI counts are ints
+const std::vector<std::string> data_extensions{".tfrecord", ".gz", ".hdf5", ".h5"};
 
 struct Entry {
   std::string path;                ///< below the data folder
@@ -28,7 +30,7 @@ struct Entry {
 
 Json list_files(const std::string& folder) {
   Json list = Json::array();
-  for (const std::string& path : files_below(folder, {".tfrecord", ".gz", ".hdf5", ".h5"})) {
+  for (const std::string& path : files_below(folder, data_extensions)) {
     struct stat s {};
     if (stat(path.c_str(), &s) != 0) fail_data(path + ": cannot read its size");
     list.push_back(
@@ -58,20 +60,18 @@ class Staging {
     const Json list = Json::parse(ranks_.broadcast_text(ranks_.root() ? list_files(from_).dump() : ""));
     for (const Json& item : list) files_.push_back({item.at(0), item.at(1), item.at(2)});
     read_manifest();
+    clear_leftovers();
     find_missing();
     check_space();
     crc_.assign(files_.size(), 0);
+    read_ahead(static_cast<size_t>(ranks_.rank()));
     for (size_t i = 0; i < files_.size(); ++i) copy(i);
     write_manifest();
     std::vector<double> totals{double(read_), double(written_)};
     ranks_.world().all_reduce_sum(std::span(totals));
     StagingReport report;
     report.files = static_cast<int64_t>(files_.size());
-    for (size_t i = 0; i < files_.size(); ++i) {
-      bool anywhere = false;
-      for (size_t n = 0; n < nodes_.size(); ++n) anywhere = anywhere || missing(i, n);
-      report.reused += !anywhere;
-    }
+    for (size_t i = 0; i < files_.size(); ++i) report.reused += !missing_anywhere(i);
     report.bytes_read = static_cast<int64_t>(totals[0]), report.bytes_written = static_cast<int64_t>(totals[1]);
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
@@ -104,6 +104,20 @@ class Staging {
     return crc32c(read_file(target(file))) == known[2].get<uint32_t>();
   }
 
+  /// Training reads the whole folder: what an earlier staging left there and this one does not want must go.
+  void clear_leftovers() {
+    if (nodes_[node_][0] != ranks_.rank() || !fs::is_directory(to_)) return;
+    std::set<std::string> wanted;
+    for (const Entry& e : files_) wanted.insert(e.path);
+    for (const std::string& path : files_below(to_, data_extensions)) {
+      const std::string name = fs::relative(path, to_).string();
+      if (wanted.count(name)) continue;
+      if (!manifest_.contains(name)) fail_data(path + ": is no staged file, and training would read it");
+      fs::remove(path);
+      manifest_.erase(name);
+    }
+  }
+
   void find_missing() {
     missing_.assign(files_.size() * nodes_.size(), 0);
     ranks_.set_busy(true);
@@ -129,21 +143,37 @@ class Staging {
     ranks_.world().barrier();  // nobody writes before every node has room
   }
 
+  bool missing_anywhere(size_t file) const {
+    bool anywhere = false;
+    for (size_t n = 0; n < nodes_.size(); ++n) anywhere = anywhere || missing(file, n);
+    return anywhere;
+  }
+
+  /// Starts to read this rank's next file, `file` or a later one, while others' files travel.
+  void read_ahead(size_t file) {
+    for (; file < files_.size(); file += static_cast<size_t>(ranks_.size()))
+      if (missing_anywhere(file)) {
+        ahead_ = std::async(std::launch::async, read_file, (fs::path(from_) / files_[file].path).string());
+        return;
+      }
+  }
+
   void copy(size_t file) {
     std::vector<int> takers{owner(file)};
     for (size_t n = 0; n < nodes_.size(); ++n)
       if (const int w = writer(file, n); missing(file, n) && w != owner(file)) takers.push_back(w);
     const bool here = missing(file, node_) && writer(file, node_) == ranks_.rank();
-    const bool reads = owner(file) == ranks_.rank() && (takers.size() > 1 || here);
+    const bool reads = owner(file) == ranks_.rank() && missing_anywhere(file);
     if (!reads && !here) return;
     const Entry& e = files_[file];
     std::vector<std::byte> data;
     uint32_t crc = 0;
     if (reads) {
-      ranks_.set_busy(true);
       const std::string path = (fs::path(from_) / e.path).string();
-      data = read_file(path);
+      ranks_.set_busy(true);
+      data = ahead_.valid() ? ahead_.get() : read_file(path);
       ranks_.set_busy(false);
+      read_ahead(file + static_cast<size_t>(ranks_.size()));
       if (static_cast<int64_t>(data.size()) != e.bytes)
         fail_data(
             fmt::format("{}: expected {} bytes, found {}: it changes while it is staged", path, e.bytes, data.size()));
@@ -155,9 +185,7 @@ class Staging {
     std::sort(takers.begin(), takers.end());
     if (takers.size() > 1) {
       ranks_.world().broadcast_among(takers, owner(file), std::as_writable_bytes(std::span(&crc, 1)));
-      for (size_t at = 0; at < data.size(); at += message_bytes)
-        ranks_.world().broadcast_among(takers, owner(file),
-                                       std::span(data).subspan(at, std::min(message_bytes, data.size() - at)));
+      ranks_.world().broadcast_among(takers, owner(file), data);
     }
     if (here) write(file, data, crc);
   }
@@ -198,6 +226,7 @@ class Staging {
   std::vector<float> missing_;  ///< file by node
   std::vector<double> crc_;
   int64_t read_ = 0, written_ = 0;
+  std::future<std::vector<std::byte>> ahead_;  ///< this rank's next file
 };
 
 }  // namespace
@@ -218,7 +247,7 @@ StagingReport stage_data(const std::string& data_dir, const std::string& stage_d
 void stage(OptionTable& o, Ranks& ranks) {
   const std::string from = o.text("data-dir");
   std::string to = o.text("stage-dir");
-  if (to.empty()) return;
+  if (to.empty() || o.toggle("summary") || o.toggle("dry-run")) return;
   // Where nodes share their scratch, each takes a folder of its own.
   if (const size_t at = to.find("{node}"); at != std::string::npos)
     to.replace(at, 6, std::to_string(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]));

@@ -87,6 +87,21 @@ LoaderOptions Trainer::own_share() const {
   return l;
 }
 
+void Trainer::share_statistics() {
+  if (ranks_.size() == 1 || program_.statistics().empty()) return;
+  std::vector<double> all;
+  const auto each = [&](auto&& body) {
+    for (const std::string& name : program_.statistics()) {
+      const Tensor& t = program_.store().get(name);
+      for (int64_t c = 0; c < t.shape().c(); ++c) body(t, c);
+    }
+  };
+  each([&](const Tensor& t, int64_t c) { all.push_back(t.at(0, 0, 0, 0, c) / ranks_.size()); });
+  ranks_.world().all_reduce_sum(std::span(all));
+  size_t next = 0;
+  each([&](const Tensor& t, int64_t c) { t.set(0, 0, 0, 0, c, all[next++]); });
+}
+
 void Trainer::settle() {
   for (int64_t id : lagged_) ranks_.world().wait(id);
 }
@@ -106,27 +121,32 @@ std::string Trainer::meta() const {
 
 std::string Trainer::load_newest() {
   for (const CheckpointFile& file : list_checkpoints(o_.output_dir)) {
+    std::string text;
+    nlohmann::json meta;
     try {
-      const std::string text = read_checkpoint_meta(file.path);
-      const auto meta = nlohmann::json::parse(text);
-      const bool other_ranks = meta.value("ranks", 1) != ranks_.size();
-      for (const auto& [key, value] : o_.identity.items()) {
-        if (other_ranks && std::find(o_.per_rank.begin(), o_.per_rank.end(), key) != o_.per_rank.end()) continue;
-        const nlohmann::json saved = meta.at("identity").value(key, nlohmann::json());
-        if (saved != value)
-          fail_usage(fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key, saved.dump(),
-                                 value.dump()));
-      }
-      for (const char* cursor : {"epoch", "step_in_epoch", "step", "epoch_loss", "history"}) meta.at(cursor);
-      load_checkpoint(file.path, program_.store());
-      fmt::print("resuming from {}", file.path);
-      return text;
+      text = read_checkpoint_meta(file.path);
+      meta = nlohmann::json::parse(text);
+      for (const char* cursor : {"identity", "epoch", "step_in_epoch", "step", "epoch_loss", "history"})
+        meta.at(cursor);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;
       fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
+      continue;
     } catch (const nlohmann::json::exception& error) {
       fmt::print(stderr, "warning: skipping a damaged checkpoint: {}: {}\n", file.path, error.what());
+      continue;
     }
+    const bool other_ranks = meta.value("ranks", 1) != ranks_.size();
+    for (const auto& [key, value] : o_.identity.items()) {
+      if (other_ranks && std::find(o_.per_rank.begin(), o_.per_rank.end(), key) != o_.per_rank.end()) continue;
+      const nlohmann::json saved = meta["identity"].value(key, nlohmann::json());
+      if (saved != value)
+        fail_usage(
+            fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key, saved.dump(), value.dump()));
+    }
+    load_checkpoint(file.path, program_.store());  // intact: states that do not fit are a mistake, not damage
+    fmt::print("resuming from {}", file.path);
+    return text;
   }
   fmt::print("no checkpoint in {}: starting from the beginning\n", o_.output_dir);
   return {};
@@ -148,7 +168,7 @@ void Trainer::take(const nlohmann::json& meta) {
   // The position counts samples; of a step that is cut through, the rest is left out.
   const int64_t seen = step_in_epoch_ * before, steps = (seen + samples_per_step() - 1) / samples_per_step();
   epoch_loss_ *= double(steps) / double(step_in_epoch_);
-  step_in_epoch_ = steps;
+  step_in_epoch_ = std::min(steps, steps_per_epoch());
 }
 
 void Trainer::resume() {
@@ -163,6 +183,7 @@ void Trainer::resume() {
 
 void Trainer::save() {
   settle();
+  share_statistics();
   if (!has_hdf5() || !ranks_.root()) return;  // a build without HDF5 says so when it starts
   const auto start = Clock::now();
   ranks_.set_busy(true);
@@ -190,6 +211,7 @@ void Trainer::check_finite(float loss) {
 
 void Trainer::refill_inputs() {
   const Tensor x = program_.step().tensor("x"), y = program_.step().tensor("target");
+  if (ranks_.size() > 1) program_.step().tensor(stop_request_name).data<float>()[0] = 0;
   if (!source_) return task_.fill_dummy(x, y, o_.seed);
   Loader loader(source_, own_share(), epoch_, (step_in_epoch_ * passes() + passes() - 1) * batch());
   for (int64_t n = 0; n < batch(); ++n)
@@ -223,7 +245,7 @@ void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
 }
 
 void Trainer::one_step(Loader* loader) {
-  const double rate = o_.rate(epoch_, step_);
+  const double rate = o_.rate(epoch_, position());
   const auto start = Clock::now();
   const double wait_before = loader ? loader->wait_seconds() : 0, dummy_before = dummy_seconds_;
   double* state = program_.store().get(step_state_name).data<double>();
@@ -278,13 +300,14 @@ void Trainer::train_epoch() {
 
 void Trainer::validate(double epoch_seconds) {
   EpochRecord record{epoch_,
-                     o_.rate(epoch_, std::max<int64_t>(0, step_ - 1)),
+                     o_.rate(epoch_, std::max<int64_t>(0, position() - 1)),
                      epoch_loss_ / double(std::max<int64_t>(1, step_in_epoch_)),
                      {},
                      0};
   const auto start = Clock::now();
   const nlohmann::json number = {{"epoch_num", epoch_ + 1}};
   if (source_ && task_.validation_samples() > 0) {
+    share_statistics();
     mllog_.start("eval_start", number);
     record.validation = task_.validate(program_, ranks_.groups().empty() ? nullptr : &ranks_.world());
     validated_ = true;
@@ -312,10 +335,10 @@ void Trainer::write_history() const {
 }
 
 Outcome Trainer::run() {
-  nlohmann::json same = o_.identity;
-  for (const char* own : {"threads", "kernel"}) same.erase(own);  // a rank may have cores and kernels of its own
-  same["version"] = version_text();
-  ranks_.agree(same);
+  ranks_.agree({{"data", o_.data_digest},
+                {"statistics", o_.identity.value("statistics", "")},
+                {"parameters", program_.parameters()},
+                {"version", version_text()}});
   if (!o_.resume && ranks_.root() && !list_checkpoints(o_.output_dir).empty())
     fail_usage(o_.output_dir +
                " holds checkpoints of another run: continue it with --resume, or choose another --output-dir");
@@ -362,7 +385,7 @@ Outcome Trainer::run() {
     }
     mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
     validate(seconds_since(start));
-    const bool complete = step_in_epoch_ == steps_per_epoch();
+    const bool complete = step_in_epoch_ >= steps_per_epoch();
     if (complete) ++epoch_, step_in_epoch_ = 0;
     save();
     if (complete) stopped = stop_rule(history_.back());

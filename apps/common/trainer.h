@@ -27,7 +27,8 @@ struct TrainerOptions {
   std::function<double(int64_t epoch, int64_t step)> rate;
   nlohmann::json config;    ///< echo of every setting
   nlohmann::json identity;  ///< what must be equal for a resume
-  /// Of those, what may differ when a run goes on at another number of ranks.
+  std::string data_digest;  ///< of the samples' names and sizes: ranks must see the same
+  /// Of the identity, what may differ when a run goes on at another number of ranks.
   std::vector<std::string> per_rank;
 };
 
@@ -60,6 +61,10 @@ class Trainer {
   int64_t global_batch() const { return batch() * ranks_.size(); }
   int64_t samples_per_step() const { return global_batch() * passes(); }
   int64_t steps_per_epoch() const { return task_.training_samples() / samples_per_step(); }
+  /// Steps of this number of ranks that lie behind: what schedules count.
+  int64_t position() const { return epoch_ * steps_per_epoch() + step_in_epoch_; }
+  /// Running statistics become the means over all ranks, so that all evaluate, and rank 0 saves, the same network.
+  void share_statistics();
   void resume();
   /// The newest intact checkpoint's meta text, with its states in the store; empty where there is none. Rank 0 only.
   std::string load_newest();
