@@ -134,6 +134,16 @@ std::vector<Communicator*> Ranks::groups() {
   return {world_.get(), batch_norm_ ? batch_norm_.get() : world_.get()};
 }
 
+CommunicationTimes Ranks::times() const {
+  CommunicationTimes all = world_->times();
+  if (batch_norm_) {
+    const CommunicationTimes more = batch_norm_->times();
+    all.in_flight += more.in_flight, all.exposed += more.exposed;
+    all.reductions += more.reductions, all.bytes += more.bytes;
+  }
+  return all;
+}
+
 /// Ranks of a node that may run on the same cores divide them among themselves.
 void Ranks::share_cores(const OptionTable& o) {
   if (size() == 1 || o.integer("threads") > 0 || std::getenv("OMP_NUM_THREADS")) return;

@@ -25,6 +25,8 @@ class Ranks {
   Collectives& world() { return *world_; }
   /// Communicators by AllReduceAttrs::group; empty where this rank is alone.
   std::vector<Communicator*> groups();
+  /// Of the gradients and of the batch-norm statistics.
+  CommunicationTimes times() const;
   /// How gradients are averaged; measures latency and bandwidth where the settings leave the bucket size open.
   AveragingOptions averaging(const OptionTable& options, DType compute);
   /// Ranks, nodes, threads, algorithm, as lines; warns where the ranks of a node use more threads than it has cores.

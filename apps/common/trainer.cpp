@@ -253,7 +253,7 @@ void Trainer::one_step(Loader* loader) {
   state[int(StepField::step)] = double(step_);
   state[int(StepField::seed_low)] = double(o_.seed & 0xffffffffu);
   state[int(StepField::seed_high)] = double(o_.seed >> 32);
-  const CommunicationTimes before = ranks_.world().times();
+  const CommunicationTimes before = ranks_.times();
   for (int64_t pass = 0; pass + 1 < passes(); ++pass) one_pass(*program_.micro(), loader, pass);
   const bool several = ranks_.size() > 1;
   if (several) program_.step().tensor(stop_request_name).data<float>()[0] = signal_received ? 1.f : 0.f;
@@ -265,7 +265,7 @@ void Trainer::one_step(Loader* loader) {
   const double wait = loader ? loader->wait_seconds() - wait_before : 0;
   const double seconds = seconds_since(start) - (dummy_seconds_ - dummy_before);
   wait_seconds_ += wait, train_seconds_ += seconds, epoch_loss_ += double(loss);
-  const CommunicationTimes after = ranks_.world().times();
+  const CommunicationTimes after = ranks_.times();
   steps_communication_.in_flight += after.in_flight - before.in_flight;
   steps_communication_.exposed += after.exposed - before.exposed;
   steps_communication_.reductions += after.reductions - before.reductions;

@@ -400,7 +400,8 @@ inline void transform_taps(const float* g, float* u, int64_t point, int64_t at) 
     for (int j = 0; j < S::p[1]; ++j) {
       Vec out[S::p[2]];
       weight_line<S::p[2], S::k[2]>(second[i][j], out);
-      for (int k = 0; k < S::p[2]; ++k) store(u + ((i * S::p[1] + j) * S::p[2] + k) * point + at, out[k]);
+      // Points lie a power of two apart, in one set of every cache.
+      for (int k = 0; k < S::p[2]; ++k) store_line(u + ((i * S::p[1] + j) * S::p[2] + k) * point + at, out[k]);
     }
 }
 
@@ -424,6 +425,7 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
       const int64_t block = first / gemm_columns * gemm_columns;
       transform_taps<S>(g, u, point, block * in + input * gemm_columns + (first - block));
     }
+    fence();
   });
 }
 

@@ -72,6 +72,9 @@ inline __m256i to_bf16(Vec a) {
 inline __m256i to_f16(Vec a) { return _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
+/// A whole, aligned cache line past the caches, for lines that stand far apart; `fence` before others read them.
+inline void store_line(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
+inline void fence() { _mm_sfence(); }
 inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(a)); }
 inline void store(f16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(a)); }
 inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
