@@ -51,7 +51,7 @@ lost() { # FOLDER SIGNAL
   [ "$(named "$1")" -ge 3 ] && ok || { bad "$2: not named by all others"; grep rank "$1.txt" >&2; }
   # The launcher may end a survivor's shell before it has written.
   grep -q '^76$' "$1.codes" && ! grep -qvE '^(76|137)$' "$1.codes" && ok || bad "$2: survivors end with $(tr '\n' ' ' < "$1.codes")"
-  expect 0 "resuming from" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir "$1" --resume --max-steps 400
+  expect 0 "resuming from" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir "$1" --resume --max-steps 200
 }
 lost killed KILL
 # The launcher of another MPI starts ranks that do not find each other.
@@ -92,7 +92,7 @@ expect 0 "resuming from" ranks 3 "${train[@]}" --batch-size 1 --n-epochs 500 --o
 lost stalled STOP
 grep -q "has not answered for" stalled.txt && ok || bad "a stalled rank is not told from a dead one"
 # The resumed runs continue the same curve.
-expect 0 "finished" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir quiet --max-steps 400
+expect 0 "finished" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir quiet --max-steps 200
 for run in killed stalled; do cut -d, -f1-5 quiet/history.csv > a.csv; cut -d, -f1-5 $run/history.csv > b.csv; same a.csv b.csv; done
 
 # Mistakes: another MPI's launcher, settings that differ, a bad file that one rank meets, impossible wishes.
