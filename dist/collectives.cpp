@@ -191,7 +191,6 @@ void Collectives::begin(Operation& op, std::vector<Stage>& stages, const AllRedu
   op.stage = op.round = 0;
   op.posted = false;
   op.started = Clock::now();
-  op.has_met = false;
   const bool uses_shared =
       std::any_of(stages.begin(), stages.end(), [](const Stage& s) { return s.kind == Stage::Kind::shared; });
   op.serial = uses_shared ? next_serial_++ : -1;
@@ -221,7 +220,6 @@ void Collectives::wait(int64_t id) {
   wait_for(found->second);
   const std::lock_guard lock(mutex_);
   times_.exposed += seconds_between(before, Clock::now());
-  late_ += std::max(0.0, seconds_between(before, found->second.met));
 }
 
 std::string Collectives::reason(const Operation& op) const {
@@ -291,12 +289,6 @@ void Collectives::advance_all() {
   }
 }
 
-void Collectives::meet(Operation& op) {
-  if (op.has_met) return;
-  op.has_met = true;
-  op.met = Clock::now();
-}
-
 bool Collectives::advance(Operation& op) {
   while (op.stage < op.stages->size()) {
     const Stage& stage = (*op.stages)[op.stage];
@@ -307,9 +299,7 @@ bool Collectives::advance(Operation& op) {
         shared_->start(stage.part, op.what.data.data(), op.what.type, stage.range, stage.scale, options_.threads);
         shared_busy_ = true;
       }
-      const bool finished = shared_->advance();
-      if (shared_->met()) meet(op);
-      if (!finished) return false;
+      if (!shared_->advance()) return false;
       shared_busy_ = false;
       const bool last = std::none_of(op.stages->begin() + static_cast<std::ptrdiff_t>(op.stage) + 1, op.stages->end(),
                                      [](const Stage& s) { return s.kind == Stage::Kind::shared; });
@@ -318,7 +308,6 @@ bool Collectives::advance(Operation& op) {
       if (!op.posted) op.messages = {transport_->start_native(op.what.data, op.what.type)}, op.posted = true;
       if (!transport_->done(op.messages[0])) return false;
       op.messages.clear(), op.posted = false;
-      meet(op);
       multiply(op.what.type, op.what.data.data(), stage.range, stage.scale);
     } else if (!advance_schedule(op, stage)) {
       return false;
@@ -334,7 +323,6 @@ bool Collectives::advance_schedule(Operation& op, const Stage& stage) {
     if (!op.posted) post(op, round), op.posted = true;
     while (!op.messages.empty() && transport_->done(op.messages.back())) op.messages.pop_back();
     if (!op.messages.empty()) return false;
-    meet(op);
     complete(op, round);
     for (const Piece& piece : round.finished) {
       multiply(op.what.type, op.what.data.data(), piece, stage.scale);
@@ -510,11 +498,6 @@ void Collectives::reduce_scatter(std::span<const float> whole, std::span<float> 
 void Collectives::barrier() {
   float nothing = 0;
   all_reduce_sum(std::span(&nothing, 1));
-}
-
-double Collectives::late_seconds() const {
-  const std::lock_guard lock(mutex_);
-  return late_;
 }
 
 CommunicationTimes Collectives::times() const {

@@ -41,8 +41,6 @@ class Collectives final : public Communicator {
   void reduce_scatter(std::span<const float> whole, std::span<float> part) override;
   void barrier() override;
   CommunicationTimes times() const override;
-  /// Seconds of the exposed time that passed until the slowest rank had begun what was waited for.
-  double late_seconds() const;
 
   /// Starts collecting one event per all-reduce.
   void start_trace() { tracing_ = true; }
@@ -78,9 +76,8 @@ class Collectives final : public Communicator {
     bool posted = false;
     std::vector<int> messages;
     std::vector<std::byte> scratch, outgoing, incoming;
-    int64_t serial = -1;             ///< place in the queue for the shared memory, -1: none
-    Clock::time_point started, met;  ///< met: when every rank was first seen to take part
-    bool has_met = false;
+    int64_t serial = -1;  ///< place in the queue for the shared memory, -1: none
+    Clock::time_point started;
   };
   using PlanKey = std::tuple<Algorithm, int64_t, DType, bool, double>;
 
@@ -92,8 +89,6 @@ class Collectives final : public Communicator {
   void post(Operation& op, const Round& round);
   void complete(Operation& op, const Round& round);
   void advance_all();
-  /// Notes the time of the first sign that all ranks take part (of the neighbours, in a schedule).
-  static void meet(Operation& op);
   void run(std::vector<Stage>& stages, const AllReduce& what);
   void wait_for(Operation& op);
   /// "bucket 3, for ranks 1 2": what is waited for and for whom.
@@ -111,7 +106,6 @@ class Collectives final : public Communicator {
   std::map<PlanKey, std::vector<Stage>> plans_;
   std::map<int64_t, Operation> operations_;
   CommunicationTimes times_;
-  double late_ = 0;
   bool tracing_ = false;
   std::vector<MessageEvent> trace_;
   mutable std::recursive_mutex mutex_;

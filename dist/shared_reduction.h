@@ -23,8 +23,6 @@ class SharedReduction {
   void start(Part part, std::byte* data, DType type, Piece range, double scale, int threads);
   /// Goes on as far as others allow; true when finished.
   bool advance();
-  /// Whether every rank has been seen to take part.
-  bool met() const { return added_ > 0; }
   /// Places among the ranks that take part of those that have not done their share of the piece that is waited for.
   std::vector<int> missing() const;
 

@@ -27,7 +27,6 @@ class Ranks {
   std::vector<Communicator*> groups();
   /// Of the gradients and of the batch-norm statistics.
   CommunicationTimes times() const;
-  double late_seconds() const { return world_->late_seconds() + (batch_norm_ ? batch_norm_->late_seconds() : 0); }
   /// How gradients are averaged; measures latency and bandwidth where the settings leave the bucket size open.
   AveragingOptions averaging(const OptionTable& options, DType compute);
   /// Ranks, nodes, threads, algorithm, as lines; warns where the ranks of a node use more threads than it has cores.

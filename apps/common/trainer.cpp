@@ -254,7 +254,6 @@ void Trainer::one_step(Loader* loader) {
   state[int(StepField::seed_low)] = double(o_.seed & 0xffffffffu);
   state[int(StepField::seed_high)] = double(o_.seed >> 32);
   const CommunicationTimes before = ranks_.times();
-  const double late_before = ranks_.late_seconds();
   for (int64_t pass = 0; pass + 1 < passes(); ++pass) one_pass(*program_.micro(), loader, pass);
   const bool several = ranks_.size() > 1;
   if (several) program_.step().tensor(stop_request_name).data<float>()[0] = signal_received ? 1.f : 0.f;
@@ -269,7 +268,6 @@ void Trainer::one_step(Loader* loader) {
   const CommunicationTimes after = ranks_.times();
   steps_communication_.in_flight += after.in_flight - before.in_flight;
   steps_communication_.exposed += after.exposed - before.exposed;
-  late_seconds_ += ranks_.late_seconds() - late_before;
   steps_communication_.reductions += after.reductions - before.reductions;
   steps_communication_.bytes += after.bytes - before.bytes;
   step_seconds_.push_back(seconds);
@@ -420,7 +418,6 @@ nlohmann::json Trainer::communication() const {
           {"mib_per_step", double(c.bytes) / steps / (1 << 20)},
           {"in_flight_seconds_per_step", c.in_flight / steps},
           {"exposed_seconds_per_step", c.exposed / steps},
-          {"late_seconds_per_step", late_seconds_ / steps},
           {"exposed_fraction", train_seconds_ > 0 ? c.exposed / train_seconds_ : 0}};
 }
 

@@ -107,7 +107,6 @@ class Trainer {
   double dummy_seconds_ = 0, wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
   bool interrupted_ = false, stop_requested_ = false;
   CommunicationTimes steps_communication_;
-  double late_seconds_ = 0;
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;
 };
