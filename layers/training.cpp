@@ -9,7 +9,8 @@ namespace convoy {
 namespace {
 
 /// Adds the sums of the passes ahead and divides by the number of passes.
-ValueId mean_of_passes(Tape& tape, const std::string& name, ValueId value, int64_t passes) {
+/// Takes a copy of the name: recording may move the values that hold it.
+ValueId mean_of_passes(Tape& tape, std::string name, ValueId value, int64_t passes) {
   const ValueId sum = tape.emit({OpKind::add, NoAttrs{}}, name + ".add_sum",
                                 {value, tape.state(name + ".gradient_sum", tape.desc(value))});
   return tape.emit({OpKind::scale, ScaleAttrs{1.0 / double(passes)}}, name + ".mean_gradient", {sum});
@@ -100,7 +101,7 @@ void add_accumulation(Tape& tape, ValueId loss, const AveragingOptions& averagin
   const std::vector<ValueId> parameters = tape.parameters();
   const std::vector<ValueId> gradients = differentiate(tape, loss, scale, parameters);
   if (averaging.batch_norm_ranks > 1) share_batch_norm(tape, averaging);
-  const auto accumulate = [&](const std::string& name, ValueId value) {
+  const auto accumulate = [&](std::string name, ValueId value) {
     tape.add({OpKind::accumulate, NoAttrs{}}, name + ".accumulate",
              {value, step, tape.state(name + ".gradient_sum", tape.desc(value))});
   };
