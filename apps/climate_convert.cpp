@@ -72,13 +72,9 @@ Source parse_source(const std::string& text) {
 
 int convert_main(int argc, char** argv) {
   OptionTable o(option_list());
-  std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv,
-               "Converts NetCDF fields to climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data.",
-               nullptr, flags))
+  if (!o.read(argc, argv,
+              "Converts NetCDF fields to climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data."))
     return 0;
-  o.load_environment();
-  o.apply(flags);
   if (!o.text("list").empty()) {
     const NetcdfFile file(o.text("list"));
     for (const std::string& name : file.fields()) fmt::print("{}  {} steps\n", name, file.steps(name));

@@ -69,12 +69,8 @@ std::vector<float> read_orography(const std::string& wish, const Grid& grid) {
 
 int simulate_main(int argc, char** argv) {
   OptionTable o(option_list());
-  std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv, "Simulates labelled climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data.",
-               nullptr, flags))
+  if (!o.read(argc, argv, "Simulates labelled climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data."))
     return 0;
-  o.load_environment();
-  o.apply(flags);
   if (o.text("out").empty()) fail_usage("--out is required");
   const bool heuristic = o.text("labels") == "heuristic";
   if (!heuristic && o.text("labels") != "truth")

@@ -16,9 +16,7 @@ namespace fs = std::filesystem;
 
 std::vector<Option> option_list() {
   std::vector<Option> list = climate_model_options();
-  append(list, state_options());
-  list.push_back(
-      {"split", "", "auto", "train, validation, or all files below data-dir; auto = validation where it exists"});
+  append(list, prediction_options());
   list.push_back({"out", "", "results/masks", "folder for NAME.h5 (data set labels, u8) and NAME.png"});
   list.push_back(
       {"pictures", "", "true", "also draw the vapour with predicted and true classes", Option::Kind::toggle});
@@ -27,15 +25,8 @@ std::vector<Option> option_list() {
 
 /// data-dir may be one file.
 std::vector<ClimateRef> find_images(const OptionTable& o) {
-  const fs::path root(o.text("data-dir"));
-  const std::string& split = o.text("split");
-  if (split != "auto" && split != "all" && split != "train" && split != "validation")
-    fail_usage("--split: expected auto, all, train or validation, found " + split);
-  if (root.empty()) fail_usage("--data-dir is required");
-  if (fs::is_regular_file(root)) return images_in(root);
-  if (split == "train" || split == "validation") return images_below(root / split);
-  if (split == "auto" && fs::is_directory(root / "validation")) return images_below(root / "validation");
-  return images_below(root);
+  const fs::path folder = split_folder(o);
+  return fs::is_regular_file(folder) ? images_in(folder) : images_below(folder);
 }
 
 void write_mask(const std::string& path, const ImageShape& shape, std::span<const uint8_t> classes) {
@@ -49,14 +40,10 @@ void write_mask(const std::string& path, const ImageShape& shape, std::span<cons
 
 int predict_main(int argc, char** argv) {
   OptionTable o(option_list());
-  std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv,
-               "Predicts cyclones and atmospheric rivers in climate images. Exit codes: 0 done, 1 run-time error, 2 "
-               "usage, 3 data.",
-               nullptr, flags))
+  if (!o.read(argc, argv,
+              "Predicts cyclones and atmospheric rivers in climate images. Exit codes: 0 done, 1 run-time error, 2 "
+              "usage, 3 data."))
     return 0;
-  o.load_environment();
-  o.apply(flags);
   const std::vector<ClimateRef> images = find_images(o);
   const ClimateStats stats = climate_stats(o, images);
   const auto source = std::make_shared<ClimateSource>(images, climate_reading(o, stats, false));

@@ -42,13 +42,9 @@ Data find_data(const OptionTable& o) {
 
 /// Options of a program without data: sizes come from the settings.
 ClimateOptions dummy_program(const OptionTable& o) {
-  const std::string size = o.text("crop").empty() ? o.text("image-size") : o.text("crop");
-  const auto parts = split(size, 'x');
-  if (parts.size() != 2) fail_usage("--image-size: expected HEIGHTxWIDTH, found " + size);
   ClimateOptions p;
   p.model = climate_config(o);
-  p.model.height = parse_number<int64_t>(parts[0], "--image-size");
-  p.model.width = parse_number<int64_t>(parts[1], "--image-size");
+  std::tie(p.model.height, p.model.width) = height_and_width(o, o.text("crop").empty() ? "image-size" : "crop");
   apply_run_options(o, p);
   return p;
 }
@@ -226,15 +222,10 @@ int train(OptionTable& o, Ranks& ranks) {
 
 int train_main(int argc, char** argv) {
   OptionTable o(climate_training_options());
-  std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv,
-               "Trains a climate segmentation network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 "
-               "diverged, 75 interrupted and saved, 76 another rank is lost.",
-               nullptr, flags))
+  if (!o.read(argc, argv,
+              "Trains a climate segmentation network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 "
+              "diverged, 75 interrupted and saved, 76 another rank is lost."))
     return 0;
-  o.load_environment();
-  o.apply(flags);
-
   return run_ranks("climseg_train", o, [&](Ranks& ranks) { return train(o, ranks); });
 }
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
 
 #include "apps/common/cosmoflow_setup.h"
 #include "io/file.h"
@@ -15,38 +14,18 @@ constexpr double centre[4] = {0.30, 0.80, 0.96, 70};
 
 std::vector<Option> option_list() {
   std::vector<Option> list = model_options();
-  append(list, state_options());
+  append(list, prediction_options());
   list.push_back({"out", "", "", "CSV file to write"});
-  list.push_back({"split", "", "auto",
-                  "train, validation, or all files below data-dir; auto = validation where it exists",
-                  Option::Kind::text});
   return list;
-}
-
-std::vector<SampleRef> find_samples(const OptionTable& o, const ReadOptions& read) {
-  namespace fs = std::filesystem;
-  const fs::path root(o.text("data-dir"));
-  const std::string split = o.text("split");
-  if (split != "auto" && split != "all" && split != "train" && split != "validation")
-    fail_usage("--split: expected auto, all, train or validation, found " + split);
-  if (split == "train" || split == "validation") return samples_below((root / split).string(), read);
-  if (split == "auto" && fs::is_directory(root / "validation"))
-    return samples_below((root / "validation").string(), read);
-  return samples_below(root.string(), read);
 }
 
 int predict_main(int argc, char** argv) {
   OptionTable o(option_list());
-  std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv,
-               "Predicts cosmological parameters of samples. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data.",
-               nullptr, flags))
+  if (!o.read(argc, argv,
+              "Predicts cosmological parameters of samples. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data."))
     return 0;
-  o.load_environment();
-  o.apply(flags);
-  if (o.text("data-dir").empty()) fail_usage("--data-dir is required");
   const ReadOptions read = read_options(o);
-  const std::vector<SampleRef> samples = find_samples(o, read);
+  const std::vector<SampleRef> samples = samples_below(split_folder(o).string(), read);
   const SampleShape shape = data_shape(o, samples, read);
   const CosmoflowOptions options = program_options(o, shape);
   Program program(plan_program(options, kernel_list()), options, 0);

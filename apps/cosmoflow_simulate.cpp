@@ -124,12 +124,7 @@ void write_power_plot(const std::string& path, const Universe& u, const Drawn& d
 
 int simulate_main(int argc, char** argv) {
   OptionTable options(option_list());
-  std::vector<std::pair<std::string, std::string>> flags;
-  if (!options.parse(argc, argv, "Simulates dark-matter universes and writes them as a CosmoFlow data set.", nullptr,
-                     flags))
-    return 0;
-  options.load_environment();
-  options.apply(flags);
+  if (!options.read(argc, argv, "Simulates dark-matter universes and writes them as a CosmoFlow data set.")) return 0;
   const std::string out = options.text("out"), format = options.text("format"),
                     transfer_name = options.text("transfer");
   if (out.empty()) fail_usage("--out is required");

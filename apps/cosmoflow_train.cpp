@@ -223,19 +223,14 @@ int train(OptionTable& o, Ranks& ranks) {
 
 int train_main(int argc, char** argv) {
   OptionTable o(training_options());
-  std::vector<std::string> config;
-  std::vector<std::pair<std::string, std::string>> flags;
-  if (!o.parse(argc, argv,
-               "Trains the CosmoFlow network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 diverged, "
-               "75 interrupted and saved, 76 another rank is lost.",
-               &config, flags))
+  OptionTable::YamlFile config{yaml_refusals(), ""};
+  if (!o.read(argc, argv,
+              "Trains the CosmoFlow network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 diverged, "
+              "75 interrupted and saved, 76 another rank is lost.",
+              &config))
     return 0;
-  if (!config.empty()) o.load_yaml(config[0], yaml_refusals());
-  o.load_environment();
-  o.apply(flags);
-  if (!config.empty() && !o.is_set("kernel-size"))
-    fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config[0]);
-
+  if (!config.path.empty() && !o.is_set("kernel-size"))
+    fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config.path);
   return run_ranks("cosmoflow_train", o, [&](Ranks& ranks) { return train(o, ranks); });
 }
 

@@ -43,4 +43,15 @@ class Arguments {
   std::vector<Flag> flags_;
 };
 
+/// A program's main: errors become one line and their exit code.
+template <class Run>
+int run_program(const char* name, Run run, int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s: error: %s\n", name, error.what());
+    return error.exit_code();
+  }
+}
+
 }  // namespace convoy::bench

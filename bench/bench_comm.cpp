@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "bench/arguments.h"
+#include "core/median.h"
 #include "core/philox.h"
 #include "dist/local.h"
 #include "dist/mpi.h"
@@ -28,11 +29,7 @@ struct Row {
   bool wrong = false;
   std::string name() const { return algorithm ? std::string(name_of(*algorithm)) : "MPI_Allreduce"; }
   double minimum() const { return *std::min_element(seconds.begin(), seconds.end()); }
-  double median() const {
-    std::vector<double> v = seconds;
-    std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
-    return v[v.size() / 2];
-  }
+  double median() const { return convoy::median(seconds); }
 };
 
 /// Least squares of time = latency + bytes / bandwidth, relative errors counting equally over the sizes.
@@ -193,10 +190,5 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "bench_comm: error: %s\n", error.what());
-    return error.exit_code();
-  }
+  return run_program("bench_comm", run, argc, argv);
 }

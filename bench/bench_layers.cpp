@@ -256,10 +256,5 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "bench_layers: error: %s\n", error.what());
-    return error.exit_code();
-  }
+  return run_program("bench_layers", run, argc, argv);
 }

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "bench/arguments.h"
+#include "core/median.h"
 #include "core/parallel.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
@@ -72,23 +73,17 @@ int run(int argc, char** argv) {
                   node.detail.substr(0, 24).c_str(), 1e3 * s, double(node.flops) / s * 1e-9,
                   double(node.bytes) / s * 1e-9);
     }
-  std::sort(seconds.begin(), seconds.end());
   std::printf(
       "{\"framework\":\"convoy\",\"library\":\"%s\",\"compute\":\"%s\",\"size\":%lld,\"batch\":%lld,\"threads\":%d,"
       "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f}\n",
       kernel_library_versions().c_str(), a.text("compute").c_str(), static_cast<long long>(o.model.size),
-      static_cast<long long>(o.batch), o.plan.threads, seconds[seconds.size() / 2], seconds[0],
-      double(e.plan().arena_bytes) / (1 << 20));
+      static_cast<long long>(o.batch), o.plan.threads, median(seconds),
+      *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20));
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "bench_step: error: %s\n", error.what());
-    return error.exit_code();
-  }
+  return run_program("bench_step", run, argc, argv);
 }

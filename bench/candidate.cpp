@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "core/median.h"
 #include "core/passes/passes.h"
 #include "tests/kernel_check.h"
 
@@ -102,9 +103,7 @@ double Candidate::minimum() const {
 }
 
 double Candidate::median() const {
-  std::vector<double> s = seconds;
-  std::nth_element(s.begin(), s.begin() + std::ptrdiff_t(s.size() / 2), s.end());
-  return s[s.size() / 2];
+  return convoy::median(seconds);
 }
 
 std::optional<Problem> reduced(const Problem& p) {

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <iostream>
 #include <map>
 
 #include "apps/common/svg.h"
+#include "bench/arguments.h"
 #include "core/error.h"
 
 namespace {
@@ -202,10 +202,5 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const convoy::Error& error) {
-    std::cerr << "bench_report: error: " << error.what() << "\n";
-    return error.exit_code();
-  }
+  return convoy::bench::run_program("bench_report", run, argc, argv);
 }

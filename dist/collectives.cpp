@@ -4,7 +4,7 @@
 #include <cstring>
 #include <set>
 
-#include "core/parallel.h"
+#include "dist/add_up.h"
 
 namespace convoy {
 namespace {
@@ -36,21 +36,6 @@ void from_wire(DType wire, const std::byte* from, float* to, int64_t count) {
 }
 
 template <class T>
-void add_up(T* to, const std::vector<const T*>& sources, int64_t count, int threads) {
-  parallel_ranges(count, threads, 1024, [&](Range range) {
-    constexpr int64_t block = 512;
-    T sum[block];
-    for (int64_t i = range.begin; i < range.end; i += block) {
-      const int64_t n = std::min(block, range.end - i);
-      std::memcpy(sum, sources[0] + i, static_cast<size_t>(n) * sizeof(T));
-      for (size_t s = 1; s < sources.size(); ++s)
-        for (int64_t k = 0; k < n; ++k) sum[k] += sources[s][i + k];
-      std::memcpy(to + i, sum, static_cast<size_t>(n) * sizeof(T));
-    }
-  });
-}
-
-template <class T>
 void multiply(std::byte* data, Piece piece, double scale) {
   T* values = reinterpret_cast<T*>(data) + piece.begin;
   for (int64_t i = 0; i < piece.count; ++i) values[i] *= static_cast<T>(scale);
@@ -59,6 +44,19 @@ void multiply(std::byte* data, Piece piece, double scale) {
 void multiply(DType type, std::byte* data, Piece piece, double scale) {
   if (scale == 1) return;
   type == DType::f64 ? multiply<double>(data, piece, scale) : multiply<float>(data, piece, scale);
+}
+
+Piece whole(const AllReduce& what) {
+  return {0, static_cast<int64_t>(what.data.size()) / size_of(what.type)};
+}
+bool converts(const AllReduce& what) {
+  return what.wire != what.type;
+}
+
+std::vector<Piece> equal_parts(int64_t count, int parts) {
+  std::vector<Piece> list;
+  for (int i = 0; i < parts; ++i) list.push_back({i * count, count});
+  return list;
 }
 
 }  // namespace
@@ -119,14 +117,14 @@ void Collectives::start_progress_thread() {
   });
 }
 
-ReductionProblem Collectives::problem(int64_t bytes, bool converts) const {
+ReductionProblem Collectives::problem(int64_t bytes, bool narrowed) const {
   ReductionProblem p;
   p.bytes = bytes;
   p.nodes = transport_->nodes();
   p.shared_bytes = shared_ ? transport_->shared_bytes() : 0;
   p.native = transport_->has_native();
   p.rank_order = options_.deterministic;
-  p.converts = converts;
+  p.converts = narrowed;
   return p;
 }
 
@@ -134,31 +132,27 @@ AlgorithmChoice Collectives::choice(int64_t bytes, DType type, DType wire) const
   return choose_algorithm(problem(bytes, type != wire), options_);
 }
 
-std::vector<Collectives::Stage>& Collectives::plan_for(const AllReduce& what, int64_t elements, bool converts) {
-  const Algorithm algorithm =
-      choose_algorithm(problem(static_cast<int64_t>(what.data.size()), converts), options_).algorithm;
-  // Values that travel narrowed are scaled before they leave: a sum of many could overflow.
-  const double scale = converts ? 1 : what.scale;
-  std::vector<Stage>& stages = plans_[{algorithm, elements, what.type, converts, scale}];
+std::vector<Collectives::Stage>& Collectives::plan_for(const AllReduce& what) {
+  const auto bytes = static_cast<int64_t>(what.data.size());
+  std::vector<Stage>& stages = plans_[{bytes, what.type, what.wire, what.scale}];
   if (!stages.empty()) return stages;
+  // Values that travel narrowed are scaled before they leave: a sum of many could overflow.
+  const double scale = converts(what) ? 1 : what.scale;
   using Part = SharedReduction::Part;
-  const Piece whole{0, elements};
   const auto schedule = [&](Schedule s, double factor) {
-    stages.push_back({Stage::Kind::schedule, std::move(s), {}, whole, factor});
+    stages.push_back({Stage::Kind::schedule, std::move(s), {}, factor});
   };
-  const auto shared = [&](Part part, double factor) {
-    stages.push_back({Stage::Kind::shared, {}, part, whole, factor});
-  };
-  const Members everybody{all_, rank(), whole};
-  switch (algorithm) {
+  const auto shared = [&](Part part, double factor) { stages.push_back({Stage::Kind::shared, {}, part, factor}); };
+  const Members everybody{all_, rank(), whole(what)};
+  switch (choice(bytes, what.type, what.wire).algorithm) {
     case Algorithm::shared:
       shared(Part::all_reduce, scale);
       break;
     case Algorithm::hierarchical:
       shared(Part::reduce_scatter, 1);
-      schedule(
-          halving_schedule({column_, column_place_, part_of(whole, node_place_, static_cast<int>(node_peers_.size()))}),
-          scale);
+      schedule(halving_schedule({column_, column_place_,
+                                 part_of(everybody.range, node_place_, static_cast<int>(node_peers_.size()))}),
+               scale);
       shared(Part::all_gather, 1);
       break;
     case Algorithm::direct:
@@ -174,18 +168,16 @@ std::vector<Collectives::Stage>& Collectives::plan_for(const AllReduce& what, in
       schedule(ring_schedule(everybody), scale);
       break;
     case Algorithm::native:
-      stages.push_back({Stage::Kind::native, {}, {}, whole, scale});
+      stages.push_back({Stage::Kind::native, {}, {}, scale});
       break;
   }
   return stages;
 }
 
-void Collectives::begin(Operation& op, std::vector<Stage>& stages, const AllReduce& what, bool converts, int tag) {
+void Collectives::begin(Operation& op, std::vector<Stage>& stages, const AllReduce& what, int tag) {
   if (op.active) fail_runtime(what.name + " is started a second time");
   op.what = what;
   op.stages = &stages;
-  op.elements = static_cast<int64_t>(what.data.size()) / size_of(what.type);
-  op.converts = converts;
   op.active = true;
   op.tag = tag;
   op.stage = op.round = 0;
@@ -194,17 +186,14 @@ void Collectives::begin(Operation& op, std::vector<Stage>& stages, const AllRedu
   const bool uses_shared =
       std::any_of(stages.begin(), stages.end(), [](const Stage& s) { return s.kind == Stage::Kind::shared; });
   op.serial = uses_shared ? next_serial_++ : -1;
-  if (converts) multiply(what.type, what.data.data(), {0, op.elements}, what.scale);
+  if (converts(what)) multiply(what.type, what.data.data(), whole(what), what.scale);
 }
 
 void Collectives::start(int64_t id, const AllReduce& what) {
   const auto before = Clock::now();
   const std::lock_guard lock(mutex_);
-  const bool converts = what.wire != what.type;
-  const int64_t elements = static_cast<int64_t>(what.data.size()) / size_of(what.type);
-  if (size() == 1) return multiply(what.type, what.data.data(), {0, elements}, what.scale);
-  Operation& op = operations_[id];
-  begin(op, plan_for(what, elements, converts), what, converts, next_tag_++ % tags);
+  if (size() == 1) return multiply(what.type, what.data.data(), whole(what), what.scale);
+  begin(operations_[id], plan_for(what), what, next_tag_++ % tags);
   ++times_.reductions, times_.bytes += static_cast<int64_t>(what.data.size());
   advance_all();
   times_.exposed += seconds_between(before, Clock::now());
@@ -296,7 +285,7 @@ bool Collectives::advance(Operation& op) {
       // The ranks of a node must use the areas in the same order: that in which the operations were started.
       if (op.serial != serving_) return false;
       if (!shared_busy_) {
-        shared_->start(stage.part, op.what.data.data(), op.what.type, stage.range, stage.scale, options_.threads);
+        shared_->start(stage.part, op.what.data.data(), op.what.type, whole(op.what), stage.scale, options_.threads);
         shared_busy_ = true;
       }
       if (!shared_->advance()) return false;
@@ -308,7 +297,7 @@ bool Collectives::advance(Operation& op) {
       if (!op.posted) op.messages = {transport_->start_native(op.what.data, op.what.type)}, op.posted = true;
       if (!transport_->done(op.messages[0])) return false;
       op.messages.clear(), op.posted = false;
-      multiply(op.what.type, op.what.data.data(), stage.range, stage.scale);
+      multiply(op.what.type, op.what.data.data(), whole(op.what), stage.scale);
     } else if (!advance_schedule(op, stage)) {
       return false;
     }
@@ -326,7 +315,7 @@ bool Collectives::advance_schedule(Operation& op, const Stage& stage) {
     complete(op, round);
     for (const Piece& piece : round.finished) {
       multiply(op.what.type, op.what.data.data(), piece, stage.scale);
-      if (op.converts) {  // everybody gets what the others can be told
+      if (converts(op.what)) {  // everybody gets what the others can be told
         auto* values = reinterpret_cast<float*>(op.what.data.data()) + piece.begin;
         op.outgoing.resize(std::max(op.outgoing.size(), static_cast<size_t>(piece.count * size_of(op.what.wire))));
         to_wire(op.what.wire, values, op.outgoing.data(), piece.count);
@@ -340,7 +329,8 @@ bool Collectives::advance_schedule(Operation& op, const Stage& stage) {
 }
 
 void Collectives::post(Operation& op, const Round& round) {
-  const int64_t size = size_of(op.converts ? op.what.wire : op.what.type);
+  const bool narrowed = converts(op.what);
+  const int64_t size = size_of(narrowed ? op.what.wire : op.what.type);
   std::byte* data = op.what.data.data();
   const Schedule& schedule = (*op.stages)[op.stage].schedule;
   if (static_cast<int64_t>(op.scratch.size()) < schedule.scratch * size)
@@ -348,7 +338,7 @@ void Collectives::post(Operation& op, const Round& round) {
   int64_t out = 0, in = 0;
   for (const Transfer& t : round.sends) out += t.piece.count * size;
   for (const Transfer& t : round.receives) in += t.scratch == Transfer::in_place ? t.piece.count * size : 0;
-  if (op.converts) {
+  if (narrowed) {
     if (static_cast<int64_t>(op.outgoing.size()) < out) op.outgoing.resize(static_cast<size_t>(out));
     if (static_cast<int64_t>(op.incoming.size()) < in) op.incoming.resize(static_cast<size_t>(in));
   }
@@ -361,7 +351,7 @@ void Collectives::post(Operation& op, const Round& round) {
   in = out = 0;
   for (const Transfer& t : round.receives) {
     std::byte* to = t.scratch != Transfer::in_place ? op.scratch.data() + t.scratch * size
-                    : op.converts                   ? op.incoming.data() + in
+                    : narrowed                      ? op.incoming.data() + in
                                                     : data + t.piece.begin * size;
     if (t.scratch == Transfer::in_place) in += t.piece.count * size;
     in_messages(t.peer, std::span(to, bytes(t)), bytes(t),
@@ -369,7 +359,7 @@ void Collectives::post(Operation& op, const Round& round) {
   }
   for (const Transfer& t : round.sends) {
     const std::byte* from = data + t.piece.begin * size;
-    if (op.converts) {
+    if (narrowed) {
       to_wire(op.what.wire, reinterpret_cast<const float*>(data) + t.piece.begin, op.outgoing.data() + out,
               t.piece.count);
       from = op.outgoing.data() + out;
@@ -383,7 +373,7 @@ void Collectives::post(Operation& op, const Round& round) {
 void Collectives::complete(Operation& op, const Round& round) {
   std::byte* data = op.what.data.data();
   const int64_t size = size_of(op.what.type), wire_size = size_of(op.what.wire);
-  if (op.converts) {
+  if (converts(op.what)) {
     auto* values = reinterpret_cast<float*>(data);
     int64_t in = 0;
     for (const Transfer& t : round.receives) {
@@ -413,7 +403,7 @@ void Collectives::complete(Operation& op, const Round& round) {
       std::vector<const T*> sources;
       for (int64_t s : sum.sources)
         sources.push_back(s == Sum::own ? to : reinterpret_cast<const T*>(op.scratch.data() + s * size));
-      add_up(to, sources, sum.piece.count, options_.threads);
+      add_up<T>(sources, 1, sum.piece.count, options_.threads, to);
     }
   };
   op.what.type == DType::f64 ? sum_in(static_cast<double*>(nullptr)) : sum_in(static_cast<float*>(nullptr));
@@ -426,7 +416,7 @@ void Collectives::run(std::vector<Stage>& stages, const AllReduce& what) {
   {
     const std::lock_guard lock(mutex_);
     op = &operations_[blocking_bytes_id];
-    begin(*op, stages, what, false, tags);  // perhaps not all ranks take part: no counting
+    begin(*op, stages, what, tags);  // perhaps not all ranks take part: no counting
     advance_all();
   }
   wait_for(*op);
@@ -444,7 +434,7 @@ void Collectives::broadcast_among(std::span<const int> ranks, int root, std::spa
     return static_cast<int>(found - ranks.begin());
   };
   const Members members{{ranks.begin(), ranks.end()}, place(rank()), {0, static_cast<int64_t>(data.size())}};
-  std::vector<Stage> stages{{Stage::Kind::schedule, broadcast_schedule(members, place(root)), {}, members.range, 1}};
+  std::vector<Stage> stages{{Stage::Kind::schedule, broadcast_schedule(members, place(root)), {}, 1}};
   run(stages, {data, DType::u8, DType::u8, 1, "a broadcast from rank " + std::to_string(root)});
 }
 
@@ -455,15 +445,8 @@ void Collectives::all_gather(std::span<const std::byte> part, std::span<std::byt
                std::to_string(whole.size()));
   std::memcpy(whole.data() + rank() * bytes, part.data(), part.size());
   if (size() == 1 || bytes == 0) return;
-  Schedule s;
-  Round round;
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    round.sends.push_back({r, {rank() * bytes, bytes}, Transfer::in_place});
-    round.receives.push_back({r, {r * bytes, bytes}, Transfer::in_place});
-  }
-  s.rounds.push_back(std::move(round));
-  std::vector<Stage> stages{{Stage::Kind::schedule, std::move(s), {}, {0, bytes * size()}, 1}};
+  const Members members{all_, rank(), {0, bytes * size()}};
+  std::vector<Stage> stages{{Stage::Kind::schedule, gather_schedule(members, equal_parts(bytes, size())), {}, 1}};
   run(stages, {whole, DType::u8, DType::u8, 1, "an all-gather"});
 }
 
@@ -474,22 +457,9 @@ void Collectives::reduce_scatter(std::span<const float> whole, std::span<float> 
                std::to_string(whole.size()));
   std::vector<float> copy(whole.begin(), whole.end());
   if (size() > 1 && count > 0) {
-    Schedule s;
-    Round round;
-    Sum sum{{rank() * count, count}, {}};
-    for (int r = 0; r < size(); ++r) {
-      if (r == rank()) {
-        sum.sources.push_back(Sum::own);
-        continue;
-      }
-      round.sends.push_back({r, {r * count, count}, Transfer::in_place});
-      round.receives.push_back({r, {rank() * count, count}, s.scratch});
-      sum.sources.push_back(s.scratch);
-      s.scratch += count;
-    }
-    round.sums.push_back(std::move(sum));
-    s.rounds.push_back(std::move(round));
-    std::vector<Stage> stages{{Stage::Kind::schedule, std::move(s), {}, {0, count * size()}, 1}};
+    const Members members{all_, rank(), {0, count * size()}};
+    std::vector<Stage> stages{
+        {Stage::Kind::schedule, direct_scatter_schedule(members, equal_parts(count, size())), {}, 1}};
     run(stages, {std::as_writable_bytes(std::span(copy)), DType::f32, DType::f32, 1, "a reduce-scatter"});
   }
   std::copy_n(copy.begin() + rank() * count, count, part.begin());

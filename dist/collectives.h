@@ -63,14 +63,12 @@ class Collectives final : public Communicator {
     enum class Kind : uint8_t { schedule, shared, native } kind = Kind::schedule;
     Schedule schedule;
     SharedReduction::Part part = SharedReduction::Part::all_reduce;
-    Piece range;
     double scale = 1;
   };
   struct Operation {
     AllReduce what;
     std::vector<Stage>* stages = nullptr;
-    int64_t elements = 0;
-    bool active = false, converts = false;
+    bool active = false;
     int tag = 0;
     size_t stage = 0, round = 0;
     bool posted = false;
@@ -79,10 +77,10 @@ class Collectives final : public Communicator {
     int64_t serial = -1;  ///< place in the queue for the shared memory, -1: none
     Clock::time_point started;
   };
-  using PlanKey = std::tuple<Algorithm, int64_t, DType, bool, double>;
+  using PlanKey = std::tuple<int64_t, DType, DType, double>;  ///< bytes, type, type on the wire, scale
 
-  std::vector<Stage>& plan_for(const AllReduce& what, int64_t elements, bool converts);
-  void begin(Operation& op, std::vector<Stage>& stages, const AllReduce& what, bool converts, int tag);
+  std::vector<Stage>& plan_for(const AllReduce& what);
+  void begin(Operation& op, std::vector<Stage>& stages, const AllReduce& what, int tag);
   /// True when finished.
   bool advance(Operation& op);
   bool advance_schedule(Operation& op, const Stage& stage);
@@ -93,7 +91,7 @@ class Collectives final : public Communicator {
   void wait_for(Operation& op);
   /// "bucket 3, for ranks 1 2": what is waited for and for whom.
   std::string reason(const Operation& op) const;
-  ReductionProblem problem(int64_t bytes, bool converts) const;
+  ReductionProblem problem(int64_t bytes, bool narrowed) const;
 
   std::shared_ptr<Transport> transport_;
   CommunicationOptions options_;
@@ -108,7 +106,7 @@ class Collectives final : public Communicator {
   CommunicationTimes times_;
   bool tracing_ = false;
   std::vector<MessageEvent> trace_;
-  mutable std::recursive_mutex mutex_;
+  mutable std::mutex mutex_;
   std::thread progress_;
   std::exception_ptr failure_;  ///< of the progress thread
   std::atomic<bool> stop_{false};

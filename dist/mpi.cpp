@@ -4,12 +4,10 @@
 #include "dist/mpi.h"
 
 #include <mpi.h>
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -136,7 +134,7 @@ class Session final : public MpiSession {
   [[noreturn]] void abort(int code) override;
   void finish() override;
 
-  std::recursive_mutex& mutex() { return mutex_; }
+  std::mutex& mutex() { return mutex_; }
   const MpiOptions& options() const { return options_; }
   void sign_of_life() { alive_ = now(); }
   void waits_for(const std::string& what, double seconds);
@@ -162,12 +160,12 @@ class Session final : public MpiSession {
   [[noreturn]] void end(const std::string& sentence);
 
   MpiOptions options_;
-  bool owns_ = true;  ///< whether this session began MPI
+  bool owns_ = true;  ///< false where the caller had started MPI
   int rank_ = 0, size_ = 1;
   std::vector<std::string> hosts_;
   std::vector<int> pids_;  ///< of ranks whose processes can be seen from here, 0 elsewhere
   MPI_Comm notes_ = MPI_COMM_NULL;
-  std::recursive_mutex mutex_;
+  std::mutex mutex_;
   std::thread watchdog_;
   std::atomic<bool> stop_{false}, busy_{false}, waiting_{false};
   std::atomic<double> alive_{0};

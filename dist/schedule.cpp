@@ -131,19 +131,25 @@ Schedule doubling_schedule(const Members& m) {
   });
 }
 
-Schedule direct_scatter_schedule(const Members& m) {
-  const int p = m.size(), me = m.self;
-  const Piece mine = part_of(m.range, me, p);
+std::vector<Piece> parts_of(const Members& m) {
+  std::vector<Piece> parts;
+  for (int i = 0; i < m.size(); ++i) parts.push_back(part_of(m.range, i, m.size()));
+  return parts;
+}
+
+Schedule direct_scatter_schedule(const Members& m, std::span<const Piece> parts) {
+  const auto me = static_cast<size_t>(m.self);
+  const Piece mine = parts[me];
   Schedule s;
   Round round;
   std::vector<int64_t> sources;
-  for (int i = 0; i < p; ++i) {
+  for (size_t i = 0; i < parts.size(); ++i) {
     if (i == me) {
       sources.push_back(Sum::own);
       continue;
     }
-    add(round.sends, m.ranks[static_cast<size_t>(i)], part_of(m.range, i, p));
-    add(round.receives, m.ranks[static_cast<size_t>(i)], mine, s.scratch);
+    add(round.sends, m.ranks[i], parts[i]);
+    add(round.receives, m.ranks[i], mine, s.scratch);
     sources.push_back(s.scratch);
     s.scratch += mine.count;
   }
@@ -153,13 +159,13 @@ Schedule direct_scatter_schedule(const Members& m) {
   return s;
 }
 
-Schedule gather_schedule(const Members& m) {
-  const int p = m.size(), me = m.self;
+Schedule gather_schedule(const Members& m, std::span<const Piece> parts) {
+  const auto me = static_cast<size_t>(m.self);
   Round round;
-  for (int i = 0; i < p; ++i) {
+  for (size_t i = 0; i < parts.size(); ++i) {
     if (i == me) continue;
-    add(round.sends, m.ranks[static_cast<size_t>(i)], part_of(m.range, me, p));
-    add(round.receives, m.ranks[static_cast<size_t>(i)], part_of(m.range, i, p));
+    add(round.sends, m.ranks[i], parts[me]);
+    add(round.receives, m.ranks[i], parts[i]);
   }
   Schedule s;
   s.rounds.push_back(std::move(round));
@@ -167,8 +173,9 @@ Schedule gather_schedule(const Members& m) {
 }
 
 Schedule direct_schedule(const Members& m) {
-  Schedule s = direct_scatter_schedule(m);
-  s.rounds.push_back(gather_schedule(m).rounds[0]);
+  const std::vector<Piece> parts = parts_of(m);
+  Schedule s = direct_scatter_schedule(m, parts);
+  s.rounds.push_back(gather_schedule(m, parts).rounds[0]);
   return s;
 }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "core/parallel.h"
+#include "dist/add_up.h"
 
 namespace convoy {
 namespace {
@@ -83,27 +83,12 @@ void SharedReduction::add_up(int64_t piece) {
   const Piece mine = chunk(self_, piece);
   int64_t before = 0;
   for (size_t r = 0; r < self_; ++r) before += chunk(r, piece).count;
+  const auto share_of = [&](size_t r) { return reinterpret_cast<T*>(slot(r, piece)) + before; };
   T* own = reinterpret_cast<T*>(data_) + mine.begin;
-  T* published = reinterpret_cast<T*>(slot(self_, piece)) + before;
-  const T scale = static_cast<T>(scale_);
-  const bool publish = part_ == Part::all_reduce;
-  parallel_ranges(mine.count, threads_, 1024, [&](Range range) {
-    // Blocks of a page stay in the first cache while every rank's share is added to them.
-    constexpr int64_t block = 512;
-    T sum[block];
-    for (int64_t i = range.begin; i < range.end; i += block) {
-      const int64_t n = std::min(block, range.end - i);
-      for (size_t r = 0; r < areas_.size(); ++r) {
-        const T* from = r == self_ ? own : reinterpret_cast<const T*>(slot(r, piece)) + before;
-        if (r == 0)
-          for (int64_t k = 0; k < n; ++k) sum[k] = from[i + k];
-        else
-          for (int64_t k = 0; k < n; ++k) sum[k] += from[i + k];
-      }
-      for (int64_t k = 0; k < n; ++k) own[i + k] = sum[k] * scale;
-      if (publish) std::memcpy(published + i, own + i, static_cast<size_t>(n) * sizeof(T));
-    }
-  });
+  std::vector<const T*> sources;
+  for (size_t r = 0; r < areas_.size(); ++r) sources.push_back(r == self_ ? own : share_of(r));
+  convoy::add_up<T>(sources, static_cast<T>(scale_), mine.count, threads_, own,
+                    part_ == Part::all_reduce ? share_of(self_) : nullptr);
   flags(self_).added.store(sequence_ + piece + 1, std::memory_order_release);
 }
 

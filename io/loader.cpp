@@ -41,10 +41,9 @@ int64_t Loader::own_size() const {
 }
 
 int64_t Loader::sample_at(int64_t sequence) const {
-  const int64_t own = start_ + sequence, epoch = own / own_size(), block = own % own_size() / options_.block,
-                position =
-                    ((block * options_.ranks + options_.rank) * options_.block + own % own_size() % options_.block) %
-                    size();
+  const int64_t own = start_ + sequence, epoch = own / own_size(), place = own % own_size();
+  const int64_t block = place / options_.block * options_.ranks + options_.rank;
+  const int64_t position = (block * options_.block + place % options_.block) % size();
   if (!options_.shuffle) return position;
   const std::lock_guard lock(order_mutex_);
   const auto slot = static_cast<size_t>(epoch & 1);  // the ring never spans more than two epochs at a time per slot

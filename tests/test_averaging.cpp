@@ -1,10 +1,9 @@
 // n ranks with b samples each train like one rank with n*b samples.
 #include <catch2/catch.hpp>
-#include <thread>
 
-#include "dist/local.h"
 #include "kernels/kernel_list.h"
 #include "models/program.h"
+#include "tests/rank_threads.h"
 
 using namespace convoy;
 
@@ -104,19 +103,10 @@ Result train_on(int ranks, Options o, int steps) {
   auto world = make_thread_communicators(ranks), batch_norm = make_thread_communicators(ranks);
   o.training.averaging.batch_norm_ranks = std::is_same_v<Options, ClimateOptions> ? ranks : 1;
   std::vector<Result> results(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> failures(results.size());
-  for (size_t r = 0; r < results.size(); ++r)
-    threads.emplace_back([&, r] {
-      try {
-        results[r] = train(o, *world[r], batch_norm[r].get(), steps);
-      } catch (...) {
-        failures[r] = std::current_exception();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  for (const auto& f : failures)
-    if (f) std::rethrow_exception(f);
+  on_ranks(world, [&](int rank, Collectives& c) {
+    const auto r = static_cast<size_t>(rank);
+    results[r] = train(o, c, batch_norm[r].get(), steps);
+  });
   for (const Result& r : results) CHECK((r.weights == results[0].weights));  // ranks never drift apart
   return results[0];
 }

@@ -323,6 +323,33 @@ TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
   CHECK(explain(kernel_list(), p).find("reference: yes") != std::string::npos);
 }
 
+TEST_CASE("a kernel that was measured faster goes before earlier ones, where it supports the problem", "[select]") {
+  class Named final : public Kernel {
+   public:
+    Named(std::string_view name, bool supported, bool faster) : name_(name), supported_(supported), faster_(faster) {}
+    std::string_view name() const override { return name_; }
+    Support supports(const Problem&) const override { return supported_ ? Support::yes() : Support::no("not here"); }
+    bool preferred(const Problem&) const override { return faster_; }
+    std::unique_ptr<Prepared> prepare(const Problem&) const override { return nullptr; }
+
+   private:
+    std::string_view name_;
+    bool supported_, faster_;
+  };
+  const auto chosen = [](const std::vector<Named>& kernels, const std::string& excluded = {}) {
+    KernelList list;
+    for (const Named& k : kernels) list.push_back(std::make_unique<Named>(k));
+    Selection selection;
+    selection.excluded = excluded;
+    const Choice choice = choose_kernel(list, Problem{}, "node", selection);
+    return std::string(choice.kernel->name()) + " " + choice.why;
+  };
+  CHECK(chosen({{"a", true, false}, {"b", true, false}}) == "a first");
+  CHECK(chosen({{"a", true, false}, {"b", true, true}, {"c", true, true}}) == "b preferred");
+  CHECK(chosen({{"a", true, false}, {"b", false, true}, {"c", true, true}}) == "c preferred");
+  CHECK(chosen({{"a", true, false}, {"b", true, true}}, "b") == "a first");
+}
+
 TEST_CASE("concatenations are written in place and give the same bits as copies", "[slices]") {
   const auto build = [] {
     Tape tape;

@@ -1,10 +1,9 @@
 // All-reduce algorithms against a plain sum, at odd sizes and rank counts; averaging in the tape.
 #include <catch2/catch.hpp>
-#include <thread>
 
 #include "core/philox.h"
 #include "core/tensor.h"
-#include "dist/local.h"
+#include "tests/rank_threads.h"
 
 using namespace convoy;
 
@@ -13,24 +12,6 @@ namespace {
 /// Catch's assertions are for one thread alone; ranks throw.
 void require(bool holds, const char* what) {
   if (!holds) throw std::runtime_error(what);
-}
-
-/// Runs body(rank, communicator) on a thread per rank and rethrows the first failure.
-template <class Body>
-void on_ranks(std::vector<std::unique_ptr<Collectives>>& ranks, Body body) {
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> failures(ranks.size());
-  for (size_t r = 0; r < ranks.size(); ++r)
-    threads.emplace_back([&, r] {
-      try {
-        body(static_cast<int>(r), *ranks[r]);
-      } catch (...) {
-        failures[r] = std::current_exception();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  for (const auto& failure : failures)
-    if (failure) std::rethrow_exception(failure);
 }
 
 template <class T>

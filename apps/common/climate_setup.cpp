@@ -15,18 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 using K = Option::Kind;
 
-/// "384x576" -> 384 and 576; empty = 0 and 0.
-std::pair<int64_t, int64_t> size_of_crop(const OptionTable& o) {
-  const std::string& text = o.text("crop");
-  if (text.empty()) return {0, 0};
-  const auto parts = split(text, 'x');
-  if (parts.size() != 2) fail_usage("--crop: expected HEIGHTxWIDTH, found " + text);
-  const std::pair<int64_t, int64_t> size{parse_number<int64_t>(parts[0], "--crop"),
-                                         parse_number<int64_t>(parts[1], "--crop")};
-  if (size.first < 1 || size.second < 1) fail_usage("--crop: expected extents of at least 1, found " + text);
-  return size;
-}
-
 std::vector<double> numbers(const OptionTable& o, const std::string& flag) {
   std::vector<double> values;
   for (const std::string& part : o.list(flag)) values.push_back(parse_number<double>(trim(part), "--" + flag));
@@ -34,6 +22,16 @@ std::vector<double> numbers(const OptionTable& o, const std::string& flag) {
 }
 
 }  // namespace
+
+std::pair<int64_t, int64_t> height_and_width(const OptionTable& o, const std::string& flag) {
+  const std::string& text = o.text(flag);
+  const auto parts = split(text, 'x');
+  if (parts.size() != 2) fail_usage("--" + flag + ": expected HEIGHTxWIDTH, found " + text);
+  const std::pair<int64_t, int64_t> size{parse_number<int64_t>(parts[0], "--" + flag),
+                                         parse_number<int64_t>(parts[1], "--" + flag)};
+  if (size.first < 1 || size.second < 1) fail_usage("--" + flag + ": expected extents of at least 1, found " + text);
+  return size;
+}
 
 std::vector<Option> climate_model_options() {
   std::vector<Option> list{
@@ -265,7 +263,7 @@ ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, 
   r.label_set = static_cast<int>(o.integer("label-set"));
   if (r.label_set != 0 && r.label_set != 1) fail_usage("--label-set: expected 0 or 1, found " + o.text("label-set"));
   if (!training) return r;
-  std::tie(r.height, r.width) = size_of_crop(o);
+  if (!o.text("crop").empty()) std::tie(r.height, r.width) = height_and_width(o, "crop");
   r.crops = o.integer("crops-per-image");
   if (r.crops < 1) fail_usage("--crops-per-image: expected 1 or more, found " + o.text("crops-per-image"));
   r.balance = r.height > 0 ? o.number("crop-balance") : 0;

@@ -11,6 +11,8 @@ namespace convoy::apps {
 std::vector<Option> climate_model_options();     ///< network, data and run-time settings
 std::vector<Option> climate_training_options();  ///< everything else the trainer knows
 
+/// The setting "384x576" as 384 and 576; throws Error(usage) for anything else.
+std::pair<int64_t, int64_t> height_and_width(const OptionTable& options, const std::string& flag);
 ClimateConfig climate_config(const OptionTable& options);
 PixelLossAttrs pixel_loss_config(const OptionTable& options);
 StepSchedule step_schedule(const OptionTable& options, int64_t total_steps, int64_t samples_per_step);

@@ -21,12 +21,7 @@ Quality ClimateTask::validate(Program& program, Communicator* ranks) {
 
 void ClimateTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) const {
   const PhiloxStream random(seed, hash_name("dummy"));
-  const int64_t elements = x.shape().elements();
-  for (int64_t i = 0; i < elements; i += 4) {
-    const PhiloxBlock block = random.block(static_cast<uint64_t>(i));
-    for (int64_t k = 0; k < std::min<int64_t>(4, elements - i); ++k)
-      x.data<float>()[i + k] = uniform01(block[static_cast<size_t>(k)]);
-  }
+  fill_uniform(x, random);
   for (int64_t i = 0; i < y.shape().elements(); ++i)
     y.data<uint8_t>()[i] = static_cast<uint8_t>(random.below(static_cast<uint64_t>(i), 64) / 30);
 }

@@ -17,16 +17,11 @@ Quality CosmoflowTask::validate(Program& program, Communicator* ranks) {
 
 void CosmoflowTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) const {
   const PhiloxStream random(seed, hash_name("dummy"));
-  const int64_t elements = x.shape().elements();
-  for (int64_t i = 0; i < elements; i += 4) {
-    const PhiloxBlock block = random.block(static_cast<uint64_t>(i));
-    for (int64_t k = 0; k < std::min<int64_t>(4, elements - i); ++k) {
-      if (x.dtype() == DType::f32)
-        x.data<float>()[i + k] = uniform01(block[static_cast<size_t>(k)]);
-      else
-        x.data<int16_t>()[i + k] = static_cast<int16_t>(block[static_cast<size_t>(k)] % 3);
-    }
-  }
+  if (x.dtype() == DType::f32)
+    fill_uniform(x, random);
+  else
+    for (int64_t i = 0; i < x.shape().elements(); ++i)
+      x.data<int16_t>()[i] = static_cast<int16_t>(random.below(static_cast<uint64_t>(i), 3));
   for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
 }
 

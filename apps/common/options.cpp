@@ -57,7 +57,8 @@ void OptionTable::set(const std::string& flag, const std::string& value, const s
   check(option);
 }
 
-void OptionTable::load_yaml(const std::string& path, const std::vector<Refusal>& refusals) {
+void OptionTable::load_yaml(const YamlFile& file) {
+  const std::string& path = file.path;
   YAML::Node root;
   try {
     root = YAML::LoadFile(path);
@@ -69,7 +70,7 @@ void OptionTable::load_yaml(const std::string& path, const std::vector<Refusal>&
   if (!root.IsMap()) fail_usage(path + ": expected a YAML map of settings");
   const auto apply_leaf = [&](const std::string& key, const YAML::Node& key_node, const YAML::Node& value) {
     const std::string text = yaml_text(value), where = fmt::format("{}:{}", path, key_node.Mark().line + 1);
-    for (const Refusal& refusal : refusals)
+    for (const Refusal& refusal : file.refusals)
       if (refusal.yaml == key) {
         if (refusal.accepted == "*" || text == refusal.accepted) return;
         fail_usage(fmt::format("{}: {}: expected {}, found {}: {}", where, key,
@@ -96,8 +97,7 @@ void OptionTable::load_environment() {
       set(option.flag, value, environment_name(option.flag));
 }
 
-bool OptionTable::parse(int argc, char** argv, const std::string& description, std::vector<std::string>* positional,
-                        std::vector<std::pair<std::string, std::string>>& flags) {
+bool OptionTable::read(int argc, char** argv, const std::string& description, YamlFile* yaml) {
   CLI::App app(description);
   app.set_version_flag("--version", version_text());
   std::vector<std::vector<std::string>> values(options_.size());
@@ -114,7 +114,7 @@ bool OptionTable::parse(int argc, char** argv, const std::string& description, s
                                                                          : "TEXT")
                             ->allow_extra_args(false));
   }
-  if (positional) app.add_option("config", *positional, "YAML configuration")->expected(0, 1);
+  if (yaml) app.add_option("config", yaml->path, "YAML configuration");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
@@ -123,18 +123,17 @@ bool OptionTable::parse(int argc, char** argv, const std::string& description, s
   } catch (const CLI::ParseError& error) {
     fail_usage(error.what());
   }
+  if (yaml && !yaml->path.empty()) load_yaml(*yaml);
+  load_environment();
   for (size_t i = 0; i < options_.size(); ++i) {
     if (handles[i]->count() == 0) continue;
+    const std::string flag = options_[i].flag;
     if (options_[i].kind == Option::Kind::toggle)
-      flags.emplace_back(options_[i].flag, handles[i]->as<bool>() ? "true" : "false");
+      set(flag, handles[i]->as<bool>() ? "true" : "false", "flag");
     else
-      for (const std::string& value : values[i]) flags.emplace_back(options_[i].flag, value);
+      for (const std::string& value : values[i]) set(flag, value, "flag");
   }
   return true;
-}
-
-void OptionTable::apply(const std::vector<std::pair<std::string, std::string>>& flags) {
-  for (const auto& [flag, value] : flags) set(flag, value, "flag");
 }
 
 bool OptionTable::has(const std::string& flag) const {

@@ -25,14 +25,15 @@ class OptionTable {
   struct Refusal {
     std::string yaml, accepted, reason;
   };
-  /// Reads a YAML file. Throws Error(usage) naming file, line, key, expected and found for unknown or refused keys.
-  void load_yaml(const std::string& path, const std::vector<Refusal>& refusals);
-  void load_environment();
-  /// Parses flags and the positional arguments; prints help or version and returns false when the program should end.
-  bool parse(int argc, char** argv, const std::string& description, std::vector<std::string>* positional,
-             std::vector<std::pair<std::string, std::string>>& flags);
-  /// Applies what parse() collected; call after the YAML file and the environment.
-  void apply(const std::vector<std::pair<std::string, std::string>>& flags);
+  /// What the command line asks for besides settings.
+  struct YamlFile {
+    std::vector<Refusal> refusals;
+    std::string path;  ///< filled by `read`: the first positional argument, empty where there is none
+  };
+  /// Fills the table from the YAML file, where the program knows one, the environment and the flags; prints help or
+  /// version and returns false when the program should end. Throws Error(usage) naming file, line, key, expected and
+  /// found for unknown or refused keys, and for unknown flags and values of the wrong kind.
+  bool read(int argc, char** argv, const std::string& description, YamlFile* yaml = nullptr);
 
   const std::string& text(const std::string& flag) const { return find(flag).value; }
   bool has(const std::string& flag) const;
@@ -46,6 +47,8 @@ class OptionTable {
 
  private:
   const Option& find(const std::string& flag) const;
+  void load_yaml(const YamlFile& file);
+  void load_environment();
   void check(const Option& option) const;
   std::vector<Option> options_;
 };

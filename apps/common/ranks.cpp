@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "core/median.h"
 #include "core/parallel.h"
 #include "dist/local.h"
 
@@ -119,6 +120,7 @@ void Ranks::connect(const OptionTable& o) {
     small.deterministic = c.deterministic;
     batch_norm_ = session_->group(static_cast<int>(rank() / group), small);
   }
+  gather_cores();
   share_cores(o);
   if (o.toggle("comm-thread") && size() > 1) world_->start_progress_thread();
 }
@@ -144,21 +146,25 @@ CommunicationTimes Ranks::times() const {
   return all;
 }
 
-/// Ranks of a node that may run on the same cores divide them among themselves.
+void Ranks::gather_cores() {
+  constexpr size_t width = CPU_SETSIZE;
+  std::vector<int> mine = allowed_cores(), all(width * static_cast<size_t>(size()));
+  mine.resize(width, -1);
+  world_->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  for (size_t r = 0; r < static_cast<size_t>(size()); ++r) {
+    const auto row = std::span(all).subspan(r * width, width);
+    cores_.emplace_back(row.begin(), std::find(row.begin(), row.end(), -1));
+  }
+}
+
+/// Ranks of a host that may run on the same cores divide them among themselves.
 void Ranks::share_cores(const OptionTable& o) {
   if (size() == 1 || o.integer("threads") > 0 || std::getenv("OMP_NUM_THREADS")) return;
-  const std::vector<int> cores = allowed_cores();
-  const std::vector<std::string> all = [&] {
-    std::vector<std::string> texts;
-    std::string mine = session_->hosts()[static_cast<size_t>(rank())] + " " + core_text(cores);
-    mine.resize(512);
-    std::string whole(512 * static_cast<size_t>(size()), '\0');
-    world_->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(whole)));
-    for (int r = 0; r < size(); ++r) texts.push_back(whole.substr(512 * static_cast<size_t>(r), 512));
-    return texts;
-  }();
-  const auto sharing = std::count(all.begin(), all.end(), all[static_cast<size_t>(rank())]);
-  set_default_threads(static_cast<int>(std::max<int64_t>(1, static_cast<int64_t>(cores.size()) / sharing)));
+  const std::vector<std::string>& hosts = session_->hosts();
+  const auto me = static_cast<size_t>(rank());
+  int64_t sharing = 0;
+  for (size_t r = 0; r < cores_.size(); ++r) sharing += hosts[r] == hosts[me] && cores_[r] == cores_[me];
+  set_default_threads(static_cast<int>(std::max<int64_t>(1, std::ssize(allowed_cores()) / sharing)));
 }
 
 AveragingOptions Ranks::averaging(const OptionTable& o, DType compute) {
@@ -184,8 +190,7 @@ AveragingOptions Ranks::averaging(const OptionTable& o, DType compute) {
       world_->all_reduce_sum(data);
       if (i > 0) times.push_back(std::chrono::duration<double>(Clock::now() - before).count());
     }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    return median(times);
   };
   double measured[2] = {seconds(256), seconds(1 << 20)};
   world_->broadcast(std::as_writable_bytes(std::span(measured)), 0);
@@ -199,9 +204,9 @@ AveragingOptions Ranks::averaging(const OptionTable& o, DType compute) {
 
 std::string Ranks::report(int threads, const AveragingOptions& a) {
   if (size() == 1) return "";
-  const std::vector<int> cores = allowed_cores();
-  const std::string line = fmt::format("  rank {:<4} {:<20} {} threads on cores {}", rank(),
-                                       session_->hosts()[static_cast<size_t>(rank())], threads, core_text(cores));
+  const std::string line =
+      fmt::format("  rank {:<4} {:<20} {} threads on cores {}", rank(), session_->hosts()[static_cast<size_t>(rank())],
+                  threads, core_text(allowed_cores()));
   const std::vector<std::string> lines = collect_text(line);
   std::string text = fmt::format("{} ranks on {} nodes, {}\n", size(), nodes(), mpi_version());
   for (const std::string& l : lines) text += l + "\n";
@@ -211,28 +216,18 @@ std::string Ranks::report(int threads, const AveragingOptions& a) {
   if (latency_ > 0) text += fmt::format("; measured {:.0f} us, {:.1f} GB/s", 1e6 * latency_, 1e-9 / seconds_per_byte_);
   text += "\n";
 
-  // Threads of this node against the cores that its ranks may use.
-  struct Row {
-    int64_t node, threads, core[64];
-  };
-  std::vector<int64_t> mine{world_->nodes()[static_cast<size_t>(rank())], threads}, all;
-  constexpr size_t width = 66;
-  for (int c : cores)
-    if (mine.size() < width) mine.push_back(c);
-  mine.resize(width, -1);
-  all.resize(width * static_cast<size_t>(size()));
-  world_->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  // Threads of a node against the cores that its ranks may use.
+  std::vector<int> all(static_cast<size_t>(size()));
+  world_->all_gather(std::as_bytes(std::span(&threads, 1)), std::as_writable_bytes(std::span(all)));
   for (int node = 0; node < nodes(); ++node) {
-    std::set<int64_t> usable;
-    int64_t wanted = 0;
-    for (size_t r = 0; r < static_cast<size_t>(size()); ++r) {
-      const auto row = std::span(all).subspan(r * width, width);
-      if (row[0] != node) continue;
-      wanted += row[1];
-      for (size_t i = 2; i < width; ++i)
-        if (row[i] >= 0) usable.insert(row[i]);
+    std::set<int> usable;
+    int wanted = 0;
+    for (size_t r = 0; r < all.size(); ++r) {
+      if (world_->nodes()[r] != node) continue;
+      wanted += all[r];
+      usable.insert(cores_[r].begin(), cores_[r].end());
     }
-    if (usable.size() < width - 2 && wanted > static_cast<int64_t>(usable.size()) && root())
+    if (!usable.empty() && wanted > std::ssize(usable) && root())
       fmt::print(stderr, "warning: node {} runs {} threads on {} cores: lower --threads or bind fewer ranks to it\n",
                  node, wanted, usable.size());
   }
@@ -266,13 +261,12 @@ std::vector<std::string> Ranks::collect_text(const std::string& text) {
 void Ranks::agree(const nlohmann::json& values) {
   if (size() == 1) return;
   const auto first = nlohmann::json::parse(broadcast_text(values.dump()));
-  float differs = 0;
   std::string message;
   for (const auto& [key, value] : first.items())
     if (values.value(key, nlohmann::json()) != value && message.empty())
       message = fmt::format("setting {} differs between ranks: rank 0 has {}, rank {} has {}", key, value.dump(),
                             rank(), values.value(key, nlohmann::json()).dump());
-  differs = message.empty() ? 0 : 1;
+  float differs = message.empty() ? 0 : 1;
   world_->all_reduce_sum(std::span(&differs, 1));
   if (!message.empty()) fail_usage(message);
   // The ranks that differ tell; the others wait to be ended with them.

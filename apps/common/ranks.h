@@ -23,6 +23,8 @@ class Ranks {
   bool root() const { return rank() == 0; }
   int nodes() const;
   Collectives& world() { return *world_; }
+  /// The communicator of all ranks, null where this rank is alone.
+  Communicator* others() { return size() > 1 ? world_.get() : nullptr; }
   /// Communicators by AllReduceAttrs::group; empty where this rank is alone.
   std::vector<Communicator*> groups();
   /// Of the gradients and of the batch-norm statistics.
@@ -46,9 +48,11 @@ class Ranks {
   MpiSession* session() { return session_.get(); }
 
  private:
+  void gather_cores();
   void share_cores(const OptionTable& options);
   std::unique_ptr<MpiSession> session_;
   std::unique_ptr<Collectives> world_, batch_norm_;
+  std::vector<std::vector<int>> cores_;  ///< of every rank: those that it may run on
   double latency_ = 0, seconds_per_byte_ = 0;
 };
 

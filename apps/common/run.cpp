@@ -258,9 +258,21 @@ void save_weights(const std::string& path, Program& program) {
   write_safetensors(path, arrays);
 }
 
-std::vector<Option> state_options() {
+std::vector<Option> prediction_options() {
   return {{"weights", "", "", "safetensors weights"},
-          {"checkpoint", "", "", "checkpoint of the trainer, or its output folder (newest intact one)"}};
+          {"checkpoint", "", "", "checkpoint of the trainer, or its output folder (newest intact one)"},
+          {"split", "", "auto", "train, validation, or all files below data-dir; auto = validation where it exists"}};
+}
+
+std::filesystem::path split_folder(const OptionTable& o) {
+  const std::filesystem::path root(o.text("data-dir"));
+  const std::string& split = o.text("split");
+  if (split != "auto" && split != "all" && split != "train" && split != "validation")
+    fail_usage("--split: expected auto, all, train or validation, found " + split);
+  if (root.empty()) fail_usage("--data-dir is required");
+  if (split == "all" || is_regular_file(root)) return root;
+  if (split == "auto") return is_directory(root / "validation") ? root / "validation" : root;
+  return root / split;
 }
 
 void load_state(const OptionTable& o, Program& program) {

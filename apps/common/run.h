@@ -1,6 +1,7 @@
 // What all training and prediction programs share: settings of kernels, reading and the loop, their report.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -87,8 +88,10 @@ enum class Needed : uint8_t { parameters, all };
 void load_weights(const std::string& path, Program& program, Needed needed);
 void save_weights(const std::string& path, Program& program);
 
-/// --weights or --checkpoint of a predicting program, and reading them.
-std::vector<Option> state_options();
+/// --weights or --checkpoint of a predicting program, and reading them; --split of --data-dir.
+std::vector<Option> prediction_options();
 void load_state(const OptionTable& options, Program& program);
+/// The folder (or the one file) below --data-dir that --split chooses.
+std::filesystem::path split_folder(const OptionTable& options);
 
 }  // namespace convoy::apps

@@ -1,11 +1,13 @@
 // What differs between the networks' training runs: their samples, and how good a network is.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
 
 #include "apps/common/mllog.h"
+#include "core/philox.h"
 #include "io/loader.h"
 #include "models/program.h"
 
@@ -36,5 +38,15 @@ class Task {
   virtual void log_start(MlLog& log) const = 0;
   virtual void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const = 0;
 };
+
+/// Dummy inputs: uniform in [0, 1).
+inline void fill_uniform(const Tensor& x, const PhiloxStream& random) {
+  const int64_t elements = x.shape().elements();
+  for (int64_t i = 0; i < elements; i += 4) {
+    const PhiloxBlock block = random.block(static_cast<uint64_t>(i));
+    for (int64_t k = 0; k < std::min<int64_t>(4, elements - i); ++k)
+      x.data<float>()[i + k] = uniform01(block[static_cast<size_t>(k)]);
+  }
+}
 
 }  // namespace convoy::apps

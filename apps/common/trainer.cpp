@@ -13,6 +13,7 @@
 
 #include "apps/common/profile.h"
 #include "apps/common/version.h"
+#include "core/median.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/hdf5.h"
@@ -39,13 +40,6 @@ extern "C" void on_signal(int number) {
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 /// Drops the lines of an interrupted run that the resumed one will write again.
@@ -209,13 +203,18 @@ void Trainer::check_finite(float loss) {
                   step_));
 }
 
+void Trainer::fill_inputs(Executor& e, Loader* loader) {
+  const Tensor x = e.tensor("x"), y = e.tensor("target");
+  if (!loader) return task_.fill_dummy(x, y, o_.seed);
+  const int64_t input_bytes = x.desc().bytes() / batch(), target_bytes = y.desc().bytes() / batch();
+  for (int64_t n = 0; n < batch(); ++n) loader->next(x.bytes() + n * input_bytes, y.bytes() + n * target_bytes);
+}
+
 void Trainer::refill_inputs() {
-  const Tensor x = program_.step().tensor("x"), y = program_.step().tensor("target");
   if (ranks_.size() > 1) program_.step().tensor(stop_request_name).data<float>()[0] = 0;
-  if (!source_) return task_.fill_dummy(x, y, o_.seed);
+  if (!source_) return fill_inputs(program_.step(), nullptr);
   Loader loader(source_, own_share(), epoch_, (step_in_epoch_ * passes() + passes() - 1) * batch());
-  for (int64_t n = 0; n < batch(); ++n)
-    loader.next(x.bytes() + n * (x.desc().bytes() / batch()), y.bytes() + n * (y.desc().bytes() / batch()));
+  fill_inputs(program_.step(), &loader);
 }
 
 std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
@@ -227,16 +226,10 @@ std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
 }
 
 void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
-  const Tensor x = e.tensor("x"), y = e.tensor("target");
-  if (loader) {
-    const int64_t input_bytes = x.desc().bytes() / batch(), target_bytes = y.desc().bytes() / batch();
-    for (int64_t n = 0; n < batch(); ++n) loader->next(x.bytes() + n * input_bytes, y.bytes() + n * target_bytes);
-  } else {
-    // Dummy inputs are rewritten because the arena reuses their memory; that is not part of the step.
-    const auto start = Clock::now();
-    task_.fill_dummy(x, y, o_.seed);
-    dummy_seconds_ += seconds_since(start);
-  }
+  const auto start = Clock::now();
+  fill_inputs(e, loader);
+  // Dummy inputs are rewritten because the arena reuses their memory; that is not part of the step.
+  if (!loader) dummy_seconds_ += seconds_since(start);
   double* state = program_.store().get(step_state_name).data<double>();
   state[int(StepField::micro_step)] = double(pass);
   state[int(StepField::first_sample)] =
@@ -309,7 +302,7 @@ void Trainer::validate(double epoch_seconds) {
   if (source_ && task_.validation_samples() > 0) {
     share_statistics();
     mllog_.start("eval_start", number);
-    record.validation = task_.validate(program_, ranks_.groups().empty() ? nullptr : &ranks_.world());
+    record.validation = task_.validate(program_, ranks_.others());
     validated_ = true;
     mllog_.end("eval_stop", number);
     task_.log_quality(mllog_, record.validation, epoch_ + 1);
@@ -394,7 +387,7 @@ Outcome Trainer::run() {
   const Outcome outcome = stopped.value_or(Outcome::finished);
   // A resumed run with nothing left to do still reports what its weights are worth.
   if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted)
-    task_.validate(program_, ranks_.groups().empty() ? nullptr : &ranks_.world());
+    task_.validate(program_, ranks_.others());
   settle();
   const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});

@@ -75,6 +75,8 @@ class Trainer {
   void settle();
   void train_epoch();
   void one_step(Loader* loader);
+  /// The next samples of the loader, or dummy data, into the inputs of a pass.
+  void fill_inputs(Executor& executor, Loader* loader);
   /// Fills the inputs of one pass and runs it.
   void one_pass(Executor& executor, Loader* loader, int64_t pass);
   void check_finite(float loss);

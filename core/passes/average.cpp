@@ -90,7 +90,7 @@ AveragedBuckets average_gradients(Tape& tape, std::span<const ValueId> parameter
     if (lag > 0) {
       StateInit none{StateInit::Kind::constant, NAN, 0, 0};
       const ValueId state = tape.state(name + ".lagged", tape.desc(bucket), none);
-      result.lagged.emplace_back(bucket, state);
+      result.lagged.push_back({bucket, state, first + int64_t(b)});
       bucket = state;
     } else {
       const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, first + int64_t(b), wire_of(tape.desc(bucket), o));
@@ -112,13 +112,10 @@ AveragedBuckets average_gradients(Tape& tape, std::span<const ValueId> parameter
 }
 
 void start_lagged(Tape& tape, const AveragedBuckets& averaged, const AveragingOptions& o) {
-  for (const auto& [bucket, state] : averaged.lagged) {
-    const std::string& name = tape.value(state).name;
-    int64_t id = -1;
-    for (const Node& node : tape.nodes())
-      if (node.op.kind == OpKind::all_reduce_wait && node.in[0] == state) id = node.op.as<AllReduceAttrs>().id;
+  for (size_t b = 0; b < averaged.lagged.size(); ++b) {
+    const auto& [bucket, state, id] = averaged.lagged[b];
     const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, id, wire_of(tape.desc(bucket), o));
-    tape.add({OpKind::all_reduce_later, attrs}, name.substr(0, name.find('.')) + ".start", {bucket, state});
+    tape.add({OpKind::all_reduce_later, attrs}, "bucket" + std::to_string(b) + ".start", {bucket, state});
   }
 }
 

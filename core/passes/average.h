@@ -23,8 +23,13 @@ void hoist(Tape& tape, const std::function<bool(const Node&)>& movable);
 /// With `lag` 1 the waits fetch what was started one step earlier, from states "bucket<i>.lagged" that begin as NaN,
 /// and the returned starts are left to `start_lagged`.
 struct AveragedBuckets {
-  std::vector<ValueId> buckets;                     ///< averaged
-  std::vector<std::pair<ValueId, ValueId>> lagged;  ///< this step's buckets and the states that take them
+  /// This step's gradients, the state that takes them, and the all-reduce of both.
+  struct Lagged {
+    ValueId bucket, state;
+    int64_t id;
+  };
+  std::vector<ValueId> buckets;  ///< averaged
+  std::vector<Lagged> lagged;
 };
 AveragedBuckets average_gradients(Tape& tape, std::span<const ValueId> parameters, std::vector<ValueId>& gradients,
                                   int64_t lag, const AveragingOptions& o);

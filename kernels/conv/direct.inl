@@ -1,5 +1,6 @@
 // Direct convolution, channels last: forward, forward with LeakyReLU and 2-wide max-pool at the end, and backward_data
-// (also as a transposed convolution), any rank, stride, dilation, padding, groups and tensor strides; f32, bf16 and f16 storage, f32 sums.
+// (also as a transposed convolution), any rank, stride, dilation, padding, groups and tensor strides; f32, bf16 and f16
+// storage, f32 sums.
 //
 // Loops: a unit is a band of output rows, a tile of columns and a range of output channels. Per chunk of input channels
 //   1. the distinct input rows that the band reads are copied once, zero-padded and widened, into a patch in the

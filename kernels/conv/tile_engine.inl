@@ -59,7 +59,8 @@ struct TileEngine : PairWords {
   }
 };
 
-/// The eight tile registers in memory: the same sums up to their order (and the hardware flushes denormals), on any machine. For tests.
+/// The eight tile registers in memory: the same sums up to their order (and the hardware flushes denormals), on any
+/// machine. For tests.
 struct EmulatedTiles {
   struct Scope {
     Scope() {}

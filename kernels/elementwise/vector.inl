@@ -65,18 +65,7 @@ inline Vec tanh(Vec x) {
   small = fma(small, z, Vec::all(1.33314422036e-1f));
   small = fma(small, z, Vec::all(-3.33332819422e-1f));
   small = fma(small * z, x, x);
-  // exp(2|x|): 2|x| = n ln 2 + r, |r| <= ln 2 / 2
-  const Vec t = magnitude + magnitude;
-  const Vec n = round_nearest(t * Vec::all(1.44269504088896341f));
-  Vec r = fma(n, Vec::all(-0.693359375f), t);
-  r = fma(n, Vec::all(2.12194440e-4f), r);
-  Vec e = fma(r, Vec::all(1.9875691500e-4f), Vec::all(1.3981999507e-3f));
-  e = fma(e, r, Vec::all(8.3334519073e-3f));
-  e = fma(e, r, Vec::all(4.1665795894e-2f));
-  e = fma(e, r, Vec::all(1.6666665459e-1f));
-  e = fma(e, r, Vec::all(5.0000001201e-1f));
-  e = fma(e * r, r, r + Vec::all(1.0f)) * exp2_integral(n);
-  Vec large = Vec::all(1.0f) - Vec::all(2.0f) / (e + Vec::all(1.0f));
+  Vec large = Vec::all(1.0f) - Vec::all(2.0f) / (exp_bounded(magnitude + magnitude) + Vec::all(1.0f));
   large = select(greater(Vec::all(0.0f), x), Vec::all(0.0f) - large, large);
   const Vec result = select(greater(Vec::all(0.625f), abs(x)), small, large);
   return select(is_nan(x), x, result);

@@ -21,6 +21,7 @@ namespace {
 namespace set {
 #include "kernels/simd/avx2.inl"
 #include "kernels/simd/common.inl"
+#include "kernels/simd/exp.inl"
 #include "kernels/elementwise/vector.inl"
 #include "kernels/pool/vector.inl"
 #include "kernels/norm/vector.inl"

@@ -10,18 +10,9 @@ Support supports_pixel_loss(const Problem& p) {
   return needs_dense(p);
 }
 
-/// exp for arguments of at most zero, to about 2 units in the last place; below -87 it is 0.
+/// exp for arguments of at most zero; below -87 it is 0.
 inline Vec exp_negative(Vec x) {
-  const Vec n = round_nearest(x * Vec::all(1.44269504088896341f));
-  Vec r = fma(n, Vec::all(-0.693359375f), x);
-  r = fma(n, Vec::all(2.12194440e-4f), r);
-  Vec e = fma(r, Vec::all(1.9875691500e-4f), Vec::all(1.3981999507e-3f));
-  e = fma(e, r, Vec::all(8.3334519073e-3f));
-  e = fma(e, r, Vec::all(4.1665795894e-2f));
-  e = fma(e, r, Vec::all(1.6666665459e-1f));
-  e = fma(e, r, Vec::all(5.0000001201e-1f));
-  e = fma(e * r, r, r + Vec::all(1.0f)) * exp2_integral(max(Vec::all(-126.0f), n));
-  return select(greater(Vec::all(-87.0f), x), Vec::all(0.0f), e);
+  return select(greater(Vec::all(-87.0f), x), Vec::all(0.0f), exp_bounded(x));
 }
 
 /// Exponentials of the classes of up to a vector of pixels and what goes with them.

@@ -1,0 +1,33 @@
+// The sum of several vectors in a given order, block by block.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "core/parallel.h"
+
+namespace convoy {
+
+/// to[i] = (sources[0][i] + sources[1][i] + ...) * scale; a copy of it goes to `copy` where that is not null. One of the
+/// sources may be `to` itself.
+template <class T>
+void add_up(std::span<const T* const> sources, T scale, int64_t count, int threads, T* to, T* copy = nullptr) {
+  parallel_ranges(count, threads, 1024, [&](Range range) {
+    // A block stays in the first cache while all sources are added to it.
+    constexpr int64_t block = 512;
+    T sum[block];
+    for (int64_t i = range.begin; i < range.end; i += block) {
+      const int64_t n = std::min(block, range.end - i);
+      const auto bytes = static_cast<size_t>(n) * sizeof(T);
+      std::memcpy(sum, sources[0] + i, bytes);
+      for (const T* source : sources.subspan(1))
+        for (int64_t k = 0; k < n; ++k) sum[k] += source[i + k];
+      for (int64_t k = 0; k < n; ++k) to[i + k] = sum[k] * scale;
+      if (copy) std::memcpy(copy + i, to + i, bytes);
+    }
+  });
+}
+
+}  // namespace convoy
