@@ -28,6 +28,8 @@ KernelList build() {
   add(direct_amx_kernels());
   add(winograd_avx512_kernels());
   add(winograd_avx2_kernels());
+  add(winograd_weights_avx512_kernels());
+  add(winograd_weights_avx2_kernels());
   add(pool_sparse_avx512_kernels());
   add(dense_avx512_kernels());
   add(dense_avx2_kernels());

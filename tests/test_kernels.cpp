@@ -42,7 +42,9 @@ bool exact_on_integers(OpKind kind) {
 }
 /// Transforms with six points have irrational entries: bounded, never exact.
 bool rounds_inside(const Kernel& kernel, const Problem& p) {
-  const bool five = p.in.size() > 1 && p.in[1].shape.w() == 5;
+  const TensorDesc& weights =
+      p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[std::min<size_t>(1, p.in.size() - 1)];
+  const bool five = weights.shape.w() == 5;
   if (kernel.name() == "widened") return kernel.prepare(p)->detail().find("winograd") != std::string::npos;
   return kernel.name().starts_with("winograd4") || (kernel.name().starts_with("winograd") && five);
 }
@@ -248,6 +250,12 @@ std::vector<Problem> conv_problems(DType type) {
       {{1, 5, 5, 5, 8}, 8, {3, 3, 3}, {.dilation = {2, 2, 2}, .pad_low = {2, 2, 2}, .pad_high = {2, 2, 2}}},
   };
   std::vector<Problem> list;
+  // Slices of wider tensors, as concatenations have them; several chunks and blocks of channels.
+  const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {1, 3, 3}};
+  const TensorDesc wide({1, 1, 30, 29, 80}, type), narrow({1, 1, 30, 29, 144}, type);
+  list.push_back(problem({OpKind::conv_backward_weights, same}, {strided(wide, 96), strided(narrow, 160)}));
+  list.push_back(problem({OpKind::conv_forward, same}, {strided(wide, 96), TensorDesc({16, 1, 3, 3, 80}, type)}));
+  list.back().out[0] = strided(list.back().out[0], 48);
   for (const Case& c : cases) {
     const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
     const DType wide = accumulation_type(type);

@@ -8,6 +8,9 @@ namespace convoy {
 /// backward_data and forward with activation and max-pool; one list per instruction set.
 std::vector<KernelPtr> winograd_avx512_kernels();
 std::vector<KernelPtr> winograd_avx2_kernels();
+/// Weight gradients under the same names.
+std::vector<KernelPtr> winograd_weights_avx512_kernels();
+std::vector<KernelPtr> winograd_weights_avx2_kernels();
 /// Weight gradient of convolution + LeakyReLU + 2x2x2 max-pool from the pooled gradient and the arg-max.
 std::vector<KernelPtr> pool_sparse_avx512_kernels();
 /// The three passes of any convolution as sums over taps.

@@ -1,5 +1,6 @@
 // Winograd convolution in two and three dimensions, channels last: forward, backward_data, forward with LeakyReLU and
-// 2-wide max-pool at the end, and backward_data from the pooled gradient. Dilated kernels run on the sub-lattices of their dilation.
+// 2-wide max-pool at the end, and backward_data from the pooled gradient. Dilated kernels run on the sub-lattices of
+// their dilation. Weight gradients: winograd_weights.inl.
 //
 //   F(2,3): 4 points for 2 outputs of 3 taps: 2.25 (2-D) or 3.375 (3-D) times fewer multiplications than the direct sum;
 //   F(4,3): 6 points for 4 outputs: 4 or 8 times fewer, and less than half the transformed data per output in 3-D;
@@ -19,8 +20,7 @@
 // summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; tests hold both to the bound of a
 // direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
 //
-// Refuses: other kernels, stride, groups, channels that are no multiple of 16 (forward also takes 4), strided tensors, few
-// tiles.
+// Refuses: other kernels, stride, groups, channels that are no multiple of 16 (forward also takes 4), few tiles.
 
 constexpr int64_t gemm_rows = Vec::lanes == 16 ? 8 : 4;
 constexpr int64_t gemm_columns = 2 * Vec::lanes;
@@ -63,6 +63,19 @@ inline const ConvAttrs& winograd_conv(const Problem& p) {
 }
 inline int winograd_weight_input(const Problem& p) { return p.op.kind == OpKind::conv_pool_backward_data ? 3 : 1; }
 
+/// The tiles that cover y, on every sub-lattice of the dilation.
+template <class S>
+void set_tiles(WinogradShape& s) {
+  s.points = S::points;
+  s.tile_count = s.y.shape.n();
+  for (int i = 0; i < 3; ++i) {
+    auto& origins = s.origins[static_cast<size_t>(i)];
+    for (int64_t r = 0; r < std::min(s.dilation[i], s.y.shape[i + 1]); ++r)
+      for (int64_t o = r; o < s.y.shape[i + 1]; o += s.dilation[i] * S::m[i]) origins.push_back(o);
+    s.tile_count *= static_cast<int64_t>(origins.size());
+  }
+}
+
 template <class S>
 WinogradShape winograd_shape(const Problem& p) {
   WinogradShape s;
@@ -74,14 +87,8 @@ WinogradShape winograd_shape(const Problem& p) {
   s.y = s.pooled ? infer({OpKind::conv_forward, a}, p.in)[0] : p.out[0];
   if (s.pooled) s.window = p.op.as<ConvPoolAttrs>().pool.pool.kernel;
   s.dilation = a.dilation;
-  s.points = S::points;
-  s.tile_count = s.y.shape.n();
-  for (int i = 0; i < 3; ++i) {
-    s.pad[i] = s.forward ? a.pad_low[i] : a.dilation[i] * (S::k[i] - 1) - a.pad_low[i];
-    for (int64_t r = 0; r < std::min(a.dilation[i], s.y.shape[i + 1]); ++r)
-      for (int64_t o = r; o < s.y.shape[i + 1]; o += a.dilation[i] * S::m[i]) s.origins[static_cast<size_t>(i)].push_back(o);
-    s.tile_count *= static_cast<int64_t>(s.origins[static_cast<size_t>(i)].size());
-  }
+  for (int i = 0; i < 3; ++i) s.pad[i] = s.forward ? a.pad_low[i] : a.dilation[i] * (S::k[i] - 1) - a.pad_low[i];
+  set_tiles<S>(s);
   const int64_t in = s.channels_in(), out = (s.channels_out() + gemm_columns - 1) / gemm_columns * gemm_columns;
   const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, 2 * gemm_rows, 64);
@@ -157,17 +164,17 @@ struct TileInput {
       }
     for (int k = 0; k < S::p[2]; ++k) {
       const int64_t w = corner.at[2] - s.pad[2] + k * s.dilation[2];
-      columns[k] = w >= 0 && w < xs.w() ? w * xs.c() : -1;
+      columns[k] = w >= 0 && w < xs.w() ? w * s.x.stride[3] : -1;
     }
   }
   const T* rows[S::p[0] * S::p[1]];
   int64_t columns[S::p[2]];
 };
 
+/// `channels` channels from x on, to points s.v_stride apart.
 template <class S, class T>
-void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t slot, float* v) {
+void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t channels, float* to_points) {
   const TileInput<S, T> input(s, x, tile);
-  const int64_t channels = s.channels_in();
   alignas(64) float line[S::points * Vec::lanes];
   for (int64_t c = 0; c < channels; c += Vec::lanes) {
     for (int r = 0; r < S::p[0] * S::p[1]; ++r) {
@@ -177,7 +184,7 @@ void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t s
       input_line<S::p[2]>(in);
       for (int k = 0; k < S::p[2]; ++k) store(to + k * Vec::lanes, in[k]);
     }
-    finish_input<S>(s, line, v + slot * channels + c);
+    finish_input<S>(s, line, to_points + c);
   }
 }
 
@@ -276,7 +283,7 @@ void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out
       if (d >= ys.d() || h >= ys.h()) continue;
       T* row = y + s.y.offset(corner.n, d, h, 0) + c;
       for (int k = 0; k < S::m[2]; ++k)
-        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w < ys.w()) store(row + w * ys.c(), out[(i * S::m[1] + j) * S::m[2] + k] + bias);
+        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w < ys.w()) store(row + w * s.y.stride[3], out[(i * S::m[1] + j) * S::m[2] + k] + bias);
     }
 }
 
@@ -357,7 +364,7 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
       if (in == 4)
         for (int64_t i = 0; i < count; i += Vec::lanes / 4) input_transform_four<S>(s, x, first + i, std::min<int64_t>(count - i, Vec::lanes / 4), i, v);
       else
-        for (int64_t i = 0; !s.unpools && i < count; ++i) input_transform<S>(s, x, first + i, i, v);
+        for (int64_t i = 0; !s.unpools && i < count; ++i) input_transform<S>(s, x, first + i, in, v + i * in);
       // The rows that fill up the last register block are computed and thrown away.
       for (int64_t q = 0; q < S::points && count < rows; ++q) std::fill(v + q * s.v_stride + count * in, v + q * s.v_stride + rows * in, 0.0f);
       for (int64_t k = 0; k < out; k += s.range) {
@@ -378,9 +385,9 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
   });
 }
 
-/// U = G g G^T over the axes for one input channel and a vector of output channels; g is taps x lanes.
-template <class S>
-inline void transform_taps(const float* g, float* u, int64_t point, int64_t at) {
+/// G g G^T over the axes for a vector of channels; g is taps x lanes. Calls put(point, value).
+template <class S, class Put>
+inline void transform_taps(const float* g, Put&& put) {
   Vec first[S::p[0]][S::k[1]][S::k[2]], second[S::p[0]][S::p[1]][S::k[2]];
   for (int j = 0; j < S::k[1]; ++j)
     for (int k = 0; k < S::k[2]; ++k) {
@@ -400,8 +407,7 @@ inline void transform_taps(const float* g, float* u, int64_t point, int64_t at) 
     for (int j = 0; j < S::p[1]; ++j) {
       Vec out[S::p[2]];
       weight_line<S::p[2], S::k[2]>(second[i][j], out);
-      // Points lie a power of two apart, in one set of every cache.
-      for (int k = 0; k < S::p[2]; ++k) store_line(u + ((i * S::p[1] + j) * S::p[2] + k) * point + at, out[k]);
+      for (int k = 0; k < S::p[2]; ++k) put((i * S::p[1] + j) * S::p[2] + k, out[k]);
     }
 }
 
@@ -423,7 +429,9 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
           g[t * Vec::lanes + q] = static_cast<float>(from[(k * taps + (forward ? t : taps - 1 - t)) * w.c() + c]);
         }
       const int64_t block = first / gemm_columns * gemm_columns;
-      transform_taps<S>(g, u, point, block * in + input * gemm_columns + (first - block));
+      float* to = u + block * in + input * gemm_columns + (first - block);
+      // Points lie a power of two apart, in one set of every cache.
+      transform_taps<S>(g, [&](int q, Vec value) { store_line(to + q * point, value); });
     }
     fence();
   });
@@ -497,7 +505,9 @@ Support supports_winograd(const Problem& p) {
     // Transformed weights stream once per block: with few tiles that costs more than the products saved.
     const int64_t least = large ? 64 : 256;
     if (s.tile_count < least) return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
-    return needs_dense(p);
+    if (!p.in[static_cast<size_t>(winograd_weight_input(p))].dense()) return Support::no("needs dense weights");
+    const bool pools = p.op.kind != OpKind::conv_forward && p.op.kind != OpKind::conv_backward_data;
+    return pools ? needs_dense(p) : Support::yes();
   });
 }
 

@@ -1,7 +1,8 @@
 // Winograd transforms along one axis (Winograd 1980; Lavin & Gray 2016): outputs m and taps k meet in m + k - 1 points.
-//   4 points 0, 1, -1, infinity: F(2,3); entries 0, 1, 1/2, exact on small integers.
-//   6 points 0, +-1/sqrt 2, +-sqrt 2, infinity: F(4,3) and F(2,5); these points keep the entries' spread, and with it the
-//     rounding error, smaller than the textbook's +-1, +-2.
+// The weight gradient of F(m,k) is F(k,m): k results from m values of the gradient.
+//   4 points 0, 1, -1, infinity: F(2,3), F(3,2); entries 0, 1, 1/2, exact on small integers.
+//   6 points 0, +-1/sqrt 2, +-sqrt 2, infinity: F(4,3), F(3,4), F(2,5), F(5,2); these points keep the entries' spread,
+//     and with it the rounding error, smaller than the textbook's +-1, +-2.
 //   1 point: an axis without a kernel.
 // With points p and M(x) = x prod(x - p): rows of B^T are the coefficients of M(x)/(x - p), rows of G the powers of p
 // over M'(p), columns of A^T the powers of p.
@@ -29,8 +30,13 @@ inline void output_line(const Vec* in, Vec* out) {
   if constexpr (points == 1) {
     out[0] = in[0];
   } else if constexpr (points == 4) {
-    const Vec first = in[0] + in[1] + in[2], second = in[1] - in[2] - in[3];
-    out[0] = first, out[1] = second;
+    const Vec sum = in[1] + in[2], difference = in[1] - in[2], last = in[3];
+    out[0] = in[0] + sum;
+    if constexpr (outputs == 2) {
+      out[1] = difference - last;
+    } else {
+      out[1] = difference, out[2] = sum - last;
+    }
   } else {
     const Vec s1 = in[1] + in[2], t1 = in[1] - in[2], s2 = in[3] + in[4], t2 = in[3] - in[4], last = in[5];
     const Vec odd = fma(Vec::all(root_half), t1, Vec::all(root_two) * t2);
@@ -38,9 +44,12 @@ inline void output_line(const Vec* in, Vec* out) {
     if constexpr (outputs == 2) {
       out[1] = odd + last;
     } else {
+      const Vec squares = fma(Vec::all(0.5f), s1, Vec::all(2.0f) * s2);
+      const Vec cubes = fma(Vec::all(0.5f * root_half), t1, Vec::all(2.0f * root_two) * t2);
       out[1] = odd;
-      out[2] = fma(Vec::all(0.5f), s1, Vec::all(2.0f) * s2);
-      out[3] = fma(Vec::all(0.5f * root_half), t1, fma(Vec::all(2.0f * root_two), t2, last));
+      out[2] = outputs == 3 ? squares + last : squares;
+      if constexpr (outputs > 3) out[3] = outputs == 4 ? cubes + last : cubes;
+      if constexpr (outputs > 4) out[4] = fma(Vec::all(0.25f), s1, fma(Vec::all(4.0f), s2, last));
     }
   }
 }
@@ -51,12 +60,15 @@ inline void weight_line(const Vec* g, Vec* out) {
   if constexpr (points == 1) {
     out[0] = g[0];
   } else if constexpr (points == 4) {
-    const Vec half = Vec::all(0.5f), sum = (g[0] + g[2]) * half, middle = g[1] * half, last = g[2];
-    out[0] = g[0], out[1] = sum + middle, out[2] = sum - middle, out[3] = last;
+    const Vec half = Vec::all(0.5f), even = (taps == 3 ? g[0] + g[taps - 1] : g[0]) * half, odd = g[1] * half;
+    const Vec last = g[taps - 1];
+    out[0] = g[0], out[1] = even + odd, out[2] = even - odd, out[3] = last;
   } else {
     const auto pair = [&](float square, float root, float scale, Vec& plus, Vec& minus) {
-      Vec even = fma(Vec::all(square), g[2], g[0]), odd = g[1];
-      if constexpr (taps == 5) even = fma(Vec::all(square * square), g[4], even), odd = fma(Vec::all(square), g[3], odd);
+      Vec even = g[0], odd = g[1];
+      if constexpr (taps > 2) even = fma(Vec::all(square), g[2], even);
+      if constexpr (taps > 3) odd = fma(Vec::all(square), g[3], odd);
+      if constexpr (taps > 4) even = fma(Vec::all(square * square), g[4], even);
       even = even * Vec::all(scale), odd = odd * Vec::all(scale * root);
       plus = even + odd, minus = even - odd;
     };

@@ -1,0 +1,226 @@
+// Winograd weight and bias gradients in two and three dimensions, channels last; dilated kernels on the sub-lattices of
+// their dilation. f32, bf16 and f16 storage, f32 inside.
+//
+// Over a tile of m outputs the gradient of k taps is itself a short correlation: k results from m values of dy and
+// m + k - 1 of x. It meets in the points of F(m,k) and needs as many times fewer multiplications as the forward pass
+// (winograd.inl); the lines of dy and of the results are those of F(k,m).
+//
+// Loops: a task is a chunk of input channels, up to four blocks of 64 (AVX2: 16) output channels and a part of the tiles.
+// A run of tiles at a time
+//   1. V[p][tile][c] = B^T x B and U[p][block][tile][64] = G dy G^T, a vector of channels at a time through L1;
+//   2. M[p][block][c][64] += V[p]^T U[p]: the register block of the direct kernels, along the tiles.
+// A task ends with A^T M A; the parts are added in order. Tasks, parts and runs depend on the problem alone, so that the
+// gradients have the same bits for any number of threads.
+// Limit: the f32 FMA rate times the factor of the scheme in dense-count GFLOP/s; M, read and written once per run, comes
+// from the last-level cache.
+//
+// Error: as in winograd.inl, the terms' growth along the lines times (tiles * eps) * sum|x||dy|; tests hold it to the bound
+// of a direct sum over all positions.
+//
+// Refuses: other kernels, stride, groups, channels that are no multiple of 16, and tiles that stick out of the image so far
+// that less than half of the multiplications are saved.
+
+constexpr int64_t weights_tasks = 64;      // enough to keep this many threads busy
+constexpr int64_t weights_chunk = 64;      // input channels of a task
+constexpr int64_t weights_blocks = 4;      // blocks of output channels of a task
+constexpr int64_t weights_operands = 2 << 20;      // bytes of V and U of a run
+constexpr int64_t weights_parts_bytes = 16 << 20;  // of gradients at most for splitting tiles
+
+/// Outputs and taps change places.
+template <class A>
+using Mirrored = Axis<A::points, A::taps, A::outputs>;
+
+template <class D, class H, class W>
+struct WeightsScheme {
+  using Lines = Scheme<D, H, W>;                                   // of x
+  using Results = Scheme<Mirrored<D>, Mirrored<H>, Mirrored<W>>;  // of dy, of the gradients
+  static constexpr int taps = D::taps * H::taps * W::taps;
+  static constexpr int outputs = D::outputs * H::outputs * W::outputs;
+};
+
+struct WinogradWeights {
+  WinogradShape shape;
+  int taps = 0;
+  int64_t chunk = 0, chunks = 0, blocks = 0, groups = 0, parts = 0, run = 0;
+  int64_t u_stride = 0, m_stride = 0;  ///< floats between points; those of V in shape
+  int64_t width() const { return std::min(blocks, weights_blocks) * block_width; }
+  int64_t tasks() const { return groups * chunks * parts; }
+  /// Gradients of a task: [tap][c][width], then the bias.
+  int64_t result_floats() const { return (taps * chunk + 1) * width(); }
+  int64_t thread_floats() const { return shape.points * (shape.v_stride + u_stride + m_stride); }
+  int64_t workspace() const { return tasks() * result_floats() * 4; }
+};
+
+template <class S>
+WinogradWeights winograd_weights(const Problem& p) {
+  using L = typename S::Lines;
+  WinogradWeights w;
+  WinogradShape& s = w.shape;
+  s.x = p.in[0], s.y = p.in[1];
+  s.dilation = p.op.as<ConvAttrs>().dilation, s.pad = p.op.as<ConvAttrs>().pad_low;
+  set_tiles<L>(s);
+  const int64_t in = s.channels_in(), out = s.channels_out();
+  w.taps = S::taps;
+  w.chunks = (in + weights_chunk - 1) / weights_chunk;
+  w.chunk = (in / 16 + w.chunks - 1) / w.chunks * 16;
+  w.chunks = (in + w.chunk - 1) / w.chunk;
+  w.blocks = (out + block_width - 1) / block_width;
+  w.groups = (w.blocks + weights_blocks - 1) / weights_blocks;
+  w.run = std::clamp<int64_t>(weights_operands / (s.points * 4 * (w.chunk + w.width())), 16, 128);
+  const int64_t affordable = std::max<int64_t>(1, weights_parts_bytes / (w.groups * w.chunks * w.result_floats() * 4));
+  const int64_t runs = (s.tile_count + w.run - 1) / w.run;
+  w.parts = std::clamp<int64_t>((weights_tasks + w.groups * w.chunks - 1) / (w.groups * w.chunks), 1, std::min(affordable, runs));
+  s.v_stride = w.run * w.chunk + point_pad;
+  w.u_stride = w.run * w.width() + point_pad;
+  w.m_stride = w.chunk * w.width() + point_pad;
+  return w;
+}
+
+/// dy under a tile, zero outside the image, through G; adds it to the bias gradient where `bias` is not null.
+template <class S, class T>
+void gradient_transform(const WinogradShape& s, const T* dy, int64_t tile, int64_t channels, float* u, int64_t stride, int64_t block_floats, float* bias) {
+  using L = typename S::Lines;
+  const TileCorner corner = tile_corner(s, tile);
+  const Shape& ys = s.y.shape;
+  int64_t at[S::outputs];
+  for (int i = 0; i < L::m[0]; ++i)
+    for (int j = 0; j < L::m[1]; ++j)
+      for (int k = 0; k < L::m[2]; ++k) {
+        const int64_t d = corner.at[0] + i * s.dilation[0], h = corner.at[1] + j * s.dilation[1], w = corner.at[2] + k * s.dilation[2];
+        at[(i * L::m[1] + j) * L::m[2] + k] = d < ys.d() && h < ys.h() && w < ys.w() ? s.y.offset(corner.n, d, h, w) : -1;
+      }
+  alignas(64) float g[S::outputs * Vec::lanes];
+  for (int64_t c = 0; c < channels; c += Vec::lanes) {
+    Vec sum = Vec::all(0.0f);
+    for (int t = 0; t < S::outputs; ++t) {
+      const Vec value = at[t] >= 0 ? load(dy + at[t] + c) : Vec::all(0.0f);
+      sum = sum + value;
+      store(g + t * Vec::lanes, value);
+    }
+    if (bias) store(bias + c, load(bias + c) + sum);
+    float* to = u + c / block_width * block_floats + c % block_width;
+    transform_taps<typename S::Results>(g, [&](int point, Vec value) { store(to + point * stride, value); });
+  }
+}
+
+template <class S, class T>
+void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int64_t task, float* scratch) {
+  using L = typename S::Lines;
+  const WinogradShape& s = w.shape;
+  const int64_t part = task % w.parts, chunk = task / w.parts % w.chunks, group = task / (w.parts * w.chunks);
+  const int64_t c_first = chunk * w.chunk, channels = std::min(w.chunk, s.channels_in() - c_first);
+  const int64_t k_first = group * w.width(), valid = std::min(w.width(), s.channels_out() - k_first);
+  float *v = scratch, *u = v + s.points * s.v_stride, *m = u + s.points * w.u_stride;
+  float *result = reinterpret_cast<float*>(args.workspace) + task * w.result_floats(), *bias = result + w.taps * w.chunk * w.width();
+  std::fill(m, m + s.points * w.m_stride, 0.0f);
+  std::fill(bias, bias + w.width(), 0.0f);
+  const T *x = args.in[0].data<T>() + c_first, *dy = args.in[1].data<T>() + k_first;
+  const Range tiles = split_range(s.tile_count, int(part), int(w.parts));
+  for (int64_t first = tiles.begin; first < tiles.end; first += w.run) {
+    const int64_t count = std::min(w.run, tiles.end - first);
+    for (int64_t i = 0; i < count; ++i) {
+      input_transform<L, T>(s, x, first + i, channels, v + i * channels);
+      gradient_transform<S, T>(s, dy, first + i, valid, u + i * block_width, w.u_stride, w.run * block_width, chunk == 0 ? bias : nullptr);
+    }
+    for (int q = 0; q < s.points; ++q)
+      for (int64_t k = 0; k < valid; k += block_width) {
+        const int64_t block = k / block_width, vectors = (std::min(block_width, valid - k) + Vec::lanes - 1) / Vec::lanes;
+        const Segment<float> segment{v + q * s.v_stride, u + q * w.u_stride + block * w.run * block_width, count, 0, 1};
+        float* sums = m + q * w.m_stride + block * w.chunk * block_width;
+        for_row_blocks(channels, vectors, [&](int64_t c, int64_t rows) {
+          float* sum = sums + c * block_width;
+          register_block_any<F32Dot, false>(rows, vectors, {&segment, 1, 0, c, 1, channels, block_width, sum, block_width, sum, block_width});
+        });
+      }
+  }
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t k = 0; k < valid; k += Vec::lanes) {
+      Vec taps[S::taps];
+      output_lines<typename S::Results>(m + (k / block_width * w.chunk + c) * block_width + k % block_width, w.m_stride, taps);
+      for (int t = 0; t < S::taps; ++t) store(result + (t * w.chunk + c) * w.width() + k, taps[t]);
+    }
+}
+
+/// Adds the parts in order and turns [tap][c][width] into K, KD, KH, KW, C.
+inline void winograd_weights_finish(const WinogradWeights& w, int threads, const KernelArgs& args) {
+  float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
+  const int64_t in = w.shape.channels_in(), width = w.width();
+  parallel_ranges(w.groups * w.chunks * w.taps, threads, 1, [&](Range range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const int64_t t = i % w.taps, chunk = i / w.taps % w.chunks, group = i / (w.taps * w.chunks);
+      const int64_t c_first = chunk * w.chunk, channels = std::min(w.chunk, in - c_first);
+      const int64_t k_first = group * width, valid = std::min(width, w.shape.channels_out() - k_first);
+      float* results = reinterpret_cast<float*>(args.workspace) + (group * w.chunks + chunk) * w.parts * w.result_floats();
+      const auto add_parts = [&](float* to, int64_t count) {
+        for (int64_t part = 1; part < w.parts; ++part)
+          for_vectors(0, count, [&](int64_t at, auto n) { put(to + at, get(to + at, n) + get(to + part * w.result_floats() + at, n), n); });
+      };
+      float* from = results + t * w.chunk * width;
+      add_parts(from, channels * width);
+      for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
+        for (int64_t k = 0; k < valid; ++k)
+          for (int64_t e = c; e < c + 16; ++e) dw[((k_first + k) * w.taps + t) * in + c_first + e] = from[e * width + k];
+      if (chunk == 0 && t == 0) {
+        float* bias = results + w.taps * w.chunk * width;
+        add_parts(bias, valid);
+        std::copy(bias, bias + valid, db + k_first);
+      }
+    }
+  });
+}
+
+/// Calls f(scheme) with the scheme of a kernel's extents and tile size, or says no.
+template <class F>
+Support with_weights_scheme(const Problem& p, bool large, F&& f) {
+  const Shape& w = p.out[0].shape;
+  const Int3 k{w.d(), w.h(), w.w()};
+  if (k == Int3{3, 3, 3} && large) return f(WeightsScheme<FourThree, FourThree, FourThree>{});
+  if (k == Int3{3, 3, 3}) return f(WeightsScheme<TwoThree, TwoThree, TwoThree>{});
+  if (k == Int3{1, 3, 3} && large) return f(WeightsScheme<Flat, FourThree, FourThree>{});
+  if (k == Int3{1, 3, 3}) return f(WeightsScheme<Flat, TwoThree, TwoThree>{});
+  if (k == Int3{1, 5, 5} && !large) return f(WeightsScheme<Flat, TwoFive, TwoFive>{});
+  return Support::no(large ? "needs a 3x3 or 3x3x3 kernel, found " + w.str() : "needs a 3x3, 5x5 or 3x3x3 kernel, found " + w.str());
+}
+
+template <bool large>
+Support supports_winograd_weights(const Problem& p) {
+  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (!p.out[0].dense()) return Support::no("writes dense gradients, found " + p.out[0].str());
+  const ConvAttrs& a = p.op.as<ConvAttrs>();
+  if (a.stride != Int3{1, 1, 1} || a.groups != 1) return Support::no("needs stride 1 and one group");
+  const Shape& w = p.out[0].shape;
+  if (w.n() % 16 || w.c() % 16) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+  return with_weights_scheme(p, large, [&](auto scheme) {
+    using S = decltype(scheme);
+    const WinogradShape s = winograd_weights<S>(p).shape;
+    // The sums of all points are read and written once per run: few tiles do not pay for that.
+    if (s.tile_count < 12) return Support::no("needs 12 tiles, found " + std::to_string(s.tile_count));
+    const double dense = double(p.in[1].shape.elements() / w.n()) * S::taps, ours = double(s.tile_count) * s.points;
+    if (dense < 2 * ours) return Support::no("saves less than half of the multiplications: tiles stick out of the image");
+    return Support::yes();
+  });
+}
+
+template <bool large>
+std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
+  std::unique_ptr<Prepared> made;
+  with_weights_scheme(p, large, [&](auto scheme) {
+    using S = decltype(scheme);
+    const WinogradWeights w = winograd_weights<S>(p);
+    const auto run = [p, w](const KernelArgs& args) {
+      UnitCounter tasks(w.tasks());
+      parallel_threads(p.threads, [&](int thread) {
+        float* scratch = reinterpret_cast<float*>(args.workspace) + w.tasks() * w.result_floats() + thread * w.thread_floats();
+        for (int64_t task; (task = tasks.take()) >= 0;)
+          by_storage(p.in[0].dtype, [&](auto zero) { winograd_weights_task<S, decltype(zero)>(w, args, task, scratch); });
+      });
+      winograd_weights_finish(w, p.threads, args);
+    };
+    using L = typename S::Lines;
+    const std::string detail = "F(" + std::to_string(L::m[2]) + "," + std::to_string(L::k[2]) + ")^" + (L::p[0] > 1 ? "3, " : "2, ") +
+                               std::to_string(w.parts) + " parts, " + std::to_string(w.run) + " tiles a run";
+    made = std::make_unique<PreparedFunction>(run, w.workspace() + p.threads * w.thread_floats() * 4, detail);
+    return Support::yes();
+  });
+  return made;
+}
