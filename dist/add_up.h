@@ -10,8 +10,8 @@
 
 namespace convoy {
 
-/// to[i] = (sources[0][i] + sources[1][i] + ...) * scale; a copy of it goes to `copy` where that is not null. One of the
-/// sources may be `to` itself.
+/// to[i] = (sources[0][i] + sources[1][i] + ...) * scale; a copy of it goes to `copy` where that is not null. One of
+/// the sources may be `to` itself.
 template <class T>
 void add_up(std::span<const T* const> sources, T scale, int64_t count, int threads, T* to, T* copy = nullptr) {
   parallel_ranges(count, threads, 1024, [&](Range range) {

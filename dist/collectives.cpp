@@ -206,6 +206,7 @@ void Collectives::wait(int64_t id) {
     return operations_.find(id);
   }();
   if (found == operations_.end()) return;
+  if (first_wait_ == 0) first_wait_ = std::chrono::duration<double>(before.time_since_epoch()).count();
   wait_for(found->second);
   const std::lock_guard lock(mutex_);
   times_.exposed += seconds_between(before, Clock::now());

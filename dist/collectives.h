@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "core/communicator.h"
 #include "dist/choice.h"
@@ -42,6 +43,8 @@ class Collectives final : public Communicator {
   void barrier() override;
   CommunicationTimes times() const override;
 
+  /// When this rank first came to a `wait` since the last call of this, in seconds of the steady clock; 0: to none.
+  double take_first_wait() { return std::exchange(first_wait_, 0.0); }
   /// Starts collecting one event per all-reduce.
   void start_trace() { tracing_ = true; }
   const std::vector<MessageEvent>& trace() const { return trace_; }
@@ -104,6 +107,7 @@ class Collectives final : public Communicator {
   std::map<PlanKey, std::vector<Stage>> plans_;
   std::map<int64_t, Operation> operations_;
   CommunicationTimes times_;
+  double first_wait_ = 0;  ///< of the thread that waits
   bool tracing_ = false;
   std::vector<MessageEvent> trace_;
   mutable std::mutex mutex_;

@@ -149,6 +149,8 @@ class Session final : public MpiSession {
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     return comm;
   }
+  /// Waits for a message of `notes_` as for any other: a rank that is lost meanwhile is named.
+  void complete(MPI_Request request, const std::string& what);
   void watch();
   void stop_watching();
   void read_notes();
@@ -234,21 +236,27 @@ void Session::finish() {
     const std::lock_guard lock(mutex_);
     MPI_Ibarrier(notes_, &request);
   }
+  complete(request, "the end of the run");
+  stop_watching();
+  read_notes();
+  if (owns_) MPI_Finalize();
+}
+
+void Session::complete(MPI_Request request, const std::string& what) {
   const double start = now();
   for (int through = 0; !through;) {
-    waits_for("the end of the run", now() - start);
     int code;
     {
       const std::lock_guard lock(mutex_);
       code = MPI_Test(&request, &through, MPI_STATUS_IGNORE);
     }
     if (code != MPI_SUCCESS) failed(code);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (const double waited = now() - start; !through && waited > 0.002) {
+      waits_for(what, waited);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   waits_no_longer();
-  stop_watching();
-  read_notes();
-  if (owns_) MPI_Finalize();
 }
 
 void Session::say_goodbye() {
@@ -270,23 +278,30 @@ double Session::clock_offset() {
   // Cristian 1989: the reply of the fastest of some questions is half a round trip old.
   double offset = 0, best = 1e9;
   constexpr int rounds = 20, tag = 2;
-  const std::lock_guard lock(mutex_);
+  const auto message = [&](bool sends, int peer, double& value) {
+    MPI_Request request;
+    {
+      const std::lock_guard lock(mutex_);
+      sends ? MPI_Isend(&value, 1, MPI_DOUBLE, peer, tag, notes_, &request)
+            : MPI_Irecv(&value, 1, MPI_DOUBLE, peer, tag, notes_, &request);
+    }
+    complete(request, "the clock of rank " + std::to_string(peer));
+  };
   for (int r = 1; r < size_; ++r)
     for (int i = 0; i < rounds && (rank_ == 0 || rank_ == r); ++i) {
       double theirs = 0;
       if (rank_ == 0) {
-        MPI_Recv(&theirs, 1, MPI_DOUBLE, r, tag, notes_, MPI_STATUS_IGNORE);
+        message(false, r, theirs);
         theirs = now();
-        MPI_Send(&theirs, 1, MPI_DOUBLE, r, tag, notes_);
+        message(true, r, theirs);
       } else {
-        const double before = now();
-        MPI_Send(&before, 1, MPI_DOUBLE, 0, tag, notes_);
-        MPI_Recv(&theirs, 1, MPI_DOUBLE, 0, tag, notes_, MPI_STATUS_IGNORE);
+        double before = now();
+        message(true, 0, before);
+        message(false, 0, theirs);
         const double after = now();
         if (after - before < best) best = after - before, offset = (before + after) / 2 - theirs;
       }
     }
-  sign_of_life();
   return offset;
 }
 

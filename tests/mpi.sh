@@ -36,6 +36,8 @@ grep -q '"key":"number_of_ranks".*"value":2' two/mlperf.log && ok || bad "no num
 grep -q '"pid":1' two/trace.json && grep -q '"cat":"messages"' two/trace.json && ok || bad "no second rank, or no messages, in trace.json"
 awk -F, 'NR == FNR { one[FNR] = $4; next } FNR > 1 { d = ($4 - one[FNR]) / one[FNR]; if (d > 1e-3 || d < -1e-3) exit 1 }' \
   one/history.csv two/history.csv && ok || bad "validation losses of one and two ranks differ: $(cut -d, -f4 one/history.csv two/history.csv | tr '\n' ' ')"
+awk -F'[:,]' '/"exposed_seconds_per_step"/ { all = $2 } /"late_ranks_seconds_per_step"/ { late = $2 } END { exit !(late > 0 && late <= all) }' \
+  two/summary.json && ok || bad "summary.json: time for late ranks is not a part of what is exposed: $(grep seconds_per_step two/summary.json)"
 # A rank that dies, and one that stalls, is named by every other.
 lost() { # FOLDER SIGNAL
   # MPICH's launcher at times ends the survivors at once; a shell between them takes its signals.

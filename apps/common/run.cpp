@@ -229,10 +229,11 @@ int Run::finish(Outcome outcome, const Json& more) {
   if (ranks_.size() > 1)
     fmt::print(
         "{} ranks: {:.1f} MiB in {:.0f} all-reduces per step, {:.2f} ms in flight, {:.2f} ms exposed ({:.2f} % of the "
-        "step)\n",
+        "step), {:.2f} ms of it for late ranks\n",
         ranks_.size(), exposed["mib_per_step"].get<double>(), exposed["all_reduces_per_step"].get<double>(),
         1e3 * exposed["in_flight_seconds_per_step"].get<double>(),
-        1e3 * exposed["exposed_seconds_per_step"].get<double>(), 100 * exposed["exposed_fraction"].get<double>());
+        1e3 * exposed["exposed_seconds_per_step"].get<double>(), 100 * exposed["exposed_fraction"].get<double>(),
+        1e3 * exposed["late_ranks_seconds_per_step"].get<double>());
   for (const auto& [phase, seconds] : summary["step_phases"].items())
     fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
   return outcome == Outcome::interrupted ? 75 : 0;

@@ -260,7 +260,7 @@ void Trainer::one_step(Loader* loader) {
   wait_seconds_ += wait, train_seconds_ += seconds, epoch_loss_ += double(loss);
   const CommunicationTimes after = ranks_.times();
   steps_communication_.in_flight += after.in_flight - before.in_flight;
-  steps_communication_.exposed += after.exposed - before.exposed;
+  if (several) waits_.push_back({ranks_.world().take_first_wait(), after.exposed - before.exposed});
   steps_communication_.reductions += after.reductions - before.reductions;
   steps_communication_.bytes += after.bytes - before.bytes;
   step_seconds_.push_back(seconds);
@@ -269,6 +269,26 @@ void Trainer::one_step(Loader* loader) {
                   .dump()
            << std::endl;
   ++step_, ++step_in_epoch_;
+}
+
+void Trainer::compare_waits() {
+  if (ranks_.size() == 1) return;
+  const double offset = ranks_.clock_offset();
+  for (Wait& w : waits_) w.arrival -= offset;
+  const size_t steps = waits_.size(), ranks = static_cast<size_t>(ranks_.size());
+  std::vector<Wait> all(steps * ranks);
+  ranks_.world().all_gather(std::as_bytes(std::span(waits_)), std::as_writable_bytes(std::span(all)));
+  for (size_t s = 0; s < steps; ++s) {
+    double last = 0;
+    for (size_t r = 0; r < ranks; ++r) last = std::max(last, all[r * steps + s].arrival);
+    for (size_t r = 0; r < ranks; ++r) {
+      const Wait& w = all[r * steps + s];
+      mean_exposed_ += w.exposed / double(ranks);
+      // Lagged gradients were sent a step ago: nobody waits for ranks that are late in this one.
+      if (lagged_.empty()) mean_late_ += std::min(w.exposed, last - w.arrival) / double(ranks);
+    }
+  }
+  waits_.clear();
 }
 
 void Trainer::train_epoch() {
@@ -371,6 +391,7 @@ Outcome Trainer::run() {
     const auto start = Clock::now();
     mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}});
     train_epoch();
+    compare_waits();
     if (interrupted_) {
       save();
       stopped = Outcome::interrupted;
@@ -410,8 +431,10 @@ nlohmann::json Trainer::communication() const {
           {"all_reduces_per_step", double(c.reductions) / steps},
           {"mib_per_step", double(c.bytes) / steps / (1 << 20)},
           {"in_flight_seconds_per_step", c.in_flight / steps},
-          {"exposed_seconds_per_step", c.exposed / steps},
-          {"exposed_fraction", train_seconds_ > 0 ? c.exposed / train_seconds_ : 0}};
+          {"exposed_seconds_per_step", mean_exposed_ / steps},
+          {"exposed_fraction", train_seconds_ > 0 ? mean_exposed_ / train_seconds_ : 0},
+          {"late_ranks_seconds_per_step", mean_late_ / steps},
+          {"late_ranks_fraction", train_seconds_ > 0 ? mean_late_ / train_seconds_ : 0}};
 }
 
 nlohmann::json Trainer::summary() const {

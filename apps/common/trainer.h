@@ -89,6 +89,8 @@ class Trainer {
   std::string meta() const;
   void write_history() const;
   bool stop_requested() const { return stop_requested_; }
+  /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late. Every rank calls it.
+  void compare_waits();
   nlohmann::json communication() const;
   void write_trace();
   bool step_limit_reached() const { return o_.max_steps > 0 && step_ >= o_.max_steps; }
@@ -109,6 +111,12 @@ class Trainer {
   double dummy_seconds_ = 0, wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
   bool interrupted_ = false, stop_requested_ = false;
   CommunicationTimes steps_communication_;
+  /// Of a step: seconds of the clock when this rank first waited for others, seconds exposed.
+  struct Wait {
+    double arrival, exposed;
+  };
+  std::vector<Wait> waits_;                  ///< of the current epoch
+  double mean_exposed_ = 0, mean_late_ = 0;  ///< over ranks, of all steps
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;
 };
