@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "apps/common/climate_baseline.h"
 #include "apps/common/climate_task.h"
 #include "apps/common/staging.h"
 #include "apps/common/svg.h"
 #include "core/philox.h"
-#include "core/text.h"
 #include "io/file.h"
 #include "kernels/kernel_list.h"
 

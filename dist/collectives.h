@@ -43,7 +43,8 @@ class Collectives final : public Communicator {
   void barrier() override;
   CommunicationTimes times() const override;
 
-  /// When this rank first came to a `wait` since the last call of this, in seconds of the steady clock; 0: to none.
+  /// When this rank first came to a `wait`, or to a blocking sum, since the last call of this, in seconds of the steady
+  /// clock; 0: to none.
   double take_first_wait() { return std::exchange(first_wait_, 0.0); }
   /// Starts collecting one event per all-reduce.
   void start_trace() { tracing_ = true; }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -149,8 +150,9 @@ class Session final : public MpiSession {
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     return comm;
   }
-  /// Waits for a message of `notes_` as for any other: a rank that is lost meanwhile is named.
-  void complete(MPI_Request request, const std::string& what);
+  /// Waits for a message of `notes_` that was started with `code`, as for any other: a rank that is lost meanwhile is
+  /// named.
+  void complete(int code, MPI_Request request, const std::string& what);
   void watch();
   void stop_watching();
   void read_notes();
@@ -231,22 +233,22 @@ void Session::stop_watching() {
 void Session::finish() {
   // A rank that is through answers no longer; the others must know before its process ends.
   say_goodbye();
-  MPI_Request request;
+  MPI_Request request = MPI_REQUEST_NULL;
+  int code;
   {
     const std::lock_guard lock(mutex_);
-    MPI_Ibarrier(notes_, &request);
+    code = MPI_Ibarrier(notes_, &request);
   }
-  complete(request, "the end of the run");
+  complete(code, request, "the end of the run");
   stop_watching();
   read_notes();
   if (owns_) MPI_Finalize();
 }
 
-void Session::complete(MPI_Request request, const std::string& what) {
+void Session::complete(int code, MPI_Request request, const std::string& what) {
   const double start = now();
   for (int through = 0; !through;) {
-    int code;
-    {
+    if (code == MPI_SUCCESS) {
       const std::lock_guard lock(mutex_);
       code = MPI_Test(&request, &through, MPI_STATUS_IGNORE);
     }
@@ -279,13 +281,14 @@ double Session::clock_offset() {
   double offset = 0, best = 1e9;
   constexpr int rounds = 20, tag = 2;
   const auto message = [&](bool sends, int peer, double& value) {
-    MPI_Request request;
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code;
     {
       const std::lock_guard lock(mutex_);
-      sends ? MPI_Isend(&value, 1, MPI_DOUBLE, peer, tag, notes_, &request)
-            : MPI_Irecv(&value, 1, MPI_DOUBLE, peer, tag, notes_, &request);
+      code = sends ? MPI_Isend(&value, 1, MPI_DOUBLE, peer, tag, notes_, &request)
+                   : MPI_Irecv(&value, 1, MPI_DOUBLE, peer, tag, notes_, &request);
     }
-    complete(request, "the clock of rank " + std::to_string(peer));
+    complete(code, request, "the clock of rank " + std::to_string(peer));
   };
   for (int r = 1; r < size_; ++r)
     for (int i = 0; i < rounds && (rank_ == 0 || rank_ == r); ++i) {

@@ -256,6 +256,18 @@ std::vector<Problem> conv_problems(DType type) {
   list.push_back(problem({OpKind::conv_backward_weights, same}, {strided(wide, 96), strided(narrow, 160)}));
   list.push_back(problem({OpKind::conv_forward, same}, {strided(wide, 96), TensorDesc({16, 1, 3, 3, 80}, type)}));
   list.back().out[0] = strided(list.back().out[0], 48);
+  const TensorDesc slice = strided(TensorDesc({1, 1, 34, 35, 16}, type), 48);
+  const TensorDesc four = strided(TensorDesc({1, 1, 34, 35, 4}, type), 12);
+  const ConvAttrs data{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {1, 34, 35}};
+  for (const TensorDesc& x : {slice, four}) {
+    list.push_back(problem({OpKind::conv_forward, same}, {x, TensorDesc({16, 1, 3, 3, x.shape.c()}, type)}));
+    list.back().out[0] = slice;
+  }
+  list.push_back(problem({OpKind::conv_backward_data, data}, {slice, TensorDesc({16, 1, 3, 3, 16}, type)}));
+  list.back().out[0] = slice;
+  // More runs of tiles than parts.
+  const TensorDesc large({1, 1, 200, 200, 16}, type);
+  list.push_back(problem({OpKind::conv_backward_weights, same}, {large, large}));
   for (const Case& c : cases) {
     const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
     const DType wide = accumulation_type(type);

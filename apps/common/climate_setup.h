@@ -1,6 +1,8 @@
 // From settings to a climate program: what the trainer and the predictor share.
 #pragma once
 
+#include <utility>
+
 #include "apps/common/iou.h"
 #include "apps/common/run.h"
 #include "io/climate_source.h"

@@ -21,7 +21,7 @@ Quality ClimateTask::validate(Program& program, Communicator* ranks) {
 
 void ClimateTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) const {
   const PhiloxStream random(seed, hash_name("dummy"));
-  fill_uniform(x, random);
+  for_random_words(x, random, [&](int64_t i, uint32_t word) { x.data<float>()[i] = uniform01(word); });
   for (int64_t i = 0; i < y.shape().elements(); ++i)
     y.data<uint8_t>()[i] = static_cast<uint8_t>(random.below(static_cast<uint64_t>(i), 64) / 30);
 }

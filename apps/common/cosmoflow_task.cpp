@@ -1,7 +1,5 @@
 #include "apps/common/cosmoflow_task.h"
 
-#include <algorithm>
-
 #include "core/philox.h"
 
 namespace convoy::apps {
@@ -17,11 +15,12 @@ Quality CosmoflowTask::validate(Program& program, Communicator* ranks) {
 
 void CosmoflowTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) const {
   const PhiloxStream random(seed, hash_name("dummy"));
-  if (x.dtype() == DType::f32)
-    fill_uniform(x, random);
-  else
-    for (int64_t i = 0; i < x.shape().elements(); ++i)
-      x.data<int16_t>()[i] = static_cast<int16_t>(random.below(static_cast<uint64_t>(i), 3));
+  for_random_words(x, random, [&](int64_t i, uint32_t word) {
+    if (x.dtype() == DType::f32)
+      x.data<float>()[i] = uniform01(word);
+    else
+      x.data<int16_t>()[i] = static_cast<int16_t>(word % 3);
+  });
   for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
 }
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <set>
 
@@ -164,7 +163,7 @@ void Ranks::share_cores(const OptionTable& o) {
   const auto me = static_cast<size_t>(rank());
   int64_t sharing = 0;
   for (size_t r = 0; r < cores_.size(); ++r) sharing += hosts[r] == hosts[me] && cores_[r] == cores_[me];
-  set_default_threads(static_cast<int>(std::max<int64_t>(1, std::ssize(allowed_cores()) / sharing)));
+  set_default_threads(static_cast<int>(std::max<int64_t>(1, std::ssize(cores_[me]) / sharing)));
 }
 
 AveragingOptions Ranks::averaging(const OptionTable& o, DType compute) {

@@ -39,13 +39,13 @@ class Task {
   virtual void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const = 0;
 };
 
-/// Dummy inputs: uniform in [0, 1).
-inline void fill_uniform(const Tensor& x, const PhiloxStream& random) {
+/// Dummy inputs: calls set(i, word) with a random word for every element.
+template <class Set>
+void for_random_words(const Tensor& x, const PhiloxStream& random, Set&& set) {
   const int64_t elements = x.shape().elements();
   for (int64_t i = 0; i < elements; i += 4) {
     const PhiloxBlock block = random.block(static_cast<uint64_t>(i));
-    for (int64_t k = 0; k < std::min<int64_t>(4, elements - i); ++k)
-      x.data<float>()[i + k] = uniform01(block[static_cast<size_t>(k)]);
+    for (int64_t k = 0; k < std::min<int64_t>(4, elements - i); ++k) set(i + k, block[static_cast<size_t>(k)]);
   }
 }
 

@@ -247,6 +247,7 @@ void Trainer::one_step(Loader* loader) {
   state[int(StepField::seed_low)] = double(o_.seed & 0xffffffffu);
   state[int(StepField::seed_high)] = double(o_.seed >> 32);
   const CommunicationTimes before = ranks_.times();
+  ranks_.world().take_first_wait();  // of what lies behind: only waits of this step count
   for (int64_t pass = 0; pass + 1 < passes(); ++pass) one_pass(*program_.micro(), loader, pass);
   const bool several = ranks_.size() > 1;
   if (several) program_.step().tensor(stop_request_name).data<float>()[0] = signal_received ? 1.f : 0.f;
@@ -272,10 +273,12 @@ void Trainer::one_step(Loader* loader) {
 }
 
 void Trainer::compare_waits() {
-  if (ranks_.size() == 1) return;
-  const double offset = ranks_.clock_offset();
-  for (Wait& w : waits_) w.arrival -= offset;
-  const size_t steps = waits_.size(), ranks = static_cast<size_t>(ranks_.size());
+  if (ranks_.size() == 1 || waits_.empty()) return;
+  const size_t steps = waits_.size();
+  // Clocks of nodes drift apart during an epoch, evenly.
+  const double before = clock_offset_, drift = (clock_offset_ = ranks_.clock_offset()) - before;
+  for (size_t s = 0; s < steps; ++s) waits_[s].arrival -= before + drift * double(s + 1) / double(steps);
+  const size_t ranks = static_cast<size_t>(ranks_.size());
   std::vector<Wait> all(steps * ranks);
   ranks_.world().all_gather(std::as_bytes(std::span(waits_)), std::as_writable_bytes(std::span(all)));
   for (size_t s = 0; s < steps; ++s) {
@@ -284,7 +287,7 @@ void Trainer::compare_waits() {
     for (size_t r = 0; r < ranks; ++r) {
       const Wait& w = all[r * steps + s];
       mean_exposed_ += w.exposed / double(ranks);
-      // Lagged gradients were sent a step ago: nobody waits for ranks that are late in this one.
+      // Lagged gradients were sent a step ago: hardly anybody waits for ranks that are late in this one.
       if (lagged_.empty()) mean_late_ += std::min(w.exposed, last - w.arrival) / double(ranks);
     }
   }
@@ -358,6 +361,7 @@ Outcome Trainer::run() {
   if (!has_hdf5()) fmt::print(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
   if (o_.resume) resume();
   first_step_ = step_;
+  clock_offset_ = ranks_.clock_offset();
   const std::string metrics_path = ranks_.root() ? o_.output_dir + "/metrics.jsonl" : "/dev/null";
   if (o_.resume && ranks_.root() && fs::exists(metrics_path)) keep_lines_before(metrics_path, step_);
   metrics_.open(metrics_path, o_.resume ? std::ios::app : std::ios::trunc);

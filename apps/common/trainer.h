@@ -89,7 +89,8 @@ class Trainer {
   std::string meta() const;
   void write_history() const;
   bool stop_requested() const { return stop_requested_; }
-  /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late. Every rank calls it.
+  /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late to the update (those that come late to
+  /// shared batch-norm statistics are not told apart). Every rank calls it.
   void compare_waits();
   nlohmann::json communication() const;
   void write_trace();
@@ -116,6 +117,7 @@ class Trainer {
     double arrival, exposed;
   };
   std::vector<Wait> waits_;                  ///< of the current epoch
+  double clock_offset_ = 0;                  ///< at the end of the epoch before
   double mean_exposed_ = 0, mean_late_ = 0;  ///< over ranks, of all steps
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;

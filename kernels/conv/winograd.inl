@@ -20,7 +20,8 @@
 // summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; tests hold both to the bound of a
 // direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
 //
-// Refuses: other kernels, stride, groups, channels that are no multiple of 16 (forward also takes 4), few tiles.
+// Refuses: other kernels, stride, groups, channels that are no multiple of 16 (forward also takes 4), strided weights,
+// strided tensors beside a pool, few tiles.
 
 constexpr int64_t gemm_rows = Vec::lanes == 16 ? 8 : 4;
 constexpr int64_t gemm_columns = 2 * Vec::lanes;
@@ -51,8 +52,8 @@ struct WinogradShape {
   bool forward = true, pooled = false, unpools = false;  // unpools: x is given as the pooled gradient and its arg-max
   Int3 pad, dilation, window;             // zeros in front of x; of the pool
   std::array<std::vector<int64_t>, 3> origins;  // first output of every tile along an axis
-  int points;
-  int64_t tile_count, block, blocks, range, v_stride, m_stride;
+  int points = 0;
+  int64_t tile_count = 0, block = 0, blocks = 0, range = 0, v_stride = 0, m_stride = 0;
   int64_t channels_in() const { return x.shape.c(); }
   int64_t channels_out() const { return y.shape.c(); }
 };

@@ -44,12 +44,14 @@ inline void output_line(const Vec* in, Vec* out) {
     if constexpr (outputs == 2) {
       out[1] = odd + last;
     } else {
-      const Vec squares = fma(Vec::all(0.5f), s1, Vec::all(2.0f) * s2);
-      const Vec cubes = fma(Vec::all(0.5f * root_half), t1, Vec::all(2.0f * root_two) * t2);
+      // The point at infinity belongs to the last output.
+      const auto power = [&](float small, float large, Vec a, Vec b, bool ends) {
+        return fma(Vec::all(small), a, ends ? fma(Vec::all(large), b, last) : Vec::all(large) * b);
+      };
       out[1] = odd;
-      out[2] = outputs == 3 ? squares + last : squares;
-      if constexpr (outputs > 3) out[3] = outputs == 4 ? cubes + last : cubes;
-      if constexpr (outputs > 4) out[4] = fma(Vec::all(0.25f), s1, fma(Vec::all(4.0f), s2, last));
+      out[2] = power(0.5f, 2.0f, s1, s2, outputs == 3);
+      if constexpr (outputs > 3) out[3] = power(0.5f * root_half, 2.0f * root_two, t1, t2, outputs == 4);
+      if constexpr (outputs > 4) out[4] = power(0.25f, 4.0f, s1, s2, true);
     }
   }
 }

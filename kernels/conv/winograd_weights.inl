@@ -12,18 +12,20 @@
 // A task ends with A^T M A; the parts are added in order. Tasks, parts and runs depend on the problem alone, so that the
 // gradients have the same bits for any number of threads.
 // Limit: the f32 FMA rate times the factor of the scheme in dense-count GFLOP/s; M, read and written once per run, comes
-// from the last-level cache.
+// from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, up to 14 MB in 3-D).
 //
 // Error: as in winograd.inl, the terms' growth along the lines times (tiles * eps) * sum|x||dy|; tests hold it to the bound
 // of a direct sum over all positions.
 //
-// Refuses: other kernels, stride, groups, channels that are no multiple of 16, and tiles that stick out of the image so far
-// that less than half of the multiplications are saved.
+// Refuses: other kernels, stride, groups, channels that are no multiple of 16, fewer than 12 tiles, gradients that are not
+// dense, and tiles that stick out of the image so far that less than half of the multiplications are saved.
 
-constexpr int64_t weights_tasks = 64;      // enough to keep this many threads busy
+constexpr int64_t weights_tasks = 64;      // enough to keep this many threads busy, where there are tiles for them
+constexpr int64_t weights_tasks_least = 16;  // runs get shorter for that, down to shortest_run
+constexpr int64_t shortest_run = 16;       // tiles
 constexpr int64_t weights_chunk = 64;      // input channels of a task
 constexpr int64_t weights_blocks = 4;      // blocks of output channels of a task
-constexpr int64_t weights_operands = 2 << 20;      // bytes of V and U of a run
+constexpr int64_t weights_operands = 2 << 20;      // bytes of V and U of a run, if that leaves the shortest
 constexpr int64_t weights_parts_bytes = 16 << 20;  // of gradients at most for splitting tiles
 
 /// Outputs and taps change places.
@@ -66,10 +68,13 @@ WinogradWeights winograd_weights(const Problem& p) {
   w.chunks = (in + w.chunk - 1) / w.chunk;
   w.blocks = (out + block_width - 1) / block_width;
   w.groups = (w.blocks + weights_blocks - 1) / weights_blocks;
-  w.run = std::clamp<int64_t>(weights_operands / (s.points * 4 * (w.chunk + w.width())), 16, 128);
-  const int64_t affordable = std::max<int64_t>(1, weights_parts_bytes / (w.groups * w.chunks * w.result_floats() * 4));
+  const int64_t whole = w.groups * w.chunks;  // tasks before tiles are split
+  const int64_t least = (weights_tasks_least + whole - 1) / whole, share = (s.tile_count + least - 1) / least;
+  w.run = std::clamp<int64_t>(weights_operands / (s.points * 4 * (w.chunk + w.width())), shortest_run, 128);
+  w.run = std::min(w.run, std::max(shortest_run, share));
+  const int64_t affordable = std::max<int64_t>(1, weights_parts_bytes / (whole * w.result_floats() * 4));
   const int64_t runs = (s.tile_count + w.run - 1) / w.run;
-  w.parts = std::clamp<int64_t>((weights_tasks + w.groups * w.chunks - 1) / (w.groups * w.chunks), 1, std::min(affordable, runs));
+  w.parts = std::clamp<int64_t>((weights_tasks + whole - 1) / whole, 1, std::min(affordable, runs));
   s.v_stride = w.run * w.chunk + point_pad;
   w.u_stride = w.run * w.width() + point_pad;
   w.m_stride = w.chunk * w.width() + point_pad;
@@ -156,7 +161,7 @@ inline void winograd_weights_finish(const WinogradWeights& w, int threads, const
           for_vectors(0, count, [&](int64_t at, auto n) { put(to + at, get(to + at, n) + get(to + part * w.result_floats() + at, n), n); });
       };
       float* from = results + t * w.chunk * width;
-      add_parts(from, channels * width);
+      for (int64_t c = 0; c < channels; ++c) add_parts(from + c * width, valid);
       for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
         for (int64_t k = 0; k < valid; ++k)
           for (int64_t e = c; e < c + 16; ++e) dw[((k_first + k) * w.taps + t) * in + c_first + e] = from[e * width + k];
@@ -207,9 +212,10 @@ std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
   with_weights_scheme(p, large, [&](auto scheme) {
     using S = decltype(scheme);
     const WinogradWeights w = winograd_weights<S>(p);
-    const auto run = [p, w](const KernelArgs& args) {
+    const int threads = static_cast<int>(std::min<int64_t>(p.threads, w.tasks()));
+    const auto run = [p, w, threads](const KernelArgs& args) {
       UnitCounter tasks(w.tasks());
-      parallel_threads(p.threads, [&](int thread) {
+      parallel_threads(threads, [&](int thread) {
         float* scratch = reinterpret_cast<float*>(args.workspace) + w.tasks() * w.result_floats() + thread * w.thread_floats();
         for (int64_t task; (task = tasks.take()) >= 0;)
           by_storage(p.in[0].dtype, [&](auto zero) { winograd_weights_task<S, decltype(zero)>(w, args, task, scratch); });
@@ -217,9 +223,9 @@ std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
       winograd_weights_finish(w, p.threads, args);
     };
     using L = typename S::Lines;
-    const std::string detail = "F(" + std::to_string(L::m[2]) + "," + std::to_string(L::k[2]) + ")^" + (L::p[0] > 1 ? "3, " : "2, ") +
+    const std::string detail = "F(" + std::to_string(L::k[2]) + "," + std::to_string(L::m[2]) + ")^" + (L::p[0] > 1 ? "3, " : "2, ") +
                                std::to_string(w.parts) + " parts, " + std::to_string(w.run) + " tiles a run";
-    made = std::make_unique<PreparedFunction>(run, w.workspace() + p.threads * w.thread_floats() * 4, detail);
+    made = std::make_unique<PreparedFunction>(run, w.workspace() + threads * w.thread_floats() * 4, detail);
     return Support::yes();
   });
   return made;
