@@ -421,9 +421,8 @@ Outcome Trainer::run() {
 }
 
 void Trainer::write_trace() {
-  const double offset = ranks_.clock_offset();
   const std::vector<std::string> rows =
-      ranks_.collect_text(trace_events(program_.step(), ranks_.world().trace(), ranks_.rank(), offset).dump());
+      ranks_.collect_text(trace_events(program_.step(), ranks_.world().trace(), ranks_.rank(), clock_offset_).dump());
   if (ranks_.root()) write_text(o_.output_dir + "/trace.json", chrome_trace(rows));
 }
 

@@ -117,7 +117,7 @@ class Trainer {
     double arrival, exposed;
   };
   std::vector<Wait> waits_;                  ///< of the current epoch
-  double clock_offset_ = 0;                  ///< at the end of the epoch before
+  double clock_offset_ = 0;                  ///< to rank 0, at the end of the epoch before
   double mean_exposed_ = 0, mean_late_ = 0;  ///< over ranks, of all steps
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;

@@ -36,6 +36,9 @@ struct Axis {
 };
 template <class D, class H, class W>
 struct Scheme {
+  using Depth = D;
+  using Height = H;
+  using Width = W;
   static constexpr int p[3] = {D::points, H::points, W::points};
   static constexpr int m[3] = {D::outputs, H::outputs, W::outputs};
   static constexpr int k[3] = {D::taps, H::taps, W::taps};
@@ -63,6 +66,7 @@ inline const ConvAttrs& winograd_conv(const Problem& p) {
   return pool ? pool->conv : p.op.as<ConvAttrs>();
 }
 inline int winograd_weight_input(const Problem& p) { return p.op.kind == OpKind::conv_pool_backward_data ? 3 : 1; }
+inline const TensorDesc& winograd_weight(const Problem& p) { return p.in[static_cast<size_t>(winograd_weight_input(p))]; }
 
 /// The tiles that cover y, on every sub-lattice of the dilation.
 template <class S>
@@ -464,8 +468,7 @@ class PreparedWinograd final : public Prepared {
 
 /// Calls f(scheme) with the scheme of a kernel's extents and tile size, or says no.
 template <class F>
-Support with_scheme(const Problem& p, bool large, F&& f) {
-  const Shape& w = p.in[static_cast<size_t>(winograd_weight_input(p))].shape;
+Support with_scheme(const Shape& w, bool large, F&& f) {
   const Int3 k{w.d(), w.h(), w.w()}, cube{3, 3, 3}, square{1, 3, 3}, five{1, 5, 5};
   if (k == cube && large) return f(Scheme<FourThree, FourThree, FourThree>{});
   if (k == cube) return f(Scheme<TwoThree, TwoThree, TwoThree>{});
@@ -480,7 +483,7 @@ Support supports_winograd(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
   const ConvAttrs& a = winograd_conv(p);
   const Int3 one{1, 1, 1}, two{2, 2, 2};
-  const Shape& w = p.in[static_cast<size_t>(winograd_weight_input(p))].shape;
+  const Shape& w = winograd_weight(p).shape;
   if (a.stride != one || a.groups != 1) return Support::no("needs stride 1 and one group");
   const bool backward = p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_pool_backward_data;
   const bool four = w.c() == 4 && !backward && w.n() % 16 == 0;
@@ -498,7 +501,7 @@ Support supports_winograd(const Problem& p) {
     const Shape& cells = p.in[0].shape;
     if (pool.pool.result_size != Int3{2 * cells.d(), 2 * cells.h(), 2 * cells.w()}) return Support::no("un-pools even extents only");
   }
-  return with_scheme(p, large, [&](auto scheme) {
+  return with_scheme(w, large, [&](auto scheme) {
     using S = decltype(scheme);
     const WinogradShape s = winograd_shape<S>(p);
     for (int i = 0; i < 3; ++i)
@@ -506,7 +509,7 @@ Support supports_winograd(const Problem& p) {
     // Transformed weights stream once per block: with few tiles that costs more than the products saved.
     const int64_t least = large ? 64 : 256;
     if (s.tile_count < least) return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
-    if (!p.in[static_cast<size_t>(winograd_weight_input(p))].dense()) return Support::no("needs dense weights");
+    if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
     const bool pools = p.op.kind != OpKind::conv_forward && p.op.kind != OpKind::conv_backward_data;
     return pools ? needs_dense(p) : Support::yes();
   });
@@ -515,7 +518,7 @@ Support supports_winograd(const Problem& p) {
 template <bool large>
 std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
   std::unique_ptr<Prepared> prepared;
-  with_scheme(p, large, [&](auto scheme) {
+  with_scheme(winograd_weight(p).shape, large, [&](auto scheme) {
     prepared = std::make_unique<PreparedWinograd<decltype(scheme)>>(p);
     return Support::yes();
   });

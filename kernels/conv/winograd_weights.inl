@@ -32,12 +32,13 @@ constexpr int64_t weights_parts_bytes = 16 << 20;  // of gradients at most for s
 template <class A>
 using Mirrored = Axis<A::points, A::taps, A::outputs>;
 
-template <class D, class H, class W>
+/// Of a forward scheme: its lines for x, mirrored ones for dy and the gradients.
+template <class S>
 struct WeightsScheme {
-  using Lines = Scheme<D, H, W>;                                   // of x
-  using Results = Scheme<Mirrored<D>, Mirrored<H>, Mirrored<W>>;  // of dy, of the gradients
-  static constexpr int taps = D::taps * H::taps * W::taps;
-  static constexpr int outputs = D::outputs * H::outputs * W::outputs;
+  using Lines = S;
+  using Results = Scheme<Mirrored<typename S::Depth>, Mirrored<typename S::Height>, Mirrored<typename S::Width>>;
+  static constexpr int taps = S::k[0] * S::k[1] * S::k[2];
+  static constexpr int outputs = S::m[0] * S::m[1] * S::m[2];
 };
 
 struct WinogradWeights {
@@ -174,19 +175,6 @@ inline void winograd_weights_finish(const WinogradWeights& w, int threads, const
   });
 }
 
-/// Calls f(scheme) with the scheme of a kernel's extents and tile size, or says no.
-template <class F>
-Support with_weights_scheme(const Problem& p, bool large, F&& f) {
-  const Shape& w = p.out[0].shape;
-  const Int3 k{w.d(), w.h(), w.w()};
-  if (k == Int3{3, 3, 3} && large) return f(WeightsScheme<FourThree, FourThree, FourThree>{});
-  if (k == Int3{3, 3, 3}) return f(WeightsScheme<TwoThree, TwoThree, TwoThree>{});
-  if (k == Int3{1, 3, 3} && large) return f(WeightsScheme<Flat, FourThree, FourThree>{});
-  if (k == Int3{1, 3, 3}) return f(WeightsScheme<Flat, TwoThree, TwoThree>{});
-  if (k == Int3{1, 5, 5} && !large) return f(WeightsScheme<Flat, TwoFive, TwoFive>{});
-  return Support::no(large ? "needs a 3x3 or 3x3x3 kernel, found " + w.str() : "needs a 3x3, 5x5 or 3x3x3 kernel, found " + w.str());
-}
-
 template <bool large>
 Support supports_winograd_weights(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
@@ -195,8 +183,8 @@ Support supports_winograd_weights(const Problem& p) {
   if (a.stride != Int3{1, 1, 1} || a.groups != 1) return Support::no("needs stride 1 and one group");
   const Shape& w = p.out[0].shape;
   if (w.n() % 16 || w.c() % 16) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
-  return with_weights_scheme(p, large, [&](auto scheme) {
-    using S = decltype(scheme);
+  return with_scheme(w, large, [&](auto scheme) {
+    using S = WeightsScheme<decltype(scheme)>;
     const WinogradShape s = winograd_weights<S>(p).shape;
     // The sums of all points are read and written once per run: few tiles do not pay for that.
     if (s.tile_count < 12) return Support::no("needs 12 tiles, found " + std::to_string(s.tile_count));
@@ -209,8 +197,8 @@ Support supports_winograd_weights(const Problem& p) {
 template <bool large>
 std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
   std::unique_ptr<Prepared> made;
-  with_weights_scheme(p, large, [&](auto scheme) {
-    using S = decltype(scheme);
+  with_scheme(p.out[0].shape, large, [&](auto scheme) {
+    using S = WeightsScheme<decltype(scheme)>;
     const WinogradWeights w = winograd_weights<S>(p);
     const int threads = static_cast<int>(std::min<int64_t>(p.threads, w.tasks()));
     const auto run = [p, w, threads](const KernelArgs& args) {
