@@ -6,6 +6,7 @@
 
 #include "apps/common/climate_baseline.h"
 #include "apps/common/climate_task.h"
+#include "apps/common/optimizer_setup.h"
 #include "apps/common/staging.h"
 #include "apps/common/svg.h"
 #include "core/philox.h"
@@ -104,7 +105,7 @@ int train(OptionTable& o, Ranks& ranks) {
   program.batch = o.integer("local-batch-size");
   if (program.batch < 1) fail_usage("--local-batch-size must be at least 1, found " + o.text("local-batch-size"));
   program.loss = pixel_loss_config(o);
-  program.training = climate_training(o);
+  program.training = optimizer_config(o);
   program.training.averaging = ranks.averaging(o, program.compute);
   print_header(o);
   Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
@@ -158,15 +159,6 @@ int train(OptionTable& o, Ranks& ranks) {
                                  "class-weights",
                                  "dropout",
                                  "batch-norm-momentum",
-                                 "optimizer",
-                                 "optimizer-betas",
-                                 "adam-eps",
-                                 "weight-decay",
-                                 "max-grad-norm",
-                                 "momentum",
-                                 "larc-eta",
-                                 "gradient-accumulation-frequency",
-                                 "gradient-lag",
                                  "start-lr",
                                  "lr-scaling",
                                  "base-batch-size",
@@ -185,6 +177,7 @@ int train(OptionTable& o, Ranks& ranks) {
                                  "winograd",
                                  "sparse-gradients",
                                  "passes"});
+  t.identity.update(settings_json(o, optimizer_flags()));
   if (data.train) t.identity["statistics"] = statistics_digest(data.train->reading().stats);
   t.identity["train_samples"] = task.training_samples();
   std::vector<std::string> paths;

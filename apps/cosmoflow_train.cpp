@@ -7,6 +7,7 @@
 
 #include "apps/common/baseline.h"
 #include "apps/common/cosmoflow_task.h"
+#include "apps/common/optimizer_setup.h"
 #include "apps/common/profile.h"
 #include "apps/common/staging.h"
 #include "apps/common/svg.h"
@@ -57,11 +58,7 @@ CosmoflowOptions training_program(const OptionTable& o, const SampleShape& shape
   if (loss != "mse" && loss != "l1" && loss != "mae" && loss != "mean_squared_error")
     fail_usage("--loss: expected mse or l1, found " + loss);
   p.loss = loss.starts_with("ms") || loss == "mean_squared_error" ? Loss::mse : Loss::l1;
-  const std::string optimizer = o.text("optimizer");
-  if (optimizer != "SGD" && optimizer != "sgd" && optimizer != "Adam" && optimizer != "adam")
-    fail_usage("--optimizer: expected SGD or Adam, found " + optimizer);
-  p.training.optimizer = optimizer[0] == 'A' || optimizer[0] == 'a' ? OptimizerKind::adam : OptimizerKind::sgd;
-  p.training.sgd.momentum = o.number("momentum");
+  p.training = optimizer_config(o);
   p.training.l2 = o.number("l2");
   return p;
 }
@@ -89,8 +86,6 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "loss",
                                 "dropout",
                                 "l2",
-                                "optimizer",
-                                "momentum",
                                 "lr",
                                 "optimizer-lr",
                                 "lr-scaling",
@@ -102,6 +97,7 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "winograd",
                                 "sparse-gradients",
                                 "passes"}));
+  json.update(settings_json(o, optimizer_flags()));
   return json;
 }
 
@@ -184,14 +180,14 @@ int train(OptionTable& o, Ranks& ranks) {
   task_settings.schedule = schedule;
   task_settings.dropout = program_options.model.dropout;
   task_settings.l2 = program_options.training.l2;
-  const int64_t global_batch = program_options.batch * ranks.size();
-  task_settings.batch = global_batch;
+  const int64_t samples_per_step = program_options.batch * program_options.training.accumulation * ranks.size();
+  task_settings.batch = samples_per_step;
   CosmoflowTask task(data.split.train, data.split.validation, task_settings);
 
   TrainerOptions t = trainer_options(o);
   t.epochs = o.integer("n-epochs");
   t.loader = loader;
-  t.rate = [schedule, batch = double(global_batch)](int64_t epoch, int64_t) { return schedule.rate(epoch, batch); };
+  t.rate = [schedule, batch = double(samples_per_step)](int64_t epoch, int64_t) { return schedule.rate(epoch, batch); };
   t.identity = identity(o, data, program_options);
   t.per_rank = {"batch-size", "threads"};
   std::vector<std::string> paths;

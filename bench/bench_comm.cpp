@@ -58,7 +58,7 @@ int run(int argc, char** argv) {
        {"algorithms", "", "only these, comma-separated"},
        {"seconds", "0.2", "spent per algorithm and size at least"},
        {"threads", "1", "threads per rank that add up"},
-       {"shared-mib", "3", "shared memory per rank"},
+       {"shared-mib", "-1", "shared memory per rank; -1: what the trainers use"},
        {"ranks-per-node", "0", "pretend that nodes hold so many ranks"},
        {"explain", "no", "yes: why algorithms refuse"},
        {"json", "", "also write JSON lines to this file"},
@@ -114,7 +114,7 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
     std::vector<Row> rows;
     ReductionProblem problem;
     problem.bytes = bytes, problem.nodes = world->nodes(), problem.native = true;
-    problem.shared_bytes = int64_t{mpi.shared_mib} << 20;
+    problem.shares_memory = mpi.shared_mib != 0;
     for (Algorithm algorithm : wanted) {
       const Support s = supports(algorithm, problem);
       if (s.ok) rows.push_back({algorithm, {}});

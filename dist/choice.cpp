@@ -73,10 +73,10 @@ Support supports(Algorithm algorithm, const ReductionProblem& p) {
   switch (algorithm) {
     case Algorithm::shared:
       if (p.node_count() > 1) return Support::no("ranks run on " + std::to_string(p.node_count()) + " nodes");
-      return p.shared_bytes > 0 ? Support::yes() : Support::no("no memory is shared");
+      return p.shares_memory ? Support::yes() : Support::no("no memory is shared");
     case Algorithm::hierarchical:
       if (p.node_count() < 2) return Support::no("all ranks run on one node");
-      if (p.shared_bytes == 0) return Support::no("no memory is shared");
+      if (!p.shares_memory) return Support::no("no memory is shared");
       if (p.ranks_per_node() < 2) return Support::no("needs the same number of ranks, at least two, on every node");
       return Support::yes();
     case Algorithm::direct:

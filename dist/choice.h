@@ -19,11 +19,11 @@ std::span<const Algorithm> all_algorithms();
 /// What an algorithm is asked for.
 struct ReductionProblem {
   int64_t bytes = 0;
-  std::vector<int> nodes;    ///< node of every rank
-  int64_t shared_bytes = 0;  ///< shared area of a rank; 0 = none
-  bool native = false;       ///< the transport has an all-reduce of its own
-  bool rank_order = false;   ///< deterministic mode: sums must run in rank order
-  bool converts = false;     ///< data travel in another type
+  std::vector<int> nodes;      ///< node of every rank
+  bool shares_memory = false;  ///< the ranks of a node do
+  bool native = false;         ///< the transport has an all-reduce of its own
+  bool rank_order = false;     ///< deterministic mode: sums must run in rank order
+  bool converts = false;       ///< data travel in another type
   int ranks() const { return static_cast<int>(nodes.size()); }
   int node_count() const;
   /// Ranks per node where all nodes have as many, else 0.

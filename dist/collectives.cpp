@@ -121,7 +121,7 @@ ReductionProblem Collectives::problem(int64_t bytes, bool narrowed) const {
   ReductionProblem p;
   p.bytes = bytes;
   p.nodes = transport_->nodes();
-  p.shared_bytes = shared_ ? transport_->shared_bytes() : 0;
+  p.shares_memory = shared_ != nullptr;
   p.native = transport_->has_native();
   p.rank_order = options_.deterministic;
   p.converts = narrowed;
@@ -234,6 +234,10 @@ std::string Collectives::reason(const Operation& op) const {
 }
 
 void Collectives::wait_for(Operation& op) {
+  // Ranks that all wait hand pieces over while those are in the caches. Who waits for one that computes fills the
+  // area, for that one to find much to do when it comes by.
+  constexpr int64_t close = 2;
+  constexpr int64_t patience = 1000;
   const auto start = Clock::now();
   bool told = false;
   for (int64_t spins = 0;; ++spins) {
@@ -241,7 +245,7 @@ void Collectives::wait_for(Operation& op) {
       const std::lock_guard lock(mutex_);
       if (!op.active) break;
       if (failure_) std::rethrow_exception(failure_);
-      advance_all();
+      advance_all(spins < patience ? close : everything);
       if (!op.active) break;
       // Asking the clock every time would cost more than a poll.
       if (spins % 256 == 255)
@@ -266,9 +270,9 @@ void Collectives::progress() {
   times_.exposed += seconds_between(before, Clock::now());
 }
 
-void Collectives::advance_all() {
+void Collectives::advance_all(int64_t ahead) {
   for (auto& [id, op] : operations_) {
-    if (!op.active || !advance(op)) continue;
+    if (!op.active || !advance(op, ahead)) continue;
     op.active = false;
     const double seconds = seconds_between(op.started, Clock::now());
     times_.in_flight += seconds;
@@ -279,7 +283,7 @@ void Collectives::advance_all() {
   }
 }
 
-bool Collectives::advance(Operation& op) {
+bool Collectives::advance(Operation& op, int64_t ahead) {
   while (op.stage < op.stages->size()) {
     const Stage& stage = (*op.stages)[op.stage];
     if (stage.kind == Stage::Kind::shared) {
@@ -289,7 +293,7 @@ bool Collectives::advance(Operation& op) {
         shared_->start(stage.part, op.what.data.data(), op.what.type, whole(op.what), stage.scale, options_.threads);
         shared_busy_ = true;
       }
-      if (!shared_->advance()) return false;
+      if (!shared_->advance(ahead)) return false;
       shared_busy_ = false;
       const bool last = std::none_of(op.stages->begin() + static_cast<std::ptrdiff_t>(op.stage) + 1, op.stages->end(),
                                      [](const Stage& s) { return s.kind == Stage::Kind::shared; });

@@ -83,14 +83,17 @@ class Collectives final : public Communicator {
   };
   using PlanKey = std::tuple<int64_t, DType, DType, double>;  ///< bytes, type, type on the wire, scale
 
+  /// So many pieces of shared memory may be written before they are collected.
+  static constexpr int64_t everything = INT64_MAX;
+
   std::vector<Stage>& plan_for(const AllReduce& what);
   void begin(Operation& op, std::vector<Stage>& stages, const AllReduce& what, int tag);
   /// True when finished.
-  bool advance(Operation& op);
+  bool advance(Operation& op, int64_t ahead);
   bool advance_schedule(Operation& op, const Stage& stage);
   void post(Operation& op, const Round& round);
   void complete(Operation& op, const Round& round);
-  void advance_all();
+  void advance_all(int64_t ahead = everything);
   void run(std::vector<Stage>& stages, const AllReduce& what);
   void wait_for(Operation& op);
   /// "bucket 3, for ranks 1 2": what is waited for and for whom.

@@ -462,8 +462,10 @@ MpiTransport::MpiTransport(Session& session, MPI_Comm comm) : session_(session),
   order.erase(std::unique(order.begin(), order.end()), order.end());
   for (int& n : nodes_) n = static_cast<int>(std::lower_bound(order.begin(), order.end(), n) - order.begin());
 
-  if (node_size > 1 && session_.options().shared_mib > 0) {
-    shared_bytes_ = int64_t{session_.options().shared_mib} << 20;
+  // Containers often have no more than 64 MiB of shared memory.
+  const int wanted = session_.options().shared_mib, mib = wanted >= 0 ? wanted : std::clamp(48 / node_size, 3, 16);
+  if (node_size > 1 && mib > 0) {
+    shared_bytes_ = int64_t{mib} << 20;
     void* mine = nullptr;
     MPI_Win_allocate_shared(shared_bytes_, 1, MPI_INFO_NULL, node_comm_, &mine, &window_);
     std::memset(mine, 0, static_cast<size_t>(shared_bytes_));

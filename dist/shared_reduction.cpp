@@ -1,7 +1,7 @@
 #include "dist/shared_reduction.h"
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <cstring>
 #include <new>
 
@@ -10,18 +10,20 @@
 namespace convoy {
 namespace {
 
-constexpr int64_t flag_bytes = 128, turns = 3;
+constexpr int64_t flag_bytes = 256;
 
 }  // namespace
 
-/// How many pieces a rank has written and added up, since the area was made. Each on its own cache line.
+/// How many pieces a rank is done with, since the area was made. Each on its own cache line.
 struct SharedReduction::Flags {
   alignas(64) std::atomic<int64_t> written;
   alignas(64) std::atomic<int64_t> added;
+  alignas(64) std::atomic<int64_t> collected;
+  alignas(64) std::array<std::atomic<uint8_t>, slots> places;  ///< slots of the last pieces
 };
 
 SharedReduction::SharedReduction(std::vector<std::byte*> areas, int64_t bytes, int self)
-    : areas_(std::move(areas)), slot_bytes_((bytes - flag_bytes) / turns / 64 * 64), self_(static_cast<size_t>(self)) {
+    : areas_(std::move(areas)), slot_bytes_((bytes - flag_bytes) / slots / 64 * 64), self_(static_cast<size_t>(self)) {
   static_assert(sizeof(Flags) == flag_bytes && std::atomic<int64_t>::is_always_lock_free);
 }
 
@@ -29,8 +31,10 @@ SharedReduction::Flags& SharedReduction::flags(size_t rank) const {
   return *std::launder(reinterpret_cast<Flags*>(areas_[rank]));
 }
 
+/// Where a piece that was written lies.
 std::byte* SharedReduction::slot(size_t rank, int64_t piece) const {
-  return areas_[rank] + flag_bytes + (sequence_ + piece) % turns * slot_bytes_;
+  const uint8_t place = flags(rank).places[static_cast<size_t>((sequence_ + piece) % slots)];
+  return areas_[rank] + flag_bytes + place * slot_bytes_;
 }
 
 /// What of a piece belongs to a rank: the same stretch of every rank's part.
@@ -53,15 +57,9 @@ void SharedReduction::start(Part part, std::byte* data, DType type, Piece range,
   written_ = added_ = collected_ = 0;
 }
 
-bool SharedReduction::all_wrote(int64_t piece) const {
+bool SharedReduction::all_did(std::atomic<int64_t> Flags::*what, int64_t piece) const {
   for (size_t r = 0; r < areas_.size(); ++r)
-    if (flags(r).written.load(std::memory_order_acquire) <= sequence_ + piece) return false;
-  return true;
-}
-
-bool SharedReduction::all_added(int64_t piece) const {
-  for (size_t r = 0; r < areas_.size(); ++r)
-    if (flags(r).added.load(std::memory_order_acquire) <= sequence_ + piece) return false;
+    if ((flags(r).*what).load(std::memory_order_acquire) <= sequence_ + piece) return false;
   return true;
 }
 
@@ -89,7 +87,6 @@ void SharedReduction::add_up(int64_t piece) {
   for (size_t r = 0; r < areas_.size(); ++r) sources.push_back(r == self_ ? own : share_of(r));
   convoy::add_up<T>(sources, static_cast<T>(scale_), mine.count, threads_, own,
                     part_ == Part::all_reduce ? share_of(self_) : nullptr);
-  flags(self_).added.store(sequence_ + piece + 1, std::memory_order_release);
 }
 
 void SharedReduction::collect(int64_t piece) {
@@ -104,34 +101,51 @@ void SharedReduction::collect(int64_t piece) {
 }
 
 std::vector<int> SharedReduction::missing() const {
+  const bool full = written_ == collected_, wants_sums = part_ == Part::all_reduce && added_ > collected_;
+  const auto what = full ? &Flags::collected : wants_sums ? &Flags::added : &Flags::written;
+  const int64_t piece = full ? written_ - slots : collected_;
   std::vector<int> places;
-  const bool wants_sums = part_ == Part::all_reduce && added_ > collected_;
-  for (size_t r = 0; r < areas_.size(); ++r) {
-    const auto& done = wants_sums ? flags(r).added : flags(r).written;
-    if (done.load(std::memory_order_acquire) <= sequence_ + collected_) places.push_back(static_cast<int>(r));
-  }
+  for (size_t r = 0; r < areas_.size(); ++r)
+    if ((flags(r).*what).load(std::memory_order_acquire) <= sequence_ + piece) places.push_back(static_cast<int>(r));
   return places;
 }
 
-bool SharedReduction::advance() {
+bool SharedReduction::next_write(int64_t ahead) {
+  if (written_ == pieces() || written_ - collected_ >= ahead) return false;
+  int64_t collected = INT64_MAX;
+  for (size_t r = 0; r < areas_.size(); ++r)
+    collected = std::min(collected, flags(r).collected.load(std::memory_order_acquire));
+  // The first slot whose piece, perhaps of an earlier reduction, everybody has collected: few slots stay in the caches.
+  const auto free = std::find_if(filled_.begin(), filled_.end(), [&](int64_t end) { return end <= collected; });
+  if (free == filled_.end()) return false;
+  *free = sequence_ + written_ + 1;
+  flags(self_).places[static_cast<size_t>((sequence_ + written_) % slots)] =
+      static_cast<uint8_t>(free - filled_.begin());
+  write(written_++);
+  return true;
+}
+
+bool SharedReduction::next_sum() {
+  if (added_ == pieces() || !all_did(&Flags::written, added_)) return false;
+  if (part_ != Part::all_gather) type_ == DType::f64 ? add_up<double>(added_) : add_up<float>(added_);
+  flags(self_).added.store(sequence_ + ++added_, std::memory_order_release);
+  return true;
+}
+
+bool SharedReduction::next_collection() {
+  if (collected_ == added_ || (part_ == Part::all_reduce && !all_did(&Flags::added, collected_))) return false;
+  if (part_ != Part::reduce_scatter) collect(collected_);
+  flags(self_).collected.store(sequence_ + ++collected_, std::memory_order_release);
+  return true;
+}
+
+bool SharedReduction::advance(int64_t ahead) {
   const int64_t count = pieces();
-  while (collected_ < count) {
-    if (written_ == collected_) write(written_++);
-    if (added_ == collected_) {
-      if (!all_wrote(added_)) return false;
-      if (part_ != Part::all_gather) type_ == DType::f64 ? add_up<double>(added_) : add_up<float>(added_);
-      ++added_;
-    }
-    // One piece ahead: others can add while this rank collects. Everybody has written the piece before this one, and
-    // did so after it was done with the piece that lies two further back, whose place the new one takes.
-    if (written_ < count && written_ == collected_ + 1) write(written_++);
-    if (part_ == Part::all_reduce && !all_added(collected_)) return false;
-    if (part_ != Part::reduce_scatter) collect(collected_);
-    ++collected_;
+  // What is furthest along goes first, while it is in the caches.
+  while (collected_ < count && (next_collection() || next_sum() || next_write(ahead))) {
   }
-  // The flags of the kind that this part does not count must keep step for the next one.
+  if (collected_ < count) return false;
   sequence_ += count;
-  if (part_ == Part::all_gather) flags(self_).added.store(sequence_, std::memory_order_release);
   return true;
 }
 

@@ -1,8 +1,11 @@
 // All-reduce through memory that the ranks of a node share: every rank writes what others need into its own area, adds
-// its part of everybody's in rank order, and publishes the sum. Works in pieces that fit the caches; three pieces of an
-// area take turns, so that a rank may run one piece ahead of the slowest reader.
+// its part of everybody's in rank order, and publishes the sum. Works in pieces that fit the caches. An area holds
+// several of them in turn: ranks that wait keep close to each other, for the caches; a rank that comes by between two
+// computations does all that the area has room for, since it does not come by often.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -21,19 +24,24 @@ class SharedReduction {
 
   /// Element ranges are those of `part_of(range, rank, ranks)`. One at a time.
   void start(Part part, std::byte* data, DType type, Piece range, double scale, int threads);
-  /// Goes on as far as others allow; true when finished.
-  bool advance();
+  /// Goes on as far as others allow; true when finished. Writes at most `ahead` pieces that it has not collected yet,
+  /// or as many as there is room for.
+  bool advance(int64_t ahead = INT64_MAX);
   /// Places among the ranks that take part of those that have not done their share of the piece that is waited for.
   std::vector<int> missing() const;
 
  private:
   struct Flags;
+  static constexpr int64_t slots = 16;  ///< pieces that an area holds
   Flags& flags(size_t rank) const;
   std::byte* slot(size_t rank, int64_t piece) const;
   Piece chunk(size_t rank, int64_t piece) const;
   int64_t pieces() const;
-  bool all_wrote(int64_t piece) const;
-  bool all_added(int64_t piece) const;
+  /// Whether every rank is done with its part of `piece`.
+  bool all_did(std::atomic<int64_t> Flags::*what, int64_t piece) const;
+  bool next_write(int64_t ahead);
+  bool next_sum();
+  bool next_collection();
   void write(int64_t piece);
   template <class T>
   void add_up(int64_t piece);
@@ -48,7 +56,8 @@ class SharedReduction {
   Piece range_;
   double scale_ = 1;
   int threads_ = 1;
-  int64_t sequence_ = 0;  ///< pieces of all reductions before this one
+  int64_t sequence_ = 0;                 ///< pieces of all reductions before this one
+  std::array<int64_t, slots> filled_{};  ///< what `collected` must reach before a slot of this rank is free
   int64_t written_ = 0, added_ = 0, collected_ = 0;
 };
 

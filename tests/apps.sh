@@ -19,6 +19,16 @@ present whole/history.csv whole/metrics.jsonl whole/mlperf.log whole/summary.jso
 [ "$(wc -l < whole/metrics.jsonl)" -eq 18 ] && ok || bad "metrics.jsonl does not have one line per step"
 grep -q '"key":"eval_error"' whole/mlperf.log && ok || bad "no eval_error in mlperf.log"
 
+large=("${train[@]}" --optimizer LAMB --weight-decay 0.01 --gradient-accumulation-frequency 2 --gradient-lag 1)
+expect 0 "finished: 9 steps" "${large[@]}" --output-dir large --save large.safetensors
+expect 0 "finished: 5 steps" "${large[@]}" --output-dir cut --max-steps 5
+expect 0 "resuming from" "${large[@]}" --output-dir cut --resume --save cut.safetensors
+same large.safetensors cut.safetensors
+expect 2 "setting gradient-lag: expected \"1\", found \"0\"" "${large[@]}" --gradient-lag 0 --output-dir cut --resume
+expect 2 "expected one of SGD" "${train[@]}" --optimizer Lion --output-dir x
+expect 2 "no effect on --optimizer Adam" "${train[@]}" --momentum 0.8 --output-dir x
+expect 2 "gradient-lag: expected 0 or 1, found 2" "${train[@]}" --gradient-lag 2 --output-dir x
+
 # The same seed gives the same bits; so does a run killed in mid-epoch and resumed.
 expect 0 "finished" "${train[@]}" --output-dir twin --save twin.safetensors
 same whole.safetensors twin.safetensors

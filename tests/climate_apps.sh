@@ -75,7 +75,7 @@ expect 2 "divisible by 16" "${train[@]}" --crop 40x48 --output-dir x
 expect 3 "exceed the image's 64x96x16" "${train[@]}" --crop 128x192 --output-dir x
 expect 2 "--crop: expected HEIGHTxWIDTH" "${train[@]}" --crop 32 --output-dir x
 expect 2 "no effect on deepcam" "${train[@]}" --growth 8 --output-dir x
-expect 2 "--weight-decay has no effect on Adam" "${train[@]}" --weight-decay 0.1 --output-dir x
+expect 2 "--weight-decay has no effect on --optimizer Adam" "${train[@]}" --weight-decay 0.1 --output-dir x
 expect 2 "--class-weights" "${train[@]}" --class-weights 1,2 --output-dir x
 expect 2 "--class-weights: expected numbers of at least 0" "${train[@]}" --class-weights 0,0,0 --output-dir x
 expect 2 "--focal-gamma has no effect" "${train[@]}" --focal-gamma 1 --output-dir x

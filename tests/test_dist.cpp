@@ -168,7 +168,7 @@ TEST_CASE("broadcast, all-gather, reduce-scatter, barrier", "[dist]") {
 
 TEST_CASE("the choice of an algorithm: a wish, the measured table, the list", "[dist]") {
   ReductionProblem p;
-  p.bytes = 8 << 20, p.nodes = {0, 0, 1, 1}, p.shared_bytes = 1 << 20;
+  p.bytes = 8 << 20, p.nodes = {0, 0, 1, 1}, p.shares_memory = true;
   CHECK(choose_algorithm(p, {}).algorithm == Algorithm::hierarchical);
   p.nodes = {0, 0, 1};
   CHECK(choose_algorithm(p, {}).algorithm == Algorithm::ring);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "apps/common/optimizer_setup.h"
 #include "apps/common/png.h"
 #include "core/text.h"
 
@@ -14,12 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using K = Option::Kind;
-
-std::vector<double> numbers(const OptionTable& o, const std::string& flag) {
-  std::vector<double> values;
-  for (const std::string& part : o.list(flag)) values.push_back(parse_number<double>(trim(part), "--" + flag));
-  return values;
-}
 
 }  // namespace
 
@@ -73,15 +68,6 @@ std::vector<Option> climate_training_options() {
       {"dropout", "", "0", "tiramisu: rate behind every dense layer", K::number},
       {"batch-norm-momentum", "", "0.1", "share of a batch in the running statistics (deeplab's reference: 0.0003)",
        K::number},
-      {"optimizer", "", "Adam", "Adam, AdamW, LAMB, SGD, LARC-Adam or LARC-SGD"},
-      {"optimizer-betas", "", "0.9,0.999", ""},
-      {"adam-eps", "", "1e-6", "", K::number},
-      {"weight-decay", "", "0", "decoupled, for AdamW and LAMB", K::number},
-      {"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update", K::integer},
-      {"gradient-lag", "", "0", "1: apply the gradients of the step before (f32, bf16)", K::integer},
-      {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},
-      {"momentum", "", "0.9", "SGD", K::number},
-      {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
       {"start-lr", "", "0.001", "base learning rate", K::number},
       {"lr-scaling", "", "none", "none, linear or sqrt: start-lr grows with the samples of a step on all ranks"},
       {"base-batch-size", "", "1", "samples of a step that start-lr is meant for", K::number},
@@ -98,6 +84,7 @@ std::vector<Option> climate_training_options() {
       {"pictures", "", "4", "validation images drawn at every validation", K::integer},
       {"baseline", "", "false", "also score background alone and a logistic regression per pixel", K::toggle}};
   append(list, more);
+  append(list, optimizer_options({"Adam", "1e-6"}));
   append(list, loop_options("results/climseg", "days"));
   return list;
 }
@@ -152,7 +139,7 @@ PixelLossAttrs pixel_loss_config(const OptionTable& o) {
   } else if (weights == "gordon-bell") {
     a.weights = {0.0218, 0.8120, 0.1662};
   } else if (weights != "none") {
-    const std::vector<double> list = numbers(o, "class-weights");
+    const std::vector<double> list = o.numbers("class-weights");
     if (list.size() != 3)
       fail_usage("--class-weights: expected mlperf, gordon-bell, none or three numbers, found " + weights);
     a.weights = {list[0], list[1], list[2]};
@@ -182,7 +169,7 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t sa
   s.base_rate = scaled.peak(double(samples_per_step));
   s.warmup_steps = o.integer("lr-warmup-steps");
   s.warmup_factor = o.number("lr-warmup-factor");
-  for (double m : numbers(o, "lr-milestones")) s.milestones.push_back(static_cast<int64_t>(m));
+  for (double m : o.numbers("lr-milestones")) s.milestones.push_back(static_cast<int64_t>(m));
   s.decay_rate = o.number("lr-decay-rate");
   s.length = std::max<int64_t>(1, o.integer("lr-t-max") > 0 ? o.integer("lr-t-max") : total_steps - s.warmup_steps);
   s.eta_min = o.number("lr-eta-min");
@@ -190,56 +177,18 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t sa
 }
 
 void refuse_idle_flags(const OptionTable& o, bool dummy) {
-  const std::string &optimizer = o.text("optimizer"), &schedule = o.text("lr-schedule");
-  const bool sgd = optimizer == "SGD" || optimizer == "LARC-SGD", crops = !o.text("crop").empty();
+  const std::string& schedule = o.text("lr-schedule");
+  const bool crops = !o.text("crop").empty();
   const bool decays = schedule == "cosine_annealing" || schedule == "polynomial";
-  struct Rule {
-    const char* flag;
-    bool used;
-    const char* where;
-  };
-  for (const Rule& rule : {Rule{"focal-gamma", o.text("loss-type") == "focal", "--loss-type other than focal"},
-                           {"momentum", sgd, "--optimizer other than SGD"},
-                           {"optimizer-betas", !sgd, "SGD"},
-                           {"adam-eps", !sgd, "SGD"},
-                           {"larc-eta", optimizer.starts_with("LARC"), "--optimizer without LARC"},
-                           {"max-grad-norm", optimizer == "LAMB", "--optimizer other than LAMB"},
-                           {"lr-milestones", schedule == "multistep", "--lr-schedule other than multistep"},
-                           {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
-                           {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
-                           {"lr-eta-min", decays, "--lr-schedule other than cosine_annealing and polynomial"},
-                           {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
-                           {"crop-balance", crops, "whole images"},
-                           {"image-size", dummy && !crops, "data from files, or crops"},
-                           {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}})
-    if (o.is_set(rule.flag) && !rule.used)
-      fail_usage(std::string("--") + rule.flag + " has no effect on " + rule.where);
-}
-
-TrainingOptions climate_training(const OptionTable& o) {
-  TrainingOptions t;
-  const std::string& name = o.text("optimizer");
-  const std::vector<double> betas = numbers(o, "optimizer-betas");
-  if (betas.size() != 2) fail_usage("--optimizer-betas: expected two numbers, found " + o.text("optimizer-betas"));
-  t.optimizer = choose<OptimizerKind>("optimizer", name,
-                                      {{"Adam", OptimizerKind::adam},
-                                       {"AdamW", OptimizerKind::adam},
-                                       {"LARC-Adam", OptimizerKind::adam},
-                                       {"LAMB", OptimizerKind::lamb},
-                                       {"SGD", OptimizerKind::sgd},
-                                       {"LARC-SGD", OptimizerKind::sgd}});
-  const double decay = o.number("weight-decay"), larc = name.starts_with("LARC") ? o.number("larc-eta") : 0;
-  if (decay != 0 && name != "AdamW" && name != "LAMB") fail_usage("--weight-decay has no effect on " + name);
-  t.adam = {betas[0], betas[1], o.number("adam-eps"), decay};
-  t.adam.larc = t.sgd.larc = larc;
-  t.lamb = {betas[0], betas[1], o.number("adam-eps"), decay, o.number("max-grad-norm")};
-  t.sgd.momentum = o.number("momentum");
-  t.accumulation = o.integer("gradient-accumulation-frequency");
-  t.lag = o.integer("gradient-lag");
-  if (t.accumulation < 1 || t.lag < 0 || t.lag > 1)
-    fail_usage("--gradient-accumulation-frequency, --gradient-lag: expected 1 or more and 0 or 1, found " +
-               o.text("gradient-accumulation-frequency") + " and " + o.text("gradient-lag"));
-  return t;
+  refuse_idle(o, {{"focal-gamma", o.text("loss-type") == "focal", "--loss-type other than focal"},
+                  {"lr-milestones", schedule == "multistep", "--lr-schedule other than multistep"},
+                  {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
+                  {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+                  {"lr-eta-min", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+                  {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
+                  {"crop-balance", crops, "whole images"},
+                  {"image-size", dummy && !crops, "data from files, or crops"},
+                  {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
 }
 
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {

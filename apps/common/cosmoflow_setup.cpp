@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "apps/common/optimizer_setup.h"
 #include "core/parallel.h"
 #include "core/text.h"
 
@@ -60,8 +61,6 @@ std::vector<Option> training_options() {
       {"loss", "train.loss", "mse", "mse or l1"},
       {"dropout", "model.dropout", "0.5", "rate on the hidden dense layers", K::number},
       {"l2", "model.l2", "0", "penalty l2*sum(w^2) on the hidden dense kernels (gradient 2*l2*w)", K::number},
-      {"optimizer", "optimizer.name", "SGD", "SGD (Keras momentum) or Adam"},
-      {"momentum", "optimizer.momentum", "0.9", "", K::number},
       {"lr", "lr_schedule.base_lr", "0.001", "base learning rate", K::number},
       {"optimizer-lr", "optimizer.lr", "", "the reference's older name for lr", K::number},
       {"lr-scaling", "lr_schedule.scaling", "none", "none, linear or sqrt in the batch size"},
@@ -72,6 +71,7 @@ std::vector<Option> training_options() {
       {"baseline", "", "false", "also fit a regression on the count variance, for comparison", K::toggle},
       {"print-fom", "", "false", "print the figure of merit line of the reference", K::toggle}};
   append(list, more);
+  append(list, optimizer_options({"SGD", "1e-7"}));
   append(list, loop_options("results/cosmoflow", "universes"));
   return list;
 }

@@ -163,6 +163,12 @@ std::vector<std::string> OptionTable::list(const std::string& flag) const {
   return items;
 }
 
+std::vector<double> OptionTable::numbers(const std::string& flag) const {
+  std::vector<double> values;
+  for (const std::string& item : list(flag)) values.push_back(parse_number<double>(item, "--" + flag));
+  return values;
+}
+
 int run_program(const char* name, int (*body)(int, char**), int argc, char** argv) {
   try {
     return body(argc, argv);

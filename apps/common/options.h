@@ -42,6 +42,7 @@ class OptionTable {
   double number(const std::string& flag) const;
   bool toggle(const std::string& flag) const;
   std::vector<std::string> list(const std::string& flag) const;  ///< comma-separated
+  std::vector<double> numbers(const std::string& flag) const;    ///< comma-separated
   void set(const std::string& flag, const std::string& value, const std::string& origin);
   const std::vector<Option>& all() const { return options_; }
 

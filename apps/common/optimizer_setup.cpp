@@ -1,0 +1,68 @@
+#include "apps/common/optimizer_setup.h"
+
+#include "apps/common/run.h"
+
+namespace convoy::apps {
+
+std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
+  using K = Option::Kind;
+  return {{"optimizer", "optimizer.name", defaults.optimizer, "SGD, Adam, AdamW, LAMB, LARC-SGD or LARC-Adam"},
+          {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
+          {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments"},
+          {"adam-eps", "", defaults.adam_eps, "Adam, LAMB", K::number},
+          {"weight-decay", "", "0", "decoupled, for AdamW and LAMB", K::number},
+          {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},
+          {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
+          {"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update",
+           K::integer},
+          {"gradient-lag", "", "0", "1: apply the gradients of the step before (f32, bf16)", K::integer}};
+}
+
+std::vector<std::string> optimizer_flags() {
+  std::vector<std::string> flags;
+  for (const Option& option : optimizer_options({})) flags.push_back(option.flag);
+  return flags;
+}
+
+void refuse_idle(const OptionTable& o, const std::vector<IdleFlag>& rules) {
+  for (const IdleFlag& rule : rules)
+    if (o.is_set(rule.flag) && !rule.used) fail_usage("--" + rule.flag + " has no effect on " + rule.where);
+}
+
+TrainingOptions optimizer_config(const OptionTable& o) {
+  TrainingOptions t;
+  const std::string& name = o.text("optimizer");
+  t.optimizer = choose<OptimizerKind>("optimizer", name,
+                                      {{"SGD", OptimizerKind::sgd},
+                                       {"sgd", OptimizerKind::sgd},  // Keras' names
+                                       {"Adam", OptimizerKind::adam},
+                                       {"adam", OptimizerKind::adam},
+                                       {"AdamW", OptimizerKind::adam},
+                                       {"LAMB", OptimizerKind::lamb},
+                                       {"LARC-SGD", OptimizerKind::sgd},
+                                       {"LARC-Adam", OptimizerKind::adam}});
+  const bool sgd = t.optimizer == OptimizerKind::sgd, lamb = t.optimizer == OptimizerKind::lamb,
+             larc = name.starts_with("LARC");
+  refuse_idle(o, {{"momentum", sgd, "--optimizer " + name},
+                  {"optimizer-betas", !sgd, "--optimizer " + name},
+                  {"adam-eps", !sgd, "--optimizer " + name},
+                  {"weight-decay", lamb || name == "AdamW", "--optimizer " + name},
+                  {"max-grad-norm", lamb, "--optimizer " + name},
+                  {"larc-eta", larc, "--optimizer " + name}});
+  const std::vector<double> betas = o.numbers("optimizer-betas");
+  if (betas.size() != 2) fail_usage("--optimizer-betas: expected two numbers, found " + o.text("optimizer-betas"));
+  const double decay = o.number("weight-decay");
+  t.adam = {betas[0], betas[1], o.number("adam-eps"), decay};
+  t.adam.larc = t.sgd.larc = larc ? o.number("larc-eta") : 0;
+  t.lamb = {betas[0], betas[1], o.number("adam-eps"), decay, o.number("max-grad-norm")};
+  t.sgd.momentum = o.number("momentum");
+  t.accumulation = o.integer("gradient-accumulation-frequency");
+  if (t.accumulation < 1)
+    fail_usage("--gradient-accumulation-frequency: expected 1 or more, found " +
+               o.text("gradient-accumulation-frequency"));
+  t.lag = o.integer("gradient-lag");
+  if (t.lag < 0 || t.lag > 1) fail_usage("--gradient-lag: expected 0 or 1, found " + o.text("gradient-lag"));
+  return t;
+}
+
+}  // namespace convoy::apps

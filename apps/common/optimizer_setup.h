@@ -1,0 +1,31 @@
+// Flags of the optimizers, of gradient accumulation and of gradient lag: one set for every trainer.
+#pragma once
+
+#include "apps/common/options.h"
+#include "layers/training.h"
+
+namespace convoy::apps {
+
+/// What differs between the published recipes of the benchmarks.
+struct OptimizerDefaults {
+  std::string optimizer, adam_eps;
+};
+
+std::vector<Option> optimizer_options(const OptimizerDefaults& defaults);
+
+/// Flags of `optimizer_options`, all part of a run's identity.
+std::vector<std::string> optimizer_flags();
+
+/// Throws Error(usage) for unknown names, values out of range, and settings that have no effect on the optimizer.
+TrainingOptions optimizer_config(const OptionTable& options);
+
+/// A rule of settings that only matter beside others.
+struct IdleFlag {
+  std::string flag;
+  bool used;
+  std::string where;  ///< where it has no effect
+};
+/// Throws Error(usage) for the first one that is set and not used.
+void refuse_idle(const OptionTable& options, const std::vector<IdleFlag>& rules);
+
+}  // namespace convoy::apps
