@@ -6,16 +6,16 @@ namespace convoy::apps {
 
 std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
   using K = Option::Kind;
-  return {{"optimizer", "optimizer.name", defaults.optimizer, "SGD, Adam, AdamW, LAMB, LARC-SGD or LARC-Adam"},
-          {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
-          {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments"},
-          {"adam-eps", "", defaults.adam_eps, "Adam, LAMB", K::number},
-          {"weight-decay", "", "0", "decoupled, for AdamW and LAMB", K::number},
-          {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},
-          {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
-          {"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update",
-           K::integer},
-          {"gradient-lag", "", "0", "1: apply the gradients of the step before (f32, bf16)", K::integer}};
+  return {
+      {"optimizer", "optimizer.name", defaults.optimizer, "SGD, Adam, AdamW, LAMB, LARC-SGD or LARC-Adam"},
+      {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
+      {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments"},
+      {"adam-eps", "", defaults.adam_eps, "Adam, LAMB", K::number},
+      {"weight-decay", "", "0", "decoupled, for AdamW and LAMB", K::number},
+      {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},
+      {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
+      {"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update", K::integer},
+      {"gradient-lag", "", "0", "1: apply the gradients of the step before (f32, bf16)", K::integer}};
 }
 
 std::vector<std::string> optimizer_flags() {

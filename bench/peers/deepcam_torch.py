@@ -18,44 +18,13 @@ WEIGHTS = (0.986267818 ** -0.125, 0.0004578519 ** -0.125, 0.0132743299 ** -0.125
 
 def build(channels=16, divisor=1):
     import torch
+    from lazy_net import LazyNet
     from torch.nn import functional as f
 
-    class DeepCam(torch.nn.Module):
-        """Layers carry Convoy's names; they are made when the first image passes."""
-
-        def __init__(self):
-            super().__init__()
-            self.layers = torch.nn.ModuleDict()
-            self.eval()
-            with torch.no_grad():
-                self(torch.zeros(2, channels, 64, 64))
-            self.train()
-
-        def named(self):
-            return {k[len("layers."):].replace("/", "."): v for k, v in self.named_parameters()}
-
-        def layer(self, name, make):
-            key = name.replace(".", "/")
-            if key not in self.layers:
-                self.layers[key] = make()
-            return self.layers[key]
-
-        def conv(self, name, x, width, kernel, stride=1, dilation=1, groups=1, bias=False):
-            return self.layer(name, lambda: torch.nn.Conv2d(x.shape[1], width, kernel, stride, dilation * (kernel - 1) // 2,
-                                                            dilation, groups, bias))(x)
-
-        def norm(self, name, x):
-            return self.layer(name, lambda: torch.nn.BatchNorm2d(x.shape[1]))(x)
-
-        def norm_relu(self, name, x):
-            return f.relu(self.norm(name, x))
-
+    class DeepCam(LazyNet):
         def separable(self, name, x, width, stride=1, dilation=1):
             x = self.conv(name + ".depthwise", x, x.shape[1], 3, stride, dilation, x.shape[1])
             return self.conv(name + ".pointwise", x, width, 1)
-
-        def up(self, name, x, width):
-            return self.layer(name, lambda: torch.nn.ConvTranspose2d(x.shape[1], width, 3, 2, 1, 1, bias=False))(x)
 
         def skip(self, name, x, width, stride):
             return self.norm(name + ".skip_bn", self.conv(name + ".skip", x, width, 1, stride))
@@ -111,7 +80,7 @@ def build(channels=16, divisor=1):
         def forward(self, x):
             return x * self.weight[:, None, None] + self.bias[:, None, None]
 
-    return DeepCam()
+    return DeepCam(channels, 64)
 
 
 def pixel_loss(logits, labels, dtype=None):

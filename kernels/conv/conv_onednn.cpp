@@ -2,6 +2,8 @@
 // activations on both sides (what our tensors are), "onednn_blocked" lets the library choose and reorders inside the
 // workspace. Weights go through Pack nodes. oneDNN's own plain reference is refused: ours is at least honest about its
 // name.
+#include <algorithm>
+
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/prepared.h"
 #include "kernels/onednn/support.h"
@@ -41,9 +43,22 @@ void with_descriptor(const Problem& p, Layout layout, F&& f) {
     f(s, onednn::conv_backward_data(s, layout));
 }
 
+/// oneDNN 2.6.3 gathers the rows of a strided 1x1 into scratch memory in vectors of 16 channels, and writes past its
+/// end where the tensor has fewer and its layout is not blocked: other values were overwritten, or the process crashed.
+bool overruns(const Problem& p, const onednn::ConvShape& s, Layout layout, const std::string& implementation) {
+  return p.op.kind == OpKind::conv_backward_weights && layout == Layout::channels_last && s.x[1] < 16 &&
+         implementation.find("1x1") != std::string::npos &&
+         std::any_of(s.stride.begin(), s.stride.end(), [](int64_t stride) { return stride > 1; });
+}
+
 Support supports(const Problem& p, Layout layout) {
-  return onednn::supported(
-      p, [&](auto&& check) { with_descriptor(p, layout, [&](const auto&, const auto& pd) { check(pd); }); });
+  return onednn::supported(p, [&](auto&& check) {
+    with_descriptor(p, layout, [&](const onednn::ConvShape& s, const auto& pd) {
+      Support& verdict = check(pd);
+      if (verdict.ok && overruns(p, s, layout, pd.impl_info_str()))
+        verdict = Support::no("oneDNN's strided 1x1 overruns its buffer below 16 channels");
+    });
+  });
 }
 
 dnnl::memory::desc bias_desc(int64_t channels) {
