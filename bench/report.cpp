@@ -144,8 +144,9 @@ int roofline(const std::string& path, const std::string& out) {
   std::map<std::string, Measurement> best;
   for (const Measurement& m : run.measurements)
     if (auto& b = best[m.problem]; b.kernel.empty() || m.min_ms < b.min_ms) b = m;
-  Plot plot{"roofline", "FLOP per byte (dense count, operands once)", "GFLOP/s", {}, Plot::Scale::log, Plot::Scale::log,
-            false};
+  Plot plot{"roofline",      "FLOP per byte (dense count, operands once)", "GFLOP/s", {}, Plot::Scale::log,
+            Plot::Scale::log};
+  plot.names_low = true;  // nothing lies far below the roof on its right
   double low = INFINITY, high = 0;
   std::map<std::string, Series> points;
   for (const auto& [problem, m] : best) {

@@ -90,6 +90,7 @@ std::string render(const Plot& plot, double shift) {
   if (plot.diagonal)
     svg += fmt::format("<line x1='{:.1f}' y1='{:.1f}' x2='{:.1f}' y2='{:.1f}' stroke='#888' stroke-dasharray='4 3'/>\n",
                        px(x.low), py(x.low), px(x.high), py(x.high));
+  const double names = plot.names_low ? top + h + 6 - 14 * double(plot.series.size()) : top + 16;
   for (size_t i = 0; i < plot.series.size(); ++i) {
     const Series& s = plot.series[i];
     const char* colour = colours[i % std::size(colours)];
@@ -108,7 +109,7 @@ std::string render(const Plot& plot, double shift) {
                          s.mark == Series::Mark::dashed ? " stroke-dasharray='5 4'" : "");
     if (plot.series.size() > 1)
       svg += fmt::format("<text x='{:.1f}' y='{:.1f}' text-anchor='end' fill='{}'>{}</text>\n", shift + left + w - 6,
-                         top + 16 + 14 * double(i), colour, escape(s.name));
+                         names + 14 * double(i), colour, escape(s.name));
   }
   return svg;
 }

@@ -16,7 +16,8 @@ struct Plot {
   std::string title, x_label, y_label;
   std::vector<Series> series;
   enum class Scale : unsigned char { linear, log } x_scale = Scale::linear, y_scale = Scale::linear;
-  bool diagonal = false;  ///< draw y = x and use one range for both axes
+  bool diagonal = false;   ///< draw y = x and use one range for both axes
+  bool names_low = false;  ///< names of the series in the lower right corner instead of the upper right one
 };
 
 /// Plots side by side in one SVG document. Points that are not finite, or not positive on a log axis, are left out.
