@@ -29,10 +29,13 @@ struct ConvAttrs {
   Int3 pad_high{0, 0, 0};
   int64_t groups = 1;
   Int3 result_size{0, 0, 0};
+  /// Forward only: what outputs that are not positive are multiplied by, behind the bias: a fused leaky_relu, 0 is
+  /// ReLU, 1 changes nothing.
+  double slope = 1;
   template <class V>
   void visit(V&& v) {
     v("stride", stride), v("dilation", dilation), v("pad_low", pad_low), v("pad_high", pad_high), v("groups", groups),
-        v("result_size", result_size);
+        v("result_size", result_size), v("activation_slope", slope);
   }
   bool operator==(const ConvAttrs&) const = default;
 };

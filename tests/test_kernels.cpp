@@ -273,6 +273,11 @@ std::vector<Problem> conv_problems(DType type) {
     const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
     const DType wide = accumulation_type(type);
     list.push_back(problem({OpKind::conv_forward, c.a}, {x, w, TensorDesc(Shape::vector(c.k), wide)}));
+    if (const auto index = &c - cases.data(); index % 3 == 0) {
+      ConvAttrs activated = c.a;
+      activated.slope = index % 2 ? 0.25 : 0;
+      list.push_back(problem({OpKind::conv_forward, activated}, list.back().in));
+    }
     list.push_back(problem({OpKind::conv_forward, c.a}, {x, w}));
     const TensorDesc y = list.back().out[0];
     ConvAttrs data = c.a, weights = c.a;

@@ -29,6 +29,9 @@ void check_attrs(const Op& op) {
     if (a.stride[i] < 1 || a.dilation[i] < 1 || a.pad_low[i] < 0 || a.pad_high[i] < 0)
       fail_op(op, std::string("stride and dilation must be at least 1 and padding at least 0 in ") + axis_name[i]);
   if (a.groups < 1) fail_op(op, "groups must be at least 1, found " + std::to_string(a.groups));
+  if (!(a.slope >= 0))
+    fail_op(op, "slope " + std::to_string(a.slope) + " is negative: the sign of the output could not tell the input's");
+  if (a.slope != 1 && op.kind != OpKind::conv_forward) fail_op(op, "only the forward pass can end in an activation");
 }
 
 void check_bias(const Op& op, const TensorDesc& bias, const TensorDesc& x, int64_t channels) {
@@ -147,6 +150,7 @@ Op conv_op(const Op& op) {
 
 /// Inputs: x, weights and, where the convolution has one, a bias. Outputs: pooled map and arg-max.
 std::vector<TensorDesc> infer_pool_forward(const Op& op, std::span<const TensorDesc> in) {
+  if (op.as<ConvPoolAttrs>().conv.slope != 1) fail_op(op, "the activation belongs to the pool");
   return infer(pool_op(op), infer(conv_op(op), in));
 }
 

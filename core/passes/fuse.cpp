@@ -94,24 +94,30 @@ void fuse_convolutions(Tape& tape) {
     if (node.op.kind == OpKind::conv_forward && readers[static_cast<size_t>(node.out[0])] == 1 &&
         !tape.value(node.out[0]).keep)
       convolutions[node.out[0]] = &node;
-  std::map<std::string, const Node*> pooled;  // convolution's name -> its pool
-  for (const Node& node : tape.nodes())
-    if (node.op.kind == OpKind::activation_max_pool)
-      if (const auto found = convolutions.find(node.in[0]); found != convolutions.end())
-        pooled[found->second->name] = &node;
-  std::vector<Node> result;
+  std::map<const Node*, Node> fused;  // by convolution
+  std::vector<const Node*> absorbed;
   for (const Node& node : tape.nodes()) {
-    const bool absorbed =
-        std::any_of(pooled.begin(), pooled.end(), [&](const auto& entry) { return entry.second == &node; });
-    if (absorbed) continue;
-    const auto found = pooled.find(node.name);
-    if (found == pooled.end() || node.op.kind != OpKind::conv_forward) {
-      result.push_back(node);
+    const auto found = node.in.empty() ? convolutions.end() : convolutions.find(node.in[0]);
+    if (found == convolutions.end()) continue;
+    const Node& conv = *found->second;
+    auto attrs = conv.op.as<ConvAttrs>();
+    if (node.op.kind == OpKind::activation_max_pool) {
+      const Op op{OpKind::conv_pool_forward, ConvPoolAttrs{attrs, node.op.as<ActivationPoolAttrs>()}};
+      fused.emplace(&conv, Node{conv.name, op, conv.in, node.out});
+    } else if (node.op.kind == OpKind::activation && attrs.groups == 1 &&
+               node.op.as<ActivationAttrs>().function == Activation::leaky_relu) {
+      attrs.slope = node.op.as<ActivationAttrs>().slope;
+      fused.emplace(&conv, Node{conv.name, {OpKind::conv_forward, attrs}, conv.in, node.out});
+    } else {
       continue;
     }
-    const Node& pool = *found->second;
-    const Op op{OpKind::conv_pool_forward, ConvPoolAttrs{node.op.as<ConvAttrs>(), pool.op.as<ActivationPoolAttrs>()}};
-    result.push_back({node.name, op, node.in, pool.out});
+    absorbed.push_back(&node);
+  }
+  std::vector<Node> result;
+  for (const Node& node : tape.nodes()) {
+    if (std::find(absorbed.begin(), absorbed.end(), &node) != absorbed.end()) continue;
+    const auto found = fused.find(&node);
+    result.push_back(found == fused.end() ? node : found->second);
   }
   tape.set_nodes(std::move(result));
 }

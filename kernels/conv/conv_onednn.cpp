@@ -34,7 +34,7 @@ template <class F>
 void with_descriptor(const Problem& p, Layout layout, F&& f) {
   const onednn::ConvShape s = shape_of(p);
   if (p.op.kind == OpKind::conv_forward)
-    f(s, onednn::conv_forward(s, layout, p.in.size() == 3));
+    f(s, onednn::conv_forward(s, layout, p.in.size() == 3, p.op.as<ConvAttrs>().slope));
   else if (p.op.kind == OpKind::conv_backward_weights)
     f(s, onednn::conv_backward_weights(s, layout));
   else if (p.in.size() == 3)

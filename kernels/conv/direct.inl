@@ -207,6 +207,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
   T* y = args.out[0].data<T>();
   const auto* weights = reinterpret_cast<const Word*>(args.packed[0]);
   const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
+  const Vec slope = Vec::all(s.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
 
   parallel_threads(p.threads, [&](int thread) {
     const DirectScratch<Word> m(d, args.workspace + thread * d.thread_bytes());
@@ -276,9 +277,14 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 if constexpr (std::is_same_v<T, float>)
                   if (stores && valid == width) call.to = to, call.to_pitch = phase.step * s.y.stride[3], rounds = false;
                 Engine::block(block_size, width / Vec::lanes, call);
-                if (!rounds) return;
+                if (!rounds && !(stores && s.activates)) return;
+                const float* sums = rounds ? m.rounded : call.to;
+                const int64_t sums_pitch = rounds ? width : call.to_pitch;
                 for (int64_t i = 0; i < block_size; ++i)
-                  for_vectors(0, valid, [&](int64_t c, auto n) { put(to + i * phase.step * s.y.stride[3] + c, load(m.rounded + i * width + c), n); });
+                  for_vectors(0, valid, [&](int64_t c, auto n) {
+                    const Vec value = load(sums + i * sums_pitch + c);
+                    put(to + i * phase.step * s.y.stride[3] + c, s.activates ? leaky<T>(value, slope) : value, n);
+                  });
               });
               sum_row += d.tile_positions;
             }

@@ -16,6 +16,7 @@ DirectShape::DirectShape(const Problem& p) {
   forward = p.op.kind != OpKind::conv_backward_data;
   const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs);
   attrs = pool ? pool->conv : p.op.as<ConvAttrs>();
+  activates = !pool && attrs.slope != 1;
   groups = attrs.groups;
   x = p.in[0], y = weights ? p.in[1] : p.out[0];
   if (pool) {

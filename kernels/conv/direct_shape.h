@@ -31,6 +31,7 @@ struct DirectShape {
   explicit DirectShape(const Problem& p);
 
   bool forward = true;
+  bool activates = false;  ///< ends in leaky_relu without a pool
   ConvAttrs attrs;
   TensorDesc x, y;       ///< read and written; backward_weights: input and gradient; pooled: the map that is not stored
   Int3 window{1, 1, 1};  ///< of the pool

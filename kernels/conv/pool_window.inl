@@ -1,5 +1,5 @@
-// Activation and 2-wide max-pool at the end of a convolution: what activation_max_pool does to a stored map, on values
-// that are still in registers, rounding where the stored map would have rounded.
+// Activation alone, or with a 2-wide max-pool, at the end of a convolution: what the ops of that name do to a stored
+// map, on values that are still in registers, rounding where the stored map would have rounded.
 
 /// The running maximum of a window with the code of its position; a NaN wins and stays.
 struct WindowMaximum {
@@ -7,10 +7,16 @@ struct WindowMaximum {
   Ints winner;
 };
 
+/// leaky_relu of what a stored map would hold.
+template <class T>
+inline Vec leaky(Vec value, Vec slope) {
+  value = rounded_to<T>(value);
+  return select(greater(value, Vec::all(0.0f)), value, rounded_to<T>(slope * value));
+}
+
 template <class T>
 inline void take(WindowMaximum& m, Vec value, Vec slope, int code) {
-  value = rounded_to<T>(value);
-  value = select(greater(value, Vec::all(0.0f)), value, rounded_to<T>(slope * value));
+  value = leaky<T>(value, slope);
   if (code == 0) {
     m.best = value, m.winner = Ints::all(0);
     return;

@@ -52,7 +52,8 @@ using TwoFive = Axis<6, 2, 5>;
 struct WinogradShape {
   TensorDesc x;  // read
   TensorDesc y;  // the convolution's output, stored or not
-  bool forward = true, pooled = false, unpools = false;  // unpools: x is given as the pooled gradient and its arg-max
+  bool forward = true, pooled = false, activates = false;
+  bool unpools = false;  // x is given as the pooled gradient and its arg-max
   Int3 pad, dilation, window;             // zeros in front of x; of the pool
   std::array<std::vector<int64_t>, 3> origins;  // first output of every tile along an axis
   int points = 0;
@@ -86,6 +87,7 @@ WinogradShape winograd_shape(const Problem& p) {
   WinogradShape s;
   const ConvAttrs& a = winograd_conv(p);
   s.pooled = p.op.kind == OpKind::conv_pool_forward;
+  s.activates = p.op.kind == OpKind::conv_forward && p.op.as<ConvAttrs>().slope != 1;
   s.unpools = p.op.kind == OpKind::conv_pool_backward_data;
   s.forward = p.op.kind != OpKind::conv_backward_data && !s.unpools;
   s.x = s.unpools ? infer({OpKind::activation_max_pool_backward, p.op.as<ConvPoolAttrs>().pool}, std::span(p.in).first(3))[0] : p.in[0];
@@ -280,15 +282,16 @@ inline void output_lines(const float* m, int64_t m_stride, Vec* out) {
 }
 
 template <class S, class T>
-void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out, Vec bias, int64_t c, T* y) {
+void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out, Vec bias, Vec slope, int64_t c, T* y) {
   const Shape& ys = s.y.shape;
+  const auto finished = [&](Vec sum) { return s.activates ? leaky<T>(sum + bias, slope) : sum + bias; };
   for (int i = 0; i < S::m[0]; ++i)
     for (int j = 0; j < S::m[1]; ++j) {
       const int64_t d = corner.at[0] + i * s.dilation[0], h = corner.at[1] + j * s.dilation[1];
       if (d >= ys.d() || h >= ys.h()) continue;
       T* row = y + s.y.offset(corner.n, d, h, 0) + c;
       for (int k = 0; k < S::m[2]; ++k)
-        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w < ys.w()) store(row + w * s.y.stride[3], out[(i * S::m[1] + j) * S::m[2] + k] + bias);
+        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w < ys.w()) store(row + w * s.y.stride[3], finished(out[(i * S::m[1] + j) * S::m[2] + k]));
     }
 }
 
@@ -356,7 +359,8 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
   const float* bias = args.in.size() == 3 ? args.in[2].data<float>() : nullptr;
   const int64_t in = s.channels_in(), out = s.channels_out(), point = winograd_point_floats(in, out);
   uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
-  const Vec slope = Vec::all(s.pooled || s.unpools ? static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope) : 0.0f);
+  const bool pools = s.pooled || s.unpools;
+  const Vec slope = Vec::all(static_cast<float>(pools ? p.op.as<ConvPoolAttrs>().pool.activation.slope : p.op.as<ConvAttrs>().slope));
   UnitCounter blocks(s.blocks);
   parallel_threads(p.threads, [&](int thread) {
     float* v = reinterpret_cast<float*>(args.workspace) + thread * winograd_thread_floats(s);
@@ -382,7 +386,7 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
             output_lines<S>(m + i * s.range + c - k, s.m_stride, tile);
             const Vec offset = bias ? load(bias + c) : Vec::all(0.0f);
             if (s.pooled) pool_tile<S>(s, p.out[0], corner, tile, offset, slope, c, y, arg);
-            else store_tile<S>(s, corner, tile, offset, c, y);
+            else store_tile<S>(s, corner, tile, offset, slope, c, y);
           }
         }
       }
