@@ -1,6 +1,7 @@
 // Trains CosmoFlow: settings in, data in, checkpoints, logs, plots and a summary out.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -179,7 +180,8 @@ int train(OptionTable& o, Ranks& ranks) {
   if (dummy) task_settings.dummy_samples = static_cast<int64_t>(data.split.train.size());
   task_settings.schedule = schedule;
   task_settings.dropout = program_options.model.dropout;
-  task_settings.l2 = program_options.training.l2;
+  const TrainingOptions& training = program_options.training;
+  task_settings.weight_decay = std::max({training.l2, training.adam.weight_decay, training.lamb.weight_decay});
   const int64_t samples_per_step = program_options.batch * program_options.training.accumulation * ranks.size();
   task_settings.batch = samples_per_step;
   CosmoflowTask task(data.split.train, data.split.validation, task_settings);

@@ -8,7 +8,8 @@ namespace convoy::bench {
 /// 2 per multiply-add with an input inside the image; the dense count for other ops.
 inline int64_t valid_tap_flops(const Problem& p) {
   const OpKind kind = p.op.kind;
-  if (kind != OpKind::conv_forward && kind != OpKind::conv_backward_data && kind != OpKind::conv_backward_weights)
+  if (kind != OpKind::conv_forward && kind != OpKind::conv_activation_forward && kind != OpKind::conv_backward_data &&
+      kind != OpKind::conv_backward_weights)
     return p.flops();
   const auto& a = p.op.as<ConvAttrs>();
   const bool data = kind == OpKind::conv_backward_data, weights = kind == OpKind::conv_backward_weights;

@@ -29,8 +29,7 @@ struct ConvAttrs {
   Int3 pad_high{0, 0, 0};
   int64_t groups = 1;
   Int3 result_size{0, 0, 0};
-  /// Forward only: what outputs that are not positive are multiplied by, behind the bias: a fused leaky_relu, 0 is
-  /// ReLU, 1 changes nothing.
+  /// conv_activation_forward: leaky_relu of this slope behind the bias, 0 is ReLU. 1, which changes nothing, elsewhere.
   double slope = 1;
   template <class V>
   void visit(V&& v) {

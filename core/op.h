@@ -17,6 +17,7 @@ enum class OpKind : uint8_t {
   conv_forward,
   conv_backward_data,
   conv_backward_weights,
+  conv_activation_forward,
   conv_pool_forward,
   conv_pool_backward_data,
   conv_pool_backward_weights,

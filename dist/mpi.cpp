@@ -75,7 +75,7 @@ class Session;
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(Session& session, MPI_Comm comm);
+  MpiTransport(Session& session, MPI_Comm comm, bool everybody);
   ~MpiTransport() override;
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -112,7 +112,7 @@ class Session final : public MpiSession {
   int size() const override { return size_; }
   const std::vector<std::string>& hosts() const override { return hosts_; }
   std::unique_ptr<Collectives> world(CommunicationOptions options) override {
-    return std::make_unique<Collectives>(std::make_shared<MpiTransport>(*this, duplicate()), std::move(options));
+    return std::make_unique<Collectives>(std::make_shared<MpiTransport>(*this, duplicate(), true), std::move(options));
   }
   std::unique_ptr<Collectives> group(int color, CommunicationOptions options) override {
     MPI_Comm comm;
@@ -120,7 +120,7 @@ class Session final : public MpiSession {
       const std::lock_guard lock(mutex_);
       MPI_Comm_split(MPI_COMM_WORLD, color, rank_, &comm);
     }
-    return std::make_unique<Collectives>(std::make_shared<MpiTransport>(*this, comm), std::move(options));
+    return std::make_unique<Collectives>(std::make_shared<MpiTransport>(*this, comm, false), std::move(options));
   }
   void library_all_reduce(std::span<float> data) override {
     const std::lock_guard lock(mutex_);
@@ -436,7 +436,7 @@ void Session::end(const std::string& sentence) {
   _exit(static_cast<int>(ErrorKind::lost_rank));
 }
 
-MpiTransport::MpiTransport(Session& session, MPI_Comm comm) : session_(session), comm_(comm) {
+MpiTransport::MpiTransport(Session& session, MPI_Comm comm, bool everybody) : session_(session), comm_(comm) {
   const std::lock_guard lock(session_.mutex());
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
@@ -462,8 +462,11 @@ MpiTransport::MpiTransport(Session& session, MPI_Comm comm) : session_(session),
   order.erase(std::unique(order.begin(), order.end()), order.end());
   for (int& n : nodes_) n = static_cast<int>(std::lower_bound(order.begin(), order.end(), n) - order.begin());
 
-  // Containers often have no more than 64 MiB of shared memory.
-  const int wanted = session_.options().shared_mib, mib = wanted >= 0 ? wanted : std::clamp(48 / node_size, 3, 16);
+  // Containers often have no more than 64 MiB of shared memory. Groups add up statistics of batch norms, which are
+  // small.
+  const int wanted = session_.options().shared_mib, mib = wanted >= 0 ? wanted
+                                                          : everybody ? std::clamp(40 / node_size, 3, 16)
+                                                                      : 1;
   if (node_size > 1 && mib > 0) {
     shared_bytes_ = int64_t{mib} << 20;
     void* mine = nullptr;

@@ -35,7 +35,8 @@ void run_definition(const Problem& p, const KernelArgs& args) {
 
 std::vector<KernelPtr> definition_reference_kernels() {
   std::vector<KernelPtr> list;
-  for (OpKind kind : {OpKind::conv_pool_forward, OpKind::conv_pool_backward_data, OpKind::conv_pool_backward_weights})
+  for (OpKind kind : {OpKind::conv_activation_forward, OpKind::conv_pool_forward, OpKind::conv_pool_backward_data,
+                      OpKind::conv_pool_backward_weights})
     list.push_back(make_reference(kind, run_definition));
   return list;
 }

@@ -21,12 +21,14 @@ grep -q '"key":"eval_error"' whole/mlperf.log && ok || bad "no eval_error in mlp
 
 large=("${train[@]}" --optimizer LAMB --weight-decay 0.01 --gradient-accumulation-frequency 2 --gradient-lag 1)
 expect 0 "finished: 9 steps" "${large[@]}" --output-dir large --save large.safetensors
+grep -q '"key":"opt_weight_decay".*"value":0.01' large/mlperf.log && ok || bad "no weight decay in mlperf.log"
 expect 0 "finished: 5 steps" "${large[@]}" --output-dir cut --max-steps 5
 expect 0 "resuming from" "${large[@]}" --output-dir cut --resume --save cut.safetensors
 same large.safetensors cut.safetensors
 expect 2 "setting gradient-lag: expected \"1\", found \"0\"" "${large[@]}" --gradient-lag 0 --output-dir cut --resume
 expect 2 "expected one of SGD" "${train[@]}" --optimizer Lion --output-dir x
 expect 2 "no effect on --optimizer Adam" "${train[@]}" --momentum 0.8 --output-dir x
+expect 2 "optimizer-betas: expected two numbers of [0, 1), found 1,1" "${train[@]}" --optimizer-betas 1,1 --output-dir x
 expect 2 "gradient-lag: expected 0 or 1, found 2" "${train[@]}" --gradient-lag 2 --output-dir x
 
 # The same seed gives the same bits; so does a run killed in mid-epoch and resumed.
@@ -130,6 +132,7 @@ train:
     loss: mse
     metrics: ['mae']
 Y
+expect 0 "finished: 1 steps" "$bin/cosmoflow_train" cosmo.yaml --optimizer Adam --max-steps 1 --output-dir other  # momentum is idle
 expect 0 "warning: cosmo.yaml sets no kernel_size" "$bin/cosmoflow_train" cosmo.yaml
 expect 0 "cosmo.yaml:6" "$bin/cosmoflow_train" cosmo.yaml --dry-run
 expect 0 "CONVOY_SEED" env CONVOY_SEED=9 "$bin/cosmoflow_train" cosmo.yaml --dry-run

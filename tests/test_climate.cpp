@@ -25,7 +25,8 @@ int64_t forward_convolutions(const Tape& tape) {
   int64_t count = 0;
   for (const Node& node : tape.nodes())
     count += node.name.ends_with(".forward") &&
-             (node.op.kind == OpKind::conv_forward || node.op.kind == OpKind::conv_backward_data);
+             (node.op.kind == OpKind::conv_forward || node.op.kind == OpKind::conv_activation_forward ||
+              node.op.kind == OpKind::conv_backward_data);
   return count;
 }
 

@@ -36,7 +36,7 @@ void CosmoflowTask::log_start(MlLog& log) const {
   log.event("opt_learning_rate_decay_boundary_epochs", boundaries);
   log.event("opt_learning_rate_decay_factor", factors);
   log.event("dropout", s_.dropout);
-  log.event("opt_weight_decay", s_.l2);
+  log.event("opt_weight_decay", s_.weight_decay);
 }
 
 void CosmoflowTask::log_quality(MlLog& log, const Quality& quality, int64_t epoch) const {

@@ -12,10 +12,10 @@ class CosmoflowTask final : public Task {
   struct Settings {
     CosmoflowReading reading;
     LoaderOptions loader;
-    double target_mae = -1;     ///< negative: none
-    int64_t dummy_samples = 0;  ///< > 0: no files are read
-    LrSchedule schedule;        ///< for the log
-    double dropout = 0, l2 = 0;
+    double target_mae = -1;                ///< negative: none
+    int64_t dummy_samples = 0;             ///< > 0: no files are read
+    LrSchedule schedule;                   ///< for the log
+    double dropout = 0, weight_decay = 0;  ///< for the log; decoupled, or the L2 penalty
     int64_t batch = 1;
   };
   CosmoflowTask(std::vector<SampleRef> train, std::vector<SampleRef> validation, Settings settings)

@@ -26,7 +26,9 @@ std::vector<std::string> optimizer_flags() {
 
 void refuse_idle(const OptionTable& o, const std::vector<IdleFlag>& rules) {
   for (const IdleFlag& rule : rules)
-    if (o.is_set(rule.flag) && !rule.used) fail_usage("--" + rule.flag + " has no effect on " + rule.where);
+    // A file may hold settings for another choice than this run's.
+    if (o.is_set(rule.flag) && !o.from_file(rule.flag) && !rule.used)
+      fail_usage("--" + rule.flag + " has no effect on " + rule.where);
 }
 
 TrainingOptions optimizer_config(const OptionTable& o) {
@@ -49,19 +51,26 @@ TrainingOptions optimizer_config(const OptionTable& o) {
                   {"weight-decay", lamb || name == "AdamW", "--optimizer " + name},
                   {"max-grad-norm", lamb, "--optimizer " + name},
                   {"larc-eta", larc, "--optimizer " + name}});
+  const auto within = [&](const char* flag, bool good, const char* expected) {
+    if (!good) fail_usage(std::string("--") + flag + ": expected " + expected + ", found " + o.text(flag));
+  };
   const std::vector<double> betas = o.numbers("optimizer-betas");
-  if (betas.size() != 2) fail_usage("--optimizer-betas: expected two numbers, found " + o.text("optimizer-betas"));
+  const auto fades = [](double share) { return share >= 0 && share < 1; };
+  within("optimizer-betas", betas.size() == 2 && fades(betas[0]) && fades(betas[1]), "two numbers of [0, 1)");
+  within("momentum", fades(o.number("momentum")), "a number of [0, 1)");
+  within("adam-eps", o.number("adam-eps") > 0, "a number above 0");
+  within("larc-eta", o.number("larc-eta") > 0, "a number above 0");
+  within("weight-decay", o.number("weight-decay") >= 0, "at least 0");
+  within("max-grad-norm", o.number("max-grad-norm") >= 0, "at least 0");
   const double decay = o.number("weight-decay");
   t.adam = {betas[0], betas[1], o.number("adam-eps"), decay};
   t.adam.larc = t.sgd.larc = larc ? o.number("larc-eta") : 0;
   t.lamb = {betas[0], betas[1], o.number("adam-eps"), decay, o.number("max-grad-norm")};
   t.sgd.momentum = o.number("momentum");
   t.accumulation = o.integer("gradient-accumulation-frequency");
-  if (t.accumulation < 1)
-    fail_usage("--gradient-accumulation-frequency: expected 1 or more, found " +
-               o.text("gradient-accumulation-frequency"));
+  within("gradient-accumulation-frequency", t.accumulation >= 1, "1 or more");
   t.lag = o.integer("gradient-lag");
-  if (t.lag < 0 || t.lag > 1) fail_usage("--gradient-lag: expected 0 or 1, found " + o.text("gradient-lag"));
+  within("gradient-lag", t.lag == 0 || t.lag == 1, "0 or 1");
   return t;
 }
 

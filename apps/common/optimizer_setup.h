@@ -25,7 +25,7 @@ struct IdleFlag {
   bool used;
   std::string where;  ///< where it has no effect
 };
-/// Throws Error(usage) for the first one that is set and not used.
+/// Throws Error(usage) for the first one that a flag or the environment sets and that is not used.
 void refuse_idle(const OptionTable& options, const std::vector<IdleFlag>& rules);
 
 }  // namespace convoy::apps

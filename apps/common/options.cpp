@@ -40,6 +40,11 @@ const Option& OptionTable::find(const std::string& flag) const {
   fail_usage("no setting is named " + flag);
 }
 
+bool OptionTable::from_file(const std::string& flag) const {
+  const std::string& origin = find(flag).origin;
+  return origin != "default" && origin != "flag" && origin != environment_name(flag);
+}
+
 void OptionTable::check(const Option& option) const {
   const std::string what = "--" + option.flag + " (" + option.origin + ")";
   if (option.value.empty()) return;

@@ -38,6 +38,7 @@ class OptionTable {
   const std::string& text(const std::string& flag) const { return find(flag).value; }
   bool has(const std::string& flag) const;
   bool is_set(const std::string& flag) const { return find(flag).origin != "default"; }
+  bool from_file(const std::string& flag) const;  ///< by the YAML file and nothing after it
   int64_t integer(const std::string& flag) const;
   double number(const std::string& flag) const;
   bool toggle(const std::string& flag) const;

@@ -31,7 +31,7 @@ void check_attrs(const Op& op) {
   if (a.groups < 1) fail_op(op, "groups must be at least 1, found " + std::to_string(a.groups));
   if (!(a.slope >= 0))
     fail_op(op, "slope " + std::to_string(a.slope) + " is negative: the sign of the output could not tell the input's");
-  if (a.slope != 1 && op.kind != OpKind::conv_forward) fail_op(op, "only the forward pass can end in an activation");
+  if (a.slope != 1 && op.kind != OpKind::conv_activation_forward) fail_op(op, "does not end in an activation");
 }
 
 void check_bias(const Op& op, const TensorDesc& bias, const TensorDesc& x, int64_t channels) {
@@ -150,8 +150,15 @@ Op conv_op(const Op& op) {
 
 /// Inputs: x, weights and, where the convolution has one, a bias. Outputs: pooled map and arg-max.
 std::vector<TensorDesc> infer_pool_forward(const Op& op, std::span<const TensorDesc> in) {
-  if (op.as<ConvPoolAttrs>().conv.slope != 1) fail_op(op, "the activation belongs to the pool");
   return infer(pool_op(op), infer(conv_op(op), in));
+}
+
+void lower_activation_forward(LoweringContext& l) {
+  auto attrs = l.op().as<ConvAttrs>();
+  const ActivationAttrs activation{.slope = attrs.slope};
+  attrs.slope = 1;
+  const ValueId y = l.emit({OpKind::conv_forward, attrs}, "", l.inputs());
+  l.emit_final({OpKind::activation, activation}, "activation", {y});
 }
 
 int64_t flops_pool_forward(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
@@ -233,6 +240,12 @@ std::vector<OpDef> conv_ops() {
            .default_attrs = ConvAttrs{},
            .infer = infer_backward_weights,
            .flops = flops_backward_weights},
+          {.kind = OpKind::conv_activation_forward,
+           .name = "conv_activation_forward",
+           .default_attrs = ConvAttrs{},
+           .infer = infer_forward,
+           .flops = flops_forward,
+           .lower = lower_activation_forward},
           {.kind = OpKind::conv_pool_forward,
            .name = "conv_pool_forward",
            .default_attrs = ConvPoolAttrs{},

@@ -107,7 +107,7 @@ void fuse_convolutions(Tape& tape) {
     } else if (node.op.kind == OpKind::activation && attrs.groups == 1 &&
                node.op.as<ActivationAttrs>().function == Activation::leaky_relu) {
       attrs.slope = node.op.as<ActivationAttrs>().slope;
-      fused.emplace(&conv, Node{conv.name, {OpKind::conv_forward, attrs}, conv.in, node.out});
+      fused.emplace(&conv, Node{conv.name, {OpKind::conv_activation_forward, attrs}, conv.in, node.out});
     } else {
       continue;
     }

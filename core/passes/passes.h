@@ -17,7 +17,7 @@ void fuse(Tape& tape);
 
 /// After differentiation: lets a convolution whose output only an activation_max_pool reads write the pooled map and
 /// the arg-max itself (conv_pool_forward, under the convolution's name), and one whose output only a leaky_relu reads
-/// end in that (ConvAttrs::slope; not with groups). Bits stay where a kernel sums in the same order.
+/// end in that (conv_activation_forward; not with groups). Bits stay where a kernel sums in the same order.
 void fuse_convolutions(Tape& tape);
 
 /// After differentiation: lets backward_data and backward_weights of a convolution read the pooled gradient and the

@@ -34,7 +34,7 @@ template <class F>
 void with_descriptor(const Problem& p, Layout layout, F&& f) {
   const onednn::ConvShape s = shape_of(p);
   if (p.op.kind == OpKind::conv_forward)
-    f(s, onednn::conv_forward(s, layout, p.in.size() == 3, p.op.as<ConvAttrs>().slope));
+    f(s, onednn::conv_forward(s, layout, p.in.size() == 3));
   else if (p.op.kind == OpKind::conv_backward_weights)
     f(s, onednn::conv_backward_weights(s, layout));
   else if (p.in.size() == 3)
@@ -43,8 +43,9 @@ void with_descriptor(const Problem& p, Layout layout, F&& f) {
     f(s, onednn::conv_backward_data(s, layout));
 }
 
-/// oneDNN 2.6.3 gathers the rows of a strided 1x1 into scratch memory in vectors of 16 channels, and writes past its
-/// end where the tensor has fewer and its layout is not blocked: other values were overwritten, or the process crashed.
+/// oneDNN 2.6.3 gathers the pixels that a strided 1x1 reads into scratch memory, and writes past its end where the
+/// tensor has fewer than 16 channels and its layout is not blocked: other values were overwritten, or the process
+/// crashed.
 bool overruns(const Problem& p, const onednn::ConvShape& s, Layout layout, const std::string& implementation) {
   return p.op.kind == OpKind::conv_backward_weights && layout == Layout::channels_last && s.x[1] < 16 &&
          implementation.find("1x1") != std::string::npos &&

@@ -42,9 +42,7 @@ void forward(const Problem& p, const KernelArgs& args) {
                   for (int64_t c = 0; c < ws.c(); ++c)
                     sum += to_double(x(n, id, ih, iw, first + c)) * to_double(w(k, kd, kh, kw, c));
                 }
-            const T plain = from_double<T>(sum);
-            y(n, od, oh, ow, k) =
-                to_double(plain) > 0 || a.slope == 1 ? plain : from_double<T>(a.slope * to_double(plain));
+            y(n, od, oh, ow, k) = from_double<T>(sum);
           }
   });
 }

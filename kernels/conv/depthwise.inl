@@ -15,7 +15,6 @@ Support supports_depthwise(const Problem& p) {
   const TensorDesc& weights = p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[1];
   if (!weights.dense()) return Support::no("needs dense weights, found " + weights.str());
   if (!is_depthwise(p)) return Support::no("needs as many groups as channels on both sides");
-  if (p.op.as<ConvAttrs>().slope != 1) return Support::no("ends in no activation");
   return Support::yes();
 }
 

@@ -46,7 +46,8 @@ template <class Tiles>
 std::vector<KernelPtr> tile_kernels(std::string_view name, Isa isa) {
   using Engine = set::TileEngine<Tiles>;
   std::vector<KernelPtr> list;
-  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_pool_forward})
+  for (OpKind kind :
+       {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
     list.push_back(std::make_unique<IsaKernel>(name, isa, kind, supports_tiles, set::prepare_direct_with<Engine>));
   list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_backward_weights, supports_tiles,
                                              set::prepare_pair_weights<Engine>));

@@ -44,7 +44,8 @@ Support supports_bf16(const Problem& p) {
 
 std::vector<KernelPtr> direct_bf16_kernels() {
   std::vector<KernelPtr> list;
-  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_pool_forward})
+  for (OpKind kind :
+       {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
     list.push_back(std::make_unique<IsaKernel>("direct_bf16", Isa::avx512_bf16, kind, supports_bf16,
                                                set::prepare_direct_with<set::Bf16Engine>));
   list.push_back(std::make_unique<IsaKernel>("direct_bf16", Isa::avx512_bf16, OpKind::conv_backward_weights,

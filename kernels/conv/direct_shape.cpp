@@ -16,7 +16,7 @@ DirectShape::DirectShape(const Problem& p) {
   forward = p.op.kind != OpKind::conv_backward_data;
   const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs);
   attrs = pool ? pool->conv : p.op.as<ConvAttrs>();
-  activates = !pool && attrs.slope != 1;
+  activates = p.op.kind == OpKind::conv_activation_forward;
   groups = attrs.groups;
   x = p.in[0], y = weights ? p.in[1] : p.out[0];
   if (pool) {

@@ -87,7 +87,7 @@ WinogradShape winograd_shape(const Problem& p) {
   WinogradShape s;
   const ConvAttrs& a = winograd_conv(p);
   s.pooled = p.op.kind == OpKind::conv_pool_forward;
-  s.activates = p.op.kind == OpKind::conv_forward && p.op.as<ConvAttrs>().slope != 1;
+  s.activates = p.op.kind == OpKind::conv_activation_forward;
   s.unpools = p.op.kind == OpKind::conv_pool_backward_data;
   s.forward = p.op.kind != OpKind::conv_backward_data && !s.unpools;
   s.x = s.unpools ? infer({OpKind::activation_max_pool_backward, p.op.as<ConvPoolAttrs>().pool}, std::span(p.in).first(3))[0] : p.in[0];
@@ -514,7 +514,7 @@ Support supports_winograd(const Problem& p) {
     const int64_t least = large ? 64 : 256;
     if (s.tile_count < least) return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
     if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
-    const bool pools = p.op.kind != OpKind::conv_forward && p.op.kind != OpKind::conv_backward_data;
+    const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
     return pools ? needs_dense(p) : Support::yes();
   });
 }

@@ -29,8 +29,8 @@ namespace convoy {
 
 std::vector<KernelPtr> winograd_avx2_kernels() {
   std::vector<KernelPtr> list;
-  for (OpKind kind :
-       {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_pool_forward, OpKind::conv_pool_backward_data}) {
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward,
+                      OpKind::conv_pool_forward, OpKind::conv_pool_backward_data}) {
     list.push_back(std::make_unique<IsaKernel>("winograd4_avx2", Isa::avx2, kind, set::supports_winograd<true>,
                                                set::prepare_winograd<true>));
     list.push_back(std::make_unique<IsaKernel>("winograd_avx2", Isa::avx2, kind, set::supports_winograd<false>,

@@ -132,27 +132,20 @@ memory::dims ConvShape::deconv_w_strides() const {
   return strides;
 }
 
-dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, Layout layout, bool bias, double slope) {
+dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, Layout layout, bool bias) {
   const bool plain = layout == Layout::channels_last;
   const memory::desc x = plain ? s.plain_x() : s.any(s.x, s.x_type), y = plain ? s.plain_y() : s.any(s.y, s.y_type);
   const memory::desc w = s.any(s.w, s.w_type);
   const memory::desc b = bias ? memory::desc({s.y[1]}, memory::data_type::f32, memory::format_tag::a) : memory::desc();
   constexpr auto prop = dnnl::prop_kind::forward_training;
-  constexpr auto direct = dnnl::algorithm::convolution_direct, relu = dnnl::algorithm::eltwise_relu;
-  dnnl::primitive_attr attrs = attributes();
-  dnnl::post_ops behind;
-  const auto leak = static_cast<float>(slope);
+  constexpr auto direct = dnnl::algorithm::convolution_direct;
 #if DNNL_VERSION_MAJOR >= 3
-  if (slope != 1) behind.append_eltwise(relu, leak, 0);
-  attrs.set_post_ops(behind);
-  return {engine(), prop, direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high, attrs};
+  return {engine(), prop, direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high, attributes()};
 #else
-  if (slope != 1) behind.append_eltwise(1, relu, leak, 0);
-  attrs.set_post_ops(behind);
   const auto desc =
       bias ? dnnl::convolution_forward::desc(prop, direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high)
            : dnnl::convolution_forward::desc(prop, direct, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high);
-  return {desc, attrs, engine()};
+  return {desc, attributes(), engine()};
 #endif
 }
 

@@ -46,8 +46,7 @@ struct ConvShape {
 /// Who chooses the layout of activations.
 enum class Layout { channels_last, blocked };
 
-/// Outputs that are not positive are multiplied by `slope`.
-dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, Layout layout, bool bias, double slope = 1);
+dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, Layout layout, bool bias);
 dnnl::convolution_backward_data::primitive_desc conv_backward_data(const ConvShape& s, Layout layout);
 dnnl::convolution_backward_weights::primitive_desc conv_backward_weights(const ConvShape& s, Layout layout);
 /// backward_data used forward, with a bias.
