@@ -180,8 +180,7 @@ int train(OptionTable& o, Ranks& ranks) {
   if (dummy) task_settings.dummy_samples = static_cast<int64_t>(data.split.train.size());
   task_settings.schedule = schedule;
   task_settings.dropout = program_options.model.dropout;
-  const TrainingOptions& training = program_options.training;
-  task_settings.weight_decay = std::max({training.l2, training.adam.weight_decay, training.lamb.weight_decay});
+  task_settings.weight_decay = std::max(o.number("l2"), o.number("weight-decay"));
   const int64_t samples_per_step = program_options.batch * program_options.training.accumulation * ranks.size();
   task_settings.batch = samples_per_step;
   CosmoflowTask task(data.split.train, data.split.validation, task_settings);

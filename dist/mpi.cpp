@@ -464,9 +464,8 @@ MpiTransport::MpiTransport(Session& session, MPI_Comm comm, bool everybody) : se
 
   // Containers often have no more than 64 MiB of shared memory. Groups add up statistics of batch norms, which are
   // small.
-  const int wanted = session_.options().shared_mib, mib = wanted >= 0 ? wanted
-                                                          : everybody ? std::clamp(40 / node_size, 3, 16)
-                                                                      : 1;
+  int mib = session_.options().shared_mib;
+  if (mib < 0) mib = everybody ? std::clamp(40 / node_size, 3, 16) : 1;
   if (node_size > 1 && mib > 0) {
     shared_bytes_ = int64_t{mib} << 20;
     void* mine = nullptr;

@@ -180,15 +180,15 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
   const std::string& schedule = o.text("lr-schedule");
   const bool crops = !o.text("crop").empty();
   const bool decays = schedule == "cosine_annealing" || schedule == "polynomial";
-  refuse_idle(o, {{"focal-gamma", o.text("loss-type") == "focal", "--loss-type other than focal"},
-                  {"lr-milestones", schedule == "multistep", "--lr-schedule other than multistep"},
-                  {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
-                  {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
-                  {"lr-eta-min", decays, "--lr-schedule other than cosine_annealing and polynomial"},
-                  {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
-                  {"crop-balance", crops, "whole images"},
-                  {"image-size", dummy && !crops, "data from files, or crops"},
-                  {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
+  o.refuse_idle({{"focal-gamma", o.text("loss-type") == "focal", "--loss-type other than focal"},
+                 {"lr-milestones", schedule == "multistep", "--lr-schedule other than multistep"},
+                 {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
+                 {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+                 {"lr-eta-min", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+                 {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
+                 {"crop-balance", crops, "whole images"},
+                 {"image-size", dummy && !crops, "data from files, or crops"},
+                 {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
 }
 
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {

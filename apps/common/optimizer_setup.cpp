@@ -24,13 +24,6 @@ std::vector<std::string> optimizer_flags() {
   return flags;
 }
 
-void refuse_idle(const OptionTable& o, const std::vector<IdleFlag>& rules) {
-  for (const IdleFlag& rule : rules)
-    // A file may hold settings for another choice than this run's.
-    if (o.is_set(rule.flag) && !o.from_file(rule.flag) && !rule.used)
-      fail_usage("--" + rule.flag + " has no effect on " + rule.where);
-}
-
 TrainingOptions optimizer_config(const OptionTable& o) {
   TrainingOptions t;
   const std::string& name = o.text("optimizer");
@@ -45,12 +38,12 @@ TrainingOptions optimizer_config(const OptionTable& o) {
                                        {"LARC-Adam", OptimizerKind::adam}});
   const bool sgd = t.optimizer == OptimizerKind::sgd, lamb = t.optimizer == OptimizerKind::lamb,
              larc = name.starts_with("LARC");
-  refuse_idle(o, {{"momentum", sgd, "--optimizer " + name},
-                  {"optimizer-betas", !sgd, "--optimizer " + name},
-                  {"adam-eps", !sgd, "--optimizer " + name},
-                  {"weight-decay", lamb || name == "AdamW", "--optimizer " + name},
-                  {"max-grad-norm", lamb, "--optimizer " + name},
-                  {"larc-eta", larc, "--optimizer " + name}});
+  o.refuse_idle({{"momentum", sgd, "--optimizer " + name},
+                 {"optimizer-betas", !sgd, "--optimizer " + name},
+                 {"adam-eps", !sgd, "--optimizer " + name},
+                 {"weight-decay", lamb || name == "AdamW", "--optimizer " + name},
+                 {"max-grad-norm", lamb, "--optimizer " + name},
+                 {"larc-eta", larc, "--optimizer " + name}});
   const auto within = [&](const char* flag, bool good, const char* expected) {
     if (!good) fail_usage(std::string("--") + flag + ": expected " + expected + ", found " + o.text(flag));
   };

@@ -19,13 +19,4 @@ std::vector<std::string> optimizer_flags();
 /// Throws Error(usage) for unknown names, values out of range, and settings that have no effect on the optimizer.
 TrainingOptions optimizer_config(const OptionTable& options);
 
-/// A rule of settings that only matter beside others.
-struct IdleFlag {
-  std::string flag;
-  bool used;
-  std::string where;  ///< where it has no effect
-};
-/// Throws Error(usage) for the first one that a flag or the environment sets and that is not used.
-void refuse_idle(const OptionTable& options, const std::vector<IdleFlag>& rules);
-
 }  // namespace convoy::apps

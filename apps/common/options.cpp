@@ -40,9 +40,12 @@ const Option& OptionTable::find(const std::string& flag) const {
   fail_usage("no setting is named " + flag);
 }
 
-bool OptionTable::from_file(const std::string& flag) const {
-  const std::string& origin = find(flag).origin;
-  return origin != "default" && origin != "flag" && origin != environment_name(flag);
+void OptionTable::refuse_idle(const std::vector<IdleFlag>& rules) const {
+  for (const IdleFlag& rule : rules) {
+    const std::string& origin = find(rule.flag).origin;
+    if (!rule.used && (origin == "flag" || origin == environment_name(rule.flag)))
+      fail_usage("--" + rule.flag + " has no effect on " + rule.where);
+  }
 }
 
 void OptionTable::check(const Option& option) const {

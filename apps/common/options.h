@@ -17,6 +17,13 @@ struct Option {
   std::string origin = "default";
 };
 
+/// A setting that only matters beside others.
+struct IdleFlag {
+  std::string flag;
+  bool used;
+  std::string where;  ///< where it has no effect
+};
+
 class OptionTable {
  public:
   explicit OptionTable(std::vector<Option> options) : options_(std::move(options)) {}
@@ -38,7 +45,6 @@ class OptionTable {
   const std::string& text(const std::string& flag) const { return find(flag).value; }
   bool has(const std::string& flag) const;
   bool is_set(const std::string& flag) const { return find(flag).origin != "default"; }
-  bool from_file(const std::string& flag) const;  ///< by the YAML file and nothing after it
   int64_t integer(const std::string& flag) const;
   double number(const std::string& flag) const;
   bool toggle(const std::string& flag) const;
@@ -46,6 +52,9 @@ class OptionTable {
   std::vector<double> numbers(const std::string& flag) const;    ///< comma-separated
   void set(const std::string& flag, const std::string& value, const std::string& origin);
   const std::vector<Option>& all() const { return options_; }
+  /// Throws Error(usage) for the first one that a flag or the environment sets and that is not used; a file may hold
+  /// settings for another choice than this run's.
+  void refuse_idle(const std::vector<IdleFlag>& rules) const;
 
  private:
   const Option& find(const std::string& flag) const;

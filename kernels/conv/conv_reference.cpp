@@ -1,5 +1,5 @@
-// Convolution by definition: seven nested loops, double accumulation, bounds checked at every tap. Parallel over batch
-// and depth (forward, backward_data) or output channels (backward_weights). No limit is aimed at.
+// Convolution by definition: seven nested loops, double accumulation, bounds checked at every tap. Parallel over rows
+// (forward, backward_data) or output channels (backward_weights). No limit is aimed at.
 #include "core/parallel.h"
 #include "kernels/reference.h"
 
@@ -27,23 +27,23 @@ void forward(const Problem& p, const KernelArgs& args) {
   const B* bias = args.in.size() > 2 ? args.in[2].data<B>() : nullptr;
   const Shape &xs = p.in[0].shape, &ws = p.in[1].shape, &ys = p.out[0].shape;
   const int64_t k_per_group = ws.n() / a.groups;
-  parallel_ranges(ys.n() * ys.d(), p.threads, 1, [&](Range range) {
-    for (int64_t nd = range.begin; nd < range.end; ++nd)
-      for (int64_t oh = 0; oh < ys.h(); ++oh)
-        for (int64_t ow = 0; ow < ys.w(); ++ow)
-          for (int64_t k = 0; k < ws.n(); ++k) {
-            const int64_t n = nd / ys.d(), od = nd % ys.d(), first = k / k_per_group * ws.c();
-            double sum = bias ? double(bias[k]) : 0;
-            for (int64_t kd = 0; kd < ws.d(); ++kd)
-              for (int64_t kh = 0; kh < ws.h(); ++kh)
-                for (int64_t kw = 0; kw < ws.w(); ++kw) {
-                  const int64_t id = tap(a, 0, od, kd), ih = tap(a, 1, oh, kh), iw = tap(a, 2, ow, kw);
-                  if (id < 0 || ih < 0 || iw < 0 || id >= xs.d() || ih >= xs.h() || iw >= xs.w()) continue;
-                  for (int64_t c = 0; c < ws.c(); ++c)
-                    sum += to_double(x(n, id, ih, iw, first + c)) * to_double(w(k, kd, kh, kw, c));
-                }
-            y(n, od, oh, ow, k) = from_double<T>(sum);
-          }
+  parallel_ranges(ys.n() * ys.d() * ys.h(), p.threads, 1, [&](Range range) {
+    for (int64_t row = range.begin; row < range.end; ++row)
+      for (int64_t ow = 0; ow < ys.w(); ++ow)
+        for (int64_t k = 0; k < ws.n(); ++k) {
+          const int64_t oh = row % ys.h(), od = row / ys.h() % ys.d(), n = row / (ys.h() * ys.d());
+          const int64_t first = k / k_per_group * ws.c();
+          double sum = bias ? double(bias[k]) : 0;
+          for (int64_t kd = 0; kd < ws.d(); ++kd)
+            for (int64_t kh = 0; kh < ws.h(); ++kh)
+              for (int64_t kw = 0; kw < ws.w(); ++kw) {
+                const int64_t id = tap(a, 0, od, kd), ih = tap(a, 1, oh, kh), iw = tap(a, 2, ow, kw);
+                if (id < 0 || ih < 0 || iw < 0 || id >= xs.d() || ih >= xs.h() || iw >= xs.w()) continue;
+                for (int64_t c = 0; c < ws.c(); ++c)
+                  sum += to_double(x(n, id, ih, iw, first + c)) * to_double(w(k, kd, kh, kw, c));
+              }
+          y(n, od, oh, ow, k) = from_double<T>(sum);
+        }
   });
 }
 
@@ -55,24 +55,24 @@ void backward_data(const Problem& p, const KernelArgs& args) {
   const B* bias = args.in.size() > 2 ? args.in[2].data<B>() : nullptr;
   const Shape &ys = p.in[0].shape, &ws = p.in[1].shape, &xs = p.out[0].shape;
   const int64_t k_per_group = ws.n() / a.groups;
-  parallel_ranges(xs.n() * xs.d(), p.threads, 1, [&](Range range) {
-    for (int64_t nd = range.begin; nd < range.end; ++nd)
-      for (int64_t ih = 0; ih < xs.h(); ++ih)
-        for (int64_t iw = 0; iw < xs.w(); ++iw)
-          for (int64_t c = 0; c < xs.c(); ++c) {
-            const int64_t n = nd / xs.d(), id = nd % xs.d(), group = c / ws.c();
-            double sum = bias ? double(bias[c]) : 0;
-            for (int64_t kd = 0; kd < ws.d(); ++kd)
-              for (int64_t kh = 0; kh < ws.h(); ++kh)
-                for (int64_t kw = 0; kw < ws.w(); ++kw) {
-                  const int64_t od = source(a, 0, id, kd, ys.d()), oh = source(a, 1, ih, kh, ys.h()),
-                                ow = source(a, 2, iw, kw, ys.w());
-                  if (od < 0 || oh < 0 || ow < 0) continue;
-                  for (int64_t k = group * k_per_group; k < (group + 1) * k_per_group; ++k)
-                    sum += to_double(dy(n, od, oh, ow, k)) * to_double(w(k, kd, kh, kw, c % ws.c()));
-                }
-            dx(n, id, ih, iw, c) = from_double<T>(sum);
-          }
+  parallel_ranges(xs.n() * xs.d() * xs.h(), p.threads, 1, [&](Range range) {
+    for (int64_t row = range.begin; row < range.end; ++row)
+      for (int64_t iw = 0; iw < xs.w(); ++iw)
+        for (int64_t c = 0; c < xs.c(); ++c) {
+          const int64_t ih = row % xs.h(), id = row / xs.h() % xs.d(), n = row / (xs.h() * xs.d());
+          const int64_t group = c / ws.c();
+          double sum = bias ? double(bias[c]) : 0;
+          for (int64_t kd = 0; kd < ws.d(); ++kd)
+            for (int64_t kh = 0; kh < ws.h(); ++kh)
+              for (int64_t kw = 0; kw < ws.w(); ++kw) {
+                const int64_t od = source(a, 0, id, kd, ys.d()), oh = source(a, 1, ih, kh, ys.h()),
+                              ow = source(a, 2, iw, kw, ys.w());
+                if (od < 0 || oh < 0 || ow < 0) continue;
+                for (int64_t k = group * k_per_group; k < (group + 1) * k_per_group; ++k)
+                  sum += to_double(dy(n, od, oh, ow, k)) * to_double(w(k, kd, kh, kw, c % ws.c()));
+              }
+          dx(n, id, ih, iw, c) = from_double<T>(sum);
+        }
   });
 }
 
