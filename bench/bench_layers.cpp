@@ -35,18 +35,45 @@ DType parse_type(const std::string& text) {
   return *type;
 }
 
+/// "HEIGHTxWIDTH".
+void set_image(const std::string& size, ClimateConfig& model) {
+  const auto parts = split(size, 'x');
+  if (parts.size() != 2) fail_usage("--size: expected HEIGHTxWIDTH for a climate model, found " + size);
+  model.height = parse_number<int64_t>(parts[0], "--size");
+  model.width = parse_number<int64_t>(parts[1], "--size");
+}
+
+/// The training step of --model at --size in one type.
+Tape model_tape(const Arguments& a, DType compute) {
+  const std::string &model = a.text("model"), &size = a.text("size");
+  const auto record = [&](auto o) {
+    o.batch = a.integer("batch");
+    o.compute = compute;
+    return training_tape(o);
+  };
+  if (model == "cosmoflow" || model == "sc18") {
+    CosmoflowOptions o;
+    if (model == "sc18") o.model = CosmoflowConfig::sc18(), o.normalisation = Normalisation::mean;
+    if (!size.empty()) o.model.size = a.integer("size");
+    return record(o);
+  }
+  ClimateOptions o;
+  if (model == "deepcam")
+    o.model.model = ClimateModel::deepcam;
+  else if (model == "deeplab")
+    o.model.model = ClimateModel::deeplab;
+  else if (model == "tiramisu")
+    o.model.model = ClimateModel::tiramisu;
+  else
+    fail_usage("--model: expected cosmoflow, sc18, deepcam, deeplab or tiramisu, found " + model);
+  if (!size.empty()) set_image(size, o.model);
+  return record(o);
+}
+
 std::vector<Named> model_problems(const Arguments& a) {
-  CosmoflowOptions o;
-  const std::string& model = a.text("model");
-  if (model != "cosmoflow" && model != "sc18") fail_usage("--model: expected cosmoflow or sc18, found " + model);
-  o.model = model == "sc18" ? CosmoflowConfig::sc18() : CosmoflowConfig{};
-  o.model.size = a.integer("size");
-  o.batch = a.integer("batch");
-  if (o.model.variant == CosmoflowVariant::sc18) o.normalisation = Normalisation::mean;
   std::vector<Named> list;
   for (std::string_view type : split(a.text("dtype"), ',')) {
-    o.compute = parse_type(std::string(type));
-    const Tape tape = training_tape(o);
+    const Tape tape = model_tape(a, parse_type(std::string(type)));
     std::map<std::string, bool> seen;
     for (const Node& node : tape.nodes()) {
       Problem p{node.op, tape.descs(node.in), tape.descs(node.out), DeviceKind::cpu, 1};
@@ -131,8 +158,8 @@ std::string samples_text(const std::vector<double>& seconds) {
 int run(int argc, char** argv) {
   const Arguments a(
       argc, argv,
-      {{"model", "cosmoflow", "cosmoflow (MLPerf) or sc18: the problems of its training step"},
-       {"size", "128", "extent of the volume"},
+      {{"model", "cosmoflow", "cosmoflow, sc18, deepcam, deeplab or tiramisu: the problems of its training step"},
+       {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
        {"batch", "1", "samples"},
        {"problem", "", "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text"},
        {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
@@ -148,7 +175,7 @@ int run(int argc, char** argv) {
        {"csv", "", "also write a table to this file"},
        {"list", "no", "yes: print the problems in our own text, and stop"},
        {"refusals", "no", "yes: also print why kernels refused"},
-       {"tune", "", "write the fastest kernel per problem to this table (cosmoflow_train --tuned)"}});
+       {"tune", "", "write the fastest kernel per problem to this table (cosmoflow_train, climseg_train --tuned)"}});
   const int threads = a.integer("threads") > 0 ? int(a.integer("threads")) : default_threads();
   set_default_threads(threads);
   std::vector<Named> problems = all_problems(a);

@@ -31,6 +31,7 @@ KernelList build() {
   add(winograd_weights_avx512_kernels());
   add(winograd_weights_avx2_kernels());
   add(pool_sparse_avx512_kernels());
+  add(direct_fp16_kernels());
   add(dense_avx512_kernels());
   add(dense_avx2_kernels());
 #ifdef CONVOY_WITH_ONEDNN

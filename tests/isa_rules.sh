@@ -33,7 +33,7 @@ while read -r object; do
       if (why != "" && !(why op in seen)) { seen[why op] = 1; print "  " why ": " text "   in " substr(name, 1, 120) }
     }')
   [ -n "$bad" ] && { echo "$object"; echo "$bad"; failed=1; }
-done < <(find "$dir" "$knl" -name '*_avx512*.o' -o -name '*_avx2*.o')
-[ $checked -ge 8 ] || { echo "only $checked objects found under $dir"; failed=1; }
+done < <(find "$dir" "$knl" -name '*_avx512*.o' -o -name '*_avx2*.o' -o -name '*_[bf][fp]16*.o' -o -name '*_amx*.o')
+[ $checked -ge 12 ] || { echo "only $checked objects found under $dir"; failed=1; }
 [ $failed -eq 0 ] && echo "$checked objects follow the rules"
 exit $failed

@@ -49,6 +49,9 @@ bool rounds_inside(const Kernel& kernel, const Problem& p) {
   if (kernel.name() == "widened") return kernel.prepare(p)->detail().find("winograd") != std::string::npos;
   return kernel.name().starts_with("winograd4") || (kernel.name().starts_with("winograd") && five);
 }
+bool sums_in_f16(const Kernel& kernel) {
+  return kernel.name().ends_with("_fp16");
+}
 /// Sums of products: exact on small integers, bounded by K * eps * sum|a||b| on others.
 bool linear(OpKind kind) {
   static const std::set<OpKind> kinds{
@@ -81,8 +84,7 @@ std::string bits(const Tensor& t) {
   return all;
 }
 
-/// Sanitizers watch memory and arithmetic; rounding is the plain run's business, and its two references in f64 are
-/// slow.
+/// Sanitizers watch memory and arithmetic while every kernel runs once; values are the plain run's business.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool sanitized = true;
 #else
@@ -151,6 +153,7 @@ void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth) {
     // An intermediate (the activated pool gradient) may be rounded to the storage type before the result is.
     const bool narrow = p.op.kind == OpKind::conv_pool_backward_weights || p.op.kind == OpKind::conv_pool_backward_data;
     const double storage = 2 * std::max(epsilon_of(p.out[i].dtype), narrow ? epsilon_of(p.in[1].dtype) : 0.0);
+    const double runs = sums_in_f16(kernel) ? 33 * epsilon_of(DType::f16) / 2 : 0;  // kernels/conv/half_engine.inl
     double worst = 0, largest = 0;
     // Winograd errs with the largest sum of a tile: on a gradient of seven zeros in eight a single element may be
     // small.
@@ -159,7 +162,7 @@ void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth) {
     for_each_index(p.out[i].shape, [&](auto... at) {
       const double value = exact.out[i].at(at...),
                    size = std::max({std::abs(value), magnitude.out[i].at(at...), largest});
-      const double bound = (terms * epsilon_of(DType::f32) + storage) * size + 16 * epsilon_of(DType::f32);
+      const double bound = (terms * epsilon_of(DType::f32) + storage + runs) * size + 16 * epsilon_of(DType::f32);
       worst = std::max(worst, std::abs(ours.out[i].at(at...) - value) / bound);
       if (std::isnan(ours.out[i].at(at...))) worst = INFINITY;
     });
@@ -440,30 +443,40 @@ std::vector<Problem> other_problems(DType type) {
   return list;
 }
 
-/// The list, and the AMX kernels on emulated tiles: their loop nests are checked on every AVX-512 machine.
+/// The list, and the kernels for AMX and AVX512-FP16 on emulated units: their loop nests are checked on every AVX-512
+/// machine.
 const std::vector<const Kernel*>& kernels_under_test() {
-  static const KernelList emulated = emulated_amx_kernels();
+  static const KernelList tiles = emulated_amx_kernels(), halves = emulated_fp16_kernels();
   static const std::vector<const Kernel*> all = [] {
     std::vector<const Kernel*> list;
-    for (const KernelList* from : {&kernel_list(), &emulated})
+    for (const KernelList* from : {&kernel_list(), &tiles, &halves})
       for (const auto& kernel : *from) list.push_back(kernel.get());
     return list;
   }();
   return all;
 }
 
-/// Runs all tiers over all kernels; returns how many kernels other than the reference ran each problem kind.
+/// Runs all tiers over all kernels, and the reference in the problem's types against the one in f64.
 void check_all(const std::vector<Problem>& problems) {
   int ran = 0;
   for (const Problem& p : problems) {
     Truth truth(p);
+    if (sanitized)
+      truth.rounded(Fill::normal);
+    else
+      check_bounded(reference_for(p), p, truth);
     for (const Kernel* kernel : kernels_under_test()) {
       if (kernel->name() == reference_name || !kernel->supports(p).ok) continue;
       ++ran;
+      if (sanitized) {
+        Run run = make_run(p, Fill::normal, 3);
+        execute(*kernel, p, run);
+        continue;
+      }
       if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal, truth);
       if ((linear(p.op.kind) || exact_on_integers(p.op.kind)) && !rounds_inside(*kernel, p))
         check_exact(*kernel, p, Fill::integers, truth);
-      if (!sanitized) check_bounded(*kernel, p, truth);
+      check_bounded(*kernel, p, truth);
       if (!kernel->name().starts_with("onednn") && kernel->name() != "widened") check_threads(*kernel, p);
     }
   }
@@ -480,20 +493,46 @@ TEST_CASE("every kernel on the problems of a small CosmoFlow step", "[kernels][m
 
 TEST_CASE("every kernel on nasty convolutions", "[kernels]") {
   if (!amx_granted()) WARN("AMX is not granted here: direct_amx is checked on emulated tiles only");
+  if (!cpu_features().avx512_fp16) WARN("no AVX512-FP16 here: direct_fp16 is checked on emulated arithmetic only");
   for (DType type : storage_types()) check_all(conv_problems(type));
+}
+
+TEST_CASE("f16 sums are widened before they stall or drift", "[kernels]") {
+  // 3456 terms of one: a sum in f16 alone would stay at 2048. Random terms: errors stay near those of f16 storage.
+  const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {1, 3, 3}};
+  const TensorDesc x({1, 1, 12, 13, 384}, DType::f16), w({20, 1, 3, 3, 384}, DType::f16);
+  ConvAttrs data = same;
+  data.result_size = {1, 12, 13};
+  const Problem forward = problem({OpKind::conv_forward, same}, {x, w});
+  for (const Problem& p : {forward, problem({OpKind::conv_backward_data, data}, {forward.out[0], w}),
+                           problem({OpKind::conv_backward_weights, same}, {x, forward.out[0]})}) {
+    Truth truth(p);
+    for (const Kernel* kernel : kernels_under_test()) {
+      if (!sums_in_f16(*kernel) || !kernel->supports(p).ok) continue;
+      INFO(kernel->name() << " " << p.text());
+      Run ones = make_run(p, Fill::integers, 1);
+      for (Tensor& t : ones.in)
+        for (f16& v : t.span<f16>()) v = f16(1.0f);
+      Run wanted = make_run(p, Fill::integers, 1);
+      copy_inputs(ones, wanted);
+      execute(*kernel, p, ones);
+      execute(reference_for(p), p, wanted);
+      CHECK(bits(ones.out[0]) == bits(wanted.out[0]));
+
+      Run ours = make_run(p, Fill::normal, 11);
+      execute(*kernel, p, ours);
+      double error = 0, size = 0;
+      for_each_index(p.out[0].shape, [&](auto... at) {
+        const double exact = truth.exact(false).out[0].at(at...), difference = ours.out[0].at(at...) - exact;
+        error += difference * difference, size += exact * exact;
+      });
+      CHECK(std::sqrt(error / size) < 2e-3);
+    }
+  }
 }
 
 TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
   for (DType type : storage_types()) check_all(other_problems(type));
-}
-
-TEST_CASE("the reference in all four types agrees with itself in f64", "[kernels][reference]") {
-  for (DType type : {DType::f64, DType::f32, DType::bf16, DType::f16})
-    for (const auto& list : {conv_problems(type), other_problems(type)})
-      for (const Problem& p : list) {
-        Truth truth(p);
-        check_bounded(reference_for(p), p, truth);
-      }
 }
 
 namespace {
@@ -504,83 +543,102 @@ double inner(const Tensor& a, const Tensor& b) {
   return sum;
 }
 
-/// <conv(x,w),y> = <x, backward_data(y,w)> = <w, backward_weights(x,y)> for the first kernel of each pass.
-void check_adjoint(const Shape& xs, int64_t channels, const Int3& k, const ConvAttrs& a, const std::string& name) {
-  const TensorDesc xd(xs, DType::f32), wd({channels, k[0], k[1], k[2], xs.c() / a.groups}, DType::f32);
-  const Problem forward = problem({OpKind::conv_forward, a}, {xd, wd});
-  ConvAttrs da = a, wa = a;
-  da.result_size = {xs.d(), xs.h(), xs.w()};
-  wa.result_size = k;
-  const Problem data = problem({OpKind::conv_backward_data, da}, {forward.out[0], wd}),
-                weights = problem({OpKind::conv_backward_weights, wa}, {xd, forward.out[0]});
-  const auto find = [&](const Problem& p) -> const Kernel* {
+/// <conv(x,w),y> = <x, backward_data(y,w)> = <w, backward_weights(x,y)> for the kernel `name`; passes that it lacks are
+/// oneDNN's.
+class Adjoint {
+ public:
+  Adjoint(const Shape& xs, int64_t channels, const Int3& k, const ConvAttrs& a) : attrs_(a), kernel_(k) {
+    const TensorDesc x(xs, DType::f32), w({channels, k[0], k[1], k[2], xs.c() / a.groups}, DType::f32);
+    forward_ = problem({OpKind::conv_forward, a}, {x, w});
+    ConvAttrs da = a, wa = a;
+    da.result_size = {xs.d(), xs.h(), xs.w()};
+    wa.result_size = k;
+    data_ = problem({OpKind::conv_backward_data, da}, {forward_.out[0], w});
+    weights_ = problem({OpKind::conv_backward_weights, wa}, {x, forward_.out[0]});
+    f_ = make_run(forward_, Fill::normal, 1), d_ = make_run(data_, Fill::normal, 2);
+    w_ = make_run(weights_, Fill::normal, 3);
+    d_.in[1].copy_from(f_.in[1]);
+    w_.in[0].copy_from(f_.in[0]);
+    w_.in[1].copy_from(d_.in[0]);
+  }
+
+  void check(const std::string& name) {
+    if (!find(name, forward_) || !or_onednn(name, data_) || !or_onednn(name, weights_)) return;
+    for (Run* run : {&f_, &d_, &w_})  // nothing that an earlier kernel left behind counts
+      for (Tensor& t : run->out) std::memset(t.bytes(), 0xff, static_cast<size_t>(t.desc().span_bytes()));
+    execute(*find(name, forward_), forward_, f_);
+    execute(*or_onednn(name, data_), data_, d_);
+    execute(*or_onednn(name, weights_), weights_, w_);
+    const double one = inner(f_.out[0], d_.in[0]), two = inner(f_.in[0], d_.out[0]), three = inner(f_.in[1], w_.out[0]);
+    // Terms are independent with mean zero: the sums are of size sqrt(terms); f32 partial sums err by eps * sqrt(K)
+    // each.
+    const double scale = std::sqrt(double(forward_.flops()) / 2);
+    INFO(name << " " << forward_.text());
+    CHECK(std::abs(one - two) <= 1e-4 * scale);
+    CHECK(std::abs(one - three) <= 1e-4 * scale);
+    check_outputs();
+  }
+
+ private:
+  static const Kernel* find(const std::string& name, const Problem& p) {
     for (const auto& kernel : kernel_list())
       if (kernel->name() == name && kernel->supports(p).ok) return kernel.get();
     return nullptr;
-  };
-  const auto or_onednn = [&](const Problem& p) -> const Kernel* {  // a kernel without all three passes meets oneDNN's
-    if (const Kernel* own = find(p)) return own;
-    for (const auto& kernel : kernel_list())
-      if (kernel->name() == "onednn" && kernel->supports(p).ok) return kernel.get();
-    return nullptr;
-  };
-  if (!find(forward) || !or_onednn(data) || !or_onednn(weights)) return;
-  Run f = make_run(forward, Fill::normal, 1), d = make_run(data, Fill::normal, 2),
-      w = make_run(weights, Fill::normal, 3);
-  d.in[1].copy_from(f.in[1]);
-  w.in[0].copy_from(f.in[0]);
-  w.in[1].copy_from(d.in[0]);
-  execute(*find(forward), forward, f);
-  execute(*or_onednn(data), data, d);
-  execute(*or_onednn(weights), weights, w);
-  const double one = inner(f.out[0], d.in[0]), two = inner(f.in[0], d.out[0]), three = inner(f.in[1], w.out[0]);
-  // Terms are independent with mean zero: the sums are of size sqrt(terms); f32 partial sums err by eps * sqrt(K) each.
-  const double scale = std::sqrt(double(forward.flops()) / 2);
-  INFO(name << " " << forward.text());
-  CHECK(std::abs(one - two) <= 1e-4 * scale);
-  CHECK(std::abs(one - three) <= 1e-4 * scale);
-
-  // 64 random outputs of the forward pass, corners included, recomputed alone.
-  const PhiloxStream random(5, 5);
-  const Shape& ys = forward.out[0].shape;
-  for (uint64_t i = 0; i < 64; ++i) {
-    const auto pick = [&](uint64_t j, int64_t n) {
-      return i < 2 ? (i ? n - 1 : 0) : static_cast<int64_t>(random.below(i * 8 + j, static_cast<uint64_t>(n)));
-    };
-    const int64_t n = pick(0, ys.n()), od = pick(1, ys.d()), oh = pick(2, ys.h()), ow = pick(3, ys.w()),
-                  c = pick(4, ys.c());
-    double sum = 0, size = 0;
-    for (int64_t kd = 0; kd < k[0]; ++kd)
-      for (int64_t kh = 0; kh < k[1]; ++kh)
-        for (int64_t kw = 0; kw < k[2]; ++kw) {
-          const int64_t id = od * a.stride[0] - a.pad_low[0] + kd * a.dilation[0],
-                        ih = oh * a.stride[1] - a.pad_low[1] + kh * a.dilation[1],
-                        iw = ow * a.stride[2] - a.pad_low[2] + kw * a.dilation[2];
-          if (id < 0 || ih < 0 || iw < 0 || id >= xs.d() || ih >= xs.h() || iw >= xs.w()) continue;
-          for (int64_t ic = 0; ic < wd.shape.c(); ++ic) {
-            const double term = f.in[0].at(n, id, ih, iw, c / (channels / a.groups) * wd.shape.c() + ic) *
-                                f.in[1].at(c, kd, kh, kw, ic);
-            sum += term, size += std::abs(term);
-          }
-        }
-    CHECK(std::abs(f.out[0].at(n, od, oh, ow, c) - sum) <=
-          double(wd.shape.elements() / channels) * epsilon_of(DType::f32) * size + 1e-6);
   }
-}
+  static const Kernel* or_onednn(const std::string& name, const Problem& p) {
+    const Kernel* own = find(name, p);
+    return own ? own : find("onednn", p);
+  }
+
+  /// 64 random outputs of the forward pass, corners included, recomputed alone.
+  void check_outputs() const {
+    const Shape &xs = f_.in[0].shape(), &ws = f_.in[1].shape(), &ys = f_.out[0].shape();
+    const Int3& k = kernel_;
+    const ConvAttrs& a = attrs_;
+    const PhiloxStream random(5, 5);
+    for (uint64_t i = 0; i < 64; ++i) {
+      const auto pick = [&](uint64_t j, int64_t n) {
+        return i < 2 ? (i ? n - 1 : 0) : static_cast<int64_t>(random.below(i * 8 + j, static_cast<uint64_t>(n)));
+      };
+      const int64_t n = pick(0, ys.n()), od = pick(1, ys.d()), oh = pick(2, ys.h()), ow = pick(3, ys.w()),
+                    c = pick(4, ys.c());
+      double sum = 0, size = 0;
+      for (int64_t kd = 0; kd < k[0]; ++kd)
+        for (int64_t kh = 0; kh < k[1]; ++kh)
+          for (int64_t kw = 0; kw < k[2]; ++kw) {
+            const int64_t id = od * a.stride[0] - a.pad_low[0] + kd * a.dilation[0],
+                          ih = oh * a.stride[1] - a.pad_low[1] + kh * a.dilation[1],
+                          iw = ow * a.stride[2] - a.pad_low[2] + kw * a.dilation[2];
+            if (id < 0 || ih < 0 || iw < 0 || id >= xs.d() || ih >= xs.h() || iw >= xs.w()) continue;
+            for (int64_t ic = 0; ic < ws.c(); ++ic) {
+              const double term =
+                  f_.in[0].at(n, id, ih, iw, c / (ws.n() / a.groups) * ws.c() + ic) * f_.in[1].at(c, kd, kh, kw, ic);
+              sum += term, size += std::abs(term);
+            }
+          }
+      CHECK(std::abs(f_.out[0].at(n, od, oh, ow, c) - sum) <=
+            double(ws.elements() / ws.n()) * epsilon_of(DType::f32) * size + 1e-6);
+    }
+  }
+
+  ConvAttrs attrs_;
+  Int3 kernel_;
+  Problem forward_, data_, weights_;
+  Run f_, d_, w_;
+};
 
 }  // namespace
 
 TEST_CASE("adjoint identity at full size", "[kernels][full]") {
   const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
+  Adjoint problems[] = {
+      {{1, 64, 64, 64, 32}, 64, {3, 3, 3}, same},
+      {{1, 16, 16, 16, 128}, 256, {3, 3, 3}, same},
+      {{1, 1, 48, 72, 64}, 64, {1, 3, 3}, {.dilation = {1, 12, 12}, .pad_low = {0, 12, 12}, .pad_high = {0, 12, 12}}},
+      {{1, 1, 48, 72, 16}, 64, {1, 7, 7}, {.stride = {1, 2, 2}, .pad_low = {0, 3, 3}, .pad_high = {0, 3, 3}}}};
   for (const char* name : {"onednn", "onednn_blocked", "direct_avx512", "direct_avx2", "winograd_avx512",
-                           "winograd_avx2", "winograd4_avx512", "winograd4_avx2"}) {
-    check_adjoint({1, 64, 64, 64, 32}, 64, {3, 3, 3}, same, name);
-    check_adjoint({1, 16, 16, 16, 128}, 256, {3, 3, 3}, same, name);
-    check_adjoint({1, 1, 48, 72, 64}, 64, {1, 3, 3},
-                  {.dilation = {1, 12, 12}, .pad_low = {0, 12, 12}, .pad_high = {0, 12, 12}}, name);
-    check_adjoint({1, 1, 48, 72, 16}, 64, {1, 7, 7}, {.stride = {1, 2, 2}, .pad_low = {0, 3, 3}, .pad_high = {0, 3, 3}},
-                  name);
-  }
+                           "winograd_avx2", "winograd4_avx512", "winograd4_avx2"})
+    for (Adjoint& p : problems) p.check(name);
 }
 
 TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]") {

@@ -14,7 +14,7 @@ struct Bf16Dot {
   static Vec multiply_add(Wide a, Wide b, Vec total) { return {_mm512_dpbf16_ps(total.v, a, b)}; }
 };
 
-struct Bf16Engine : PairWords {
+struct Bf16Engine : PairWords<bf16> {
   static constexpr int64_t run_multiple = 1, spare_rows = 0;
   struct Scope {
     Scope() {}
@@ -23,5 +23,5 @@ struct Bf16Engine : PairWords {
   static void for_blocks(int64_t count, int64_t vectors, F&& f) {
     for_row_blocks(count, vectors, f);
   }
-  static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) { register_block_any<Bf16Dot, true>(rows, vectors, call); }
+  static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) { run_block<RegisterBlock<Bf16Dot, true>>(rows, vectors, call); }
 };

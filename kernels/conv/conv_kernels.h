@@ -19,7 +19,11 @@ std::vector<KernelPtr> direct_avx2_kernels();
 /// The three passes, and forward into the pool, on bf16 pairs: AMX tiles, VDPBF16PS where it is fast.
 std::vector<KernelPtr> direct_amx_kernels();
 std::vector<KernelPtr> direct_bf16_kernels();
-/// The AMX kernels on tiles emulated in memory; not in the list, for tests on machines without AMX.
+/// The same on f16 pairs: sums of short runs in f16 on AVX512-FP16, widened into f32.
+std::vector<KernelPtr> direct_fp16_kernels();
+/// The AMX kernels on tiles emulated in memory, the f16 ones on emulated arithmetic; not in the list, for tests on
+/// machines without AMX or AVX512-FP16.
 std::vector<KernelPtr> emulated_amx_kernels();
+std::vector<KernelPtr> emulated_fp16_kernels();
 
 }  // namespace convoy

@@ -168,7 +168,7 @@ struct F32Engine {
   static void for_blocks(int64_t count, int64_t vectors, F&& f) {
     for_row_blocks(count, vectors, f);
   }
-  static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) { register_block_any<F32Dot, true>(rows, vectors, call); }
+  static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) { run_block<RegisterBlock<F32Dot, true>>(rows, vectors, call); }
   template <class T>
   static void put_weight(Word* words, int64_t channel, int64_t width, int64_t lane, T value) {
     words[channel * width + lane] = static_cast<float>(value);

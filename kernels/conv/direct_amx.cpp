@@ -9,9 +9,8 @@
 #include <type_traits>
 
 #include "core/parallel.h"
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/conv/direct_shape.h"
-#include "kernels/simd/isa_kernel.h"
+#include "kernels/conv/pair_kernels.h"
 #include "kernels/simd/tile_config.h"
 
 #pragma GCC push_options
@@ -45,13 +44,7 @@ Support supports_tiles(const Problem& p) {
 template <class Tiles>
 std::vector<KernelPtr> tile_kernels(std::string_view name, Isa isa) {
   using Engine = set::TileEngine<Tiles>;
-  std::vector<KernelPtr> list;
-  for (OpKind kind :
-       {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
-    list.push_back(std::make_unique<IsaKernel>(name, isa, kind, supports_tiles, set::prepare_direct_with<Engine>));
-  list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_backward_weights, supports_tiles,
-                                             set::prepare_pair_weights<Engine>));
-  return list;
+  return pair_kernels(name, isa, supports_tiles, set::prepare_direct_with<Engine>, set::prepare_pair_weights<Engine>);
 }
 
 }  // namespace

@@ -8,9 +8,8 @@
 #include <type_traits>
 
 #include "core/parallel.h"
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/conv/direct_shape.h"
-#include "kernels/simd/isa_kernel.h"
+#include "kernels/conv/pair_kernels.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bf16,avx2,fma,f16c")
@@ -43,14 +42,8 @@ Support supports_bf16(const Problem& p) {
 }  // namespace
 
 std::vector<KernelPtr> direct_bf16_kernels() {
-  std::vector<KernelPtr> list;
-  for (OpKind kind :
-       {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
-    list.push_back(std::make_unique<IsaKernel>("direct_bf16", Isa::avx512_bf16, kind, supports_bf16,
-                                               set::prepare_direct_with<set::Bf16Engine>));
-  list.push_back(std::make_unique<IsaKernel>("direct_bf16", Isa::avx512_bf16, OpKind::conv_backward_weights,
-                                             supports_bf16, set::prepare_pair_weights<set::Bf16Engine>));
-  return list;
+  return pair_kernels("direct_bf16", Isa::avx512_bf16, supports_bf16, set::prepare_direct_with<set::Bf16Engine>,
+                      set::prepare_pair_weights<set::Bf16Engine>);
 }
 
 }  // namespace convoy

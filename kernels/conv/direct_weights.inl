@@ -144,7 +144,7 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
             if (!found) continue;
             for_row_blocks(phase.contiguous ? d.taps * channels : channels, vectors, [&](int64_t m, int64_t size) {
               float* sum = sums + ((t * d.taps + q) * channels + m) * block_width;
-              register_block_any<F32Dot, false>(size, vectors, {segments, found, 0, m, 1, phase.advance * channels, block_width, sum, block_width, sum, block_width});
+              run_block<RegisterBlock<F32Dot, false>>(size, vectors, {segments, found, 0, m, 1, phase.advance * channels, block_width, sum, block_width, sum, block_width});
             });
           }
       }

@@ -1,4 +1,4 @@
-// Weight and bias gradients on bf16 pairs, for the engines of pair_words.inl: products of two neighbouring positions, f32
+// Weight and bias gradients on pairs of a 16-bit type, for the engines of pair_words.inl: products of two neighbouring positions, f32
 // sums. Tasks, parts and the final turn are those of direct_weights.inl; only the operands differ:
 //   input     turned while it is copied: [source row][channel][residue of the stride][column], so that a run along the
 //             positions is contiguous for every tap, and a tap is an offset, odd ones included;
@@ -26,28 +26,29 @@ struct PairWeightsPlan : WeightsPlan {
 };
 
 /// Columns [first, first + columns) of an input row, turned; zero outside the image.
-inline void turn_columns(const TensorDesc& desc, const bf16* row, int64_t first, int64_t columns, int64_t channels, int64_t advance, int64_t pitch, bf16* to) {
+template <class T>
+void turn_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels, int64_t advance, int64_t pitch, T* to) {
   constexpr int64_t tile = 16;
   for (int64_t u = 0; u < columns; u += tile)
     for (int64_t c = 0; c < channels; ++c) {
-      bf16* target = to + c * advance * pitch;
+      T* target = to + c * advance * pitch;
       for (int64_t v = u; v < std::min(u + tile, columns); ++v) {
         const int64_t column = first + v;
-        target[v % advance * pitch + v / advance] = column >= 0 && column < desc.shape.w() ? row[column * desc.stride[3] + c] : bf16{};
+        target[v % advance * pitch + v / advance] = column >= 0 && column < desc.shape.w() ? row[column * desc.stride[3] + c] : T{};
       }
     }
 }
 
 /// Gradient rows of a band as pairs of positions; adds them to the bias sums.
 template <class Engine>
-void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const bf16* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, uint32_t* to, float* bias) {
+void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine::Value* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, uint32_t* to, float* bias) {
   const TensorDesc& desc = d.shape.y;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     uint32_t* row = to + (r - rows.begin) * d.run * block_width;
     std::memset(row, 0, static_cast<size_t>(d.run * block_width * 4));
-    const bf16* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
+    const auto* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
     for (int64_t j = 0; j < last - first; ++j, from += desc.stride[3]) {
-      auto* pairs = reinterpret_cast<bf16*>(row + j / 2 * block_width) + j % 2;
+      auto* pairs = reinterpret_cast<typename Engine::Value*>(row + j / 2 * block_width) + j % 2;
       for (int64_t k = 0; k < valid; ++k) pairs[2 * k] = from[k];
       for_vectors(0, valid, [&](int64_t k, auto n) { put(bias + k, get(bias + k, n) + get(from + k, n), n); });
     }
@@ -56,12 +57,13 @@ void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const bf16* dy, Range
 
 template <class Engine>
 void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args, int64_t task, std::byte* memory) {
+  using T = typename Engine::Value;
   const DirectShape& s = d.shape;
   const ColumnPhase& phase = s.phases[0];
   const auto [patch, gradient, segments, slots, sources] = WeightsScratch<uint32_t>(d, memory);
   const WeightsTask at = d.task(task);
   const int64_t c_first = at.chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
-  const bf16 *x = args.in[0].data<bf16>() + at.group * s.in + c_first, *dy = args.in[1].data<bf16>();
+  const T *x = args.in[0].data<T>() + at.group * s.in + c_first, *dy = args.in[1].data<T>();
   d.clear(args.workspace, at);
   // What a run reads past a row's columns meets zero gradients, and must not be NaN.
   std::memset(patch, 0, static_cast<size_t>(d.patch_bytes()));
@@ -73,7 +75,7 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
     for (int64_t first = 0; first < phase.count; first += d.tile_positions) {
       const int64_t last = std::min(first + d.tile_positions, phase.count);
       for (int64_t i = 0; i < count; ++i)
-        turn_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low, s.columns(last - first), channels, phase.advance, d.pitch, reinterpret_cast<bf16*>(patch + i * d.row_words()));
+        turn_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low, s.columns(last - first), channels, phase.advance, d.pitch, reinterpret_cast<T*>(patch + i * d.row_words()));
       for (int64_t block = at.first_block; block < at.last_block; ++block) {
         const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
         float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part), *bias = sums + d.sum_floats() - block_width;
@@ -84,7 +86,7 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
             int64_t found = 0;
             for (int64_t r = 0; r < rows.size(); ++r)
               if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0) {
-                const auto* row = reinterpret_cast<const bf16*>(patch + slot * d.row_words());
+                const auto* row = reinterpret_cast<const T*>(patch + slot * d.row_words());
                 const int64_t words = ceil_div(ceil_div(last - first, 2), Engine::run_multiple) * Engine::run_multiple;
                 segments[found++] = {reinterpret_cast<const uint32_t*>(row + offset % phase.advance * d.pitch + offset / phase.advance), gradient + r * d.run * block_width, words, 0, channels};
               }

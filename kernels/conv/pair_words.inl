@@ -1,32 +1,34 @@
-// Engines for direct.inl whose words are two neighbouring bf16 channels: products of pairs, f32 sums.
+// Engines for direct.inl whose words are two neighbouring channels of a 16-bit type: products of pairs, f32 sums.
 // Runs that are filled up read neighbouring values against zero weights: where those are infinite or not a number, so is the
 // result beside them.
 
+template <class T>
 struct PairWords {
+  using Value = T;
   using Word = uint32_t;
   static constexpr int64_t pair = 2;
   static constexpr bool reads_in_place = false;
   template <class F>
   static void by_type(DType, F&& f) {
-    f(bf16{});
+    f(T{});
   }
   /// Bits as they are; a missing odd channel is zero, and so is everything outside the image.
-  static void copy(const TensorDesc& desc, const bf16* row, int64_t first, int64_t columns, int64_t channels, Word* to) {
+  static void copy(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels, Word* to) {
     const int64_t low = std::clamp<int64_t>(-first, 0, columns), high = std::clamp<int64_t>(desc.shape.w() - first, low, columns);
     const int64_t words = (channels + 1) / 2;
     std::fill(to, to + low * words, 0u);
     std::fill(to + high * words, to + columns * words, 0u);
-    const bf16* from = row + (first + low) * desc.stride[3];
+    const T* from = row + (first + low) * desc.stride[3];
     if (channels % 2 == 0 && desc.stride[3] == channels) {
-      std::memcpy(to + low * words, from, static_cast<size_t>((high - low) * channels) * sizeof(bf16));
+      std::memcpy(to + low * words, from, static_cast<size_t>((high - low) * channels) * sizeof(T));
       return;
     }
     for (int64_t c = low; c < high; ++c, from += desc.stride[3]) {
       to[(c + 1) * words - 1] = 0;
-      std::memcpy(to + c * words, from, static_cast<size_t>(channels) * sizeof(bf16));
+      std::memcpy(to + c * words, from, static_cast<size_t>(channels) * sizeof(T));
     }
   }
-  static void put_weight(Word* words, int64_t channel, int64_t width, int64_t lane, bf16 value) {
+  static void put_weight(Word* words, int64_t channel, int64_t width, int64_t lane, T value) {
     std::memcpy(reinterpret_cast<char*>(words + channel / 2 * width + lane) + channel % 2 * 2, &value, sizeof value);
   }
 };

@@ -82,20 +82,30 @@ void register_block(const BlockCall<typename Dot::Word>& call) {
     for (int q = 0; q < vectors; ++q) store(call.to + r * call.to_pitch + q * Vec::lanes, total[r][q]);
 }
 
+/// The register block of every size for products `Dot`: F32Dot, or an engine's own.
+template <class Dot, bool unit_run>
+struct RegisterBlock {
+  using Word = typename Dot::Word;
+  template <int rows, int vectors>
+  static void run(const BlockCall<Word>& call) {
+    register_block<Dot, rows, vectors, unit_run>(call);
+  }
+};
+
 /// Rows that fill the registers beside `vectors` vectors.
 constexpr int rows_beside(int vectors) { return std::min(12, block_rows * block_vectors / vectors); }
 
-template <class Dot, bool unit_run, int vectors, int rows = rows_beside(vectors)>
-void register_block_of(int64_t wanted, const BlockCall<typename Dot::Word>& call) {
-  if (wanted == rows) return register_block<Dot, rows, vectors, unit_run>(call);
-  if constexpr (rows > 1) register_block_of<Dot, unit_run, vectors, rows - 1>(wanted, call);
+template <class Block, int vectors, int rows = rows_beside(vectors)>
+void run_block_of(int64_t wanted, const BlockCall<typename Block::Word>& call) {
+  if (wanted == rows) return Block::template run<rows, vectors>(call);
+  if constexpr (rows > 1) run_block_of<Block, vectors, rows - 1>(wanted, call);
 }
 
 /// vectors in [1, block_vectors], rows in [1, rows_beside(vectors)].
-template <class Dot, bool unit_run, int most = block_vectors>
-void register_block_any(int64_t rows, int64_t vectors, const BlockCall<typename Dot::Word>& call) {
-  if (vectors == most) return register_block_of<Dot, unit_run, most>(rows, call);
-  if constexpr (most > 1) register_block_any<Dot, unit_run, most - 1>(rows, vectors, call);
+template <class Block, int most = block_vectors>
+void run_block(int64_t rows, int64_t vectors, const BlockCall<typename Block::Word>& call) {
+  if (vectors == most) return run_block_of<Block, most>(rows, call);
+  if constexpr (most > 1) run_block<Block, most - 1>(rows, vectors, call);
 }
 
 /// Cuts `total` rows into register blocks of nearly equal size: no tail of a single row.

@@ -4,7 +4,7 @@
 /// products (64 cycles of products beside 32 of loads from the first cache). Runs are multiples of 16 words.
 /// `Tiles` is the hardware's or the emulated register file.
 template <class Tiles>
-struct TileEngine : PairWords {
+struct TileEngine : PairWords<bf16> {
   static constexpr int64_t run_multiple = 16, spare_rows = 32;
   using Scope = typename Tiles::Scope;
   template <class F>

@@ -135,7 +135,7 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
         float* sums = m + q * w.m_stride + block * w.chunk * block_width;
         for_row_blocks(channels, vectors, [&](int64_t c, int64_t rows) {
           float* sum = sums + c * block_width;
-          register_block_any<F32Dot, false>(rows, vectors, {&segment, 1, 0, c, 1, channels, block_width, sum, block_width, sum, block_width});
+          run_block<RegisterBlock<F32Dot, false>>(rows, vectors, {&segment, 1, 0, c, 1, channels, block_width, sum, block_width, sum, block_width});
         });
       }
   }

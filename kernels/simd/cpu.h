@@ -5,7 +5,7 @@
 
 namespace convoy {
 
-enum class Isa : unsigned char { scalar, avx2, avx512, avx512_bf16, amx };
+enum class Isa : unsigned char { scalar, avx2, avx512, avx512_bf16, avx512_fp16, amx };
 
 struct CpuFeatures {
   bool avx2 = false;    ///< AVX2, FMA and F16C

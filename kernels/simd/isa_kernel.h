@@ -18,6 +18,7 @@ class IsaKernel final : public Kernel {
     if (problem.op.kind != kind_) return Support::no("other op");
     if (isa_ == Isa::amx && !amx_granted()) return Support::no("needs AMX bf16, granted by the kernel");
     if (isa_ == Isa::avx512_bf16 && !cpu_features().avx512_bf16) return Support::no("needs AVX512-BF16");
+    if (isa_ == Isa::avx512_fp16 && !cpu_features().avx512_fp16) return Support::no("needs AVX512-FP16");
     if (isa_ == Isa::avx512 && !cpu_features().avx512) return Support::no("needs AVX-512 F");
     if (isa_ == Isa::avx2 && !cpu_features().avx2) return Support::no("needs AVX2, FMA and F16C");
     return inner_.supports(problem);

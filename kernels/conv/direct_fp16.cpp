@@ -1,0 +1,62 @@
+// Direct convolution in f16 arithmetic on AVX512-FP16; see direct.inl and half_engine.inl.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "core/parallel.h"
+#include "kernels/conv/direct_shape.h"
+#include "kernels/conv/pair_kernels.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512fp16,avx2,fma,f16c")
+namespace convoy {
+namespace {
+namespace set {
+#include "kernels/simd/avx512.inl"
+#include "kernels/simd/common.inl"
+#include "kernels/conv/register_block.inl"
+#include "kernels/conv/pool_window.inl"
+#include "kernels/conv/direct.inl"
+#include "kernels/conv/direct_weights.inl"
+#include "kernels/conv/pair_words.inl"
+#include "kernels/conv/half_engine.inl"
+#include "kernels/conv/pair_weights.inl"
+
+/// Vectors of 32 halves in registers.
+struct HardwareHalves {
+  using Wide = __m512h;
+  static Wide zero() { return _mm512_setzero_ph(); }
+  static Wide load_words(const uint32_t* p) { return _mm512_loadu_ph(p); }
+  static Wide broadcast(const uint32_t* p) { return _mm512_castsi512_ph(broadcast_word(p)); }
+  static Wide multiply_add(Wide a, Wide b, Wide total) { return _mm512_fmadd_ph(a, b, total); }
+  static Vec sum_of_pairs(Wide total) {
+    const Wide odd = _mm512_castsi512_ph(_mm512_srli_epi32(_mm512_castph_si512(total), 16));
+    return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castph_si512(_mm512_add_ph(total, odd))))};
+  }
+};
+}  // namespace set
+}  // namespace
+}  // namespace convoy
+#pragma GCC pop_options
+
+namespace convoy {
+namespace {
+
+Support supports_halves(const Problem& p) {
+  if (p.in[0].dtype != DType::f16) return Support::no("handles f16, found " + p.in[0].str());
+  return p.op.kind == OpKind::conv_backward_weights ? set::supports_direct_weights(p) : set::supports_direct(p);
+}
+
+}  // namespace
+
+std::vector<KernelPtr> direct_fp16_kernels() {
+  using Engine = set::HalfEngine<set::HardwareHalves>;
+  return pair_kernels("direct_fp16", Isa::avx512_fp16, supports_halves, set::prepare_direct_with<Engine>,
+                      set::prepare_pair_weights<Engine>);
+}
+
+}  // namespace convoy

@@ -1,0 +1,68 @@
+// The loop nests of direct_fp16 on f16 arithmetic emulated by AVX-512 Foundation, for tests on CPUs without AVX512-FP16.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "core/parallel.h"
+#include "kernels/conv/direct_shape.h"
+#include "kernels/conv/pair_kernels.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx2,fma,f16c")
+namespace convoy {
+namespace {
+namespace set {
+#include "kernels/simd/avx512.inl"
+#include "kernels/simd/common.inl"
+#include "kernels/conv/register_block.inl"
+#include "kernels/conv/pool_window.inl"
+#include "kernels/conv/direct.inl"
+#include "kernels/conv/direct_weights.inl"
+#include "kernels/conv/pair_words.inl"
+#include "kernels/conv/half_engine.inl"
+#include "kernels/conv/pair_weights.inl"
+
+/// Every operation in f32 and rounded to f16. Products are exact in f32; a sum is rounded twice, which differs from the
+/// instruction's one rounding only where the first lands on a tie.
+struct EmulatedHalves {
+  using Wide = __m512i;
+  static Wide zero() { return _mm512_setzero_si512(); }
+  static Wide load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
+  static Wide broadcast(const uint32_t* p) { return broadcast_word(p); }
+  static Wide multiply_add(Wide a, Wide b, Wide total) {
+    const Vec low = fma(even(a), even(b), even(total)), high = fma(odd(a), odd(b), odd(total));
+    return _mm512_or_si512(words(low), _mm512_slli_epi32(words(high), 16));
+  }
+  static Vec sum_of_pairs(Wide total) { return rounded_to<f16>(even(total) + odd(total)); }
+
+ private:
+  static Vec even(Wide a) { return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(a))}; }
+  static Vec odd(Wide a) { return even(_mm512_srli_epi32(a, 16)); }
+  static Wide words(Vec a) { return _mm512_cvtepu16_epi32(to_f16(a)); }
+};
+}  // namespace set
+}  // namespace
+}  // namespace convoy
+#pragma GCC pop_options
+
+namespace convoy {
+namespace {
+
+Support supports_halves(const Problem& p) {
+  if (p.in[0].dtype != DType::f16) return Support::no("handles f16, found " + p.in[0].str());
+  return p.op.kind == OpKind::conv_backward_weights ? set::supports_direct_weights(p) : set::supports_direct(p);
+}
+
+}  // namespace
+
+std::vector<KernelPtr> emulated_fp16_kernels() {
+  using Engine = set::HalfEngine<set::EmulatedHalves>;
+  return pair_kernels("emulated_fp16", Isa::avx512, supports_halves, set::prepare_direct_with<Engine>,
+                      set::prepare_pair_weights<Engine>);
+}
+
+}  // namespace convoy
