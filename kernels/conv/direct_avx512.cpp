@@ -21,6 +21,7 @@ namespace set {
 #include "kernels/conv/pool_window.inl"
 #include "kernels/conv/direct.inl"
 #include "kernels/conv/direct_weights.inl"
+#include "kernels/conv/pointwise_weights.inl"
 #include "kernels/conv/depthwise.inl"
 }  // namespace set
 }  // namespace
@@ -38,6 +39,7 @@ std::vector<KernelPtr> direct_avx512_kernels() {
   add("depthwise_avx512", OpKind::conv_forward, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx512", OpKind::conv_backward_data, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx512", OpKind::conv_backward_weights, set::supports_depthwise, set::prepare_depthwise_weights);
+  add("pointwise_avx512", OpKind::conv_backward_weights, set::supports_pointwise_weights, set::prepare_pointwise_weights);
   for (OpKind kind :
        {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
     add("direct_avx512", kind, set::supports_direct, set::prepare_direct_with<set::F32Engine>);

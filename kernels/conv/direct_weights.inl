@@ -10,7 +10,6 @@
 // Limit: the f32 FMA rate; the gradient streams from the second-level cache, 21 bytes per cycle at two FMA per cycle.
 
 constexpr int64_t weight_tasks = 64;           // enough to keep this many threads busy
-constexpr int64_t blocks_per_task = 4;
 constexpr int64_t weight_parts_bytes = 16 << 20;  // of sums at most for splitting positions
 
 /// What a task covers.
@@ -21,8 +20,22 @@ struct WeightsTask {
 struct WeightsPlan {
   explicit WeightsPlan(const Problem& p);
   DirectShape shape;
-  int64_t chunk, chunks, blocks, parts, bands, tiles, tile_positions, band_rows, patch_rows, row_floats, taps;
-  int64_t task_blocks() const { return ceil_div(blocks, blocks_per_task); }
+  int64_t grain = 8;        ///< channels that stay together
+  int64_t task_width = 4;   ///< blocks of output channels per task
+  int64_t chunk;            ///< channels of the largest chunk
+  int64_t chunks, blocks, parts, bands, tiles, tile_positions, band_rows, patch_rows, row_floats, taps;
+  Range channels(int64_t chunk_index) const { return split_range(shape.in, static_cast<int>(chunk_index), static_cast<int>(chunks), grain); }
+  /// Cuts the input channels into chunks of nearly equal size, at most `fit` (a multiple of the grain).
+  void cut_channels(int64_t fit) {
+    chunks = ceil_div(shape.in, fit);
+    chunk = std::min(shape.in, ceil_div(ceil_div(shape.in, grain), chunks) * grain);
+  }
+  /// Parts of the positions: enough tasks for many threads, as far as their sums are affordable.
+  void cut_positions(int64_t most) {
+    const int64_t affordable = std::max<int64_t>(1, weight_parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
+    parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1, std::min(affordable, most));
+  }
+  int64_t task_blocks() const { return ceil_div(blocks, task_width); }
   int64_t tasks() const { return shape.groups * task_blocks() * chunks * parts; }
   /// Sums of one block of output channels in one chunk and part: [tap][channel][64], then the bias.
   int64_t sum_floats() const { return (shape.row_taps() * taps * chunk + 1) * block_width; }
@@ -30,8 +43,8 @@ struct WeightsPlan {
     return reinterpret_cast<float*>(workspace) + (((group * blocks + block) * chunks + chunk_index) * parts + part) * sum_floats();
   }
   WeightsTask task(int64_t index) const {
-    const int64_t first = index / (parts * chunks) % task_blocks() * blocks_per_task;
-    return {index / (parts * chunks * task_blocks()), first, std::min(first + blocks_per_task, blocks), index / parts % chunks, index % parts};
+    const Range range = split_range(blocks, static_cast<int>(index / (parts * chunks) % task_blocks()), static_cast<int>(task_blocks()));
+    return {index / (parts * chunks * task_blocks()), range.begin, range.end, index / parts % chunks, index % parts};
   }
   void clear(std::byte* workspace, const WeightsTask& t) const {
     for (int64_t block = t.first_block; block < t.last_block; ++block) {
@@ -70,18 +83,14 @@ WeightsPlan::WeightsPlan(const Problem& p) : shape(p) {
   taps = shape.column_taps;
   const int64_t all = shape.row_taps() * std::max<int64_t>(1, taps);
   // Sums stay in cache, and so does the input of a long run of positions.
-  const int64_t fit = std::clamp<int64_t>(weight_cache / (all * block_width * 4) / 8 * 8, 8, 256);
-  chunks = ceil_div(shape.in, fit);
-  chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 8) * 8;
-  chunks = ceil_div(shape.in, chunk);
+  cut_channels(std::clamp<int64_t>(weight_cache / (all * block_width * 4) / grain * grain, grain, 256));
   blocks = ceil_div(shape.out, block_width);
   tiles = ceil_div(shape.positions, 128);
   const auto tile_of = [&] { return ceil_div(shape.positions, tiles); };
   while (tile_of() > 12 && shape.columns(tile_of()) * chunk * 4 * shape.row_taps() > patch_cache) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_floats = shape.columns(tile_positions) * chunk;
-  const int64_t affordable = std::max<int64_t>(1, weight_parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
-  parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1, std::min(affordable, shape.rows()));
+  cut_positions(shape.rows());
   int64_t rows = std::max<int64_t>(1, 192 / tile_positions);
   for (;; rows = (rows + 1) / 2) {
     bands = parts * ceil_div(ceil_div(shape.rows(), parts), rows);
@@ -91,13 +100,13 @@ WeightsPlan::WeightsPlan(const Problem& p) : shape(p) {
   band_rows = ceil_div(shape.rows(), bands);
 }
 
-/// Gradient rows of a band as [position][block_width], channels past the end zero; adds them to the bias sums.
+/// Gradient rows of a band as [position][block_width], `pitch` positions from row to row, channels past the end zero; adds
+/// them to the bias sums.
 template <class T>
-void copy_gradient(const WeightsPlan& d, const T* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, float* to, float* bias) {
-  const TensorDesc& desc = d.shape.y;
+void copy_gradient(const TensorDesc& desc, const T* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, int64_t pitch, float* to, float* bias) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
-    float* row = to + (r - rows.begin) * d.tile_positions * block_width;
+    float* row = to + (r - rows.begin) * pitch * block_width;
     for (int64_t j = 0; j < last - first; ++j, from += desc.stride[3], row += block_width) {
       std::fill(row + valid / Vec::lanes * Vec::lanes, row + block_width, 0.0f);
       for_vectors(0, valid, [&](int64_t k, auto n) {
@@ -115,8 +124,9 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
   const ColumnPhase& phase = s.phases[0];
   const auto [patch, gradient, segments, slots, sources] = WeightsScratch<float>(d, memory);
   const WeightsTask at = d.task(task);
-  const int64_t c_first = at.chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
-  const T *x = args.in[0].data<T>() + at.group * s.in + c_first, *dy = args.in[1].data<T>();
+  const Range input = d.channels(at.chunk);
+  const int64_t channels = input.size();
+  const T *x = args.in[0].data<T>() + at.group * s.in + input.begin, *dy = args.in[1].data<T>();
   d.clear(args.workspace, at);
   const int64_t per_part = d.bands / d.parts;
   for (int64_t b = at.part * per_part; b < (at.part + 1) * per_part; ++b) {
@@ -129,7 +139,7 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
       for (int64_t block = at.first_block; block < at.last_block; ++block) {
         const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
         float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part), *bias = sums + d.sum_floats() - block_width;
-        copy_gradient(d, dy, rows, first, last, at.group * s.out + k_first, valid, gradient, bias);
+        copy_gradient(s.y, dy, rows, first, last, at.group * s.out + k_first, valid, d.tile_positions, gradient, bias);
         for (int64_t t = 0; t < s.row_taps(); ++t)
           for (int64_t q = 0; q < (phase.contiguous ? std::min<int64_t>(1, d.taps) : d.taps); ++q) {
             const int64_t column = phase.taps[static_cast<size_t>(q)].column;
@@ -161,7 +171,8 @@ inline void weights_finish(const WeightsPlan& d, int threads, const KernelArgs& 
   parallel_ranges(s.groups * d.blocks * d.chunks, threads, 1, [&](Range range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t chunk = i % d.chunks, block = i / d.chunks % d.blocks, group = i / (d.chunks * d.blocks);
-      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
+      const Range input = d.channels(chunk);
+      const int64_t channels = input.size();
       const int64_t k_first = group * s.out + block * block_width, valid = std::min(block_width, s.out - block * block_width);
       float* from = d.sums(args.workspace, group, block, chunk, 0);
       for (int64_t part = 1; part < d.parts; ++part)
@@ -170,7 +181,7 @@ inline void weights_finish(const WeightsPlan& d, int threads, const KernelArgs& 
         for (int64_t q = 0; q < d.taps; ++q)
           for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
             for (int64_t k = 0; k < valid; ++k) {
-              float* to = dw + (k_first + k) * per_k + (t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight) * s.in + c_first + c;
+              float* to = dw + (k_first + k) * per_k + (t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight) * s.in + input.begin + c;
               for (int64_t e = 0; e < std::min<int64_t>(16, channels - c); ++e) to[e] = from[((t * d.taps + q) * channels + c + e) * block_width + k];
             }
       if (chunk == 0)

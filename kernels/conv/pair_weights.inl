@@ -62,8 +62,9 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
   const ColumnPhase& phase = s.phases[0];
   const auto [patch, gradient, segments, slots, sources] = WeightsScratch<uint32_t>(d, memory);
   const WeightsTask at = d.task(task);
-  const int64_t c_first = at.chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first);
-  const T *x = args.in[0].data<T>() + at.group * s.in + c_first, *dy = args.in[1].data<T>();
+  const Range input = d.channels(at.chunk);
+  const int64_t channels = input.size();
+  const T *x = args.in[0].data<T>() + at.group * s.in + input.begin, *dy = args.in[1].data<T>();
   d.clear(args.workspace, at);
   // What a run reads past a row's columns meets zero gradients, and must not be NaN.
   std::memset(patch, 0, static_cast<size_t>(d.patch_bytes()));
