@@ -275,9 +275,13 @@ std::vector<Problem> conv_problems(DType type) {
   }
   list.push_back(problem({OpKind::conv_backward_data, data}, {slice, TensorDesc({16, 1, 3, 3, 16}, type)}));
   list.back().out[0] = slice;
-  // More runs of tiles than parts; large, so in one type only.
-  const TensorDesc large({1, 1, 200, 200, 16}, type);
-  if (type == DType::f32) list.push_back(problem({OpKind::conv_backward_weights, same}, {large, large}));
+  // More runs of tiles than parts, and outputs written past the caches (16 MiB); large, so in one type only.
+  if (type == DType::f32) {
+    const TensorDesc large({1, 1, 200, 200, 16}, type), wide_image({1, 1, 512, 512, 3}, type);
+    list.push_back(problem({OpKind::conv_backward_weights, same}, {large, large}));
+    list.push_back(problem({OpKind::conv_activation_forward, ConvAttrs{.slope = 0.25}},
+                           {wide_image, TensorDesc({16, 1, 1, 1, 3}, type)}));
+  }
   for (const Case& c : cases) {
     const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
     const DType wide = accumulation_type(type);

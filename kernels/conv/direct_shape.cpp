@@ -108,13 +108,31 @@ bool is_depthwise(const Problem& p) {
   return groups > 1 && groups == p.in[0].shape.c() && groups == y.c();
 }
 
+namespace {
+
+/// f32 weight gradient of a 1x1 convolution.
+bool is_pointwise_weights(const Problem& p) {
+  return p.op.kind == OpKind::conv_backward_weights && p.in[0].dtype == DType::f32 &&
+         p.op.as<ConvAttrs>().result_size == Int3{1, 1, 1};
+}
+
+}  // namespace
+
+bool pointwise_is_measured_faster(const Problem& p) {
+  return is_pointwise_weights(p) && p.in[0].shape.c() * p.in[1].shape.c() >= 256 * 704;
+}
+
 bool direct_is_measured_faster(const Problem& p) {
   if (p.in[0].dtype != DType::f32 || p.op.kind == OpKind::conv_pool_forward) return false;
   const auto& a = p.op.as<ConvAttrs>();
   const bool strides = a.stride != Int3{1, 1, 1}, dilates = a.dilation != Int3{1, 1, 1};
   if (is_depthwise(p)) return strides || dilates || p.op.kind == OpKind::conv_backward_weights;
+  if (is_pointwise_weights(p)) return p.in[1].shape.elements() / p.in[1].shape.c() >= 40000 && p.in[1].shape.c() >= 64;
   if (p.op.kind == OpKind::conv_backward_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
-  return p.op.kind == OpKind::conv_backward_data && strides && p.in[1].shape.w() > 1 && p.out[0].shape.c() >= 64;
+  if (!strides) return false;
+  if (p.in[1].shape.w() == 1)
+    return p.out[0].shape.elements() * 4 >= streamed_output_bytes && p.out[0].shape.c() % 16 == 0;
+  return p.op.kind == OpKind::conv_backward_data && p.out[0].shape.c() >= 64;
 }
 
 int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources) {
