@@ -1,10 +1,11 @@
 // Depthwise convolution (groups = input channels = output channels), channels last: the three passes, any kernel, stride,
 // dilation and padding; f32, bf16 and f16 storage, f32 sums.
 //
-// A vector holds neighbouring channels. Forward and backward_data: eight positions of an output row at a time, so a weight
-// is loaded once for eight multiply-adds; for each the list of taps inside the image is made first, then all channels
-// stream past it. Backward_weights: per part of the rows, sums of up to three column taps stay in
-// registers along a row.
+// A vector holds neighbouring channels. Forward and backward_data: four or eight positions of an output row at a time, so a weight
+// is loaded once for all of them, and with three neighbouring column taps an input once for three; away from the
+// borders the rows' pointers only shift, elsewhere the list of taps inside the image is made first; then all channels
+// stream past it. Large outputs are written past the caches. Backward_weights: per part of the rows, sums of up to three
+// column taps and four vectors of channels stay in registers along a row.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
 
@@ -18,18 +19,41 @@ Support supports_depthwise(const Problem& p) {
   return Support::yes();
 }
 
-/// A tap that is inside the image for all positions of a block: its input and its weights, channel 0.
+/// A tap that is inside the image for all positions of a block, or a row of taps: its input and its weights, channel 0.
 template <class T>
 struct DepthwiseTap {
   const T* from;
   const float* weight;
 };
 
+/// What a block of outputs needs beside its taps.
+template <class T>
+struct DepthwiseCall {
+  int64_t channels, from_step, to_step;
+  const float* bias;
+  T* to;
+  bool streams;  ///< past the caches
+
+  template <int positions, class N>
+  void write(const Vec (&total)[positions], int64_t c, N n) const {
+#pragma GCC unroll 8
+    for (int i = 0; i < positions; ++i) {
+      T* at = to + i * to_step + c;
+      if constexpr (std::is_same_v<T, float> && !std::is_same_v<N, int64_t>)
+        if (streams) {
+          store_line(at, total[i]);
+          continue;
+        }
+      put(at, total[i], n);
+    }
+  }
+};
+
 /// `positions` neighbouring outputs, all channels: the taps' inputs stream along the channels.
 template <int positions, class T>
-inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, int64_t from_step, const float* bias, int64_t channels, T* to, int64_t to_step) {
-  for_vectors(0, channels, [&](int64_t c, auto n) {
-    const Vec start = bias ? get(bias + c, n) : Vec::all(0.0f);
+inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, const DepthwiseCall<T>& call) {
+  for_vectors(0, call.channels, [&](int64_t c, auto n) {
+    const Vec start = call.bias ? get(call.bias + c, n) : Vec::all(0.0f);
     Vec total[positions];
 #pragma GCC unroll 8
     for (int i = 0; i < positions; ++i) total[i] = start;
@@ -37,42 +61,72 @@ inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, int64_t 
       const Vec weight = get(taps[t].weight + c, n);
       const T* from = taps[t].from + c;
 #pragma GCC unroll 8
-      for (int i = 0; i < positions; ++i) total[i] = fma(get(from + i * from_step, n), weight, total[i]);
+      for (int i = 0; i < positions; ++i) total[i] = fma(get(from + i * call.from_step, n), weight, total[i]);
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < positions; ++i) put(to + i * to_step + c, total[i], n);
+    call.write(total, c, n);
   });
 }
 
-/// One output row. `weights` is [row tap][column tap of all phases][channels].
+/// The same for rows of three taps on neighbouring columns, one step from position to position.
+template <int positions, class T>
+inline void depthwise_slide(const DepthwiseTap<T>* rows, int64_t count, int64_t shift, const DepthwiseCall<T>& call) {
+  for_vectors(0, call.channels, [&](int64_t c, auto n) {
+    const Vec start = call.bias ? get(call.bias + c, n) : Vec::all(0.0f);
+    Vec total[positions];
+#pragma GCC unroll 8
+    for (int i = 0; i < positions; ++i) total[i] = start;
+    for (int64_t t = 0; t < count; ++t) {
+      Vec weight[3];
+#pragma GCC unroll 3
+      for (int q = 0; q < 3; ++q) weight[q] = get(rows[t].weight + q * call.channels + c, n);
+      const T* from = rows[t].from + shift + c;
+#pragma GCC unroll 10
+      for (int i = 0; i < positions + 2; ++i) {
+        const Vec value = get(from + i * call.from_step, n);
+#pragma GCC unroll 3
+        for (int q = 0; q < 3; ++q)
+          if (i >= q && i - q < positions) total[i - q] = fma(value, weight[q], total[i - q]);
+      }
+    }
+    call.write(total, c, n);
+  });
+}
+
+/// One output row. `weights` is [row tap][column tap of all phases][channels]; `taps` and `rows` are scratch.
 template <class T>
-void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias, int64_t row, DepthwiseTap<T>* taps) {
+void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias, bool streams, int64_t row, DepthwiseTap<T>* taps, DepthwiseTap<T>* rows) {
   const int64_t channels = s.y.shape.c();
-  const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>() + DirectShape::row_offset(s.y, row);
+  int64_t row_count = 0;
+  for (int64_t t = 0; t < s.row_taps(); ++t)
+    if (const int64_t source = s.source_row(row, t); source >= 0) rows[row_count++] = {args.in[0].data<T>() + DirectShape::row_offset(s.x, source), weights + t * s.column_taps * channels};
   for (const ColumnPhase& phase : s.phases) {
     Range interior{0, phase.count};
     for (const ColumnTap& tap : phase.taps) {
       const Range r = s.inside(phase, tap);
       interior = {std::max(interior.begin, r.begin), std::min(interior.end, r.end)};
     }
-    const int64_t from_step = phase.advance * s.x.stride[3], to_step = phase.step * s.y.stride[3];
+    const bool slides = phase.taps.size() == 3 && phase.contiguous && phase.advance == 1 && s.phases.size() == 1;
+    DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], bias, nullptr, streams};
     for (int64_t j = 0; j < phase.count;) {
       const int64_t room = j >= interior.begin ? interior.end - j : 0;
-      const int64_t positions = room >= 8 ? 8 : room >= 4 ? 4 : 1;
-      int64_t count = 0;
-      for (int64_t t = 0; t < s.row_taps(); ++t) {
-        const int64_t source = s.source_row(row, t);
-        if (source < 0) continue;
-        const T* from = x + DirectShape::row_offset(s.x, source);
-        for (size_t q = 0; q < phase.taps.size(); ++q)
-          if (const int64_t column = j * phase.advance + phase.taps[q].column; column >= 0 && column < s.x.shape.w())
-            taps[count++] = {from + column * s.x.stride[3], weights + (t * s.column_taps + phase.first_tap + static_cast<int64_t>(q)) * channels};
+      // With many channels a position is as long as a page: fewer of them at a time, for the prefetchers.
+      const int64_t positions = room >= 8 && channels < 512 ? 8 : room >= 4 ? 4 : 1;
+      call.to = y + phase.start * s.y.stride[3] + j * call.to_step;
+      if (slides && positions > 1) {
+        const int64_t shift = (j + phase.taps[0].column) * s.x.stride[3];
+        if (positions == 8) depthwise_slide<8>(rows, row_count, shift, call);
+        else depthwise_slide<4>(rows, row_count, shift, call);
+      } else {
+        int64_t count = 0;
+        for (int64_t r = 0; r < row_count; ++r)
+          for (size_t q = 0; q < phase.taps.size(); ++q)
+            if (const int64_t column = j * phase.advance + phase.taps[q].column; column >= 0 && column < s.x.shape.w())
+              taps[count++] = {rows[r].from + column * s.x.stride[3], rows[r].weight + (phase.first_tap + static_cast<int64_t>(q)) * channels};
+        if (positions == 8) depthwise_block<8>(taps, count, call);
+        else if (positions == 4) depthwise_block<4>(taps, count, call);
+        else depthwise_block<1>(taps, count, call);
       }
-      T* to = y + phase.start * s.y.stride[3] + j * to_step;
-      if (positions == 8) depthwise_block<8>(taps, count, from_step, bias, channels, to, to_step);
-      else if (positions == 4) depthwise_block<4>(taps, count, from_step, bias, channels, to, to_step);
-      else depthwise_block<1>(taps, count, from_step, bias, channels, to, to_step);
       j += positions;
     }
   }
@@ -108,41 +162,52 @@ class PreparedDepthwise final : public Prepared {
       using T = decltype(zero);
       parallel_threads(problem_.threads, [&](int thread) {
         auto* taps = reinterpret_cast<DepthwiseTap<T>*>(args.workspace + thread * thread_bytes());
+        const bool streams = streams_output(shape_.y, args.out[0], shape_.y.shape.c());
         const Range rows = split_range(shape_.rows(), thread, problem_.threads);
-        for (int64_t row = rows.begin; row < rows.end; ++row) depthwise_row<T>(shape_, args, weights, bias, row, taps);
+        for (int64_t row = rows.begin; row < rows.end; ++row) depthwise_row<T>(shape_, args, weights, bias, streams, row, taps, taps + shape_.row_taps() * shape_.kernel[2]);
+        if (streams) fence();
       });
     });
   }
 
  private:
-  int64_t thread_bytes() const { return (shape_.row_taps() * shape_.kernel[2] * int64_t(sizeof(DepthwiseTap<float>)) + 63) / 64 * 64; }
+  int64_t thread_bytes() const { return (shape_.row_taps() * (shape_.kernel[2] + 1) * int64_t(sizeof(DepthwiseTap<float>)) + 63) / 64 * 64; }
   Problem problem_;
   DirectShape shape_;
 };
 
 std::unique_ptr<Prepared> prepare_depthwise(const Problem& p) { return std::make_unique<PreparedDepthwise>(p); }
 
-/// total[taps] += x * dy along a row for one vector of channels.
-template <int taps, class T, class N>
+/// total[taps][vectors] += x * dy along a row for neighbouring vectors of channels.
+template <int taps, int vectors, class T, class N>
 inline void depthwise_sums(const T* const* from, int64_t from_step, const T* dy, int64_t dy_step, const Range* inside, Range all, float* total, int64_t total_step, N n) {
-  Vec sum[taps];
-  for (int q = 0; q < taps; ++q) sum[q] = get(total + q * total_step, n);
+  Vec sum[taps][vectors];
+#pragma GCC unroll 3
+  for (int q = 0; q < taps; ++q)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) sum[q][v] = get(total + q * total_step + v * Vec::lanes, n);
+  const auto add = [&](int64_t j, int q) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) sum[q][v] = fma(get(from[q] + j * from_step + v * Vec::lanes, n), get(dy + j * dy_step + v * Vec::lanes, n), sum[q][v]);
+  };
   const auto checked = [&](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j)
+#pragma GCC unroll 3
       for (int q = 0; q < taps; ++q)
-        if (j >= inside[q].begin && j < inside[q].end) sum[q] = fma(get(from[q] + j * from_step, n), get(dy + j * dy_step, n), sum[q]);
+        if (j >= inside[q].begin && j < inside[q].end) add(j, q);
   };
   Range interior = all;
   for (int q = 0; q < taps; ++q) interior = {std::max(interior.begin, inside[q].begin), std::min(interior.end, inside[q].end)};
   interior.end = std::max(interior.begin, interior.end);
   checked(all.begin, std::min(interior.begin, all.end));
-  for (int64_t j = interior.begin; j < interior.end; ++j) {
-    const Vec g = get(dy + j * dy_step, n);
+  for (int64_t j = interior.begin; j < interior.end; ++j)
 #pragma GCC unroll 3
-    for (int q = 0; q < taps; ++q) sum[q] = fma(get(from[q] + j * from_step, n), g, sum[q]);
-  }
+    for (int q = 0; q < taps; ++q) add(j, q);
   checked(std::max(interior.end, std::min(interior.begin, all.end)), all.end);
-  for (int q = 0; q < taps; ++q) put(total + q * total_step, sum[q], n);
+#pragma GCC unroll 3
+  for (int q = 0; q < taps; ++q)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) put(total + q * total_step + v * Vec::lanes, sum[q][v], n);
 }
 
 /// Sums of a part of the rows: [row tap][column tap][channels], then the bias.
@@ -168,15 +233,19 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
         const int64_t taps = std::min<int64_t>(3, s.column_taps - q);
         Range inside[3];
         for (int64_t i = 0; i < taps; ++i) inside[i] = s.inside(phase, phase.taps[static_cast<size_t>(q + i)]);
-        for_vectors(0, channels, [&](int64_t c, auto n) {
+        const auto sums = [&]<int vectors>(std::integral_constant<int, vectors>, int64_t c, auto n) {
           const T* starts[3];
           for (int64_t i = 0; i < taps; ++i) starts[i] = from + phase.taps[static_cast<size_t>(q + i)].column * s.x.stride[3] + c;
           float* to = total + (t * s.column_taps + q) * channels + c;
           const Range all{0, phase.count};
-          if (taps == 3) depthwise_sums<3>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
-          else if (taps == 2) depthwise_sums<2>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
-          else depthwise_sums<1>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
-        });
+          if (taps == 3) depthwise_sums<3, vectors>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
+          else if (taps == 2) depthwise_sums<2, vectors>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
+          else depthwise_sums<1, vectors>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
+        };
+        // A whole run of cache lines per position: single vectors would walk along the row a page at a time.
+        const int64_t wide = channels / (4 * Vec::lanes) * (4 * Vec::lanes);
+        for (int64_t c = 0; c < wide; c += 4 * Vec::lanes) sums(std::integral_constant<int, 4>{}, c, std::integral_constant<int64_t, 0>{});
+        for_vectors(wide, channels, [&](int64_t c, auto n) { sums(std::integral_constant<int, 1>{}, c, n); });
       }
     }
   }

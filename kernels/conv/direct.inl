@@ -112,11 +112,10 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple
   band_rows = ceil_div(all, bands) * group;
 }
 
-/// Whether whole cache lines of a large f32 output are written past the caches.
-inline bool streams_output(const DirectShape& s, const Tensor& y) {
-  const auto& stride = s.y.stride;
-  const bool lines = s.out % 16 == 0 && std::all_of(stride.begin(), stride.end(), [](int64_t step) { return step % 16 == 0; });
-  return Vec::lanes == 16 && y.dtype() == DType::f32 && lines && s.y.shape.elements() * 4 >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
+/// Whether whole cache lines of a large f32 output can be written past the caches; `run` channels at a time.
+inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) {
+  const bool lines = run % 16 == 0 && std::all_of(desc.stride.begin(), desc.stride.end(), [](int64_t step) { return step % 16 == 0; });
+  return Vec::lanes == 16 && y.dtype() == DType::f32 && lines && desc.shape.elements() * 4 >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
 }
 
 /// A thread's share of the workspace.
@@ -216,7 +215,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
   const auto* weights = reinterpret_cast<const Word*>(args.packed[0]);
   const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
   const Vec slope = Vec::all(s.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
-  const bool streams = !s.pooled() && streams_output(s, args.out[0]);
+  const bool streams = !s.pooled() && streams_output(s.y, args.out[0], s.out);
 
   parallel_threads(p.threads, [&](int thread) {
     const DirectScratch<Word> m(d, args.workspace + thread * d.thread_bytes());

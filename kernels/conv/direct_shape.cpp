@@ -125,8 +125,8 @@ bool pointwise_is_measured_faster(const Problem& p) {
 bool direct_is_measured_faster(const Problem& p) {
   if (p.in[0].dtype != DType::f32 || p.op.kind == OpKind::conv_pool_forward) return false;
   const auto& a = p.op.as<ConvAttrs>();
-  const bool strides = a.stride != Int3{1, 1, 1}, dilates = a.dilation != Int3{1, 1, 1};
-  if (is_depthwise(p)) return strides || dilates || p.op.kind == OpKind::conv_backward_weights;
+  const bool strides = a.stride != Int3{1, 1, 1};
+  if (is_depthwise(p)) return true;
   if (is_pointwise_weights(p)) return p.in[1].shape.elements() / p.in[1].shape.c() >= 40000 && p.in[1].shape.c() >= 64;
   if (p.op.kind == OpKind::conv_backward_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
   if (!strides) return false;

@@ -71,7 +71,7 @@ bool is_depthwise(const Problem& p);
 
 /// Outputs from this size on do not stay in the caches until they are read: the direct kernels write them past the
 /// caches.
-constexpr int64_t streamed_output_bytes = 16 << 20;
+constexpr int64_t streamed_output_bytes = 8 << 20;
 
 /// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: f32 weight
 /// gradients of 3x3 kernels and of 1x1 ones on large images, transposed and strided convolutions with 64 or more

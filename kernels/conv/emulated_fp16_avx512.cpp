@@ -1,4 +1,5 @@
-// The loop nests of direct_fp16 on f16 arithmetic emulated by AVX-512 Foundation, for tests on CPUs without AVX512-FP16.
+// The loop nests of direct_fp16 on f16 arithmetic emulated by AVX-512 Foundation, for tests on CPUs without
+// AVX512-FP16.
 #include <immintrin.h>
 
 #include <algorithm>

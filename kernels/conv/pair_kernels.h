@@ -6,7 +6,8 @@
 
 namespace convoy {
 
-/// Forward (plain, with activation, into a pool) and backward_data through `direct`, backward_weights through `weights`.
+/// Forward (plain, with activation, into a pool) and backward_data through `direct`, backward_weights through
+/// `weights`.
 inline std::vector<KernelPtr> pair_kernels(std::string_view name, Isa isa, FunctionKernel::Supports supports,
                                            FunctionKernel::Prepare direct, FunctionKernel::Prepare weights) {
   std::vector<KernelPtr> list;
