@@ -275,12 +275,15 @@ std::vector<Problem> conv_problems(DType type) {
   }
   list.push_back(problem({OpKind::conv_backward_data, data}, {slice, TensorDesc({16, 1, 3, 3, 16}, type)}));
   list.back().out[0] = slice;
-  // More runs of tiles than parts, and outputs written past the caches (16 MiB); large, so in one type only.
+  // More runs of tiles than parts, and outputs written past the caches (8 MiB); large, so in one type only.
   if (type == DType::f32) {
-    const TensorDesc large({1, 1, 200, 200, 16}, type), wide_image({1, 1, 512, 512, 3}, type);
+    const TensorDesc large({1, 1, 200, 200, 16}, type), image({1, 1, 512, 256, 16}, type);
     list.push_back(problem({OpKind::conv_backward_weights, same}, {large, large}));
     list.push_back(problem({OpKind::conv_activation_forward, ConvAttrs{.slope = 0.25}},
-                           {wide_image, TensorDesc({16, 1, 1, 1, 3}, type)}));
+                           {TensorDesc({1, 1, 512, 256, 3}, type), TensorDesc({16, 1, 1, 1, 3}, type)}));
+    ConvAttrs depthwise = same;
+    depthwise.groups = 16;
+    list.push_back(problem({OpKind::conv_forward, depthwise}, {image, TensorDesc({16, 1, 3, 3, 1}, type)}));
   }
   for (const Case& c : cases) {
     const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
@@ -421,6 +424,13 @@ std::vector<Problem> other_problems(DType type) {
         list.push_back(problem({OpKind::resize_backward, ResizeAttrs{corners, size}}, {in}));
       }
     list.push_back(problem({OpKind::arg_max, NoAttrs{}}, {in}));
+  }
+  if (type == DType::f32) {  // written past the caches
+    const TensorDesc image({1, 1, 512, 256, 16}, type), sixteen(Shape::vector(16), wide),
+        sums(Shape::vector(32), DType::f64);
+    const BatchNormAttrs a{.relu = 1};
+    list.push_back(problem({OpKind::batch_norm, a}, {image, sixteen, sixteen, sums}));
+    list.push_back(problem({OpKind::batch_norm_backward_data, a}, {image, image, sixteen, sixteen, sums, sums}));
   }
   list.push_back(problem({OpKind::batch_norm_backward_parameters, ScaleAttrs{77}}, {pair, channels}));
   list.push_back(problem({OpKind::batch_norm_update, RunningAttrs{0.1, 77}}, {pair, channels, channels}));

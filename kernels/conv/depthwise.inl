@@ -37,15 +37,7 @@ struct DepthwiseCall {
   template <int positions, class N>
   void write(const Vec (&total)[positions], int64_t c, N n) const {
 #pragma GCC unroll 8
-    for (int i = 0; i < positions; ++i) {
-      T* at = to + i * to_step + c;
-      if constexpr (std::is_same_v<T, float> && !std::is_same_v<N, int64_t>)
-        if (streams) {
-          store_line(at, total[i]);
-          continue;
-        }
-      put(at, total[i], n);
-    }
+    for (int i = 0; i < positions; ++i) put_output(to + i * to_step + c, total[i], n, streams);
   }
 };
 

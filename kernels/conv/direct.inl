@@ -112,12 +112,6 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple
   band_rows = ceil_div(all, bands) * group;
 }
 
-/// Whether whole cache lines of a large f32 output can be written past the caches; `run` channels at a time.
-inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) {
-  const bool lines = run % 16 == 0 && std::all_of(desc.stride.begin(), desc.stride.end(), [](int64_t step) { return step % 16 == 0; });
-  return Vec::lanes == 16 && y.dtype() == DType::f32 && lines && desc.shape.elements() * 4 >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
-}
-
 /// A thread's share of the workspace.
 template <class Word>
 struct DirectScratch {
@@ -291,10 +285,8 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 for (int64_t i = 0; i < block_size; ++i) {
                   T* row = to + i * phase.step * s.y.stride[3];
                   for_vectors(0, valid, [&](int64_t c, auto n) {
-                    const Vec sum = load(sums + i * sums_pitch + c), value = s.activates ? leaky<T>(sum, slope) : sum;
-                    if constexpr (std::is_same_v<T, float>)
-                      if (streams) return store_line(row + c, value);
-                    put(row + c, value, n);
+                    const Vec sum = load(sums + i * sums_pitch + c);
+                    put_output(row + c, s.activates ? leaky<T>(sum, slope) : sum, n, streams);
                   });
                 }
               });

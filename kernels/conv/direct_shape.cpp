@@ -1,5 +1,7 @@
 #include "kernels/conv/direct_shape.h"
 
+#include "kernels/simd/cpu.h"
+
 #include <algorithm>
 
 namespace convoy {

@@ -69,10 +69,6 @@ struct DirectShape {
 /// A plain convolution (any pass) with as many groups as channels on both sides: those have kernels of their own.
 bool is_depthwise(const Problem& p);
 
-/// Outputs from this size on do not stay in the caches until they are read: the direct kernels write them past the
-/// caches.
-constexpr int64_t streamed_output_bytes = 8 << 20;
-
 /// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: f32 weight
 /// gradients of 3x3 kernels and of 1x1 ones on large images, transposed and strided convolutions with 64 or more
 /// channels in the larger image, strided 1x1 ones with large outputs, depthwise ones that stride, dilate or sum

@@ -282,8 +282,9 @@ inline void output_lines(const float* m, int64_t m_stride, Vec* out) {
 }
 
 template <class S, class T>
-void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out, Vec bias, Vec slope, int64_t c, T* y) {
+void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out, Vec bias, Vec slope, int64_t c, T* y, bool streams) {
   const Shape& ys = s.y.shape;
+  constexpr std::integral_constant<int64_t, 0> whole;
   const auto finished = [&](Vec sum) { return s.activates ? leaky<T>(sum + bias, slope) : sum + bias; };
   for (int i = 0; i < S::m[0]; ++i)
     for (int j = 0; j < S::m[1]; ++j) {
@@ -291,7 +292,7 @@ void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out
       if (d >= ys.d() || h >= ys.h()) continue;
       T* row = y + s.y.offset(corner.n, d, h, 0) + c;
       for (int k = 0; k < S::m[2]; ++k)
-        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w < ys.w()) store(row + w * s.y.stride[3], finished(out[(i * S::m[1] + j) * S::m[2] + k]));
+        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w < ys.w()) put_output(row + w * s.y.stride[3], finished(out[(i * S::m[1] + j) * S::m[2] + k]), whole, streams);
     }
 }
 
@@ -361,6 +362,7 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
   uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
   const bool pools = s.pooled || s.unpools;
   const Vec slope = Vec::all(static_cast<float>(pools ? p.op.as<ConvPoolAttrs>().pool.activation.slope : p.op.as<ConvAttrs>().slope));
+  const bool streams = !s.pooled && streams_output(s.y, args.out[0], out);
   UnitCounter blocks(s.blocks);
   parallel_threads(p.threads, [&](int thread) {
     float* v = reinterpret_cast<float*>(args.workspace) + thread * winograd_thread_floats(s);
@@ -386,11 +388,12 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
             output_lines<S>(m + i * s.range + c - k, s.m_stride, tile);
             const Vec offset = bias ? load(bias + c) : Vec::all(0.0f);
             if (s.pooled) pool_tile<S>(s, p.out[0], corner, tile, offset, slope, c, y, arg);
-            else store_tile<S>(s, corner, tile, offset, slope, c, y);
+            else store_tile<S>(s, corner, tile, offset, slope, c, y, streams);
           }
         }
       }
     }
+    if (streams) fence();
   });
 }
 

@@ -92,12 +92,14 @@ void affine_pixels(const Problem& p, const KernelArgs& args, const float* scale,
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
   const Vec none = Vec::all(0.0f);
+  const bool streams = streams_output(p.out[0], args.out[0], channels);
   parallel_ranges(p.in[0].shape.rows(), p.threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
     for (int64_t row = rows.begin; row < rows.end; ++row)
       for_vectors(0, channels, [&](int64_t c, auto n) {
         const Vec value = fma(get(x + row * px + c, n), get(scale + c, n), shift ? get(shift + c, n) : none);
-        put(y + row * py + c, relu ? max(none, value) : value, n);
+        put_output(y + row * py + c, relu ? max(none, value) : value, n, streams);
       });
+    if (streams) fence();
   });
 }
 
@@ -189,14 +191,16 @@ std::unique_ptr<Prepared> prepare_batch_norm_backward_data(const Problem& p) {
       using T = decltype(zero);
       const T *dy = args.in[0].data<T>(), *x = args.in[1].data<T>();
       T* dx = args.out[0].data<T>();
+      const bool streams = streams_output(p.out[0], args.out[0], channels);
       parallel_ranges(p.in[0].shape.rows(), p.threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
         for (int64_t row = rows.begin; row < rows.end; ++row)
           for_vectors(0, channels, [&](int64_t c, auto n) {
             const Vec value = get(x + row * px + c, n), factor = get(scale + c, n);
             Vec g = get(dy + row * pg + c, n);
             if (relu) g = select(greater(fma(value, factor, get(shift + c, n)), none), g, none);
-            put(dx + row * po + c, fma(factor, g, fma(get(slope + c, n), value, get(offset + c, n))), n);
+            put_output(dx + row * po + c, fma(factor, g, fma(get(slope + c, n), value, get(offset + c, n))), n, streams);
           });
+        if (streams) fence();
       });
     });
   }, 4 * p.in[0].shape.c() * 4);

@@ -25,6 +25,20 @@ template <class T> inline Vec get(const T* p, int64_t n) { return load(p, n); }
 template <class T> inline void put(T* p, Vec a, std::integral_constant<int64_t, 0>) { store(p, a); }
 template <class T> inline void put(T* p, Vec a, int64_t n) { store(p, a, n); }
 
+/// Whether whole cache lines of a large f32 output can be written past the caches; `run` channels at a time.
+inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) {
+  const bool lines = run % 16 == 0 && std::all_of(desc.stride.begin(), desc.stride.end(), [](int64_t step) { return step % 16 == 0; });
+  return Vec::lanes == 16 && y.dtype() == DType::f32 && lines && desc.shape.elements() * 4 >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
+}
+
+/// Whole vectors past the caches where the output streams (never true for types other than f32); fence() afterwards.
+template <class T, class N>
+inline void put_output(T* p, Vec a, N n, bool streams) {
+  if constexpr (std::is_same_v<T, float> && !std::is_same_v<N, int64_t>)
+    if (streams) return store_line(p, a);
+  put(p, a, n);
+}
+
 inline bool narrow_float(DType t) { return t == DType::f32 || t == DType::bf16 || t == DType::f16; }
 
 /// dispatch over the three storage types these kernels know.

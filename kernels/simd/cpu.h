@@ -1,6 +1,7 @@
 // What this CPU can run, found once.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace convoy {
@@ -17,6 +18,9 @@ struct CpuFeatures {
   bool tile_leaf = false;  ///< CPUID leaf 0x1D describes the tiles; some hypervisors hide it
   std::string model;
 };
+
+/// Outputs from this size on do not stay in the caches until they are read: kernels may write them past the caches.
+constexpr int64_t streamed_output_bytes = 8 << 20;
 
 const CpuFeatures& cpu_features();
 /// "avx512 avx512_bf16 ..." for headers and summaries.
