@@ -13,7 +13,8 @@ std::vector<KernelPtr> winograd_weights_avx512_kernels();
 std::vector<KernelPtr> winograd_weights_avx2_kernels();
 /// Weight gradient of convolution + LeakyReLU + 2x2x2 max-pool from the pooled gradient and the arg-max.
 std::vector<KernelPtr> pool_sparse_avx512_kernels();
-/// The three passes of any convolution as sums over taps.
+/// The three passes of any convolution as sums over taps; depthwise ones, and weight gradients of 1x1 ones, on their
+/// own.
 std::vector<KernelPtr> direct_avx512_kernels();
 std::vector<KernelPtr> direct_avx2_kernels();
 /// The three passes, and forward into the pool, on bf16 pairs: AMX tiles, VDPBF16PS where it is fast.

@@ -121,7 +121,10 @@ bool is_pointwise_weights(const Problem& p) {
 }  // namespace
 
 bool pointwise_is_measured_faster(const Problem& p) {
-  return is_pointwise_weights(p) && p.in[0].shape.c() * p.in[1].shape.c() >= 256 * 704;
+  if (!is_pointwise_weights(p)) return false;
+  const Shape& y = p.in[1].shape;
+  const int64_t in = p.in[0].shape.c(), tasks = (in + 47) / 48 * ((y.c() + 511) / 512);
+  return in * y.c() >= 256 * 704 && y.elements() / y.c() >= 2048 && tasks >= 2 * p.threads;
 }
 
 bool direct_is_measured_faster(const Problem& p) {
@@ -129,11 +132,14 @@ bool direct_is_measured_faster(const Problem& p) {
   const auto& a = p.op.as<ConvAttrs>();
   const bool strides = a.stride != Int3{1, 1, 1};
   if (is_depthwise(p)) return true;
-  if (is_pointwise_weights(p)) return p.in[1].shape.elements() / p.in[1].shape.c() >= 40000 && p.in[1].shape.c() >= 64;
+  if (is_pointwise_weights(p))
+    return !pointwise_is_measured_faster(p) && p.in[1].shape.elements() / p.in[1].shape.c() >= 40000 &&
+           p.in[1].shape.c() >= 64;
   if (p.op.kind == OpKind::conv_backward_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
   if (!strides) return false;
-  if (p.in[1].shape.w() == 1)
-    return p.out[0].shape.elements() * 4 >= streamed_output_bytes && p.out[0].shape.c() % 16 == 0;
+  const Shape &weights = p.in[1].shape, &y = p.out[0].shape;
+  if (weights.d() * weights.h() * weights.w() == 1)
+    return a.groups == 1 && y.c() % 16 == 0 && y.elements() * 4 >= streamed_output_bytes;
   return p.op.kind == OpKind::conv_backward_data && p.out[0].shape.c() >= 64;
 }
 

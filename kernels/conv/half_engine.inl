@@ -6,8 +6,9 @@
 // halves are added up, widened and added to f32 sums in the first cache: about 7 instructions per `half_run` products, 1.6
 // times the f32 rate in all.
 // Error: a product of a run is rounded at most half_run + 1 times to 11 bits, so a sum errs by (half_run + 1) * 2^-11 of its
-// terms' magnitudes at most; typically by 2^-10 of the result, like its storage. A run past 65504 becomes infinite, which
-// loss scaling notices.
+// terms' magnitudes at most, typically by 2^-10 of the result, like its storage; and by (half_run + 1) * 2^-25 per run, the
+// spacing of f16 near zero: gradients need their loss scale. A run whose sum passes 65504 becomes infinite: in a backward
+// pass the loss scale falls, in a forward pass the run ends as diverged, and `--kernel '*=direct_avx512'` sums in f32.
 // Limit: the f16 FMA rate.
 
 constexpr int64_t half_run = 32;

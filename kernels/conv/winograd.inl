@@ -515,7 +515,7 @@ Support supports_winograd(const Problem& p) {
       if (s.pad[i] < 0) return Support::no("pads at most dilation * (kernel - 1) in front");
     // Transformed weights stream once per block: with few tiles that costs more than the products saved, least so in
     // three dimensions and with many channels.
-    const bool saves_much = large || s.x.shape.d() > 1 || s.channels_in() * s.channels_out() >= 128 * 128;
+    const bool saves_much = large || S::k[0] > 1 || (S::k[2] == 3 && s.channels_in() * s.channels_out() >= 128 * 128);
     const int64_t least = saves_much ? 64 : 256;
     if (s.tile_count < least) return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
     if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
