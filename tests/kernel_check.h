@@ -63,6 +63,15 @@ inline void fill_input(const Problem& p, int index, const Tensor& t, Fill fill, 
   });
 }
 
+/// The problem of an op on two threads; updated states are outputs too.
+inline Problem problem(const Op& op, std::vector<TensorDesc> in) {
+  Problem p{op, std::move(in), {}, DeviceKind::cpu, 2};
+  p.out = infer(op, p.in);
+  for (size_t i = p.in.size() - static_cast<size_t>(op_def(op.kind).updated_inputs); i < p.in.size(); ++i)
+    p.out.push_back(p.in[i]);
+  return p;
+}
+
 /// Inputs and outputs of one run in guarded memory.
 struct Run {
   std::vector<GuardedBytes> memory;
