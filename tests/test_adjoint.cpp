@@ -113,4 +113,3 @@ TEST_CASE("adjoint identity at full size", "[kernels][full]") {
                            "winograd_avx2", "winograd4_avx512", "winograd4_avx2"})
     for (Adjoint& p : problems) p.check(name);
 }
-

@@ -18,16 +18,9 @@
 namespace convoy {
 namespace {
 namespace set {
-#include "kernels/simd/avx512.inl"
-#include "kernels/simd/common.inl"
-#include "kernels/conv/register_block.inl"
-#include "kernels/conv/pool_window.inl"
-#include "kernels/conv/direct.inl"
-#include "kernels/conv/direct_weights.inl"
-#include "kernels/conv/pair_words.inl"
+#include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/tile_engine.inl"
 #include "kernels/conv/hardware_tiles.inl"
-#include "kernels/conv/pair_weights.inl"
 }  // namespace set
 }  // namespace
 }  // namespace convoy
@@ -36,15 +29,11 @@ namespace set {
 namespace convoy {
 namespace {
 
-Support supports_tiles(const Problem& p) {
-  if (p.in[0].dtype != DType::bf16) return Support::no("handles bf16, found " + p.in[0].str());
-  return p.op.kind == OpKind::conv_backward_weights ? set::supports_direct_weights(p) : set::supports_direct(p);
-}
-
 template <class Tiles>
 std::vector<KernelPtr> tile_kernels(std::string_view name, Isa isa) {
   using Engine = set::TileEngine<Tiles>;
-  return pair_kernels(name, isa, supports_tiles, set::prepare_direct_with<Engine>, set::prepare_pair_weights<Engine>);
+  return pair_kernels(name, isa, set::supports_pairs<Engine>, set::prepare_direct_with<Engine>,
+                      set::prepare_pair_weights<Engine>);
 }
 
 }  // namespace

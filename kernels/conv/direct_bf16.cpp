@@ -16,15 +16,8 @@
 namespace convoy {
 namespace {
 namespace set {
-#include "kernels/simd/avx512.inl"
-#include "kernels/simd/common.inl"
-#include "kernels/conv/register_block.inl"
-#include "kernels/conv/pool_window.inl"
-#include "kernels/conv/direct.inl"
-#include "kernels/conv/direct_weights.inl"
-#include "kernels/conv/pair_words.inl"
+#include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/bf16_engine.inl"
-#include "kernels/conv/pair_weights.inl"
 }  // namespace set
 }  // namespace
 }  // namespace convoy
@@ -34,9 +27,10 @@ namespace convoy {
 namespace {
 
 Support supports_bf16(const Problem& p) {
-  if (p.in[0].dtype != DType::bf16) return Support::no("handles bf16, found " + p.in[0].str());
-  if (!cpu_features().fast_bf16_dot) return Support::no("VDPBF16PS runs at half the f32 rate on this CPU");
-  return p.op.kind == OpKind::conv_backward_weights ? set::supports_direct_weights(p) : set::supports_direct(p);
+  const Support support = set::supports_pairs<set::Bf16Engine>(p);
+  if (support.ok && !cpu_features().fast_bf16_dot)
+    return Support::no("VDPBF16PS runs at half the f32 rate on this CPU");
+  return support;
 }
 
 }  // namespace

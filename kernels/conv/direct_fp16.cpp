@@ -16,15 +16,8 @@
 namespace convoy {
 namespace {
 namespace set {
-#include "kernels/simd/avx512.inl"
-#include "kernels/simd/common.inl"
-#include "kernels/conv/register_block.inl"
-#include "kernels/conv/pool_window.inl"
-#include "kernels/conv/direct.inl"
-#include "kernels/conv/direct_weights.inl"
-#include "kernels/conv/pair_words.inl"
+#include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/half_engine.inl"
-#include "kernels/conv/pair_weights.inl"
 
 /// Vectors of 32 halves in registers.
 struct HardwareHalves {
@@ -44,18 +37,10 @@ struct HardwareHalves {
 #pragma GCC pop_options
 
 namespace convoy {
-namespace {
-
-Support supports_halves(const Problem& p) {
-  if (p.in[0].dtype != DType::f16) return Support::no("handles f16, found " + p.in[0].str());
-  return p.op.kind == OpKind::conv_backward_weights ? set::supports_direct_weights(p) : set::supports_direct(p);
-}
-
-}  // namespace
 
 std::vector<KernelPtr> direct_fp16_kernels() {
   using Engine = set::HalfEngine<set::HardwareHalves>;
-  return pair_kernels("direct_fp16", Isa::avx512_fp16, supports_halves, set::prepare_direct_with<Engine>,
+  return pair_kernels("direct_fp16", Isa::avx512_fp16, set::supports_pairs<Engine>, set::prepare_direct_with<Engine>,
                       set::prepare_pair_weights<Engine>);
 }
 

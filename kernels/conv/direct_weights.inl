@@ -30,11 +30,6 @@ struct WeightsPlan {
     chunks = ceil_div(shape.in, fit);
     chunk = std::min(shape.in, ceil_div(ceil_div(shape.in, grain), chunks) * grain);
   }
-  /// Parts of the positions: enough tasks for many threads, as far as their sums are affordable.
-  void cut_positions(int64_t most) {
-    const int64_t affordable = std::max<int64_t>(1, weight_parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
-    parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1, std::min(affordable, most));
-  }
   int64_t task_blocks() const { return ceil_div(blocks, task_width); }
   int64_t tasks() const { return shape.groups * task_blocks() * chunks * parts; }
   /// Sums of one block of output channels in one chunk and part: [tap][channel][64], then the bias.
@@ -90,7 +85,8 @@ WeightsPlan::WeightsPlan(const Problem& p) : shape(p) {
   while (tile_of() > 12 && shape.columns(tile_of()) * chunk * 4 * shape.row_taps() > patch_cache) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_floats = shape.columns(tile_positions) * chunk;
-  cut_positions(shape.rows());
+  const int64_t affordable = std::max<int64_t>(1, weight_parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
+  parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1, std::min(affordable, shape.rows()));
   int64_t rows = std::max<int64_t>(1, 192 / tile_positions);
   for (;; rows = (rows + 1) / 2) {
     bands = parts * ceil_div(ceil_div(shape.rows(), parts), rows);
@@ -100,13 +96,13 @@ WeightsPlan::WeightsPlan(const Problem& p) : shape(p) {
   band_rows = ceil_div(shape.rows(), bands);
 }
 
-/// Gradient rows of a band as [position][block_width], `pitch` positions from row to row, channels past the end zero; adds
-/// them to the bias sums.
+/// Gradient rows of a band as [position][block_width], channels past the end zero; adds them to the bias sums.
 template <class T>
-void copy_gradient(const TensorDesc& desc, const T* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, int64_t pitch, float* to, float* bias) {
+void copy_gradient(const WeightsPlan& d, const T* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, float* to, float* bias) {
+  const TensorDesc& desc = d.shape.y;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
-    float* row = to + (r - rows.begin) * pitch * block_width;
+    float* row = to + (r - rows.begin) * d.tile_positions * block_width;
     for (int64_t j = 0; j < last - first; ++j, from += desc.stride[3], row += block_width) {
       std::fill(row + valid / Vec::lanes * Vec::lanes, row + block_width, 0.0f);
       for_vectors(0, valid, [&](int64_t k, auto n) {
@@ -139,7 +135,7 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
       for (int64_t block = at.first_block; block < at.last_block; ++block) {
         const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
         float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part), *bias = sums + d.sum_floats() - block_width;
-        copy_gradient(s.y, dy, rows, first, last, at.group * s.out + k_first, valid, d.tile_positions, gradient, bias);
+        copy_gradient(d, dy, rows, first, last, at.group * s.out + k_first, valid, gradient, bias);
         for (int64_t t = 0; t < s.row_taps(); ++t)
           for (int64_t q = 0; q < (phase.contiguous ? std::min<int64_t>(1, d.taps) : d.taps); ++q) {
             const int64_t column = phase.taps[static_cast<size_t>(q)].column;

@@ -17,15 +17,8 @@
 namespace convoy {
 namespace {
 namespace set {
-#include "kernels/simd/avx512.inl"
-#include "kernels/simd/common.inl"
-#include "kernels/conv/register_block.inl"
-#include "kernels/conv/pool_window.inl"
-#include "kernels/conv/direct.inl"
-#include "kernels/conv/direct_weights.inl"
-#include "kernels/conv/pair_words.inl"
+#include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/half_engine.inl"
-#include "kernels/conv/pair_weights.inl"
 
 /// Every operation in f32 and rounded to f16. Products are exact in f32; a sum is rounded twice, which differs from the
 /// instruction's one rounding only where the first lands on a tie.
@@ -51,18 +44,10 @@ struct EmulatedHalves {
 #pragma GCC pop_options
 
 namespace convoy {
-namespace {
-
-Support supports_halves(const Problem& p) {
-  if (p.in[0].dtype != DType::f16) return Support::no("handles f16, found " + p.in[0].str());
-  return p.op.kind == OpKind::conv_backward_weights ? set::supports_direct_weights(p) : set::supports_direct(p);
-}
-
-}  // namespace
 
 std::vector<KernelPtr> emulated_fp16_kernels() {
   using Engine = set::HalfEngine<set::EmulatedHalves>;
-  return pair_kernels("emulated_fp16", Isa::avx512, supports_halves, set::prepare_direct_with<Engine>,
+  return pair_kernels("emulated_fp16", Isa::avx512, set::supports_pairs<Engine>, set::prepare_direct_with<Engine>,
                       set::prepare_pair_weights<Engine>);
 }
 

@@ -70,21 +70,4 @@ struct HalfBlock {
 };
 
 template <class Halves>
-struct HalfEngine : PairWords<f16> {
-  static constexpr int64_t run_multiple = 1, spare_rows = 0;
-  struct Scope {
-    Scope() {}
-  };
-  template <class F>
-  static void for_blocks(int64_t count, int64_t vectors, F&& f) {
-    for_row_blocks(count, vectors, f);
-  }
-  static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) { run_block<HalfBlock<Halves>>(rows, vectors, call); }
-};
-
-/// A word in every lane; `p` may point between two words: weight gradients start runs at odd positions.
-inline __m512i broadcast_word(const uint32_t* p) {
-  int word;
-  std::memcpy(&word, p, sizeof word);
-  return _mm512_set1_epi32(word);
-}
+using HalfEngine = PairEngine<f16, HalfBlock<Halves>>;

@@ -1,5 +1,5 @@
-// Weight and bias gradients on pairs of a 16-bit type, for the engines of pair_words.inl: products of two neighbouring positions, f32
-// sums. Tasks, parts and the final turn are those of direct_weights.inl; only the operands differ:
+// Weight and bias gradients on pairs of a 16-bit type, for the engines of pair_words.inl: products of two neighbouring
+// positions, f32 sums. Tasks, parts and the final turn are those of direct_weights.inl; only the operands differ:
 //   input     turned while it is copied: [source row][channel][residue of the stride][column], so that a run along the
 //             positions is contiguous for every tap, and a tap is an offset, odd ones included;
 //   gradient  [pair of positions][channel], zero past the row's end up to the engine's run.

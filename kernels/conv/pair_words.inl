@@ -32,3 +32,31 @@ struct PairWords {
     std::memcpy(reinterpret_cast<char*>(words + channel / 2 * width + lane) + channel % 2 * 2, &value, sizeof value);
   }
 };
+
+/// An engine on the register block `Block`.
+template <class T, class Block>
+struct PairEngine : PairWords<T> {
+  static constexpr int64_t run_multiple = 1, spare_rows = 0;
+  struct Scope {
+    Scope() {}  // nothing to set up per thread
+  };
+  template <class F>
+  static void for_blocks(int64_t count, int64_t vectors, F&& f) {
+    for_row_blocks(count, vectors, f);
+  }
+  static void block(int64_t rows, int64_t vectors, const BlockCall<uint32_t>& call) { run_block<Block>(rows, vectors, call); }
+};
+
+/// A word in every lane; `p` may point between two words: weight gradients start runs at odd positions.
+inline __m512i broadcast_word(const uint32_t* p) {
+  int word;
+  std::memcpy(&word, p, sizeof word);
+  return _mm512_set1_epi32(word);
+}
+
+template <class Engine>
+Support supports_pairs(const Problem& p) {
+  constexpr DType type = dtype_of<typename Engine::Value>();
+  if (p.in[0].dtype != type) return Support::no("handles " + std::string(name_of(type)) + ", found " + p.in[0].str());
+  return p.op.kind == OpKind::conv_backward_weights ? supports_direct_weights(p) : supports_direct(p);
+}

@@ -1,0 +1,10 @@
+// The direct convolutions on pairs of a 16-bit type, ready for an engine; included inside a namespace, for AVX-512 F.
+
+#include "kernels/simd/avx512.inl"
+#include "kernels/simd/common.inl"
+#include "kernels/conv/register_block.inl"
+#include "kernels/conv/pool_window.inl"
+#include "kernels/conv/direct.inl"
+#include "kernels/conv/direct_weights.inl"
+#include "kernels/conv/pair_words.inl"
+#include "kernels/conv/pair_weights.inl"
