@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -78,27 +80,47 @@ struct Run {
   std::vector<Tensor> in, out;
 };
 
-/// Updated states start from the inputs' values in both runs; plain outputs are poisoned with NaN bytes.
-inline Run make_run(const Problem& p, Fill fill, uint64_t seed) {
+/// Zero inputs and outputs of NaN bytes; updated states are both, so they start alike in every run.
+inline Run allocate_run(const Problem& p) {
   Run run;
   const size_t updated = static_cast<size_t>(op_def(p.op.kind).updated_inputs);
-  for (size_t i = 0; i < p.in.size(); ++i) {
-    run.memory.emplace_back(p.in[i].span_bytes(), size_of(p.in[i].dtype));
-    std::memset(run.memory.back().data(), 0, static_cast<size_t>(p.in[i].span_bytes()));
-    run.in.emplace_back(p.in[i], run.memory.back().data());
-    fill_input(p, static_cast<int>(i), run.in.back(), fill, seed);
-  }
-  for (size_t i = 0; i < p.out.size(); ++i) {
-    if (i + updated >= p.out.size()) {
-      run.out.push_back(run.in[p.in.size() - (p.out.size() - i)]);
-      continue;
-    }
-    run.memory.emplace_back(p.out[i].span_bytes(), size_of(p.out[i].dtype));
-    std::memset(run.memory.back().data(), 0xff, static_cast<size_t>(p.out[i].span_bytes()));
-    run.out.emplace_back(p.out[i], run.memory.back().data());
-  }
+  const auto tensor = [&](const TensorDesc& desc, int byte) {
+    run.memory.emplace_back(desc.span_bytes(), size_of(desc.dtype));
+    std::memset(run.memory.back().data(), byte, static_cast<size_t>(desc.span_bytes()));
+    return Tensor(desc, run.memory.back().data());
+  };
+  for (const TensorDesc& desc : p.in) run.in.push_back(tensor(desc, 0));
+  for (size_t i = 0; i + updated < p.out.size(); ++i) run.out.push_back(tensor(p.out[i], 0xff));
+  for (size_t i = p.in.size() - updated; i < p.in.size(); ++i) run.out.push_back(run.in[i]);
   return run;
 }
+
+inline Run make_run(const Problem& p, Fill fill, uint64_t seed) {
+  Run run = allocate_run(p);
+  for (size_t i = 0; i < p.in.size(); ++i) fill_input(p, static_cast<int>(i), run.in[i], fill, seed);
+  return run;
+}
+
+/// Runs of one problem on the same inputs, which are drawn once: drawing takes longer than most kernels.
+class Inputs {
+ public:
+  Run fresh(const Problem& p, Fill fill, uint64_t seed) {
+    const auto [drawn, first] = drawn_.try_emplace({fill, seed});
+    Run run = first ? make_run(p, fill, seed) : allocate_run(p);
+    for (size_t i = 0; i < p.in.size(); ++i) {
+      const auto bytes = static_cast<size_t>(p.in[i].span_bytes());
+      std::byte* memory = run.in[i].bytes();
+      if (first)
+        drawn->second.emplace_back(memory, memory + bytes);
+      else
+        std::copy_n(drawn->second[i].data(), bytes, memory);
+    }
+    return run;
+  }
+
+ private:
+  std::map<std::pair<Fill, uint64_t>, std::vector<std::vector<std::byte>>> drawn_;
+};
 
 /// Prepares and runs; weights are packed as the plan would, workspace is poisoned and guarded.
 inline void execute(const Kernel& kernel, const Problem& p, Run& run) {

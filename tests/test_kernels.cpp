@@ -100,17 +100,17 @@ class Truth {
   const Run& rounded(Fill fill) {
     auto& run = fill == Fill::integers ? integers_ : normal_;
     if (!run) {
-      run = make_run(problem_, fill, 7);
+      run = fresh(fill, 7);
       execute(reference_for(problem_), problem_, *run);
     }
     return *run;
   }
-  /// In f64, on the values that make_run(problem, normal, 11) rounds to; `magnitude`: on their absolute values.
+  /// In f64, on the values of fresh(normal, 11); `magnitude`: on their absolute values.
   const Run& exact(bool magnitude) {
     auto& run = magnitude ? magnitude_ : exact_;
     if (!run) {
-      run = make_run(wide_, Fill::normal, 11);
-      copy_inputs(make_run(problem_, Fill::normal, 11), *run);
+      run = allocate_run(wide_);
+      copy_inputs(fresh(Fill::normal, 11), *run);
       for (const Tensor& t : run->in)
         if (magnitude && cancels(problem_.op.kind) && t.dtype() == DType::f64)
           for (double& v : t.span<double>()) v = std::abs(v);
@@ -119,13 +119,17 @@ class Truth {
     return *run;
   }
 
+  /// Inputs for a kernel, equal for equal fill and seed.
+  Run fresh(Fill fill, uint64_t seed) { return inputs_.fresh(problem_, fill, seed); }
+
  private:
   Problem problem_, wide_;
+  Inputs inputs_;
   std::optional<Run> integers_, normal_, exact_, magnitude_;
 };
 
 void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth) {
-  Run ours = make_run(p, fill, 7);
+  Run ours = truth.fresh(fill, 7);
   execute(kernel, p, ours);
   for (size_t i = 0; i < p.out.size(); ++i) {
     INFO(kernel.name() << " " << p.text() << " output " << i);
@@ -138,7 +142,7 @@ void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth
 /// in the last place of f32 and one rounding to the storage type.
 void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth) {
   if (always_exact(p.op.kind)) return;
-  Run ours = make_run(p, Fill::normal, 11);
+  Run ours = truth.fresh(Fill::normal, 11);
   execute(kernel, p, ours);
   const Run &exact = truth.exact(false), &magnitude = truth.exact(true);
   for (size_t i = 0; i < p.out.size(); ++i) {
@@ -167,10 +171,10 @@ void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth) {
 }
 
 /// 1 and 2 threads give the same bits: our own kernels promise it.
-void check_threads(const Kernel& kernel, const Problem& p) {
+void check_threads(const Kernel& kernel, const Problem& p, Truth& truth) {
   Problem one = p, two = p;
   one.threads = 1, two.threads = 2;
-  Run a = make_run(one, Fill::normal, 3), b = make_run(two, Fill::normal, 3);
+  Run a = truth.fresh(Fill::normal, 11), b = truth.fresh(Fill::normal, 11);
   execute(kernel, one, a);
   execute(kernel, two, b);
   for (size_t i = 0; i < p.out.size(); ++i) {
@@ -481,7 +485,7 @@ void check_all(const std::vector<Problem>& problems) {
       ++ran;
       if (halves_only && !sums_in_f16(*kernel)) continue;
       if (sanitized) {
-        Run run = make_run(p, Fill::normal, 3);
+        Run run = truth.fresh(Fill::normal, 7);
         execute(*kernel, p, run);
         continue;
       }
@@ -489,7 +493,7 @@ void check_all(const std::vector<Problem>& problems) {
       if ((linear(p.op.kind) || exact_on_integers(p.op.kind)) && !rounds_inside(*kernel, p))
         check_exact(*kernel, p, Fill::integers, truth);
       check_bounded(*kernel, p, truth);
-      if (!kernel->name().starts_with("onednn") && kernel->name() != "widened") check_threads(*kernel, p);
+      if (!kernel->name().starts_with("onednn") && kernel->name() != "widened") check_threads(*kernel, p, truth);
     }
   }
   if (cpu_features().avx2) REQUIRE(ran > 0);
