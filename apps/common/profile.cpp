@@ -64,29 +64,33 @@ nlohmann::json kernel_table(const Plan& plan) {
   return table;
 }
 
-nlohmann::json trace_events(const Executor& executor, const std::vector<MessageEvent>& messages, int rank,
-                            double clock_offset) {
+nlohmann::json trace_events(const RankTrace& trace) {
   nlohmann::json events = nlohmann::json::array();
   const auto event = [&](const std::string& name, const std::string& category, double start, double duration,
                          int64_t row, nlohmann::json args) {
     events.push_back({{"ph", "X"},
                       {"name", name},
                       {"cat", category},
-                      {"ts", start - 1e6 * clock_offset},
+                      {"ts", start - 1e6 * trace.clock_offset},
                       {"dur", duration},
-                      {"pid", rank},
+                      {"pid", trace.rank},
                       {"tid", row},
                       {"args", std::move(args)}});
   };
-  for (const TraceEvent& e : executor.trace()) {
-    const PlannedNode& node = executor.plan().nodes[static_cast<size_t>(e.node)];
-    event(node.name, phase_of(executor.plan(), static_cast<size_t>(e.node)), e.start_us, e.duration_us, 0,
-          {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}});
-  }
-  for (const MessageEvent& m : messages)
+  for (const Executor* executor : trace.executors)
+    for (const TraceEvent& e : executor->trace()) {
+      const PlannedNode& node = executor->plan().nodes[static_cast<size_t>(e.node)];
+      event(node.name, phase_of(executor->plan(), static_cast<size_t>(e.node)), e.start_us, e.duration_us, 0,
+            {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}});
+    }
+  for (const HostEvent& e : *trace.host)
+    event(e.name, "trainer", e.start_us, e.duration_us, 0, nlohmann::json::object());
+  for (const MessageEvent& m : *trace.messages)
     event(m.name, "messages", m.start_us, m.duration_us, 1 + m.id, {{"bytes", m.bytes}});
-  events.push_back(
-      {{"ph", "M"}, {"name", "process_name"}, {"pid", rank}, {"args", {{"name", fmt::format("rank {}", rank)}}}});
+  events.push_back({{"ph", "M"},
+                    {"name", "process_name"},
+                    {"pid", trace.rank},
+                    {"args", {{"name", fmt::format("rank {}", trace.rank)}}}});
   return events;
 }
 

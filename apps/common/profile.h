@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "core/executor.h"
 #include "dist/collectives.h"
@@ -18,10 +19,24 @@ std::string profile_table(const Executor& executor);
 nlohmann::json phase_seconds(const Executor& executor);
 /// Kernel, detail and choice of every node.
 nlohmann::json kernel_table(const Plan& plan);
-/// Events of one rank for chrome://tracing and Perfetto: a process per rank, its nodes in row 0, its messages in a row
-/// per all-reduce. `clock_offset` seconds are taken off to match rank 0's clock.
-nlohmann::json trace_events(const Executor& executor, const std::vector<MessageEvent>& messages, int rank,
-                            double clock_offset);
+/// What a trainer does between nodes: reading input, validation, checkpoints. Microseconds of the steady clock.
+struct HostEvent {
+  std::string name;
+  double start_us = 0, duration_us = 0;
+};
+
+/// What one rank did while it was traced.
+struct RankTrace {
+  int rank = 0;
+  double clock_offset = 0;                 ///< seconds ahead of rank 0's clock
+  std::vector<const Executor*> executors;  ///< of all passes of a step
+  const std::vector<MessageEvent>* messages = nullptr;
+  const std::vector<HostEvent>* host = nullptr;
+};
+
+/// Events of one rank for chrome://tracing and Perfetto: a process per rank, the nodes of all passes and what the
+/// trainer does between them in row 0, its messages in a row per all-reduce; on rank 0's clock.
+nlohmann::json trace_events(const RankTrace& trace);
 /// {"traceEvents": [...]} of all ranks' events, each a JSON array as text; time starts at the earliest.
 std::string chrome_trace(const std::vector<std::string>& ranks);
 /// Arena, states, naive sum and lower bound in MiB.

@@ -219,7 +219,11 @@ int Run::finish(Outcome outcome, const Json& more) {
     if (!options_.text("save").empty()) save_weights(options_.text("save"), *program_);
   }
 
-  if (options_.toggle("profile")) fmt::print("{}", profile_table(program_->step()));
+  if (options_.toggle("profile")) {
+    if (program_->micro())
+      fmt::print("passes ahead of the update:\n{}the last one:\n", profile_table(*program_->micro()));
+    fmt::print("{}", profile_table(program_->step()));
+  }
   fmt::print(
       "{}: {} steps, median {:.4f} s, {:.3f} samples/s, data wait {:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n",
       summary["outcome"].get<std::string>(), summary["steps"].get<int64_t>(),

@@ -184,6 +184,7 @@ void Trainer::save() {
   save_checkpoint(o_.output_dir, step_, program_.store(), meta(), o_.keep_checkpoints);
   ranks_.set_busy(false);
   checkpoint_seconds_ += seconds_since(start);
+  note("checkpoint", start);
 }
 
 void Trainer::check_finite(float loss) {
@@ -228,6 +229,7 @@ std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
 void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
   const auto start = Clock::now();
   fill_inputs(e, loader);
+  note("input", start);
   // Dummy inputs are rewritten because the arena reuses their memory; that is not part of the step.
   if (!loader) dummy_seconds_ += seconds_since(start);
   double* state = program_.store().get(step_state_name).data<double>();
@@ -331,6 +333,7 @@ void Trainer::validate(double epoch_seconds) {
     task_.log_quality(mllog_, record.validation, epoch_ + 1);
   }
   validation_seconds_ += seconds_since(start);
+  note("validation", start);
   record.seconds = epoch_seconds + seconds_since(start);
   history_.push_back(record);
   if (ranks_.root()) write_history();
@@ -366,7 +369,10 @@ Outcome Trainer::run() {
   if (o_.resume && ranks_.root() && fs::exists(metrics_path)) keep_lines_before(metrics_path, step_);
   metrics_.open(metrics_path, o_.resume ? std::ios::app : std::ios::trunc);
   if (!metrics_) fail_runtime(metrics_path + ": cannot open for writing");
-  if (o_.trace) program_.step().start_trace(), ranks_.world().start_trace();
+  if (o_.trace) {
+    if (program_.micro()) program_.micro()->start_trace();
+    program_.step().start_trace(), ranks_.world().start_trace();
+  }
 
   const nlohmann::json& c = o_.config;
   const auto setting = [&](const char* key) { return c.value(key, std::string()); };
@@ -420,9 +426,16 @@ Outcome Trainer::run() {
   return outcome;
 }
 
+void Trainer::note(const char* what, Clock::time_point start) {
+  if (!o_.trace) return;
+  const double begin = std::chrono::duration<double, std::micro>(start.time_since_epoch()).count();
+  host_events_.push_back({what, begin, 1e6 * seconds_since(start)});
+}
+
 void Trainer::write_trace() {
-  const std::vector<std::string> rows =
-      ranks_.collect_text(trace_events(program_.step(), ranks_.world().trace(), ranks_.rank(), clock_offset_).dump());
+  RankTrace trace{ranks_.rank(), clock_offset_, {&program_.step()}, &ranks_.world().trace(), &host_events_};
+  if (program_.micro()) trace.executors.push_back(program_.micro());
+  const std::vector<std::string> rows = ranks_.collect_text(trace_events(trace).dump());
   if (ranks_.root()) write_text(o_.output_dir + "/trace.json", chrome_trace(rows));
 }
 

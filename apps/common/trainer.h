@@ -1,6 +1,7 @@
 // The training loop: epochs, steps, validation, checkpoints, logs. One in the tree; a task brings data and measure.
 #pragma once
 
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -8,6 +9,7 @@
 #include <optional>
 
 #include "apps/common/mllog.h"
+#include "apps/common/profile.h"
 #include "apps/common/ranks.h"
 #include "apps/common/task.h"
 
@@ -94,6 +96,8 @@ class Trainer {
   void compare_waits();
   nlohmann::json communication() const;
   void write_trace();
+  /// Puts what was done since `start` into the trace.
+  void note(const char* what, std::chrono::steady_clock::time_point start);
   bool step_limit_reached() const { return o_.max_steps > 0 && step_ >= o_.max_steps; }
 
   Program& program_;
@@ -111,6 +115,7 @@ class Trainer {
   std::vector<double> step_seconds_;
   double dummy_seconds_ = 0, wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
   bool interrupted_ = false, stop_requested_ = false;
+  std::vector<HostEvent> host_events_;  ///< while tracing
   CommunicationTimes steps_communication_;
   /// Of a step: seconds of the clock when this rank first waited for others, seconds exposed.
   struct Wait {

@@ -171,8 +171,8 @@ struct F32Engine {
   }
   static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) { run_block<RegisterBlock<F32Dot, true>>(rows, vectors, call); }
   template <class T>
-  static void put_weight(Word* words, int64_t channel, int64_t width, int64_t lane, T value) {
-    words[channel * width + lane] = static_cast<float>(value);
+  static Word word(T first, T) {
+    return static_cast<float>(first);
   }
 };
 
@@ -230,9 +230,10 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
 
       for (int64_t chunk = 0; chunk < d.chunks; ++chunk) {
         const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
-        // One f32 tap without padding needs no copy: its rows are read where they are.
-        const bool in_place = Engine::reads_in_place && d.single_taps && std::is_same_v<T, float> && column >= 0 && column + columns <= s.x.shape.w();
-        const int64_t pitch = in_place ? s.x.stride[3] : words;  // words from column to column
+        // One tap without padding needs no copy: rows that are whole words already are read where they are.
+        constexpr bool same_words = sizeof(T) * Engine::pair == sizeof(Word);
+        const bool in_place = Engine::reads_in_place && same_words && d.single_taps && column >= 0 && column + columns <= s.x.shape.w() && channels % Engine::pair == 0 && s.x.stride[3] % Engine::pair == 0;
+        const int64_t pitch = in_place ? s.x.stride[3] / Engine::pair : words;  // words from column to column
         for (int64_t i = 0; i < sources && !in_place; ++i)
           Engine::copy(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns, channels, m.patch + i * d.row_words);
         const bool stores = chunk + 1 == d.chunks && !s.pooled();  // otherwise sums stay for the next chunk or the pool
@@ -254,8 +255,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 const int32_t slot = m.slots[r * s.row_taps() + t];
                 if (slot < 0) continue;
                 const Word* patch_row = m.patch + slot * d.row_words;
-                if constexpr (std::is_same_v<Word, T>)
-                  if (in_place) patch_row = x + DirectShape::row_offset(s.x, m.sources[slot]) + column * pitch + group * s.in + c_first;
+                if (in_place) patch_row = reinterpret_cast<const Word*>(x + DirectShape::row_offset(s.x, m.sources[slot]) + column * s.x.stride[3] + group * s.in + c_first);
                 const Word* from = phase_weights + t * tap_words;
                 for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
                   const int64_t at = phase.taps[static_cast<size_t>(q)].column;
@@ -300,6 +300,16 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
   });
 }
 
+/// The words of one or two channels (`pair` apart) of a weight for `lanes` outputs, which are `lane_step` apart; a missing
+/// second channel is zero.
+template <class Engine, class T, class Step>
+void pack_words(const T* from, int64_t pair, bool both, Step lane_step, int64_t lanes, typename Engine::Word* to) {
+  if (Engine::pair > 1 && both)
+    for (int64_t f = 0; f < lanes; ++f) to[f] = Engine::word(from[f * lane_step], from[f * lane_step + pair]);
+  else
+    for (int64_t f = 0; f < lanes; ++f) to[f] = Engine::word(from[f * lane_step], T{});
+}
+
 /// Packs K, KD, KH, KW, C/groups into the order of direct_run.
 template <class T, class Engine>
 void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Word* to, int threads) {
@@ -324,12 +334,12 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
               const T* rows = taps + (group * s.out + k) * per_k + c_first;
               for (int64_t q = 0; q < valid; q += 16)
                 for (int64_t c = 0; c < channels; c += 16)
-                  for (int64_t e = c; e < std::min(c + 16, channels); ++e)
-                    for (int64_t f = q; f < std::min(q + 16, valid); ++f) Engine::put_weight(run, e, width, f, rows[f * per_k + e]);
+                  for (int64_t e = c; e < std::min(c + 16, channels); e += Engine::pair)
+                    pack_words<Engine>(rows + q * per_k + e, 1, e + 1 < channels, per_k, std::min<int64_t>(16, valid - q), run + e / Engine::pair * width + q);
             } else {
               const T* rows = taps + (group * s.in + c_first) * per_k + k;
-              for (int64_t c = 0; c < channels; ++c)
-                for (int64_t q = 0; q < valid; ++q) Engine::put_weight(run, c, width, q, rows[c * per_k + q]);
+              for (int64_t c = 0; c < channels; c += Engine::pair)
+                pack_words<Engine>(rows + c * per_k, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, valid, run + c / Engine::pair * width);
             }
           }
           at += d.phase_words(phase, words) * width;

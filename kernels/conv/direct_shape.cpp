@@ -128,9 +128,13 @@ bool pointwise_is_measured_faster(const Problem& p) {
 }
 
 bool direct_is_measured_faster(const Problem& p) {
-  if (p.in[0].dtype != DType::f32 || p.op.kind == OpKind::conv_pool_forward) return false;
+  if (p.op.kind == OpKind::conv_pool_forward) return false;
   const auto& a = p.op.as<ConvAttrs>();
   const bool strides = a.stride != Int3{1, 1, 1};
+  if (p.in[0].dtype == DType::bf16)
+    return is_depthwise(p) && (p.op.kind == OpKind::conv_backward_weights ||
+                               (p.op.kind == OpKind::conv_backward_data && a.dilation != Int3{1, 1, 1}));
+  if (p.in[0].dtype != DType::f32) return false;
   if (is_depthwise(p)) return true;
   if (is_pointwise_weights(p))
     return !pointwise_is_measured_faster(p) && p.in[1].shape.elements() / p.in[1].shape.c() >= 40000 &&
@@ -141,6 +145,30 @@ bool direct_is_measured_faster(const Problem& p) {
   if (weights.d() * weights.h() * weights.w() == 1)
     return a.groups == 1 && y.c() % 16 == 0 && y.elements() * 4 >= streamed_output_bytes;
   return p.op.kind == OpKind::conv_backward_data && p.out[0].shape.c() >= 64;
+}
+
+bool direct_bf16_is_measured_faster(const Problem& p) {
+  if (p.op.kind == OpKind::conv_pool_forward) return false;
+  const auto& a = p.op.as<ConvAttrs>();
+  const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
+  const Shape& larger = sums_weights || p.op.kind != OpKind::conv_backward_data ? p.in[0].shape : p.out[0].shape;
+  const Int3 kernel = sums_weights ? a.result_size : Int3{p.in[1].shape.d(), p.in[1].shape.h(), p.in[1].shape.w()};
+  if (kernel == Int3{1, 1, 1}) return false;
+  if (a.stride != Int3{1, 1, 1}) {
+    if (sums_weights) return larger.c() >= 64 && p.in[1].shape.elements() / p.in[1].shape.c() >= 10000;
+    return p.op.kind == OpKind::conv_backward_data && larger.c() >= 64;
+  }
+  if (sums_weights) return false;
+  double inside = 1;  // share of the taps
+  for (int axis = 0; axis < 3; ++axis) {
+    double taps = 0;
+    for (int64_t t = 0; t < kernel[axis]; ++t) {
+      const int64_t shift = std::abs(t * a.dilation[axis] - a.pad_low[axis]);
+      taps += double(std::max<int64_t>(0, larger[axis + 1] - shift));
+    }
+    inside *= taps / double(kernel[axis] * larger[axis + 1]);
+  }
+  return inside < 0.8;
 }
 
 int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources) {

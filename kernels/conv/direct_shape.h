@@ -71,9 +71,12 @@ bool is_depthwise(const Problem& p);
 
 /// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: f32 weight
 /// gradients of 3x3 kernels and of 1x1 ones on large images, transposed and strided convolutions with 64 or more
-/// channels in the larger image, strided 1x1 ones with large outputs, depthwise ones that stride, dilate or sum
-/// gradients.
+/// channels in the larger image, strided 1x1 ones with large outputs, depthwise ones; in bf16 depthwise weight
+/// gradients and dilated input gradients.
 bool direct_is_measured_faster(const Problem& p);
+/// The same for direct_bf16, on CPUs with full-rate bf16 products: transposed and large strided convolutions, and
+/// stride-1 ones so dilated that a fifth of their taps or more meet padding, which it leaves out.
+bool direct_bf16_is_measured_faster(const Problem& p);
 /// Where panels beat both: f32 weight gradients of wide 1x1 convolutions.
 bool pointwise_is_measured_faster(const Problem& p);
 

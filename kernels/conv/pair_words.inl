@@ -28,15 +28,14 @@ struct PairWords {
       std::memcpy(to + c * words, from, static_cast<size_t>(channels) * sizeof(T));
     }
   }
-  static void put_weight(Word* words, int64_t channel, int64_t width, int64_t lane, T value) {
-    std::memcpy(reinterpret_cast<char*>(words + channel / 2 * width + lane) + channel % 2 * 2, &value, sizeof value);
-  }
+  static Word word(T first, T second) { return std::bit_cast<uint16_t>(first) | uint32_t{std::bit_cast<uint16_t>(second)} << 16; }
 };
 
 /// An engine on the register block `Block`.
 template <class T, class Block>
 struct PairEngine : PairWords<T> {
   static constexpr int64_t run_multiple = 1, spare_rows = 0;
+  static constexpr bool reads_in_place = true;  // blocks load words at any address
   struct Scope {
     Scope() {}  // nothing to set up per thread
   };
