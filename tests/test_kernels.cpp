@@ -289,6 +289,10 @@ std::vector<Problem> conv_problems(DType type) {
     list.push_back(problem({OpKind::conv_backward_weights, pointwise},
                            {TensorDesc({2, 1, 9, 11, 61}, type), TensorDesc({2, 1, 9, 11, 600}, type)}));
   }
+  // Two bands of pairs of positions, the last pair cut in half.
+  if (type == DType::bf16)
+    list.push_back(problem({OpKind::conv_backward_weights, ConvAttrs{.result_size = {1, 1, 1}}},
+                           {TensorDesc({1, 1, 511, 1025, 13}, type), TensorDesc({1, 1, 511, 1025, 5}, type)}));
   for (const Case& c : cases) {
     const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
     const DType wide = accumulation_type(type);

@@ -155,11 +155,11 @@ bool direct_bf16_is_measured_faster(const Problem& p) {
   const Int3 kernel = sums_weights ? a.result_size : Int3{p.in[1].shape.d(), p.in[1].shape.h(), p.in[1].shape.w()};
   if (kernel == Int3{1, 1, 1}) return false;
   if (a.stride != Int3{1, 1, 1}) {
-    if (sums_weights) return larger.c() >= 64 && p.in[1].shape.elements() / p.in[1].shape.c() >= 10000;
+    if (sums_weights) return larger.c() >= 16 && p.in[1].shape.elements() / p.in[1].shape.c() >= 10000;
     return p.op.kind == OpKind::conv_backward_data && larger.c() >= 64;
   }
-  if (sums_weights) return false;
-  double inside = 1;  // share of the taps
+  if (a.dilation == Int3{1, 1, 1}) return false;
+  double inside = 1;  // share of the taps that meet the image
   for (int axis = 0; axis < 3; ++axis) {
     double taps = 0;
     for (int64_t t = 0; t < kernel[axis]; ++t) {
@@ -168,7 +168,7 @@ bool direct_bf16_is_measured_faster(const Problem& p) {
     }
     inside *= taps / double(kernel[axis] * larger[axis + 1]);
   }
-  return inside < 0.8;
+  return inside < (sums_weights ? 0.7 : 0.8);
 }
 
 int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources) {

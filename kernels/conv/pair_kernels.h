@@ -7,7 +7,7 @@
 namespace convoy {
 
 /// Forward (plain, with activation, into a pool) and backward_data through `direct`, backward_weights through
-/// `weights`.
+/// `weights`; `prefers` says where they go ahead of what the list has before them.
 inline std::vector<KernelPtr> pair_kernels(std::string_view name, Isa isa, FunctionKernel::Supports supports,
                                            FunctionKernel::Prepare direct, FunctionKernel::Prepare weights,
                                            IsaKernel::Prefers prefers = nullptr) {

@@ -25,32 +25,110 @@ struct PairWeightsPlan : WeightsPlan {
   int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + DirectPlan::aligned(Engine::spare_rows * block_width * 4); }
 };
 
+/// 16 neighbouring values of a 16-bit type, each in the lower half of a lane.
+template <class T>
+inline __m512i low_halves(const T* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+/// Two vectors of 16-bit values as one of pairs.
+inline __m512i pair_halves(__m512i first, __m512i second) { return _mm512_or_si512(first, _mm512_slli_epi32(second, 16)); }
+
+/// Rows and columns of a 16 x 16 matrix of words change places.
+inline void turn_words(__m512i (&m)[16]) {
+  __m512i a[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(m[i], m[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32(m[i], m[i + 1]);
+  }
+  // m[4 g + j]: column 4 L + j of rows 4 g to 4 g + 3 in the L-th quarter.
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    m[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+    m[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+    m[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+    m[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const __m512i even = _mm512_shuffle_i32x4(m[j], m[4 + j], 0x88), odd = _mm512_shuffle_i32x4(m[j], m[4 + j], 0xdd);
+    const __m512i even_below = _mm512_shuffle_i32x4(m[8 + j], m[12 + j], 0x88), odd_below = _mm512_shuffle_i32x4(m[8 + j], m[12 + j], 0xdd);
+    m[j] = _mm512_shuffle_i32x4(even, even_below, 0x88);
+    m[4 + j] = _mm512_shuffle_i32x4(odd, odd_below, 0x88);
+    m[8 + j] = _mm512_shuffle_i32x4(even, even_below, 0xdd);
+    m[12 + j] = _mm512_shuffle_i32x4(odd, odd_below, 0xdd);
+  }
+}
+
+/// 32 positions of 16 channels, `step` values apart, to [channel][position].
+template <class T>
+void turn_block(const T* from, int64_t step, T* to, int64_t to_pitch) {
+  __m512i words[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) words[i] = pair_halves(low_halves(from + 2 * i * step), low_halves(from + (2 * i + 1) * step));
+  turn_words(words);
+#pragma GCC unroll 16
+  for (int c = 0; c < 16; ++c) _mm512_storeu_si512(to + c * to_pitch, words[c]);
+}
+
+/// `count` positions, `step` values apart, of all channels to [channel][position]. The last block of a side overlaps the
+/// one before.
+template <class T>
+void turn_positions(const T* from, int64_t step, int64_t count, int64_t channels, T* to, int64_t to_pitch) {
+  if (count < 32 || channels < 16) {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t c = 0; c < channels; ++c) to[c * to_pitch + i] = from[i * step + c];
+    return;
+  }
+  for (int64_t i = 0; i < count; i += 32)
+    for (int64_t c = 0; c < channels; c += 16) {
+      const int64_t at = std::min(i, count - 32), channel = std::min(c, channels - 16);
+      turn_block(from + at * step + channel, step, to + channel * to_pitch + at, to_pitch);
+    }
+}
+
 /// Columns [first, first + columns) of an input row, turned; zero outside the image.
 template <class T>
 void turn_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels, int64_t advance, int64_t pitch, T* to) {
-  constexpr int64_t tile = 16;
-  for (int64_t u = 0; u < columns; u += tile)
+  for (int64_t residue = 0; residue < advance; ++residue, to += pitch) {
+    // Position i of the residue is column first + residue + i * advance.
+    const int64_t count = residue < columns ? ceil_div(columns - residue, advance) : 0, start = first + residue;
+    const int64_t low = std::clamp<int64_t>(start < 0 ? ceil_div(-start, advance) : 0, 0, count);
+    const int64_t high = std::clamp<int64_t>(start < desc.shape.w() ? ceil_div(desc.shape.w() - start, advance) : 0, low, count);
     for (int64_t c = 0; c < channels; ++c) {
-      T* target = to + c * advance * pitch;
-      for (int64_t v = u; v < std::min(u + tile, columns); ++v) {
-        const int64_t column = first + v;
-        target[v % advance * pitch + v / advance] = column >= 0 && column < desc.shape.w() ? row[column * desc.stride[3] + c] : T{};
-      }
+      std::fill(to + c * advance * pitch, to + c * advance * pitch + low, T{});
+      std::fill(to + c * advance * pitch + high, to + c * advance * pitch + count, T{});
     }
+    turn_positions(row + (start + low * advance) * desc.stride[3], advance * desc.stride[3], high - low, channels, to + low, advance * pitch);
+  }
 }
 
 /// Gradient rows of a band as pairs of positions; adds them to the bias sums.
 template <class Engine>
 void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine::Value* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, uint32_t* to, float* bias) {
+  using T = typename Engine::Value;
   const TensorDesc& desc = d.shape.y;
+  const int64_t count = last - first, step = desc.stride[3];
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     uint32_t* row = to + (r - rows.begin) * d.run * block_width;
-    std::memset(row, 0, static_cast<size_t>(d.run * block_width * 4));
-    const auto* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
-    for (int64_t j = 0; j < last - first; ++j, from += desc.stride[3]) {
-      auto* pairs = reinterpret_cast<typename Engine::Value*>(row + j / 2 * block_width) + j % 2;
-      for (int64_t k = 0; k < valid; ++k) pairs[2 * k] = from[k];
-      for_vectors(0, valid, [&](int64_t k, auto n) { put(bias + k, get(bias + k, n) + get(from + k, n), n); });
+    // Lanes past the last channel and positions past the last are zero.
+    const int64_t kept = valid < block_width ? 0 : ceil_div(count, 2) * block_width;
+    std::memset(row + kept, 0, static_cast<size_t>((d.run * block_width - kept) * 4));
+    const T* from = dy + DirectShape::row_offset(desc, r) + first * step + channel;
+    for (int64_t j = 0; j < count; j += 2, from += 2 * step, row += block_width) {
+      const bool both = j + 1 < count;
+      for_vectors(0, valid, [&](int64_t k, auto n) {
+        Vec sum = get(bias + k, n) + get(from + k, n);
+        if (both) sum = sum + get(from + step + k, n);
+        put(bias + k, sum, n);
+        if constexpr (std::is_same_v<decltype(n), int64_t>) {
+          for (int64_t q = k; q < k + n; ++q) row[q] = Engine::word(from[q], both ? from[step + q] : T{});
+        } else {
+          const __m512i second = both ? low_halves(from + step + k) : _mm512_setzero_si512();
+          _mm512_storeu_si512(row + k, pair_halves(low_halves(from + k), second));
+        }
+      });
     }
   }
 }
