@@ -251,6 +251,10 @@ std::vector<Problem> conv_problems(DType type) {
        16,
        {1, 3, 3},
        {.dilation = {1, 2, 2}, .pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}, .groups = 16}},
+      {{1, 1, 48, 72, 16},
+       32,
+       {1, 3, 3},
+       {.dilation = {1, 2, 2}, .pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}, .groups = 16}},
       {{1, 5, 5, 5, 8}, 8, {3, 3, 3}, {.dilation = {2, 2, 2}, .pad_low = {2, 2, 2}, .pad_high = {2, 2, 2}}},
   };
   std::vector<Problem> list;
@@ -273,6 +277,7 @@ std::vector<Problem> conv_problems(DType type) {
   }
   list.push_back(problem({OpKind::conv_backward_data, data}, {slice, TensorDesc({16, 1, 3, 3, 16}, type)}));
   list.back().out[0] = slice;
+  const ConvAttrs pointwise{.result_size = {1, 1, 1}};
   // More runs of tiles than parts, and outputs written past the caches (8 MiB); large, so in one type only.
   if (type == DType::f32) {
     const TensorDesc large({1, 1, 200, 200, 16}, type), image({1, 1, 512, 256, 16}, type);
@@ -282,17 +287,34 @@ std::vector<Problem> conv_problems(DType type) {
     ConvAttrs depthwise = same;
     depthwise.groups = 16;
     list.push_back(problem({OpKind::conv_forward, depthwise}, {image, TensorDesc({16, 1, 3, 3, 1}, type)}));
-    // Two bands of positions, and two tasks, of the 1x1 weight gradient.
-    const ConvAttrs pointwise{.result_size = {1, 1, 1}};
+    // Two bands of positions of the 1x1 weight gradient.
     list.push_back(problem({OpKind::conv_backward_weights, pointwise},
                            {TensorDesc({1, 1, 512, 512, 13}, type), TensorDesc({1, 1, 512, 512, 5}, type)}));
-    list.push_back(problem({OpKind::conv_backward_weights, pointwise},
-                           {TensorDesc({2, 1, 9, 11, 61}, type), TensorDesc({2, 1, 9, 11, 600}, type)}));
   }
   // Two bands of pairs of positions, the last pair cut in half.
   if (type == DType::bf16)
-    list.push_back(problem({OpKind::conv_backward_weights, ConvAttrs{.result_size = {1, 1, 1}}},
+    list.push_back(problem({OpKind::conv_backward_weights, pointwise},
                            {TensorDesc({1, 1, 511, 1025, 13}, type), TensorDesc({1, 1, 511, 1025, 5}, type)}));
+  // Two tasks of it, dense and in slices.
+  const TensorDesc few({2, 1, 9, 11, 61}, type), many({2, 1, 9, 11, 600}, type);
+  list.push_back(problem({OpKind::conv_backward_weights, pointwise}, {few, many}));
+  list.push_back(problem({OpKind::conv_backward_weights, pointwise}, {strided(few, 64), strided(many, 603)}));
+  // Rows that are turned in blocks of 32 positions and 16 channels, from slices, also every other column.
+  for (int64_t stride : {1, 2}) {
+    ConvAttrs turned = same;
+    turned.stride = {1, stride, stride};
+    turned.pad_high = {0, stride == 1, stride == 1};
+    const TensorDesc x({1, 1, 5 * stride, 71 * stride, 37}, type), dy({1, 1, 5, 71, 70}, type);
+    list.push_back(problem({OpKind::conv_backward_weights, turned}, {strided(x, 48), strided(dy, 81)}));
+  }
+  // 1x1 on slices with even and odd strides, several chunks, groups: read in place where whole words allow it.
+  for (int64_t step : {402, 401})
+    for (int64_t groups : {1, 2}) {
+      const ConvAttrs forward{.groups = groups}, back{.groups = groups, .result_size = {1, 3, 10}};
+      const TensorDesc y = strided(TensorDesc({1, 1, 3, 10, 400}, type), step);
+      list.push_back(problem({OpKind::conv_forward, forward}, {y, TensorDesc({96, 1, 1, 1, 400 / groups}, type)}));
+      list.push_back(problem({OpKind::conv_backward_data, back}, {y, TensorDesc({400, 1, 1, 1, 96 / groups}, type)}));
+    }
   for (const Case& c : cases) {
     const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
     const DType wide = accumulation_type(type);
@@ -518,6 +540,8 @@ TEST_CASE("every kernel on the problems of a small CosmoFlow step", "[kernels][m
 
 TEST_CASE("every kernel on nasty convolutions", "[kernels]") {
   if (!amx_granted()) WARN("AMX is not granted here: direct_amx is checked on emulated tiles only");
+  if (!cpu_features().fast_bf16_dot)
+    WARN("no full-rate VDPBF16PS here: direct_bf16 and pointwise_bf16 are not checked");
   if (!cpu_features().avx512_fp16) WARN("no AVX512-FP16 here: direct_fp16 is checked on emulated arithmetic only");
   for (DType type : storage_types) check_all(conv_problems(type));
 }

@@ -330,10 +330,10 @@ void Trainer::validate(double epoch_seconds) {
     record.validation = task_.validate(program_, ranks_.others());
     validated_ = true;
     mllog_.end("eval_stop", number);
+    note("validation", start);
     task_.log_quality(mllog_, record.validation, epoch_ + 1);
   }
   validation_seconds_ += seconds_since(start);
-  note("validation", start);
   record.seconds = epoch_seconds + seconds_since(start);
   history_.push_back(record);
   if (ranks_.root()) write_history();
@@ -417,8 +417,11 @@ Outcome Trainer::run() {
   }
   const Outcome outcome = stopped.value_or(Outcome::finished);
   // A resumed run with nothing left to do still reports what its weights are worth.
-  if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted)
+  if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted) {
+    const auto start = Clock::now();
     task_.validate(program_, ranks_.others());
+    note("validation", start);
+  }
   settle();
   const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});

@@ -323,8 +323,8 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
       const int64_t width = std::min(block_width, d.padded_out - k), valid = std::min(width, s.out - k);
       const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
       typename Engine::Word* at = to + d.block_words(group, k, width, chunk);
-      // Lanes past the last channel, odd channels and the filling of runs.
-      if (valid < width || Engine::pair > 1) std::memset(at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
+      // Lanes past the last channel and the filling of runs.
+      if (valid < width || Engine::run_multiple > 1) std::memset(at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
       for (int64_t t = 0; t < s.row_taps(); ++t)
         for (const ColumnPhase& phase : s.phases) {
           for (size_t tap = 0; tap < phase.taps.size(); ++tap) {

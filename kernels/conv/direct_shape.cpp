@@ -150,23 +150,21 @@ bool direct_is_measured_faster(const Problem& p) {
 bool direct_bf16_is_measured_faster(const Problem& p) {
   if (p.op.kind == OpKind::conv_pool_forward) return false;
   const auto& a = p.op.as<ConvAttrs>();
+  const DirectShape s(p);
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
-  const Shape& larger = sums_weights || p.op.kind != OpKind::conv_backward_data ? p.in[0].shape : p.out[0].shape;
-  const Int3 kernel = sums_weights ? a.result_size : Int3{p.in[1].shape.d(), p.in[1].shape.h(), p.in[1].shape.w()};
-  if (kernel == Int3{1, 1, 1}) return false;
+  if (s.kernel == Int3{1, 1, 1}) return false;
   if (a.stride != Int3{1, 1, 1}) {
-    if (sums_weights) return larger.c() >= 16 && p.in[1].shape.elements() / p.in[1].shape.c() >= 10000;
-    return p.op.kind == OpKind::conv_backward_data && larger.c() >= 64;
+    if (sums_weights) return s.x.shape.c() >= 16 && s.y.shape.elements() / s.y.shape.c() >= 10000;
+    return p.op.kind == OpKind::conv_backward_data && s.y.shape.c() >= 64;
   }
   if (a.dilation == Int3{1, 1, 1}) return false;
   double inside = 1;  // share of the taps that meet the image
   for (int axis = 0; axis < 3; ++axis) {
-    double taps = 0;
-    for (int64_t t = 0; t < kernel[axis]; ++t) {
-      const int64_t shift = std::abs(t * a.dilation[axis] - a.pad_low[axis]);
-      taps += double(std::max<int64_t>(0, larger[axis + 1] - shift));
-    }
-    inside *= taps / double(kernel[axis] * larger[axis + 1]);
+    const int64_t extent = s.y.shape[axis + 1];
+    int64_t taps = 0;
+    for (int64_t o = 0; o < extent; ++o)
+      for (int64_t t = 0; t < s.kernel[axis]; ++t) taps += s.source(axis, o, t) >= 0;
+    inside *= double(taps) / double(s.kernel[axis] * extent);
   }
   return inside < (sums_weights ? 0.7 : 0.8);
 }

@@ -74,9 +74,9 @@ bool is_depthwise(const Problem& p);
 /// channels in the larger image, strided 1x1 ones with large outputs, depthwise ones; in bf16 depthwise weight
 /// gradients and dilated input gradients.
 bool direct_is_measured_faster(const Problem& p);
-/// The same for direct_bf16, on CPUs with full-rate bf16 products: transposed and large strided convolutions, and
-/// stride-1 ones so dilated that a fifth (weight gradients: three tenths) of their taps or more meet padding, which it
-/// leaves out.
+/// The same for direct_bf16, on CPUs with full-rate bf16 products: transposed convolutions and strided input gradients
+/// of 64 or more channels, strided weight gradients of large images, and stride-1 convolutions so dilated that a fifth
+/// (weight gradients: three tenths) of their taps or more meet padding.
 bool direct_bf16_is_measured_faster(const Problem& p);
 /// Where panels beat both: f32 weight gradients of wide 1x1 convolutions.
 bool pointwise_is_measured_faster(const Problem& p);

@@ -1,11 +1,12 @@
-// The operands of pointwise_weights.inl with two positions in a word: bf16, products of pairs. Included after
-// bf16_engine.inl.
+// The operands of pointwise_weights.inl with two positions in a word: bf16, products of pairs (VDPBF16PS, which takes
+// denormals for zero, in the bias sums too). Included after bf16_engine.inl.
 
 struct Bf16Positions {
   using Dot = Bf16Dot;
   static constexpr int64_t positions = 2;
   static constexpr uint32_t one = 0x3f803f80;
-  /// A bf16 widened to f32 is its bits and 16 zeros: the first position moves to the lower half.
+  /// A bf16 widened to f32 is its bits and 16 zeros: the first position moves to the lower half. The second is null past
+  /// the last position.
   template <class N>
   static Vec words(const bf16* const* at, int64_t channel, N n) {
     const __m512i first = _mm512_srli_epi32(_mm512_castps_si512(get(at[0] + channel, n).v), 16);

@@ -21,7 +21,7 @@ struct SinglePositions {
   using Dot = F32Dot;
   static constexpr int64_t positions = 1;
   static constexpr float one = 1;
-  /// The words of a step from its positions, as bits; null: past the last position.
+  /// The words of a step from its positions.
   template <class T, class N>
   static Vec words(const T* const* at, int64_t channel, N n) {
     return get(at[0] + channel, n);
