@@ -148,7 +148,7 @@ bool direct_is_measured_faster(const Problem& p) {
 }
 
 bool direct_bf16_is_measured_faster(const Problem& p) {
-  if (p.op.kind == OpKind::conv_pool_forward) return false;
+  if (p.in[0].dtype != DType::bf16 || p.op.kind == OpKind::conv_pool_forward) return false;
   const auto& a = p.op.as<ConvAttrs>();
   const DirectShape s(p);
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;

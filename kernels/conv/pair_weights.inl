@@ -25,15 +25,6 @@ struct PairWeightsPlan : WeightsPlan {
   int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + DirectPlan::aligned(Engine::spare_rows * block_width * 4); }
 };
 
-/// 16 neighbouring values of a 16-bit type, each in the lower half of a lane.
-template <class T>
-inline __m512i low_halves(const T* p) {
-  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-
-/// Two vectors of 16-bit values as one of pairs.
-inline __m512i pair_halves(__m512i first, __m512i second) { return _mm512_or_si512(first, _mm512_slli_epi32(second, 16)); }
-
 /// Rows and columns of a 16 x 16 matrix of words change places.
 inline void turn_words(__m512i (&m)[16]) {
   __m512i a[16];
@@ -66,7 +57,7 @@ template <class T>
 void turn_block(const T* from, int64_t step, T* to, int64_t to_pitch) {
   __m512i words[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) words[i] = pair_halves(low_halves(from + 2 * i * step), low_halves(from + (2 * i + 1) * step));
+  for (int i = 0; i < 16; ++i) words[i] = pair_positions(from + 2 * i * step, from + (2 * i + 1) * step, std::integral_constant<int64_t, 0>{});
   turn_words(words);
 #pragma GCC unroll 16
   for (int c = 0; c < 16; ++c) _mm512_storeu_si512(to + c * to_pitch, words[c]);
@@ -122,12 +113,7 @@ void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine
         Vec sum = get(bias + k, n) + get(from + k, n);
         if (both) sum = sum + get(from + step + k, n);
         put(bias + k, sum, n);
-        if constexpr (std::is_same_v<decltype(n), int64_t>) {
-          for (int64_t q = k; q < k + n; ++q) row[q] = Engine::word(from[q], both ? from[step + q] : T{});
-        } else {
-          const __m512i second = both ? low_halves(from + step + k) : _mm512_setzero_si512();
-          _mm512_storeu_si512(row + k, pair_halves(low_halves(from + k), second));
-        }
+        _mm512_storeu_si512(row + k, both ? pair_positions(from + k, from + step + k, n) : low_halves(from + k, n));
       });
     }
   }

@@ -46,6 +46,24 @@ struct PairEngine : PairWords<T> {
   static void block(int64_t rows, int64_t vectors, const BlockCall<uint32_t>& call) { run_block<Block>(rows, vectors, call); }
 };
 
+/// 16 neighbouring values of a 16-bit type, each in the lower half of a lane; a tail of n is filled up with zeros.
+template <class T>
+inline __m512i low_halves(const T* p, std::integral_constant<int64_t, 0>) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+template <class T>
+inline __m512i low_halves(const T* p, int64_t n) {
+  T values[Vec::lanes] = {};
+  std::memcpy(values, p, static_cast<size_t>(n) * sizeof(T));
+  return low_halves(values, std::integral_constant<int64_t, 0>{});
+}
+
+/// Words of two positions for neighbouring channels; of one alone: low_halves.
+template <class T, class N>
+inline __m512i pair_positions(const T* first, const T* second, N n) {
+  return _mm512_or_si512(low_halves(first, n), _mm512_slli_epi32(low_halves(second, n), 16));
+}
+
 /// A word in every lane; `p` may point between two words: weight gradients start runs at odd positions.
 inline __m512i broadcast_word(const uint32_t* p) {
   int word;

@@ -5,13 +5,10 @@ struct Bf16Positions {
   using Dot = Bf16Dot;
   static constexpr int64_t positions = 2;
   static constexpr uint32_t one = 0x3f803f80;
-  /// A bf16 widened to f32 is its bits and 16 zeros: the first position moves to the lower half. The second is null past
-  /// the last position.
+  /// The second is null past the last position.
   template <class N>
   static Vec words(const bf16* const* at, int64_t channel, N n) {
-    const __m512i first = _mm512_srli_epi32(_mm512_castps_si512(get(at[0] + channel, n).v), 16);
-    if (!at[1]) return {_mm512_castsi512_ps(first)};
-    return {_mm512_castsi512_ps(_mm512_or_si512(first, _mm512_castps_si512(get(at[1] + channel, n).v)))};
+    return {_mm512_castsi512_ps(at[1] ? pair_positions(at[0] + channel, at[1] + channel, n) : low_halves(at[0] + channel, n))};
   }
 };
 
