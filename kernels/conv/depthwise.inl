@@ -4,7 +4,8 @@
 // A vector holds neighbouring channels. Forward and backward_data: four or eight positions of an output row at a time, so a weight
 // is loaded once for all of them, and with three neighbouring column taps an input once for three; away from the
 // borders the rows' pointers only shift, elsewhere the list of taps inside the image is made first; then all channels
-// stream past it. Large outputs are written past the caches. Backward_weights: per part of the rows, sums of up to three
+// stream past it, and each vector asks for the columns that the next block adds in rows nobody has read yet: so many short
+// streams are beyond a prefetcher. Large outputs are written past the caches. Backward_weights: per part of the rows, sums of up to three
 // column taps and four vectors of channels stay in registers along a row.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
@@ -29,13 +30,27 @@ struct DepthwiseTap {
 /// What a block of outputs needs beside its taps.
 template <class T>
 struct DepthwiseCall {
-  int64_t channels, from_step, to_step;
+  int64_t channels, from_step, to_step, pitch;
   const float* bias;
   T* to;
   bool streams;  ///< past the caches
+  // Rows that no earlier output has read come from memory: a block asks for the columns that the next one adds.
+  const T* const* fresh;
+  int64_t fresh_count, next;  ///< `next`: elements from a row's start to the first of them
 
+  template <int positions>
+  [[gnu::always_inline]] void ask_ahead(int64_t c) const {
+    for (int64_t r = 0; r < fresh_count; ++r) {
+      const T* from = fresh[r] + next + c;
+      const T* end = from + positions * from_step;
+      for (; from != end; from += positions * pitch)
+#pragma GCC unroll 8
+        for (int i = 0; i < positions; ++i) __builtin_prefetch(from + i * pitch);
+    }
+  }
+  /// Inlined, or the sums would live in memory.
   template <int positions, class N>
-  void write(const Vec (&total)[positions], int64_t c, N n) const {
+  [[gnu::always_inline]] void write(const Vec (&total)[positions], int64_t c, N n) const {
 #pragma GCC unroll 8
     for (int i = 0; i < positions; ++i) put_output(to + i * to_step + c, total[i], n, streams);
   }
@@ -46,6 +61,7 @@ template <int positions, class T>
 inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, const DepthwiseCall<T>& call) {
   for_vectors(0, call.channels, [&](int64_t c, auto n) {
     const Vec start = call.bias ? get(call.bias + c, n) : Vec::all(0.0f);
+    call.template ask_ahead<positions>(c);
     Vec total[positions];
 #pragma GCC unroll 8
     for (int i = 0; i < positions; ++i) total[i] = start;
@@ -64,6 +80,7 @@ template <int positions, class T>
 inline void depthwise_slide(const DepthwiseTap<T>* rows, int64_t count, int64_t shift, const DepthwiseCall<T>& call) {
   for_vectors(0, call.channels, [&](int64_t c, auto n) {
     const Vec start = call.bias ? get(call.bias + c, n) : Vec::all(0.0f);
+    call.template ask_ahead<positions>(c);
     Vec total[positions];
 #pragma GCC unroll 8
     for (int i = 0; i < positions; ++i) total[i] = start;
@@ -84,14 +101,29 @@ inline void depthwise_slide(const DepthwiseTap<T>* rows, int64_t count, int64_t 
   });
 }
 
-/// One output row. `weights` is [row tap][column tap of all phases][channels]; `taps` and `rows` are scratch.
+/// A thread's lists: taps of a block, row taps of a row, and those rows that nothing has read before.
 template <class T>
-void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias, bool streams, int64_t row, DepthwiseTap<T>* taps, DepthwiseTap<T>* rows) {
+struct DepthwiseScratch {
+  DepthwiseTap<T>*taps, *rows;
+  const T** fresh;
+  static int64_t bytes(const DirectShape& s) {
+    return (s.row_taps() * ((s.kernel[2] + 1) * int64_t(sizeof(DepthwiseTap<T>)) + int64_t(sizeof(T*))) + 63) / 64 * 64;
+  }
+  DepthwiseScratch(const DirectShape& s, std::byte* at)
+      : taps(reinterpret_cast<DepthwiseTap<T>*>(at)), rows(taps + s.row_taps() * s.kernel[2]), fresh(reinterpret_cast<const T**>(rows + s.row_taps())) {}
+};
+
+/// One output row. `weights` is [row tap][column tap of all phases][channels].
+template <class T>
+void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias, bool streams, int64_t row, const DepthwiseScratch<T>& m) {
   const int64_t channels = s.y.shape.c();
   T* y = args.out[0].data<T>() + DirectShape::row_offset(s.y, row);
-  int64_t row_count = 0;
+  int64_t row_count = 0, fresh_count = 0;
   for (int64_t t = 0; t < s.row_taps(); ++t)
-    if (const int64_t source = s.source_row(row, t); source >= 0) rows[row_count++] = {args.in[0].data<T>() + DirectShape::row_offset(s.x, source), weights + t * s.column_taps * channels};
+    if (const int64_t source = s.source_row(row, t); source >= 0) {
+      m.rows[row_count++] = {args.in[0].data<T>() + DirectShape::row_offset(s.x, source), weights + t * s.column_taps * channels};
+      if (s.first_to_read(0, t / s.kernel[1]) && s.first_to_read(1, t % s.kernel[1])) m.fresh[fresh_count++] = m.rows[row_count - 1].from;
+    }
   for (const ColumnPhase& phase : s.phases) {
     Range interior{0, phase.count};
     for (const ColumnTap& tap : phase.taps) {
@@ -99,25 +131,26 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
       interior = {std::max(interior.begin, r.begin), std::min(interior.end, r.end)};
     }
     const bool slides = phase.taps.size() == 3 && phase.contiguous && phase.advance == 1 && s.phases.size() == 1;
-    DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], bias, nullptr, streams};
+    DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], s.x.stride[3], bias, nullptr, streams, m.fresh, phase.start == 0 ? fresh_count : 0, 0};
     for (int64_t j = 0; j < phase.count;) {
       const int64_t room = j >= interior.begin ? interior.end - j : 0;
       // With many channels a position is as long as a page: fewer of them at a time, for the prefetchers.
       const int64_t positions = room >= 8 && channels < 512 ? 8 : room >= 4 ? 4 : 1;
+      call.next = ((j + positions - 1) * phase.advance + s.column_high + 1) * s.x.stride[3];
       call.to = y + phase.start * s.y.stride[3] + j * call.to_step;
       if (slides && positions > 1) {
         const int64_t shift = (j + phase.taps[0].column) * s.x.stride[3];
-        if (positions == 8) depthwise_slide<8>(rows, row_count, shift, call);
-        else depthwise_slide<4>(rows, row_count, shift, call);
+        if (positions == 8) depthwise_slide<8>(m.rows, row_count, shift, call);
+        else depthwise_slide<4>(m.rows, row_count, shift, call);
       } else {
         int64_t count = 0;
         for (int64_t r = 0; r < row_count; ++r)
           for (size_t q = 0; q < phase.taps.size(); ++q)
             if (const int64_t column = j * phase.advance + phase.taps[q].column; column >= 0 && column < s.x.shape.w())
-              taps[count++] = {rows[r].from + column * s.x.stride[3], rows[r].weight + (phase.first_tap + static_cast<int64_t>(q)) * channels};
-        if (positions == 8) depthwise_block<8>(taps, count, call);
-        else if (positions == 4) depthwise_block<4>(taps, count, call);
-        else depthwise_block<1>(taps, count, call);
+              m.taps[count++] = {m.rows[r].from + column * s.x.stride[3], m.rows[r].weight + (phase.first_tap + static_cast<int64_t>(q)) * channels};
+        if (positions == 8) depthwise_block<8>(m.taps, count, call);
+        else if (positions == 4) depthwise_block<4>(m.taps, count, call);
+        else depthwise_block<1>(m.taps, count, call);
       }
       j += positions;
     }
@@ -146,24 +179,23 @@ class PreparedDepthwise final : public Prepared {
                by_storage(weight.dtype(), [&](auto zero) { depthwise_pack<decltype(zero)>(s, weight, reinterpret_cast<float*>(packed)); });
              }}};
   }
-  int64_t workspace_bytes() const override { return problem_.threads * thread_bytes(); }
+  int64_t workspace_bytes() const override { return problem_.threads * DepthwiseScratch<float>::bytes(shape_); }
   void run(const KernelArgs& args) const override {
     const auto* weights = reinterpret_cast<const float*>(args.packed[0]);
     const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
     by_storage(problem_.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
       parallel_threads(problem_.threads, [&](int thread) {
-        auto* taps = reinterpret_cast<DepthwiseTap<T>*>(args.workspace + thread * thread_bytes());
+        const DepthwiseScratch<T> memory(shape_, args.workspace + thread * DepthwiseScratch<T>::bytes(shape_));
         const bool streams = streams_output(shape_.y, args.out[0], shape_.y.shape.c());
         const Range rows = split_range(shape_.rows(), thread, problem_.threads);
-        for (int64_t row = rows.begin; row < rows.end; ++row) depthwise_row<T>(shape_, args, weights, bias, streams, row, taps, taps + shape_.row_taps() * shape_.kernel[2]);
+        for (int64_t row = rows.begin; row < rows.end; ++row) depthwise_row<T>(shape_, args, weights, bias, streams, row, memory);
         if (streams) fence();
       });
     });
   }
 
  private:
-  int64_t thread_bytes() const { return (shape_.row_taps() * (shape_.kernel[2] + 1) * int64_t(sizeof(DepthwiseTap<float>)) + 63) / 64 * 64; }
   Problem problem_;
   DirectShape shape_;
 };

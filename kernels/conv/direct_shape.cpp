@@ -71,6 +71,14 @@ int64_t DirectShape::source(int axis, int64_t o, int64_t t) const {
   return at >= 0 && at < extent ? at : -1;
 }
 
+bool DirectShape::first_to_read(int axis, int64_t t) const {
+  const int64_t stride = attrs.stride[axis], dilation = attrs.dilation[axis];
+  // backward_data: output o meets input (o - t * dilation) / stride, and so does an earlier one through a lower tap.
+  for (int64_t other = forward ? t + 1 : 0; other < (forward ? kernel[axis] : t); ++other)
+    if (!forward || (other - t) * dilation % stride == 0) return false;
+  return true;
+}
+
 int64_t DirectShape::row_at(int64_t index) const {
   if (!pooled()) return index;
   const int64_t cell = index / row_group(), in_cell = index % row_group();
@@ -102,6 +110,28 @@ Range DirectShape::inside(const ColumnPhase& phase, const ColumnTap& tap) const 
 
 int64_t DirectShape::columns(int64_t count) const {
   return phases[0].advance * (count - 1) + column_high - column_low + 1;
+}
+
+Problem in_one_row(const Problem& p) {
+  if (p.op.kind == OpKind::conv_pool_forward) return p;
+  const auto& a = p.op.as<ConvAttrs>();
+  const Shape &x = p.in[0].shape, &y = p.out[0].shape, &w = p.in[1].shape;
+  const auto one_row = [](const TensorDesc& t) {
+    const Shape& s = t.shape;
+    return t.stride[2] == s.w() * t.stride[3] && t.stride[1] == s.h() * t.stride[2] &&
+           t.stride[0] == s.d() * t.stride[1];
+  };
+  const Int3 none{0, 0, 0}, ones{1, 1, 1};
+  const bool product = Int3{w.d(), w.h(), w.w()} == ones && a.stride == ones && a.pad_low == none &&
+                       Int3{x.d(), x.h(), x.w()} == Int3{y.d(), y.h(), y.w()};
+  if (!product || !one_row(p.in[0]) || !one_row(p.out[0])) return p;
+  Problem flat = p;
+  for (TensorDesc* t : {&flat.in[0], &flat.out[0]}) {
+    const int64_t positions = t->shape.elements() / t->shape.c(), step = t->stride[3];
+    t->shape = {1, 1, 1, positions, t->shape.c()};
+    t->stride = {positions * step, positions * step, positions * step, step};
+  }
+  return flat;
 }
 
 bool is_depthwise(const Problem& p) {

@@ -56,6 +56,8 @@ struct DirectShape {
   int64_t row_at(int64_t index) const;
   /// Index along `axis` that output `o` reads through tap `t`, or -1 for padding and gaps.
   int64_t source(int axis, int64_t o, int64_t t) const;
+  /// Whether tap `t` along `axis` meets inputs that no tap of an earlier output has met.
+  bool first_to_read(int axis, int64_t t) const;
   /// Flat input row (n, d, h) that flat output row `row` reads through row tap `t`, or -1.
   int64_t source_row(int64_t row, int64_t t) const;
   /// Element offset of a flat row in its tensor.
@@ -65,6 +67,10 @@ struct DirectShape {
   /// Columns that `count` positions of all phases read: the length of a padded row.
   int64_t columns(int64_t count) const;
 };
+
+/// A 1x1x1 convolution at stride 1 (forward or backward_data) whose rows follow each other in memory is a product of
+/// positions and channels: the same problem with all positions in one row. Every other problem comes back as it is.
+Problem in_one_row(const Problem& p);
 
 /// A plain convolution (any pass) with as many groups as channels on both sides: those have kernels of their own.
 bool is_depthwise(const Problem& p);

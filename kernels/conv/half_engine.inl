@@ -17,6 +17,7 @@ constexpr int64_t half_run = 32;
 template <class Halves>
 struct HalfBlock {
   using Word = uint32_t;
+  static constexpr bool narrows = false;
 
   template <int rows, int vectors>
   static void run(const BlockCall<Word>& call) {

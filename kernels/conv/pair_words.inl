@@ -7,7 +7,7 @@ struct PairWords {
   using Value = T;
   using Word = uint32_t;
   static constexpr int64_t pair = 2;
-  static constexpr bool reads_in_place = false;
+  static constexpr bool reads_in_place = false, narrows = false;
   template <class F>
   static void by_type(DType, F&& f) {
     f(T{});
@@ -36,6 +36,7 @@ template <class T, class Block>
 struct PairEngine : PairWords<T> {
   static constexpr int64_t run_multiple = 1, spare_rows = 0;
   static constexpr bool reads_in_place = true;  // blocks load words at any address
+  static constexpr bool narrows = Block::narrows;
   struct Scope {
     Scope() {}  // nothing to set up per thread
   };
@@ -49,13 +50,11 @@ struct PairEngine : PairWords<T> {
 /// 16 neighbouring values of a 16-bit type, each in the lower half of a lane; a tail of n is filled up with zeros.
 template <class T>
 inline __m512i low_halves(const T* p, std::integral_constant<int64_t, 0>) {
-  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_cvtepu16_epi32(load_halves(p));
 }
 template <class T>
 inline __m512i low_halves(const T* p, int64_t n) {
-  T values[Vec::lanes] = {};
-  std::memcpy(values, p, static_cast<size_t>(n) * sizeof(T));
-  return low_halves(values, std::integral_constant<int64_t, 0>{});
+  return _mm512_cvtepu16_epi32(load_halves(p, n));
 }
 
 /// Words of two positions for neighbouring channels; of one alone: low_halves.

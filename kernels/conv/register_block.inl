@@ -19,6 +19,7 @@ constexpr int64_t block_width = block_vectors * Vec::lanes;
 
 /// Products of f32 values.
 struct F32Dot {
+  static constexpr bool narrows = false;
   using Word = float;
   using Wide = Vec;
   static Wide load_words(const Word* p) { return load(p); }
@@ -48,7 +49,20 @@ struct BlockCall {
   int64_t init_pitch;
   float* to;
   int64_t to_pitch;
+  int64_t ahead = 0;     ///< words from a row to one that a later block reads; its cache lines are asked for meanwhile
+  bool streams = false;  ///< whole cache lines of `to` go past the caches
+  void* narrow = nullptr;  ///< written instead of `to` (same pitch, in its elements), in the 16-bit type of a Dot that `narrows`
 };
+constexpr int64_t line_words = 16;  // of a cache line
+
+/// Calls put(offset, vector) for a block of sums. Inlined, or the sums would live in memory.
+template <int rows, int vectors, class Put>
+[[gnu::always_inline]] inline void put_block(const Vec (&total)[rows][vectors], int64_t pitch, Put put) {
+#pragma GCC unroll 12
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int q = 0; q < vectors; ++q) put(r * pitch + q * Vec::lanes, total[r][q]);
+}
 
 template <class Dot, int rows, int vectors, bool unit_run>
 void register_block(const BlockCall<typename Dot::Word>& call) {
@@ -64,28 +78,36 @@ void register_block(const BlockCall<typename Dot::Word>& call) {
     if (call.position >= segment.high || call.position + rows <= segment.low) continue;
     const Word* a = segment.a + call.a_shift;
     const Word* b = segment.b;
-    for (int64_t i = 0; i < segment.length; ++i, a += run_step, b += width) {
-      typename Dot::Wide weight[vectors];
-#pragma GCC unroll 4
-      for (int q = 0; q < vectors; ++q) weight[q] = Dot::load_words(b + q * Vec::lanes);
+    const int64_t piece = unit_run && call.ahead ? line_words : segment.length;
+    for (int64_t begin = 0; begin < segment.length; begin += piece) {
+      if (unit_run && call.ahead)
 #pragma GCC unroll 12
-      for (int r = 0; r < rows; ++r) {
-        const typename Dot::Wide value = Dot::broadcast(a + r * row_step);
+        for (int r = 0; r < rows; ++r) __builtin_prefetch(a + r * row_step + call.ahead);
+      const int64_t steps = std::min(piece, segment.length - begin);
+      for (int64_t i = 0; i < steps; ++i, a += run_step, b += width) {
+        typename Dot::Wide weight[vectors];
 #pragma GCC unroll 4
-        for (int q = 0; q < vectors; ++q) total[r][q] = Dot::multiply_add(value, weight[q], total[r][q]);
+        for (int q = 0; q < vectors; ++q) weight[q] = Dot::load_words(b + q * Vec::lanes);
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; ++r) {
+          const typename Dot::Wide value = Dot::broadcast(a + r * row_step);
+#pragma GCC unroll 4
+          for (int q = 0; q < vectors; ++q) total[r][q] = Dot::multiply_add(value, weight[q], total[r][q]);
+        }
       }
     }
   }
-#pragma GCC unroll 12
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 4
-    for (int q = 0; q < vectors; ++q) store(call.to + r * call.to_pitch + q * Vec::lanes, total[r][q]);
+  if constexpr (Dot::narrows)
+    if (call.narrow) return put_block(total, call.to_pitch, [to = call.narrow](int64_t at, Vec v) { Dot::store_narrow(to, at, v); });
+  if (call.streams) put_block(total, call.to_pitch, [to = call.to](int64_t at, Vec v) { store_line(to + at, v); });
+  else put_block(total, call.to_pitch, [to = call.to](int64_t at, Vec v) { store(to + at, v); });
 }
 
 /// The register block of every size for products `Dot`: F32Dot, or an engine's own.
 template <class Dot, bool unit_run>
 struct RegisterBlock {
   using Word = typename Dot::Word;
+  static constexpr bool narrows = Dot::narrows;
   template <int rows, int vectors>
   static void run(const BlockCall<Word>& call) {
     register_block<Dot, rows, vectors, unit_run>(call);

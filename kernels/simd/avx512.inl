@@ -47,27 +47,37 @@ inline float sum(Vec a) { return _mm512_reduce_add_ps(a.v); }
 inline Mask first_lanes(int64_t n) { return static_cast<Mask>((1u << n) - 1u); }
 
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline Vec load(const bf16* p) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16))};
-}
-inline Vec load(const f16* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
-inline Vec load(const int16_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))))}; }
 inline Vec load(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
-/// Tails of narrow types go through a padded copy: masked loads of 8 and 16 bits are not Foundation.
+/// Sixteen 16-bit values, or the first n and zeros. Masked loads of 16 bits are not Foundation: pairs, then an odd last one.
+inline __m256i load_halves(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline __m256i load_halves(const void* p, int64_t n) {
+  __m512i pairs = _mm512_maskz_loadu_epi32(first_lanes(n / 2), p);
+  if (n % 2) {
+    uint16_t last;
+    std::memcpy(&last, static_cast<const std::byte*>(p) + 2 * (n - 1), sizeof last);
+    pairs = _mm512_mask_set1_epi32(pairs, static_cast<Mask>(1u << n / 2), last);
+  }
+  return _mm512_castsi512_si256(pairs);
+}
+inline Vec widened(bf16, __m256i halves) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))}; }
+inline Vec widened(f16, __m256i halves) { return {_mm512_cvtph_ps(halves)}; }
+inline Vec widened(int16_t, __m256i halves) { return {_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(halves))}; }
+template <class T>
+inline Vec load(const T* p) {
+  return widened(T{}, load_halves(p));
+}
 template <class T>
 inline Vec load(const T* p, int64_t n) {
-  T padded[16] = {};
-  std::memcpy(padded, p, static_cast<size_t>(n) * sizeof(T));
-  return load(padded);
+  return widened(T{}, load_halves(p, n));
 }
 
-/// Round to nearest even, NaN kept quiet.
-inline __m256i to_bf16(Vec a) {
+/// Round to nearest even, NaN kept quiet; in the lower halves of the lanes.
+inline __m512i to_bf16(Vec a) {
   const __m512i u = _mm512_castps_si512(a.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
   const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
-  return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan(a), rounded, quiet));
+  return _mm512_mask_blend_epi32(is_nan(a), rounded, quiet);
 }
 inline __m256i to_f16(Vec a) { return _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
@@ -75,15 +85,11 @@ inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
 /// A whole, aligned cache line past the caches, for lines that stand far apart; `fence` before others read them.
 inline void store_line(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
 inline void fence() { _mm_sfence(); }
-inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(a)); }
+inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(to_bf16(a))); }
 inline void store(f16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(a)); }
 inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
-template <class T>
-inline void store(T* p, Vec a, int64_t n) {
-  T padded[16];
-  store(padded, a);
-  std::memcpy(p, padded, static_cast<size_t>(n) * sizeof(T));
-}
+inline void store(bf16* p, Vec a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), to_bf16(a)); }
+inline void store(f16* p, Vec a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), _mm512_cvtepu16_epi32(to_f16(a))); }
 
 inline Ints load_bytes(const uint8_t* p) { return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
 inline Ints load_bytes(const uint8_t* p, int64_t n) {
@@ -96,10 +102,8 @@ inline void store_bytes(uint8_t* p, Ints a, int64_t n) { _mm512_mask_cvtepi32_st
 
 /// table[p[i]] with the counts read as unsigned 16-bit numbers.
 inline Vec look_up(const float* table, const int16_t* p) {
-  return {_mm512_i32gather_ps(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), table, 4)};
+  return {_mm512_i32gather_ps(_mm512_cvtepu16_epi32(load_halves(p)), table, 4)};
 }
 inline Vec look_up(const float* table, const int16_t* p, int64_t n) {
-  int16_t padded[16] = {};
-  std::memcpy(padded, p, static_cast<size_t>(n) * sizeof(int16_t));
-  return look_up(table, padded);
+  return {_mm512_i32gather_ps(_mm512_cvtepu16_epi32(load_halves(p, n)), table, 4)};
 }
