@@ -149,7 +149,11 @@ void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t c
     for_vectors(0, count, [&](int64_t i, auto n) { put(target + i, get(source + i, n), n); });
   };
   if (desc.stride[3] == channels) return copy(from, to + low * channels, (high - low) * channels);
-  for (int64_t c = low; c < high; ++c) copy(from + (c - low) * desc.stride[3], to + c * channels, channels);
+  for (int64_t c = low; c < high; ++c) {
+    const T* column = from + (c - low) * desc.stride[3];
+    prefetch(column + 8 * desc.stride[3], channels * int64_t{sizeof(T)});
+    copy(column, to + c * channels, channels);
+  }
 }
 
 /// Sums of f32 words in vector registers.

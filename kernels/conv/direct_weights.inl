@@ -104,6 +104,7 @@ void copy_gradient(const WeightsPlan& d, const T* dy, Range rows, int64_t first,
     const T* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
     float* row = to + (r - rows.begin) * d.tile_positions * block_width;
     for (int64_t j = 0; j < last - first; ++j, from += desc.stride[3], row += block_width) {
+      prefetch(from + 8 * desc.stride[3], valid * int64_t{sizeof(T)});
       std::fill(row + valid / Vec::lanes * Vec::lanes, row + block_width, 0.0f);
       for_vectors(0, valid, [&](int64_t k, auto n) {
         const Vec g = get(from + k, n);

@@ -75,6 +75,9 @@ void turn_positions(const T* from, int64_t step, int64_t count, int64_t channels
   for (int64_t i = 0; i < count; i += 32)
     for (int64_t c = 0; c < channels; c += 16) {
       const int64_t at = std::min(i, count - 32), channel = std::min(c, channels - 16);
+      // The next positions of a cache line's channels.
+      if (c % 32 == 0)
+        for (int64_t j = at + 32; j < at + 64; ++j) __builtin_prefetch(from + j * step + c);
       turn_block(from + at * step + channel, step, to + channel * to_pitch + at, to_pitch);
     }
 }
@@ -109,6 +112,7 @@ void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine
     const T* from = dy + DirectShape::row_offset(desc, r) + first * step + channel;
     for (int64_t j = 0; j < count; j += 2, from += 2 * step, row += block_width) {
       const bool both = j + 1 < count;
+      for (int64_t ahead = 16; ahead < 18; ++ahead) prefetch(from + ahead * step, valid * int64_t{sizeof(T)});
       for_vectors(0, valid, [&](int64_t k, auto n) {
         Vec sum = get(bias + k, n) + get(from + k, n);
         if (both) sum = sum + get(from + step + k, n);

@@ -25,6 +25,11 @@ template <class T> inline Vec get(const T* p, int64_t n) { return load(p, n); }
 template <class T> inline void put(T* p, Vec a, std::integral_constant<int64_t, 0>) { store(p, a); }
 template <class T> inline void put(T* p, Vec a, int64_t n) { store(p, a, n); }
 
+/// Asks for the cache lines of `bytes` from p, which may lie anywhere.
+inline void prefetch(const void* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(p) + i);
+}
+
 /// Whether whole cache lines of a large f32 output can be written past the caches; `run` channels at a time.
 inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) {
   const bool lines = run % 16 == 0 && std::all_of(desc.stride.begin(), desc.stride.end(), [](int64_t step) { return step % 16 == 0; });
