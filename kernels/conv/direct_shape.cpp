@@ -142,39 +142,36 @@ bool is_depthwise(const Problem& p) {
 
 namespace {
 
-/// f32 weight gradient of a 1x1 convolution.
-bool is_pointwise_weights(const Problem& p) {
-  return p.op.kind == OpKind::conv_backward_weights && p.in[0].dtype == DType::f32 &&
-         p.op.as<ConvAttrs>().result_size == Int3{1, 1, 1};
+bool is_pointwise(const Problem& p) {
+  const Shape& w = p.op.kind == OpKind::conv_backward_weights ? p.out[0].shape : p.in[1].shape;
+  return w.d() * w.h() * w.w() == 1 && p.op.as<ConvAttrs>().groups == 1;
+}
+
+/// Of a 1x1 convolution: enough work to be worth packing and sharing.
+bool many_positions(const Problem& p) {
+  const Shape& y = p.op.kind == OpKind::conv_backward_weights ? p.in[1].shape : p.out[0].shape;
+  return y.elements() / y.c() >= 2048;
 }
 
 }  // namespace
 
 bool pointwise_is_measured_faster(const Problem& p) {
-  if (!is_pointwise_weights(p)) return false;
-  const Shape& y = p.in[1].shape;
-  const int64_t in = p.in[0].shape.c(), tasks = (in + 47) / 48 * ((y.c() + 511) / 512);
-  return in * y.c() >= 256 * 704 && y.elements() / y.c() >= 2048 && tasks >= 2 * p.threads;
+  if (p.op.kind != OpKind::conv_backward_weights || !is_pointwise(p)) return false;
+  if (p.in[0].dtype != DType::f32 && p.in[0].dtype != DType::bf16) return false;
+  const int64_t in = p.in[0].shape.c(), out = p.in[1].shape.c(), tasks = (in + 47) / 48 * ((out + 511) / 512);
+  return in * out >= 256 * 704 && many_positions(p) && tasks >= 2 * p.threads;
 }
 
 bool direct_is_measured_faster(const Problem& p) {
   if (p.op.kind == OpKind::conv_pool_forward) return false;
   const auto& a = p.op.as<ConvAttrs>();
-  const bool strides = a.stride != Int3{1, 1, 1};
-  if (p.in[0].dtype == DType::bf16)
-    return is_depthwise(p) && (p.op.kind == OpKind::conv_backward_weights ||
-                               (p.op.kind == OpKind::conv_backward_data && a.dilation != Int3{1, 1, 1}));
+  if (is_depthwise(p)) return p.in[0].dtype == DType::f32 || p.in[0].dtype == DType::bf16;
   if (p.in[0].dtype != DType::f32) return false;
-  if (is_depthwise(p)) return true;
-  if (is_pointwise_weights(p))
-    return !pointwise_is_measured_faster(p) && p.in[1].shape.elements() / p.in[1].shape.c() >= 40000 &&
-           p.in[1].shape.c() >= 64;
-  if (p.op.kind == OpKind::conv_backward_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
-  if (!strides) return false;
-  const Shape &weights = p.in[1].shape, &y = p.out[0].shape;
-  if (weights.d() * weights.h() * weights.w() == 1)
-    return a.groups == 1 && y.c() % 16 == 0 && y.elements() * 4 >= streamed_output_bytes;
-  return p.op.kind == OpKind::conv_backward_data && p.out[0].shape.c() >= 64;
+  const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
+  if (is_pointwise(p))
+    return many_positions(p) && (sums_weights ? !pointwise_is_measured_faster(p) : p.out[0].shape.c() >= 32);
+  if (sums_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
+  return p.op.kind == OpKind::conv_backward_data && a.stride != Int3{1, 1, 1} && p.out[0].shape.c() >= 64;
 }
 
 bool direct_bf16_is_measured_faster(const Problem& p) {
@@ -182,7 +179,11 @@ bool direct_bf16_is_measured_faster(const Problem& p) {
   const auto& a = p.op.as<ConvAttrs>();
   const DirectShape s(p);
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
-  if (s.kernel == Int3{1, 1, 1}) return false;
+  if (is_pointwise(p)) {
+    if (sums_weights) return many_positions(p) && !pointwise_is_measured_faster(p);
+    return many_positions(p) && s.y.shape.c() >= 32 && s.x.shape.c() <= 768;
+  }
+  if (is_depthwise(p)) return false;
   if (a.stride != Int3{1, 1, 1}) {
     if (sums_weights) return s.x.shape.c() >= 16 && s.y.shape.elements() / s.y.shape.c() >= 10000;
     return p.op.kind == OpKind::conv_backward_data && s.y.shape.c() >= 64;

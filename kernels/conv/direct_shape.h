@@ -75,16 +75,16 @@ Problem in_one_row(const Problem& p);
 /// A plain convolution (any pass) with as many groups as channels on both sides: those have kernels of their own.
 bool is_depthwise(const Problem& p);
 
-/// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: f32 weight
-/// gradients of 3x3 kernels and of 1x1 ones on large images, transposed and strided convolutions with 64 or more
-/// channels in the larger image, strided 1x1 ones with large outputs, depthwise ones; in bf16 depthwise weight
-/// gradients and dilated input gradients.
+/// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: depthwise
+/// convolutions in f32 and bf16; in f32 1x1 ones of 2048 positions or more, weight gradients of 3x3 kernels, transposed
+/// and strided convolutions with 64 or more channels in the larger image.
 bool direct_is_measured_faster(const Problem& p);
-/// The same for direct_bf16, on CPUs with full-rate bf16 products: transposed convolutions and strided input gradients
-/// of 64 or more channels, strided weight gradients of large images, and stride-1 convolutions so dilated that a fifth
-/// (weight gradients: three tenths) of their taps or more meet padding.
+/// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
+/// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
+/// weight gradients of large images, and stride-1 convolutions so dilated that a fifth (weight gradients: three tenths)
+/// of their taps or more meet padding.
 bool direct_bf16_is_measured_faster(const Problem& p);
-/// Where panels beat both: f32 weight gradients of wide 1x1 convolutions.
+/// Where panels beat both, in f32 and bf16: weight gradients of wide 1x1 convolutions.
 bool pointwise_is_measured_faster(const Problem& p);
 
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.
