@@ -15,35 +15,45 @@
 constexpr int64_t sparse_tasks = 32;               // enough to keep this many threads busy
 constexpr int64_t sparse_sum_bytes = 24 << 20;     // of all tasks' accumulators at most
 
+/// The patch under a block of cells, with a border of one, in floats: constants, so that the 27 windows are offsets in the
+/// instructions. `runs`: accumulators per (kd, kh).
+template <int64_t depth, int64_t height, int64_t width, int64_t lanes, int runs_>
+struct SparsePatch {
+  static constexpr Int3 block{depth, height, width};  // cells along D, H, W
+  static constexpr int64_t lane_step = lanes, row = (2 * width + 2) * lanes, plane = (2 * height + 2) * row;
+  static constexpr int64_t floats = (2 * depth + 2) * plane + 16;  // the last run reads up to 16 floats past its window
+  static constexpr int runs = runs_;
+};
+// About 36 KiB each.
+using FourChannels = SparsePatch<2, 4, 16, 4, 1>;
+using SixteenChannels = SparsePatch<2, 4, 4, 16, 3>;
+
 struct SparseShape {
   Shape x, cells;
   Int3 block;                          // cells of a block along D, H, W
   Int3 blocks;
-  int64_t slices, lane_step, runs;     // floats between columns of the patch; accumulators per (kd, kh)
-  int64_t row, plane, patch;           // floats
-  int64_t block_cells, block_count, parts, taps;  // taps: accumulator floats of one output channel
+  int64_t slices, patch, cell_pitch, block_count, parts;  // cell_pitch: cells of a block, in whole vectors
+  int64_t taps;  // accumulator floats of one output channel
   int64_t task_floats() const { return cells.c() * (taps + 1); }  // sums, then the bias
   int64_t tasks() const { return slices * parts; }
-  int64_t thread_floats() const { return (patch + 2 * block_cells * cells.c() + 63) / 16 * 16; }
+  int64_t thread_floats() const { return (patch + 15) / 16 * 16 + 2 * cell_floats(); }
+  int64_t cell_floats() const { return cell_pitch * ((cells.c() + 15) / 16 * 16); }
 };
 
 inline SparseShape sparse_shape(const Problem& p) {
   SparseShape s;
   s.x = p.in[0].shape, s.cells = p.in[1].shape;
   const bool four = s.x.c() == 4;
-  s.slices = four ? 1 : s.x.c() / 16, s.lane_step = four ? 4 : 16, s.runs = four ? 1 : 3;
-  // The patch takes about 36 KiB.
-  const Int3 wanted = four ? Int3{2, 4, 16} : Int3{2, 4, 4};
-  s.block_cells = 1, s.block_count = s.cells.n();
+  s.slices = four ? 1 : s.x.c() / 16, s.patch = four ? FourChannels::floats : SixteenChannels::floats;
+  const Int3 wanted = four ? FourChannels::block : SixteenChannels::block;
+  s.block_count = s.cells.n();
   for (int i = 0; i < 3; ++i) {
     s.block[i] = std::min(wanted[i], s.cells[i + 1]);
     s.blocks[i] = (s.cells[i + 1] + s.block[i] - 1) / s.block[i];
-    s.block_cells *= s.block[i], s.block_count *= s.blocks[i];
+    s.block_count *= s.blocks[i];
   }
-  s.row = (2 * s.block[2] + 2) * s.lane_step;
-  s.plane = (2 * s.block[1] + 2) * s.row;
-  s.patch = (2 * s.block[0] + 2) * s.plane + 16;  // the last run reads up to 16 floats past its window
-  s.taps = 9 * s.runs * 16;
+  s.cell_pitch = (s.block[0] * s.block[1] * s.block[2] + 15) / 16 * 16;
+  s.taps = 9 * 16 * (four ? FourChannels::runs : SixteenChannels::runs);
   const int64_t affordable = std::max<int64_t>(1, sparse_sum_bytes / (s.slices * s.task_floats() * 4));
   s.parts = std::clamp<int64_t>((sparse_tasks + s.slices - 1) / s.slices, 1, std::min(affordable, s.block_count));
   return s;
@@ -61,69 +71,96 @@ inline CellBlock cell_block(const SparseShape& s, int64_t index) {
 }
 
 /// The input under a block with a border of one, zero outside the image, one slice of channels.
-template <class T>
+template <class Patch, class T>
 void copy_patch(const SparseShape& s, const TensorDesc& desc, const T* x, const CellBlock& b, int64_t slice, float* to) {
   const int64_t channels = s.x.c(), width = std::min<int64_t>(channels, 16), columns = 2 * b.count[2] + 2, left = 2 * b.first[2] - 1;
   const int64_t low = std::max<int64_t>(0, -left), high = std::min(columns, s.x.w() - left);
   for (int64_t i = 0; i < 2 * b.count[0] + 2; ++i)
     for (int64_t j = 0; j < 2 * b.count[1] + 2; ++j) {
       const int64_t d = 2 * b.first[0] - 1 + i, h = 2 * b.first[1] - 1 + j;
-      float* row = to + i * s.plane + j * s.row;
+      float* row = to + i * Patch::plane + j * Patch::row;
       if (d < 0 || d >= s.x.d() || h < 0 || h >= s.x.h()) {
-        std::fill(row, row + columns * s.lane_step, 0.0f);
+        std::fill(row, row + columns * Patch::lane_step, 0.0f);
         continue;
       }
       const T* from = x + desc.offset(b.n, d, h, 0) + slice * 16;
-      std::fill(row, row + low * s.lane_step, 0.0f);
-      std::fill(row + high * s.lane_step, row + columns * s.lane_step, 0.0f);
+      std::fill(row, row + low * Patch::lane_step, 0.0f);
+      std::fill(row + high * Patch::lane_step, row + columns * Patch::lane_step, 0.0f);
+      // The next block's columns are asked for: rows are too short for a prefetcher.
+      const T* next = from + (left + columns) * channels;
       if (channels == width) {  // one contiguous run
+        prefetch(next, 2 * Patch::block[2] * width * int64_t{sizeof(T)});
         for_vectors(0, (high - low) * width, [&](int64_t k, auto count) { put(row + low * width + k, get(from + (left + low) * width + k, count), count); });
       } else {
+        for (int64_t c = 0; c < 2 * Patch::block[2]; ++c) __builtin_prefetch(next + c * channels);
         for (int64_t c = low; c < high; ++c) store(row + c * 16, load(from + (left + c) * channels));
       }
     }
 }
 
-/// Gradients (slope applied, rounded to the storage type) and window offsets of a block, cell-major.
-template <class T>
+/// Where the maximum of each channel stood, 0 to 7.
+inline Ints window_of(const uint8_t* arg, std::integral_constant<int64_t, 0>) { return load_bytes(arg); }
+inline Ints window_of(const uint8_t* arg, int64_t count) { return load_bytes(arg, count); }
+
+/// Gradients (slope applied, rounded to the storage type) and window offsets of a block, [channel][s.cell_pitch]: an output
+/// channel then walks along cells.
+template <class Patch, class T>
 void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, float slope, const CellBlock& b, float* gradient, int32_t* offset, float* bias) {
-  const int64_t channels = s.cells.c();
   const Vec none = Vec::all(0.0f), one = Vec::all(1.0f), leak = Vec::all(slope);
-  int32_t position[8];
-  for (int k = 0; k < 8; ++k) position[k] = static_cast<int32_t>((k >> 2) * s.plane + (k >> 1 & 1) * s.row + (k & 1) * s.lane_step);
-  int64_t cell = 0;
-  for (int64_t i = 0; i < b.count[0]; ++i)
-    for (int64_t j = 0; j < b.count[1]; ++j)
-      for (int64_t k = 0; k < b.count[2]; ++k, ++cell) {
-        const int64_t at = p.in[1].offset(b.n, b.first[0] + i, b.first[1] + j, b.first[2] + k);
-        const T *dy = args.in[1].data<T>() + at, *y = args.in[2].data<T>() + at;
-        const uint8_t* arg = args.in[3].data<uint8_t>() + at;
-        float* to = gradient + cell * channels;
-        for_vectors(0, channels, [&](int64_t c, auto count) {
-          const Vec g = rounded_to<T>(get(dy + c, count) * select(greater(get(y + c, count), none), one, leak));
-          put(to + c, g, count);
-          if (bias) put(bias + c, get(bias + c, count) + g, count);
-        });
-        const auto corner = static_cast<int32_t>(2 * (i * s.plane + j * s.row + k * s.lane_step));
-        for (int64_t c = 0; c < channels; ++c) offset[cell * channels + c] = position[arg[c] & 7] + corner;
-      }
+  alignas(64) int32_t in_window[16];
+  for (int k = 0; k < 16; ++k) in_window[k] = static_cast<int32_t>((k >> 2 & 1) * Patch::plane + (k >> 1 & 1) * Patch::row + (k & 1) * Patch::lane_step);
+  const __m512i positions = _mm512_load_si512(in_window);
+  for_vectors(0, s.cells.c(), [&](int64_t c, auto count) {
+    __m512i gradients[16], offsets[16];
+    int64_t cell = 0;
+    const auto turn_to = [&](const __m512i* rows, auto* to) {
+      __m512i words[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) words[i] = rows[i];
+      turn_words(words);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + (c + i) * s.cell_pitch, words[i]);
+    };
+    const auto flush = [&](int64_t first) { turn_to(gradients, gradient + first), turn_to(offsets, offset + first); };
+    Vec total = none;
+    const int64_t next_block = Patch::block[2] * s.cells.c();
+    for (int64_t i = 0; i < b.count[0]; ++i)
+      for (int64_t j = 0; j < b.count[1]; ++j)
+        for (int64_t k = 0; k < b.count[2]; ++k, ++cell) {
+          const int64_t at = p.in[1].offset(b.n, b.first[0] + i, b.first[1] + j, b.first[2] + k) + c;
+          const T *dy = args.in[1].data<T>() + at, *y = args.in[2].data<T>() + at;
+          for (const T* ahead : {dy, y}) __builtin_prefetch(ahead + next_block);
+          const Vec g = rounded_to<T>(get(dy, count) * select(greater(get(y, count), none), one, leak));
+          total = total + g;
+          const auto corner = static_cast<int32_t>(2 * (i * Patch::plane + j * Patch::row + k * Patch::lane_step));
+          gradients[cell % 16] = _mm512_castps_si512(g.v);
+          offsets[cell % 16] = _mm512_add_epi32(_mm512_permutexvar_epi32(window_of(args.in[3].data<uint8_t>() + at, count).v, positions), _mm512_set1_epi32(corner));
+          if (cell % 16 == 15) flush(cell - 15);
+        }
+    if (cell % 16) {
+      for (int64_t i = cell % 16; i < 16; ++i) gradients[i] = offsets[i] = _mm512_setzero_si512();
+      flush(cell - cell % 16);
+    }
+    if (bias) put(bias + c, get(bias + c, count) + total, count);
+  });
 }
 
 /// total[9][runs] += g * window for the cells of a block, one output channel.
-template <int runs>
-inline void accumulate(const float* patch, int64_t plane, int64_t row, const float* gradient, const int32_t* offset, int64_t channels, int64_t cells, float* total) {
+template <class Patch>
+inline void accumulate(const float* patch, const float* gradient, const int32_t* offset, int64_t cells, float* total) {
+  constexpr int runs = Patch::runs;
   Vec sum[9][runs];
 #pragma GCC unroll 9
   for (int t = 0; t < 9; ++t)
 #pragma GCC unroll 3
     for (int r = 0; r < runs; ++r) sum[t][r] = load(total + (t * runs + r) * 16);
   for (int64_t i = 0; i < cells; ++i) {
-    const Vec g = Vec::all(gradient[i * channels]);
-    const float* window = patch + offset[i * channels];
+    const Vec g = Vec::all(gradient[i]);
+    const float* window = patch + offset[i];
 #pragma GCC unroll 9
     for (int t = 0; t < 9; ++t)
 #pragma GCC unroll 3
-      for (int r = 0; r < runs; ++r) sum[t][r] = fma(g, load(window + (t / 3) * plane + (t % 3) * row + r * 16), sum[t][r]);
+      for (int r = 0; r < runs; ++r) sum[t][r] = fma(g, load(window + (t / 3) * Patch::plane + (t % 3) * Patch::row + r * 16), sum[t][r]);
   }
 #pragma GCC unroll 9
   for (int t = 0; t < 9; ++t)
@@ -131,24 +168,21 @@ inline void accumulate(const float* patch, int64_t plane, int64_t row, const flo
     for (int r = 0; r < runs; ++r) store(total + (t * runs + r) * 16, sum[t][r]);
 }
 
-template <class T>
+template <class Patch, class T>
 void sparse_task(const SparseShape& s, const Problem& p, const KernelArgs& args, int64_t task, float* total, float* memory) {
   const int64_t channels = s.cells.c(), slice = task / s.parts;
   const auto slope = static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope);
-  float *patch = memory, *gradient = patch + s.patch, *bias = total + channels * s.taps;
-  auto* offset = reinterpret_cast<int32_t*>(gradient + s.block_cells * channels);
+  float *patch = memory, *gradient = patch + (s.patch + 15) / 16 * 16, *bias = total + channels * s.taps;
+  auto* offset = reinterpret_cast<int32_t*>(gradient + s.cell_floats());
   std::fill(patch, patch + s.patch, 0.0f);
   std::fill(total, total + s.task_floats(), 0.0f);
   const Range mine = split_range(s.block_count, static_cast<int>(task % s.parts), static_cast<int>(s.parts));
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const CellBlock b = cell_block(s, i);
-    copy_patch(s, p.in[0], args.in[0].data<T>(), b, slice, patch);
-    read_cells<T>(s, p, args, slope, b, gradient, offset, slice == 0 ? bias : nullptr);
+    copy_patch<Patch>(s, p.in[0], args.in[0].data<T>(), b, slice, patch);
+    read_cells<Patch, T>(s, p, args, slope, b, gradient, offset, slice == 0 ? bias : nullptr);
     const int64_t cells = b.count[0] * b.count[1] * b.count[2];
-    for (int64_t k = 0; k < channels; ++k) {
-      if (s.runs == 1) accumulate<1>(patch, s.plane, s.row, gradient + k, offset + k, channels, cells, total + k * s.taps);
-      else accumulate<3>(patch, s.plane, s.row, gradient + k, offset + k, channels, cells, total + k * s.taps);
-    }
+    for (int64_t k = 0; k < channels; ++k) accumulate<Patch>(patch, gradient + k * s.cell_pitch, offset + k * s.cell_pitch, cells, total + k * s.taps);
   }
 }
 
@@ -182,7 +216,11 @@ std::unique_ptr<Prepared> prepare_pool_sparse(const Problem& p) {
     UnitCounter tasks(s.tasks());
     parallel_threads(p.threads, [&](int thread) {
       for (int64_t task; (task = tasks.take()) >= 0;)
-        by_storage(p.in[0].dtype, [&](auto zero) { sparse_task<decltype(zero)>(s, p, args, task, workspace + task * s.task_floats(), workspace + sums + thread * s.thread_floats()); });
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          using T = decltype(zero);
+          const auto run = s.x.c() == 4 ? sparse_task<FourChannels, T> : sparse_task<SixteenChannels, T>;
+          run(s, p, args, task, workspace + task * s.task_floats(), workspace + sums + thread * s.thread_floats());
+        });
     });
     sparse_finish(s, p.threads, args);
   }, (sums + p.threads * s.thread_floats()) * 4);

@@ -182,12 +182,18 @@ struct TileInput {
 template <class S, class T>
 void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t channels, float* to_points) {
   const TileInput<S, T> input(s, x, tile);
+  // So many short rows are no stream for a prefetcher: a tile asks for the columns that its neighbour adds.
+  const int64_t next_tile = s.dilation[2] * S::m[2] * s.x.stride[3];
   alignas(64) float line[S::points * Vec::lanes];
   for (int64_t c = 0; c < channels; c += Vec::lanes) {
     for (int r = 0; r < S::p[0] * S::p[1]; ++r) {
       float* to = line + r * S::p[2] * Vec::lanes;
       Vec in[S::p[2]];
-      for (int k = 0; k < S::p[2]; ++k) in[k] = input.rows[r] && input.columns[k] >= 0 ? load(input.rows[r] + input.columns[k] + c) : Vec::all(0.0f);
+      for (int k = 0; k < S::p[2]; ++k) {
+        const bool inside = input.rows[r] && input.columns[k] >= 0;
+        in[k] = inside ? load(input.rows[r] + input.columns[k] + c) : Vec::all(0.0f);
+        if (inside && k >= S::p[2] - S::m[2]) __builtin_prefetch(input.rows[r] + input.columns[k] + c + next_tile);
+      }
       input_line<S::p[2]>(in);
       for (int k = 0; k < S::p[2]; ++k) store(to + k * Vec::lanes, in[k]);
     }

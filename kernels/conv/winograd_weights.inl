@@ -95,11 +95,13 @@ void gradient_transform(const WinogradShape& s, const T* dy, int64_t tile, int64
         const int64_t d = corner.at[0] + i * s.dilation[0], h = corner.at[1] + j * s.dilation[1], w = corner.at[2] + k * s.dilation[2];
         at[(i * L::m[1] + j) * L::m[2] + k] = d < ys.d() && h < ys.h() && w < ys.w() ? s.y.offset(corner.n, d, h, w) : -1;
       }
+  const int64_t next_tile = s.dilation[2] * L::m[2] * s.y.stride[3];
   alignas(64) float g[S::outputs * Vec::lanes];
   for (int64_t c = 0; c < channels; c += Vec::lanes) {
     Vec sum = Vec::all(0.0f);
     for (int t = 0; t < S::outputs; ++t) {
       const Vec value = at[t] >= 0 ? load(dy + at[t] + c) : Vec::all(0.0f);
+      if (at[t] >= 0) __builtin_prefetch(dy + at[t] + c + next_tile);
       sum = sum + value;
       store(g + t * Vec::lanes, value);
     }
