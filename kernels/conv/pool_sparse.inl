@@ -4,8 +4,9 @@
 //
 // Loops: a task is a slice of 16 input channels and a part of the blocks of pooled cells. The input under a block is
 // copied, zero-padded and widened to f32, into a patch that stays in the first-level cache; gradients and window offsets
-// (from the arg-max byte) of the block go beside it. Then for every output channel the 27 tap accumulators stay in
-// registers over the cells of the block: per cell one broadcast and 27 multiply-adds with the input as memory operand.
+// (from the arg-max byte) of the block go beside it, turned so that a channel's follow each other. Then for every output
+// channel the 27 tap accumulators stay in registers over the cells of the block: per cell one broadcast and 27
+// multiply-adds with the input as memory operand.
 // Channels: multiples of 16, or 4 (three taps of four channels are 12 contiguous floats: 9 accumulators).
 // Tasks depend on the problem alone and their sums are added in order: the same bits for any number of threads.
 // Limit: an eighth of the dense count at the FMA rate; accumulators pass through the second-level cache once per block.
