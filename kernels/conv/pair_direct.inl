@@ -7,5 +7,4 @@
 #include "kernels/conv/direct.inl"
 #include "kernels/conv/direct_weights.inl"
 #include "kernels/conv/pair_words.inl"
-#include "kernels/simd/turn.inl"
 #include "kernels/conv/pair_weights.inl"

@@ -16,7 +16,6 @@ namespace {
 namespace set {
 #include "kernels/simd/avx512.inl"
 #include "kernels/simd/common.inl"
-#include "kernels/simd/turn.inl"
 #include "kernels/conv/pool_sparse.inl"
 }  // namespace set
 }  // namespace

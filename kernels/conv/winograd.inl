@@ -429,27 +429,46 @@ inline void transform_taps(const float* g, Put&& put) {
     }
 }
 
-/// Packs weights K, KD, KH, KW, C. Forward: C in, K out. Backward_data: K in, C out, taps reversed.
+/// Taps of a vector of outputs, [tap][lane], for inputs [input, input + count): `count` is a vector of them, or one.
+/// Weights are K, KD, KH, KW, C. Forward: C in, K out. Backward_data: K in, C out, taps reversed.
+template <int64_t taps, class T>
+void gather_taps(bool forward, const T* from, int64_t channels, int64_t first, int64_t input, int64_t count, float* g) {
+  if (!forward) {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t t = 0; t < taps; ++t) store(g + (i * taps + t) * Vec::lanes, load(from + ((input + i) * taps + taps - 1 - t) * channels + first));
+  } else if (count == Vec::lanes) {
+    for (int64_t t = 0; t < taps; ++t) {
+      Vec rows[Vec::lanes];
+#pragma GCC unroll 16
+      for (int q = 0; q < Vec::lanes; ++q) rows[q] = load(from + ((first + q) * taps + t) * channels + input);
+      turn(rows);
+#pragma GCC unroll 16
+      for (int i = 0; i < Vec::lanes; ++i) store(g + (i * taps + t) * Vec::lanes, rows[i]);
+    }
+  } else {
+    for (int64_t t = 0; t < taps; ++t)
+      for (int64_t q = 0; q < Vec::lanes; ++q) g[t * Vec::lanes + q] = static_cast<float>(from[((first + q) * taps + t) * channels + input]);
+  }
+}
+
+/// Packs weights into points of column blocks [input][two vectors of outputs].
 template <class S, class T>
 void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
   constexpr int64_t taps = S::k[0] * S::k[1] * S::k[2];
   const Shape& w = weight.shape();
   const int64_t in = forward ? w.c() : w.n(), out = forward ? w.n() : w.c(), point = winograd_point_floats(in, out);
   const T* from = weight.data<T>();
-  const int64_t groups = (out + Vec::lanes - 1) / Vec::lanes;
-  parallel_ranges(groups * in, threads, 16, [&](Range range) {
-    alignas(64) float g[taps * Vec::lanes];
+  const int64_t groups = (out + Vec::lanes - 1) / Vec::lanes, run = in % Vec::lanes ? 1 : Vec::lanes;
+  parallel_ranges(groups * in / run, threads, 1, [&](Range range) {
+    alignas(64) float g[taps * Vec::lanes * Vec::lanes];
     for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t first = i / in * Vec::lanes, input = i % in;
-      for (int64_t t = 0; t < taps; ++t)
-        for (int64_t q = 0; q < Vec::lanes; ++q) {
-          const int64_t k = forward ? first + q : input, c = forward ? input : first + q;
-          g[t * Vec::lanes + q] = static_cast<float>(from[(k * taps + (forward ? t : taps - 1 - t)) * w.c() + c]);
-        }
-      const int64_t block = first / gemm_columns * gemm_columns;
-      float* to = u + block * in + input * gemm_columns + (first - block);
-      // Points lie a power of two apart, in one set of every cache.
-      transform_taps<S>(g, [&](int q, Vec value) { store_line(to + q * point, value); });
+      const int64_t first = i * run / in * Vec::lanes, input = i * run % in, block = first / gemm_columns * gemm_columns;
+      gather_taps<taps>(forward, from, w.c(), first, input, run, g);
+      for (int64_t c = 0; c < run; ++c) {
+        float* to = u + block * in + (input + c) * gemm_columns + (first - block);
+        // Points lie a power of two apart, in one set of every cache.
+        transform_taps<S>(g + c * taps * Vec::lanes, [&](int q, Vec value) { store_line(to + q * point, value); });
+      }
     }
     fence();
   });

@@ -114,3 +114,26 @@ inline Vec look_up(const float* table, const int16_t* p, int64_t n) {
   std::memcpy(padded, p, static_cast<size_t>(n) * sizeof(int16_t));
   return look_up(table, padded);
 }
+
+/// Rows and columns change places.
+inline void turn(Vec (&m)[8]) {
+  __m256 pairs[8], fours[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(m[i].v, m[i + 1].v);
+    pairs[i + 1] = _mm256_unpackhi_ps(m[i].v, m[i + 1].v);
+  }
+  // fours[4 g + j]: column j and 4 + j of rows 4 g to 4 g + 3.
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    m[j].v = _mm256_permute2f128_ps(fours[j], fours[4 + j], 0x20);
+    m[4 + j].v = _mm256_permute2f128_ps(fours[j], fours[4 + j], 0x31);
+  }
+}
