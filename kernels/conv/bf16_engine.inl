@@ -1,6 +1,7 @@
 // The engine of direct.inl on VDPBF16PS. Included after pair_words.inl, for AVX512-BF16.
 
-/// VDPBF16PS: two products per lane and instruction. Like the products, the rounding of sums flushes subnormal values.
+/// VDPBF16PS: two products per lane and instruction. Like the products, the rounding of whole blocks without
+/// activation flushes subnormal values.
 struct Bf16Dot {
   static constexpr bool narrows = true;
   using Word = uint32_t;

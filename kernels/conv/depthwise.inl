@@ -5,8 +5,8 @@
 // is loaded once for all of them, and with three neighbouring column taps an input once for three; away from the
 // borders the rows' pointers only shift, elsewhere the list of taps inside the image is made first; then all channels
 // stream past it, and each vector asks for the columns that the next block adds in rows nobody has read yet: so many short
-// streams are beyond a prefetcher. Large outputs are written past the caches. Backward_weights: per part of the rows, sums of up to three
-// column taps and four vectors of channels stay in registers along a row.
+// streams are beyond a prefetcher. Large outputs are written past the caches. Backward_weights: per part of the rows, sums
+// of up to three column taps and four vectors of channels stay in registers along a row.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
 

@@ -7,7 +7,7 @@
 //      second-level cache: no border cases below, and any storage type or stride costs the copy only. One tap without
 //      padding reads rows of whole words where they are; the register block asks for the next block's cache lines
 //      meanwhile, because rows side by side are nothing that a prefetcher recognises (1x1 with 128 channels: 0.55 -> 0.95
-//      of the FMA rate on Zen 5). At stride 1 all positions are one row;
+//      of the FMA rate on Zen 5; engines with a register block of their own leave that out). in_one_row joins their rows;
 //   2. for every 64 (AVX2: 16) output channels, the register block runs over the band's positions; its sum follows the
 //      segments (row tap, column taps, channels) for which the row is not padding;
 //   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace. Before a pool all chunks do,
@@ -21,7 +21,6 @@
 
 constexpr int64_t weight_cache = 256 << 10;  // bytes of packed weights of one block and chunk
 constexpr int64_t patch_cache = 256 << 10;
-constexpr int64_t chunk_channels = 384;  // more would shorten the runs of positions that fit the patch
 constexpr int64_t unit_positions = 192;
 constexpr int64_t unit_channels = 4 * block_width;
 constexpr int64_t rounded_floats = std::max<int64_t>(32, block_rows) * block_width;  // a register block before it is rounded
@@ -84,27 +83,30 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple
   padded_out = ceil_div(shape.out, Vec::lanes) * Vec::lanes;
   for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
   const int64_t taps = shape.row_taps() * std::max<int64_t>(1, shape.column_taps);
-  const int64_t fit = std::clamp<int64_t>(weight_cache / (taps * block_width * 4) * pair / 16 * 16, 16, chunk_channels * pair);
+  const int64_t fit = std::clamp<int64_t>(weight_cache / (taps * block_width * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
   chunks = ceil_div(shape.in, fit);
   chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 16) * 16;
   chunks = ceil_div(shape.in, chunk);
   chunk_words = words_of(chunk);
   const auto row_bytes = [&](int64_t positions) { return shape.columns(positions) * chunk_words * 4; };
-  tiles = ceil_div(shape.positions, shape.rows() == 1 ? unit_positions : 96);
+  const bool product = single_taps && shape.rows() == 1;
+  tiles = ceil_div(shape.positions, product ? unit_positions : 96);
   const auto tile_of = [&] { return ceil_div(ceil_div(shape.positions, tiles), shape.window[2]) * shape.window[2]; };
   while (tile_of() > 12 && row_bytes(tile_of()) * shape.row_taps() > patch_cache) ++tiles;
+  channel_parts = ceil_div(padded_out, unit_channels);
+  // Few units: the same number for every thread.
+  const auto uneven = [&](int64_t units) { return units < 8 * p.threads && units % p.threads; };
+  while (product && tile_of() > 12 && uneven(tiles * shape.groups * channel_parts)) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_words = shape.columns(tile_positions) * chunk_words;
   spare_words = spare_rows * shape.phases[0].advance * chunk_words + run_multiple;
-  channel_parts = ceil_div(padded_out, unit_channels);
   // Rows are counted in groups that stay together.
   const int64_t group = shape.row_group(), all = shape.rows() / group;
   int64_t rows = std::clamp<int64_t>(unit_positions / (tile_positions * phases * group), 1, all);
   const int64_t others = tiles * shape.groups * channel_parts;
   const auto bands_of = [&](int64_t most) {
     int64_t count = ceil_div(all, most);
-    // Few units: the same number for every thread.
-    while (count * others < 8 * p.threads && count * others % p.threads && count < all) ++count;
+    while (uneven(count * others) && count < all) ++count;
     return count;
   };
   for (;; rows = (rows + 1) / 2) {

@@ -49,9 +49,10 @@ std::vector<KernelPtr> direct_bf16_kernels() {
   std::vector<KernelPtr> list =
       pair_kernels("direct_bf16", Isa::avx512_bf16, supports_bf16, set::prepare_direct_with<set::Bf16Engine>,
                    set::prepare_pair_weights<set::Bf16Engine>, direct_bf16_is_measured_faster);
-  list.insert(list.begin(), std::make_unique<IsaKernel>("pointwise_bf16", Isa::avx512_bf16,
-                                                        OpKind::conv_backward_weights, supports_pointwise_bf16,
-                                                        set::prepare_pointwise_bf16, pointwise_is_measured_faster));
+  list.insert(list.begin(),
+              std::make_unique<IsaKernel>("pointwise_bf16", Isa::avx512_bf16, OpKind::conv_backward_weights,
+                                          supports_pointwise_bf16, set::prepare_pointwise_bf16,
+                                          pointwise_bf16_is_measured_faster));
   return list;
 }
 

@@ -144,7 +144,7 @@ namespace {
 
 bool is_pointwise(const Problem& p) {
   const Shape& w = p.op.kind == OpKind::conv_backward_weights ? p.out[0].shape : p.in[1].shape;
-  return w.d() * w.h() * w.w() == 1 && p.op.as<ConvAttrs>().groups == 1;
+  return w.d() * w.h() * w.w() == 1;
 }
 
 /// Of a 1x1 convolution: enough work to be worth packing and sharing.
@@ -153,13 +153,23 @@ bool many_positions(const Problem& p) {
   return y.elements() / y.c() >= 2048;
 }
 
+/// Weight gradients that gain from panels.
+bool is_wide_pointwise(const Problem& p) {
+  const auto& a = p.op.as<ConvAttrs>();
+  if (p.op.kind != OpKind::conv_backward_weights || !is_pointwise(p) || a.groups != 1) return false;
+  if (a.pad_low != Int3{0, 0, 0} || a.pad_high != Int3{0, 0, 0}) return false;
+  const int64_t in = p.in[0].shape.c(), out = p.in[1].shape.c(), tasks = (in + 47) / 48 * ((out + 511) / 512);
+  return in * out >= 256 * 704 && many_positions(p) && tasks >= 2 * p.threads;
+}
+
 }  // namespace
 
 bool pointwise_is_measured_faster(const Problem& p) {
-  if (p.op.kind != OpKind::conv_backward_weights || !is_pointwise(p)) return false;
-  if (p.in[0].dtype != DType::f32 && p.in[0].dtype != DType::bf16) return false;
-  const int64_t in = p.in[0].shape.c(), out = p.in[1].shape.c(), tasks = (in + 47) / 48 * ((out + 511) / 512);
-  return in * out >= 256 * 704 && many_positions(p) && tasks >= 2 * p.threads;
+  return p.in[0].dtype == DType::f32 && is_wide_pointwise(p);
+}
+
+bool pointwise_bf16_is_measured_faster(const Problem& p) {
+  return p.in[0].dtype == DType::bf16 && is_wide_pointwise(p);
 }
 
 bool direct_is_measured_faster(const Problem& p) {
@@ -169,7 +179,7 @@ bool direct_is_measured_faster(const Problem& p) {
   if (p.in[0].dtype != DType::f32) return false;
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   if (is_pointwise(p))
-    return many_positions(p) && (sums_weights ? !pointwise_is_measured_faster(p) : p.out[0].shape.c() >= 32);
+    return a.groups == 1 && many_positions(p) && (sums_weights ? !is_wide_pointwise(p) : p.out[0].shape.c() >= 32);
   if (sums_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
   return p.op.kind == OpKind::conv_backward_data && a.stride != Int3{1, 1, 1} && p.out[0].shape.c() >= 64;
 }
@@ -180,8 +190,8 @@ bool direct_bf16_is_measured_faster(const Problem& p) {
   const DirectShape s(p);
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   if (is_pointwise(p)) {
-    if (sums_weights) return many_positions(p) && !pointwise_is_measured_faster(p);
-    return many_positions(p) && s.y.shape.c() >= 32 && s.x.shape.c() <= 768;
+    if (a.groups != 1 || !many_positions(p)) return false;
+    return sums_weights ? !is_wide_pointwise(p) : s.y.shape.c() >= 32 && s.x.shape.c() <= 2 * direct_chunk_words;
   }
   if (is_depthwise(p)) return false;
   if (a.stride != Int3{1, 1, 1}) {

@@ -9,6 +9,10 @@
 
 namespace convoy {
 
+/// Words of input channels, one or two to a word, that a direct convolution sums in one pass at most: more would
+/// shorten the runs of positions that fit its patch.
+constexpr int64_t direct_chunk_words = 384;
+
 /// One tap along W: position j of a phase reads input column `advance * j + column`.
 struct ColumnTap {
   int64_t weight;  ///< index along KW
@@ -76,16 +80,17 @@ Problem in_one_row(const Problem& p);
 bool is_depthwise(const Problem& p);
 
 /// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: depthwise
-/// convolutions in f32 and bf16; in f32 1x1 ones of 2048 positions or more, weight gradients of 3x3 kernels, transposed
-/// and strided convolutions with 64 or more channels in the larger image.
+/// convolutions in f32 and bf16; in f32 1x1 ones of 2048 positions and 32 output channels or more, weight gradients of
+/// 3x3 kernels, transposed and strided convolutions with 64 or more channels in the larger image.
 bool direct_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
 /// weight gradients of large images, and stride-1 convolutions so dilated that a fifth (weight gradients: three tenths)
 /// of their taps or more meet padding.
 bool direct_bf16_is_measured_faster(const Problem& p);
-/// Where panels beat both, in f32 and bf16: weight gradients of wide 1x1 convolutions.
+/// Where panels beat both: weight gradients of wide 1x1 convolutions, in f32; in bf16, with full-rate products.
 bool pointwise_is_measured_faster(const Problem& p);
+bool pointwise_bf16_is_measured_faster(const Problem& p);
 
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.
 class RowSet {

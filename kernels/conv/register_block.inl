@@ -49,7 +49,7 @@ struct BlockCall {
   int64_t init_pitch;
   float* to;
   int64_t to_pitch;
-  int64_t ahead = 0;     ///< words from a row to one that a later block reads; its cache lines are asked for meanwhile
+  int64_t ahead = 0;     ///< words from a row to one that a later block reads; its cache lines may be asked for meanwhile
   bool streams = false;  ///< whole cache lines of `to` go past the caches
   void* narrow = nullptr;  ///< written instead of `to` (same pitch, in its elements), in the 16-bit type of a Dot that `narrows`
 };

@@ -100,7 +100,7 @@ void dense_data_features(const DenseShape& s, const KernelArgs& args, Range feat
 #pragma GCC unroll 8
           for (int64_t j = 0; j < rows; ++j) {
             const T* row = from + j * s.features + i;
-            __builtin_prefetch(row + 2 * dense_block * Vec::lanes);
+            __builtin_prefetch(row + 8 * Vec::lanes);
             total = fma(g[j], get(row, lanes), total);
           }
           put(to + i, total, lanes);
@@ -108,7 +108,8 @@ void dense_data_features(const DenseShape& s, const KernelArgs& args, Range feat
       }
     };
     int64_t k = 0;
-    for (; k + 2 * dense_block <= s.outputs; k += 2 * dense_block) add_rows(std::integral_constant<int, 2 * dense_block>{}, k);
+    for (; k + 8 <= s.outputs; k += 8) add_rows(std::integral_constant<int, 8>{}, k);
+    for (; k + 4 <= s.outputs; k += 4) add_rows(std::integral_constant<int, 4>{}, k);
     for (; k < s.outputs; ++k) add_rows(std::integral_constant<int, 1>{}, k);
     for (int64_t n = 0; n < s.samples; ++n)
       for_vectors(0, length, [&](int64_t i, auto lanes) { put(dx + n * s.features + f + i, get(tile + n * dense_tile + i, lanes), lanes); });
