@@ -24,6 +24,7 @@ struct SparsePatch {
   static constexpr int64_t lane_step = lanes, row = (2 * width + 2) * lanes, plane = (2 * height + 2) * row;
   static constexpr int64_t floats = (2 * depth + 2) * plane + 16;  // the last run reads up to 16 floats past its window
   static constexpr int runs = runs_;
+  static_assert(floats % 16 == 0);  // what follows the patch starts on a cache line
 };
 // 33 and 38 KiB.
 using FourChannels = SparsePatch<2, 4, 16, 4, 1>;
@@ -37,7 +38,7 @@ struct SparseShape {
   int64_t taps;  // accumulator floats of one output channel
   int64_t task_floats() const { return cells.c() * (taps + 1); }  // sums, then the bias
   int64_t tasks() const { return slices * parts; }
-  int64_t thread_floats() const { return (patch + 15) / 16 * 16 + 2 * cell_floats(); }
+  int64_t thread_floats() const { return patch + 2 * cell_floats(); }
   int64_t cell_floats() const { return cell_pitch * ((cells.c() + 15) / 16 * 16); }
 };
 
@@ -173,7 +174,7 @@ template <class Patch, class T>
 void sparse_task(const SparseShape& s, const Problem& p, const KernelArgs& args, int64_t task, float* total, float* memory) {
   const int64_t channels = s.cells.c(), slice = task / s.parts;
   const auto slope = static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope);
-  float *patch = memory, *gradient = patch + (s.patch + 15) / 16 * 16, *bias = total + channels * s.taps;
+  float *patch = memory, *gradient = patch + s.patch, *bias = total + channels * s.taps;
   auto* offset = reinterpret_cast<int32_t*>(gradient + s.cell_floats());
   std::fill(patch, patch + s.patch, 0.0f);
   std::fill(total, total + s.task_floats(), 0.0f);
