@@ -610,6 +610,42 @@ TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]")
   }
 }
 
+TEST_CASE("a NaN wins its pool and stays, the earliest of equal values is remembered", "[kernels]") {
+  const Shape x{1, 4, 6, 8, 20}, w{16, 3, 3, 3, 20};
+  const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
+  const ActivationPoolAttrs cube{{.slope = 0.25}, {}};
+  for (const Problem& p :
+       {problem({OpKind::activation_max_pool, cube}, {TensorDesc(x, DType::f32)}),
+        problem({OpKind::conv_pool_forward, ConvPoolAttrs{same, cube}},
+                {TensorDesc(x, DType::f32), TensorDesc(w, DType::f32), TensorDesc(Shape::vector(16), DType::f32)})}) {
+    Run expected = make_run(p, Fill::integers, 3);
+    const auto poison = [](Run& run) {
+      for (int64_t i : {0, 1, 2}) run.in[0].set(0, i, 2 * i, 3 * i + 1, 7 * i, NAN);
+      run.in[0].set(0, 1, 1, 1, 0, NAN);  // a second one in the first window
+    };
+    poison(expected);
+    execute(reference_for(p), p, expected);
+    int ran = 0;
+    for (const Kernel* kernel : kernels_under_test()) {
+      // Transforms spread a NaN over their tile.
+      if (!kernel->supports(p).ok || kernel->name().find("winograd") != std::string::npos) continue;
+      Run run = make_run(p, Fill::integers, 3);
+      poison(run);
+      execute(*kernel, p, run);
+      int different = 0;
+      for_each_index(p.out[0].shape, [&](auto... at) {
+        const double a = run.out[0].at(at...), b = expected.out[0].at(at...);
+        different += !(a == b || (std::isnan(a) && std::isnan(b)));
+        different += run.out[1].at(at...) != expected.out[1].at(at...);
+      });
+      INFO(kernel->name() << " " << p.text());
+      CHECK(different == 0);
+      ++ran;
+    }
+    CHECK(ran > 1);
+  }
+}
+
 TEST_CASE("no reference kernel in a CosmoFlow training step", "[kernels][support]") {
   if (!cpu_features().avx512 || kernel_list().size() < 60) {
     WARN("skipped: needs AVX-512 and oneDNN");

@@ -241,6 +241,10 @@ void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
 
 void Trainer::one_step(Loader* loader) {
   const double rate = o_.rate(epoch_, position());
+  if (step_ == first_step_ + 1) {  // the first step also pays for touching its memory
+    program_.step().reset_times();
+    if (program_.micro()) program_.micro()->reset_times();
+  }
   const auto start = Clock::now();
   const double wait_before = loader ? loader->wait_seconds() : 0, dummy_before = dummy_seconds_;
   double* state = program_.store().get(step_state_name).data<double>();

@@ -199,8 +199,7 @@ void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Ra
       const int64_t at = row + j / 2 * p.out[0].stride[3] + k_first, arg_at = arg_row + j / 2 * p.out[1].stride[3] + k_first;
       const float* corner = sums + (r * d.tile_positions + j - first) * d.sums_pitch();
       for_vectors(0, k_last - k_first, [&](int64_t k, auto n) {
-        WindowMaximum best{};
-        for (int q = 0; q < 2 * group; ++q) take<T>(best, load(corner + ((q >> 1) * d.tile_positions + (q & 1)) * d.sums_pitch() + k), slope, q);
+        const WindowMaximum best = pooled<T>(2 * group, slope, [&](int q) { return load(corner + ((q >> 1) * d.tile_positions + (q & 1)) * d.sums_pitch() + k); });
         put(y + at + k, best.best, n);
         if constexpr (std::is_same_v<decltype(n), int64_t>) store_bytes(arg + arg_at + k, best.winner, n);
         else store_bytes(arg + arg_at + k, best.winner);

@@ -14,16 +14,30 @@ inline Vec leaky(Vec value, Vec slope) {
   return select(greater(value, Vec::all(0.0f)), value, rounded_to<T>(slope * value));
 }
 
-template <class T>
-inline void take(WindowMaximum& m, Vec value, Vec slope, int code) {
-  value = leaky<T>(value, slope);
-  if (code == 0) {
-    m.best = value, m.winner = Ints::all(0);
-    return;
+/// Of the values [first, first + count) the largest, the earliest of equal ones. As a tree: one after the other would
+/// wait for compares.
+template <int first, int count>
+inline WindowMaximum window_maximum(const Vec* values) {
+  if constexpr (count == 1) {
+    return {values[first], Ints::all(first)};
+  } else {
+    const WindowMaximum a = window_maximum<first, count / 2>(values), b = window_maximum<first + count / 2, count / 2>(values);
+    const Mask wins = passes(b.best, a.best);
+    return {select(wins, b.best, a.best), select(wins, b.winner, a.winner)};
   }
-  const Mask wins = either(greater(value, m.best), both(is_nan(value), negate(is_nan(m.best))));
-  m.best = select(wins, value, m.best);
-  m.winner = select(wins, Ints::all(code), m.winner);
+}
+/// The activated maximum of a window of 4 or 8 values; value(q) is the one of code q before its activation.
+template <class T, class F>
+inline WindowMaximum pooled(int64_t size, Vec slope, F&& value) {
+  Vec values[8];
+  if (size == 8) {
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) values[q] = leaky<T>(value(q), slope);
+    return window_maximum<0, 8>(values);
+  }
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q) values[q] = leaky<T>(value(q), slope);
+  return window_maximum<0, 4>(values);
 }
 
 /// Which pools a convolution can end in: 2 wide without overlap or padding along H and W, 2 or 1 along D; leaky_relu.

@@ -20,8 +20,8 @@
 // summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; tests hold both to the bound of a
 // direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
 //
-// Refuses: other kernels, stride, groups, channels that are no multiple of 16 (forward also takes 4), strided weights,
-// strided tensors beside a pool, few tiles.
+// Refuses: other kernels, stride, groups, channels that are no multiple of 16 (forward also takes 4: winograd_four.inl),
+// strided weights, strided tensors beside a pool, few tiles.
 
 constexpr int64_t gemm_rows = Vec::lanes == 16 ? 8 : 4;
 constexpr int64_t gemm_columns = 2 * Vec::lanes;
@@ -60,6 +60,7 @@ struct WinogradShape {
   int64_t tile_count = 0, block = 0, blocks = 0, range = 0, v_stride = 0, m_stride = 0;
   int64_t channels_in() const { return x.shape.c(); }
   int64_t channels_out() const { return y.shape.c(); }
+  bool four() const { return channels_in() == 4; }  ///< see winograd_four.inl
 };
 
 inline const ConvAttrs& winograd_conv(const Problem& p) {
@@ -96,6 +97,11 @@ WinogradShape winograd_shape(const Problem& p) {
   s.dilation = a.dilation;
   for (int i = 0; i < 3; ++i) s.pad[i] = s.forward ? a.pad_low[i] : a.dilation[i] * (S::k[i] - 1) - a.pad_low[i];
   set_tiles<S>(s);
+  if (s.four()) {
+    s.block = Vec::lanes;
+    s.blocks = (s.tile_count + s.block - 1) / s.block;
+    return s;
+  }
   const int64_t in = s.channels_in(), out = (s.channels_out() + gemm_columns - 1) / gemm_columns * gemm_columns;
   const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, 2 * gemm_rows, 64);
@@ -109,6 +115,12 @@ WinogradShape winograd_shape(const Problem& p) {
   s.v_stride = s.block * in + point_pad;
   s.m_stride = s.block * s.range + point_pad;
   return s;
+}
+
+/// Of the activation at the end, or of the one whose gradient is taken.
+inline Vec winograd_slope(const Problem& p, const WinogradShape& s) {
+  const bool pools = s.pooled || s.unpools;
+  return Vec::all(static_cast<float>(pools ? p.op.as<ConvPoolAttrs>().pool.activation.slope : p.op.as<ConvAttrs>().slope));
 }
 
 inline int64_t winograd_thread_floats(const WinogradShape& s) { return s.points * (s.v_stride + s.m_stride); }
@@ -242,27 +254,19 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
   }
 }
 
-/// Four channels: a vector holds them for several tiles side by side, as V does.
-template <class S, class T>
-void input_transform_four(const WinogradShape& s, const T* x, int64_t tile, int64_t count, int64_t slot, float* v) {
-  alignas(64) float line[S::points * Vec::lanes];
-  if (count < Vec::lanes / 4) std::fill(line, line + S::points * Vec::lanes, 0.0f);
-  for (int64_t t = 0; t < count; ++t) {
-    const TileInput<S, T> input(s, x, tile + t);
-    for (int r = 0; r < S::p[0] * S::p[1]; ++r)
-      for (int k = 0; k < S::p[2]; ++k) {
-        float* to = line + (r * S::p[2] + k) * Vec::lanes + t * 4;
-        const bool inside = input.rows[r] && input.columns[k] >= 0;
-        for (int c = 0; c < 4; ++c) to[c] = inside ? static_cast<float>(input.rows[r][input.columns[k] + c]) : 0.0f;
-      }
+/// A^T along the second and third axis: `half` holds m[0] planes of points, a vector each.
+template <class S>
+inline void output_plane(const float* half, Vec* out) {
+  for (int i = 0; i < S::m[0]; ++i) {
+    Vec rows[S::m[1]][S::p[2]];
+    for (int k = 0; k < S::p[2]; ++k) {
+      Vec in[S::p[1]], done[S::m[1]];
+      for (int j = 0; j < S::p[1]; ++j) in[j] = load(half + ((i * S::p[1] + j) * S::p[2] + k) * Vec::lanes);
+      output_line<S::p[1], S::m[1]>(in, done);
+      for (int j = 0; j < S::m[1]; ++j) rows[j][k] = done[j];
+    }
+    for (int j = 0; j < S::m[1]; ++j) output_line<S::p[2], S::m[2]>(rows[j], out + (i * S::m[1] + j) * S::m[2]);
   }
-  for_lines<S, 2>([&](int first, int step) {
-    Vec in[S::p[2]];
-    for (int k = 0; k < S::p[2]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
-    input_line<S::p[2]>(in);
-    for (int k = 0; k < S::p[2]; ++k) store(line + (first + k * step) * Vec::lanes, in[k]);
-  });
-  finish_input<S>(s, line, v + slot * 4);
 }
 
 /// The tile's outputs of one vector of channels: out[m0][m1][m2].
@@ -275,16 +279,7 @@ inline void output_lines(const float* m, int64_t m_stride, Vec* out) {
     output_line<S::p[0], S::m[0]>(in, done);
     for (int i = 0; i < S::m[0]; ++i) store(half + (i * S::p[1] * S::p[2] + jk) * Vec::lanes, done[i]);
   }
-  for (int i = 0; i < S::m[0]; ++i) {
-    Vec rows[S::m[1]][S::p[2]];
-    for (int k = 0; k < S::p[2]; ++k) {
-      Vec in[S::p[1]], done[S::m[1]];
-      for (int j = 0; j < S::p[1]; ++j) in[j] = load(half + ((i * S::p[1] + j) * S::p[2] + k) * Vec::lanes);
-      output_line<S::p[1], S::m[1]>(in, done);
-      for (int j = 0; j < S::m[1]; ++j) rows[j][k] = done[j];
-    }
-    for (int j = 0; j < S::m[1]; ++j) output_line<S::p[2], S::m[2]>(rows[j], out + (i * S::m[1] + j) * S::m[2]);
-  }
+  output_plane<S>(half, out);
 }
 
 template <class S, class T>
@@ -302,6 +297,12 @@ void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out
     }
 }
 
+/// The maximum of the window at output (i, j, k) of a tile.
+template <class S, class T>
+inline WindowMaximum tile_maximum(const Vec* out, int window, int i, int j, int k, Vec bias, Vec slope) {
+  return pooled<T>(4 * window, slope, [&](int q) { return out[((i + (q >> 2)) * S::m[1] + j + (q >> 1 & 1)) * S::m[2] + k + (q & 1)] + bias; });
+}
+
 /// Cells of the tile whose window is complete: activated, pooled, stored with the position that won.
 template <class S, class T>
 void pool_tile(const WinogradShape& s, const TensorDesc& desc, const TileCorner& corner, const Vec* out, Vec bias, Vec slope, int64_t c, T* y, uint8_t* arg) {
@@ -311,8 +312,7 @@ void pool_tile(const WinogradShape& s, const TensorDesc& desc, const TileCorner&
       for (int k = 0; k + 2 <= S::m[2]; k += 2) {
         const int64_t d = (corner.at[0] + i) / window, h = (corner.at[1] + j) / 2, w = (corner.at[2] + k) / 2;
         if (d >= desc.shape.d() || h >= desc.shape.h() || w >= desc.shape.w()) continue;
-        WindowMaximum best{};
-        for (int q = 0; q < 4 * window; ++q) take<T>(best, out[((i + (q >> 2)) * S::m[1] + j + (q >> 1 & 1)) * S::m[2] + k + (q & 1)] + bias, slope, q);
+        const WindowMaximum best = tile_maximum<S, T>(out, window, i, j, k, bias, slope);
         const int64_t at = desc.offset(corner.n, d, h, w) + c;
         store(y + at, best.best);
         store_bytes(arg + at, best.winner);
@@ -366,8 +366,7 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
   const float* bias = args.in.size() == 3 ? args.in[2].data<float>() : nullptr;
   const int64_t in = s.channels_in(), out = s.channels_out(), point = winograd_point_floats(in, out);
   uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
-  const bool pools = s.pooled || s.unpools;
-  const Vec slope = Vec::all(static_cast<float>(pools ? p.op.as<ConvPoolAttrs>().pool.activation.slope : p.op.as<ConvAttrs>().slope));
+  const Vec slope = winograd_slope(p, s);
   const bool streams = !s.pooled && streams_output(s.y, args.out[0], out);
   UnitCounter blocks(s.blocks);
   parallel_threads(p.threads, [&](int thread) {
@@ -378,10 +377,7 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
       const int64_t rows = (count + gemm_rows - 1) / gemm_rows * gemm_rows;
       if constexpr (S::p[0] > 1)
         for (int64_t i = 0; s.unpools && i < count; ++i) input_transform_unpooled<S, T>(s, p.in[0], args, slope, first + i, i, v);
-      if (in == 4)
-        for (int64_t i = 0; i < count; i += Vec::lanes / 4) input_transform_four<S>(s, x, first + i, std::min<int64_t>(count - i, Vec::lanes / 4), i, v);
-      else
-        for (int64_t i = 0; !s.unpools && i < count; ++i) input_transform<S>(s, x, first + i, in, v + i * in);
+      for (int64_t i = 0; !s.unpools && i < count; ++i) input_transform<S>(s, x, first + i, in, v + i * in);
       // The rows that fill up the last register block are computed and thrown away.
       for (int64_t q = 0; q < S::points && count < rows; ++q) std::fill(v + q * s.v_stride + count * in, v + q * s.v_stride + rows * in, 0.0f);
       for (int64_t k = 0; k < out; k += s.range) {
@@ -474,23 +470,32 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
   });
 }
 
+#include "kernels/conv/winograd_four.inl"
+
 template <class S>
 class PreparedWinograd final : public Prepared {
  public:
   explicit PreparedWinograd(const Problem& p) : problem_(p), shape_(winograd_shape<S>(p)) {}
-  int64_t workspace_bytes() const override { return problem_.threads * winograd_thread_floats(shape_) * 4; }
+  int64_t workspace_bytes() const override { return problem_.threads * (shape_.four() ? four_thread_floats<S>(shape_) : winograd_thread_floats(shape_)) * 4; }
   std::string detail() const override {
     return "F(" + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")^" + (S::p[0] > 1 ? "3, " : "2, ") + std::to_string(shape_.block) + " tiles a block";
   }
   std::vector<PackRequest> packed_weights() const override {
     const std::string form = "F(" + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")" + (shape_.forward ? " forward" : " backward");
     return {{winograd_weight_input(problem_), form, S::points * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4,
-             [forward = shape_.forward, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
-               by_storage(weight.dtype(), [&](auto zero) { winograd_pack<S, decltype(zero)>(forward, weight, reinterpret_cast<float*>(packed), threads); });
+             [four = shape_.four(), forward = shape_.forward, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
+               auto* u = reinterpret_cast<float*>(packed);
+               by_storage(weight.dtype(), [&](auto zero) {
+                 if (four) winograd_pack_four<S, decltype(zero)>(weight, u);
+                 else winograd_pack<S, decltype(zero)>(forward, weight, u, threads);
+               });
              }}};
   }
   void run(const KernelArgs& args) const override {
-    by_storage(problem_.in[0].dtype, [&](auto zero) { winograd_run<S, decltype(zero)>(problem_, shape_, args); });
+    by_storage(problem_.in[0].dtype, [&](auto zero) {
+      if (shape_.four()) winograd_run_four<S, decltype(zero)>(problem_, shape_, args);
+      else winograd_run<S, decltype(zero)>(problem_, shape_, args);
+    });
   }
 
  private:

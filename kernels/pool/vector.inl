@@ -54,7 +54,7 @@ void max_pool_row(const Problem& p, const PoolAttrs& a, const T* x, T* y, uint8_
               best = value, winner = code, first = false;
               continue;
             }
-            const Mask wins = either(greater(value, best), both(is_nan(value), negate(is_nan(best))));
+            const Mask wins = passes(value, best);
             best = select(wins, value, best);
             winner = select(wins, code, winner);
           }

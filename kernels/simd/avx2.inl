@@ -32,12 +32,13 @@ inline Vec exp2_integral(Vec n) {
 }
 inline Mask greater(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)}; }
 inline Mask is_nan(Vec a) { return {_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q)}; }
-inline Mask both(Mask a, Mask b) { return {_mm256_and_ps(a.m, b.m)}; }
-inline Mask either(Mask a, Mask b) { return {_mm256_or_ps(a.m, b.m)}; }
-inline Mask negate(Mask a) { return {_mm256_xor_ps(a.m, _mm256_castsi256_ps(_mm256_set1_epi32(-1)))}; }
+/// a is larger, or a NaN that b is not.
+inline Mask passes(Vec a, Vec b) { return {_mm256_and_ps(_mm256_cmp_ps(a.v, b.v, _CMP_NLE_UQ), _mm256_cmp_ps(b.v, b.v, _CMP_ORD_Q))}; }
 inline Vec select(Mask m, Vec yes, Vec no) { return {_mm256_blendv_ps(no.v, yes.v, m.m)}; }
 inline Ints select(Mask m, Ints yes, Ints no) { return {_mm256_blendv_epi8(no.v, yes.v, _mm256_castps_si256(m.m))}; }
 inline Mask equal(Ints a, Ints b) { return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.v, b.v))}; }
+inline Vec as_floats(Ints a) { return {_mm256_castsi256_ps(a.v)}; }
+inline Ints as_ints(Vec a) { return {_mm256_castps_si256(a.v)}; }
 /// True when any lane is infinite or not a number.
 inline bool any_not_finite(Vec a) {
   const __m256i exponent = _mm256_and_si256(_mm256_castps_si256(a.v), _mm256_set1_epi32(0x7f800000));

@@ -31,12 +31,13 @@ inline Vec exp2_integral(Vec n) {
 }
 inline Mask greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
 inline Mask is_nan(Vec a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q); }
-inline Mask both(Mask a, Mask b) { return a & b; }
-inline Mask either(Mask a, Mask b) { return a | b; }
-inline Mask negate(Mask a) { return static_cast<Mask>(~a); }
+/// a is larger, or a NaN that b is not.
+inline Mask passes(Vec a, Vec b) { return _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(b.v, b.v, _CMP_ORD_Q), a.v, b.v, _CMP_NLE_UQ); }
 inline Vec select(Mask m, Vec yes, Vec no) { return {_mm512_mask_blend_ps(m, no.v, yes.v)}; }
 inline Ints select(Mask m, Ints yes, Ints no) { return {_mm512_mask_blend_epi32(m, no.v, yes.v)}; }
 inline Mask equal(Ints a, Ints b) { return _mm512_cmpeq_epi32_mask(a.v, b.v); }
+inline Vec as_floats(Ints a) { return {_mm512_castsi512_ps(a.v)}; }
+inline Ints as_ints(Vec a) { return {_mm512_castps_si512(a.v)}; }
 /// True when any lane is infinite or not a number.
 inline bool any_not_finite(Vec a) {
   const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7f800000));
