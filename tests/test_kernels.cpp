@@ -244,6 +244,8 @@ std::vector<Problem> conv_problems(DType type) {
       {{1, 1, 40, 41, 32}, 16, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
       {{1, 1, 50, 70, 16}, 16, {1, 3, 3}, {.dilation = {1, 12, 5}, .pad_low = {0, 12, 5}, .pad_high = {0, 12, 5}}},
       {{1, 26, 25, 23, 16}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
+      {{2, 1, 51, 48, 32}, 48, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 0}}},
+      {{1, 1, 52, 49, 16}, 16, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 0, 2}, .pad_high = {0, 1, 3}}},
       {{1, 1, 7, 9, 12}, 304, {1, 3, 3}, {.stride = {1, 3, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
       {{1, 1, 64, 64, 8}, 16, {1, 1, 1}, {.stride = {1, 2, 2}}},  // oneDNN 2.6.3 overruns its scratch memory
       // oneDNN 2.6.3's bf16 weight gradient multiplies scratch memory that it never wrote

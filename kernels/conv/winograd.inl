@@ -5,6 +5,8 @@
 //   F(2,3): 4 points for 2 outputs of 3 taps: 2.25 (2-D) or 3.375 (3-D) times fewer multiplications than the direct sum;
 //   F(4,3): 6 points for 4 outputs: 4 or 8 times fewer, and less than half the transformed data per output in 3-D;
 //   F(2,5): 6 points for 2 outputs of 5 taps: 2.78 times fewer in 2-D.
+//   3x3 with a stride of 2, and transposed: F(3,2) on the outer two taps beside single products of the middle one, 7
+//   points for 3 (transposed: 6) outputs: 1.65 times fewer in 2-D. f32 only: products of 16-bit pairs are faster there.
 //
 // Loops: tiles of m^2 or m^3 outputs are taken a block at a time. Per block
 //   1. input transform   V[p][tile][c] = B^T d B along each axis, a vector of channels at a time through L1;
@@ -20,20 +22,17 @@
 // summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; tests hold both to the bound of a
 // direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
 //
-// Refuses: other kernels, stride, groups, channels that are no multiple of 16 (forward also takes 4: winograd_four.inl),
+// Refuses: other kernels and strides, groups, channels that are no multiple of 16 (forward also takes 4: winograd_four.inl),
 // strided weights, strided tensors beside a pool, few tiles.
 
 constexpr int64_t gemm_rows = Vec::lanes == 16 ? 8 : 4;
 constexpr int64_t gemm_columns = 2 * Vec::lanes;
 constexpr int64_t point_pad = 16;  // floats between points, so that their streams do not meet in one cache set
 constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
+constexpr int64_t strided_channels = 16;       // at least, for a stride of 2
 constexpr int64_t weights_stream = 16 << 20;   // bytes of U that no second-level cache holds
 
-/// Points, outputs and taps along D, H, W.
-template <int points_, int outputs_, int taps_>
-struct Axis {
-  static constexpr int points = points_, outputs = outputs_, taps = taps_;
-};
+/// Axes D, H, W: points p, outputs m, taps k, inputs n, weights u.
 template <class D, class H, class W>
 struct Scheme {
   using Depth = D;
@@ -42,12 +41,16 @@ struct Scheme {
   static constexpr int p[3] = {D::points, H::points, W::points};
   static constexpr int m[3] = {D::outputs, H::outputs, W::outputs};
   static constexpr int k[3] = {D::taps, H::taps, W::taps};
-  static constexpr int points = p[0] * p[1] * p[2];
+  static constexpr int n[3] = {D::inputs, H::inputs, W::inputs};
+  static constexpr int u[3] = {D::weights, H::weights, W::weights};
+  static constexpr int points = p[0] * p[1] * p[2], weights = u[0] * u[1] * u[2];
+  static constexpr bool goes_up = W::up > 1;
+  /// Which transformed weights a point is multiplied by.
+  static constexpr int weights_of(int point) {
+    const int at[3] = {point / (p[1] * p[2]), point / p[2] % p[1], point % p[2]};
+    return (std::min(at[0], u[0] - 1) * u[1] + std::min(at[1], u[1] - 1)) * u[2] + std::min(at[2], u[2] - 1);
+  }
 };
-using Flat = Axis<1, 1, 1>;
-using TwoThree = Axis<4, 2, 3>;
-using FourThree = Axis<6, 4, 3>;
-using TwoFive = Axis<6, 2, 5>;
 
 struct WinogradShape {
   TensorDesc x;  // read
@@ -77,8 +80,9 @@ void set_tiles(WinogradShape& s) {
   s.tile_count = s.y.shape.n();
   for (int i = 0; i < 3; ++i) {
     auto& origins = s.origins[static_cast<size_t>(i)];
+    const int64_t before = S::goes_up ? s.pad[i] : 0;  // tiles of the padded output
     for (int64_t r = 0; r < std::min(s.dilation[i], s.y.shape[i + 1]); ++r)
-      for (int64_t o = r; o < s.y.shape[i + 1]; o += s.dilation[i] * S::m[i]) origins.push_back(o);
+      for (int64_t o = r - before; o < s.y.shape[i + 1]; o += s.dilation[i] * S::m[i]) origins.push_back(o);
     s.tile_count *= static_cast<int64_t>(origins.size());
   }
 }
@@ -95,7 +99,8 @@ WinogradShape winograd_shape(const Problem& p) {
   s.y = s.pooled ? infer({OpKind::conv_forward, a}, p.in)[0] : p.out[0];
   if (s.pooled) s.window = p.op.as<ConvPoolAttrs>().pool.pool.kernel;
   s.dilation = a.dilation;
-  for (int i = 0; i < 3; ++i) s.pad[i] = s.forward ? a.pad_low[i] : a.dilation[i] * (S::k[i] - 1) - a.pad_low[i];
+  for (int i = 0; i < 3; ++i)
+    s.pad[i] = s.forward || S::goes_up ? a.pad_low[i] : a.dilation[i] * (S::k[i] - 1) - a.pad_low[i];
   set_tiles<S>(s);
   if (s.four()) {
     s.block = Vec::lanes;
@@ -110,7 +115,8 @@ WinogradShape winograd_shape(const Problem& p) {
   s.block = std::min(s.block, (s.tile_count + gemm_rows - 1) / gemm_rows * gemm_rows);
   s.blocks = (s.tile_count + s.block - 1) / s.block;
   // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.
-  const int64_t room = winograd_cache * 4 / 3 / (S::points * 4 * s.block);
+  int64_t room = winograd_cache * 4 / 3 / (S::points * 4 * s.block);
+  if (S::Width::splits) room = std::min<int64_t>(room, 128);  // V alone fills the cache: measured
   s.range = std::clamp(std::min(in, room) / gemm_columns * gemm_columns, gemm_columns, out);
   s.v_stride = s.block * in + point_pad;
   s.m_stride = s.block * s.range + point_pad;
@@ -157,14 +163,15 @@ inline void finish_input(const WinogradShape& s, float* line, float* to) {
     for_lines<S, 1>([&](int first, int step) {
       Vec in[S::p[1]];
       for (int k = 0; k < S::p[1]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
-      input_line<S::p[1]>(in);
+      axis_input<typename S::Height>(in);
       for (int k = 0; k < S::p[1]; ++k) store(line + (first + k * step) * Vec::lanes, in[k]);
     });
   constexpr int last = S::p[0] > 1 ? 0 : 1;
+  using Last = std::conditional_t<last == 0, typename S::Depth, typename S::Height>;
   for_lines<S, last>([&](int first, int step) {
     Vec in[S::p[last]];
-    for (int k = 0; k < S::p[last]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
-    input_line<S::p[last]>(in);
+    for (int k = 0; k < S::n[last]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+    axis_input<Last>(in);
     for (int k = 0; k < S::p[last]; ++k) store(to + (first + k * step) * s.v_stride, in[k]);
   });
 }
@@ -175,19 +182,21 @@ struct TileInput {
   TileInput(const WinogradShape& s, const T* x, int64_t tile) {
     const TileCorner corner = tile_corner(s, tile);
     const Shape& xs = s.x.shape;
-    for (int i = 0; i < S::p[0]; ++i)
-      for (int j = 0; j < S::p[1]; ++j) {
-        const int64_t d = corner.at[0] - s.pad[0] + i * s.dilation[0], h = corner.at[1] - s.pad[1] + j * s.dilation[1];
+    const int64_t d0 = S::Depth::first(corner.at[0], s.pad[0]), h0 = S::Height::first(corner.at[1], s.pad[1]);
+    const int64_t w0 = S::Width::first(corner.at[2], s.pad[2]);
+    for (int i = 0; i < S::n[0]; ++i)
+      for (int j = 0; j < S::n[1]; ++j) {
+        const int64_t d = d0 + i * s.dilation[0], h = h0 + j * s.dilation[1];
         const bool inside = d >= 0 && d < xs.d() && h >= 0 && h < xs.h();
-        rows[i * S::p[1] + j] = inside ? x + s.x.offset(corner.n, d, h, 0) : nullptr;
+        rows[i * S::n[1] + j] = inside ? x + s.x.offset(corner.n, d, h, 0) : nullptr;
       }
-    for (int k = 0; k < S::p[2]; ++k) {
-      const int64_t w = corner.at[2] - s.pad[2] + k * s.dilation[2];
+    for (int k = 0; k < S::n[2]; ++k) {
+      const int64_t w = w0 + k * s.dilation[2];
       columns[k] = w >= 0 && w < xs.w() ? w * s.x.stride[3] : -1;
     }
   }
-  const T* rows[S::p[0] * S::p[1]];
-  int64_t columns[S::p[2]];
+  const T* rows[S::n[0] * S::n[1]];
+  int64_t columns[S::n[2]];
 };
 
 /// `channels` channels from x on, to points s.v_stride apart.
@@ -195,18 +204,18 @@ template <class S, class T>
 void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t channels, float* to_points) {
   const TileInput<S, T> input(s, x, tile);
   // So many short rows are no stream for a prefetcher: a tile asks for the columns that its neighbour adds.
-  const int64_t next_tile = s.dilation[2] * S::m[2] * s.x.stride[3];
+  const int64_t next_tile = s.dilation[2] * S::Width::advance * s.x.stride[3];
   alignas(64) float line[S::points * Vec::lanes];
   for (int64_t c = 0; c < channels; c += Vec::lanes) {
-    for (int r = 0; r < S::p[0] * S::p[1]; ++r) {
+    for (int r = 0; r < S::n[0] * S::n[1]; ++r) {
       float* to = line + r * S::p[2] * Vec::lanes;
       Vec in[S::p[2]];
-      for (int k = 0; k < S::p[2]; ++k) {
+      for (int k = 0; k < S::n[2]; ++k) {
         const bool inside = input.rows[r] && input.columns[k] >= 0;
         in[k] = inside ? load(input.rows[r] + input.columns[k] + c) : Vec::all(0.0f);
-        if (inside && k >= S::p[2] - S::m[2]) __builtin_prefetch(input.rows[r] + input.columns[k] + c + next_tile);
+        if (inside && k >= S::n[2] - S::Width::advance) __builtin_prefetch(input.rows[r] + input.columns[k] + c + next_tile);
       }
-      input_line<S::p[2]>(in);
+      axis_input<typename S::Width>(in);
       for (int k = 0; k < S::p[2]; ++k) store(to + k * Vec::lanes, in[k]);
     }
     finish_input<S>(s, line, to_points + c);
@@ -262,10 +271,10 @@ inline void output_plane(const float* half, Vec* out) {
     for (int k = 0; k < S::p[2]; ++k) {
       Vec in[S::p[1]], done[S::m[1]];
       for (int j = 0; j < S::p[1]; ++j) in[j] = load(half + ((i * S::p[1] + j) * S::p[2] + k) * Vec::lanes);
-      output_line<S::p[1], S::m[1]>(in, done);
+      axis_output<typename S::Height>(in, done);
       for (int j = 0; j < S::m[1]; ++j) rows[j][k] = done[j];
     }
-    for (int j = 0; j < S::m[1]; ++j) output_line<S::p[2], S::m[2]>(rows[j], out + (i * S::m[1] + j) * S::m[2]);
+    for (int j = 0; j < S::m[1]; ++j) axis_output<typename S::Width>(rows[j], out + (i * S::m[1] + j) * S::m[2]);
   }
 }
 
@@ -276,7 +285,7 @@ inline void output_lines(const float* m, int64_t m_stride, Vec* out) {
   for (int jk = 0; jk < S::p[1] * S::p[2]; ++jk) {
     Vec in[S::p[0]], done[S::m[0]];
     for (int i = 0; i < S::p[0]; ++i) in[i] = load(m + (i * S::p[1] * S::p[2] + jk) * m_stride);
-    output_line<S::p[0], S::m[0]>(in, done);
+    axis_output<typename S::Depth>(in, done);
     for (int i = 0; i < S::m[0]; ++i) store(half + (i * S::p[1] * S::p[2] + jk) * Vec::lanes, done[i]);
   }
   output_plane<S>(half, out);
@@ -290,10 +299,10 @@ void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out
   for (int i = 0; i < S::m[0]; ++i)
     for (int j = 0; j < S::m[1]; ++j) {
       const int64_t d = corner.at[0] + i * s.dilation[0], h = corner.at[1] + j * s.dilation[1];
-      if (d >= ys.d() || h >= ys.h()) continue;
+      if (d >= ys.d() || h < 0 || h >= ys.h()) continue;
       T* row = y + s.y.offset(corner.n, d, h, 0) + c;
       for (int k = 0; k < S::m[2]; ++k)
-        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w < ys.w()) put_output(row + w * s.y.stride[3], finished(out[(i * S::m[1] + j) * S::m[2] + k]), whole, streams);
+        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w >= 0 && w < ys.w()) put_output(row + w * s.y.stride[3], finished(out[(i * S::m[1] + j) * S::m[2] + k]), whole, streams);
     }
 }
 
@@ -382,7 +391,7 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
       for (int64_t q = 0; q < S::points && count < rows; ++q) std::fill(v + q * s.v_stride + count * in, v + q * s.v_stride + rows * in, 0.0f);
       for (int64_t k = 0; k < out; k += s.range) {
         const int64_t last = std::min(k + s.range, out);
-        for (int64_t q = 0; q < S::points; ++q) multiply_point(s, v + q * s.v_stride, u + q * point, m + q * s.m_stride, rows, k, last);
+        for (int64_t q = 0; q < S::points; ++q) multiply_point(s, v + q * s.v_stride, u + S::weights_of(q) * point, m + q * s.m_stride, rows, k, last);
         for (int64_t i = 0; i < count; ++i) {
           const TileCorner corner = tile_corner(s, first + i);
           for (int64_t c = k; c < last; c += Vec::lanes) {
@@ -399,29 +408,29 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
   });
 }
 
-/// G g G^T over the axes for a vector of channels; g is taps x lanes. Calls put(point, value).
+/// G g G^T over the axes for a vector of channels; g is taps x lanes. Calls put(weight, value).
 template <class S, class Put>
 inline void transform_taps(const float* g, Put&& put) {
-  Vec first[S::p[0]][S::k[1]][S::k[2]], second[S::p[0]][S::p[1]][S::k[2]];
+  Vec first[S::u[0]][S::k[1]][S::k[2]], second[S::u[0]][S::u[1]][S::k[2]];
   for (int j = 0; j < S::k[1]; ++j)
     for (int k = 0; k < S::k[2]; ++k) {
-      Vec in[S::k[0]], out[S::p[0]];
+      Vec in[S::k[0]], out[S::u[0]];
       for (int i = 0; i < S::k[0]; ++i) in[i] = load(g + ((i * S::k[1] + j) * S::k[2] + k) * Vec::lanes);
-      weight_line<S::p[0], S::k[0]>(in, out);
-      for (int i = 0; i < S::p[0]; ++i) first[i][j][k] = out[i];
+      axis_weights<typename S::Depth>(in, out);
+      for (int i = 0; i < S::u[0]; ++i) first[i][j][k] = out[i];
     }
-  for (int i = 0; i < S::p[0]; ++i)
+  for (int i = 0; i < S::u[0]; ++i)
     for (int k = 0; k < S::k[2]; ++k) {
-      Vec in[S::k[1]], out[S::p[1]];
+      Vec in[S::k[1]], out[S::u[1]];
       for (int j = 0; j < S::k[1]; ++j) in[j] = first[i][j][k];
-      weight_line<S::p[1], S::k[1]>(in, out);
-      for (int j = 0; j < S::p[1]; ++j) second[i][j][k] = out[j];
+      axis_weights<typename S::Height>(in, out);
+      for (int j = 0; j < S::u[1]; ++j) second[i][j][k] = out[j];
     }
-  for (int i = 0; i < S::p[0]; ++i)
-    for (int j = 0; j < S::p[1]; ++j) {
-      Vec out[S::p[2]];
-      weight_line<S::p[2], S::k[2]>(second[i][j], out);
-      for (int k = 0; k < S::p[2]; ++k) put((i * S::p[1] + j) * S::p[2] + k, out[k]);
+  for (int i = 0; i < S::u[0]; ++i)
+    for (int j = 0; j < S::u[1]; ++j) {
+      Vec out[S::u[2]];
+      axis_weights<typename S::Width>(second[i][j], out);
+      for (int k = 0; k < S::u[2]; ++k) put((i * S::u[1] + j) * S::u[2] + k, out[k]);
     }
 }
 
@@ -478,27 +487,35 @@ class PreparedWinograd final : public Prepared {
   explicit PreparedWinograd(const Problem& p) : problem_(p), shape_(winograd_shape<S>(p)) {}
   int64_t workspace_bytes() const override { return problem_.threads * (shape_.four() ? four_thread_floats<S>(shape_) : winograd_thread_floats(shape_)) * 4; }
   std::string detail() const override {
-    return "F(" + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")^" + (S::p[0] > 1 ? "3, " : "2, ") + std::to_string(shape_.block) + " tiles a block";
+    return scheme() + (S::p[0] > 1 ? "^3, " : "^2, ") + std::to_string(shape_.block) + " tiles a block";
   }
   std::vector<PackRequest> packed_weights() const override {
-    const std::string form = "F(" + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")" + (shape_.forward ? " forward" : " backward");
-    return {{winograd_weight_input(problem_), form, S::points * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4,
+    const std::string form = scheme() + (shape_.forward ? " forward" : " backward");
+    return {{winograd_weight_input(problem_), form, S::weights * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4,
              [four = shape_.four(), forward = shape_.forward, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
                auto* u = reinterpret_cast<float*>(packed);
                by_storage(weight.dtype(), [&](auto zero) {
-                 if (four) winograd_pack_four<S, decltype(zero)>(weight, u);
-                 else winograd_pack<S, decltype(zero)>(forward, weight, u, threads);
+                 using T = decltype(zero);
+                 if constexpr (!S::Width::splits)
+                   if (four) return winograd_pack_four<S, T>(weight, u);
+                 winograd_pack<S, T>(forward, weight, u, threads);
                });
              }}};
   }
   void run(const KernelArgs& args) const override {
     by_storage(problem_.in[0].dtype, [&](auto zero) {
-      if (shape_.four()) winograd_run_four<S, decltype(zero)>(problem_, shape_, args);
-      else winograd_run<S, decltype(zero)>(problem_, shape_, args);
+      using T = decltype(zero);
+      if constexpr (!S::Width::splits)
+        if (shape_.four()) return winograd_run_four<S, T>(problem_, shape_, args);
+      winograd_run<S, T>(problem_, shape_, args);
     });
   }
 
  private:
+  static std::string scheme() {
+    if (S::Width::splits) return S::goes_up ? "up 2 F(3,2)" : "down 2 F(3,2)";
+    return "F(" + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")";
+  }
   Problem problem_;
   WinogradShape shape_;
 };
@@ -515,13 +532,39 @@ Support with_scheme(const Shape& w, bool large, F&& f) {
   return Support::no(large ? "needs a 3x3 or 3x3x3 kernel, found " + w.str() : "needs a 3x3, 5x5 or 3x3x3 kernel, found " + w.str());
 }
 
+/// Whether f(scheme) supports the stride-2 convolution of images that p is, or its transpose.
+template <class F>
+Support with_strided_scheme(const Problem& p, F&& f) {
+  const ConvAttrs& a = winograd_conv(p);
+  const Shape& w = winograd_weight(p).shape;
+  const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
+  if (pools || w.d() != 1 || w.h() != 3 || w.w() != 3 || a.stride != Int3{1, 2, 2} || a.dilation != Int3{1, 1, 1})
+    return Support::no("takes a stride of 1x2x2 for undilated 3x3 kernels of images that are not pooled");
+  if (p.op.kind == OpKind::conv_backward_data) return f(Scheme<Flat, ThreeUp, ThreeUp>{});
+  return f(Scheme<Flat, ThreeDown, ThreeDown>{});
+}
+
+/// With few channels the transforms cost more than the products saved.
+Support supports_strided(const Problem& p) {
+  const Shape& w = winograd_weight(p).shape;
+  if (p.in[0].dtype != DType::f32) return Support::no("with a stride handles f32, found " + p.in[0].str());
+  if (w.n() % 16 || w.c() % 16 || w.n() < strided_channels || w.c() < strided_channels)
+    return Support::no("with a stride needs at least " + std::to_string(strided_channels) + " channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+  if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
+  return with_strided_scheme(p, [&](auto scheme) {
+    const int64_t tiles = winograd_shape<decltype(scheme)>(p).tile_count;
+    return tiles >= 64 ? Support::yes() : Support::no("needs 64 tiles, found " + std::to_string(tiles));
+  });
+}
+
 template <bool large>
 Support supports_winograd(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
   const ConvAttrs& a = winograd_conv(p);
   const Int3 one{1, 1, 1}, two{2, 2, 2};
   const Shape& w = winograd_weight(p).shape;
-  if (a.stride != one || a.groups != 1) return Support::no("needs stride 1 and one group");
+  if (a.groups != 1) return Support::no("needs one group");
+  if (a.stride != one) return large ? Support::no("needs stride 1") : supports_strided(p);
   const bool backward = p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_pool_backward_data;
   const bool four = w.c() == 4 && !backward && w.n() % 16 == 0;
   if ((w.n() % 16 || w.c() % 16) && !four) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
@@ -557,9 +600,14 @@ Support supports_winograd(const Problem& p) {
 template <bool large>
 std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
   std::unique_ptr<Prepared> prepared;
-  with_scheme(winograd_weight(p).shape, large, [&](auto scheme) {
+  const auto make = [&](auto scheme) {
     prepared = std::make_unique<PreparedWinograd<decltype(scheme)>>(p);
     return Support::yes();
-  });
+  };
+  if (!large && winograd_conv(p).stride != Int3{1, 1, 1}) with_strided_scheme(p, make);
+  else with_scheme(winograd_weight(p).shape, large, make);
   return prepared;
 }
+
+/// With a stride even the direct kernels that are preferred elsewhere are slower.
+inline bool prefers_winograd(const Problem& p) { return winograd_conv(p).stride != Int3{1, 1, 1}; }

@@ -34,7 +34,7 @@ std::vector<KernelPtr> winograd_avx2_kernels() {
     list.push_back(std::make_unique<IsaKernel>("winograd4_avx2", Isa::avx2, kind, set::supports_winograd<true>,
                                                set::prepare_winograd<true>));
     list.push_back(std::make_unique<IsaKernel>("winograd_avx2", Isa::avx2, kind, set::supports_winograd<false>,
-                                               set::prepare_winograd<false>));
+                                               set::prepare_winograd<false>, set::prefers_winograd));
   }
   return list;
 }

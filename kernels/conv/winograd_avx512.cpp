@@ -34,7 +34,7 @@ std::vector<KernelPtr> winograd_avx512_kernels() {
     list.push_back(std::make_unique<IsaKernel>("winograd4_avx512", Isa::avx512, kind, set::supports_winograd<true>,
                                                set::prepare_winograd<true>));
     list.push_back(std::make_unique<IsaKernel>("winograd_avx512", Isa::avx512, kind, set::supports_winograd<false>,
-                                               set::prepare_winograd<false>));
+                                               set::prepare_winograd<false>, set::prefers_winograd));
   }
   return list;
 }

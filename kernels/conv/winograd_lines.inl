@@ -80,3 +80,66 @@ inline void weight_line(const Vec* g, Vec* out) {
     out[5] = g[taps - 1];
   }
 }
+
+/// One axis of a scheme. A stride of 2 splits three taps: the outer two meet every second position, two taps in four
+/// points (F(3,2)), and the middle one meets the positions between, a product each: 7 instead of 9 for 3 outputs. Upwards
+/// (transposed) the same taps give every second output from four inputs: 7 for 6 outputs.
+template <int points_, int outputs_, int taps_, int inputs_ = points_, int weights_ = points_, int down_ = 1, int up_ = 1>
+struct Axis {
+  static constexpr int points = points_, outputs = outputs_, taps = taps_, inputs = inputs_;
+  static constexpr int weights = weights_;        ///< the points behind use the last of them again
+  static constexpr int down = down_, up = up_;    ///< stride, and stride of the convolution that is transposed
+  static constexpr int advance = outputs * down / up;  ///< inputs from tile to tile
+  static constexpr bool splits = down > 1 || up > 1;
+  /// First input position of the tile at output `at`.
+  static constexpr int64_t first(int64_t at, int64_t pad) { return up > 1 ? (at + pad) / up - 1 : at * down - pad; }
+};
+using Flat = Axis<1, 1, 1>;
+using TwoThree = Axis<4, 2, 3>;
+using FourThree = Axis<6, 4, 3>;
+using TwoFive = Axis<6, 2, 5>;
+using ThreeDown = Axis<7, 3, 3, 7, 5, 2, 1>;
+using ThreeUp = Axis<7, 6, 3, 4, 5, 1, 2>;
+
+/// B^T of an axis in place: inputs in, points out.
+template <class A>
+inline void axis_input(Vec* d) {
+  if constexpr (!A::splits) {
+    input_line<A::points>(d);
+  } else {
+    constexpr int step = A::down;
+    Vec outer[4], middle[3];
+    for (int i = 0; i < 4; ++i) outer[i] = d[i * step];
+    for (int i = 0; i < 3; ++i) middle[i] = d[i * step + 1];
+    input_line<4>(outer);
+    for (int i = 0; i < 4; ++i) d[i] = outer[i];
+    for (int i = 0; i < 3; ++i) d[4 + i] = middle[i];
+  }
+}
+
+/// A^T of an axis; `in` and `out` may overlap where no stride splits it.
+template <class A>
+inline void axis_output(const Vec* in, Vec* out) {
+  if constexpr (!A::splits) {
+    output_line<A::points, A::outputs>(in, out);
+  } else {
+    Vec outer[3];
+    output_line<4, 3>(in, outer);
+    for (int i = 0; i < 3; ++i) {
+      if constexpr (A::up > 1) out[2 * i] = outer[i], out[2 * i + 1] = in[4 + i];
+      else out[i] = outer[i] + in[4 + i];
+    }
+  }
+}
+
+/// G of an axis: taps in, weights out.
+template <class A>
+inline void axis_weights(const Vec* g, Vec* out) {
+  if constexpr (!A::splits) {
+    weight_line<A::points, A::taps>(g, out);
+  } else {
+    const Vec outer[2] = {g[0], g[2]};
+    weight_line<4, 2>(outer, out);
+    out[4] = g[1];
+  }
+}
