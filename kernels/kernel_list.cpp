@@ -31,6 +31,8 @@ KernelList build() {
   add(winograd_weights_avx512_kernels());
   add(winograd_weights_avx2_kernels());
   add(pool_sparse_avx512_kernels());
+  add(col2im_avx512_kernels());
+  add(col2im_avx2_kernels());
   add(direct_fp16_kernels());
   add(dense_avx512_kernels());
   add(dense_avx2_kernels());
