@@ -28,8 +28,8 @@ std::vector<KernelPtr> col2im_avx2_kernels() {
     return std::make_unique<set::PreparedCol2im>(p);
   };
   std::vector<KernelPtr> list;
-  list.push_back(std::make_unique<IsaKernel>("col2im_avx2", Isa::avx2, OpKind::conv_backward_data,
-                                             set::supports_col2im, prepare, set::col2im_is_measured_faster));
+  list.push_back(std::make_unique<IsaKernel>("col2im_avx2", Isa::avx2, OpKind::conv_backward_data, set::supports_col2im,
+                                             prepare, set::col2im_is_measured_faster));
   return list;
 }
 

@@ -28,6 +28,7 @@
 constexpr int64_t gemm_rows = Vec::lanes == 16 ? 8 : 4;
 constexpr int64_t gemm_columns = 2 * Vec::lanes;
 constexpr int64_t point_pad = 16;  // floats between points, so that their streams do not meet in one cache set
+constexpr int64_t pack_inputs = 16;            // of a piece of packed weights
 constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
 constexpr int64_t strided_channels = 16;       // at least, for a stride of 2
 constexpr int64_t weights_stream = 16 << 20;   // bytes of U that no second-level cache holds
@@ -463,16 +464,25 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
   const Shape& w = weight.shape();
   const int64_t in = forward ? w.c() : w.n(), out = forward ? w.n() : w.c(), point = winograd_point_floats(in, out);
   const T* from = weight.data<T>();
-  const int64_t groups = (out + Vec::lanes - 1) / Vec::lanes, run = in % Vec::lanes ? 1 : Vec::lanes;
-  parallel_ranges(groups * in / run, threads, 1, [&](Range range) {
-    alignas(64) float g[taps * Vec::lanes * Vec::lanes];
+  // Points lie a power of two apart: a single line for each of them in turn would be the slowest way to fill memory. A
+  // piece of every point is put together in the second-level cache, then written as a whole.
+  constexpr int64_t piece = pack_inputs * gemm_columns, pitch = piece + point_pad;
+  const int64_t pieces = in / pack_inputs;
+  parallel_ranges((out + gemm_columns - 1) / gemm_columns * pieces, threads, 1, [&](Range range) {
+    alignas(64) float g[taps * Vec::lanes * Vec::lanes], stage[S::weights * pitch];
     for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t first = i * run / in * Vec::lanes, input = i * run % in, block = first / gemm_columns * gemm_columns;
-      gather_taps<taps>(forward, from, w.c(), first, input, run, g);
-      for (int64_t c = 0; c < run; ++c) {
-        float* to = u + block * in + (input + c) * gemm_columns + (first - block);
-        // Points lie a power of two apart, in one set of every cache.
-        transform_taps<S>(g + c * taps * Vec::lanes, [&](int q, Vec value) { store_line(to + q * point, value); });
+      const int64_t block = i / pieces * gemm_columns, input = i % pieces * pack_inputs;
+      const int64_t columns = std::min(gemm_columns, out - block);
+      for (int64_t k = 0; k < columns; k += Vec::lanes)
+        for (int64_t c = 0; c < pack_inputs; ++c) {
+          if (c % Vec::lanes == 0) gather_taps<taps>(forward, from, w.c(), block + k, input + c, Vec::lanes, g);
+          float* to = stage + c * gemm_columns + k;
+          transform_taps<S>(g + c % Vec::lanes * taps * Vec::lanes, [&](int q, Vec value) { store(to + q * pitch, value); });
+        }
+      for (int64_t q = 0; q < S::weights; ++q) {
+        float* to = u + q * point + block * in + input * gemm_columns;
+        for (int64_t v = 0; v < piece; v += Vec::lanes)
+          if (v % gemm_columns < columns) store_line(to + v, load(stage + q * pitch + v));
       }
     }
     fence();
