@@ -23,17 +23,21 @@ bool all_finite(const Tensor& t) {
 
 }  // namespace
 
-Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena)
-    : plan_(std::move(plan)), arena_(std::move(arena)) {
+Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, std::shared_ptr<Buffer> shared)
+    : plan_(std::move(plan)), arena_(std::move(arena)), shared_(std::move(shared)) {
   if (arena_->bytes() < plan_.arena_bytes)
     fail_runtime("the arena has " + std::to_string(arena_->bytes()) + " bytes, the plan needs " +
                  std::to_string(plan_.arena_bytes));
+  if (plan_.shared_bytes > 0 && (!shared_ || shared_->bytes() < plan_.shared_bytes))
+    fail_runtime("the plan needs " + std::to_string(plan_.shared_bytes) + " bytes of memory shared with its team");
   for (size_t v = 0; v < plan_.values.size(); ++v) {
     const Value& value = plan_.values[v];
     if (value.kind == ValueKind::state)
       tensors_.push_back(store.contains(value.name) ? store.get(value.name) : Tensor());
     else if (plan_.offset[v] >= 0)
       tensors_.emplace_back(value.desc, arena_, plan_.offset[v]);
+    else if (!plan_.shared_offset.empty() && plan_.shared_offset[v] >= 0)
+      tensors_.emplace_back(value.desc, shared_, plan_.shared_offset[v]);
     else
       tensors_.emplace_back();
   }
@@ -59,13 +63,19 @@ void Executor::refresh() {
   run_nodes(0, refresh_nodes_);
 }
 void Executor::run() {
-  run_nodes(refresh_nodes_, plan_.nodes.size());
+  if (plan_.shared_bytes == 0) return run_nodes(refresh_nodes_, plan_.nodes.size());
+  if (!team_) fail_usage("a plan that shares packed weights runs with its team: set_team");
+  team_->barrier();  // nobody reads the weights of the run before any more
+  run_nodes(0, plan_.team_nodes);
+  team_->barrier();  // everybody's packs are there
+  run_nodes(plan_.team_nodes, plan_.nodes.size());
 }
 
 void Executor::run_nodes(size_t begin, size_t end) {
   Clock::time_point before = Clock::now();
   for (size_t i = begin; i < end; ++i) {
     const Bound& b = bound_[i];
+    if (const int owner = plan_.nodes[i].owner; owner >= 0 && owner != team_->rank()) continue;
     plan_.nodes[i].prepared->run({b.in, b.out, b.packed, b.workspace, groups_});
     const Clock::time_point after = Clock::now();
     times_[i].seconds += std::chrono::duration<double>(after - before).count();
@@ -83,7 +93,7 @@ void Executor::run_nodes(size_t begin, size_t end) {
 std::string Executor::find_non_finite() {
   for (size_t i = 0; i < plan_.nodes.size(); ++i) {
     const PlannedNode& node = plan_.nodes[i];
-    if (op_def(node.op.kind).updated_inputs > 0) continue;
+    if (op_def(node.op.kind).updated_inputs > 0 || node.owner >= 0) continue;  // shared packs are what they were
     for (size_t k = 0; k < node.in.size(); ++k)
       if (plan_.values[static_cast<size_t>(node.in[k])].kind != ValueKind::temporary && !all_finite(bound_[i].in[k]))
         return plan_.values[static_cast<size_t>(node.in[k])].name;

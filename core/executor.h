@@ -23,8 +23,9 @@ struct TraceEvent {
 
 class Executor {
  public:
-  /// `arena` must hold at least plan.arena_bytes; several executors may share one, taking turns.
-  Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena);
+  /// `arena` must hold at least plan.arena_bytes; several executors may share one, taking turns. `shared`: the same for
+  /// plan.shared_bytes in memory that all members of the team see.
+  Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, std::shared_ptr<Buffer> shared = nullptr);
 
   /// Runs the nodes that depend on states alone; call after the states changed and before the next run. A plan without
   /// such nodes needs no call.
@@ -44,6 +45,8 @@ class Executor {
   /// The ranks that all-reduces of this plan talk to, by AllReduceAttrs::group; the executor drives their messages on
   /// between nodes. None: every mean is the value itself.
   void set_groups(std::vector<Communicator*> groups) { groups_ = std::move(groups); }
+  /// The ranks that the plan's team is made of; they run together. Needed where the plan shares packed weights.
+  void set_team(Communicator* team) { team_ = team; }
   /// Starts collecting one event per node execution.
   void start_trace() { tracing_ = true; }
   const std::vector<TraceEvent>& trace() const { return trace_; }
@@ -51,7 +54,7 @@ class Executor {
  private:
   void run_nodes(size_t begin, size_t end);
   Plan plan_;
-  std::shared_ptr<Buffer> arena_;
+  std::shared_ptr<Buffer> arena_, shared_;
   std::vector<Tensor> tensors_;
   struct Bound {
     std::vector<Tensor> in, out;
@@ -62,6 +65,7 @@ class Executor {
   std::vector<NodeTime> times_;
   std::vector<TraceEvent> trace_;
   std::vector<Communicator*> groups_;
+  Communicator* team_ = nullptr;
   size_t refresh_nodes_ = 0;
   bool tracing_ = false;
 };

@@ -31,6 +31,7 @@ class Planner {
       slices_ = alias_slices(plan_.values, nodes_, [&](const Node& node) { return !loses_kernel(node); });
     for (const Node& node : nodes_) place_node(node);
     hoist_refresh();
+    if (options_.team > 1) share_packs();
     place_values();
     return std::move(plan_);
   }
@@ -143,6 +144,46 @@ class Planner {
     std::stable_partition(plan_.nodes.begin(), plan_.nodes.end(), [](const PlannedNode& n) { return n.refresh; });
   }
 
+  /// Moves what packs weights of a training tape to the front, where the members of the team divide it. Weights change
+  /// at the end of the tape only.
+  void share_packs() {
+    plan_.shared_offset.assign(plan_.values.size(), -1);
+    std::vector<bool> moved(plan_.values.size());  // values whose writer moves
+    std::vector<PlannedNode*> packs;
+    const auto is_weight = [&](ValueId id) { return plan_.values[static_cast<size_t>(id)].kind == ValueKind::state; };
+    for (PlannedNode& node : plan_.nodes) {
+      if (node.refresh || node.op.kind != OpKind::pack) continue;
+      if (!is_weight(node.in[0])) {
+        const auto cast = std::find_if(plan_.nodes.begin(), plan_.nodes.end(), [&](const PlannedNode& n) {
+          return n.op.kind == OpKind::cast && n.out[0] == node.in[0] && is_weight(n.in[0]);
+        });
+        if (cast == plan_.nodes.end()) continue;
+        moved[static_cast<size_t>(node.in[0])] = true;
+      }
+      moved[static_cast<size_t>(node.out[0])] = true;
+      packs.push_back(&node);
+    }
+    // The largest first, each to whoever has least to do.
+    std::stable_sort(packs.begin(), packs.end(),
+                     [](const PlannedNode* a, const PlannedNode* b) { return a->bytes > b->bytes; });
+    std::vector<int64_t> load(static_cast<size_t>(options_.team));
+    for (PlannedNode* pack : packs) {
+      const auto least = std::min_element(load.begin(), load.end());
+      *least += pack->bytes;
+      pack->owner = static_cast<int>(least - load.begin());
+      constexpr int64_t page = 4096;
+      const auto v = static_cast<size_t>(pack->out[0]);
+      plan_.shared_offset[v] = plan_.shared_bytes;
+      plan_.shared_bytes += (plan_.values[v].desc.bytes() + page - 1) / page * page;
+    }
+    const auto rest = std::stable_partition(plan_.nodes.begin(), plan_.nodes.end(), [&](const PlannedNode& n) {
+      return !n.out.empty() && moved[static_cast<size_t>(n.out[0])];
+    });
+    plan_.team_nodes = static_cast<size_t>(rest - plan_.nodes.begin());
+  }
+
+  bool shared(size_t value) const { return !plan_.shared_offset.empty() && plan_.shared_offset[value] >= 0; }
+
   struct Use {
     int first = -1, last = -1;
   };
@@ -188,7 +229,7 @@ class Planner {
 
     std::vector<Use> life(values);
     for (size_t v = 0; v < values; ++v) {
-      if (use[v].first < 0 || plan_.values[v].kind == ValueKind::state) continue;
+      if (use[v].first < 0 || plan_.values[v].kind == ValueKind::state || shared(v)) continue;
       Use& u = life[static_cast<size_t>(home[v].first)];
       u.first = u.first < 0 ? use[v].first : std::min(u.first, use[v].first);
       u.last = std::max(u.last, use[v].last);

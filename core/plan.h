@@ -18,6 +18,8 @@ struct PlanOptions {
   bool in_place = true;
   bool reuse_memory = true;  ///< off: every value keeps its own bytes and can be inspected after the run
   int threads = 1;
+  /// Ranks that share memory: of a training tape they hold packed weights once and divide the packing among themselves.
+  int team = 1;
   DeviceKind device = DeviceKind::cpu;
   Selection selection;
 };
@@ -40,12 +42,16 @@ struct PlannedNode {
   int64_t flops = 0;
   int64_t bytes = 0;
   bool refresh = false;  ///< depends on states alone: runs once after they change, not once per run
+  int owner = -1;        ///< place in the team of the one rank that runs it; -1: every rank
 };
 
 struct Plan {
-  std::vector<Value> values;       ///< the tape's, then the packed weights
-  std::vector<PlannedNode> nodes;  ///< refresh nodes first
-  std::vector<int64_t> offset;     ///< byte offset of each value in the arena, -1 for states and unused values
+  std::vector<Value> values;           ///< the tape's, then the packed weights
+  std::vector<PlannedNode> nodes;      ///< refresh nodes, or what the team divides, first
+  size_t team_nodes = 0;               ///< packs of weights, and casts that they need, ahead of everything else
+  std::vector<int64_t> offset;         ///< byte offset of each value in the arena, -1 for all others
+  std::vector<int64_t> shared_offset;  ///< in the memory of the team, -1 for all others
+  int64_t shared_bytes = 0;
   int64_t arena_bytes = 0;
   int64_t naive_bytes = 0;      ///< one buffer per value and workspace
   int64_t lower_bound = 0;      ///< most bytes alive at once

@@ -48,7 +48,10 @@ Buffer::Buffer(int64_t bytes, Fill fill) : bytes_(bytes) {
 }
 
 Buffer::~Buffer() {
-  std::free(data_);
+  if (release_)
+    release_();
+  else
+    std::free(data_);
 }
 
 Tensor::Tensor(const TensorDesc& desc, std::shared_ptr<Buffer> buffer, int64_t byte_offset)

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,6 +62,9 @@ class Buffer {
  public:
   enum class Fill { none, zero };
   Buffer(int64_t bytes, Fill fill);
+  /// Memory that `release` gives back.
+  Buffer(std::byte* data, int64_t bytes, std::function<void()> release)
+      : data_(data), bytes_(bytes), release_(std::move(release)) {}
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -70,6 +74,7 @@ class Buffer {
  private:
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
+  std::function<void()> release_;  ///< empty: from the heap
 };
 
 /// A described piece of a buffer. Cheap to copy, never resizes.

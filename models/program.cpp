@@ -155,7 +155,9 @@ ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, c
   return plans;
 }
 
-Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed) : options_(options) {
+Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed,
+                 const std::shared_ptr<Buffer>& shared)
+    : options_(options) {
   store_.initialise(plans.step_tape, seed);
   store_.initialise(plans.evaluate_tape, seed);
   store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] =
@@ -166,8 +168,8 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
         name.ends_with(".running_mean") || name.ends_with(".running_var"))
       statistics_.push_back(name);
   const auto arena = std::make_shared<Buffer>(plans.arena_bytes(), Buffer::Fill::none);
-  step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena);
-  if (plans.micro) micro_ = std::make_unique<Executor>(std::move(*plans.micro), store_, arena);
+  step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena, shared);
+  if (plans.micro) micro_ = std::make_unique<Executor>(std::move(*plans.micro), store_, arena, shared);
   evaluate_ = std::make_unique<Executor>(std::move(plans.evaluate), store_, arena);
 }
 

@@ -68,6 +68,8 @@ struct ProgramPlans {
   int64_t arena_bytes() const {
     return std::max({step.arena_bytes, evaluate.arena_bytes, micro ? micro->arena_bytes : 0});
   }
+  /// Of memory that all ranks of the team see.
+  int64_t shared_bytes() const { return std::max(step.shared_bytes, micro ? micro->shared_bytes : 0); }
 };
 ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, const ProgramOptions& options,
                           const KernelList& kernels);
@@ -80,8 +82,9 @@ ProgramPlans plan_program(const Options& options, const KernelList& kernels) {
 
 class Program {
  public:
-  /// Draws initial parameters from `seed` and allocates.
-  Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed);
+  /// Draws initial parameters from `seed` and allocates; `shared` is the team's memory.
+  Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed,
+          const std::shared_ptr<Buffer>& shared = nullptr);
   Executor& step() { return *step_; }
   Executor& evaluate() { return *evaluate_; }
   /// The pass that only adds up gradients; null without accumulation.

@@ -1,6 +1,7 @@
 // n ranks with b samples each train like one rank with n*b samples.
 #include <catch2/catch.hpp>
 
+#include "dist/shared_buffer.h"
 #include "kernels/kernel_list.h"
 #include "models/program.h"
 #include "tests/rank_threads.h"
@@ -47,16 +48,20 @@ struct Result {
   std::vector<double> losses;
 };
 
-/// Trains on one rank of `ranks`; `o.batch` samples per pass.
+/// Trains on one rank of `ranks`; `o.batch` samples per pass. With a team packed weights are held once.
 template <class Options>
-Result train(Options o, Collectives& world, Communicator* batch_norm, int steps) {
+Result train(Options o, Collectives& world, Communicator* batch_norm, int steps, Communicator* team = nullptr) {
   o.training.averaging.ranks = world.size();
   o.training.averaging.bucket_bytes = 3000;  // several buckets
   if (o.compute == DType::f64) o.training.averaging.wire = DType::f64;
-  Program program(plan_program(o, kernel_list()), o, 3);
+  if (team) o.plan.team = team->size();
+  ProgramPlans plans = plan_program(o, kernel_list());
+  const auto shared = team ? share_buffer(*team, plans.shared_bytes()) : nullptr;
+  if (team && !shared) throw std::runtime_error("threads of one process cannot share memory");
+  Program program(std::move(plans), o, 3, shared);
   const std::vector<Communicator*> groups{&world, batch_norm ? batch_norm : &world};
-  program.step().set_groups(groups);
-  if (program.micro()) program.micro()->set_groups(groups);
+  for (Executor* executor : {&program.step(), program.micro()})
+    if (executor) executor->set_groups(groups), executor->set_team(team);
   const auto weights = [&] {
     std::vector<double> all;
     for (const std::string& name : program.parameters()) {
@@ -98,14 +103,17 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps)
   return result;
 }
 
+enum class Teams : uint8_t { none, one };
+
 template <class Options>
-Result train_on(int ranks, Options o, int steps) {
-  auto world = make_thread_communicators(ranks), batch_norm = make_thread_communicators(ranks);
+Result train_on(int ranks, Options o, int steps, Teams teams = Teams::none) {
+  auto world = make_thread_communicators(ranks), batch_norm = make_thread_communicators(ranks),
+       team = make_thread_communicators(ranks);
   o.training.averaging.batch_norm_ranks = std::is_same_v<Options, ClimateOptions> ? ranks : 1;
   std::vector<Result> results(static_cast<size_t>(ranks));
   on_ranks(world, [&](int rank, Collectives& c) {
     const auto r = static_cast<size_t>(rank);
-    results[r] = train(o, c, batch_norm[r].get(), steps);
+    results[r] = train(o, c, batch_norm[r].get(), steps, teams == Teams::one ? team[r].get() : nullptr);
   });
   for (const Result& r : results) CHECK((r.weights == results[0].weights));  // ranks never drift apart
   return results[0];
@@ -149,6 +157,36 @@ TEST_CASE("accumulated passes on ranks, f32 kernels, and gradients that travel n
   // bf16: each gradient is rounded on its way out and back, to 2^-9 of its size, over two steps.
   o.training.averaging.wire = DType::bf16;
   CHECK(distance(one, train_on(2, o, 2)) < 2 * 2 * 0x1p-8);
+}
+
+TEST_CASE("a team packs every weight once, with the same bits", "[averaging]") {
+  CosmoflowOptions o = small_cosmoflow(2);
+  o.training.accumulation = 2;
+  for (DType compute : {DType::f32, DType::bf16}) {
+    o.compute = compute;
+    CHECK((train_on(3, o, 3, Teams::one).weights == train_on(3, o, 3).weights));
+  }
+  // Packs come first and are divided among all.
+  const Plan alone = plan_program(o, kernel_list()).step;
+  o.plan.team = 3;
+  const Plan plan = plan_program(o, kernel_list()).step;
+  CHECK(alone.shared_bytes == 0);
+  std::vector<int> packs(3);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    const PlannedNode& node = plan.nodes[i];
+    CHECK((node.op.kind == OpKind::pack) == (node.owner >= 0));
+    if (node.owner < 0) continue;
+    CHECK(i < plan.team_nodes);
+    ++packs.at(static_cast<size_t>(node.owner));
+    const auto v = static_cast<size_t>(node.out[0]);
+    CHECK(plan.offset[v] < 0);
+    CHECK(plan.shared_offset[v] >= 0);
+    bytes += plan.values[v].desc.bytes();
+  }
+  if (bytes == 0) return;  // the reference kernels of a build for other processors pack nothing
+  CHECK(*std::min_element(packs.begin(), packs.end()) > 0);
+  CHECK(plan.shared_bytes >= bytes);
 }
 
 TEST_CASE("batch-norm statistics over a group of ranks are those of the whole batch", "[averaging]") {

@@ -107,17 +107,21 @@ std::string chrome_trace(const std::vector<std::string>& ranks) {
   return nlohmann::json{{"traceEvents", all}, {"displayTimeUnit", "ms"}}.dump();
 }
 
-std::string memory_text(const Plan& step, const Plan& evaluate, int64_t state_bytes) {
+std::string memory_text(const ProgramPlans& plans, int64_t state_bytes, int team) {
   const auto line = [](const char* name, const Plan& p) {
     return fmt::format(
         "  {:<10} arena {:>8.1f} MiB   one buffer per value {:>8.1f}   lower bound {:>8.1f}   largest workspace "
         "{:>7.1f}\n",
         name, mib(p.arena_bytes), mib(p.naive_bytes), mib(p.lower_bound), mib(p.workspace_bytes));
   };
-  return line("step", step) + line("evaluate", evaluate) +
+  const int64_t shared = plans.shared_bytes() / team;
+  const std::string packed =
+      shared > 0 ? fmt::format("  {:<10} {:>14.1f} MiB of packed weights, a rank's share of what {} hold once\n",
+                               "shared", mib(shared), team)
+                 : "";
+  return line("step", plans.step) + line("evaluate", plans.evaluate) + packed +
          fmt::format("  {:<10} {:>14.1f} MiB parameters, moments and counters\n  {:<10} {:>14.1f} MiB planned in all\n",
-                     "state", mib(state_bytes), "total",
-                     mib(state_bytes + std::max(step.arena_bytes, evaluate.arena_bytes)));
+                     "state", mib(state_bytes), "total", mib(state_bytes + plans.arena_bytes() + shared));
 }
 
 }  // namespace convoy::apps

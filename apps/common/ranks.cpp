@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 
 #include "core/median.h"
 #include "core/parallel.h"
 #include "dist/local.h"
+#include "dist/shared_buffer.h"
 
 namespace convoy::apps {
 namespace {
@@ -27,6 +29,17 @@ std::vector<int> allowed_cores() {
     for (int c = 0; c < CPU_SETSIZE; ++c)
       if (CPU_ISSET(c, &set)) cores.push_back(c);
   return cores;
+}
+
+/// The NUMA domain that all these cores belong to, -1: several.
+int numa_domain(const std::vector<int>& cores) {
+  for (int domain = 0;; ++domain) {
+    const std::string folder = "/sys/devices/system/node/node" + std::to_string(domain);
+    if (!std::filesystem::exists(folder)) return -1;
+    if (std::all_of(cores.begin(), cores.end(),
+                    [&](int core) { return std::filesystem::exists(folder + "/cpu" + std::to_string(core)); }))
+      return domain;
+  }
 }
 
 std::string core_text(const std::vector<int>& cores) {
@@ -64,6 +77,8 @@ std::vector<Option> rank_options() {
       {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
       {"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number},
       {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
+      {"share-weights", "", "true",
+       "ranks of a NUMA domain hold packed weights once and divide the packing (without gradient lag)", K::toggle},
       {"comm-timeout", "", "30", "seconds of silence after which a rank counts as lost", K::number},
       {"ranks-per-node", "", "0", "pretend that nodes hold so many ranks (tests of hierarchical sums)", K::integer}};
 }
@@ -121,7 +136,42 @@ void Ranks::connect(const OptionTable& o) {
   }
   gather_cores();
   share_cores(o);
+  // With lagged gradients ranks may be a step apart: they would wait for each other's weights.
+  const bool lagged = o.has("gradient-lag") && o.integer("gradient-lag") > 0;
+  if (o.toggle("share-weights") && size() > 1 && !lagged) find_team();
   if (o.toggle("comm-thread") && size() > 1) world_->start_progress_thread();
+}
+
+void Ranks::find_team() {
+  const auto me = static_cast<size_t>(rank());
+  constexpr int domains = 1024;  // of a node, and one more for ranks on several of them
+  team_ = session_->group(world_->nodes()[me] * domains + numa_domain(cores_[me]) + 1, {});
+  // A trial: processes in different containers do not see each other's memory.
+  if (team_->size() == 1 || !share_buffer(*team_, 1)) team_.reset();
+}
+
+std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
+  if (plans.shared_bytes() == 0) return nullptr;
+  std::string packs;
+  for (const Plan* plan : {&plans.step, plans.micro ? &*plans.micro : nullptr})
+    if (plan)
+      for (size_t v = 0; v < plan->values.size(); ++v)
+        if (plan->shared_offset[v] >= 0)
+          packs += fmt::format("{} {}\n", plan->values[v].name, plan->values[v].desc.bytes());
+  const size_t mine = std::hash<std::string>()(packs);
+  std::vector<size_t> all(static_cast<size_t>(team_size()));
+  team_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  if (std::count(all.begin(), all.end(), mine) != team_size())
+    fail_usage(
+        "ranks that share packed weights must choose the same kernels: give all the same --kernel and --tuned, "
+        "or --no-share-weights");
+  auto buffer = share_buffer(*team_, plans.shared_bytes());
+  if (!buffer)
+    fail_runtime(
+        fmt::format("cannot share {} MiB of packed weights between {} ranks (memory limit of the node?): "
+                    "--no-share-weights does without",
+                    plans.shared_bytes() >> 20, team_size()));
+  return buffer;
 }
 
 Ranks::~Ranks() = default;
@@ -142,6 +192,7 @@ CommunicationTimes Ranks::times() const {
     all.in_flight += more.in_flight, all.exposed += more.exposed;
     all.reductions += more.reductions, all.bytes += more.bytes;
   }
+  if (team_) all.exposed += team_->times().exposed;
   return all;
 }
 
@@ -212,6 +263,7 @@ std::string Ranks::report(int threads, const AveragingOptions& a) {
   const AlgorithmChoice choice = world_->choice(a.bucket_bytes, DType::f32, a.wire);
   text += fmt::format("  gradients travel in buckets of {:.1f} MiB as {}, all-reduce {} ({})",
                       double(a.bucket_bytes) / (1 << 20), name_of(a.wire), name_of(choice.algorithm), choice.why);
+  if (team_) text += fmt::format("; {} ranks hold packed weights once", team_size());
   if (latency_ > 0) text += fmt::format("; measured {:.0f} us, {:.1f} GB/s", 1e6 * latency_, 1e-9 / seconds_per_byte_);
   text += "\n";
 

@@ -6,6 +6,7 @@
 #include "apps/common/options.h"
 #include "core/passes/average.h"
 #include "dist/mpi.h"
+#include "models/program.h"
 
 namespace convoy::apps {
 
@@ -27,7 +28,14 @@ class Ranks {
   Communicator* others() { return size() > 1 ? world_.get() : nullptr; }
   /// Communicators by AllReduceAttrs::group; empty where this rank is alone.
   std::vector<Communicator*> groups();
-  /// Of the gradients and of the batch-norm statistics.
+  /// The ranks that hold packed weights once: those of a node whose cores lie in one NUMA domain. Null where this rank
+  /// shares with nobody.
+  Communicator* team() { return team_.get(); }
+  int team_size() const { return team_ ? team_->size() : 1; }
+  /// What a program of these plans needs to share; null for nothing. Throws Error(usage) where members of a team chose
+  /// different kernels, Error(runtime) where there is not so much memory.
+  std::shared_ptr<Buffer> share(const ProgramPlans& plans);
+  /// Of the gradients, of the batch-norm statistics, and of waiting for the team.
   CommunicationTimes times() const;
   /// How gradients are averaged; measures latency and bandwidth where the settings leave the bucket size open.
   AveragingOptions averaging(const OptionTable& options, DType compute);
@@ -50,8 +58,9 @@ class Ranks {
  private:
   void gather_cores();
   void share_cores(const OptionTable& options);
+  void find_team();
   std::unique_ptr<MpiSession> session_;
-  std::unique_ptr<Collectives> world_, batch_norm_;
+  std::unique_ptr<Collectives> world_, batch_norm_, team_;
   std::vector<std::vector<int>> cores_;  ///< of every rank: those that it may run on
   double latency_ = 0, seconds_per_byte_ = 0;
 };

@@ -179,14 +179,15 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
   fmt::print("{}", ranks_.report(program.plan.threads, program.training.averaging));
   const int64_t states = state_bytes(plans_->step_tape);
-  planned_ = states + plans_->arena_bytes();
-  fmt::print("memory\n{}", memory_text(plans_->step, plans_->evaluate, states));
+  planned_ = states + plans_->arena_bytes() + plans_->shared_bytes() / ranks_.team_size();
+  fmt::print("memory\n{}", memory_text(*plans_, states, ranks_.team_size()));
 }
 
 Program& Run::start() {
   if (ranks_.root()) std::filesystem::create_directories(options_.text("output-dir"));
-  program_ =
-      std::make_unique<Program>(std::move(*plans_), program_options_, static_cast<uint64_t>(options_.integer("seed")));
+  const std::shared_ptr<Buffer> shared = ranks_.share(*plans_);
+  program_ = std::make_unique<Program>(std::move(*plans_), program_options_,
+                                       static_cast<uint64_t>(options_.integer("seed")), shared);
   plans_.reset();
   if (!options_.text("init").empty()) load_weights(options_.text("init"), *program_, Needed::parameters);
   return *program_;

@@ -66,8 +66,8 @@ Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions opti
       source_(task.training()),
       o_(std::move(options)),
       mllog_(ranks.root() ? o_.output_dir + "/mlperf.log" : "/dev/null") {
-  program_.step().set_groups(ranks_.groups());
-  if (program_.micro()) program_.micro()->set_groups(ranks_.groups());
+  for (Executor* executor : {&program_.step(), program_.micro()})
+    if (executor) executor->set_groups(ranks_.groups()), executor->set_team(ranks_.team());
   for (const PlannedNode& node : program_.step().plan().nodes)
     if (node.op.kind == OpKind::all_reduce_later) lagged_.push_back(node.op.as<AllReduceAttrs>().id);
   if (steps_per_epoch() < 1)
