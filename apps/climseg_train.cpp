@@ -107,7 +107,7 @@ int train(OptionTable& o, Ranks& ranks) {
   program.loss = pixel_loss_config(o);
   program.training = optimizer_config(o);
   program.training.averaging = ranks.averaging(o, program.compute);
-  program.plan.team = ranks.team_size();
+  program.plan.team = ranks.team_size(), program.plan.place = ranks.team_place();
   print_header(o);
   Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
   if (run.stops()) return 0;

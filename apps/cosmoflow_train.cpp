@@ -155,7 +155,7 @@ int train(OptionTable& o, Ranks& ranks) {
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
   CosmoflowOptions program_options = training_program(o, data.shape);
   program_options.training.averaging = ranks.averaging(o, program_options.compute);
-  program_options.plan.team = ranks.team_size();
+  program_options.plan.team = ranks.team_size(), program_options.plan.place = ranks.team_place();
   print_header(o);
   Run run(o, ranks, program_options, plan_program(program_options, kernel_list()),
           [&] { return count_network(program_options.model); });

@@ -20,10 +20,19 @@ struct AllReduce {
   std::string name;  ///< for messages about ranks that do not answer
 };
 
+/// Memory of this rank that the others of its node see at a distance: the window of rank r begins (r - self) * stride
+/// bytes further.
+struct SharedWindow {
+  std::byte* begin = nullptr;
+  int64_t bytes = 0, stride = 0;
+  bool holds(const std::byte* data) const { return data >= begin && data < begin + bytes; }
+};
+
 /// Where the time of the messages went, since the communicator was made.
 struct CommunicationTimes {
   double in_flight = 0;  ///< seconds between start and finish of all-reduces, summed
   double exposed = 0;    ///< seconds that the caller spent in start, wait and progress
+  double met = 0;        ///< of these in barriers, waiting for others
   int64_t reductions = 0, bytes = 0;
 };
 

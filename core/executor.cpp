@@ -59,6 +59,11 @@ const Tensor& Executor::tensor(ValueId id) const {
   return t;
 }
 
+SharedWindow Executor::window() const {
+  if (plan_.window_bytes == 0) return {};
+  return {shared_->data() + plan_.window_begin, plan_.window_bytes, plan_.window_bytes};
+}
+
 void Executor::refresh() {
   run_nodes(0, refresh_nodes_);
 }

@@ -45,6 +45,8 @@ class Executor {
   /// The ranks that all-reduces of this plan talk to, by AllReduceAttrs::group; the executor drives their messages on
   /// between nodes. None: every mean is the value itself.
   void set_groups(std::vector<Communicator*> groups) { groups_ = std::move(groups); }
+  /// This rank's part of the team's memory, where its buckets are.
+  SharedWindow window() const;
   /// The ranks that the plan's team is made of; they run together. Needed where the plan shares packed weights.
   void set_team(Communicator* team) { team_ = team; }
   /// Starts collecting one event per node execution.

@@ -182,6 +182,27 @@ class Planner {
     plan_.team_nodes = static_cast<size_t>(rest - plan_.nodes.begin());
   }
 
+  /// Buckets get places in this rank's window.
+  void share_buckets_of_team(const std::vector<std::pair<ValueId, int64_t>>& home) {
+    constexpr int64_t page = 4096;
+    const int64_t packs = plan_.shared_bytes;
+    for (const PlannedNode& node : plan_.nodes) {
+      if (node.op.kind != OpKind::bucket) continue;
+      const auto v = static_cast<size_t>(node.out[0]);
+      if (home[v].first != node.out[0] || plan_.values[v].kind != ValueKind::temporary) continue;
+      plan_.shared_offset[v] = plan_.window_bytes;
+      plan_.window_bytes += (plan_.values[v].desc.bytes() + page - 1) / page * page;
+    }
+    plan_.window_begin = packs + options_.place * plan_.window_bytes;
+    plan_.shared_bytes = packs + options_.team * plan_.window_bytes;
+    for (const PlannedNode& node : plan_.nodes)
+      if (node.op.kind == OpKind::bucket && shared(static_cast<size_t>(node.out[0])))
+        plan_.shared_offset[static_cast<size_t>(node.out[0])] += plan_.window_begin;
+    for (size_t v = 0; v < home.size(); ++v)
+      if (const auto root = static_cast<size_t>(home[v].first); root != v && shared(root))
+        plan_.shared_offset[v] = plan_.shared_offset[root] + home[v].second;
+  }
+
   bool shared(size_t value) const { return !plan_.shared_offset.empty() && plan_.shared_offset[value] >= 0; }
 
   struct Use {
@@ -227,6 +248,7 @@ class Planner {
       if (channel || at != static_cast<ValueId>(v)) home[v] = {at, channel * size_of(plan_.values[v].desc.dtype)};
     }
 
+    if (options_.team > 1) share_buckets_of_team(home);
     std::vector<Use> life(values);
     for (size_t v = 0; v < values; ++v) {
       if (use[v].first < 0 || plan_.values[v].kind == ValueKind::state || shared(v)) continue;

@@ -20,6 +20,7 @@ struct PlanOptions {
   int threads = 1;
   /// Ranks that share memory: of a training tape they hold packed weights once and divide the packing among themselves.
   int team = 1;
+  int place = 0;  ///< this rank's among them
   DeviceKind device = DeviceKind::cpu;
   Selection selection;
 };
@@ -46,12 +47,14 @@ struct PlannedNode {
 };
 
 struct Plan {
-  std::vector<Value> values;           ///< the tape's, then the packed weights
-  std::vector<PlannedNode> nodes;      ///< refresh nodes, or what the team divides, first
-  size_t team_nodes = 0;               ///< packs of weights, and casts that they need, ahead of everything else
-  std::vector<int64_t> offset;         ///< byte offset of each value in the arena, -1 for all others
-  std::vector<int64_t> shared_offset;  ///< in the memory of the team, -1 for all others
+  std::vector<Value> values;       ///< the tape's, then the packed weights
+  std::vector<PlannedNode> nodes;  ///< refresh nodes, or what the team divides, first
+  size_t team_nodes = 0;           ///< packs of weights, and casts that they need, ahead of everything else
+  std::vector<int64_t> offset;     ///< byte offset of each value in the arena, -1 for all others
+  /// The memory of the team: packed weights, then a window per member for the buckets that it averages.
+  std::vector<int64_t> shared_offset;  ///< -1 for values that are elsewhere
   int64_t shared_bytes = 0;
+  int64_t window_begin = 0, window_bytes = 0;  ///< this rank's; windows of others lie as many bytes apart
   int64_t arena_bytes = 0;
   int64_t naive_bytes = 0;      ///< one buffer per value and workspace
   int64_t lower_bound = 0;      ///< most bytes alive at once

@@ -99,6 +99,11 @@ void Collectives::set_options(CommunicationOptions options) {
   plans_.clear();
 }
 
+void Collectives::set_window(const SharedWindow& window) {
+  const std::lock_guard lock(mutex_);
+  if (shared_) shared_->set_window(window);
+}
+
 void Collectives::start_progress_thread() {
   progress_ = std::thread([this] {
     while (!stop_) {

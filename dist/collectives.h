@@ -57,6 +57,8 @@ class Collectives final : public Communicator {
   void set_options(CommunicationOptions options);
   /// A thread that does nothing but drive messages on while this rank computes. Costs a core.
   void start_progress_thread();
+  /// All-reduces of what lies in the window go without copies. Every rank of the node has one, in rank order.
+  void set_window(const SharedWindow& window);
   /// Broadcast from rank `root` to the listed ranks alone, which all call it with the same list.
   void broadcast_among(std::span<const int> ranks, int root, std::span<std::byte> data);
 

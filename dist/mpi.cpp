@@ -464,10 +464,10 @@ MpiTransport::MpiTransport(Session& session, MPI_Comm comm, bool everybody) : se
 
   // Containers often have no more than 64 MiB of shared memory. Groups add up statistics of batch norms, which are
   // small.
-  int mib = session_.options().shared_mib;
-  if (mib < 0) mib = everybody ? std::clamp(40 / node_size, 3, 16) : 1;
-  if (node_size > 1 && mib > 0) {
-    shared_bytes_ = int64_t{mib} << 20;
+  const int mib = session_.options().shared_mib;
+  shared_bytes_ = int64_t{mib} << 20;
+  if (mib < 0) shared_bytes_ = everybody ? int64_t{std::clamp(40 / node_size, 3, 16)} << 20 : 256 << 10;
+  if (node_size > 1 && shared_bytes_ > 0) {
     void* mine = nullptr;
     MPI_Win_allocate_shared(shared_bytes_, 1, MPI_INFO_NULL, node_comm_, &mine, &window_);
     std::memset(mine, 0, static_cast<size_t>(shared_bytes_));

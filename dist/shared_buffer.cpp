@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <random>
 #include <string>
 
@@ -26,6 +27,14 @@ std::byte* map(int file, int64_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
+/// Takes the pages now: later there would be nobody to tell that there are none.
+bool reserve(int file, int64_t bytes) {
+  int code;
+  do code = posix_fallocate(file, 0, bytes);
+  while (code == EINTR);
+  return code == 0;
+}
+
 }  // namespace
 
 std::shared_ptr<Buffer> share_buffer(Communicator& members, int64_t bytes) {
@@ -36,8 +45,8 @@ std::shared_ptr<Buffer> share_buffer(Communicator& members, int64_t bytes) {
   std::byte* data = nullptr;
   if (members.rank() == 0) {
     file = memfd_create("convoy", MFD_CLOEXEC);
-    // Pages are taken now: later there would be nobody to tell that there are none.
-    if (file >= 0 && posix_fallocate(file, 0, mapped) == 0) data = map(file, mapped);
+    if (file >= 0 && ftruncate(file, mapped) == 0) data = map(file, mapped);
+    if (data && !reserve(file, mapped)) munmap(data, static_cast<size_t>(mapped)), data = nullptr;
     std::random_device random;
     offer = {getpid(), file, uint64_t{random()} << 32 | random()};
     if (data) *token_in(data) = offer.token;

@@ -54,6 +54,7 @@ int64_t SharedReduction::pieces() const {
 
 void SharedReduction::start(Part part, std::byte* data, DType type, Piece range, double scale, int threads) {
   part_ = part, data_ = data, type_ = type, range_ = range, scale_ = scale, threads_ = threads;
+  in_window_ = window_.holds(data);
   written_ = added_ = collected_ = 0;
 }
 
@@ -81,12 +82,14 @@ void SharedReduction::add_up(int64_t piece) {
   const Piece mine = chunk(self_, piece);
   int64_t before = 0;
   for (size_t r = 0; r < self_; ++r) before += chunk(r, piece).count;
-  const auto share_of = [&](size_t r) { return reinterpret_cast<T*>(slot(r, piece)) + before; };
+  const auto share_of = [&](size_t r) {
+    return in_window_ ? reinterpret_cast<T*>(data_of(r)) + mine.begin : reinterpret_cast<T*>(slot(r, piece)) + before;
+  };
   T* own = reinterpret_cast<T*>(data_) + mine.begin;
   std::vector<const T*> sources;
   for (size_t r = 0; r < areas_.size(); ++r) sources.push_back(r == self_ ? own : share_of(r));
   convoy::add_up<T>(sources, static_cast<T>(scale_), mine.count, threads_, own,
-                    part_ == Part::all_reduce ? share_of(self_) : nullptr);
+                    part_ == Part::all_reduce && !in_window_ ? share_of(self_) : nullptr);
 }
 
 void SharedReduction::collect(int64_t piece) {
@@ -94,16 +97,18 @@ void SharedReduction::collect(int64_t piece) {
   int64_t before = 0;
   for (size_t r = 0; r < areas_.size(); ++r) {
     const Piece c = chunk(r, piece);
-    if (r != self_)
-      std::memcpy(data_ + c.begin * size, slot(r, piece) + before * size, static_cast<size_t>(c.count * size));
+    const std::byte* from = in_window_ ? data_of(r) + c.begin * size : slot(r, piece) + before * size;
+    if (r != self_) std::memcpy(data_ + c.begin * size, from, static_cast<size_t>(c.count * size));
     before += c.count;
   }
 }
 
 std::vector<int> SharedReduction::missing() const {
-  const bool full = written_ == collected_, wants_sums = part_ == Part::all_reduce && added_ > collected_;
-  const auto what = full ? &Flags::collected : wants_sums ? &Flags::added : &Flags::written;
-  const int64_t piece = full ? written_ - slots : collected_;
+  const bool full = written_ == collected_ && !in_window_,
+             wants_sums = part_ == Part::all_reduce && added_ > collected_;
+  const bool waits_for_readers = in_window_ && collected_ == pieces();
+  const auto what = full || waits_for_readers ? &Flags::collected : wants_sums ? &Flags::added : &Flags::written;
+  const int64_t piece = full ? written_ - slots : waits_for_readers ? collected_ - 1 : collected_;
   std::vector<int> places;
   for (size_t r = 0; r < areas_.size(); ++r)
     if ((flags(r).*what).load(std::memory_order_acquire) <= sequence_ + piece) places.push_back(static_cast<int>(r));
@@ -111,6 +116,10 @@ std::vector<int> SharedReduction::missing() const {
 }
 
 bool SharedReduction::next_write(int64_t ahead) {
+  if (in_window_ && written_ < pieces()) {  // all of it is there
+    flags(self_).written.store(sequence_ + (written_ = pieces()), std::memory_order_release);
+    return true;
+  }
   if (written_ == pieces() || written_ - collected_ >= ahead) return false;
   int64_t collected = INT64_MAX;
   for (size_t r = 0; r < areas_.size(); ++r)
@@ -145,6 +154,8 @@ bool SharedReduction::advance(int64_t ahead) {
   while (collected_ < count && (next_collection() || next_sum() || next_write(ahead))) {
   }
   if (collected_ < count) return false;
+  // Nobody may touch a window while others read it.
+  if (in_window_ && count > 0 && !all_did(&Flags::collected, count - 1)) return false;
   sequence_ += count;
   return true;
 }

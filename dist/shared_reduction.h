@@ -2,6 +2,7 @@
 // its part of everybody's in rank order, and publishes the sum. Works in pieces that fit the caches. An area holds
 // several of them in turn: ranks that wait keep close to each other, for the caches; a rank that comes by between two
 // computations does all that the area has room for, since it does not come by often.
+// Data that lies in a window, memory that all of them map, is not copied into areas: everybody reads it where it is.
 #pragma once
 
 #include <array>
@@ -10,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/dtype.h"
+#include "core/communicator.h"
 #include "dist/schedule.h"
 
 namespace convoy {
@@ -22,6 +23,7 @@ class SharedReduction {
   /// `areas` of the ranks that take part, in rank order, each of `bytes` bytes, zero before their first use.
   SharedReduction(std::vector<std::byte*> areas, int64_t bytes, int self);
 
+  void set_window(const SharedWindow& window) { window_ = window; }
   /// Element ranges are those of `part_of(range, rank, ranks)`. One at a time.
   void start(Part part, std::byte* data, DType type, Piece range, double scale, int threads);
   /// Goes on as far as others allow; true when finished. Writes at most `ahead` pieces that it has not collected yet,
@@ -35,6 +37,10 @@ class SharedReduction {
   static constexpr int64_t slots = 16;  ///< pieces that an area holds
   Flags& flags(size_t rank) const;
   std::byte* slot(size_t rank, int64_t piece) const;
+  /// A rank's data, in a window.
+  std::byte* data_of(size_t rank) const {
+    return data_ + (static_cast<int64_t>(rank) - static_cast<int64_t>(self_)) * window_.stride;
+  }
   Piece chunk(size_t rank, int64_t piece) const;
   int64_t pieces() const;
   /// Whether every rank is done with its part of `piece`.
@@ -50,6 +56,8 @@ class SharedReduction {
   std::vector<std::byte*> areas_;
   int64_t slot_bytes_;
   size_t self_;
+  SharedWindow window_;
+  bool in_window_ = false;
   Part part_ = Part::all_reduce;
   std::byte* data_ = nullptr;
   DType type_ = DType::f32;

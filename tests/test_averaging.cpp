@@ -54,7 +54,7 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
   o.training.averaging.ranks = world.size();
   o.training.averaging.bucket_bytes = 3000;  // several buckets
   if (o.compute == DType::f64) o.training.averaging.wire = DType::f64;
-  if (team) o.plan.team = team->size();
+  if (team) o.plan.team = team->size(), o.plan.place = team->rank();
   ProgramPlans plans = plan_program(o, kernel_list());
   const auto shared = team ? share_buffer(*team, plans.shared_bytes()) : nullptr;
   if (team && !shared) throw std::runtime_error("threads of one process cannot share memory");
@@ -62,6 +62,7 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
   const std::vector<Communicator*> groups{&world, batch_norm ? batch_norm : &world};
   for (Executor* executor : {&program.step(), program.micro()})
     if (executor) executor->set_groups(groups), executor->set_team(team);
+  if (team) world.set_window(program.step().window());
   const auto weights = [&] {
     std::vector<double> all;
     for (const std::string& name : program.parameters()) {
@@ -159,7 +160,7 @@ TEST_CASE("accumulated passes on ranks, f32 kernels, and gradients that travel n
   CHECK(distance(one, train_on(2, o, 2)) < 2 * 2 * 0x1p-8);
 }
 
-TEST_CASE("a team packs every weight once, with the same bits", "[averaging]") {
+TEST_CASE("a team packs every weight once and averages buckets in place, with the same bits", "[averaging]") {
   CosmoflowOptions o = small_cosmoflow(2);
   o.training.accumulation = 2;
   for (DType compute : {DType::f32, DType::bf16}) {
@@ -169,6 +170,8 @@ TEST_CASE("a team packs every weight once, with the same bits", "[averaging]") {
   // Packs come first and are divided among all.
   const Plan alone = plan_program(o, kernel_list()).step;
   o.plan.team = 3;
+  o.plan.place = 1;
+  o.training.averaging.ranks = 3;
   const Plan plan = plan_program(o, kernel_list()).step;
   CHECK(alone.shared_bytes == 0);
   std::vector<int> packs(3);
@@ -186,7 +189,14 @@ TEST_CASE("a team packs every weight once, with the same bits", "[averaging]") {
   }
   if (bytes == 0) return;  // the reference kernels of a build for other processors pack nothing
   CHECK(*std::min_element(packs.begin(), packs.end()) > 0);
-  CHECK(plan.shared_bytes >= bytes);
+  CHECK(plan.window_begin >= bytes);
+  for (const PlannedNode& node : plan.nodes)
+    if (node.op.kind == OpKind::bucket)
+      for (ValueId id : {node.in[0], node.out[0]}) {
+        const int64_t at = plan.shared_offset[static_cast<size_t>(id)];
+        CHECK(at >= plan.window_begin);
+        CHECK(at < plan.window_begin + plan.window_bytes);
+      }
 }
 
 TEST_CASE("batch-norm statistics over a group of ranks are those of the whole batch", "[averaging]") {

@@ -3,6 +3,7 @@
 
 #include "core/philox.h"
 #include "core/tensor.h"
+#include "dist/shared_buffer.h"
 #include "tests/rank_threads.h"
 
 using namespace convoy;
@@ -88,6 +89,49 @@ TEST_CASE("hierarchical all-reduce over pretended nodes", "[dist]") {
       check_mean<float>(static_cast<int>(nodes.size()), count, wish(Algorithm::hierarchical), nodes, DType::f32);
       check_mean<double>(static_cast<int>(nodes.size()), count, wish(Algorithm::hierarchical), nodes, DType::f64);
     }
+}
+
+TEST_CASE("all-reduces in windows, beside others, give the bits of those through areas", "[dist]") {
+  constexpr int64_t count = 70001, stride = 1 << 20;
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0}, {0, 0, 0, 0, 0}, {0, 1, 0, 1, 1, 0}}) {
+    const auto ranks = static_cast<int>(nodes.size());
+    std::vector<std::vector<float>> results[2];
+    for (const bool windows : {false, true}) {
+      auto world = make_thread_communicators(ranks, {}, nodes);
+      std::vector<std::vector<std::unique_ptr<Collectives>>> members;
+      for (int node : {0, 1})
+        members.push_back(make_thread_communicators(
+            std::max<int>(1, static_cast<int>(std::count(nodes.begin(), nodes.end(), node)))));
+      results[windows].resize(nodes.size());
+      on_ranks(world, [&](int rank, Collectives& c) {
+        const auto r = static_cast<size_t>(rank);
+        const auto place = std::count(nodes.begin(), nodes.begin() + rank, nodes[r]);
+        Collectives& node = *members[static_cast<size_t>(nodes[r])][static_cast<size_t>(place)];
+        const auto shared = share_buffer(node, node.size() * stride);
+        require(shared != nullptr, "threads share no memory");
+        std::byte* mine = shared->data() + place * stride;
+        if (windows) c.set_window({mine, stride, stride});
+        auto* values = reinterpret_cast<float*>(mine);
+        std::vector<float> outside, &result = results[windows][r];
+        for (int round = 0; round < 3; ++round) {
+          outside = values_of<float>(rank, count + round);
+          std::copy_n(outside.begin(), count, values);
+          const auto part = [&](int64_t begin, int64_t length) {
+            return AllReduce{std::as_writable_bytes(std::span(values + begin, static_cast<size_t>(length))), DType::f32,
+                             DType::f32, 1.0 / ranks, "a window"};
+          };
+          c.start(1, part(0, 50000));
+          c.start(2, mean_of(outside, ranks, DType::f32));
+          c.start(3, part(50001, count - 50001));
+          for (int id : {2, 3, 1}) c.wait(id);
+          result.insert(result.end(), values, values + count);
+          result.insert(result.end(), outside.begin(), outside.end());
+        }
+        node.barrier();  // the buffer is seen by all until here
+      });
+    }
+    for (size_t r = 0; r < nodes.size(); ++r) CHECK((results[1][r] == results[0][r]));
+  }
 }
 
 TEST_CASE("f32 gradients may travel as bf16 or f16", "[dist]") {

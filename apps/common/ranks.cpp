@@ -31,15 +31,20 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-/// The NUMA domain that all these cores belong to, -1: several.
+/// The NUMA domain that all these cores belong to, -1: several. 0 where the system does not tell.
 int numa_domain(const std::vector<int>& cores) {
-  for (int domain = 0;; ++domain) {
-    const std::string folder = "/sys/devices/system/node/node" + std::to_string(domain);
-    if (!std::filesystem::exists(folder)) return -1;
+  namespace fs = std::filesystem;
+  const fs::path folder = "/sys/devices/system/node";
+  if (!fs::exists(folder)) return 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    int domain = 0;
+    if (std::sscanf(name.c_str(), "node%d", &domain) != 1) continue;
     if (std::all_of(cores.begin(), cores.end(),
-                    [&](int core) { return std::filesystem::exists(folder + "/cpu" + std::to_string(core)); }))
+                    [&](int core) { return fs::exists(entry.path() / ("cpu" + std::to_string(core))); }))
       return domain;
   }
+  return -1;
 }
 
 std::string core_text(const std::vector<int>& cores) {
@@ -144,15 +149,17 @@ void Ranks::connect(const OptionTable& o) {
 
 void Ranks::find_team() {
   const auto me = static_cast<size_t>(rank());
-  constexpr int domains = 1024;  // of a node, and one more for ranks on several of them
-  team_ = session_->group(world_->nodes()[me] * domains + numa_domain(cores_[me]) + 1, {});
+  // A rank on several domains stays alone: memory of one of them would be far from its other cores.
+  constexpr int domains = 1024;  // of a node
+  const int domain = numa_domain(cores_[me]);
+  team_ = session_->group(domain < 0 ? nodes() * domains + rank() : world_->nodes()[me] * domains + domain, {});
   // A trial: processes in different containers do not see each other's memory.
   if (team_->size() == 1 || !share_buffer(*team_, 1)) team_.reset();
 }
 
 std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
-  if (plans.shared_bytes() == 0) return nullptr;
-  std::string packs;
+  if (!team_) return nullptr;
+  std::string packs = std::to_string(plans.shared_bytes());
   for (const Plan* plan : {&plans.step, plans.micro ? &*plans.micro : nullptr})
     if (plan)
       for (size_t v = 0; v < plan->values.size(); ++v)
@@ -165,6 +172,7 @@ std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
     fail_usage(
         "ranks that share packed weights must choose the same kernels: give all the same --kernel and --tuned, "
         "or --no-share-weights");
+  if (plans.shared_bytes() == 0) return nullptr;
   auto buffer = share_buffer(*team_, plans.shared_bytes());
   if (!buffer)
     fail_runtime(
@@ -172,6 +180,12 @@ std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
                     "--no-share-weights does without",
                     plans.shared_bytes() >> 20, team_size()));
   return buffer;
+}
+
+void Ranks::set_window(const SharedWindow& window) {
+  const std::vector<int>& nodes = world_->nodes();
+  const auto here = std::count(nodes.begin(), nodes.end(), nodes[static_cast<size_t>(rank())]);
+  if (team_ && team_size() == here && window.bytes > 0) world_->set_window(window);
 }
 
 Ranks::~Ranks() = default;
@@ -192,7 +206,7 @@ CommunicationTimes Ranks::times() const {
     all.in_flight += more.in_flight, all.exposed += more.exposed;
     all.reductions += more.reductions, all.bytes += more.bytes;
   }
-  if (team_) all.exposed += team_->times().exposed;
+  if (team_) all.met = team_->times().exposed, all.exposed += all.met;
   return all;
 }
 

@@ -68,6 +68,7 @@ Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions opti
       mllog_(ranks.root() ? o_.output_dir + "/mlperf.log" : "/dev/null") {
   for (Executor* executor : {&program_.step(), program_.micro()})
     if (executor) executor->set_groups(ranks_.groups()), executor->set_team(ranks_.team());
+  ranks_.set_window(program_.step().window());
   for (const PlannedNode& node : program_.step().plan().nodes)
     if (node.op.kind == OpKind::all_reduce_later) lagged_.push_back(node.op.as<AllReduceAttrs>().id);
   if (steps_per_epoch() < 1)
@@ -267,7 +268,8 @@ void Trainer::one_step(Loader* loader) {
   wait_seconds_ += wait, train_seconds_ += seconds, epoch_loss_ += double(loss);
   const CommunicationTimes after = ranks_.times();
   steps_communication_.in_flight += after.in_flight - before.in_flight;
-  if (several) waits_.push_back({ranks_.world().take_first_wait(), after.exposed - before.exposed});
+  if (several)
+    waits_.push_back({ranks_.world().take_first_wait(), after.exposed - before.exposed, after.met - before.met});
   steps_communication_.reductions += after.reductions - before.reductions;
   steps_communication_.bytes += after.bytes - before.bytes;
   step_seconds_.push_back(seconds);
@@ -294,7 +296,7 @@ void Trainer::compare_waits() {
       const Wait& w = all[r * steps + s];
       mean_exposed_ += w.exposed / double(ranks);
       // Lagged gradients were sent a step ago: hardly anybody waits for ranks that are late in this one.
-      if (lagged_.empty()) mean_late_ += std::min(w.exposed, last - w.arrival) / double(ranks);
+      if (lagged_.empty()) mean_late_ += (std::min(w.exposed - w.met, last - w.arrival) + w.met) / double(ranks);
     }
   }
   waits_.clear();

@@ -117,9 +117,9 @@ class Trainer {
   bool interrupted_ = false, stop_requested_ = false;
   std::vector<HostEvent> host_events_;  ///< while tracing
   CommunicationTimes steps_communication_;
-  /// Of a step: seconds of the clock when this rank first waited for others, seconds exposed.
+  /// Of a step: seconds of the clock when this rank first waited for a message, seconds exposed, of these at barriers.
   struct Wait {
-    double arrival, exposed;
+    double arrival, exposed, met;
   };
   std::vector<Wait> waits_;                  ///< of the current epoch
   double clock_offset_ = 0;                  ///< to rank 0, at the end of the epoch before

@@ -19,7 +19,7 @@ struct Col2im {
         run(weights.w() * weights.c()), columns(weights.h() * run),
         padded((columns + col2im_width - 1) / col2im_width * col2im_width),
         ring((weights.h() + attrs.stride[1] - 1) / attrs.stride[1]),
-        band(std::clamp<int64_t>(dx.shape.h() * dx.shape.n() / (4 * p.threads), 8 * weights.h(), 128)),
+        band(std::max(8 * weights.h(), std::min<int64_t>(dx.shape.h() * dx.shape.n() / (4 * p.threads), 128))),
         bands((dx.shape.h() + band - 1) / band) {
     const int64_t reached = std::max((dy.shape.w() - 1) * attrs.stride[2] + weights.w(), dx.shape.w() + attrs.pad_low[2]);
     sums = (reached * weights.c() + 15) / 16 * 16;
@@ -152,5 +152,8 @@ Support supports_col2im(const Problem& p) {
   return Support::yes();
 }
 
-/// The direct kernels fill their vectors from 16 channels on; a single tap is a product already.
-bool col2im_is_measured_faster(const Problem& p) { return p.in[1].shape.h() * p.in[1].shape.w() > 1; }
+/// Products grow with the columns, those of the direct kernels do not below 16 channels; a single tap is a product already.
+bool col2im_is_measured_faster(const Problem& p) {
+  const Shape& w = p.in[1].shape;
+  return w.h() * w.w() > 1 && w.h() * w.w() * w.c() <= 32;
+}

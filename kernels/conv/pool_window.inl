@@ -1,7 +1,7 @@
 // Activation alone, or with a 2-wide max-pool, at the end of a convolution: what the ops of that name do to a stored
 // map, on values that are still in registers, rounding where the stored map would have rounded.
 
-/// The running maximum of a window with the code of its position; a NaN wins and stays.
+/// The maximum of a window with the code of its position; a NaN wins.
 struct WindowMaximum {
   Vec best;
   Ints winner;

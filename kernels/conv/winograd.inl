@@ -30,7 +30,6 @@ constexpr int64_t gemm_columns = 2 * Vec::lanes;
 constexpr int64_t point_pad = 16;  // floats between points, so that their streams do not meet in one cache set
 constexpr int64_t pack_inputs = 16;            // of a piece of packed weights
 constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
-constexpr int64_t strided_channels = 16;       // at least, for a stride of 2
 constexpr int64_t weights_stream = 16 << 20;   // bytes of U that no second-level cache holds
 
 /// Axes D, H, W: points p, outputs m, taps k, inputs n, weights u.
@@ -112,7 +111,7 @@ WinogradShape winograd_shape(const Problem& p) {
   const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, 2 * gemm_rows, 64);
   // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
-  if (S::points * in * out * 4 > weights_stream) s.block = std::clamp<int64_t>(s.tile_count / p.threads / gemm_rows * gemm_rows, s.block, std::max<int64_t>(s.block, 32));
+  if (S::weights * in * out * 4 > weights_stream) s.block = std::clamp<int64_t>(s.tile_count / p.threads / gemm_rows * gemm_rows, s.block, std::max<int64_t>(s.block, 32));
   s.block = std::min(s.block, (s.tile_count + gemm_rows - 1) / gemm_rows * gemm_rows);
   s.blocks = (s.tile_count + s.block - 1) / s.block;
   // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.
@@ -550,16 +549,15 @@ Support with_strided_scheme(const Problem& p, F&& f) {
   const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
   if (pools || w.d() != 1 || w.h() != 3 || w.w() != 3 || a.stride != Int3{1, 2, 2} || a.dilation != Int3{1, 1, 1})
     return Support::no("takes a stride of 1x2x2 for undilated 3x3 kernels of images that are not pooled");
+  if (a.pad_low[0] != 0) return Support::no("with a stride pads images along H and W only");
   if (p.op.kind == OpKind::conv_backward_data) return f(Scheme<Flat, ThreeUp, ThreeUp>{});
   return f(Scheme<Flat, ThreeDown, ThreeDown>{});
 }
 
-/// With few channels the transforms cost more than the products saved.
 Support supports_strided(const Problem& p) {
   const Shape& w = winograd_weight(p).shape;
   if (p.in[0].dtype != DType::f32) return Support::no("with a stride handles f32, found " + p.in[0].str());
-  if (w.n() % 16 || w.c() % 16 || w.n() < strided_channels || w.c() < strided_channels)
-    return Support::no("with a stride needs at least " + std::to_string(strided_channels) + " channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+  if (w.n() % 16 || w.c() % 16) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
   if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
   return with_strided_scheme(p, [&](auto scheme) {
     const int64_t tiles = winograd_shape<decltype(scheme)>(p).tile_count;
@@ -619,5 +617,5 @@ std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
   return prepared;
 }
 
-/// With a stride even the direct kernels that are preferred elsewhere are slower.
+/// With a stride even the direct kernels that are preferred elsewhere are slower, from 16 channels on.
 inline bool prefers_winograd(const Problem& p) { return winograd_conv(p).stride != Int3{1, 1, 1}; }
