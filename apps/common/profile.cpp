@@ -116,7 +116,7 @@ std::string memory_text(const ProgramPlans& plans, int64_t state_bytes, int team
   };
   const int64_t shared = plans.shared_bytes() / team;
   const std::string packed =
-      shared > 0 ? fmt::format("  {:<10} {:>14.1f} MiB of packed weights, a rank's share of what {} hold once\n",
+      shared > 0 ? fmt::format("  {:<10} {:>14.1f} MiB of packed weights and buckets, a rank's share of what {} map\n",
                                "shared", mib(shared), team)
                  : "";
   return line("step", plans.step) + line("evaluate", plans.evaluate) + packed +

@@ -185,7 +185,7 @@ std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
 void Ranks::set_window(const SharedWindow& window) {
   const std::vector<int>& nodes = world_->nodes();
   const auto here = std::count(nodes.begin(), nodes.end(), nodes[static_cast<size_t>(rank())]);
-  if (team_ && team_size() == here && window.bytes > 0) world_->set_window(window);
+  if (team_ && team_size() == here) world_->set_window(window);
 }
 
 Ranks::~Ranks() = default;

@@ -33,7 +33,7 @@ class Ranks {
   Communicator* team() { return team_.get(); }
   int team_size() const { return team_ ? team_->size() : 1; }
   int team_place() const { return team_ ? team_->rank() : 0; }
-  /// All-reduces of buckets in this memory go without copies where the team is the whole node.
+  /// All-reduces of buckets in this memory go without copies where the team is the whole node; an empty window ends it.
   void set_window(const SharedWindow& window);
   /// What a program of these plans needs to share; null for nothing. Throws Error(usage) where members of a team chose
   /// different kernels, Error(runtime) where there is not so much memory.

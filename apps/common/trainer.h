@@ -47,6 +47,7 @@ enum class Outcome : uint8_t { finished, target_reached, stopped_early, interrup
 class Trainer {
  public:
   Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions options);
+  ~Trainer() { ranks_.set_window({}); }
   /// Throws Error(diverged) naming the first node whose output is not finite; the parameters keep their last finite
   /// values and earlier checkpoints stay.
   Outcome run();
