@@ -11,6 +11,12 @@
 namespace convoy {
 namespace {
 
+/// Members of a team write values of their own: no two of them share a page.
+int64_t whole_pages(int64_t bytes) {
+  constexpr int64_t page = 4096;
+  return (bytes + page - 1) / page * page;
+}
+
 class Planner {
  public:
   Planner(const Tape& tape, const KernelList& kernels, const PlanOptions& options)
@@ -171,10 +177,9 @@ class Planner {
       const auto least = std::min_element(load.begin(), load.end());
       *least += pack->bytes;
       pack->owner = static_cast<int>(least - load.begin());
-      constexpr int64_t page = 4096;
       const auto v = static_cast<size_t>(pack->out[0]);
       plan_.shared_offset[v] = plan_.shared_bytes;
-      plan_.shared_bytes += (plan_.values[v].desc.bytes() + page - 1) / page * page;
+      plan_.shared_bytes += whole_pages(plan_.values[v].desc.bytes());
     }
     const auto rest = std::stable_partition(plan_.nodes.begin(), plan_.nodes.end(), [&](const PlannedNode& n) {
       return !n.out.empty() && moved[static_cast<size_t>(n.out[0])];
@@ -184,14 +189,13 @@ class Planner {
 
   /// Buckets get places in this rank's window.
   void share_buckets_of_team(const std::vector<std::pair<ValueId, int64_t>>& home) {
-    constexpr int64_t page = 4096;
     const int64_t packs = plan_.shared_bytes;
     for (const PlannedNode& node : plan_.nodes) {
       if (node.op.kind != OpKind::bucket) continue;
       const auto v = static_cast<size_t>(node.out[0]);
       if (home[v].first != node.out[0] || plan_.values[v].kind != ValueKind::temporary) continue;
       plan_.shared_offset[v] = plan_.window_bytes;
-      plan_.window_bytes += (plan_.values[v].desc.bytes() + page - 1) / page * page;
+      plan_.window_bytes += whole_pages(plan_.values[v].desc.bytes());
     }
     plan_.window_begin = packs + options_.place * plan_.window_bytes;
     plan_.shared_bytes = packs + options_.team * plan_.window_bytes;

@@ -10,22 +10,21 @@
 // Refuses: volumes, groups, dilation, 16 channels and more, more than 128 taps times channels, strided weights and
 // channels of dx that are a slice.
 
-constexpr int64_t col2im_rows = Vec::lanes == 16 ? 8 : 4;  // times two vectors: the accumulators
-constexpr int64_t col2im_width = 2 * Vec::lanes;
+#include "kernels/conv/gemm_tile.inl"
 
 struct Col2im {
   explicit Col2im(const Problem& p)
       : dy(p.in[0]), dx(p.out[0]), weights(p.in[1].shape), attrs(p.op.as<ConvAttrs>()),
         run(weights.w() * weights.c()), columns(weights.h() * run),
-        padded((columns + col2im_width - 1) / col2im_width * col2im_width),
+        padded((columns + gemm_columns - 1) / gemm_columns * gemm_columns),
         ring((weights.h() + attrs.stride[1] - 1) / attrs.stride[1]),
         band(std::max(8 * weights.h(), std::min<int64_t>(dx.shape.h() * dx.shape.n() / (4 * p.threads), 128))),
         bands((dx.shape.h() + band - 1) / band) {
     const int64_t reached = std::max((dy.shape.w() - 1) * attrs.stride[2] + weights.w(), dx.shape.w() + attrs.pad_low[2]);
     sums = (reached * weights.c() + 15) / 16 * 16;
   }
-  int64_t row_floats() const { return (dy.shape.w() + col2im_rows) * padded; }
-  int64_t thread_floats() const { return ring * row_floats() + 2 * sums + col2im_rows * dy.shape.c(); }
+  int64_t row_floats() const { return (dy.shape.w() + gemm_rows) * padded; }
+  int64_t thread_floats() const { return ring * row_floats() + 2 * sums + gemm_rows * dy.shape.c(); }
 
   TensorDesc dy, dx;
   Shape weights;
@@ -38,39 +37,18 @@ struct Col2im {
   int64_t sums;     ///< floats of a row of dx with its padding
 };
 
-/// `rows` x 2 vectors of P from as many positions of dy and one block of columns.
-inline void col2im_block(const float* values, int64_t channels, const float* u, int64_t padded, float* to) {
-  Vec total[col2im_rows][2];
-#pragma GCC unroll 8
-  for (int r = 0; r < col2im_rows; ++r) total[r][0] = total[r][1] = Vec::all(0.0f);
-  for (int64_t c = 0; c < channels; ++c) {
-    const Vec first = load(u + c * padded), second = load(u + c * padded + Vec::lanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < col2im_rows; ++r) {
-      const Vec value = Vec::all(values[r * channels + c]);
-      total[r][0] = fma(value, first, total[r][0]);
-      total[r][1] = fma(value, second, total[r][1]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < col2im_rows; ++r) {
-    store(to + r * padded, total[r][0]);
-    store(to + r * padded + Vec::lanes, total[r][1]);
-  }
-}
-
 /// P of a row of dy. Rows of a block past the end repeat what is there and are not read.
 template <class T>
 void col2im_products(const Col2im& s, const T* dy, const float* u, float* values, float* products) {
   const int64_t channels = s.dy.shape.c();
-  for (int64_t w = 0; w < s.dy.shape.w(); w += col2im_rows) {
-    for (int64_t r = 0; r < std::min(col2im_rows, s.dy.shape.w() - w); ++r)
+  for (int64_t w = 0; w < s.dy.shape.w(); w += gemm_rows) {
+    for (int64_t r = 0; r < std::min(gemm_rows, s.dy.shape.w() - w); ++r)
       for_vectors(0, channels, [&](int64_t c, auto n) {
         const T* from = dy + (w + r) * s.dy.stride[3] + c;
-        __builtin_prefetch(from + col2im_rows * s.dy.stride[3]);  // of the next block, while this one is multiplied
+        __builtin_prefetch(from + gemm_rows * s.dy.stride[3]);  // of the next block, while this one is multiplied
         put(values + r * channels + c, get(from, n), n);
       });
-    for (int64_t k = 0; k < s.padded; k += col2im_width) col2im_block(values, channels, u + k, s.padded, products + w * s.padded + k);
+    for (int64_t k = 0; k < s.padded; k += gemm_columns) gemm_tile<2>(values, channels, u + k * channels, products + w * s.padded + k, s.padded);
   }
 }
 
@@ -88,7 +66,7 @@ void col2im_run(const Problem& p, const Col2im& s, const KernelArgs& args) {
     float* blank = sums + s.sums;  // a row of dx that nothing was added to
     for (int64_t i = 0; i < s.sums; ++i) blank[i] = bias ? bias[i % channels] : 0.0f;
     float* values = blank + s.sums;
-    std::fill(values, values + col2im_rows * s.dy.shape.c(), 0.0f);
+    std::fill(values, values + gemm_rows * s.dy.shape.c(), 0.0f);
     for (int64_t unit; (unit = units.take()) >= 0;) {
       const int64_t n = unit / s.bands, first = unit % s.bands * s.band;
       std::vector<int64_t> held(static_cast<size_t>(s.ring), -1);
@@ -126,8 +104,9 @@ class PreparedCol2im final : public Prepared {
                by_storage(weight.dtype(), [&](auto zero) {
                  const auto* from = weight.data<decltype(zero)>();
                  auto* to = reinterpret_cast<float*>(packed);
-                 for (int64_t k = 0; k < s.weights.n(); ++k)
-                   for (int64_t q = 0; q < s.padded; ++q) to[k * s.padded + q] = q < s.columns ? static_cast<float>(from[k * s.columns + q]) : 0.0f;
+                 for (int64_t first = 0; first < s.padded; first += gemm_columns)
+                   for (int64_t k = 0; k < s.weights.n(); ++k)
+                     for (int64_t q = first; q < first + gemm_columns; ++q) *to++ = q < s.columns ? static_cast<float>(from[k * s.columns + q]) : 0.0f;
                });
              }}};
   }

@@ -25,8 +25,8 @@
 // Refuses: other kernels and strides, groups, channels that are no multiple of 16 (forward also takes 4: winograd_four.inl),
 // strided weights, strided tensors beside a pool, few tiles.
 
-constexpr int64_t gemm_rows = Vec::lanes == 16 ? 8 : 4;
-constexpr int64_t gemm_columns = 2 * Vec::lanes;
+#include "kernels/conv/gemm_tile.inl"
+
 constexpr int64_t point_pad = 16;  // floats between points, so that their streams do not meet in one cache set
 constexpr int64_t pack_inputs = 16;            // of a piece of packed weights
 constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
@@ -326,31 +326,6 @@ void pool_tile(const WinogradShape& s, const TensorDesc& desc, const TileCorner&
         store(y + at, best.best);
         store_bytes(arg + at, best.winner);
       }
-}
-
-/// m (rows x columns vectors) = v (rows x C) * u (C x columns vectors); u is packed, `columns` is 1 or 2 vectors.
-template <int columns>
-inline void gemm_tile(const float* v, int64_t channels, const float* u, float* m, int64_t m_row) {
-  Vec total[gemm_rows][columns];
-#pragma GCC unroll 8
-  for (int r = 0; r < gemm_rows; ++r)
-#pragma GCC unroll 2
-    for (int q = 0; q < columns; ++q) total[r][q] = Vec::all(0.0f);
-  for (int64_t c = 0; c < channels; ++c) {
-    Vec weight[columns];
-#pragma GCC unroll 2
-    for (int q = 0; q < columns; ++q) weight[q] = load(u + c * gemm_columns + q * Vec::lanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < gemm_rows; ++r) {
-      const Vec value = Vec::all(v[r * channels + c]);
-#pragma GCC unroll 2
-      for (int q = 0; q < columns; ++q) total[r][q] = fma(value, weight[q], total[r][q]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < gemm_rows; ++r)
-#pragma GCC unroll 2
-    for (int q = 0; q < columns; ++q) store(m + r * m_row + q * Vec::lanes, total[r][q]);
 }
 
 /// Floats of one point's packed weights: column blocks are padded to two vectors.
