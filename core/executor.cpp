@@ -21,6 +21,12 @@ bool all_finite(const Tensor& t) {
   return finite;
 }
 
+/// This rank's elements of what an update reads and writes; the rest of its operands as they are.
+Tensor share_of(const Tensor& t, const TensorDesc& whole, const Part& part) {
+  if (part.count == 0 || !(t.desc() == whole)) return t;
+  return Tensor(TensorDesc(Shape::vector(part.count), t.dtype()), t.bytes() + part.begin * size_of(t.dtype()));
+}
+
 }  // namespace
 
 Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, std::shared_ptr<Buffer> shared)
@@ -43,8 +49,8 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
   }
   for (const PlannedNode& node : plan_.nodes) {
     Bound bound;
-    for (ValueId id : node.in) bound.in.push_back(tensor(id));
-    for (ValueId id : node.out) bound.out.push_back(tensor(id));
+    for (ValueId id : node.in) bound.in.push_back(share_of(tensor(id), tensor(node.in[0]).desc(), node.part));
+    for (ValueId id : node.out) bound.out.push_back(share_of(tensor(id), tensor(node.in[0]).desc(), node.part));
     for (ValueId id : node.packed) bound.packed.push_back(tensor(id).bytes());
     bound.workspace = arena_->data() + node.workspace_offset;
     bound_.push_back(std::move(bound));
@@ -68,12 +74,14 @@ void Executor::refresh() {
   run_nodes(0, refresh_nodes_);
 }
 void Executor::run() {
-  if (plan_.shared_bytes == 0) return run_nodes(refresh_nodes_, plan_.nodes.size());
-  if (!team_) fail_usage("a plan that shares packed weights runs with its team: set_team");
-  team_->barrier();  // nobody reads the weights of the run before any more
+  if (plan_.shared_bytes + plan_.shared_state_bytes == 0) return run_nodes(refresh_nodes_, plan_.nodes.size());
+  if (!team_) fail_usage("a plan that shares memory runs with its team: set_team");
   run_nodes(0, plan_.team_nodes);
   team_->barrier();  // everybody's packs are there
-  run_nodes(plan_.team_nodes, plan_.nodes.size());
+  run_nodes(plan_.team_nodes, plan_.first_update);
+  if (plan_.shared_state_bytes > 0) team_->barrier();  // nobody reads the parameters of this step any more
+  run_nodes(plan_.first_update, plan_.nodes.size());
+  team_->barrier();  // everybody's parameters are there, and nobody reads packs any more
 }
 
 void Executor::run_nodes(size_t begin, size_t end) {

@@ -30,6 +30,7 @@ class Executor {
   /// Runs the nodes that depend on states alone; call after the states changed and before the next run. A plan without
   /// such nodes needs no call.
   void refresh();
+  /// With a team: what it shares must be there, on every member, before the first run.
   void run();
   /// Runs again, on this rank alone, stopping at the first node that writes a value that is not finite; returns its
   /// name, or an empty string. States are left as they were.
@@ -47,7 +48,7 @@ class Executor {
   void set_groups(std::vector<Communicator*> groups) { groups_ = std::move(groups); }
   /// This rank's part of the team's memory, where its buckets are.
   SharedWindow window() const;
-  /// The ranks that the plan's team is made of; they run together. Needed where the plan shares packed weights.
+  /// The ranks that the plan's team is made of; they run together. Needed where the plan shares memory.
   void set_team(Communicator* team) { team_ = team; }
   /// Starts collecting one event per node execution.
   void start_trace() { tracing_ = true; }

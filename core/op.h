@@ -92,6 +92,9 @@ inline constexpr ValueId no_value = -1;
 class GradientContext;  // core/backward.h
 class LoweringContext;  // core/passes/fuse.h
 
+/// How ranks that hold a parameter once divide its update: one of them runs it, or each updates elements of its own.
+enum class Division : uint8_t { whole, by_element };
+
 /// Everything the framework knows about one op kind.
 struct OpDef {
   OpKind kind{};
@@ -113,6 +116,8 @@ struct OpDef {
   int in_place_input = -1;
   /// How many trailing inputs are updated in place (state).
   int updated_inputs = 0;
+  /// For updates of parameters, which all ranks make alike; null for everything else.
+  Division (*division)(const Op&) = nullptr;
 };
 
 const OpDef& op_def(OpKind kind);

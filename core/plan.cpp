@@ -7,15 +7,10 @@
 #include "core/ops/communication.h"
 #include "core/passes/passes.h"
 #include "core/passes/slices.h"
+#include "core/passes/team.h"
 
 namespace convoy {
 namespace {
-
-/// Members of a team write values of their own: no two of them share a page.
-int64_t whole_pages(int64_t bytes) {
-  constexpr int64_t page = 4096;
-  return (bytes + page - 1) / page * page;
-}
 
 class Planner {
  public:
@@ -37,7 +32,7 @@ class Planner {
       slices_ = alias_slices(plan_.values, nodes_, [&](const Node& node) { return !loses_kernel(node); });
     for (const Node& node : nodes_) place_node(node);
     hoist_refresh();
-    if (options_.team > 1) share_packs();
+    if (options_.team > 1) share_packs(plan_, options_.team), share_updates(plan_, options_.team);
     place_values();
     return std::move(plan_);
   }
@@ -85,9 +80,10 @@ class Planner {
   }
 
   void place_node(const Node& node) {
-    const Problem problem = problem_of(node);
-    const Choice choice = choose_kernel(kernels_, problem, node.name, options_.selection);
     PlannedNode planned;
+    Problem problem = problem_of(node);
+    if (options_.team > 1) planned.part = part_of_update(problem, options_.team, options_.place);
+    const Choice choice = choose_kernel(kernels_, problem, node.name, options_.selection);
     planned.name = node.name;
     planned.op = node.op;
     planned.kernel = choice.kernel->name();
@@ -150,63 +146,6 @@ class Planner {
     std::stable_partition(plan_.nodes.begin(), plan_.nodes.end(), [](const PlannedNode& n) { return n.refresh; });
   }
 
-  /// Moves what packs weights of a training tape to the front, where the members of the team divide it. Weights change
-  /// at the end of the tape only.
-  void share_packs() {
-    plan_.shared_offset.assign(plan_.values.size(), -1);
-    std::vector<bool> moved(plan_.values.size());  // values whose writer moves
-    std::vector<PlannedNode*> packs;
-    const auto is_weight = [&](ValueId id) { return plan_.values[static_cast<size_t>(id)].kind == ValueKind::state; };
-    for (PlannedNode& node : plan_.nodes) {
-      if (node.refresh || node.op.kind != OpKind::pack) continue;
-      if (!is_weight(node.in[0])) {
-        const auto cast = std::find_if(plan_.nodes.begin(), plan_.nodes.end(), [&](const PlannedNode& n) {
-          return n.op.kind == OpKind::cast && n.out[0] == node.in[0] && is_weight(n.in[0]);
-        });
-        if (cast == plan_.nodes.end()) continue;
-        moved[static_cast<size_t>(node.in[0])] = true;
-      }
-      moved[static_cast<size_t>(node.out[0])] = true;
-      packs.push_back(&node);
-    }
-    // The largest first, each to whoever has least to do.
-    std::stable_sort(packs.begin(), packs.end(),
-                     [](const PlannedNode* a, const PlannedNode* b) { return a->bytes > b->bytes; });
-    std::vector<int64_t> load(static_cast<size_t>(options_.team));
-    for (PlannedNode* pack : packs) {
-      const auto least = std::min_element(load.begin(), load.end());
-      *least += pack->bytes;
-      pack->owner = static_cast<int>(least - load.begin());
-      const auto v = static_cast<size_t>(pack->out[0]);
-      plan_.shared_offset[v] = plan_.shared_bytes;
-      plan_.shared_bytes += whole_pages(plan_.values[v].desc.bytes());
-    }
-    const auto rest = std::stable_partition(plan_.nodes.begin(), plan_.nodes.end(), [&](const PlannedNode& n) {
-      return !n.out.empty() && moved[static_cast<size_t>(n.out[0])];
-    });
-    plan_.team_nodes = static_cast<size_t>(rest - plan_.nodes.begin());
-  }
-
-  /// Buckets get places in this rank's window.
-  void share_buckets_of_team(const std::vector<std::pair<ValueId, int64_t>>& home) {
-    const int64_t packs = plan_.shared_bytes;
-    for (const PlannedNode& node : plan_.nodes) {
-      if (node.op.kind != OpKind::bucket) continue;
-      const auto v = static_cast<size_t>(node.out[0]);
-      if (home[v].first != node.out[0] || plan_.values[v].kind != ValueKind::temporary) continue;
-      plan_.shared_offset[v] = plan_.window_bytes;
-      plan_.window_bytes += whole_pages(plan_.values[v].desc.bytes());
-    }
-    plan_.window_begin = packs + options_.place * plan_.window_bytes;
-    plan_.shared_bytes = packs + options_.team * plan_.window_bytes;
-    for (const PlannedNode& node : plan_.nodes)
-      if (node.op.kind == OpKind::bucket && shared(static_cast<size_t>(node.out[0])))
-        plan_.shared_offset[static_cast<size_t>(node.out[0])] += plan_.window_begin;
-    for (size_t v = 0; v < home.size(); ++v)
-      if (const auto root = static_cast<size_t>(home[v].first); root != v && shared(root))
-        plan_.shared_offset[v] = plan_.shared_offset[root] + home[v].second;
-  }
-
   bool shared(size_t value) const { return !plan_.shared_offset.empty() && plan_.shared_offset[value] >= 0; }
 
   struct Use {
@@ -252,7 +191,7 @@ class Planner {
       if (channel || at != static_cast<ValueId>(v)) home[v] = {at, channel * size_of(plan_.values[v].desc.dtype)};
     }
 
-    if (options_.team > 1) share_buckets_of_team(home);
+    if (options_.team > 1) share_buckets_of_team(plan_, home, options_.team, options_.place);
     std::vector<Use> life(values);
     for (size_t v = 0; v < values; ++v) {
       if (use[v].first < 0 || plan_.values[v].kind == ValueKind::state || shared(v)) continue;

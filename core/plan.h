@@ -18,7 +18,8 @@ struct PlanOptions {
   bool in_place = true;
   bool reuse_memory = true;  ///< off: every value keeps its own bytes and can be inspected after the run
   int threads = 1;
-  /// Ranks that share memory: of a training tape they hold packed weights once and divide the packing among themselves.
+  /// Ranks that share memory: of a training tape they hold packed weights, parameters and moments once, and divide
+  /// packing and updating among themselves.
   int team = 1;
   int place = 0;  ///< this rank's among them
   DeviceKind device = DeviceKind::cpu;
@@ -27,6 +28,11 @@ struct PlanOptions {
 
 /// All passes off.
 PlanOptions plain_options(const PlanOptions& base);
+
+/// The elements of an update that this rank makes; count 0: all.
+struct Part {
+  int64_t begin = 0, count = 0;
+};
 
 struct PlannedNode {
   std::string name;
@@ -44,17 +50,22 @@ struct PlannedNode {
   int64_t bytes = 0;
   bool refresh = false;  ///< depends on states alone: runs once after they change, not once per run
   int owner = -1;        ///< place in the team of the one rank that runs it; -1: every rank
+  Part part;             ///< of an update that the team divides by element
 };
 
 struct Plan {
   std::vector<Value> values;       ///< the tape's, then the packed weights
   std::vector<PlannedNode> nodes;  ///< refresh nodes, or what the team divides, first
   size_t team_nodes = 0;           ///< packs of weights, and casts that they need, ahead of everything else
+  size_t first_update = 0;         ///< behind it: what changes states that the team holds once; nobody reads them there
   std::vector<int64_t> offset;     ///< byte offset of each value in the arena, -1 for all others
   /// The memory of the team: packed weights, then a window per member for the buckets that it averages.
   std::vector<int64_t> shared_offset;  ///< -1 for values that are elsewhere
   int64_t shared_bytes = 0;
   int64_t window_begin = 0, window_bytes = 0;  ///< this rank's; windows of others lie as many bytes apart
+  /// States that the team holds once, with byte offsets in memory that outlives the plan.
+  std::vector<std::pair<ValueId, int64_t>> shared_states;
+  int64_t shared_state_bytes = 0;
   int64_t arena_bytes = 0;
   int64_t naive_bytes = 0;      ///< one buffer per value and workspace
   int64_t lower_bound = 0;      ///< most bytes alive at once

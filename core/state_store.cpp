@@ -22,6 +22,15 @@ void fill(const Tensor& tensor, const StateInit& init, const PhiloxStream& rando
 
 }  // namespace
 
+void StateStore::place(const std::string& name, const Tensor& tensor, bool fills) {
+  places_[name] = {tensor, fills};
+}
+
+bool StateStore::fills(const std::string& name) const {
+  const auto place = places_.find(name);
+  return place == places_.end() || place->second.fills;
+}
+
 void StateStore::initialise(const Tape& tape, uint64_t seed) {
   for (const StateSpec& spec : tape.states()) {
     const Value& value = tape.value(spec.value);
@@ -31,8 +40,9 @@ void StateStore::initialise(const Tape& tape, uint64_t seed) {
                    value.desc.str());
       continue;
     }
-    Tensor tensor = Tensor::zeros(value.desc);
-    fill(tensor, spec.init, PhiloxStream(seed, hash_name(value.name)));
+    const auto place = places_.find(value.name);
+    const Tensor tensor = place == places_.end() ? Tensor::zeros(value.desc) : place->second.tensor;
+    if (fills(value.name)) fill(tensor, spec.init, PhiloxStream(seed, hash_name(value.name)));
     entries_.emplace_back(value.name, tensor);
   }
 }

@@ -1,6 +1,7 @@
 // Everything that outlives a step: parameters, moments, loss scale, step counters. A checkpoint is this plus cursors.
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,12 @@ namespace convoy {
 
 class StateStore {
  public:
+  /// The state of this name will lie in `tensor`, zeroed memory that several ranks see; one of them fills it. Ahead of
+  /// `initialise`.
+  void place(const std::string& name, const Tensor& tensor, bool fills);
+  /// Whether this rank gives the state its initial or loaded value, and not another one that sees the same memory.
+  bool fills(const std::string& name) const;
+
   /// Adds the states of a tape that are not there yet, drawing initial values from (seed, name of the state). Throws
   /// Error(usage) when a state of that name exists with another descriptor.
   void initialise(const Tape& tape, uint64_t seed);
@@ -23,6 +30,11 @@ class StateStore {
 
  private:
   std::vector<std::pair<std::string, Tensor>> entries_;
+  struct Place {
+    Tensor tensor;
+    bool fills;
+  };
+  std::map<std::string, Place> places_;
 };
 
 }  // namespace convoy

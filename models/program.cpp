@@ -139,6 +139,13 @@ NetworkCounts count_network(const ClimateConfig& model) {
   return count_tape(training_tape(o));
 }
 
+int64_t ProgramPlans::own_state_bytes() const {
+  int64_t total = 0;
+  for (const StateSpec& spec : step_tape.states()) total += step_tape.desc(spec.value).bytes();
+  for (const auto& [id, at] : step.shared_states) total -= step.values[static_cast<size_t>(id)].desc.bytes();
+  return total;
+}
+
 ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, const ProgramOptions& o,
                           const KernelList& kernels) {
   ProgramPlans plans{std::move(step), std::move(evaluate), {}, {}, {}};
@@ -158,6 +165,10 @@ ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, c
 Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed,
                  const std::shared_ptr<Buffer>& shared)
     : options_(options) {
+  for (const auto& [id, at] : plans.step.shared_states) {
+    const Value& state = plans.step.values[static_cast<size_t>(id)];
+    store_.place(state.name, Tensor(state.desc, shared, plans.shared_states_begin() + at), options.plan.place == 0);
+  }
   store_.initialise(plans.step_tape, seed);
   store_.initialise(plans.evaluate_tape, seed);
   store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] =

@@ -68,8 +68,12 @@ struct ProgramPlans {
   int64_t arena_bytes() const {
     return std::max({step.arena_bytes, evaluate.arena_bytes, micro ? micro->arena_bytes : 0});
   }
-  /// Of memory that all ranks of the team see.
-  int64_t shared_bytes() const { return std::max(step.shared_bytes, micro ? micro->shared_bytes : 0); }
+  /// States that this rank has for itself.
+  int64_t own_state_bytes() const;
+  int64_t own_bytes() const { return own_state_bytes() + arena_bytes(); }
+  /// Of memory that all ranks of the team see: what runs need, then states.
+  int64_t shared_bytes() const { return shared_states_begin() + step.shared_state_bytes; }
+  int64_t shared_states_begin() const { return std::max(step.shared_bytes, micro ? micro->shared_bytes : 0); }
 };
 ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, const ProgramOptions& options,
                           const KernelList& kernels);
@@ -82,7 +86,8 @@ ProgramPlans plan_program(const Options& options, const KernelList& kernels) {
 
 class Program {
  public:
-  /// Draws initial parameters from `seed` and allocates; `shared` is the team's memory.
+  /// Draws initial parameters from `seed` and allocates; `shared` is the team's memory. Its states are filled by the
+  /// member at place 0: the others wait for it before they read them.
   Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed,
           const std::shared_ptr<Buffer>& shared = nullptr);
   Executor& step() { return *step_; }

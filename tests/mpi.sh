@@ -63,8 +63,8 @@ expect 2 "but MPI sees a single one" ranks 2 "$bin/cosmoflow_train$other" "${com
 # The same bits again, by every order of messages; on pretended nodes; with a thread that drives messages on.
 expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --output-dir again --save again.safetensors
 same two.safetensors again.safetensors
-# Packed weights are held once or by every rank: the same bits.
-expect 0 "2 ranks hold packed weights once" ranks 2 "${train[@]}" --batch-size 1 --output-dir shared --max-steps 1
+# Weights are held once or by every rank: the same bits.
+expect 0 "2 ranks hold weights and moments once" ranks 2 "${train[@]}" --batch-size 1 --output-dir shared --max-steps 1
 expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --output-dir alone --save alone.safetensors --no-share-weights
 same two.safetensors alone.safetensors
 expect 0 "hierarchical" ranks 4 "${train[@]}" --batch-size 1 --output-dir nodes --ranks-per-node 2

@@ -48,7 +48,7 @@ struct Result {
   std::vector<double> losses;
 };
 
-/// Trains on one rank of `ranks`; `o.batch` samples per pass. With a team packed weights are held once.
+/// Trains on one rank of `ranks`; `o.batch` samples per pass. With a team weights are held once.
 template <class Options>
 Result train(Options o, Collectives& world, Communicator* batch_norm, int steps, Communicator* team = nullptr) {
   o.training.averaging.ranks = world.size();
@@ -62,6 +62,7 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
   const std::vector<Communicator*> groups{&world, batch_norm ? batch_norm : &world};
   for (Executor* executor : {&program.step(), program.micro()})
     if (executor) executor->set_groups(groups), executor->set_team(team);
+  if (team) team->barrier();  // initial parameters are there
   if (team) world.set_window(program.step().window());
   const auto weights = [&] {
     std::vector<double> all;
@@ -160,13 +161,27 @@ TEST_CASE("accumulated passes on ranks, f32 kernels, and gradients that travel n
   CHECK(distance(one, train_on(2, o, 2)) < 2 * 2 * 0x1p-8);
 }
 
-TEST_CASE("a team packs every weight once and averages buckets in place, with the same bits", "[averaging]") {
+TEST_CASE("a team divides packing and updating and averages buckets in place, with the same bits", "[averaging]") {
   CosmoflowOptions o = small_cosmoflow(2);
+  o.model.fc1_size = 256;  // large enough for updates by element
   o.training.accumulation = 2;
-  for (DType compute : {DType::f32, DType::bf16}) {
+  const auto check_bits = [&] {
+    const Result shared = train_on(3, o, 3, Teams::one), apart = train_on(3, o, 3);
+    CHECK((shared.start == apart.start));
+    CHECK((shared.weights == apart.weights));
+    CHECK((shared.weights != shared.start));
+  };
+  for (DType compute : {DType::f64, DType::f32, DType::bf16}) {
     o.compute = compute;
-    CHECK((train_on(3, o, 3, Teams::one).weights == train_on(3, o, 3).weights));
+    check_bits();
   }
+  for (OptimizerKind optimizer : {OptimizerKind::adam, OptimizerKind::lamb}) {
+    o.training.optimizer = optimizer;
+    check_bits();
+  }
+  o.training.optimizer = OptimizerKind::sgd, o.training.sgd.larc = 0.002;
+  check_bits();
+  o.training.sgd.larc = 0, o.compute = DType::f32;
   // Packs come first and are divided among all.
   const Plan alone = plan_program(o, kernel_list()).step;
   o.plan.team = 3;
@@ -174,12 +189,35 @@ TEST_CASE("a team packs every weight once and averages buckets in place, with th
   o.training.averaging.ranks = 3;
   const Plan plan = plan_program(o, kernel_list()).step;
   CHECK(alone.shared_bytes == 0);
+  CHECK(alone.shared_states.empty());
+  // Every update belongs to one member, or an aligned part of it to each.
+  int by_element = 0;
+  std::vector<int> updates(3);
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    const PlannedNode& node = plan.nodes[i];
+    if (!op_def(node.op.kind).division) continue;
+    CHECK(i >= plan.first_update);
+    if (node.part.count == 0) {
+      ++updates.at(static_cast<size_t>(node.owner));
+      continue;
+    }
+    ++by_element;
+    const int64_t elements = plan.values[static_cast<size_t>(node.in[0])].desc.shape.elements();
+    CHECK(node.owner == -1);
+    CHECK(node.part.begin % 16 == 0);
+    CHECK(node.part.begin == Approx(double(elements) / 3).margin(16));
+    CHECK(node.part.count == Approx(double(elements) / 3).margin(16));
+  }
+  CHECK(by_element == 1);
+  CHECK(*std::min_element(updates.begin(), updates.end()) > 0);
+  CHECK(plan.shared_states.size() == 2 * plan_program(o, kernel_list()).step_tape.parameters().size());
   std::vector<int> packs(3);
   int64_t bytes = 0;
   for (size_t i = 0; i < plan.nodes.size(); ++i) {
     const PlannedNode& node = plan.nodes[i];
-    CHECK((node.op.kind == OpKind::pack) == (node.owner >= 0));
-    if (node.owner < 0) continue;
+    const bool pack = node.op.kind == OpKind::pack;
+    CHECK((pack || (op_def(node.op.kind).division && node.part.count == 0)) == (node.owner >= 0));
+    if (!pack) continue;
     CHECK(i < plan.team_nodes);
     ++packs.at(static_cast<size_t>(node.owner));
     const auto v = static_cast<size_t>(node.out[0]);

@@ -107,7 +107,7 @@ std::string chrome_trace(const std::vector<std::string>& ranks) {
   return nlohmann::json{{"traceEvents", all}, {"displayTimeUnit", "ms"}}.dump();
 }
 
-std::string memory_text(const ProgramPlans& plans, int64_t state_bytes, int team) {
+std::string memory_text(const ProgramPlans& plans, int team) {
   const auto line = [](const char* name, const Plan& p) {
     return fmt::format(
         "  {:<10} arena {:>8.1f} MiB   one buffer per value {:>8.1f}   lower bound {:>8.1f}   largest workspace "
@@ -116,12 +116,12 @@ std::string memory_text(const ProgramPlans& plans, int64_t state_bytes, int team
   };
   const int64_t shared = plans.shared_bytes() / team;
   const std::string packed =
-      shared > 0 ? fmt::format("  {:<10} {:>14.1f} MiB of packed weights and buckets, a rank's share of what {} map\n",
+      shared > 0 ? fmt::format("  {:<10} {:>14.1f} MiB weights, moments and buckets, a rank's share of what {} map\n",
                                "shared", mib(shared), team)
                  : "";
   return line("step", plans.step) + line("evaluate", plans.evaluate) + packed +
          fmt::format("  {:<10} {:>14.1f} MiB parameters, moments and counters\n  {:<10} {:>14.1f} MiB planned in all\n",
-                     "state", mib(state_bytes), "total", mib(state_bytes + plans.arena_bytes() + shared));
+                     "state", mib(plans.own_state_bytes()), "total", mib(plans.own_bytes() + shared));
 }
 
 }  // namespace convoy::apps

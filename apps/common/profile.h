@@ -41,6 +41,6 @@ nlohmann::json trace_events(const RankTrace& trace);
 /// {"traceEvents": [...]} of all ranks' events, each a JSON array as text; time starts at the earliest.
 std::string chrome_trace(const std::vector<std::string>& ranks);
 /// Arena, states, naive sum and lower bound in MiB, and a rank's share of its team's memory.
-std::string memory_text(const ProgramPlans& plans, int64_t state_bytes, int team);
+std::string memory_text(const ProgramPlans& plans, int team);
 
 }  // namespace convoy::apps

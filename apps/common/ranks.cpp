@@ -83,7 +83,8 @@ std::vector<Option> rank_options() {
       {"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number},
       {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
       {"share-weights", "", "true",
-       "ranks of a NUMA domain hold packed weights once and divide the packing (without gradient lag)", K::toggle},
+       "ranks of a NUMA domain hold weights and moments once, divide packing and updating (without gradient lag)",
+       K::toggle},
       {"comm-timeout", "", "30", "seconds of silence after which a rank counts as lost", K::number},
       {"ranks-per-node", "", "0", "pretend that nodes hold so many ranks (tests of hierarchical sums)", K::integer}};
 }
@@ -157,6 +158,10 @@ void Ranks::find_team() {
   if (team_->size() == 1 || !share_buffer(*team_, 1)) team_.reset();
 }
 
+void Ranks::meet_team() {
+  if (team_) team_->barrier();
+}
+
 std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
   if (!team_) return nullptr;
   std::string packs = std::to_string(plans.shared_bytes());
@@ -165,18 +170,20 @@ std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
       for (size_t v = 0; v < plan->values.size(); ++v)
         if (plan->shared_offset[v] >= 0)
           packs += fmt::format("{} {}\n", plan->values[v].name, plan->values[v].desc.bytes());
+  for (const auto& [id, at] : plans.step.shared_states)
+    packs += fmt::format("{} {}\n", plans.step.values[static_cast<size_t>(id)].name, at);
   const size_t mine = std::hash<std::string>()(packs);
   std::vector<size_t> all(static_cast<size_t>(team_size()));
   team_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   if (std::count(all.begin(), all.end(), mine) != team_size())
     fail_usage(
-        "ranks that share packed weights must choose the same kernels: give all the same --kernel and --tuned, "
+        "ranks that share weights must choose the same kernels: give all the same --kernel and --tuned, "
         "or --no-share-weights");
   if (plans.shared_bytes() == 0) return nullptr;
   auto buffer = share_buffer(*team_, plans.shared_bytes());
   if (!buffer)
     fail_runtime(
-        fmt::format("cannot share {} MiB of packed weights between {} ranks (memory limit of the node?): "
+        fmt::format("cannot share {} MiB of weights and gradients between {} ranks (memory limit of the node?): "
                     "--no-share-weights does without",
                     plans.shared_bytes() >> 20, team_size()));
   return buffer;
@@ -277,7 +284,7 @@ std::string Ranks::report(int threads, const AveragingOptions& a) {
   const AlgorithmChoice choice = world_->choice(a.bucket_bytes, DType::f32, a.wire);
   text += fmt::format("  gradients travel in buckets of {:.1f} MiB as {}, all-reduce {} ({})",
                       double(a.bucket_bytes) / (1 << 20), name_of(a.wire), name_of(choice.algorithm), choice.why);
-  if (team_) text += fmt::format("; {} ranks hold packed weights once", team_size());
+  if (team_) text += fmt::format("; {} ranks hold weights and moments once", team_size());
   if (latency_ > 0) text += fmt::format("; measured {:.0f} us, {:.1f} GB/s", 1e6 * latency_, 1e-9 / seconds_per_byte_);
   text += "\n";
 

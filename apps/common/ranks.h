@@ -28,11 +28,13 @@ class Ranks {
   Communicator* others() { return size() > 1 ? world_.get() : nullptr; }
   /// Communicators by AllReduceAttrs::group; empty where this rank is alone.
   std::vector<Communicator*> groups();
-  /// The ranks that hold packed weights once: those of a node whose cores lie in one NUMA domain. Null where this rank
-  /// shares with nobody.
+  /// The ranks that hold weights once: those of a node whose cores lie in one NUMA domain. Null where this rank shares
+  /// with nobody.
   Communicator* team() { return team_.get(); }
   int team_size() const { return team_ ? team_->size() : 1; }
   int team_place() const { return team_ ? team_->rank() : 0; }
+  /// Returns when all of the team have called it.
+  void meet_team();
   /// All-reduces of buckets in this memory go without copies where the team is the whole node; an empty window ends it.
   void set_window(const SharedWindow& window);
   /// What a program of these plans needs to share; null for nothing. Throws Error(usage) where members of a team chose

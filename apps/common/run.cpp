@@ -155,12 +155,6 @@ void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const Net
     fmt::print("forward {:.3f} GFLOP as TensorFlow's graph counter sees it\n", double(counts.counted_flops) * 1e-9);
 }
 
-int64_t state_bytes(const Tape& tape) {
-  int64_t total = 0;
-  for (const StateSpec& spec : tape.states()) total += tape.desc(spec.value).bytes();
-  return total;
-}
-
 Json settings_json(const OptionTable& o, const std::vector<std::string>& names) {
   Json json;
   for (const Option& option : o.all())
@@ -178,9 +172,8 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
       kernels_(kernel_table(plans_->step)) {
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
   fmt::print("{}", ranks_.report(program.plan.threads, program.training.averaging));
-  const int64_t states = state_bytes(plans_->step_tape);
-  planned_ = states + plans_->arena_bytes() + plans_->shared_bytes() / ranks_.team_size();
-  fmt::print("memory\n{}", memory_text(*plans_, states, ranks_.team_size()));
+  planned_ = plans_->own_bytes() + plans_->shared_bytes() / ranks_.team_size();
+  fmt::print("memory\n{}", memory_text(*plans_, ranks_.team_size()));
 }
 
 Program& Run::start() {
@@ -190,6 +183,7 @@ Program& Run::start() {
                                        static_cast<uint64_t>(options_.integer("seed")), shared);
   plans_.reset();
   if (!options_.text("init").empty()) load_weights(options_.text("init"), *program_, Needed::parameters);
+  ranks_.meet_team();
   return *program_;
 }
 
@@ -254,7 +248,7 @@ void load_weights(const std::string& path, Program& program, Needed needed) {
     if (name.ends_with(".num_batches_tracked")) continue;  // PyTorch's own counter
     if (std::find(known.begin(), known.end(), name) == known.end())
       fail_data(path + ": tensor " + name + " is no parameter of this network");
-    from_torch(array, program.store().get(name), path);
+    if (program.store().fills(name)) from_torch(array, program.store().get(name), path);
   }
 }
 

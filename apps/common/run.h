@@ -55,7 +55,6 @@ void print_summary(const ProgramOptions& program, const ProgramPlans& plans, con
                    bool explained);
 /// Values of the named settings, of all when none are named.
 nlohmann::json settings_json(const OptionTable& options, const std::vector<std::string>& names = {});
-int64_t state_bytes(const Tape& tape);
 
 /// A training run from plans to reports.
 class Run {

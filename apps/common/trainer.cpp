@@ -172,8 +172,14 @@ void Trainer::resume() {
   text = ranks_.broadcast_text(text);
   if (text.empty()) return;
   take(nlohmann::json::parse(text));
-  for (const auto& [name, tensor] : program_.store().entries())
-    ranks_.world().broadcast({tensor.bytes(), static_cast<size_t>(tensor.desc().bytes())}, 0);
+  std::vector<std::byte> unused;  // takes what another member of the team writes
+  for (const auto& [name, tensor] : program_.store().entries()) {
+    const auto bytes = static_cast<size_t>(tensor.desc().bytes());
+    const bool fills = program_.store().fills(name);
+    if (!fills) unused.resize(std::max(unused.size(), bytes));
+    ranks_.world().broadcast({fills ? tensor.bytes() : unused.data(), bytes}, 0);
+  }
+  ranks_.meet_team();
 }
 
 void Trainer::save() {

@@ -136,6 +136,15 @@ int64_t flops_norm(const Op&, std::span<const TensorDesc> in, std::span<const Te
   return total;
 }
 
+/// LARC and LAMB take norms of the whole tensor.
+template <class A>
+Division division_of(const Op& op) {
+  return op.as<A>().larc > 0 ? Division::whole : Division::by_element;
+}
+Division division_of_lamb(const Op&) {
+  return Division::whole;
+}
+
 }  // namespace
 
 std::vector<OpDef> optimizer_ops() {
@@ -145,21 +154,24 @@ std::vector<OpDef> optimizer_ops() {
            .infer = infer_sgd,
            .flops = flops_sgd,
            .special_input = special_update,
-           .updated_inputs = 2},
+           .updated_inputs = 2,
+           .division = division_of<SgdAttrs>},
           {.kind = OpKind::adam_update,
            .name = "adam_update",
            .default_attrs = AdamAttrs{},
            .infer = infer_adam,
            .flops = flops_adam,
            .special_input = special_update,
-           .updated_inputs = 3},
+           .updated_inputs = 3,
+           .division = division_of<AdamAttrs>},
           {.kind = OpKind::lamb_update,
            .name = "lamb_update",
            .default_attrs = LambAttrs{},
            .infer = infer_lamb,
            .flops = flops_lamb,
            .special_input = special_update,
-           .updated_inputs = 3},
+           .updated_inputs = 3,
+           .division = division_of_lamb},
           {.kind = OpKind::gradient_norm,
            .name = "gradient_norm",
            .default_attrs = NoAttrs{},
