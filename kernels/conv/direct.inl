@@ -183,6 +183,11 @@ struct F32Engine {
   static Word word(T first, T) {
     return static_cast<float>(first);
   }
+  /// A vector of words of neighbouring channels.
+  template <class T>
+  static Vec words(const T* p) {
+    return load(p);
+  }
 };
 
 /// Activates and pools the sums of a unit: [row][position][channel] in the order of the windows.
@@ -323,6 +328,28 @@ void pack_words(const T* from, int64_t pair, bool both, Step lane_step, int64_t 
     for (int64_t f = 0; f < lanes; ++f) to[f] = Engine::word(from[f * lane_step], T{});
 }
 
+/// The same for weights whose channels lie side by side: blocks of words are turned in registers, and those `ahead`
+/// asked for meanwhile, pieces of rows being nothing that a prefetcher recognises.
+template <class Engine, class T>
+void pack_turned(const T* from, int64_t per_k, int64_t outputs, int64_t channels, int64_t width, int64_t ahead, typename Engine::Word* to) {
+  constexpr int64_t run = Vec::lanes * Engine::pair;
+  for (int64_t q = 0; q < outputs; q += Vec::lanes)
+    for (int64_t c = 0; c < channels; c += run) {
+      if (outputs - q >= Vec::lanes && channels - c >= run) {
+        for (int64_t i = 0; i < Vec::lanes; ++i) __builtin_prefetch(from + (q + i) * per_k + c + ahead);
+        Vec words[Vec::lanes];
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < Vec::lanes; ++i) words[i] = Engine::words(from + (q + i) * per_k + c);
+        turn(words);
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < Vec::lanes; ++i) store(reinterpret_cast<float*>(to + (c / Engine::pair + i) * width + q), words[i]);
+        continue;
+      }
+      for (int64_t e = c; e < std::min(c + run, channels); e += Engine::pair)
+        pack_words<Engine>(from + q * per_k + e, 1, e + 1 < channels, per_k, std::min<int64_t>(Vec::lanes, outputs - q), to + e / Engine::pair * width + q);
+    }
+}
+
 /// Packs K, KD, KH, KW, C/groups into the order of direct_run.
 template <class T, class Engine>
 void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Word* to, int threads) {
@@ -343,12 +370,8 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
           for (size_t tap = 0; tap < phase.taps.size(); ++tap) {
             auto* run = at + static_cast<int64_t>(tap) * (phase.contiguous ? words : d.padded_run(words)) * width;
             const T* taps = from + (t * s.kernel[2] + phase.taps[tap].weight) * per_tap;
-            if (s.forward) {  // the sum runs over the weight's C, results are its K: tiles of 16 x 16 turn in L1
-              const T* rows = taps + (group * s.out + k) * per_k + c_first;
-              for (int64_t q = 0; q < valid; q += 16)
-                for (int64_t c = 0; c < channels; c += 16)
-                  for (int64_t e = c; e < std::min(c + 16, channels); e += Engine::pair)
-                    pack_words<Engine>(rows + q * per_k + e, 1, e + 1 < channels, per_k, std::min<int64_t>(16, valid - q), run + e / Engine::pair * width + q);
+            if (s.forward) {  // the sum runs over the weight's C, results are its K
+              pack_turned<Engine>(taps + (group * s.out + k) * per_k + c_first, per_k, valid, channels, width, per_tap, run);
             } else {
               const T* rows = taps + (group * s.in + c_first) * per_k + k;
               for (int64_t c = 0; c < channels; c += Engine::pair)

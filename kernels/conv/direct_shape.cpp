@@ -185,9 +185,10 @@ bool direct_is_measured_faster(const Problem& p) {
 }
 
 bool direct_bf16_is_measured_faster(const Problem& p) {
-  if (p.in[0].dtype != DType::bf16 || p.op.kind == OpKind::conv_pool_forward) return false;
-  const auto& a = p.op.as<ConvAttrs>();
+  if (p.in[0].dtype != DType::bf16) return false;
   const DirectShape s(p);
+  if (p.op.kind == OpKind::conv_pool_forward) return s.rows() * s.positions < 1024;
+  const auto& a = p.op.as<ConvAttrs>();
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   if (is_pointwise(p)) {
     if (a.groups != 1 || !many_positions(p)) return false;

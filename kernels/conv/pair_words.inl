@@ -28,6 +28,7 @@ struct PairWords {
       std::memcpy(to + c * words, from, static_cast<size_t>(channels) * sizeof(T));
     }
   }
+  static Vec words(const T* p) { return load(reinterpret_cast<const float*>(p)); }
   static Word word(T first, T second) { return std::bit_cast<uint16_t>(first) | uint32_t{std::bit_cast<uint16_t>(second)} << 16; }
 };
 
