@@ -49,55 +49,57 @@ struct DepthwiseCall {
     }
   }
   /// Inlined, or the sums would live in memory.
-  template <int positions, class N>
-  [[gnu::always_inline]] void write(const Vec (&total)[positions], int64_t c, N n) const {
+  template <class Unit, int positions, class N>
+  [[gnu::always_inline]] void write(const typename Unit::Sum (&total)[positions], int64_t c, N n) const {
 #pragma GCC unroll 8
-    for (int i = 0; i < positions; ++i) put_output(to + i * to_step + c, total[i], n, streams);
+    for (int i = 0; i < positions; ++i) Unit::write(to + i * to_step + c, total[i], n, streams);
   }
 };
 
 /// `positions` neighbouring outputs, all channels: the taps' inputs stream along the channels.
 template <int positions, class T>
 inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, const DepthwiseCall<T>& call) {
-  for_vectors(0, call.channels, [&](int64_t c, auto n) {
-    const Vec start = call.bias ? get(call.bias + c, n) : Vec::all(0.0f);
+  for_depthwise<T>(call.channels, [&]<class Unit>(Unit, int64_t c, auto n) {
+    using Sum = typename Unit::Sum;
+    const Sum start = Unit::bias(call.bias ? call.bias + c : nullptr, n);
     call.template ask_ahead<positions>(c);
-    Vec total[positions];
+    Sum total[positions];
 #pragma GCC unroll 8
     for (int i = 0; i < positions; ++i) total[i] = start;
     for (int64_t t = 0; t < count; ++t) {
-      const Vec weight = get(taps[t].weight + c, n);
+      const Sum weight = Unit::weight(taps[t].weight + c, n);
       const T* from = taps[t].from + c;
 #pragma GCC unroll 8
-      for (int i = 0; i < positions; ++i) total[i] = fma(get(from + i * call.from_step, n), weight, total[i]);
+      for (int i = 0; i < positions; ++i) total[i] = Unit::add(Unit::input(from + i * call.from_step, n), weight, total[i]);
     }
-    call.write(total, c, n);
+    call.template write<Unit>(total, c, n);
   });
 }
 
 /// The same for rows of three taps on neighbouring columns, one step from position to position.
 template <int positions, class T>
 inline void depthwise_slide(const DepthwiseTap<T>* rows, int64_t count, int64_t shift, const DepthwiseCall<T>& call) {
-  for_vectors(0, call.channels, [&](int64_t c, auto n) {
-    const Vec start = call.bias ? get(call.bias + c, n) : Vec::all(0.0f);
+  for_depthwise<T>(call.channels, [&]<class Unit>(Unit, int64_t c, auto n) {
+    using Sum = typename Unit::Sum;
+    const Sum start = Unit::bias(call.bias ? call.bias + c : nullptr, n);
     call.template ask_ahead<positions>(c);
-    Vec total[positions];
+    Sum total[positions];
 #pragma GCC unroll 8
     for (int i = 0; i < positions; ++i) total[i] = start;
     for (int64_t t = 0; t < count; ++t) {
-      Vec weight[3];
+      Sum weight[3];
 #pragma GCC unroll 3
-      for (int q = 0; q < 3; ++q) weight[q] = get(rows[t].weight + q * call.channels + c, n);
+      for (int q = 0; q < 3; ++q) weight[q] = Unit::weight(rows[t].weight + q * call.channels + c, n);
       const T* from = rows[t].from + shift + c;
 #pragma GCC unroll 10
       for (int i = 0; i < positions + 2; ++i) {
-        const Vec value = get(from + i * call.from_step, n);
+        const Sum value = Unit::input(from + i * call.from_step, n);
 #pragma GCC unroll 3
         for (int q = 0; q < 3; ++q)
-          if (i >= q && i - q < positions) total[i - q] = fma(value, weight[q], total[i - q]);
+          if (i >= q && i - q < positions) total[i - q] = Unit::add(value, weight[q], total[i - q]);
       }
     }
-    call.write(total, c, n);
+    call.template write<Unit>(total, c, n);
   });
 }
 
@@ -164,7 +166,11 @@ void depthwise_pack(const DirectShape& s, const Tensor& weight, float* to) {
   for (int64_t t = 0; t < s.row_taps(); ++t)
     for (const ColumnPhase& phase : s.phases)
       for (const ColumnTap& tap : phase.taps)
-        for (int64_t c = 0; c < channels; ++c) *to++ = static_cast<float>(from[c * per_channel + t * s.kernel[2] + tap.weight]);
+        for_depthwise<T>(channels, [&]<class Unit>(Unit, int64_t c, auto n) {
+          const T* source = from + c * per_channel + t * s.kernel[2] + tap.weight;
+          const int64_t count = Unit::channels > 0 ? Unit::channels : n > 0 ? int64_t{n} : Vec::lanes;
+          for (int64_t i = 0; i < count; ++i) *to++ = static_cast<float>(source[Unit::channel_at(i) * per_channel]);
+        });
 }
 
 class PreparedDepthwise final : public Prepared {
@@ -187,7 +193,7 @@ class PreparedDepthwise final : public Prepared {
       using T = decltype(zero);
       parallel_threads(problem_.threads, [&](int thread) {
         const DepthwiseScratch<T> memory(shape_, args.workspace + thread * DepthwiseScratch<T>::bytes(shape_));
-        const bool streams = streams_output(shape_.y, args.out[0], shape_.y.shape.c());
+        const bool streams = streams_lines(shape_.y, args.out[0], shape_.y.shape.c());
         const Range rows = split_range(shape_.rows(), thread, problem_.threads);
         for (int64_t row = rows.begin; row < rows.end; ++row) depthwise_row<T>(shape_, args, weights, bias, streams, row, memory);
         if (streams) fence();

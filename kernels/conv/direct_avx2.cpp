@@ -22,6 +22,7 @@ namespace set {
 #include "kernels/conv/direct.inl"
 #include "kernels/conv/direct_weights.inl"
 #include "kernels/conv/pointwise_weights.inl"
+#include "kernels/conv/depthwise_units.inl"
 #include "kernels/conv/depthwise.inl"
 }  // namespace set
 }  // namespace

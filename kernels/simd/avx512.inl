@@ -72,14 +72,15 @@ inline Vec load(const T* p, int64_t n) {
   return widened(T{}, load_halves(p, n));
 }
 
-/// Round to nearest even, NaN kept quiet; in the lower halves of the lanes.
-inline __m512i to_bf16(Vec a) {
+/// Rounds to nearest even, NaN kept quiet: bf16 in the upper halves of the lanes, anything in the lower ones.
+inline __m512i round_to_upper(Vec a) {
   const __m512i u = _mm512_castps_si512(a.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
-  return _mm512_mask_blend_epi32(is_nan(a), rounded, quiet);
+  const __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  return _mm512_mask_or_epi32(rounded, is_nan(a), u, _mm512_set1_epi32(0x400000));
 }
+/// The same in the lower halves.
+inline __m512i to_bf16(Vec a) { return _mm512_srli_epi32(round_to_upper(a), 16); }
 inline __m256i to_f16(Vec a) { return _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }

@@ -30,11 +30,14 @@ inline void prefetch(const void* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(p) + i);
 }
 
-/// Whether whole cache lines of a large f32 output can be written past the caches; `run` channels at a time.
-inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) {
-  const bool lines = run % 16 == 0 && std::all_of(desc.stride.begin(), desc.stride.end(), [](int64_t step) { return step % 16 == 0; });
-  return Vec::lanes == 16 && y.dtype() == DType::f32 && lines && desc.shape.elements() * 4 >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
+/// Whether whole cache lines of a large output can be written past the caches; `run` channels at a time.
+inline bool streams_lines(const TensorDesc& desc, const Tensor& y, int64_t run) {
+  const int64_t size = size_of(y.dtype()), line = 64 / size;
+  const bool lines = run % line == 0 && std::all_of(desc.stride.begin(), desc.stride.end(), [line](int64_t step) { return step % line == 0; });
+  return Vec::lanes == 16 && lines && desc.shape.elements() * size >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
 }
+/// The same where a vector of f32 is a line.
+inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) { return y.dtype() == DType::f32 && streams_lines(desc, y, run); }
 
 /// Whole vectors past the caches where the output streams (never true for types other than f32); fence() afterwards.
 template <class T, class N>
