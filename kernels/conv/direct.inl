@@ -4,10 +4,11 @@
 //
 // Loops: a unit is a band of output rows, a tile of columns and a range of output channels. Per chunk of input channels
 //   1. the distinct input rows that the band reads are copied once, zero-padded and widened, into a patch in the
-//      second-level cache: no border cases below, and any storage type or stride costs the copy only. One tap without
-//      padding reads rows of whole words where they are; the register block asks for the next block's cache lines
-//      meanwhile, because rows side by side are nothing that a prefetcher recognises (1x1 with 128 channels: 0.55 -> 0.95
-//      of the FMA rate on Zen 5; engines with a register block of their own leave that out). in_one_row joins their rows;
+//      second-level cache: no border cases below, and any storage type or stride costs the copy only. One tap, or
+//      several over all channels, read rows of whole words where they are unless a tile meets the image's sides. The
+//      register block asks for the next block's cache lines meanwhile, because rows side by side are nothing that a
+//      prefetcher recognises (1x1 with 128 channels: 0.55 -> 0.95 of the FMA rate on Zen 5; engines with a register block
+//      of their own leave that out). in_one_row joins the rows of 1x1;
 //   2. for every 64 (AVX2: 16) output channels, the register block runs over the band's positions; its sum follows the
 //      segments (row tap, column taps, channels) for which the row is not padding;
 //   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace. Before a pool all chunks do,
@@ -243,9 +244,10 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
 
       for (int64_t chunk = 0; chunk < d.chunks; ++chunk) {
         const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
-        // One tap without padding needs no copy: rows that are whole words already are read where they are.
+        // Without padding rows that are whole words already need no copy.
         constexpr bool same_words = sizeof(T) * Engine::pair == sizeof(Word);
-        const bool in_place = Engine::reads_in_place && same_words && d.single_taps && column >= 0 && column + columns <= s.x.shape.w() && channels % Engine::pair == 0 && s.x.stride[3] % Engine::pair == 0;
+        const bool whole_positions = d.chunks == 1 && s.x.stride[3] == s.in;  // several taps are one run
+        const bool in_place = Engine::reads_in_place && same_words && (d.single_taps || whole_positions) && column >= 0 && column + columns <= s.x.shape.w() && channels % Engine::pair == 0 && s.x.stride[3] % Engine::pair == 0;
         const int64_t pitch = in_place ? s.x.stride[3] / Engine::pair : words;  // words from column to column
         for (int64_t i = 0; i < sources && !in_place; ++i)
           Engine::copy(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns, channels, m.patch + i * d.row_words);
