@@ -296,10 +296,15 @@ std::vector<Problem> conv_problems(DType type) {
     list.push_back(problem({OpKind::conv_backward_weights, pointwise},
                            {TensorDesc({1, 1, 512, 512, 13}, type), TensorDesc({1, 1, 512, 512, 5}, type)}));
   }
-  // Two bands of pairs of positions, the last pair cut in half.
-  if (type == DType::bf16)
+  if (type == DType::bf16) {
+    // Two bands of pairs of positions, the last pair cut in half; whole lines of channels past the caches.
     list.push_back(problem({OpKind::conv_backward_weights, pointwise},
                            {TensorDesc({1, 1, 511, 1025, 13}, type), TensorDesc({1, 1, 511, 1025, 5}, type)}));
+    ConvAttrs depthwise = same;
+    depthwise.groups = 32;
+    list.push_back(problem({OpKind::conv_forward, depthwise},
+                           {TensorDesc({1, 1, 512, 256, 32}, type), TensorDesc({32, 1, 3, 3, 1}, type)}));
+  }
   // Two tasks of it, dense and in slices.
   const TensorDesc few({2, 1, 9, 11, 61}, type), many({2, 1, 9, 11, 600}, type);
   list.push_back(problem({OpKind::conv_backward_weights, pointwise}, {few, many}));
