@@ -22,8 +22,8 @@ bool all_finite(const Tensor& t) {
 }
 
 /// This rank's elements of what an update reads and writes; the rest of its operands as they are.
-Tensor share_of(const Tensor& t, const TensorDesc& whole, const Part& part) {
-  if (part.count == 0 || !(t.desc() == whole)) return t;
+Tensor share_of(const Tensor& t, int64_t elements, const Part& part) {
+  if (part.count == 0 || t.shape().elements() != elements) return t;
   return Tensor(TensorDesc(Shape::vector(part.count), t.dtype()), t.bytes() + part.begin * size_of(t.dtype()));
 }
 
@@ -49,8 +49,9 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
   }
   for (const PlannedNode& node : plan_.nodes) {
     Bound bound;
-    for (ValueId id : node.in) bound.in.push_back(share_of(tensor(id), tensor(node.in[0]).desc(), node.part));
-    for (ValueId id : node.out) bound.out.push_back(share_of(tensor(id), tensor(node.in[0]).desc(), node.part));
+    const int64_t elements = node.part.count > 0 ? tensor(node.in[0]).shape().elements() : 0;
+    for (ValueId id : node.in) bound.in.push_back(share_of(tensor(id), elements, node.part));
+    for (ValueId id : node.out) bound.out.push_back(share_of(tensor(id), elements, node.part));
     for (ValueId id : node.packed) bound.packed.push_back(tensor(id).bytes());
     bound.workspace = arena_->data() + node.workspace_offset;
     bound_.push_back(std::move(bound));

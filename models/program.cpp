@@ -165,6 +165,7 @@ ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, c
 Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed,
                  const std::shared_ptr<Buffer>& shared)
     : options_(options) {
+  if (plans.shared_bytes() > 0 && !shared) fail_usage("a program that shares memory with its team needs that memory");
   for (const auto& [id, at] : plans.step.shared_states) {
     const Value& state = plans.step.values[static_cast<size_t>(id)];
     store_.place(state.name, Tensor(state.desc, shared, plans.shared_states_begin() + at), options.plan.place == 0);

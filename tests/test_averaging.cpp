@@ -170,6 +170,7 @@ TEST_CASE("a team divides packing and updating and averages buckets in place, wi
     CHECK((shared.start == apart.start));
     CHECK((shared.weights == apart.weights));
     CHECK((shared.weights != shared.start));
+    CHECK((shared.losses == apart.losses));
   };
   for (DType compute : {DType::f64, DType::f32, DType::bf16}) {
     o.compute = compute;
@@ -182,6 +183,9 @@ TEST_CASE("a team divides packing and updating and averages buckets in place, wi
   o.training.optimizer = OptimizerKind::sgd, o.training.sgd.larc = 0.002;
   check_bits();
   o.training.sgd.larc = 0, o.compute = DType::f32;
+  o.training.l2 = 0.01;  // its penalty reads parameters right before they are updated
+  check_bits();
+  o.training.l2 = 0;
   // Packs come first and are divided among all.
   const Plan alone = plan_program(o, kernel_list()).step;
   o.plan.team = 3;

@@ -261,6 +261,12 @@ std::vector<Problem> conv_problems(DType type) {
        {1, 3, 3},
        {.dilation = {1, 2, 2}, .pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}, .groups = 16}},
       {{1, 5, 5, 5, 8}, 8, {3, 3, 3}, {.dilation = {2, 2, 2}, .pad_low = {2, 2, 2}, .pad_high = {2, 2, 2}}},
+      // tiles that meet no side of the image, whose rows are read in place; an odd number of channels is not
+      {{1, 1, 4, 300, 4}, 16, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
+      {{1, 1, 5, 300, 4}, 16, {1, 3, 3}, {.dilation = {1, 2, 2}, .pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
+      {{1, 1, 5, 600, 4}, 16, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 0}}},
+      {{1, 1, 5, 40, 16}, 16, {1, 3, 3}, {}},
+      {{1, 1, 3, 300, 5}, 16, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
   };
   std::vector<Problem> list;
   // Slices of wider tensors, as concatenations have them; several chunks and blocks of channels.
@@ -397,9 +403,9 @@ std::vector<Problem> other_problems(DType type) {
     int64_t k;
     PoolAttrs pool;
   };
-  for (const Pooled& c :
-       {Pooled{{2, 6, 7, 10, 4}, 32, {}}, Pooled{{1, 13, 14, 15, 16}, 48, {}}, Pooled{{1, 5, 6, 70, 3}, 18, flat},
-        Pooled{{1, 1, 61, 66, 16}, 16, flat}, Pooled{{1, 25, 24, 26, 16}, 16, {}}}) {
+  for (const Pooled& c : {Pooled{{2, 6, 7, 10, 4}, 32, {}}, Pooled{{1, 13, 14, 15, 16}, 48, {}},
+                          Pooled{{1, 5, 6, 70, 3}, 18, flat}, Pooled{{1, 1, 61, 66, 16}, 16, flat},
+                          Pooled{{1, 25, 24, 26, 16}, 16, {}}, Pooled{{1, 1, 6, 300, 4}, 16, flat}}) {
     const int64_t kd = c.x.d() > 1 ? 3 : 1;
     const ConvAttrs same{.pad_low = {kd / 2, 1, 1}, .pad_high = {kd / 2, 1, 1}};
     const TensorDesc weights({c.k, kd, 3, 3, c.x.c()}, type), bias(Shape::vector(c.k), accumulation_type(type));

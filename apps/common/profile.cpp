@@ -115,13 +115,14 @@ std::string memory_text(const ProgramPlans& plans, int team) {
         name, mib(p.arena_bytes), mib(p.naive_bytes), mib(p.lower_bound), mib(p.workspace_bytes));
   };
   const int64_t shared = plans.shared_bytes() / team;
-  const std::string packed =
-      shared > 0 ? fmt::format("  {:<10} {:>14.1f} MiB weights, moments and buckets, a rank's share of what {} map\n",
-                               "shared", mib(shared), team)
-                 : "";
-  return line("step", plans.step) + line("evaluate", plans.evaluate) + packed +
-         fmt::format("  {:<10} {:>14.1f} MiB parameters, moments and counters\n  {:<10} {:>14.1f} MiB planned in all\n",
-                     "state", mib(plans.own_state_bytes()), "total", mib(plans.own_bytes() + shared));
+  std::string text = line("step", plans.step) + line("evaluate", plans.evaluate);
+  if (shared > 0)
+    text += fmt::format("  {:<10} {:>14.1f} MiB parameters, moments, packed weights, buckets: a rank's share for {}\n",
+                        "shared", mib(shared), team);
+  return text + fmt::format("  {:<10} {:>14.1f} MiB {}\n  {:<10} {:>14.1f} MiB planned in all\n", "state",
+                            mib(plans.own_state_bytes()),
+                            shared > 0 ? "counters and others of one rank alone" : "parameters, moments and counters",
+                            "total", mib(plans.own_bytes() + shared));
 }
 
 }  // namespace convoy::apps

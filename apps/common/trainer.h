@@ -92,8 +92,9 @@ class Trainer {
   std::string meta() const;
   void write_history() const;
   bool stop_requested() const { return stop_requested_; }
-  /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late to the update (those that come late to
-  /// shared batch-norm statistics are not told apart). Every rank calls it.
+  /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late to the update or, in a team, to the
+  /// end of packing and updating (those that come late to shared batch-norm statistics are not told apart). Every rank
+  /// calls it.
   void compare_waits();
   nlohmann::json communication() const;
   void write_trace();

@@ -36,7 +36,8 @@ Part part_of_update(Problem& problem, int team, int place) {
   const OpDef& def = op_def(problem.op.kind);
   const TensorDesc whole = problem.in[0];
   const int64_t elements = whole.shape.elements();
-  if (!def.division || def.division(problem.op) != Division::by_element || elements < team * smallest_part) return {};
+  if (!def.division || def.division(problem.op) != Division::by_element) return {};
+  if (elements < team * smallest_part || !whole.dense()) return {};
   // Members write cache lines of their own.
   const int64_t unit = line / size_of(whole.dtype), lines = (elements + unit - 1) / unit;
   const auto begin_of = [&](int member) { return std::min(elements, lines * member / team * unit); };

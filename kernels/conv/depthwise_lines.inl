@@ -1,5 +1,5 @@
 // Cache lines of bf16 channels for depthwise_units.inl, AVX-512: even and odd channels apart, which are an instruction each to
-// widen, and three to put together again; vectors of 16 neighbours take twice as many.
+// widen, and two to put together again; vectors of 16 neighbours take several times as many.
 
 template <>
 struct DepthwiseLine<bf16> {

@@ -187,7 +187,7 @@ bool direct_is_measured_faster(const Problem& p) {
 bool direct_bf16_is_measured_faster(const Problem& p) {
   if (p.in[0].dtype != DType::bf16) return false;
   const DirectShape s(p);
-  if (p.op.kind == OpKind::conv_pool_forward) return s.rows() * s.positions < 1024;
+  if (p.op.kind == OpKind::conv_pool_forward) return s.rows() * s.positions < 4096 && s.in * s.out >= 128 * 256;
   const auto& a = p.op.as<ConvAttrs>();
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   if (is_pointwise(p)) {

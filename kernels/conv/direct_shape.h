@@ -85,9 +85,9 @@ bool is_depthwise(const Problem& p);
 bool direct_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
-/// weight gradients of large images, pooled convolutions of few positions, whose transformed weights would cost
-/// Winograd more than the products that they save, and stride-1 convolutions so dilated that a fifth (weight gradients:
-/// three tenths) of their taps or more meet padding.
+/// weight gradients of large images, pooled convolutions of many channels with too few positions for Winograd's large
+/// tiles, and stride-1 convolutions so dilated that a fifth (weight gradients: three tenths) of their taps or more meet
+/// padding.
 bool direct_bf16_is_measured_faster(const Problem& p);
 /// Where panels beat both: weight gradients of wide 1x1 convolutions, in f32; in bf16, with full-rate products.
 bool pointwise_is_measured_faster(const Problem& p);

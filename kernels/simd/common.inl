@@ -39,7 +39,7 @@ inline bool streams_lines(const TensorDesc& desc, const Tensor& y, int64_t run) 
 /// The same where a vector of f32 is a line.
 inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) { return y.dtype() == DType::f32 && streams_lines(desc, y, run); }
 
-/// Whole vectors past the caches where the output streams (never true for types other than f32); fence() afterwards.
+/// Whole f32 vectors past the caches where the output streams, other types as usual; fence() afterwards.
 template <class T, class N>
 inline void put_output(T* p, Vec a, N n, bool streams) {
   if constexpr (std::is_same_v<T, float> && !std::is_same_v<N, int64_t>)
