@@ -23,7 +23,15 @@ struct PairWords {
       std::memcpy(to + low * words, from, static_cast<size_t>((high - low) * channels) * sizeof(T));
       return;
     }
-    for (int64_t c = low; c < high; ++c, from += desc.stride[3]) {
+    int64_t c = low;
+    if (channels == 3)  // four values at once, but for the last position, behind which there may be nothing
+      for (; c + 1 < high; ++c, from += desc.stride[3]) {
+        uint64_t four;
+        std::memcpy(&four, from, sizeof four);
+        four &= 0xffffffffffffu;
+        std::memcpy(to + c * words, &four, sizeof four);
+      }
+    for (; c < high; ++c, from += desc.stride[3]) {
       to[(c + 1) * words - 1] = 0;
       std::memcpy(to + c * words, from, static_cast<size_t>(channels) * sizeof(T));
     }
