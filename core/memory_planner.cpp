@@ -6,7 +6,7 @@
 namespace convoy {
 
 ArenaLayout plan_arena(std::span<const Lifetime> blocks, Reuse reuse) {
-  const auto rounded = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  const auto rounded = [](int64_t bytes) { return round_up(bytes, 64); };
   ArenaLayout layout;
   layout.offset.assign(blocks.size(), 0);
   int nodes = 0;

@@ -41,8 +41,9 @@ void StateStore::initialise(const Tape& tape, uint64_t seed) {
       continue;
     }
     const auto place = places_.find(value.name);
-    const Tensor tensor = place == places_.end() ? Tensor::zeros(value.desc) : place->second.tensor;
-    if (fills(value.name)) fill(tensor, spec.init, PhiloxStream(seed, hash_name(value.name)));
+    const bool own = place == places_.end();
+    const Tensor tensor = own ? Tensor::zeros(value.desc) : place->second.tensor;
+    if (own || place->second.fills) fill(tensor, spec.init, PhiloxStream(seed, hash_name(value.name)));
     entries_.emplace_back(value.name, tensor);
   }
 }

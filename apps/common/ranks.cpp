@@ -164,15 +164,15 @@ void Ranks::meet_team() {
 
 std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
   if (!team_) return nullptr;
-  std::string packs = std::to_string(plans.shared_bytes());
+  std::string layout = std::to_string(plans.shared_bytes());
   for (const Plan* plan : {&plans.step, plans.micro ? &*plans.micro : nullptr})
     if (plan)
       for (size_t v = 0; v < plan->values.size(); ++v)
         if (plan->shared_offset[v] >= 0)
-          packs += fmt::format("{} {}\n", plan->values[v].name, plan->values[v].desc.bytes());
+          layout += fmt::format("{} {}\n", plan->values[v].name, plan->values[v].desc.bytes());
   for (const auto& [id, at] : plans.step.shared_states)
-    packs += fmt::format("{} {}\n", plans.step.values[static_cast<size_t>(id)].name, at);
-  const size_t mine = std::hash<std::string>()(packs);
+    layout += fmt::format("{} {}\n", plans.step.values[static_cast<size_t>(id)].name, at);
+  const size_t mine = std::hash<std::string>()(layout);
   std::vector<size_t> all(static_cast<size_t>(team_size()));
   team_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   if (std::count(all.begin(), all.end(), mine) != team_size())

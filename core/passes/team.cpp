@@ -7,10 +7,6 @@ namespace {
 
 constexpr int64_t line = 64;
 
-int64_t round_up(int64_t bytes, int64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
 /// Members of a team write values of their own: no two of them share a page.
 int64_t whole_pages(int64_t bytes) {
   constexpr int64_t page = 4096;

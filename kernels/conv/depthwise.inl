@@ -1,12 +1,13 @@
 // Depthwise convolution (groups = input channels = output channels), channels last: the three passes, any kernel, stride,
 // dilation and padding; f32, bf16 and f16 storage, f32 sums.
 //
-// A vector holds neighbouring channels, or every second one of a cache line (depthwise_lines.inl). Forward and backward_data: four or eight positions of an output row at a time, so a weight
-// is loaded once for all of them, and with three neighbouring column taps an input once for three; away from the
-// borders the rows' pointers only shift, elsewhere the list of taps inside the image is made first; then all channels
-// stream past it, and each vector asks for the columns that the next block adds in rows nobody has read yet: so many short
-// streams are beyond a prefetcher. Large outputs are written past the caches. Backward_weights: per part of the rows, sums
-// of up to three column taps and four vectors of channels stay in registers along a row.
+// A vector holds neighbouring channels, or every second one of a cache line (depthwise_lines.inl). Forward and
+// backward_data: four or eight positions of an output row at a time, so a weight is loaded once for all of them, and with
+// three neighbouring column taps an input once for three; away from the borders the rows' pointers only shift, elsewhere
+// the list of taps inside the image is made first; then all channels stream past it, and each vector asks for the columns
+// that the next block adds in rows nobody has read yet: so many short streams are beyond a prefetcher. Large outputs are
+// written past the caches. Backward_weights: per part of the rows, sums of up to three column taps and four vectors of
+// channels stay in registers along a row.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
 
