@@ -12,6 +12,9 @@
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
 
 constexpr int64_t depthwise_parts = 64;
+constexpr int64_t many_channels = 512;  // a position is about as long as a page
+constexpr int depthwise_run = 4;    // units of channels that one position takes at a time
+constexpr int64_t bytes_ahead = 2048;  // of positions between a strided output and the one whose inputs it asks for
 
 Support supports_depthwise(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
@@ -32,6 +35,7 @@ struct DepthwiseTap {
 template <class T>
 struct DepthwiseCall {
   int64_t channels, from_step, to_step, pitch;
+  int64_t columns;  ///< that a position adds
   const float* bias;
   T* to;
   bool streams;  ///< past the caches
@@ -39,39 +43,52 @@ struct DepthwiseCall {
   const T* const* fresh;
   int64_t fresh_count, next;  ///< `next`: elements from a row's start to the first of them
 
-  template <int positions>
+  template <int positions, int units>
   [[gnu::always_inline]] void ask_ahead(int64_t c) const {
-    for (int64_t r = 0; r < fresh_count; ++r) {
-      const T* from = fresh[r] + next + c;
-      const T* end = from + positions * from_step;
-      for (; from != end; from += positions * pitch)
+    if constexpr (positions == 1) {  // in the order of memory: these channels' share of the columns
+      for (int64_t r = 0; r < fresh_count; ++r)
+        for (int64_t i = 0; i < columns; ++i)
+#pragma GCC unroll 4
+          for (int u = 0; u < units; ++u) __builtin_prefetch(fresh[r] + next + c * columns + (i * units + u) * depthwise_width<T>);
+    } else {
+      for (int64_t r = 0; r < fresh_count; ++r)
+        for (int64_t i = 0; i < columns; ++i)
 #pragma GCC unroll 8
-        for (int i = 0; i < positions; ++i) __builtin_prefetch(from + i * pitch);
+          for (int j = 0; j < positions; ++j) __builtin_prefetch(fresh[r] + next + c + (i * positions + j) * pitch);
     }
   }
   /// Inlined, or the sums would live in memory.
-  template <class Unit, int positions, class N>
-  [[gnu::always_inline]] void write(const typename Unit::Sum (&total)[positions], int64_t c, N n) const {
+  template <class Unit, int positions, int units, class N>
+  [[gnu::always_inline]] void write(const typename Unit::Sum (&total)[positions][units], int64_t c, N n) const {
 #pragma GCC unroll 8
-    for (int i = 0; i < positions; ++i) Unit::write(to + i * to_step + c, total[i], n, streams);
+    for (int i = 0; i < positions; ++i)
+#pragma GCC unroll 4
+      for (int u = 0; u < units; ++u) Unit::write(to + i * to_step + c + u * depthwise_width<T>, total[i][u], n, streams);
   }
 };
 
-/// `positions` neighbouring outputs, all channels: the taps' inputs stream along the channels.
-template <int positions, class T>
+/// `positions` neighbouring outputs, all channels: the taps' inputs stream along the channels, `most` units at a time.
+template <int positions, int most, class T>
 inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, const DepthwiseCall<T>& call) {
-  for_depthwise<T>(call.channels, [&]<class Unit>(Unit, int64_t c, auto n) {
+  for_depthwise<T, most>(call.channels, [&]<class Unit, int units>(Unit, std::integral_constant<int, units>, int64_t c, auto n) {
     using Sum = typename Unit::Sum;
-    const Sum start = Unit::bias(call.bias ? call.bias + c : nullptr, n);
-    call.template ask_ahead<positions>(c);
-    Sum total[positions];
+    constexpr int64_t width = depthwise_width<T>;
+    call.template ask_ahead<positions, units>(c);
+    Sum total[positions][units];
+#pragma GCC unroll 4
+    for (int u = 0; u < units; ++u) {
+      const Sum start = Unit::bias(call.bias ? call.bias + c + u * width : nullptr, n);
 #pragma GCC unroll 8
-    for (int i = 0; i < positions; ++i) total[i] = start;
+      for (int i = 0; i < positions; ++i) total[i][u] = start;
+    }
     for (int64_t t = 0; t < count; ++t) {
-      const Sum weight = Unit::weight(taps[t].weight + c, n);
       const T* from = taps[t].from + c;
+#pragma GCC unroll 4
+      for (int u = 0; u < units; ++u) {
+        const Sum weight = Unit::weight(taps[t].weight + c + u * width, n);
 #pragma GCC unroll 8
-      for (int i = 0; i < positions; ++i) total[i] = Unit::add(Unit::input(from + i * call.from_step, n), weight, total[i]);
+        for (int i = 0; i < positions; ++i) total[i][u] = Unit::add(Unit::input(from + i * call.from_step + u * width, n), weight, total[i][u]);
+      }
     }
     call.template write<Unit>(total, c, n);
   });
@@ -80,13 +97,13 @@ inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, const De
 /// The same for rows of three taps on neighbouring columns, one step from position to position.
 template <int positions, class T>
 inline void depthwise_slide(const DepthwiseTap<T>* rows, int64_t count, int64_t shift, const DepthwiseCall<T>& call) {
-  for_depthwise<T>(call.channels, [&]<class Unit>(Unit, int64_t c, auto n) {
+  for_depthwise<T>(call.channels, [&]<class Unit>(Unit, auto, int64_t c, auto n) {
     using Sum = typename Unit::Sum;
     const Sum start = Unit::bias(call.bias ? call.bias + c : nullptr, n);
-    call.template ask_ahead<positions>(c);
-    Sum total[positions];
+    call.template ask_ahead<positions, 1>(c);
+    Sum total[positions][1];
 #pragma GCC unroll 8
-    for (int i = 0; i < positions; ++i) total[i] = start;
+    for (int i = 0; i < positions; ++i) total[i][0] = start;
     for (int64_t t = 0; t < count; ++t) {
       Sum weight[3];
 #pragma GCC unroll 3
@@ -97,7 +114,7 @@ inline void depthwise_slide(const DepthwiseTap<T>* rows, int64_t count, int64_t 
         const Sum value = Unit::input(from + i * call.from_step, n);
 #pragma GCC unroll 3
         for (int q = 0; q < 3; ++q)
-          if (i >= q && i - q < positions) total[i - q] = Unit::add(value, weight[q], total[i - q]);
+          if (i >= q && i - q < positions) total[i - q][0] = Unit::add(value, weight[q], total[i - q][0]);
       }
     }
     call.template write<Unit>(total, c, n);
@@ -133,13 +150,16 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
       const Range r = s.inside(phase, tap);
       interior = {std::max(interior.begin, r.begin), std::min(interior.end, r.end)};
     }
+    // Strided rows in the order of memory: one position, several lines at a time.
+    const bool in_order = phase.advance > 1 && s.x.stride[3] == channels && channels >= depthwise_run * depthwise_width<T> && channels < many_channels;
     const bool slides = phase.taps.size() == 3 && phase.contiguous && phase.advance == 1 && s.phases.size() == 1;
-    DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], s.x.stride[3], bias, nullptr, streams, m.fresh, phase.start == 0 ? fresh_count : 0, 0};
+    DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], s.x.stride[3], phase.advance, bias, nullptr, streams, m.fresh, phase.start == 0 ? fresh_count : 0, 0};
     for (int64_t j = 0; j < phase.count;) {
       const int64_t room = j >= interior.begin ? interior.end - j : 0;
-      // With many channels a position is as long as a page: fewer of them at a time, for the prefetchers.
-      const int64_t positions = room >= 8 && channels < 512 ? 8 : room >= 4 ? 4 : 1;
-      call.next = ((j + positions - 1) * phase.advance + s.column_high + 1) * s.x.stride[3];
+      // With many channels fewer positions at a time, for the prefetchers.
+      const int64_t positions = in_order ? 1 : room >= 8 && channels < many_channels ? 8 : room >= 4 ? 4 : 1;
+      const int64_t further = in_order ? bytes_ahead / (channels * int64_t{sizeof(T)}) : 0;
+      call.next = ((j + positions - 1 + further) * phase.advance + s.column_high + 1) * s.x.stride[3];
       call.to = y + phase.start * s.y.stride[3] + j * call.to_step;
       if (slides && positions > 1) {
         const int64_t shift = (j + phase.taps[0].column) * s.x.stride[3];
@@ -151,9 +171,9 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
           for (size_t q = 0; q < phase.taps.size(); ++q)
             if (const int64_t column = j * phase.advance + phase.taps[q].column; column >= 0 && column < s.x.shape.w())
               m.taps[count++] = {m.rows[r].from + column * s.x.stride[3], m.rows[r].weight + (phase.first_tap + static_cast<int64_t>(q)) * channels};
-        if (positions == 8) depthwise_block<8>(m.taps, count, call);
-        else if (positions == 4) depthwise_block<4>(m.taps, count, call);
-        else depthwise_block<1>(m.taps, count, call);
+        if (positions == 8) depthwise_block<8, 1>(m.taps, count, call);
+        else if (positions == 4) depthwise_block<4, 1>(m.taps, count, call);
+        else depthwise_block<1, depthwise_run>(m.taps, count, call);
       }
       j += positions;
     }
@@ -167,7 +187,7 @@ void depthwise_pack(const DirectShape& s, const Tensor& weight, float* to) {
   for (int64_t t = 0; t < s.row_taps(); ++t)
     for (const ColumnPhase& phase : s.phases)
       for (const ColumnTap& tap : phase.taps)
-        for_depthwise<T>(channels, [&]<class Unit>(Unit, int64_t c, auto n) {
+        for_depthwise<T>(channels, [&]<class Unit>(Unit, auto, int64_t c, auto n) {
           const T* source = from + c * per_channel + t * s.kernel[2] + tap.weight;
           const int64_t count = Unit::channels > 0 ? Unit::channels : n > 0 ? int64_t{n} : Vec::lanes;
           for (int64_t i = 0; i < count; ++i) *to++ = static_cast<float>(source[Unit::channel_at(i) * per_channel]);

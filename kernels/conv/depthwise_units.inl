@@ -23,11 +23,21 @@ struct DepthwiseLine {
   static constexpr int64_t channels = 0;  ///< none
 };
 
-/// f(unit, first channel, n) for all channels.
-template <class T, class F>
+/// Channels of a whole unit.
+template <class T>
+constexpr int64_t depthwise_width = DepthwiseLine<T>::channels > 0 ? DepthwiseLine<T>::channels : Vec::lanes;
+
+/// f(unit, units, first channel, n) for all channels: runs of `most` units, then one by one.
+template <class T, int most = 1, class F>
 inline void for_depthwise(int64_t channels, F&& f) {
+  constexpr bool lines = DepthwiseLine<T>::channels > 0;
+  using Unit = std::conditional_t<lines, DepthwiseLine<T>, DepthwiseVector<T>>;
+  constexpr int64_t width = depthwise_width<T>;
+  constexpr std::integral_constant<int64_t, 0> whole;
   int64_t c = 0;
-  if constexpr (constexpr int64_t line = DepthwiseLine<T>::channels; line > 0)
-    for (; c + line <= channels; c += line) f(DepthwiseLine<T>{}, c, std::integral_constant<int64_t, 0>{});
-  for_vectors(c, channels, [&](int64_t at, auto n) { f(DepthwiseVector<T>{}, at, n); });
+  if constexpr (most > 1)
+    for (; c + most * width <= channels; c += most * width) f(Unit{}, std::integral_constant<int, most>{}, c, whole);
+  if constexpr (lines)
+    for (; c + width <= channels; c += width) f(Unit{}, std::integral_constant<int, 1>{}, c, whole);
+  for_vectors(c, channels, [&](int64_t at, auto n) { f(DepthwiseVector<T>{}, std::integral_constant<int, 1>{}, at, n); });
 }

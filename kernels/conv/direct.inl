@@ -103,7 +103,9 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple
   spare_words = spare_rows * shape.phases[0].advance * chunk_words + run_multiple;
   // Rows are counted in groups that stay together.
   const int64_t group = shape.row_group(), all = shape.rows() / group;
-  int64_t rows = std::clamp<int64_t>(unit_positions / (tile_positions * phases * group), 1, all);
+  // Few output channels leave room for the sums of more rows, which share more of the rows they read.
+  const int64_t most_positions = shape.row_taps() == 1 ? unit_positions : unit_positions * unit_channels / std::min(padded_out, unit_channels);
+  int64_t rows = std::clamp<int64_t>(most_positions / (tile_positions * phases * group), 1, all);
   const int64_t others = tiles * shape.groups * channel_parts;
   const auto bands_of = [&](int64_t most) {
     int64_t count = ceil_div(all, most);

@@ -24,6 +24,14 @@ struct PairWords {
       return;
     }
     int64_t c = low;
+    if (channels % 2 == 0) {
+      for (; c < high; ++c, from += desc.stride[3]) {
+        prefetch(from + 8 * desc.stride[3], channels * int64_t{sizeof(T)});
+        auto* target = reinterpret_cast<float*>(to + c * words);
+        for_vectors(0, words, [&](int64_t i, auto n) { put(target + i, get(reinterpret_cast<const float*>(from) + i, n), n); });
+      }
+      return;
+    }
     if (channels == 3)  // four values at once, but for the last position, behind which there may be nothing
       for (; c + 1 < high; ++c, from += desc.stride[3]) {
         uint64_t four;
