@@ -310,7 +310,15 @@ std::vector<Problem> conv_problems(DType type) {
     depthwise.groups = 32;
     list.push_back(problem({OpKind::conv_forward, depthwise},
                            {TensorDesc({1, 1, 512, 256, 32}, type), TensorDesc({32, 1, 3, 3, 1}, type)}));
+    const TensorDesc image({1, 1, 512, 100, 4}, type), weight({96, 1, 1, 1, 4}, type);
+    list.push_back(problem({OpKind::conv_forward, pointwise}, {image, weight}));
+    list.push_back(problem({OpKind::conv_activation_forward, ConvAttrs{.slope = 0.25}}, {image, weight}));
   }
+  // A strided depthwise one whose channels are runs of vectors or lines, single ones and a rest.
+  ConvAttrs steps = same;
+  steps.groups = 179, steps.stride = {1, 2, 2};
+  list.push_back(problem({OpKind::conv_forward, steps},
+                         {TensorDesc({2, 1, 9, 11, 179}, type), TensorDesc({179, 1, 3, 3, 1}, type)}));
   // Two tasks of it, dense and in slices.
   const TensorDesc few({2, 1, 9, 11, 61}, type), many({2, 1, 9, 11, 600}, type);
   list.push_back(problem({OpKind::conv_backward_weights, pointwise}, {few, many}));
@@ -471,12 +479,13 @@ std::vector<Problem> other_problems(DType type) {
       }
     list.push_back(problem({OpKind::arg_max, NoAttrs{}}, {in}));
   }
-  if (type == DType::f32) {  // written past the caches
-    const TensorDesc image({1, 1, 512, 256, 16}, type), sixteen(Shape::vector(16), wide),
-        sums(Shape::vector(32), DType::f64);
+  if (type != DType::f64) {  // a cache line of channels, written past the caches
+    const int64_t line = 64 / size_of(type);
+    const TensorDesc image({1, 1, 512, 256, line}, type), scales(Shape::vector(line), wide),
+        sums(Shape::vector(2 * line), DType::f64);
     const BatchNormAttrs a{.relu = 1};
-    list.push_back(problem({OpKind::batch_norm, a}, {image, sixteen, sixteen, sums}));
-    list.push_back(problem({OpKind::batch_norm_backward_data, a}, {image, image, sixteen, sixteen, sums, sums}));
+    list.push_back(problem({OpKind::batch_norm, a}, {image, scales, scales, sums}));
+    list.push_back(problem({OpKind::batch_norm_backward_data, a}, {image, image, scales, scales, sums, sums}));
   }
   list.push_back(problem({OpKind::batch_norm_backward_parameters, ScaleAttrs{77}}, {pair, channels}));
   list.push_back(problem({OpKind::batch_norm_update, RunningAttrs{0.1, 77}}, {pair, channels, channels}));

@@ -12,7 +12,7 @@
 //   2. for every 64 (AVX2: 16) output channels, the register block runs over the band's positions; its sum follows the
 //      segments (row tap, column taps, channels) for which the row is not padding;
 //   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace. Before a pool all chunks do,
-//      bands hold whole rows of windows, and the unit ends with activation and maximum. Large f32 outputs go past the
+//      bands hold whole rows of windows, and the unit ends with activation and maximum. Large outputs go past the
 //      caches, which saves reading what is overwritten (a third of the traffic of wide 1x1 layers).
 // Weights come packed in exactly the order of step 2 from a Pack node. Chunks depend on the weights' shape alone, so the
 // order of a sum does not depend on threads or tiles.
@@ -83,7 +83,10 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple
   const auto phases = static_cast<int64_t>(shape.phases.size());
   padded_out = ceil_div(shape.out, Vec::lanes) * Vec::lanes;
   for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
-  const int64_t taps = shape.row_taps() * std::max<int64_t>(1, shape.column_taps);
+  // Taps whose weights a register block meets: between the outputs of a strided input gradient only some.
+  int64_t taps = 1;
+  for (const ColumnPhase& phase : shape.phases) taps = std::max<int64_t>(taps, static_cast<int64_t>(phase.taps.size()));
+  for (int axis : {0, 1}) taps *= shape.forward ? shape.kernel[axis] : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] / std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
   const int64_t fit = std::clamp<int64_t>(weight_cache / (taps * block_width * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
   chunks = ceil_div(shape.in, fit);
   chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 16) * 16;
@@ -225,7 +228,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
   const auto* weights = reinterpret_cast<const Word*>(args.packed[0]);
   const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
   const Vec slope = Vec::all(s.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
-  const bool streams = !s.pooled() && streams_output(s.y, args.out[0], s.out);
+  const bool streams = !s.pooled() && streams_lines(s.y, args.out[0], s.out);
 
   parallel_threads(p.threads, [&](int thread) {
     const DirectScratch<Word> m(d, args.workspace + thread * d.thread_bytes());
@@ -299,7 +302,7 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 if constexpr (std::is_same_v<T, float>)
                   if (stores && valid == width && !(streams && s.activates)) call.to = to, call.to_pitch = out_step, call.streams = streams, rounds = false;
                 if constexpr (Engine::narrows)
-                  if (stores && valid == width && !s.activates) call.narrow = to, call.to_pitch = out_step, rounds = false;
+                  if (stores && valid == width && !s.activates) call.narrow = to, call.to_pitch = out_step, call.streams = streams, rounds = false;
                 Engine::block(block_size, width / Vec::lanes, call);
                 if (!rounds && !(stores && s.activates)) return;
                 const float* sums = rounds ? m.rounded : call.to;

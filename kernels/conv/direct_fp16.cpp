@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 
 #include "core/parallel.h"

@@ -50,7 +50,7 @@ struct BlockCall {
   float* to;
   int64_t to_pitch;
   int64_t ahead = 0;     ///< words from a row to one that a later block reads; its cache lines may be asked for meanwhile
-  bool streams = false;  ///< whole cache lines of `to` go past the caches
+  bool streams = false;  ///< whole cache lines of `to`, or of `narrow`, go past the caches
   void* narrow = nullptr;  ///< written instead of `to` (same pitch, in its elements), in the 16-bit type of a Dot that `narrows`
 };
 constexpr int64_t line_words = 16;  // of a cache line
@@ -62,6 +62,16 @@ template <int rows, int vectors, class Put>
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
     for (int q = 0; q < vectors; ++q) put(r * pitch + q * Vec::lanes, total[r][q]);
+}
+
+/// The same in a 16-bit type, two vectors at a time where their number is even.
+template <class Dot, int rows, int vectors>
+[[gnu::always_inline]] inline void put_narrow(const Vec (&total)[rows][vectors], const BlockCall<typename Dot::Word>& call) {
+  constexpr int step = vectors % 2 ? 1 : 2;
+#pragma GCC unroll 12
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int q = 0; q < vectors; q += step) Dot::store_narrow(call.narrow, r * call.to_pitch + q * Vec::lanes, total[r][q], std::integral_constant<int, step>{}, total[r][q + step - 1], call.streams);
 }
 
 template <class Dot, int rows, int vectors, bool unit_run>
@@ -97,10 +107,12 @@ void register_block(const BlockCall<typename Dot::Word>& call) {
       }
     }
   }
-  if constexpr (Dot::narrows)
-    if (call.narrow) return put_block(total, call.to_pitch, [to = call.narrow](int64_t at, Vec v) { Dot::store_narrow(to, at, v); });
-  if (call.streams) put_block(total, call.to_pitch, [to = call.to](int64_t at, Vec v) { store_line(to + at, v); });
-  else put_block(total, call.to_pitch, [to = call.to](int64_t at, Vec v) { store(to + at, v); });
+  if constexpr (Dot::narrows) {
+    if (call.narrow) return put_narrow<Dot>(total, call);
+  } else if (call.streams) {
+    return put_block(total, call.to_pitch, [to = call.to](int64_t at, Vec v) { store_line(to + at, v); });
+  }
+  put_block(total, call.to_pitch, [to = call.to](int64_t at, Vec v) { store(to + at, v); });
 }
 
 /// The register block of every size for products `Dot`: F32Dot, or an engine's own.

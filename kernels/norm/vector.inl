@@ -92,7 +92,7 @@ void affine_pixels(const Problem& p, const KernelArgs& args, const float* scale,
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
   const Vec none = Vec::all(0.0f);
-  const bool streams = streams_output(p.out[0], args.out[0], channels);
+  const bool streams = streams_lines(p.out[0], args.out[0], channels);
   parallel_ranges(p.in[0].shape.rows(), p.threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
     for (int64_t row = rows.begin; row < rows.end; ++row)
       for_vectors(0, channels, [&](int64_t c, auto n) {
@@ -191,7 +191,7 @@ std::unique_ptr<Prepared> prepare_batch_norm_backward_data(const Problem& p) {
       using T = decltype(zero);
       const T *dy = args.in[0].data<T>(), *x = args.in[1].data<T>();
       T* dx = args.out[0].data<T>();
-      const bool streams = streams_output(p.out[0], args.out[0], channels);
+      const bool streams = streams_lines(p.out[0], args.out[0], channels);
       parallel_ranges(p.in[0].shape.rows(), p.threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
         for (int64_t row = rows.begin; row < rows.end; ++row)
           for_vectors(0, channels, [&](int64_t c, auto n) {

@@ -89,6 +89,9 @@ inline void store_line(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
 inline void fence() { _mm_sfence(); }
 inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(to_bf16(a))); }
 inline void store(f16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(a)); }
+/// Half a line of 16-bit values; the other half must follow.
+inline void store_line(bf16* p, Vec a) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(to_bf16(a))); }
+inline void store_line(f16* p, Vec a) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_f16(a)); }
 inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
 inline void store(bf16* p, Vec a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), to_bf16(a)); }
 inline void store(f16* p, Vec a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), _mm512_cvtepu16_epi32(to_f16(a))); }

@@ -36,13 +36,14 @@ inline bool streams_lines(const TensorDesc& desc, const Tensor& y, int64_t run) 
   const bool lines = run % line == 0 && std::all_of(desc.stride.begin(), desc.stride.end(), [line](int64_t step) { return step % line == 0; });
   return Vec::lanes == 16 && lines && desc.shape.elements() * size >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
 }
-/// The same where a vector of f32 is a line.
+/// The same for f32 alone, where a vector is a line.
 inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) { return y.dtype() == DType::f32 && streams_lines(desc, y, run); }
 
-/// Whole f32 vectors past the caches where the output streams, other types as usual; fence() afterwards.
+/// Whole vectors past the caches where the output streams, which for 16-bit types takes neighbouring vectors one after
+/// the other (streams_lines; otherwise streams_output); fence() afterwards.
 template <class T, class N>
 inline void put_output(T* p, Vec a, N n, bool streams) {
-  if constexpr (std::is_same_v<T, float> && !std::is_same_v<N, int64_t>)
+  if constexpr (!std::is_same_v<N, int64_t>)
     if (streams) return store_line(p, a);
   put(p, a, n);
 }
