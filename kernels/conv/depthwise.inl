@@ -14,7 +14,9 @@
 constexpr int64_t depthwise_parts = 64;
 constexpr int64_t many_channels = 512;  // a position is about as long as a page
 constexpr int depthwise_run = 4;    // units of channels that one position takes at a time
-constexpr int64_t bytes_ahead = 2048;  // of positions between a strided output and the one whose inputs it asks for
+// Distances to what is asked for, in bytes of whole positions for strided outputs and bias sums, of the channels at hand
+// for sums of weights.
+constexpr int64_t bytes_ahead = 2048, bias_ahead = 8192, sums_ahead = 4096;
 
 Support supports_depthwise(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
@@ -229,9 +231,9 @@ class PreparedDepthwise final : public Prepared {
 
 std::unique_ptr<Prepared> prepare_depthwise(const Problem& p) { return std::make_unique<PreparedDepthwise>(p); }
 
-/// total[taps][vectors] += x * dy along a row for neighbouring vectors of channels.
+/// total[taps][vectors] += x * dy along a row for neighbouring vectors of channels. A position adds `columns`, `pitch` apart.
 template <int taps, int vectors, class T, class N>
-inline void depthwise_sums(const T* const* from, int64_t from_step, const T* dy, int64_t dy_step, const Range* inside, Range all, float* total, int64_t total_step, N n) {
+inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t columns, int64_t pitch, const T* dy, int64_t dy_step, const Range* inside, Range all, float* total, int64_t total_step, N n) {
   Vec sum[taps][vectors];
 #pragma GCC unroll 3
   for (int q = 0; q < taps; ++q)
@@ -247,13 +249,19 @@ inline void depthwise_sums(const T* const* from, int64_t from_step, const T* dy,
       for (int q = 0; q < taps; ++q)
         if (j >= inside[q].begin && j < inside[q].end) add(j, q);
   };
+  constexpr int64_t ahead = sums_ahead / (vectors * Vec::lanes * int64_t{sizeof(T)});
   Range interior = all;
   for (int q = 0; q < taps; ++q) interior = {std::max(interior.begin, inside[q].begin), std::min(interior.end, inside[q].end)};
   interior.end = std::max(interior.begin, interior.end);
   checked(all.begin, std::min(interior.begin, all.end));
-  for (int64_t j = interior.begin; j < interior.end; ++j)
+  for (int64_t j = interior.begin; j < interior.end; ++j) {
+    // A few channels of every position are nothing that a prefetcher recognises.
+    for (int64_t i = 0; i < columns; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) __builtin_prefetch(from[taps - 1] + (j + ahead) * from_step - i * pitch + v * Vec::lanes);
 #pragma GCC unroll 3
     for (int q = 0; q < taps; ++q) add(j, q);
+  }
   checked(std::max(interior.end, std::min(interior.begin, all.end)), all.end);
 #pragma GCC unroll 3
   for (int q = 0; q < taps; ++q)
@@ -269,13 +277,19 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
   const T *x = args.in[0].data<T>(), *dy = args.in[1].data<T>();
   float* bias = total + s.row_taps() * s.column_taps * channels;
   std::fill(total, bias + channels, 0.0f);
+  const int64_t ahead = std::max<int64_t>(4, bias_ahead / (channels * int64_t{sizeof(T)}));
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     const T* gradient = dy + DirectShape::row_offset(s.y, row);
-    for_vectors(0, channels, [&](int64_t c, auto n) {
-      Vec sum = get(bias + c, n);
-      for (int64_t j = 0; j < phase.count; ++j) sum = sum + get(gradient + j * dy_step + c, n);
-      put(bias + c, sum, n);
-    });
+    for (int64_t j = 0; j < phase.count; j += 4)
+      for_vectors(0, channels, [&](int64_t c, auto n) {
+        Vec sum = get(bias + c, n);
+        const int64_t end = std::min(j + 4, phase.count);
+        for (int64_t i = j; i < end; ++i) {
+          __builtin_prefetch(gradient + (i + ahead) * dy_step + c);
+          sum = sum + get(gradient + i * dy_step + c, n);
+        }
+        put(bias + c, sum, n);
+      });
     for (int64_t t = 0; t < s.row_taps(); ++t) {
       const int64_t source = s.source_row(row, t);
       if (source < 0) continue;
@@ -289,9 +303,9 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
           for (int64_t i = 0; i < taps; ++i) starts[i] = from + phase.taps[static_cast<size_t>(q + i)].column * s.x.stride[3] + c;
           float* to = total + (t * s.column_taps + q) * channels + c;
           const Range all{0, phase.count};
-          if (taps == 3) depthwise_sums<3, vectors>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
-          else if (taps == 2) depthwise_sums<2, vectors>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
-          else depthwise_sums<1, vectors>(starts, from_step, gradient + c, dy_step, inside, all, to, channels, n);
+          if (taps == 3) depthwise_sums<3, vectors>(starts, from_step, phase.advance, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
+          else if (taps == 2) depthwise_sums<2, vectors>(starts, from_step, phase.advance, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
+          else depthwise_sums<1, vectors>(starts, from_step, phase.advance, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
         };
         // A whole run of cache lines per position: single vectors would walk along the row a page at a time.
         const int64_t wide = channels / (4 * Vec::lanes) * (4 * Vec::lanes);

@@ -17,11 +17,30 @@ Support supports_pixels(const Problem& p) {
 }
 
 constexpr int64_t pixel_chunks = 64;
+constexpr int64_t pixels_ahead = 4096;  // bytes
 
-/// Two sums per channel and chunk into `partial`: f(sums0, sums1, row, c, n) adds the vector of channels at c.
-template <class F>
-void sum_pixels(const Shape& s, int threads, float* partial, F&& f) {
-  const int64_t channels = s.c();
+/// Pixels that a pass reads.
+struct PixelSource {
+  template <class T>
+  PixelSource(const T* first, int64_t pitch, int64_t channels) : data(reinterpret_cast<const std::byte*>(first)), pitch_bytes(pitch * int64_t{sizeof(T)}), element(sizeof(T)), whole(pitch == channels) {}
+  const std::byte* data;
+  int64_t pitch_bytes, element;
+  bool whole;  ///< nothing between pixels
+
+  /// Asks for the share of the vector of channels at c in the four pixels from `row`, in the order of memory if it can.
+  void ask(int64_t row, int64_t c) const {
+    const std::byte* from = data + row * pitch_bytes + (whole ? 4 : 1) * c * element;
+    const int64_t step = whole ? Vec::lanes * element : pitch_bytes;
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) __builtin_prefetch(from + i * step);
+  }
+};
+
+/// Two sums per channel and chunk into `partial`: f(sums0, sums1, row, c, n) adds the vector of channels at c. Four pixels
+/// at a time, while later ones of every source are asked for: their lines are too many short runs for a prefetcher.
+template <size_t count, class F>
+void sum_pixels(const Shape& s, int threads, float* partial, const std::array<PixelSource, count>& sources, F&& f) {
+  const int64_t channels = s.c(), ahead = (1 + pixels_ahead / (channels * sources[0].element) / 4) * 4;
   parallel_ranges(pixel_chunks, threads, 1, [&](Range chunks) {
     for (int64_t k = chunks.begin; k < chunks.end; ++k) {
       float *first = partial + k * 2 * channels, *second = first + channels;
@@ -29,6 +48,7 @@ void sum_pixels(const Shape& s, int threads, float* partial, F&& f) {
       const Range rows = split_range(s.rows(), int(k), int(pixel_chunks));
       for (int64_t row = rows.begin; row < rows.end; row += 4)
         for_vectors(0, channels, [&](int64_t c, auto n) {
+          for (const PixelSource& source : sources) source.ask(row + ahead, c);
           Vec a = get(first + c, n), b = get(second + c, n);
           for (int64_t r = row; r < std::min(row + 4, rows.end); ++r) f(k, r, c, n, a, b);
           put(first + c, a, n);
@@ -44,7 +64,7 @@ std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
     float* partial = reinterpret_cast<float*>(args.workspace);
     by_storage(p.in[0].dtype, [&](auto zero) {
       const auto *a = args.in[0].data<decltype(zero)>(), *b = args.in[1].data<decltype(zero)>();
-      sum_pixels(p.in[0].shape, p.threads, partial, [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) {
+      sum_pixels(p.in[0].shape, p.threads, partial, std::array{PixelSource(a, pa, channels), PixelSource(b, pb, channels)}, [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) {
         sum = fma(get(a + row * pa + c, n), get(b + row * pb + c, n), sum);
       });
     });
@@ -66,7 +86,7 @@ std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
     by_storage(p.in[0].dtype, [&](auto zero) {
       const auto* x = args.in[0].data<decltype(zero)>();
       const auto centre = [&](int64_t k) { return x + split_range(rows, int(k), int(pixel_chunks)).begin * pitch; };
-      sum_pixels(p.in[0].shape, p.threads, partial, [&](int64_t k, int64_t row, int64_t c, auto n, Vec& sum, Vec& squares) {
+      sum_pixels(p.in[0].shape, p.threads, partial, std::array{PixelSource(x, pitch, channels)}, [&](int64_t k, int64_t row, int64_t c, auto n, Vec& sum, Vec& squares) {
         const Vec d = get(x + row * pitch + c, n) - get(centre(k) + c, n);
         sum = sum + d;
         squares = fma(d, d, squares);
@@ -154,7 +174,7 @@ std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
     const Vec none = Vec::all(0.0f);
     by_storage(p.in[0].dtype, [&](auto zero) {
       const auto *dy = args.in[0].data<decltype(zero)>(), *x = args.in[1].data<decltype(zero)>();
-      sum_pixels(p.in[0].shape, p.threads, partial, [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec& dot) {
+      sum_pixels(p.in[0].shape, p.threads, partial, std::array{PixelSource(dy, pg, channels), PixelSource(x, px, channels)}, [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec& dot) {
         const Vec value = get(x + row * px + c, n);
         Vec g = get(dy + row * pg + c, n);
         if (relu) g = select(greater(fma(value, get(scale + c, n), get(shift + c, n)), none), g, none);
