@@ -5,18 +5,20 @@
 // backward_data: four or eight positions of an output row at a time, so a weight is loaded once for all of them, and with
 // three neighbouring column taps an input once for three; away from the borders the rows' pointers only shift, elsewhere
 // the list of taps inside the image is made first; then all channels stream past it, and each vector asks for the columns
-// that the next block adds in rows nobody has read yet: so many short streams are beyond a prefetcher. Large outputs are
-// written past the caches. Backward_weights: per part of the rows, sums of up to three column taps and four vectors of
+// that the next block adds in rows nobody has read yet: so many short streams are beyond a prefetcher. Strided outputs,
+// which read every column once, go through memory in its order instead: one position, several vectors at a time, inputs of
+// a later position asked for. Large outputs are written past the caches. Backward_weights: per part of the rows, sums of up to three column taps and four vectors of
 // channels stay in registers along a row.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
 
 constexpr int64_t depthwise_parts = 64;
-constexpr int64_t many_channels = 512;  // a position is about as long as a page
-constexpr int depthwise_run = 4;    // units of channels that one position takes at a time
-// Distances to what is asked for, in bytes of whole positions for strided outputs and bias sums, of the channels at hand
-// for sums of weights.
-constexpr int64_t bytes_ahead = 2048, bias_ahead = 8192, sums_ahead = 4096;
+constexpr int64_t many_channels = 512;  // fewer positions at a time then, for the prefetchers
+constexpr int depthwise_run = 4;        // units of channels that one position takes at a time
+// How far ahead inputs are asked for, in bytes.
+constexpr int64_t bytes_ahead = 2048;  // strided outputs: of whole positions
+constexpr int64_t bias_ahead = 8192;   // sums of a bias: of whole positions
+constexpr int64_t sums_ahead = 4096;   // sums of weights: of the channels at hand
 
 Support supports_depthwise(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
@@ -47,17 +49,20 @@ struct DepthwiseCall {
 
   template <int positions, int units>
   [[gnu::always_inline]] void ask_ahead(int64_t c) const {
-    if constexpr (positions == 1) {  // in the order of memory: these channels' share of the columns
+    constexpr int64_t width = depthwise_width<T>;
+    if (positions == 1 && pitch == channels) {  // in the order of memory: these channels' share of the columns
       for (int64_t r = 0; r < fresh_count; ++r)
         for (int64_t i = 0; i < columns; ++i)
 #pragma GCC unroll 4
-          for (int u = 0; u < units; ++u) __builtin_prefetch(fresh[r] + next + c * columns + (i * units + u) * depthwise_width<T>);
-    } else {
-      for (int64_t r = 0; r < fresh_count; ++r)
-        for (int64_t i = 0; i < columns; ++i)
-#pragma GCC unroll 8
-          for (int j = 0; j < positions; ++j) __builtin_prefetch(fresh[r] + next + c + (i * positions + j) * pitch);
+          for (int u = 0; u < units; ++u) __builtin_prefetch(fresh[r] + next + c * columns + (i * units + u) * width);
+      return;
     }
+    for (int64_t r = 0; r < fresh_count; ++r)
+      for (int64_t i = 0; i < columns; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < positions; ++j)
+#pragma GCC unroll 4
+          for (int u = 0; u < units; ++u) __builtin_prefetch(fresh[r] + next + c + (i * positions + j) * pitch + u * width);
   }
   /// Inlined, or the sums would live in memory.
   template <class Unit, int positions, int units, class N>
@@ -158,7 +163,6 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
     DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], s.x.stride[3], phase.advance, bias, nullptr, streams, m.fresh, phase.start == 0 ? fresh_count : 0, 0};
     for (int64_t j = 0; j < phase.count;) {
       const int64_t room = j >= interior.begin ? interior.end - j : 0;
-      // With many channels fewer positions at a time, for the prefetchers.
       const int64_t positions = in_order ? 1 : room >= 8 && channels < many_channels ? 8 : room >= 4 ? 4 : 1;
       const int64_t further = in_order ? bytes_ahead / (channels * int64_t{sizeof(T)}) : 0;
       call.next = ((j + positions - 1 + further) * phase.advance + s.column_high + 1) * s.x.stride[3];
@@ -216,7 +220,8 @@ class PreparedDepthwise final : public Prepared {
       using T = decltype(zero);
       parallel_threads(problem_.threads, [&](int thread) {
         const DepthwiseScratch<T> memory(shape_, args.workspace + thread * DepthwiseScratch<T>::bytes(shape_));
-        const bool streams = streams_lines(shape_.y, args.out[0], shape_.y.shape.c());
+        // Halves of a line would not follow each other.
+        const bool streams = depthwise_width<T> * sizeof(T) == 64 && streams_lines(shape_.y, args.out[0], shape_.y.shape.c());
         const Range rows = split_range(shape_.rows(), thread, problem_.threads);
         for (int64_t row = rows.begin; row < rows.end; ++row) depthwise_row<T>(shape_, args, weights, bias, streams, row, memory);
         if (streams) fence();
@@ -231,7 +236,8 @@ class PreparedDepthwise final : public Prepared {
 
 std::unique_ptr<Prepared> prepare_depthwise(const Problem& p) { return std::make_unique<PreparedDepthwise>(p); }
 
-/// total[taps][vectors] += x * dy along a row for neighbouring vectors of channels. A position adds `columns`, `pitch` apart.
+/// total[taps][vectors] += x * dy along a row for neighbouring vectors of channels. A position adds `columns` that nothing
+/// has read before, `pitch` apart.
 template <int taps, int vectors, class T, class N>
 inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t columns, int64_t pitch, const T* dy, int64_t dy_step, const Range* inside, Range all, float* total, int64_t total_step, N n) {
   Vec sum[taps][vectors];
@@ -250,6 +256,7 @@ inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t colu
         if (j >= inside[q].begin && j < inside[q].end) add(j, q);
   };
   constexpr int64_t ahead = sums_ahead / (vectors * Vec::lanes * int64_t{sizeof(T)});
+  constexpr int line_vectors = std::max<int>(1, 64 / (Vec::lanes * int{sizeof(T)}));
   Range interior = all;
   for (int q = 0; q < taps; ++q) interior = {std::max(interior.begin, inside[q].begin), std::min(interior.end, inside[q].end)};
   interior.end = std::max(interior.begin, interior.end);
@@ -258,7 +265,7 @@ inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t colu
     // A few channels of every position are nothing that a prefetcher recognises.
     for (int64_t i = 0; i < columns; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) __builtin_prefetch(from[taps - 1] + (j + ahead) * from_step - i * pitch + v * Vec::lanes);
+      for (int v = 0; v < vectors; v += line_vectors) __builtin_prefetch(from[taps - 1] + (j + ahead) * from_step - i * pitch + v * Vec::lanes);
 #pragma GCC unroll 3
     for (int q = 0; q < taps; ++q) add(j, q);
   }
@@ -294,6 +301,7 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
       const int64_t source = s.source_row(row, t);
       if (source < 0) continue;
       const T* from = x + DirectShape::row_offset(s.x, source);
+      const int64_t columns = s.first_to_read(0, t / s.kernel[1]) && s.first_to_read(1, t % s.kernel[1]) ? phase.advance : 0;
       for (int64_t q = 0; q < s.column_taps; q += 3) {
         const int64_t taps = std::min<int64_t>(3, s.column_taps - q);
         Range inside[3];
@@ -303,9 +311,9 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
           for (int64_t i = 0; i < taps; ++i) starts[i] = from + phase.taps[static_cast<size_t>(q + i)].column * s.x.stride[3] + c;
           float* to = total + (t * s.column_taps + q) * channels + c;
           const Range all{0, phase.count};
-          if (taps == 3) depthwise_sums<3, vectors>(starts, from_step, phase.advance, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
-          else if (taps == 2) depthwise_sums<2, vectors>(starts, from_step, phase.advance, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
-          else depthwise_sums<1, vectors>(starts, from_step, phase.advance, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
+          if (taps == 3) depthwise_sums<3, vectors>(starts, from_step, columns, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
+          else if (taps == 2) depthwise_sums<2, vectors>(starts, from_step, columns, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
+          else depthwise_sums<1, vectors>(starts, from_step, columns, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
         };
         // A whole run of cache lines per position: single vectors would walk along the row a page at a time.
         const int64_t wide = channels / (4 * Vec::lanes) * (4 * Vec::lanes);

@@ -14,8 +14,8 @@
 //   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace. Before a pool all chunks do,
 //      bands hold whole rows of windows, and the unit ends with activation and maximum. Large outputs go past the
 //      caches, which saves reading what is overwritten (a third of the traffic of wide 1x1 layers).
-// Weights come packed in exactly the order of step 2 from a Pack node. Chunks depend on the weights' shape alone, so the
-// order of a sum does not depend on threads or tiles.
+// Weights come packed in exactly the order of step 2 from a Pack node. Chunks depend on the problem alone, so the order of a
+// sum does not depend on threads or tiles.
 // Copying costs about 1/(KW * K/groups) of the multiply-adds. Limit: the f32 FMA rate.
 //
 // Refuses types other than f32, bf16, f16 and depthwise convolutions.
@@ -23,6 +23,7 @@
 constexpr int64_t weight_cache = 256 << 10;  // bytes of packed weights of one block and chunk
 constexpr int64_t patch_cache = 256 << 10;
 constexpr int64_t unit_positions = 192;
+constexpr int64_t shared_rows = 32;  // more would not save more copies
 constexpr int64_t unit_channels = 4 * block_width;
 constexpr int64_t rounded_floats = std::max<int64_t>(32, block_rows) * block_width;  // a register block before it is rounded
 
@@ -84,10 +85,10 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple
   padded_out = ceil_div(shape.out, Vec::lanes) * Vec::lanes;
   for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
   // Taps whose weights a register block meets: between the outputs of a strided input gradient only some.
-  int64_t taps = 1;
-  for (const ColumnPhase& phase : shape.phases) taps = std::max<int64_t>(taps, static_cast<int64_t>(phase.taps.size()));
-  for (int axis : {0, 1}) taps *= shape.forward ? shape.kernel[axis] : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] / std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
-  const int64_t fit = std::clamp<int64_t>(weight_cache / (taps * block_width * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
+  int64_t met_rows = 1, met_columns = 1;
+  for (int axis : {0, 1}) met_rows *= shape.forward ? shape.kernel[axis] : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] / std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
+  for (const ColumnPhase& phase : shape.phases) met_columns = std::max(met_columns, static_cast<int64_t>(phase.taps.size()));
+  const int64_t fit = std::clamp<int64_t>(weight_cache / (met_rows * met_columns * block_width * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
   chunks = ceil_div(shape.in, fit);
   chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 16) * 16;
   chunks = ceil_div(shape.in, chunk);
@@ -96,7 +97,7 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple
   const bool product = single_taps && shape.rows() == 1;
   tiles = ceil_div(shape.positions, product ? unit_positions : 96);
   const auto tile_of = [&] { return ceil_div(ceil_div(shape.positions, tiles), shape.window[2]) * shape.window[2]; };
-  while (tile_of() > 12 && row_bytes(tile_of()) * shape.row_taps() > patch_cache) ++tiles;
+  while (tile_of() > 12 && row_bytes(tile_of()) * met_rows > patch_cache) ++tiles;
   channel_parts = ceil_div(padded_out, unit_channels);
   // Few units: the same number for every thread.
   const auto uneven = [&](int64_t units) { return units < 8 * p.threads && units % p.threads; };
@@ -106,9 +107,10 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple
   spare_words = spare_rows * shape.phases[0].advance * chunk_words + run_multiple;
   // Rows are counted in groups that stay together.
   const int64_t group = shape.row_group(), all = shape.rows() / group;
-  // Few output channels leave room for the sums of more rows, which share more of the rows they read.
-  const int64_t most_positions = shape.row_taps() == 1 ? unit_positions : unit_positions * unit_channels / std::min(padded_out, unit_channels);
-  int64_t rows = std::clamp<int64_t>(most_positions / (tile_positions * phases * group), 1, all);
+  const auto rows_of = [&](int64_t positions) { return std::clamp<int64_t>(positions / (tile_positions * phases * group), 1, all); };
+  int64_t rows = rows_of(unit_positions);
+  // Few output channels: more rows make as many sums, and share more of the rows they read.
+  if (shape.row_taps() > 1) rows = std::max(rows, std::min(shared_rows, rows_of(unit_positions * unit_channels / std::min(padded_out, unit_channels))));
   const int64_t others = tiles * shape.groups * channel_parts;
   const auto bands_of = [&](int64_t most) {
     int64_t count = ceil_div(all, most);

@@ -64,14 +64,19 @@ template <int rows, int vectors, class Put>
     for (int q = 0; q < vectors; ++q) put(r * pitch + q * Vec::lanes, total[r][q]);
 }
 
-/// The same in a 16-bit type, two vectors at a time where their number is even.
+/// The same in a 16-bit type, where vectors are even a cache line at a time; streamed blocks are.
 template <class Dot, int rows, int vectors>
 [[gnu::always_inline]] inline void put_narrow(const Vec (&total)[rows][vectors], const BlockCall<typename Dot::Word>& call) {
-  constexpr int step = vectors % 2 ? 1 : 2;
 #pragma GCC unroll 12
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 4
-    for (int q = 0; q < vectors; q += step) Dot::store_narrow(call.narrow, r * call.to_pitch + q * Vec::lanes, total[r][q], std::integral_constant<int, step>{}, total[r][q + step - 1], call.streams);
+  for (int r = 0; r < rows; ++r) {
+    if constexpr (vectors % 2 == 0) {
+#pragma GCC unroll 2
+      for (int q = 0; q < vectors; q += 2) Dot::store_line(call.narrow, r * call.to_pitch + q * Vec::lanes, total[r][q], total[r][q + 1], call.streams);
+    } else {
+#pragma GCC unroll 3
+      for (int q = 0; q < vectors; ++q) Dot::store_half(call.narrow, r * call.to_pitch + q * Vec::lanes, total[r][q]);
+    }
+  }
 }
 
 template <class Dot, int rows, int vectors, bool unit_run>

@@ -27,10 +27,11 @@ struct PixelSource {
   int64_t pitch_bytes, element;
   bool whole;  ///< nothing between pixels
 
-  /// Asks for the share of the vector of channels at c in the four pixels from `row`, in the order of memory if it can.
+  /// Asks for the share of the channels at c in the four pixels from `row`, in the order of memory if it can.
   void ask(int64_t row, int64_t c) const {
+    if (c * element % 64) return;  // a vector of 16-bit channels is half a line
     const std::byte* from = data + row * pitch_bytes + (whole ? 4 : 1) * c * element;
-    const int64_t step = whole ? Vec::lanes * element : pitch_bytes;
+    const int64_t step = whole ? 64 : pitch_bytes;
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) __builtin_prefetch(from + i * step);
   }

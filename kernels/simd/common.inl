@@ -39,8 +39,8 @@ inline bool streams_lines(const TensorDesc& desc, const Tensor& y, int64_t run) 
 /// The same for f32 alone, where a vector is a line.
 inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) { return y.dtype() == DType::f32 && streams_lines(desc, y, run); }
 
-/// Whole vectors past the caches where the output streams, which for 16-bit types takes neighbouring vectors one after
-/// the other (streams_lines; otherwise streams_output); fence() afterwards.
+/// Whole vectors past the caches where the output streams; fence() afterwards. Who writes the halves of a line of 16-bit
+/// values one after the other asks streams_lines, everybody else streams_output.
 template <class T, class N>
 inline void put_output(T* p, Vec a, N n, bool streams) {
   if constexpr (!std::is_same_v<N, int64_t>)
