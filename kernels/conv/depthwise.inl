@@ -6,9 +6,9 @@
 // three neighbouring column taps an input once for three; away from the borders the rows' pointers only shift, elsewhere
 // the list of taps inside the image is made first; then all channels stream past it, and each vector asks for the columns
 // that the next block adds in rows nobody has read yet: so many short streams are beyond a prefetcher. Strided outputs,
-// which read every column once, go through memory in its order instead: one position, several vectors at a time, inputs of
-// a later position asked for. Large outputs are written past the caches. Backward_weights: per part of the rows, sums of up to three column taps and four vectors of
-// channels stay in registers along a row.
+// which share few columns, go through memory in its order instead: one position, several vectors at a time, inputs of
+// a later position asked for. Large outputs are written past the caches. Backward_weights: per part of the rows, sums of up
+// to three column taps and four vectors of channels stay in registers along a row.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
 
@@ -149,7 +149,7 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
   for (int64_t t = 0; t < s.row_taps(); ++t)
     if (const int64_t source = s.source_row(row, t); source >= 0) {
       m.rows[row_count++] = {args.in[0].data<T>() + DirectShape::row_offset(s.x, source), weights + t * s.column_taps * channels};
-      if (s.first_to_read(0, t / s.kernel[1]) && s.first_to_read(1, t % s.kernel[1])) m.fresh[fresh_count++] = m.rows[row_count - 1].from;
+      if (s.meets_new_rows(t)) m.fresh[fresh_count++] = m.rows[row_count - 1].from;
     }
   for (const ColumnPhase& phase : s.phases) {
     Range interior{0, phase.count};
@@ -159,12 +159,12 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
     }
     // Strided rows in the order of memory: one position, several lines at a time.
     const bool in_order = phase.advance > 1 && s.x.stride[3] == channels && channels >= depthwise_run * depthwise_width<T> && channels < many_channels;
+    const int64_t further = in_order ? bytes_ahead / (channels * int64_t{sizeof(T)}) : 0;
     const bool slides = phase.taps.size() == 3 && phase.contiguous && phase.advance == 1 && s.phases.size() == 1;
     DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], s.x.stride[3], phase.advance, bias, nullptr, streams, m.fresh, phase.start == 0 ? fresh_count : 0, 0};
     for (int64_t j = 0; j < phase.count;) {
       const int64_t room = j >= interior.begin ? interior.end - j : 0;
       const int64_t positions = in_order ? 1 : room >= 8 && channels < many_channels ? 8 : room >= 4 ? 4 : 1;
-      const int64_t further = in_order ? bytes_ahead / (channels * int64_t{sizeof(T)}) : 0;
       call.next = ((j + positions - 1 + further) * phase.advance + s.column_high + 1) * s.x.stride[3];
       call.to = y + phase.start * s.y.stride[3] + j * call.to_step;
       if (slides && positions > 1) {
@@ -301,7 +301,7 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
       const int64_t source = s.source_row(row, t);
       if (source < 0) continue;
       const T* from = x + DirectShape::row_offset(s.x, source);
-      const int64_t columns = s.first_to_read(0, t / s.kernel[1]) && s.first_to_read(1, t % s.kernel[1]) ? phase.advance : 0;
+      const int64_t columns = s.meets_new_rows(t) ? phase.advance : 0;
       for (int64_t q = 0; q < s.column_taps; q += 3) {
         const int64_t taps = std::min<int64_t>(3, s.column_taps - q);
         Range inside[3];

@@ -62,6 +62,8 @@ struct DirectShape {
   int64_t source(int axis, int64_t o, int64_t t) const;
   /// Whether tap `t` along `axis` meets inputs that no tap of an earlier output has met.
   bool first_to_read(int axis, int64_t t) const;
+  /// Whether row tap `t` meets input rows that no earlier output row has met.
+  bool meets_new_rows(int64_t t) const { return first_to_read(0, t / kernel[1]) && first_to_read(1, t % kernel[1]); }
   /// Flat input row (n, d, h) that flat output row `row` reads through row tap `t`, or -1.
   int64_t source_row(int64_t row, int64_t t) const;
   /// Element offset of a flat row in its tensor.
