@@ -4,8 +4,8 @@
 
 namespace convoy {
 
-/// Winograd in two and three dimensions: `winograd4_*` is F(4,3), `winograd_*` F(2,3), F(2,5) and 3x3 with a stride of
-/// 2; forward, backward_data and forward with activation and max-pool; one list per instruction set.
+/// Winograd in two and three dimensions: `winograd4_*` is F(4,3) and F(4,5), `winograd_*` F(2,3), F(2,5) and 3x3 with a
+/// stride of 2; forward, backward_data and forward with activation and max-pool; one list per instruction set.
 std::vector<KernelPtr> winograd_avx512_kernels();
 std::vector<KernelPtr> winograd_avx2_kernels();
 /// Weight gradients under the same names.

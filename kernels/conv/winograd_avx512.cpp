@@ -31,10 +31,11 @@ std::vector<KernelPtr> winograd_avx512_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward,
                       OpKind::conv_pool_forward, OpKind::conv_pool_backward_data}) {
-    list.push_back(std::make_unique<IsaKernel>("winograd4_avx512", Isa::avx512, kind, set::supports_winograd<true>,
-                                               set::prepare_winograd<true>));
-    list.push_back(std::make_unique<IsaKernel>("winograd_avx512", Isa::avx512, kind, set::supports_winograd<false>,
-                                               set::prepare_winograd<false>, set::prefers_winograd));
+    const auto add = [&](std::string_view name, auto supports, auto prepare, IsaKernel::Prefers prefers = nullptr) {
+      list.push_back(std::make_unique<IsaKernel>(name, Isa::avx512, kind, supports, prepare, prefers));
+    };
+    add("winograd4_avx512", set::supports_winograd<4>, set::prepare_winograd<4>);
+    add("winograd_avx512", set::supports_winograd<2>, set::prepare_winograd<2>, set::prefers_winograd);
   }
   return list;
 }

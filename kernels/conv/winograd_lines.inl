@@ -1,83 +1,137 @@
 // Winograd transforms along one axis (Winograd 1980; Lavin & Gray 2016): outputs m and taps k meet in m + k - 1 points.
 // The weight gradient of F(m,k) is F(k,m): k results from m values of the gradient.
-//   4 points 0, 1, -1, infinity: F(2,3), F(3,2); entries 0, 1, 1/2, exact on small integers.
+//   4 points 0, +-1, infinity: F(2,3), F(3,2); entries 0, 1, 1/2, exact on small integers.
 //   6 points 0, +-1/sqrt 2, +-sqrt 2, infinity: F(4,3), F(3,4), F(2,5), F(5,2); these points keep the entries' spread,
 //     and with it the rounding error, smaller than the textbook's +-1, +-2.
+//   8 points 0, +-1/2, +-1, +-2, infinity: F(4,5), F(5,4).
 //   1 point: an axis without a kernel.
-// With points p and M(x) = x prod(x - p): rows of B^T are the coefficients of M(x)/(x - p), rows of G the powers of p
-// over M'(p), columns of A^T the powers of p.
+// With points p, N(x^2) = prod(x^2 - p^2) over the pairs +-p and M(x) = x N(x^2): rows of B^T are the coefficients of
+// M(x)/(x - p), rows of G the powers of p over M'(p), columns of A^T the powers of p; M itself stands for infinity.
+// Squares that come with their reciprocals make N(0) = +-1, by which the row of 0 is divided.
 
-constexpr float root_half = 0.70710678f, root_two = 1.41421356f;
-
-/// B^T in place.
+/// The pairs +-p of a set of points: p, and p^2.
 template <int points>
-inline void input_line(Vec* d) {
-  if constexpr (points == 4) {
-    const Vec t0 = d[0] - d[2], t1 = d[1] + d[2], t2 = d[2] - d[1], t3 = d[1] - d[3];
-    d[0] = t0, d[1] = t1, d[2] = t2, d[3] = t3;
-  } else if constexpr (points == 6) {
-    const Vec half = Vec::all(-0.5f), two = Vec::all(-2.0f), sum = Vec::all(-2.5f);
-    const Vec r0 = fma(sum, d[2], d[0] + d[4]), r5 = fma(sum, d[3], d[1] + d[5]);
-    const Vec e1 = fma(two, d[2], d[4]), o1 = Vec::all(root_half) * fma(two, d[1], d[3]);
-    const Vec e2 = fma(half, d[2], d[4]), o2 = Vec::all(root_two) * fma(half, d[1], d[3]);
-    d[0] = r0, d[1] = e1 + o1, d[2] = e1 - o1, d[3] = e2 + o2, d[4] = e2 - o2, d[5] = r5;
+struct Pairs;
+template <>
+struct Pairs<4> {
+  static constexpr double root[] = {1}, square[] = {1};
+};
+template <>
+struct Pairs<6> {
+  static constexpr double root[] = {0.70710678118654752, 1.41421356237309505}, square[] = {0.5, 2};
+};
+template <>
+struct Pairs<8> {
+  static constexpr double root[] = {0.5, 1, 2}, square[] = {0.25, 1, 4};
+};
+
+/// What the lines of a set of points are made of.
+template <int points>
+struct Lines {
+  using P = Pairs<points>;
+  static constexpr int pairs = points / 2 - 1;
+  float zero[pairs] = {};         ///< N(y)/N(0) from y on
+  float infinity[pairs] = {};     ///< N(y) below its leading 1
+  float pair[pairs][pairs] = {};  ///< the same of N(y)/(y - p^2)
+  float root[pairs] = {};
+  float power[pairs][points] = {};   ///< p^j
+  float weight[pairs][points] = {};  ///< p^j/M'(p)
+  constexpr Lines() {
+    double n[pairs + 1];
+    product(-1, n);
+    for (int k = 0; k < pairs; ++k) zero[k] = float(n[k + 1] / n[0]), infinity[k] = float(n[k]);
+    for (int i = 0; i < pairs; ++i) {
+      product(i, n);
+      for (int k = 0; k < pairs; ++k) pair[i][k] = float(n[k]);
+      double slope = 2 * P::square[i];
+      for (int j = 0; j < pairs; ++j) slope *= j == i ? 1 : P::square[i] - P::square[j];
+      root[i] = float(P::root[i]);
+      for (int j = 0; j < points; ++j) {
+        double p = j % 2 ? P::root[i] : 1;
+        for (int e = 0; e < j / 2; ++e) p *= P::square[i];
+        power[i][j] = float(p), weight[i][j] = float(p / slope);
+      }
+    }
+  }
+
+ private:
+  /// Coefficients of prod(y - square), the pair `without` left out.
+  static constexpr void product(int without, double (&c)[pairs + 1]) {
+    for (int j = 0; j <= pairs; ++j) c[j] = j == 0;
+    for (int i = 0; i < pairs; ++i)
+      for (int j = pairs; i != without && j >= 0; --j) c[j] = (j > 0 ? c[j - 1] : 0) - P::square[i] * c[j];
+  }
+};
+template <int points>
+constexpr Lines<points> lines_of;
+
+/// B^T in place. Lines are inlined, or their vectors would live in memory.
+template <int points>
+[[gnu::always_inline]] inline void input_line(Vec* d) {
+  if constexpr (points > 1) {
+    constexpr auto& lines = lines_of<points>;
+    constexpr int pairs = lines.pairs, last = points - 1;
+    Vec zero = d[0], infinity = d[last], even[pairs], odd[pairs];
+#pragma GCC unroll 3
+    for (int k = 0; k < pairs; ++k) {
+      zero = fma(Vec::all(lines.zero[k]), d[2 * k + 2], zero);
+      infinity = fma(Vec::all(lines.infinity[k]), d[2 * k + 1], infinity);
+    }
+#pragma GCC unroll 3
+    for (int i = 0; i < pairs; ++i) {
+      even[i] = d[last - 1], odd[i] = d[last - 2];
+#pragma GCC unroll 2
+      for (int k = 0; k < pairs - 1; ++k) even[i] = fma(Vec::all(lines.pair[i][k]), d[2 * k + 2], even[i]), odd[i] = fma(Vec::all(lines.pair[i][k]), d[2 * k + 1], odd[i]);
+    }
+    d[0] = zero, d[last] = infinity;
+#pragma GCC unroll 3
+    for (int i = 0; i < pairs; ++i) d[2 * i + 1] = fma(Vec::all(lines.root[i]), odd[i], even[i]), d[2 * i + 2] = fma(Vec::all(-lines.root[i]), odd[i], even[i]);
   }
 }
 
 /// A^T: points in, outputs out; `in` and `out` may overlap.
 template <int points, int outputs>
-inline void output_line(const Vec* in, Vec* out) {
+[[gnu::always_inline]] inline void output_line(const Vec* in, Vec* out) {
   if constexpr (points == 1) {
     out[0] = in[0];
-  } else if constexpr (points == 4) {
-    const Vec sum = in[1] + in[2], difference = in[1] - in[2], last = in[3];
-    out[0] = in[0] + sum;
-    if constexpr (outputs == 2) {
-      out[1] = difference - last;
-    } else {
-      out[1] = difference, out[2] = sum - last;
-    }
   } else {
-    const Vec s1 = in[1] + in[2], t1 = in[1] - in[2], s2 = in[3] + in[4], t2 = in[3] - in[4], last = in[5];
-    const Vec odd = fma(Vec::all(root_half), t1, Vec::all(root_two) * t2);
-    out[0] = in[0] + s1 + s2;
-    if constexpr (outputs == 2) {
-      out[1] = odd + last;
-    } else {
-      // The point at infinity belongs to the last output.
-      const auto power = [&](float small, float large, Vec a, Vec b, bool ends) {
-        return fma(Vec::all(small), a, ends ? fma(Vec::all(large), b, last) : Vec::all(large) * b);
-      };
-      out[1] = odd;
-      out[2] = power(0.5f, 2.0f, s1, s2, outputs == 3);
-      if constexpr (outputs > 3) out[3] = power(0.5f * root_half, 2.0f * root_two, t1, t2, outputs == 4);
-      if constexpr (outputs > 4) out[4] = power(0.25f, 4.0f, s1, s2, true);
+    constexpr auto& lines = lines_of<points>;
+    constexpr int pairs = lines.pairs;
+    Vec first = in[0], last = in[points - 1], terms[2][pairs];
+#pragma GCC unroll 3
+    for (int i = 0; i < pairs; ++i) {
+      terms[0][i] = in[2 * i + 1] + in[2 * i + 2], terms[1][i] = in[2 * i + 1] - in[2 * i + 2];
+      first = first + terms[0][i];
+    }
+    out[0] = first;
+#pragma GCC unroll 5
+    for (int j = 1; j < outputs; ++j) {
+      const Vec* term = terms[j % 2];
+      Vec total = Vec::all(lines.power[0][j]) * term[0];
+      if (j == outputs - 1) total = fma(Vec::all(lines.power[0][j]), term[0], last);  // infinity belongs to the last output
+#pragma GCC unroll 2
+      for (int i = 1; i < pairs; ++i) total = fma(Vec::all(lines.power[i][j]), term[i], total);
+      out[j] = total;
     }
   }
 }
 
 /// G: taps in, points out.
 template <int points, int taps>
-inline void weight_line(const Vec* g, Vec* out) {
+[[gnu::always_inline]] inline void weight_line(const Vec* g, Vec* out) {
   if constexpr (points == 1) {
     out[0] = g[0];
-  } else if constexpr (points == 4) {
-    const Vec half = Vec::all(0.5f), even = (taps == 3 ? g[0] + g[taps - 1] : g[0]) * half, odd = g[1] * half;
-    const Vec last = g[taps - 1];
-    out[0] = g[0], out[1] = even + odd, out[2] = even - odd, out[3] = last;
   } else {
-    const auto pair = [&](float square, float root, float scale, Vec& plus, Vec& minus) {
-      Vec even = g[0], odd = g[1];
-      if constexpr (taps > 2) even = fma(Vec::all(square), g[2], even);
-      if constexpr (taps > 3) odd = fma(Vec::all(square), g[3], odd);
-      if constexpr (taps > 4) even = fma(Vec::all(square * square), g[4], even);
-      even = even * Vec::all(scale), odd = odd * Vec::all(scale * root);
-      plus = even + odd, minus = even - odd;
-    };
-    out[0] = g[0];
-    pair(0.5f, root_half, -1.0f / 1.5f, out[1], out[2]);
-    pair(2.0f, root_two, 1.0f / 6.0f, out[3], out[4]);
-    out[5] = g[taps - 1];
+    constexpr auto& lines = lines_of<points>;
+    const Vec first = g[0], last = g[taps - 1];
+#pragma GCC unroll 3
+    for (int i = 0; i < lines.pairs; ++i) {
+      Vec part[2] = {Vec::all(lines.weight[i][0]) * g[0], Vec::all(lines.weight[i][1]) * g[1]};
+#pragma GCC unroll 4
+      for (int t = 2; t < taps; ++t) part[t % 2] = fma(Vec::all(lines.weight[i][t]), g[t], part[t % 2]);
+      out[2 * i + 1] = part[0] + part[1], out[2 * i + 2] = part[0] - part[1];
+    }
+    out[0] = first, out[points - 1] = last;
   }
 }
 
@@ -98,6 +152,7 @@ using Flat = Axis<1, 1, 1>;
 using TwoThree = Axis<4, 2, 3>;
 using FourThree = Axis<6, 4, 3>;
 using TwoFive = Axis<6, 2, 5>;
+using FourFive = Axis<8, 4, 5>;
 using ThreeDown = Axis<7, 3, 3, 7, 5, 2, 1>;
 using ThreeUp = Axis<7, 6, 3, 4, 5, 1, 2>;
 

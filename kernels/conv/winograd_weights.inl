@@ -177,7 +177,7 @@ inline void winograd_weights_finish(const WinogradWeights& w, int threads, const
   });
 }
 
-template <bool large>
+template <int outputs>
 Support supports_winograd_weights(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
   if (!p.out[0].dense()) return Support::no("writes dense gradients, found " + p.out[0].str());
@@ -185,7 +185,7 @@ Support supports_winograd_weights(const Problem& p) {
   if (a.stride != Int3{1, 1, 1} || a.groups != 1) return Support::no("needs stride 1 and one group");
   const Shape& w = p.out[0].shape;
   if (w.n() % 16 || w.c() % 16) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
-  return with_scheme(w, large, [&](auto scheme) {
+  return with_scheme<outputs>(w, [&](auto scheme) {
     using S = WeightsScheme<decltype(scheme)>;
     const WinogradShape s = winograd_weights<S>(p).shape;
     // The sums of all points are read and written once per run: few tiles do not pay for that.
@@ -196,10 +196,10 @@ Support supports_winograd_weights(const Problem& p) {
   });
 }
 
-template <bool large>
+template <int outputs>
 std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
   std::unique_ptr<Prepared> made;
-  with_scheme(p.out[0].shape, large, [&](auto scheme) {
+  with_scheme<outputs>(p.out[0].shape, [&](auto scheme) {
     using S = WeightsScheme<decltype(scheme)>;
     const WinogradWeights w = winograd_weights<S>(p);
     const int threads = static_cast<int>(std::min<int64_t>(p.threads, w.tasks()));

@@ -36,8 +36,8 @@ std::vector<KernelPtr> winograd_weights_avx2_kernels() {
     list.push_back(std::make_unique<IsaKernel>(name, Isa::avx2, OpKind::conv_backward_weights, supports, prepare,
                                                [](const Problem& p) { return p.in[0].dtype == DType::f32; }));
   };
-  add("winograd4_avx2", set::supports_winograd_weights<true>, set::prepare_winograd_weights<true>);
-  add("winograd_avx2", set::supports_winograd_weights<false>, set::prepare_winograd_weights<false>);
+  add("winograd4_avx2", set::supports_winograd_weights<4>, set::prepare_winograd_weights<4>);
+  add("winograd_avx2", set::supports_winograd_weights<2>, set::prepare_winograd_weights<2>);
   return list;
 }
 
