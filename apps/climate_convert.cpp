@@ -133,9 +133,8 @@ int convert_main(int argc, char** argv) {
                  stats.minimum[k], stats.maximum[k], 100 * double(filled[c]) / double(steps * height * width));
     else
       fmt::print("{:<7} not mapped: 0 everywhere\n", climate_channels[c]);
-    // Normalisation divides by the range: a constant channel gets one of 1.
-    if (!(stats.maximum[k] > stats.minimum[k])) stats.maximum[k] = stats.minimum[k] + 1;
   }
+  widen_constant_channels(stats);
   write_stats((fs::path(o.text("out")) / "stats.h5").string(), stats);
   fmt::print("wrote {} images of {}x{}x16 to {}\n", steps, height, width, o.text("out"));
   return 0;

@@ -49,7 +49,9 @@ int predict_main(int argc, char** argv) {
   const auto source = std::make_shared<ClimateSource>(images, climate_reading(o, stats, false));
   const ClimateOptions options = climate_program(o, *source, nullptr);
   Program program(plan_program(options, kernel_list()), options, 0);
-  load_state(o, program);
+  load_state(o, program,
+             {"model", "batch-norm", "output-stride", "low-level-relu", "decoder", "decoder-relu", "resize-corners",
+              "blocks", "growth", "filter", "downsample"});
   fs::create_directories(o.text("out"));
   const bool pictures = o.toggle("pictures");
   const ClimateEvaluation result =
@@ -67,8 +69,9 @@ int predict_main(int argc, char** argv) {
         if (pictures) write_comparison(base + ".png", ref, classes, source->reading());
       });
   fmt::print("{} images, masks in {}\n", images.size(), o.text("out"));
-  const bool labelled = std::all_of(images.begin(), images.end(), [](const ClimateRef& ref) { return ref.labelled; });
-  if (labelled) fmt::print("{}\n", iou_text(result.score));
+  const int64_t labelled = result.score.samples, all = static_cast<int64_t>(images.size());
+  if (labelled > 0)
+    fmt::print("{}{}\n", iou_text(result.score), labelled < all ? fmt::format(" ({} labelled images)", labelled) : "");
   return 0;
 }
 

@@ -163,7 +163,7 @@ int train(OptionTable& o, Ranks& ranks) {
                                  "start-lr",
                                  "lr-scaling",
                                  "base-batch-size",
-                                 "batch-norm-group-size",
+                                 "batchnorm-group-size",
                                  "lr-schedule",
                                  "lr-milestones",
                                  "lr-decay-rate",
@@ -186,7 +186,7 @@ int train(OptionTable& o, Ranks& ranks) {
     if (source)
       for (const ClimateRef& ref : source->images()) paths.push_back(ref.path);
   t.data_digest = files_digest(paths);
-  t.per_rank = {"local-batch-size", "batch-norm-group-size", "threads", "schedule_steps"};
+  t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps"};
   t.identity["threads"] = program.plan.threads;
   if (s.schedule.kind == StepSchedule::Kind::cosine || s.schedule.kind == StepSchedule::Kind::polynomial)
     t.identity["schedule_steps"] = s.schedule.length;

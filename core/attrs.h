@@ -230,15 +230,16 @@ struct SgdAttrs {
 };
 
 /// Kingma & Ba 2014, algorithm 1, epsilon outside the root of the bias-corrected second moment. weight_decay is
-/// decoupled (AdamW, Loshchilov & Hutter 2017): w -= lr*weight_decay*w. larc as in SgdAttrs.
+/// decoupled (AdamW, Loshchilov & Hutter 2017): w -= lr*weight_decay*w. l2 is not: the gradient becomes g + l2*w. larc
+/// as in SgdAttrs, on g alone.
 struct AdamAttrs {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-7;
-  double weight_decay = 0;
+  double weight_decay = 0, l2 = 0;
   double larc = 0, larc_epsilon = 1.0 / 16000;
   template <class V>
   void visit(V&& v) {
-    v("beta1", beta1), v("beta2", beta2), v("epsilon", epsilon), v("weight_decay", weight_decay), v("larc", larc),
-        v("larc_epsilon", larc_epsilon);
+    v("beta1", beta1), v("beta2", beta2), v("epsilon", epsilon), v("weight_decay", weight_decay), v("l2", l2),
+        v("larc", larc), v("larc_epsilon", larc_epsilon);
   }
   bool operator==(const AdamAttrs&) const = default;
 };

@@ -99,19 +99,29 @@ std::vector<ClimateRef> images_in(const std::string& path) {
   const std::string labels = first ? "climate/labels" : "climate/labels_0";
   const bool labelled = file.contains(labels);
   if (labelled) {
-    const auto l = checked_extents(file, labels, first ? 3 : 2, first ? "2,H,W" : "H,W");
-    if (l[l.size() - 2] != shape.height || l.back() != shape.width)
-      fail_data(path + ": data set " + labels + " is " + extents_text(l) + ", data " + shape.str());
+    for (const std::string& name : {labels, std::string("climate/labels_1")}) {
+      if (!file.contains(name)) continue;  // only one set
+      const bool both = first && name == labels;
+      const auto l = checked_extents(file, name, both ? 3 : 2, both ? "2,H,W" : "H,W");
+      if (l[l.size() - 2] != shape.height || l.back() != shape.width || (both && l[0] != 2))
+        fail_data(path + ": data set " + name + " is " + extents_text(l) + ", expected " + (both ? "2," : "") +
+                  std::to_string(shape.height) + "," + std::to_string(shape.width) + " as data is " + shape.str());
+    }
   }
   return {{path, first ? ClimateFormat::gordon_bell : ClimateFormat::deepcam, 0, shape, labelled}};
 }
 
+std::vector<std::string> climate_files(const std::string& path) {
+  if (fs::is_regular_file(path)) return {path};
+  std::vector<std::string> files = files_below(path, {".h5", ".hdf5"});
+  std::erase_if(files, [](const std::string& file) { return fs::path(file).stem() == "stats"; });
+  return files;
+}
+
 std::vector<ClimateRef> images_below(const std::string& folder) {
   std::vector<ClimateRef> refs;
-  for (const std::string& path : files_below(folder, {".h5", ".hdf5"})) {
-    if (fs::path(path).stem() == "stats") continue;
+  for (const std::string& path : climate_files(folder))
     for (ClimateRef& ref : images_in(path)) refs.push_back(std::move(ref));
-  }
   if (refs.empty()) fail_data(folder + ": expected .h5 or .hdf5 files, found none");
   return refs;
 }
@@ -180,6 +190,12 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
   return values;
 }
 
+bool holds_labels(const ClimateRef& ref, int set) {
+  if (!ref.labelled || ref.format != ClimateFormat::deepcam)
+    return ref.labelled && (set == 0 || ref.format != ClimateFormat::sharded);
+  return Hdf5File(ref.path, Hdf5File::Mode::read).contains("climate/labels_" + std::to_string(set));
+}
+
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes) {
   return read_labels(ref, set, classes, whole(ref));
 }
@@ -190,6 +206,8 @@ std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes
   std::vector<float> raw;
   switch (ref.format) {
     case ClimateFormat::deepcam:
+      if (!file.contains("climate/labels_" + std::to_string(set)))
+        fail_data(ref.path + ": expected data set climate/labels_" + std::to_string(set) + ", found none");
       raw = read_box<float>(file, "climate/labels_" + std::to_string(set), DType::f32, {box.top, box.left}, {h, w});
       break;
     case ClimateFormat::gordon_bell:
@@ -243,6 +261,11 @@ ClimateStats image_stats(const std::vector<float>& values, int64_t channels) {
   return s;
 }
 
+void widen_constant_channels(ClimateStats& s) {
+  for (size_t c = 0; c < s.mean.size(); ++c)
+    if (!(s.maximum[c] > s.minimum[c])) s.maximum[c] = s.minimum[c] + 1;
+}
+
 ClimateStats read_stats(const std::string& path) {
   const Hdf5File file(path, Hdf5File::Mode::read);
   ClimateStats s;
@@ -261,7 +284,8 @@ ClimateStats read_stats(const std::string& path) {
       s.square_mean.push_back(table[4 * c] * table[4 * c] + table[4 * c + 3] * table[4 * c + 3]);
     }
   } else {
-    fail_data(path + ": expected data sets climate/minval and climate/maxval, or climate/stats; found neither");
+    fail_data(path +
+              ": expected data sets climate/mean, sqmean, minval, maxval and count, or climate/stats; found neither");
   }
   for (size_t c = 0; c < s.mean.size(); ++c)
     if (!(s.maximum[c] > s.minimum[c]))

@@ -39,8 +39,11 @@ struct ClimateRef {
   bool labelled = true;
 };
 
-/// Images of one file. Throws Error(data) for files of no known layout, naming what was expected and found.
+/// Images of one file. Throws Error(data) for files of no known layout and for labels of another size than the image,
+/// naming what was expected and found.
 std::vector<ClimateRef> images_in(const std::string& path);
+/// Climate files of a folder in name order, statistics files left out, or the one file that `path` is.
+std::vector<std::string> climate_files(const std::string& path);
 /// All images below a folder, files in name order, statistics files left out; throws Error(data) when there are none.
 std::vector<ClimateRef> images_below(const std::string& folder);
 
@@ -64,6 +67,8 @@ inline ImageBox whole(const ClimateRef& ref) {
 }
 /// Values (h, w, c) of a box as the file has them, in f32; throws Error(data) where one is not finite.
 std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box);
+/// Whether there are labels of this set (0 or 1).
+bool holds_labels(const ClimateRef& ref, int set);
 /// Classes (h, w) of a box, or of the whole image; `set` is 0 or 1 where the file has two sets of labels (shards have
 /// one). Throws Error(data) for classes that are not whole numbers below `classes`.
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box);
@@ -78,6 +83,8 @@ struct ClimateStats {
 };
 /// Statistics of one image, accumulated in double.
 ClimateStats image_stats(const std::vector<float>& values, int64_t channels);
+/// Normalisation divides by the range: a constant channel gets one of 1.
+void widen_constant_channels(ClimateStats& stats);
 /// Reads climate/{count,mean,sqmean,minval,maxval} (MLPerf) or climate/stats (C,4) = mean, max, min, deviation.
 ClimateStats read_stats(const std::string& path);
 /// Writes both forms into one file.

@@ -30,7 +30,7 @@ double LrSchedule::rate(int64_t epoch, double global_batch) const {
 
 double StepSchedule::rate(int64_t step) const {
   if (step < warmup_steps) {
-    const double share = double(step + 1) / double(warmup_steps);
+    const double share = double(step) / double(warmup_steps);
     return warmup_factor == 1 ? base_rate * share : base_rate * (1 + (warmup_factor - 1) * share);
   }
   const int64_t at = step - warmup_steps;
@@ -39,8 +39,10 @@ double StepSchedule::rate(int64_t step) const {
     case Kind::constant:
       return top;
     case Kind::multistep:
-      return top * std::pow(decay_rate, double(std::count_if(milestones.begin(), milestones.end(),
-                                                             [&](int64_t milestone) { return at >= milestone; })));
+      return top *
+             std::pow(decay_rate, double(std::count_if(milestones.begin(), milestones.end(), [&](int64_t milestone) {
+                        return at >= milestone + (warmup_steps > 0);
+                      })));
     case Kind::cosine:
       return eta_min + (top - eta_min) * 0.5 * (1 + std::cos(std::numbers::pi * (1 - left)));
     case Kind::polynomial:

@@ -14,7 +14,7 @@ enum class OptimizerKind : uint8_t { sgd, adam, lamb };
 struct TrainingOptions {
   OptimizerKind optimizer = OptimizerKind::sgd;
   SgdAttrs sgd;
-  AdamAttrs adam;  ///< AdamW where it decays weights
+  AdamAttrs adam;  ///< AdamW where it decays weights, an L2 penalty where it has one
   LambAttrs lamb;
   double l2 = 0;                           ///< penalty l2 * sum(w^2) (Keras), gradient 2*l2*w
   std::vector<std::string> l2_parameters;  ///< the weights it applies to

@@ -22,6 +22,8 @@ expect 0 "in half precision" "$bin/convoy_data" convert data --out shards --shar
 expect 0 "sharded-climate-hdf5 64x96x16" "$bin/convoy_data" inspect shards
 head -c 200000 data/train/data-2106-01-01-00-0.h5 > cut.h5
 expect 3 "cut.h5" "$bin/convoy_data" verify cut.h5
+mkdir some && cp data/train/*.h5 cut.h5 some
+expect 3 "6 images read, 1 bad" "$bin/convoy_data" verify some
 
 train=("$bin/climseg_train" --data-dir data --width-divisor 16 --crop 32x48 --crops-per-image 2 --local-batch-size 2
        --max-epochs 3 --seed 4 --lr-schedule cosine_annealing --lr-warmup-steps 2)
@@ -45,8 +47,10 @@ same a/validation/data-2106-01-04-00-0.h5 b/validation/data-2106-01-04-00-0.h5
 same a/validation/data-2106-01-04-00-0.png whole/validation-0.png
 expect 0 "10 images, masks in all" "$bin/climseg_predict" --data-dir data --split all --width-divisor 16 --checkpoint whole --out all --no-pictures
 expect 0 "1 images" "$bin/climseg_predict" --data-dir data/train/data-2106-01-01-00-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out c
+expect 2 'trained with --low-level-relu "true", found "false"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --no-low-level-relu --out x
 expect 0 "finished" "${train[@]}" --data-dir shards --output-dir from_shards --max-steps 2
-expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight-decay 0.01 --max-steps 2 --compute bf16
+expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight_decay 0.01 --max-steps 2 --compute bf16
+grep -q '"key":"opt_weight_decay".*"value":0.01' lamb/mlperf.log && ok || bad "--weight_decay was not read as --weight-decay"
 expect 0 "finished" "${train[@]}" --output-dir focal --optimizer LARC-Adam --loss-type focal --max-steps 2 --compute f16
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model tiramisu --growth 4 --filter 3 --output-dir tiramisu --max-epochs 1 --max-steps 2 --dropout 0.2
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model deeplab --batch-norm off --decoder bilinear --output-dir deeplab --max-epochs 1 --max-steps 1
@@ -69,6 +73,10 @@ if [ -x "$bin/climate_convert" ]; then
     expect 0 "wrote 2 images of 64x96x16" "$bin/climate_convert" --map "PSL=$coads:SLP*100" --map TS=$coads:SST+273.15 --out real --height 64 --width 96 --steps 2
     expect 0 "2 images read, 0 bad" "$bin/convoy_data" verify real
     expect 0 "2 images, masks" "$bin/climseg_predict" --data-dir real --width-divisor 16 --checkpoint whole --out d
+    mkdir mixed && cp real/*.h5 mixed && cp data/validation/data-2106-01-04-00-0.h5 mixed
+    expect 0 "(1 labelled images)" "$bin/climseg_predict" --data-dir mixed --width-divisor 16 --checkpoint whole --out e
+    expect 0 "statistics of 2 images" "$bin/convoy_data" stats real --out real-stats.h5
+    expect 0 "2 images, masks" "$bin/climseg_predict" --data-dir real --stats real-stats.h5 --width-divisor 16 --checkpoint whole --out f
     expect 3 "expected variable SSTX, found SST" "$bin/climate_convert" --map TS=$coads:SSTX --out x
   fi
 fi
@@ -79,7 +87,8 @@ expect 2 "divisible by 16" "${train[@]}" --crop 40x48 --output-dir x
 expect 3 "exceed the image's 64x96x16" "${train[@]}" --crop 128x192 --output-dir x
 expect 2 "--crop: expected HEIGHTxWIDTH" "${train[@]}" --crop 32 --output-dir x
 expect 2 "no effect on deepcam" "${train[@]}" --growth 8 --output-dir x
-expect 2 "--weight-decay has no effect on --optimizer Adam" "${train[@]}" --weight-decay 0.1 --output-dir x
+expect 2 "--weight-decay has no effect on --optimizer SGD" "${train[@]}" --optimizer SGD --weight-decay 0.1 --output-dir x
+expect 2 "--blocks: expected two or more numbers of at least 1, found 0,2" "${train[@]/--width-divisor/--seed}" --model tiramisu --blocks 0,2 --output-dir x
 expect 2 "--class-weights" "${train[@]}" --class-weights 1,2 --output-dir x
 expect 2 "--class-weights: expected numbers of at least 0" "${train[@]}" --class-weights 0,0,0 --output-dir x
 expect 2 "--focal-gamma has no effect" "${train[@]}" --focal-gamma 1 --output-dir x

@@ -124,7 +124,7 @@ stage_two() { # Each rank is told of its folder by a link of one name.
 stage_two 0 data; stage_two 1 fewer
 expect 2 "setting data differs between ranks" timeout 60 "mpirun.$flavour" -n 1 sh -c 'cd here.0 && exec "$@"' run "${train[@]}" --batch-size 1 --output-dir y : \
   -n 1 sh -c 'cd here.1 && exec "$@"' run "${train[@]}" --batch-size 1 --output-dir y
-expect 2 "expected 1 on a single rank" "$bin/climseg_train" --data dummy --batch-norm-group-size 2 --output-dir y
+expect 2 "expected 1 on a single rank" "$bin/climseg_train" --data dummy --batchnorm-group-size 2 --output-dir y
 expect 2 "expected one of shared" "$bin/cosmoflow_train" "${common[@]}" --output-dir y --all-reduce pigeon
 expect 2 "shared refuses" ranks 2 "${train[@]}" --batch-size 1 --output-dir z --ranks-per-node 1 --all-reduce shared
 expect 2 "a step takes 24 samples, more than the 12" ranks 2 "${train[@]}" --batch-size 12 --output-dir z
@@ -149,9 +149,9 @@ expect 2 "is --data-dir itself" ranks 2 "${train[@]}" --batch-size 1 --stage-dir
 # Climate segmentation, with batch-norm statistics over both ranks.
 expect 0 "wrote" "$bin/climate_simulate" --orography none --height 64 --width 96 --days 2 --validation-days 2 --steps 2 --out weather
 climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --crop 32x48 --crops-per-image 2 --max-epochs 2 --seed 4 --threads 1)
-expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batch-norm-group-size 2 --lr-scaling linear
+expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batchnorm-group-size 2 --lr-scaling linear
 expect 0 "finished" "$bin/climseg_train" "${climate[@]:1}" --output-dir c1 --local-batch-size 2 --lr-scaling linear
 awk -F, 'NR == FNR { one[FNR] = $3; next } FNR > 1 { d = ($3 - one[FNR]) / one[FNR]; if (d > 2e-2 || d < -2e-2) exit 1 }' \
   c1/history.csv c2/history.csv && ok || bad "climate losses of one and two ranks differ: $(cut -d, -f3 c1/history.csv c2/history.csv | tr '\n' ' ')"
-expect 2 "do not divide into groups of 2" ranks 3 "${climate[@]}" --output-dir c3 --batch-norm-group-size 2
+expect 2 "do not divide into groups of 2" ranks 3 "${climate[@]}" --output-dir c3 --batchnorm-group-size 2
 conclude

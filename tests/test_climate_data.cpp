@@ -102,7 +102,7 @@ TEST_CASE("damaged climate files are named", "[climate][io]") {
                     Catch::Contains("nan.h5") && Catch::Contains("channel 2") && Catch::Contains("row 4"));
   { Hdf5File empty(folder / "empty.h5", Hdf5File::Mode::create); }
   CHECK_THROWS_WITH(images_in(folder / "empty.h5"), Catch::Contains("climate/data"));
-  CHECK_THROWS_WITH(read_stats(folder / "empty.h5"), Catch::Contains("climate/minval"));
+  CHECK_THROWS_WITH(read_stats(folder / "empty.h5"), Catch::Contains("minval"));
   CHECK_THROWS_WITH(images_below(folder / "nowhere"), Catch::Contains("no such folder"));
 }
 
@@ -236,13 +236,23 @@ TEST_CASE("IoU per sample counts empty classes as 1, pooled does not", "[climate
 TEST_CASE("learning rates per step", "[schedule]") {
   StepSchedule s;
   s.base_rate = 0.1, s.warmup_steps = 10, s.warmup_factor = 4;
-  CHECK(s.rate(4) == Approx(0.1 * (1 + 3 * 0.5)));
-  CHECK(s.rate(9) == Approx(0.4));
+  // Steps count from 0: MLPerf HPC DeepCAM's schedulers.py.
+  CHECK(s.rate(0) == Approx(0.1));
+  CHECK(s.rate(5) == Approx(0.1 * (1 + 3 * 0.5)));
+  CHECK(s.rate(10) == Approx(0.4));
   s.kind = StepSchedule::Kind::multistep;
   s.milestones = {5, 20};
-  CHECK(s.rate(14) == Approx(0.4));
-  CHECK(s.rate(15) == Approx(0.04));
-  CHECK(s.rate(30) == Approx(0.004));
+  CHECK(s.rate(15) == Approx(0.4));
+  CHECK(s.rate(16) == Approx(0.04));
+  CHECK(s.rate(30) == Approx(0.04));
+  CHECK(s.rate(31) == Approx(0.004));
+  StepSchedule plain = s;
+  plain.warmup_steps = 0, plain.warmup_factor = 1;
+  CHECK(plain.rate(4) == Approx(0.1));
+  CHECK(plain.rate(5) == Approx(0.01));
+  plain.warmup_steps = 4;
+  CHECK(plain.rate(0) == 0);
+  CHECK(plain.rate(1) == Approx(0.025));
   s.kind = StepSchedule::Kind::cosine;
   s.length = 100, s.eta_min = 0.01;
   CHECK(s.rate(10) == Approx(0.4));

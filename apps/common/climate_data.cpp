@@ -73,8 +73,12 @@ bool holds_climate(const std::string& path) {
     files.push_back(path);
   }
   if (files.empty() || !has_hdf5()) return false;
-  const Hdf5File file(files[0], Hdf5File::Mode::read);
-  return file.contains("climate") || file.read_text("format") == climate_shard_format;
+  for (size_t i = 0;; ++i) try {
+      const Hdf5File file(files[i], Hdf5File::Mode::read);
+      return file.contains("climate") || file.read_text("format") == climate_shard_format;
+    } catch (const Error&) {
+      if (i + 1 == files.size()) throw;  // none says what it is
+    }
 }
 
 int inspect_climate(const std::string& path, int64_t limit) {
@@ -97,8 +101,22 @@ int inspect_climate(const std::string& path, int64_t limit) {
 }
 
 int verify_climate(const std::string& path) {
-  const std::vector<ClimateRef> refs = collect(path);
+  std::vector<ClimateRef> refs;
   int64_t bad = 0;
+  const auto report = [&](const Error& error) {
+    fmt::print(stderr, "bad: {}\n", error.what());
+    ++bad;
+  };
+  // A file that does not open is one bad image; the others are read all the same.
+  for (const std::string& file : climate_files(path)) {
+    try {
+      for (ClimateRef& ref : images_in(file)) refs.push_back(std::move(ref));
+    } catch (const Error& error) {
+      report(error);
+    }
+  }
+  if (refs.empty())
+    fail_data(fmt::format("{}: expected climate images, found none that can be read ({} bad)", path, bad));
   std::array<int64_t, 3> sum{};
   for (const ClimateRef& ref : refs) {
     try {
@@ -107,11 +125,10 @@ int verify_climate(const std::string& path) {
       read_image(ref, whole(ref));
       if (!ref.labelled) continue;
       const auto counts = class_counts(read_labels(ref, 0, 3));
-      if (ref.format != ClimateFormat::sharded) read_labels(ref, 1, 3);
+      if (holds_labels(ref, 1)) read_labels(ref, 1, 3);
       for (size_t k = 0; k < 3; ++k) sum[k] += counts[k];
     } catch (const Error& error) {
-      fmt::print(stderr, "bad: {}\n", error.what());
-      ++bad;
+      report(error);
     }
   }
   fmt::print("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}\n", refs.size(), bad,
@@ -132,6 +149,7 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
   });
   ClimateStats all;
   for (const ClimateStats& s : each) all.add(s);
+  widen_constant_channels(all);
   write_stats(out, all);
   for (int64_t c = 0; c < all.channels(); ++c) {
     const auto k = static_cast<size_t>(c);

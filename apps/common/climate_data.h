@@ -5,7 +5,8 @@
 
 namespace convoy::apps {
 
-/// Whether the path is a climate file, or a folder whose first HDF5 file is one.
+/// Whether the path is a climate file, or a folder whose first HDF5 file that opens is one; throws Error(data) where
+/// none does.
 bool holds_climate(const std::string& path);
 /// Prints a line per image: layout, shape, class shares, mean and extremes of the vapour.
 int inspect_climate(const std::string& path, int64_t limit);

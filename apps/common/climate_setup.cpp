@@ -71,7 +71,7 @@ std::vector<Option> climate_training_options() {
       {"start-lr", "", "0.001", "base learning rate", K::number},
       {"lr-scaling", "", "none", "none, linear or sqrt: start-lr grows with the samples of a step on all ranks"},
       {"base-batch-size", "", "1", "samples of a step that start-lr is meant for", K::number},
-      {"batch-norm-group-size", "", "1", "so many neighbouring ranks share batch-norm statistics", K::integer},
+      {"batchnorm-group-size", "", "1", "so many neighbouring ranks share batch-norm statistics", K::integer},
       {"lr-schedule", "", "constant", "constant, multistep, cosine_annealing or polynomial"},
       {"lr-milestones", "", "", "multistep: steps behind the warm-up"},
       {"lr-decay-rate", "", "0.1", "multistep", K::number},
@@ -84,7 +84,7 @@ std::vector<Option> climate_training_options() {
       {"pictures", "", "4", "validation images drawn at every validation", K::integer},
       {"baseline", "", "false", "also score background alone and a logistic regression per pixel", K::toggle}};
   append(list, more);
-  append(list, optimizer_options({"Adam", "1e-6"}));
+  append(list, optimizer_options({"Adam", "1e-6", "1e-6"}));
   append(list, loop_options("results/climseg", "days"));
   return list;
 }
@@ -117,6 +117,8 @@ ClimateConfig climate_config(const OptionTable& o) {
       {{"asymmetric", Corners::asymmetric}, {"half-pixel", Corners::half_pixel}, {"aligned", Corners::aligned}});
   c.blocks.clear();
   for (const std::string& part : o.list("blocks")) c.blocks.push_back(parse_number<int64_t>(trim(part), "--blocks"));
+  if (c.blocks.size() < 2 || *std::min_element(c.blocks.begin(), c.blocks.end()) < 1)
+    fail_usage("--blocks: expected two or more numbers of at least 1, found " + o.text("blocks"));
   c.growth = o.integer("growth"), c.filter = o.integer("filter");
   if (c.growth < 1 || c.filter < 1 || c.filter % 2 == 0)
     fail_usage("--growth and --filter: expected a positive and an odd number, found " + o.text("growth") + " and " +
@@ -135,7 +137,7 @@ PixelLossAttrs pixel_loss_config(const OptionTable& o) {
   const std::string& weights = o.text("class-weights");
   if (weights == "mlperf") {
     // frequency^(-1/8) of the official training set's classes
-    a.weights = {std::pow(0.986267818, -0.125), std::pow(0.0004578519, -0.125), std::pow(0.0132743299, -0.125)};
+    a.weights = {std::pow(0.986267818, -0.125), std::pow(0.00045787089, -0.125), std::pow(0.01327431072, -0.125)};
   } else if (weights == "gordon-bell") {
     a.weights = {0.0218, 0.8120, 0.1662};
   } else if (weights != "none") {
@@ -227,6 +229,9 @@ ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train,
   p.model = climate_config(o);
   p.model.channels = train.channels();
   p.model.height = train.reading().height, p.model.width = train.reading().width;
+  if (evaluation && evaluation->channels() != train.channels())
+    fail_data(fmt::format("{}: expected {} channels as the training images have, found {}", o.text("data-dir"),
+                          train.channels(), evaluation->channels()));
   if (evaluation) p.evaluation_height = evaluation->reading().height, p.evaluation_width = evaluation->reading().width;
   apply_run_options(o, p);
   return p;
@@ -249,7 +254,7 @@ ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const
     e.run();
     const auto predicted = e.tensor("prediction").span<uint8_t>();
     result.loss += double(e.tensor("loss").data<float>()[0]) / double(source->size());
-    result.score.add(truth, predicted);
+    if (source->images().at(static_cast<size_t>(i)).labelled) result.score.add(truth, predicted);
     if (each) each(i, predicted);
   }
   if (ranks) {

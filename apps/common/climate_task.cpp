@@ -38,7 +38,8 @@ void ClimateTask::log_start(MlLog& log) const {
   log.event("opt_lr", s_.schedule.base_rate);
   log.event("opt_betas", Json::array({beta1, beta2}));
   log.event("opt_eps", lamb ? s_.training.lamb.epsilon : s_.training.adam.epsilon);
-  log.event("opt_weight_decay", lamb ? s_.training.lamb.weight_decay : s_.training.adam.weight_decay);
+  log.event("opt_weight_decay",
+            lamb ? s_.training.lamb.weight_decay : s_.training.adam.weight_decay + s_.training.adam.l2);
   if (lamb) {
     log.event("opt_bias_correction", true);
     log.event("opt_grad_averaging", true);

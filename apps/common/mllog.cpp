@@ -7,7 +7,7 @@
 
 namespace convoy::apps {
 
-MlLog::MlLog(const std::string& path) : file_(path, std::ios::app) {
+MlLog::MlLog(const std::string& path) : path_(path), file_(path, std::ios::app) {
   if (!file_) fail_runtime(path + ": cannot open for writing");
 }
 
@@ -31,6 +31,7 @@ void MlLog::write(const char* type, const std::string& key, const Json& value, J
       {"event_type", type}, {"key", key},
       {"value", value},     {"metadata", metadata}};
   file_ << ":::MLLOG " << line.dump() << std::endl;
+  if (!file_) fail_runtime(path_ + ": cannot write (disk full?)");
 }
 
 }  // namespace convoy::apps

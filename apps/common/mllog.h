@@ -10,7 +10,7 @@ namespace convoy::apps {
 
 class MlLog {
  public:
-  /// Appends to `path`; throws Error(runtime) when it cannot be opened.
+  /// Appends to `path`; throws Error(runtime) when it cannot be opened, as every line does that cannot be written.
   explicit MlLog(const std::string& path);
   using Json = nlohmann::json;
   void event(const std::string& key, const Json& value, Json metadata = Json::object(),
@@ -23,6 +23,7 @@ class MlLog {
  private:
   void write(const char* type, const std::string& key, const Json& value, Json metadata,
              const std::source_location& where);
+  std::string path_;
   std::ofstream file_;
 };
 

@@ -11,7 +11,7 @@ std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
       {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
       {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments"},
       {"adam-eps", "", defaults.adam_eps, "Adam, LAMB", K::number},
-      {"weight-decay", "", "0", "decoupled, for AdamW and LAMB", K::number},
+      {"weight-decay", "", defaults.weight_decay, "AdamW, LAMB: decoupled; Adam: added to the gradients", K::number},
       {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},
       {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
       {"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update", K::integer},
@@ -41,7 +41,7 @@ TrainingOptions optimizer_config(const OptionTable& o) {
   o.refuse_idle({{"momentum", sgd, "--optimizer " + name},
                  {"optimizer-betas", !sgd, "--optimizer " + name},
                  {"adam-eps", !sgd, "--optimizer " + name},
-                 {"weight-decay", lamb || name == "AdamW", "--optimizer " + name},
+                 {"weight-decay", !sgd, "--optimizer " + name},
                  {"max-grad-norm", lamb, "--optimizer " + name},
                  {"larc-eta", larc, "--optimizer " + name}});
   const auto within = [&](const char* flag, bool good, const char* expected) {
@@ -56,7 +56,8 @@ TrainingOptions optimizer_config(const OptionTable& o) {
   within("weight-decay", o.number("weight-decay") >= 0, "at least 0");
   within("max-grad-norm", o.number("max-grad-norm") >= 0, "at least 0");
   const double decay = o.number("weight-decay");
-  t.adam = {betas[0], betas[1], o.number("adam-eps"), decay};
+  const bool coupled = name != "AdamW";
+  t.adam = {betas[0], betas[1], o.number("adam-eps"), coupled ? 0 : decay, coupled ? decay : 0};
   t.adam.larc = t.sgd.larc = larc ? o.number("larc-eta") : 0;
   t.lamb = {betas[0], betas[1], o.number("adam-eps"), decay, o.number("max-grad-norm")};
   t.sgd.momentum = o.number("momentum");

@@ -8,7 +8,7 @@ namespace convoy::apps {
 
 /// What differs between the published recipes of the benchmarks.
 struct OptimizerDefaults {
-  std::string optimizer, adam_eps;
+  std::string optimizer, adam_eps, weight_decay = "0";
 };
 
 std::vector<Option> optimizer_options(const OptimizerDefaults& defaults);

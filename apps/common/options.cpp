@@ -123,8 +123,17 @@ bool OptionTable::read(int argc, char** argv, const std::string& description, Ya
                             ->allow_extra_args(false));
   }
   if (yaml) app.add_option("config", yaml->path, "YAML configuration");
+  // The reference programs of the climate benchmark spell their flags with underscores.
+  std::vector<std::string> words(argv, argv + argc);
+  std::vector<const char*> spelled;
+  for (std::string& word : words) {
+    if (word.starts_with("--"))
+      std::replace(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size())), '_',
+                   '-');
+    spelled.push_back(word.c_str());
+  }
   try {
-    app.parse(argc, argv);
+    app.parse(argc, spelled.data());
   } catch (const CLI::Success& success) {
     app.exit(success);
     return false;

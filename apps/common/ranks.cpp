@@ -60,7 +60,7 @@ std::string core_text(const std::vector<int>& cores) {
 
 /// So many neighbouring ranks share batch-norm statistics; networks without batch norm have no such setting.
 int64_t batch_norm_ranks(const OptionTable& o) {
-  return o.has("batch-norm-group-size") ? o.integer("batch-norm-group-size") : 1;
+  return o.has("batchnorm-group-size") ? o.integer("batchnorm-group-size") : 1;
 }
 
 DType wire_type(const OptionTable& o) {
@@ -103,7 +103,7 @@ Ranks::Ranks(const OptionTable& o) {
   if (launch.launcher.empty() || launch.tasks == 1) {
     communication_options(o);  // mistakes in them are mistakes here too
     if (batch_norm_ranks(o) != 1)
-      fail_usage("--batch-norm-group-size: expected 1 on a single rank, found " + o.text("batch-norm-group-size"));
+      fail_usage("--batchnorm-group-size: expected 1 on a single rank, found " + o.text("batchnorm-group-size"));
     world_ = make_self_communicator();
     return;
   }
@@ -134,7 +134,7 @@ void Ranks::connect(const OptionTable& o) {
   agree(settings);
   const int64_t group = batch_norm_ranks(o);
   if (group < 1 || size() % group != 0)
-    fail_usage(fmt::format("--batch-norm-group-size: {} ranks do not divide into groups of {}", size(), group));
+    fail_usage(fmt::format("--batchnorm-group-size: {} ranks do not divide into groups of {}", size(), group));
   if (group > 1) {
     CommunicationOptions small;  // the table and the wish are meant for gradients
     small.deterministic = c.deterministic;

@@ -275,7 +275,7 @@ std::filesystem::path split_folder(const OptionTable& o) {
   return root / split;
 }
 
-void load_state(const OptionTable& o, Program& program) {
+void load_state(const OptionTable& o, Program& program, const std::vector<std::string>& settings) {
   if (o.text("weights").empty() == o.text("checkpoint").empty())
     fail_usage("exactly one of --weights and --checkpoint is required");
   if (!o.text("weights").empty()) return load_weights(o.text("weights"), program, Needed::all);
@@ -290,7 +290,11 @@ void load_state(const OptionTable& o, Program& program) {
   Tape names;
   for (const std::string& name : weight_names(program)) names.parameter(name, program.store().get(name).shape(), {});
   weights.initialise(names, 0);
-  load_checkpoint(path, weights);
+  const Json trained = Json::parse(load_checkpoint(path, weights)).value("identity", Json::object());
+  const Json found = settings_json(o, settings);
+  for (const auto& [key, value] : found.items())
+    if (const Json saved = trained.value(key, Json()); !saved.is_null() && saved != value)
+      fail_usage(fmt::format("{}: trained with --{} {}, found {}", path, key, saved.dump(), value.dump()));
   for (const std::string& name : weight_names(program)) program.store().get(name).copy_from(weights.get(name));
 }
 

@@ -87,9 +87,10 @@ enum class Needed : uint8_t { parameters, all };
 void load_weights(const std::string& path, Program& program, Needed needed);
 void save_weights(const std::string& path, Program& program);
 
-/// --weights or --checkpoint of a predicting program, and reading them; --split of --data-dir.
+/// --weights or --checkpoint of a predicting program, and reading them; --split of --data-dir. A checkpoint that was
+/// trained with another value of one of `settings` is refused with Error(usage).
 std::vector<Option> prediction_options();
-void load_state(const OptionTable& options, Program& program);
+void load_state(const OptionTable& options, Program& program, const std::vector<std::string>& settings);
 /// The folder (or the one file) below --data-dir that --split chooses.
 std::filesystem::path split_folder(const OptionTable& options);
 

@@ -379,8 +379,7 @@ struct AdamDirection {
     first = Vec::all(float(1 / (1 - std::pow(a.beta1, t)))), second = Vec::all(float(1 / std::sqrt(1 - std::pow(a.beta2, t)))), epsilon = Vec::all(float(a.epsilon));
   }
   template <class N>
-  Vec advance(const float* g, float* m, float* v, N n) const {
-    const Vec gradient = factor * get(g, n);
+  Vec advance(Vec gradient, float* m, float* v, N n) const {
     const Vec mean = fma(b1, get(m, n), d1 * gradient), square = fma(b2, get(v, n), d2 * gradient * gradient);
     put(m, mean, n);
     put(v, square, n);
@@ -395,11 +394,14 @@ std::unique_ptr<Prepared> prepare_adam(const Problem& p) {
     const auto& a = p.op.as<AdamAttrs>();
     const AdamDirection adam(a, args, larc_factor(a, p, args));
     const double lr = args.in[1].data<double>()[int(StepField::learning_rate)];
-    const Vec rate = Vec::all(float(lr)), decay = Vec::all(float(1 - lr * a.weight_decay));
+    const Vec rate = Vec::all(float(lr)), decay = Vec::all(float(1 - lr * a.weight_decay)), l2 = Vec::all(float(a.l2));
     const float* g = args.in[0].data<float>();
     float *w = args.out[0].data<float>(), *m = args.out[1].data<float>(), *v = args.out[2].data<float>();
     parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) {
-      for_vectors(r.begin, r.end, [&](int64_t i, auto n) { put(w + i, decay * get(w + i, n) - rate * adam.advance(g + i, m + i, v + i, n), n); });
+      for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
+        const Vec weight = get(w + i, n), gradient = fma(l2, weight, adam.factor * get(g + i, n));
+        put(w + i, decay * weight - rate * adam.advance(gradient, m + i, v + i, n), n);
+      });
     });
   }, partial_bytes(p.in[0].shape.elements()));
 }
@@ -417,7 +419,7 @@ std::unique_ptr<Prepared> prepare_lamb(const Problem& p) {
     float *w = args.out[0].data<float>(), *m = args.out[1].data<float>(), *v = args.out[2].data<float>();
     const double weights = squares(w, count, p.threads, args.workspace);
     const double updates = chunked_sum(count, p.threads, args.workspace, [&](int64_t i, auto n) {
-      const Vec u = fma(decay, get(w + i, n), adam.advance(g + i, m + i, v + i, n));
+      const Vec u = fma(decay, get(w + i, n), adam.advance(adam.factor * get(g + i, n), m + i, v + i, n));
       return u * u;
     });
     const double ratio = weights > 0 && updates > 0 ? std::sqrt(weights / updates) : 1.0;

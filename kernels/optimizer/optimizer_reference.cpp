@@ -49,12 +49,11 @@ void adam(const Problem& p, const KernelArgs& args) {
   const double c1 = 1 - std::pow(a.beta1, s.applied + 1), c2 = 1 - std::pow(a.beta2, s.applied + 1);
   const double factor = s.inverse_scale * larc_factor(a, s, args);
   for_each_index(p.in[0].shape, [&](auto... i) {
-    const double g = args.in[0].at(i...) * factor;
+    const double w = args.out[0].at(i...), g = args.in[0].at(i...) * factor + a.l2 * w;
     const double m = a.beta1 * args.out[1].at(i...) + (1 - a.beta1) * g;
     const double v = a.beta2 * args.out[2].at(i...) + (1 - a.beta2) * g * g;
     args.out[1].set(i..., m);
     args.out[2].set(i..., v);
-    const double w = args.out[0].at(i...);
     args.out[0].set(i..., w - s.rate * (m / c1 / (std::sqrt(v / c2) + a.epsilon) + a.weight_decay * w));
   });
 }
