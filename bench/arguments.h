@@ -12,7 +12,8 @@ namespace convoy::bench {
 
 class Arguments {
  public:
-  /// Known flags with their defaults and help; prints help and exits on --help, throws Error(usage) on anything else.
+  /// Known flags with their defaults and help; prints help and exits on --help, throws Error(usage) on anything else. A
+  /// flag whose default is yes or no may stand alone for yes.
   struct Flag {
     std::string name, value, help;
   };
@@ -27,8 +28,15 @@ class Arguments {
       Flag* found = nullptr;
       for (Flag& f : flags_)
         if (word == "--" + f.name) found = &f;
-      if (!found || i + 1 == argc) fail_usage("unknown flag or missing value: " + word + " (--help lists them)");
-      found->value = argv[++i];
+      if (!found) fail_usage("unknown flag: " + word + " (--help lists them)");
+      const std::string next = i + 1 < argc ? argv[i + 1] : "";
+      if (found->value == "yes" || found->value == "no") {
+        found->value = next == "no" ? "no" : "yes";
+        i += next == "no" || next == "yes";
+        continue;
+      }
+      if (i + 1 == argc) fail_usage(word + ": expected a value");
+      found->value = next, ++i;
     }
   }
   const std::string& text(const std::string& name) const {
@@ -36,6 +44,7 @@ class Arguments {
       if (f.name == name) return f.value;
     fail_usage("no flag " + name);
   }
+  bool flag(const std::string& name) const { return text(name) == "yes"; }
   int64_t integer(const std::string& name) const { return parse_number<int64_t>(text(name), "--" + name); }
   double number(const std::string& name) const { return parse_number<double>(text(name), "--" + name); }
 

@@ -118,7 +118,7 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
     for (Algorithm algorithm : wanted) {
       const Support s = supports(algorithm, problem);
       if (s.ok) rows.push_back({algorithm, {}});
-      if (!s.ok && root && a.text("explain") == "yes")
+      if (!s.ok && root && a.flag("explain"))
         std::printf("%12lld %-13s refuses: %s\n", static_cast<long long>(bytes),
                     std::string(name_of(algorithm)).c_str(), s.reason.c_str());
     }

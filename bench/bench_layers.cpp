@@ -8,6 +8,8 @@
 #include "bench/arguments.h"
 #include "bench/candidate.h"
 #include "bench/ceilings.h"
+#include "bench/check.h"
+#include "bench/machine_ceiling.h"
 #include "bench/problem_strings.h"
 #include "bench/valid_flops.h"
 #include "core/parallel.h"
@@ -23,6 +25,8 @@ using namespace convoy::bench;
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr int least_rounds = 5;  // what a rank test can tell apart at p < 0.01
+constexpr const char* definition_name = "onednn_definition";
 
 struct Named {
   std::string name, pass;
@@ -123,14 +127,40 @@ std::vector<Named> all_problems(const Arguments& a) {
     }
   if (a.text("problem").empty() && a.text("problems").empty()) list = model_problems(a);
   std::erase_if(list, [&](const Named& n) { return n.name.find(a.text("match")) == std::string::npos; });
+  if (list.empty()) fail_usage("--match: expected a part of a problem's name, found \"" + a.text("match") + "\"");
   return list;
 }
 
-double ceiling(const std::vector<Ceiling>& list, const std::string& name) {
-  for (const Ceiling& c : list)
-    if (c.name == name) return c.value;
-  return 0;
-}
+/// The kernels that --kernels and --skip leave: words are the beginning of a name, or what stands behind its underscore
+/// ("avx512" for direct_avx512).
+class Choice {
+ public:
+  Choice(const Arguments& a) : wanted_(words(a, "kernels")), skipped_(words(a, "skip")) {}
+  bool operator()(std::string_view kernel) const {
+    return (wanted_.empty() || any(wanted_, kernel)) && !any(skipped_, kernel);
+  }
+
+ private:
+  static bool names(std::string_view word, std::string_view kernel) {
+    return kernel.starts_with(word) || kernel.ends_with("_" + std::string(word));
+  }
+  static bool any(const std::vector<std::string>& list, std::string_view kernel) {
+    return std::any_of(list.begin(), list.end(), [&](const std::string& word) { return names(word, kernel); });
+  }
+  static std::vector<std::string> words(const Arguments& a, const std::string& flag) {
+    std::vector<std::string> list;
+    if (a.text(flag).empty()) return list;
+    for (std::string_view word : split(a.text(flag), ',')) {
+      list.emplace_back(word);
+      // oneDNN's names are known where it is not built in, too.
+      bool known = names(word, "onednn") || names(word, "onednn_blocked") || names(word, definition_name);
+      for (const auto& kernel : kernel_list()) known = known || names(word, kernel->name());
+      if (!known) fail_usage("--" + flag + ": no kernel is called \"" + list.back() + "\"");
+    }
+    return list;
+  }
+  std::vector<std::string> wanted_, skipped_;
+};
 
 /// Walks over more memory than the caches hold.
 class CacheFlush {
@@ -167,30 +197,25 @@ int run(int argc, char** argv) {
        {"dtype", "f32", "f32, bf16, f16, comma-separated"},
        {"threads", "0", "0 = all"},
        {"match", "", "only problems whose name contains this"},
-       {"kernels", "", "only kernels whose name starts with one of these, comma-separated; oneDNN gives the ratio"},
-       {"skip", "reference", "kernels left out, comma-separated (reference is slow at full size)"},
+       {"kernels", "",
+        "only these kernels: beginnings or endings of names (direct, avx512), comma-separated; onednn gives the ratio"},
+       {"skip", "reference", "kernels left out, named alike (reference is slow at full size)"},
        {"min-seconds", "0.5", "time spent per kernel at least"},
-       {"cold", "no", "yes: flush the caches before every run"},
+       {"cold", "no", "flush the caches before every run"},
        {"json", "", "also write JSON lines to this file"},
        {"csv", "", "also write a table to this file"},
-       {"list", "no", "yes: print the problems in our own text, and stop"},
-       {"refusals", "no", "yes: also print why kernels refused"},
+       {"list", "no", "print the problems in our own text, and stop"},
+       {"refusals", "no", "also print why kernels refused"},
        {"tune", "", "write the fastest kernel per problem to this table (cosmoflow_train, climseg_train --tuned)"}});
   const int threads = a.integer("threads") > 0 ? int(a.integer("threads")) : default_threads();
   set_default_threads(threads);
   std::vector<Named> problems = all_problems(a);
   for (Named& n : problems) n.problem.threads = threads;
-  if (a.text("list") == "yes") {
+  if (a.flag("list")) {
     for (const Named& n : problems) std::printf("%s\t%s\n", n.name.c_str(), n.problem.text().c_str());
     return 0;
   }
-  const auto skipped = split(a.text("skip"), ',');
-  const auto wanted = a.text("kernels").empty() ? std::vector<std::string_view>{} : split(a.text("kernels"), ',');
-  const auto chosen = [&](std::string_view kernel) {
-    if (std::find(skipped.begin(), skipped.end(), kernel) != skipped.end()) return false;
-    return wanted.empty() ||
-           std::any_of(wanted.begin(), wanted.end(), [&](std::string_view w) { return kernel.starts_with(w); });
-  };
+  const Choice chosen(a);
   const std::vector<Ceiling> ceilings = measure_ceilings(threads);
   std::printf("%s [%s], %s, %d threads\n", cpu_features().model.c_str(), describe_cpu().c_str(),
               kernel_library_versions().c_str(), threads);
@@ -199,6 +224,8 @@ int run(int argc, char** argv) {
   if (!a.text("json").empty()) json.open(a.text("json"));
   if (!a.text("csv").empty()) csv.open(a.text("csv"));
   if (json.fail() || csv.fail()) fail_runtime("cannot write " + a.text(json.fail() ? "json" : "csv"));
+  std::map<std::string, double> roofs;
+  for (const Ceiling& c : ceilings) roofs[c.name] = c.value;
   for (const Ceiling& c : ceilings)
     if (json) json << "{\"ceiling\":\"" << c.name << "\",\"value\":" << c.value << ",\"unit\":\"" << c.unit << "\"}\n";
   csv << "name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio\n";
@@ -206,7 +233,7 @@ int run(int argc, char** argv) {
   std::printf("%-36s %-4s %-17s %-24s %9s %9s %9s %7s %8s %9s\n", "problem", "type", "kernel", "runs", "min ms",
               "median", "GFLOP/s", "of peak", "GB/s", "vs oneDNN");
   TunedTable tuned;
-  CacheFlush flush(a.text("cold") == "yes");
+  CacheFlush flush(a.flag("cold"));
   int wrong = 0;
   for (const Named& named : problems) {
     const Problem& p = named.problem;
@@ -216,9 +243,10 @@ int run(int argc, char** argv) {
       if (const Support support = kernel->supports(p); !support.ok) {
         if (support.reason == "other op") continue;
         if (json)
-          json << "{\"name\":\"" << named.name << "\",\"kernel\":\"" << kernel->name() << "\",\"refused\":\""
-               << support.reason << "\"}\n";
-        if (a.text("refusals") == "yes")
+          json << "{\"name\":\"" << named.name << "\",\"pass\":\"" << named.pass << "\",\"dtype\":\""
+               << name_of(p.in[0].dtype) << "\",\"kernel\":\"" << kernel->name() << "\",\"refused\":\""
+               << support.reason << "\",\"problem\":\"" << p.text() << "\"}\n";
+        if (a.flag("refusals"))
           std::printf("%-41s %-17s refuses: %s\n", named.name.c_str(), std::string(kernel->name()).c_str(),
                       support.reason.c_str());
         continue;
@@ -228,14 +256,14 @@ int run(int argc, char** argv) {
       candidates.back()->wrong = result == Check::wrong, candidates.back()->checked = result != Check::none;
       wrong += candidates.back()->wrong;
     }
-    if (chosen("onednn_definition"))
+    if (chosen(definition_name))
       if (auto definition = Candidate::definition(kernel_list(), p)) candidates.push_back(std::move(definition));
     if (candidates.empty()) continue;
     for (auto& c : candidates) c->run();  // page faults, first touches
     const auto start = Clock::now();
     // Interleaved, so that a disturbance hits all candidates.
-    for (int round = 0; round < 3 || std::chrono::duration<double>(Clock::now() - start).count() <
-                                         a.number("min-seconds") * double(candidates.size());
+    for (int round = 0; round < least_rounds || std::chrono::duration<double>(Clock::now() - start).count() <
+                                                    a.number("min-seconds") * double(candidates.size());
          ++round) {
       for (auto& c : candidates) {
         flush();
@@ -246,8 +274,9 @@ int run(int argc, char** argv) {
     double onednn = 0;
     for (const auto& c : candidates)
       if (c->name().starts_with("onednn") && (onednn == 0 || c->minimum() < onednn)) onednn = c->minimum();
-    const double peak = ceiling(ceilings, "f32_fma"), valid = double(valid_tap_flops(p));
     const std::string type(name_of(p.in[0].dtype));
+    const auto [roof, peak] = machine_ceiling(roofs, type);
+    const double valid = double(valid_tap_flops(p));
     const Candidate* fastest = nullptr;
     for (const auto& c : candidates) {
       const double ms = 1e3 * c->minimum(), gflops = double(p.flops()) / c->minimum() * 1e-9,
@@ -255,13 +284,17 @@ int run(int argc, char** argv) {
                    ratio = onednn > 0 ? onednn / c->minimum() : 0;
       std::printf("%-36s %-4s %-17s %-24s %9.3f %9.3f %9.1f %6.1f%% %8.1f %9s%s\n", named.name.c_str(), type.c_str(),
                   c->name().c_str(), c->detail().substr(0, 24).c_str(), ms, 1e3 * c->median(), gflops, 100 * share, gbs,
-                  onednn > 0 ? std::to_string(ratio).substr(0, 5).c_str() : "-", c->wrong ? "  WRONG" : "");
+                  onednn > 0 ? std::to_string(ratio).substr(0, 5).c_str() : "-",
+                  c->wrong                                     ? "  WRONG"
+                  : c->checked || c->name() == definition_name ? ""
+                                                               : "  not checked");
       std::fflush(stdout);
       if (json)
         json << "{\"name\":\"" << named.name << "\",\"pass\":\"" << named.pass << "\",\"dtype\":\"" << type
              << "\",\"kernel\":\"" << c->name() << "\",\"detail\":\"" << c->detail() << "\",\"min_ms\":" << ms
              << ",\"median_ms\":" << 1e3 * c->median() << ",\"gflops\":" << gflops
              << ",\"gflops_valid\":" << valid / c->minimum() * 1e-9 << ",\"ceiling_share\":" << share
+             << ",\"ceiling_name\":\"" << roof << "\""
              << ",\"onednn_ratio\":" << ratio << ",\"bytes\":" << p.bytes()
              << ",\"flop_per_byte\":" << double(p.flops()) / double(p.bytes()) << ",\"correct\":"
              << (c->wrong     ? "false"
@@ -271,7 +304,7 @@ int run(int argc, char** argv) {
       if (csv)
         csv << named.name << ',' << named.pass << ',' << type << ',' << c->name() << ',' << ms << ','
             << 1e3 * c->median() << ',' << gflops << ',' << share << ',' << ratio << '\n';
-      if (!c->wrong && c->name() != "onednn_definition" && (!fastest || c->minimum() < fastest->minimum()))
+      if (!c->wrong && c->name() != definition_name && (!fastest || c->minimum() < fastest->minimum()))
         fastest = c.get();
     }
     if (fastest) tuned.set(p, fastest->name());

@@ -65,7 +65,7 @@ int run(int argc, char** argv) {
     if (s > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   if (seconds.empty()) fail_usage("--steps must be at least 1");
-  if (a.text("nodes") == "yes")
+  if (a.flag("nodes"))
     for (size_t i = 0; i < e.plan().nodes.size(); ++i) {
       const PlannedNode& node = e.plan().nodes[i];
       const double s = e.times()[i].seconds / double(e.times()[i].runs);

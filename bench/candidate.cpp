@@ -6,7 +6,6 @@
 
 #include "core/median.h"
 #include "core/passes/passes.h"
-#include "tests/kernel_check.h"
 
 namespace convoy::bench {
 namespace {
@@ -104,53 +103,6 @@ double Candidate::minimum() const {
 
 double Candidate::median() const {
   return convoy::median(seconds);
-}
-
-std::optional<Problem> reduced(const Problem& p) {
-  if (p.op.kind != OpKind::conv_forward && p.op.kind != OpKind::conv_backward_data &&
-      p.op.kind != OpKind::conv_backward_weights)
-    return std::nullopt;
-  ConvAttrs a = p.op.as<ConvAttrs>();
-  const bool forward = p.op.kind == OpKind::conv_forward, weights = p.op.kind == OpKind::conv_backward_weights;
-  const TensorDesc x = forward || weights ? p.in[0] : p.out[0], w = weights ? p.out[0] : p.in[1];
-  Shape small = x.shape;
-  small[0] = 1;
-  for (int i = 1; i < 4; ++i) small[i] = std::min<int64_t>(small[i], 4);
-  ConvAttrs plain = a;
-  plain.result_size = {0, 0, 0};
-  for (int i = 0; i < 3; ++i)  // the kernel must fit
-    small[i + 1] = std::min(x.shape[i + 1], std::max(small[i + 1], a.dilation[i] * (w.shape[i + 1] - 1) + 1 -
-                                                                       a.pad_low[i] - a.pad_high[i]));
-  const std::vector<TensorDesc> in{TensorDesc(small, x.dtype), TensorDesc(w.shape, x.dtype)};
-  const TensorDesc y = infer({OpKind::conv_forward, plain}, in)[0];
-  Problem q = p;
-  if (forward)
-    q.in[0] = in[0], q.out[0] = y;
-  else if (weights)
-    q.in = {in[0], y};
-  else
-    a.result_size = {small[1], small[2], small[3]}, q.op.attrs = a, q.in[0] = y, q.out[0] = in[0];
-  return q;
-}
-
-Check check(const KernelList& list, const Kernel& kernel, const Problem& p) {
-  const auto small = reduced(p);
-  if (!small || !kernel.supports(*small).ok) return Check::none;
-  testing::Run ours = testing::make_run(*small, testing::Fill::integers, 3),
-               expected = testing::make_run(*small, testing::Fill::integers, 3);
-  testing::execute(kernel, *small, ours);
-  for (const auto& reference : list)
-    if (reference->name() == reference_name && reference->supports(*small).ok)
-      testing::execute(*reference, *small, expected);
-  // Winograd's transforms round; everything else is exact on small integers.
-  const double tolerance = kernel.name().starts_with("winograd") ? 1e-3 : 0;
-  bool equal = true;
-  for (size_t i = 0; i < small->out.size(); ++i)
-    for_each_index(small->out[i].shape, [&](auto... at) {
-      const double value = expected.out[i].at(at...);
-      equal = equal && std::abs(ours.out[i].at(at...) - value) <= tolerance * std::max(1.0, std::abs(value));
-    });
-  return equal ? Check::right : Check::wrong;
 }
 
 }  // namespace convoy::bench

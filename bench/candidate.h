@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "core/kernel.h"
@@ -41,13 +40,5 @@ class Candidate {
   std::string name_, detail_;
   std::vector<Stage> stages_;
 };
-
-/// A version of a convolution problem with small extents, which the reference can check; nothing for other ops.
-std::optional<Problem> reduced(const Problem& problem);
-/// Whether the kernel gives the reference's values on small integers over the reduced problem: the same bits, or 1e-3
-/// for Winograd, whose transforms round. None where it refuses the reduced problem (too few tiles) or the op has no
-/// small form; the tests cover those.
-enum class Check : unsigned char { none, right, wrong };
-Check check(const KernelList& list, const Kernel& kernel, const Problem& problem);
 
 }  // namespace convoy::bench

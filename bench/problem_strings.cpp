@@ -143,16 +143,22 @@ bool is_verbose_line(std::string_view text) {
 VerboseLine parse_verbose_line(std::string_view text) {
   VerboseLine line{};
   bool primitive = false, found = false;
-  const std::map<std::string_view, DType> types{
-      {"src_f32", DType::f32}, {"src_bf16", DType::bf16}, {"src_f16", DType::f16}};
-  line.type = DType::f32;
+  bool typed = false;
   for (std::string_view field : split(text, ',')) {
     if (field == "convolution" || field == "deconvolution") primitive = true, line.conv.transposed = field[0] == 'd';
     if (field.starts_with("forward")) line.pass = Pass::forward;
     if (field == "backward_data") line.pass = Pass::backward_data;
     if (field == "backward_weights") line.pass = Pass::backward_weights;
-    for (const auto& [prefix, type] : types)
-      if (field.find(prefix) != std::string_view::npos) line.type = type;
+    // "src_bf16::blocked:..." up to oneDNN 3.4, "src:bf16::blocked:..." later.
+    if (const size_t at = field.find("src");
+        at != std::string_view::npos && field.find(":blocked:") != std::string_view::npos) {
+      std::string_view rest = field.substr(at + 4);
+      const std::string name(rest.substr(0, rest.find(':')));
+      const auto type = parse_dtype(name);
+      if (!type || (*type != DType::f32 && *type != DType::bf16 && *type != DType::f16))
+        fail_usage("verbose line: expected src in f32, bf16 or f16, found \"" + name + "\"");
+      line.type = *type, typed = true;
+    }
     if (field.find("_ic") != std::string_view::npos && field.find("oc") != std::string_view::npos &&
         (field.starts_with("mb") || field.starts_with("g"))) {
       std::string name;
@@ -161,6 +167,7 @@ VerboseLine parse_verbose_line(std::string_view text) {
       found = true;
     }
   }
+  if (primitive && found && !typed) fail_usage("verbose line: no data type of src in \"" + std::string(text) + "\"");
   if (!primitive || !found)
     fail_usage("verbose line: expected a convolution or deconvolution, found \"" + std::string(text) + "\"");
   return line;

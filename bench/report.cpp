@@ -10,16 +10,20 @@
 
 #include "apps/common/svg.h"
 #include "bench/arguments.h"
+#include "bench/machine_ceiling.h"
+#include "bench/rank_test.h"
 #include "core/error.h"
 
 namespace {
 
 using convoy::fail_data;
+using convoy::bench::rank_test;
 using nlohmann::json;
 
 struct Measurement {
-  std::string name, pass, dtype, kernel, problem;
-  double min_ms = 0, median_ms = 0, gflops = 0, flop_per_byte = 0, share = 0, ratio = 0;
+  std::string name, pass, dtype, kernel, problem, detail;
+  double min_ms = 0, median_ms = 0, gflops = 0, flop_per_byte = 0;
+  double share = 0;  ///< of the run's own ceiling for the type
   std::vector<double> samples;
   std::string key() const { return problem + " " + kernel; }
 };
@@ -41,39 +45,24 @@ Run read_run(const std::string& path) {
       fail_data(fmt::format("{}:{}: expected a JSON object, found \"{}\"", path, number, line.substr(0, 60)));
     if (j.contains("ceiling")) run.ceilings[j["ceiling"]] = j.value("value", 0.0);
     if (!j.contains("min_ms") || j.value("correct", json(true)) == json(false)) continue;
-    Measurement m{
-        j.value("name", ""),           j.value("pass", ""),          j.value("dtype", ""),
-        j.value("kernel", ""),         j.value("problem", ""),       j.value("min_ms", 0.0),
-        j.value("median_ms", 0.0),     j.value("gflops", 0.0),       j.value("flop_per_byte", 0.0),
-        j.value("ceiling_share", 0.0), j.value("onednn_ratio", 0.0), j.value("samples_ms", std::vector<double>{})};
+    Measurement m{j.value("name", ""),
+                  j.value("pass", ""),
+                  j.value("dtype", ""),
+                  j.value("kernel", ""),
+                  j.value("problem", ""),
+                  j.value("detail", ""),
+                  j.value("min_ms", 0.0),
+                  j.value("median_ms", 0.0),
+                  j.value("gflops", 0.0),
+                  j.value("flop_per_byte", 0.0),
+                  0,
+                  j.value("samples_ms", std::vector<double>{})};
+    if (const double roof = convoy::bench::machine_ceiling(run.ceilings, m.dtype).second; roof > 0)
+      m.share = m.gflops / roof;
     run.measurements.push_back(std::move(m));
   }
   if (run.measurements.empty()) fail_data(path + ": holds no measurement of bench_layers");
   return run;
-}
-
-/// Two-sided p of the Mann-Whitney rank test (normal approximation with tie correction): how likely two samples of one
-/// distribution differ in rank this much. 1 where either has fewer than three values.
-double rank_test(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() < 3 || b.size() < 3) return 1;
-  std::vector<std::pair<double, int>> all;
-  for (double v : a) all.emplace_back(v, 0);
-  for (double v : b) all.emplace_back(v, 1);
-  std::sort(all.begin(), all.end());
-  const auto n = static_cast<double>(all.size()), na = static_cast<double>(a.size()),
-             nb = static_cast<double>(b.size());
-  double rank_sum = 0, ties = 0;
-  for (size_t i = 0; i < all.size();) {
-    size_t j = i;
-    while (j < all.size() && all[j].first == all[i].first) ++j;
-    const double rank = (double(i) + double(j) + 1) / 2, t = double(j - i);
-    ties += t * t * t - t;
-    for (; i < j; ++i)
-      if (all[i].second == 0) rank_sum += rank;
-  }
-  const double u = rank_sum - na * (na + 1) / 2, mean = na * nb / 2;
-  const double variance = na * nb / 12 * ((n + 1) - ties / (n * (n - 1)));
-  return variance <= 0 ? 1 : std::erfc(std::abs(u - mean) / std::sqrt(2 * variance));
 }
 
 /// Times of one problem and kernel in both runs, slower or faster by how much, and whether chance explains it.
@@ -84,7 +73,7 @@ int compare(const std::string& old_path, const std::string& new_path, double sig
   fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms",
              "old/new", "p");
   double log_sum = 0;
-  int both = 0, slower = 0;
+  int both = 0, slower = 0, few = 0;
   for (const Measurement& m : after.measurements) {
     const auto found = old_of.find(m.key());
     if (found == old_of.end()) continue;
@@ -92,6 +81,7 @@ int compare(const std::string& old_path, const std::string& new_path, double sig
     const double p = rank_test(o.samples, m.samples), ratio = o.median_ms / m.median_ms;
     const char* verdict = p >= significance ? "" : ratio > 1 ? "  faster" : "  SLOWER";
     slower += p < significance && ratio < 1;
+    few += std::min(o.samples.size(), m.samples.size()) < 5;
     fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, o.median_ms,
                m.median_ms, ratio, p, verdict);
     log_sum += std::log(ratio), ++both;
@@ -99,10 +89,17 @@ int compare(const std::string& old_path, const std::string& new_path, double sig
   if (both == 0) fail_data(new_path + ": no problem and kernel in common with " + old_path);
   fmt::print("{} in common, geometric mean of old/new medians {:.3f}, {} slower at p < {}\n", both,
              std::exp(log_sum / both), slower, significance);
+  if (few) fmt::print("{} have fewer than five samples in a run, too few for p < 0.01\n", few);
   return 0;
 }
 
-/// Our best kernel per problem beside the best oneDNN time of all runs (say, of builds with 2.6.3 and 3.x).
+/// Whether oneDNN had only its reference or a lowering to products for a problem: no yardstick.
+bool is_fallback(const Measurement& library) {
+  return library.detail.find("ref") != std::string::npos || library.detail.find("gemm") != std::string::npos;
+}
+
+/// Our best kernel per problem beside the best oneDNN time of all runs (say, of builds with 2.6.3 and 3.x). Rows in
+/// which that is a fallback are shown in brackets and left out of the mean.
 int summary(const std::vector<std::string>& paths) {
   struct Pair {
     Measurement ours, library;
@@ -125,14 +122,17 @@ int summary(const std::vector<std::string>& paths) {
     if (pair.ours.kernel.empty()) continue;
     const Measurement& m = pair.ours;
     const bool has = !pair.library.kernel.empty();
+    const bool fallback = has && is_fallback(pair.library);
     const double ratio = has ? pair.library.min_ms / m.min_ms : 0;
     fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>9.1f} {:>7.1f}% {:>10} {:>8}\n", m.name, m.dtype, m.kernel, m.min_ms,
                m.gflops, 100 * m.share, has ? fmt::format("{:.3f}", pair.library.min_ms) : "-",
-               has ? fmt::format("{:.2f}", ratio) : "-");
-    if (has) log_sum += std::log(ratio), ++count, worst = std::min(worst, ratio);
+               !has       ? "-"
+               : fallback ? fmt::format("({:.2f})", ratio)
+                          : fmt::format("{:.2f}", ratio));
+    if (has && !fallback) log_sum += std::log(ratio), ++count, worst = std::min(worst, ratio);
   }
   if (count)
-    fmt::print("{} problems with a oneDNN time: geometric mean {:.3f}, smallest {:.3f}\n", count,
+    fmt::print("{} problems with a oneDNN time of their own: geometric mean {:.3f}, smallest {:.3f}\n", count,
                std::exp(log_sum / count), worst);
   return 0;
 }

@@ -1,9 +1,14 @@
 // Problem strings of the benches: benchdnn notation, oneDNN verbose lines, and what they become.
 #include <fstream>
 
+#include "bench/check.h"
 #include "bench/problem_strings.h"
+#include "bench/rank_test.h"
 #include "bench/valid_flops.h"
 #include "core/error.h"
+#include "kernels/function_kernel.h"
+#include "kernels/kernel_list.h"
+#include "kernels/simd/cpu.h"
 #include "tests/catch.hpp"
 
 using namespace convoy;
@@ -56,6 +61,15 @@ TEST_CASE("verbose lines of oneDNN", "[bench]") {
   CHECK(v.type == DType::bf16);
   CHECK(v.conv.problem(v.pass, v.type).out[0].shape == Shape(1, 1, 768, 1152, 16));
   CHECK_THROWS_WITH(parse_verbose_line("dnnl_verbose,exec,cpu,reorder,x"), Catch::Contains("convolution"));
+  const std::string later =
+      "onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512_core_bf16,forward_training,"
+      "src:bf16::blocked:acdb::f0 wei:bf16:a:blocked:Acdb64a::f0 bia:f32::blocked:a::f0 dst:bf16::blocked:acdb::f0,"
+      "attr-scratchpad:user,alg:convolution_direct,mb1_ic16oc64_ih768oh384kh7sh2dh0ph3_iw1152ow576kw7sw2dw0pw3,12.5";
+  CHECK(parse_verbose_line(later).type == DType::bf16);
+  CHECK(parse_verbose_line(later).pass == Pass::forward);
+  std::string bytes = later;
+  bytes.replace(bytes.find("src:bf16"), 8, "src:u8");
+  CHECK_THROWS_WITH(parse_verbose_line(bytes), Catch::Contains("found \"u8\""));
 }
 
 TEST_CASE("strings that say nothing are refused", "[bench]") {
@@ -81,4 +95,50 @@ TEST_CASE("every shipped problem file reads, and counts the published work", "[b
   CHECK(forward_gflop("deeplab") > 2609);
   CHECK(forward_gflop("deepcam") > 150);
   CHECK(forward_gflop("tiramisu") > 500);
+}
+
+TEST_CASE("times are told apart by rank", "[bench]") {
+  const std::vector<double> low{1, 2, 3, 4, 5}, high{6, 7, 8, 9, 10}, among{1.5, 2.5, 2.7, 3.5, 4.5};
+  CHECK(rank_test(low, high) == Approx(2.0 / 252));
+  CHECK(rank_test(high, low) == Approx(2.0 / 252));
+  CHECK(rank_test(low, among) > 0.8);
+  CHECK(rank_test({1, 2}, high) == 1);
+  CHECK(rank_test({1, 2, 3, 4}, {5, 6, 7, 8}) == Approx(2.0 / 70));
+  CHECK(rank_test({5, 5, 5, 5, 5}, {5, 5, 5, 5, 5}) == 1);
+  // Beyond the exact sizes, and with ties: the normal approximation.
+  std::vector<double> many(40, 1.0), more(40, 2.0);
+  CHECK(rank_test(many, more) < 1e-6);
+}
+
+TEST_CASE("kernels are checked on small versions of every convolution", "[bench]") {
+  // Fused with activation and pool, and with the tiles that Winograd wants.
+  const TensorDesc x({1, 64, 64, 64, 16}, DType::f32), w({32, 3, 3, 3, 16}, DType::f32),
+      bias(Shape::vector(32), DType::f32);
+  const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
+  const Op pooled{OpKind::conv_pool_forward, ConvPoolAttrs{same, {{.slope = 0.25}, {}}}};
+  Problem fused{pooled, {x, w, bias}, infer(pooled, std::vector{x, w, bias}), DeviceKind::cpu, 2};
+  const Problem wide = parse_conv_string("ic48ih96iw80oc304kh5ph2").problem(Pass::backward_data, DType::bf16);
+  CHECK(reduced(fused, {4, 1000})->in[0].shape == Shape(1, 4, 4, 4, 16));
+  CHECK(reduced(wide, {50, 32})->in[0].shape == Shape(1, 1, 50, 50, 32));
+  CHECK_FALSE(reduced({{OpKind::add, NoAttrs{}}, {x, x}, {x}, DeviceKind::cpu, 1}, {4, 1000}));
+  for (const Problem& p : {fused, wide}) {
+    int ran = 0, winograd = 0;
+    for (const auto& kernel : kernel_list()) {
+      if (!kernel->supports(p).ok || kernel->name() == reference_name) continue;
+      INFO(kernel->name() << " " << p.text());
+      CHECK(check(kernel_list(), *kernel, p) == Check::right);
+      ++ran, winograd += kernel->name().starts_with("winograd");
+    }
+    if (cpu_features().avx2) CHECK((ran > 1 && winograd > 0));
+  }
+  const FunctionKernel zeros(
+      "zeros", OpKind::conv_backward_data, [](const Problem&) { return Support::yes(); },
+      [](const Problem&) -> std::unique_ptr<Prepared> {
+        return std::make_unique<PreparedFunction>(
+            [](const KernelArgs& args) {
+              for_each_index(args.out[0].shape(), [&](auto... at) { args.out[0].set(at..., 0); });
+            },
+            0);
+      });
+  CHECK(check(kernel_list(), zeros, wide) == Check::wrong);
 }

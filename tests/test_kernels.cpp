@@ -1,188 +1,17 @@
-// T0 (exact), T1 (bounded) and T3 (hygiene) for every kernel of the list over the models' problems and nasty shapes.
+// Every kernel of the list over the models' problems and nasty shapes, and what the tiers do not ask.
 #include <map>
-#include <optional>
-#include <set>
 
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/amx.h"
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
-#include "tests/kernel_check.h"
+#include "tests/kernel_tiers.h"
 
 using namespace convoy;
 using namespace convoy::testing;
 
 namespace {
-
-const Kernel& reference_for(const Problem& p) {
-  for (const auto& kernel : kernel_list())
-    if (kernel->name() == reference_name && kernel->supports(p).ok) return *kernel;
-  FAIL("no reference for " << p.text());
-  throw 0;
-}
-
-/// Ops whose result depends on comparisons and copies alone: exact on any data.
-bool always_exact(OpKind kind) {
-  static const std::set<OpKind> kinds{OpKind::max_pool,
-                                      OpKind::cast,
-                                      OpKind::concat,
-                                      OpKind::slice,
-                                      OpKind::pad_channels,
-                                      OpKind::all_finite,
-                                      OpKind::loss_scale_update,
-                                      OpKind::arg_max};
-  return kinds.count(kind) > 0;
-}
-/// Activation and pool: exact where slope times input rounds once, as it does for small integers.
-bool exact_on_integers(OpKind kind) {
-  return kind == OpKind::activation_max_pool || kind == OpKind::conv_pool_forward ||
-         kind == OpKind::conv_activation_forward;
-}
-/// Transforms with six points have irrational entries: bounded, never exact.
-bool rounds_inside(const Kernel& kernel, const Problem& p) {
-  const TensorDesc& weights =
-      p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[std::min<size_t>(1, p.in.size() - 1)];
-  const bool five = weights.shape.w() == 5;
-  if (kernel.name() == "widened") return kernel.prepare(p)->detail().find("winograd") != std::string::npos;
-  return kernel.name().starts_with("winograd4") || (kernel.name().starts_with("winograd") && five);
-}
-bool sums_in_f16(const Kernel& kernel) {
-  return kernel.name().ends_with("_fp16");
-}
-/// Sums of products: exact on small integers, bounded by K * eps * sum|a||b| on others.
-bool linear(OpKind kind) {
-  static const std::set<OpKind> kinds{
-      OpKind::conv_forward,        OpKind::conv_backward_data,     OpKind::conv_backward_weights, OpKind::dense_forward,
-      OpKind::dense_backward_data, OpKind::dense_backward_weights, OpKind::channel_sum,           OpKind::add,
-      OpKind::channel_dot,         OpKind::max_pool_backward};
-  return kinds.count(kind) > 0;
-}
-
-/// Sums of few terms whose error is measured against the sum of magnitudes.
-bool cancels(OpKind kind) {
-  return linear(kind) || kind == OpKind::conv_activation_forward || kind == OpKind::conv_pool_backward_weights ||
-         kind == OpKind::conv_pool_forward || kind == OpKind::conv_pool_backward_data ||
-         kind == OpKind::activation_max_pool_backward || kind == OpKind::avg_pool ||
-         kind == OpKind::avg_pool_backward || kind == OpKind::channel_scale || kind == OpKind::resize ||
-         kind == OpKind::resize_backward;
-}
-
-std::string bits(const Tensor& t) {
-  std::string all;
-  const auto size = static_cast<size_t>(size_of(t.dtype()));
-  for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
-    // -0 and +0 are the same value to a caller.
-    if (is_float(t.dtype()) && t.at(n, d, h, w, c) == 0)
-      all.append(size, '\0');
-    else
-      all.append(reinterpret_cast<const char*>(t.bytes()) + static_cast<size_t>(t.desc().offset(n, d, h, w) + c) * size,
-                 size);
-  });
-  return all;
-}
-
-/// Sanitizers watch memory and arithmetic while every kernel runs once; values are the plain run's business.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool sanitized = true;
-#else
-constexpr bool sanitized = false;
-#endif
-
-const std::vector<DType> storage_types{DType::f32, DType::bf16, DType::f16};
-
-/// What the reference says of a problem, computed once for all kernels that run it.
-class Truth {
- public:
-  explicit Truth(const Problem& p) : problem_(p), wide_(in_double(p)) {}
-  /// In the problem's own types.
-  const Run& rounded(Fill fill) {
-    auto& run = fill == Fill::integers ? integers_ : normal_;
-    if (!run) {
-      run = fresh(fill, 7);
-      execute(reference_for(problem_), problem_, *run);
-    }
-    return *run;
-  }
-  /// In f64, on the values of fresh(normal, 11); `magnitude`: on their absolute values.
-  const Run& exact(bool magnitude) {
-    auto& run = magnitude ? magnitude_ : exact_;
-    if (!run) {
-      run = allocate_run(wide_);
-      copy_inputs(fresh(Fill::normal, 11), *run);
-      for (const Tensor& t : run->in)
-        if (magnitude && cancels(problem_.op.kind) && t.dtype() == DType::f64)
-          for (double& v : t.span<double>()) v = std::abs(v);
-      execute(reference_for(wide_), wide_, *run);
-    }
-    return *run;
-  }
-
-  /// Inputs for a kernel, equal for equal fill and seed.
-  Run fresh(Fill fill, uint64_t seed) { return inputs_.fresh(problem_, fill, seed); }
-
- private:
-  Problem problem_, wide_;
-  Inputs inputs_;
-  std::optional<Run> integers_, normal_, exact_, magnitude_;
-};
-
-void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth) {
-  Run ours = truth.fresh(fill, 7);
-  execute(kernel, p, ours);
-  for (size_t i = 0; i < p.out.size(); ++i) {
-    INFO(kernel.name() << " " << p.text() << " output " << i);
-    const bool equal = bits(ours.out[i]) == bits(truth.rounded(fill).out[i]);
-    REQUIRE(equal);
-  }
-}
-
-/// Error bound per element from the number of terms and the sum of their magnitudes; smooth functions get a few units
-/// in the last place of f32 and one rounding to the storage type.
-void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth) {
-  if (always_exact(p.op.kind)) return;
-  Run ours = truth.fresh(Fill::normal, 11);
-  execute(kernel, p, ours);
-  const Run &exact = truth.exact(false), &magnitude = truth.exact(true);
-  for (size_t i = 0; i < p.out.size(); ++i) {
-    if (!is_float(p.out[i].dtype)) continue;
-    const double terms =
-        std::max<double>(8, double(p.flops()) / 2 / double(std::max<int64_t>(1, p.out[i].shape.elements())));
-    // An intermediate (the activated pool gradient) may be rounded to the storage type before the result is.
-    const bool narrow = p.op.kind == OpKind::conv_pool_backward_weights || p.op.kind == OpKind::conv_pool_backward_data;
-    const double storage = 2 * std::max(epsilon_of(p.out[i].dtype), narrow ? epsilon_of(p.in[1].dtype) : 0.0);
-    const double runs = sums_in_f16(kernel) ? 33 * epsilon_of(DType::f16) / 2 : 0;  // kernels/conv/half_engine.inl
-    double worst = 0, largest = 0;
-    // Winograd errs with the largest sum of a tile: on a gradient of seven zeros in eight a single element may be
-    // small.
-    if (rounds_inside(kernel, p) && p.op.kind == OpKind::conv_pool_backward_data)
-      for_each_index(p.out[i].shape, [&](auto... at) { largest = std::max(largest, magnitude.out[i].at(at...)); });
-    for_each_index(p.out[i].shape, [&](auto... at) {
-      const double value = exact.out[i].at(at...),
-                   size = std::max({std::abs(value), magnitude.out[i].at(at...), largest});
-      const double bound = (terms * epsilon_of(DType::f32) + storage + runs) * size + 16 * epsilon_of(DType::f32);
-      worst = std::max(worst, std::abs(ours.out[i].at(at...) - value) / bound);
-      if (std::isnan(ours.out[i].at(at...))) worst = INFINITY;
-    });
-    INFO(kernel.name() << " " << p.text() << " output " << i << ": error is " << worst << " times its bound");
-    REQUIRE(worst <= 1);
-  }
-}
-
-/// 1 and 2 threads give the same bits: our own kernels promise it.
-void check_threads(const Kernel& kernel, const Problem& p, Truth& truth) {
-  Problem one = p, two = p;
-  one.threads = 1, two.threads = 2;
-  Run a = truth.fresh(Fill::normal, 11), b = truth.fresh(Fill::normal, 11);
-  execute(kernel, one, a);
-  execute(kernel, two, b);
-  for (size_t i = 0; i < p.out.size(); ++i) {
-    INFO(kernel.name() << " " << p.text());
-    const bool equal = bits(a.out[i]) == bits(b.out[i]);
-    REQUIRE(equal);
-  }
-}
 
 /// Every distinct problem of a model's training step, small enough to run in the reference.
 std::vector<Problem> model_problems(DType compute, const CosmoflowConfig& model, int64_t batch) {
@@ -242,6 +71,8 @@ std::vector<Problem> conv_problems(DType type) {
       {{2, 12, 11, 13, 48}, 16, {3, 3, 3}, {.pad_low = {0, 2, 1}, .pad_high = {2, 0, 1}}},
       {{1, 1, 61, 67, 16}, 32, {1, 3, 3}, {.pad_low = {0, 1, 0}, .pad_high = {0, 2, 1}}},
       {{1, 1, 40, 41, 32}, 16, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
+      {{1, 1, 37, 40, 16}, 48, {1, 5, 5}, {.dilation = {1, 3, 2}, .pad_low = {0, 6, 4}, .pad_high = {0, 5, 4}}},
+      {{1, 13, 12, 14, 16}, 16, {3, 3, 3}, {.dilation = {2, 1, 3}, .pad_low = {2, 1, 3}, .pad_high = {2, 1, 3}}},
       {{1, 1, 50, 70, 16}, 16, {1, 3, 3}, {.dilation = {1, 12, 5}, .pad_low = {0, 12, 5}, .pad_high = {0, 12, 5}}},
       {{1, 26, 25, 23, 16}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
       {{2, 1, 41, 37, 3}, 20, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 0}}},
@@ -290,6 +121,27 @@ std::vector<Problem> conv_problems(DType type) {
   }
   list.push_back(problem({OpKind::conv_backward_data, data}, {slice, TensorDesc({16, 1, 3, 3, 16}, type)}));
   list.back().out[0] = slice;
+  // The same in three dimensions, with five taps, with a stride of two and depthwise.
+  struct Sliced {
+    Shape x;
+    int64_t k;
+    Int3 kernel;
+    ConvAttrs a;
+  };
+  for (const Sliced& c :
+       {Sliced{{1, 10, 12, 11, 16}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
+        Sliced{{1, 1, 36, 35, 16}, 16, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
+        Sliced{{1, 1, 50, 52, 16}, 16, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
+        Sliced{{1, 1, 9, 13, 48}, 48, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 48}}}) {
+    const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
+    ConvAttrs back = c.a, gradient = c.a;
+    back.result_size = {c.x.d(), c.x.h(), c.x.w()}, gradient.result_size = c.kernel;
+    list.push_back(problem({OpKind::conv_forward, c.a}, {strided(x, 64), w}));
+    const TensorDesc y = list.back().out[0] = strided(list.back().out[0], 80);
+    list.push_back(problem({OpKind::conv_backward_data, back}, {y, w}));
+    list.back().out[0] = strided(list.back().out[0], 64);
+    list.push_back(problem({OpKind::conv_backward_weights, gradient}, {strided(x, 64), y}));
+  }
   const ConvAttrs pointwise{.result_size = {1, 1, 1}};
   // More runs of tiles than parts, and outputs written past the caches (8 MiB); large, so in one type only.
   if (type == DType::f32) {
@@ -404,6 +256,9 @@ std::vector<Problem> other_problems(DType type) {
     const ActivationPoolAttrs pool{{.slope = 0.25}, {.result_size = extent}};
     list.push_back(problem({OpKind::conv_pool_backward_weights, ConvPoolAttrs{same, pool}},
                            {input, cells, cells, TensorDesc(cells.shape, DType::u8)}));
+    const ActivationPoolAttrs relu{{.slope = 0}, {.result_size = extent}};
+    list.push_back(problem({OpKind::conv_pool_backward_weights, ConvPoolAttrs{same, relu}},
+                           {input, cells, cells, TensorDesc(cells.shape, DType::u8)}));
   }
   for (const Int3& extent : {Int3{12, 14, 16}, Int3{24, 22, 26}}) {
     const TensorDesc cells({2, extent[0] / 2, extent[1] / 2, extent[2] / 2, 16}, type),
@@ -411,9 +266,9 @@ std::vector<Problem> other_problems(DType type) {
     for (int64_t pad : {1, 0}) {
       const Int3 result{extent[0] + 2 - 2 * pad, extent[1] + 2 - 2 * pad, extent[2] + 2 - 2 * pad};
       const ConvAttrs conv{.pad_low = {pad, pad, pad}, .pad_high = {pad, pad, pad}, .result_size = result};
-      list.push_back(
-          problem({OpKind::conv_pool_backward_data, ConvPoolAttrs{conv, {{.slope = 0.25}, {.result_size = extent}}}},
-                  {cells, cells, TensorDesc(cells.shape, DType::u8), weights}));
+      const ActivationPoolAttrs pool{{.slope = pad ? 0.25 : 0}, {.result_size = extent}};
+      list.push_back(problem({OpKind::conv_pool_backward_data, ConvPoolAttrs{conv, pool}},
+                             {cells, cells, TensorDesc(cells.shape, DType::u8), weights}));
     }
   }
   const PoolAttrs flat{.kernel = {1, 2, 2}, .stride = {1, 2, 2}};
@@ -428,7 +283,8 @@ std::vector<Problem> other_problems(DType type) {
     const int64_t kd = c.x.d() > 1 ? 3 : 1;
     const ConvAttrs same{.pad_low = {kd / 2, 1, 1}, .pad_high = {kd / 2, 1, 1}};
     const TensorDesc weights({c.k, kd, 3, 3, c.x.c()}, type), bias(Shape::vector(c.k), accumulation_type(type));
-    list.push_back(problem({OpKind::conv_pool_forward, ConvPoolAttrs{same, {{.slope = 0.25}, c.pool}}},
+    const double slope = c.k == 48 || c.k == 18 ? 0 : 0.25;
+    list.push_back(problem({OpKind::conv_pool_forward, ConvPoolAttrs{same, {{.slope = slope}, c.pool}}},
                            {TensorDesc(c.x, type), weights, bias}));
   }
   list.push_back(problem({OpKind::max_pool, flat}, {image}));
@@ -448,7 +304,7 @@ std::vector<Problem> other_problems(DType type) {
   list.push_back(problem({OpKind::concat, NoAttrs{}}, {even, TensorDesc({1, 4, 6, 8, 5}, type)}));
   list.push_back(problem({OpKind::slice, SliceAttrs{3, 9}}, {x}));
   list.push_back(problem({OpKind::pad_channels, SliceAttrs{3, 40}}, {x}));
-  for (const auto& [samples, outputs] : {std::pair<int64_t, int64_t>{1, 13}, {1, 4}, {7, 21}, {33, 5}}) {
+  for (const auto& [samples, outputs] : {std::pair<int64_t, int64_t>{1, 13}, {1, 4}, {7, 21}, {33, 5}, {64, 9}}) {
     const TensorDesc input({samples, 3, 5, 7, 11}, type), weights({outputs, 1, 1, 1, 3 * 5 * 7 * 11}, type),
         gradient({samples, 1, 1, 1, outputs}, type), bias(Shape::vector(outputs), accumulation_type(type));
     list.push_back(problem({OpKind::dense_forward, NoAttrs{}}, {input, weights, bias}));
@@ -461,7 +317,7 @@ std::vector<Problem> other_problems(DType type) {
     const TensorDesc w({70, 1, 3, 3, 37}, type), step(Shape::vector(8), DType::f64),
         scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32), norm(Shape::vector(1), DType::f64);
     list.push_back(problem({OpKind::sgd_update, SgdAttrs{.larc = 0.002}}, {w, step, scale, flag, w, w}));
-    list.push_back(problem({OpKind::adam_update, AdamAttrs{.weight_decay = 0.01, .larc = 0.002}},
+    list.push_back(problem({OpKind::adam_update, AdamAttrs{.weight_decay = 0.01, .l2 = 0.03, .larc = 0.002}},
                            {w, step, scale, flag, w, w, w}));
     list.push_back(problem({OpKind::lamb_update, LambAttrs{}}, {w, step, scale, flag, norm, w, w, w}));
     list.push_back(problem({OpKind::gradient_norm, NoAttrs{}}, {w, x, even, scale}));
@@ -522,49 +378,6 @@ std::vector<Problem> other_problems(DType type) {
   return list;
 }
 
-/// The list, and the kernels for AMX and AVX512-FP16 on emulated units: their loop nests are checked on every AVX-512
-/// machine.
-const std::vector<const Kernel*>& kernels_under_test() {
-  static const KernelList tiles = emulated_amx_kernels(), halves = emulated_fp16_kernels();
-  static const std::vector<const Kernel*> all = [] {
-    std::vector<const Kernel*> list;
-    for (const KernelList* from : {&kernel_list(), &tiles, &halves})
-      for (const auto& kernel : *from) list.push_back(kernel.get());
-    return list;
-  }();
-  return all;
-}
-
-/// Runs all tiers over all kernels, and the reference in the problem's types against the one in f64.
-void check_all(const std::vector<Problem>& problems) {
-  int ran = 0;
-  for (const Problem& p : problems) {
-    Truth truth(p);
-    // In f16 only the kernels with f16 arithmetic differ from bf16: the slow sanitized runs leave out the others.
-    const bool halves_only = sanitized && p.in[0].dtype == DType::f16;
-    if (!sanitized)
-      check_bounded(reference_for(p), p, truth);
-    else if (!halves_only)
-      truth.rounded(Fill::normal);
-    for (const Kernel* kernel : kernels_under_test()) {
-      if (kernel->name() == reference_name || !kernel->supports(p).ok) continue;
-      ++ran;
-      if (halves_only && !sums_in_f16(*kernel)) continue;
-      if (sanitized) {
-        Run run = truth.fresh(Fill::normal, 7);
-        execute(*kernel, p, run);
-        continue;
-      }
-      if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal, truth);
-      if ((linear(p.op.kind) || exact_on_integers(p.op.kind)) && !rounds_inside(*kernel, p))
-        check_exact(*kernel, p, Fill::integers, truth);
-      check_bounded(*kernel, p, truth);
-      if (!kernel->name().starts_with("onednn") && kernel->name() != "widened") check_threads(*kernel, p, truth);
-    }
-  }
-  if (cpu_features().avx2) REQUIRE(ran > 0);
-}
-
 }  // namespace
 
 TEST_CASE("every kernel on the problems of a small CosmoFlow step", "[kernels][model]") {
@@ -579,6 +392,34 @@ TEST_CASE("every kernel on nasty convolutions", "[kernels]") {
     WARN("no full-rate VDPBF16PS here: direct_bf16 and pointwise_bf16 are not checked");
   if (!cpu_features().avx512_fp16) WARN("no AVX512-FP16 here: direct_fp16 is checked on emulated arithmetic only");
   for (DType type : storage_types) check_all(conv_problems(type));
+}
+
+TEST_CASE("every kernel takes a problem of these tests", "[kernels]") {
+  std::vector<Problem> problems;
+  CosmoflowConfig model;
+  model.size = 16;
+  for (DType type : storage_types)
+    for (const auto& list : {model_problems(type, model, 2), conv_problems(type), other_problems(type)})
+      problems.insert(problems.end(), list.begin(), list.end());
+  const CpuFeatures& cpu = cpu_features();
+  int skipped = 0;
+  for (const Kernel* kernel : kernels_under_test()) {
+    const std::string name(kernel->name());
+    if (name == "communicator") continue;  // test_averaging
+    const auto is = [&](const char* set) { return name.ends_with(set); };
+    const bool granted = is("_amx")     ? amx_granted()
+                         : is("_fp16")  ? cpu.avx512_fp16
+                         : is("_bf16")  ? cpu.fast_bf16_dot
+                         : is("avx512") ? cpu.avx512
+                         : is("avx2")   ? cpu.avx2
+                                        : true;
+    const bool taken =
+        std::any_of(problems.begin(), problems.end(), [&](const Problem& p) { return kernel->supports(p).ok; });
+    INFO(name);
+    if (granted) CHECK(taken);
+    skipped += !granted;
+  }
+  if (skipped) WARN(skipped << " kernels are not checked for want of AMX, AVX512-FP16, full-rate VDPBF16PS or AVX-512");
 }
 
 TEST_CASE("f16 sums are widened before they stall or drift", "[kernels]") {

@@ -13,7 +13,7 @@ import sys
 import time
 
 CONFIGURATIONS = ("f32", "f32_channels_last", "bf16", "bf16_channels_last")
-WEIGHTS = (0.986267818 ** -0.125, 0.0004578519 ** -0.125, 0.0132743299 ** -0.125)
+WEIGHTS = (0.986267818 ** -0.125, 0.00045787089 ** -0.125, 0.01327431072 ** -0.125)
 
 
 def build(channels=16, divisor=1):

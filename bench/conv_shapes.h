@@ -1,0 +1,47 @@
+// The convolution inside a problem, whatever the pass and whether activation and pool are fused with it.
+#pragma once
+
+#include <optional>
+
+#include "core/kernel.h"
+
+namespace convoy::bench {
+
+/// x and y as the forward convolution reads and writes them (y before a pool), w as K, KD, KH, KW, C/groups.
+struct ConvShapes {
+  ConvAttrs attrs;
+  Shape x, w, y;
+};
+
+/// Nothing for ops that are no convolution.
+inline std::optional<ConvShapes> conv_shapes(const Problem& p) {
+  const auto shape = [&](size_t input) { return p.in[input].shape; };
+  ConvShapes s;
+  if (const auto* both = std::get_if<ConvPoolAttrs>(&p.op.attrs)) s.attrs = both->conv;
+  else if (const auto* plain = std::get_if<ConvAttrs>(&p.op.attrs)) s.attrs = *plain;
+  switch (p.op.kind) {
+    case OpKind::conv_forward:
+    case OpKind::conv_activation_forward:
+    case OpKind::conv_pool_forward:
+      s.x = shape(0), s.w = shape(1);
+      break;
+    case OpKind::conv_backward_data:
+      s.x = p.out[0].shape, s.w = shape(1);
+      break;
+    case OpKind::conv_pool_backward_data:
+      s.x = p.out[0].shape, s.w = shape(3);
+      break;
+    case OpKind::conv_backward_weights:
+    case OpKind::conv_pool_backward_weights:
+      s.x = shape(0), s.w = p.out[0].shape;
+      break;
+    default:
+      return std::nullopt;
+  }
+  ConvAttrs forward = s.attrs;
+  forward.result_size = {0, 0, 0};
+  s.y = infer({OpKind::conv_forward, forward}, std::vector{TensorDesc(s.x, DType::f32), TensorDesc(s.w, DType::f32)})[0].shape;
+  return s;
+}
+
+}  // namespace convoy::bench

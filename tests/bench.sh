@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The layer bench and its reports, on tiny problems.   usage: bench.sh BIN_DIR
+set -u
+bin=$1
+. "$(dirname "$0")/expect.sh"
+layers=("$bin/bench_layers" --min-seconds 0.01)
+
+expect 0 "winograd" "${layers[@]}" --problem 'conv ic16ih40oc16kh3ph1 n"square"' --json new.jsonl --csv new.csv --refusals --cold
+grep -q '"kernel":"winograd.*"correct":true' new.jsonl && ok || bad "no Winograd kernel was checked"
+grep -q '"refused":.*"problem":' new.jsonl && ok || bad "refusals do not name their problem"
+[ "$(head -1 new.csv)" = name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio ] && ok || bad "head of new.csv"
+expect 0 "conv_pool_forward{" "${layers[@]}" --size 16 --match conv1.forward --list
+expect 2 'no kernel is called "avx1024"' "${layers[@]}" --size 16 --kernels avx1024
+expect 2 '--match: expected a part' "${layers[@]}" --size 16 --match conv77
+expect 2 'unknown flag: --warm' "${layers[@]}" --warm
+expect 2 '--json: expected a value' "${layers[@]}" --json
+expect 3 'none.txt: cannot open' "${layers[@]}" --problems none.txt
+
+expect 0 "geometric mean of old/new medians 1.000, 0 slower" "$bin/bench_report" compare new.jsonl new.jsonl
+line() { echo '{"name":"a","pass":"forward","dtype":"bf16","kernel":"'"$1"'","detail":"'"$2"'","min_ms":'"$3"',"median_ms":'"$3"',"gflops":50,"flop_per_byte":9,"samples_ms":['"$4"'],"problem":"'"${5:-p}"'"}'; }
+{ echo '{"ceiling":"f32_fma","value":100,"unit":"GFLOP/s"}'; echo '{"ceiling":"bf16_dot","value":200,"unit":"GFLOP/s"}'
+  line mine "" 1.0 1.0,1.1,1.2,1.3,1.4; line onednn jit 1.5 1.5,1.6,1.7; line mine "" 1 1,1,1 q; line onednn gemm:jit 9 9,9,9 q; } > old.jsonl
+{ line mine "" 2.0 2.0,2.1,2.2,2.3,2.4; line onednn jit 1.4 1.4,1.6,1.8; } > slow.jsonl
+expect 0 "SLOWER" "$bin/bench_report" compare old.jsonl slow.jsonl
+expect 0 "1 have fewer than five samples" "$bin/bench_report" compare old.jsonl slow.jsonl
+# The better of both runs on each side; of peak is of the type's own ceiling; what is lowered to products does not count.
+expect 0 "1 problems with a oneDNN time of their own: geometric mean 1.400" "$bin/bench_report" summary old.jsonl slow.jsonl
+expect 0 "25.0%" "$bin/bench_report" summary old.jsonl
+expect 0 "(9.00)" "$bin/bench_report" summary old.jsonl
+expect 0 "drawn to roof.svg" "$bin/bench_report" roofline new.jsonl --out roof.svg
+grep -q "f32_fma" roof.svg && ok || bad "no ceiling in roof.svg"
+expect 3 'found "not json"' "$bin/bench_report" summary <(echo "not json")
+expect 3 "holds no measurement" "$bin/bench_report" summary <(echo '{"ceiling":"triad","value":1}')
+conclude

@@ -1,0 +1,202 @@
+#include "tests/kernel_tiers.h"
+
+#include <map>
+#include <set>
+
+#include "kernels/conv/conv_kernels.h"
+#include "kernels/kernel_list.h"
+#include "kernels/simd/cpu.h"
+#include "tests/catch.hpp"
+
+namespace convoy::testing {
+namespace {
+
+/// Ops whose result depends on comparisons and copies alone: exact on any data.
+bool always_exact(OpKind kind) {
+  static const std::set<OpKind> kinds{OpKind::max_pool,
+                                      OpKind::cast,
+                                      OpKind::concat,
+                                      OpKind::slice,
+                                      OpKind::pad_channels,
+                                      OpKind::all_finite,
+                                      OpKind::loss_scale_update,
+                                      OpKind::arg_max};
+  return kinds.count(kind) > 0;
+}
+/// Activation and pool: exact where slope times input rounds once, as it does for small integers.
+bool exact_on_integers(OpKind kind) {
+  return kind == OpKind::activation_max_pool || kind == OpKind::conv_pool_forward ||
+         kind == OpKind::conv_activation_forward;
+}
+/// Transforms with six points have irrational entries: bounded, never exact.
+bool rounds_inside(const Kernel& kernel, const Problem& p) {
+  const TensorDesc& weights =
+      p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[std::min<size_t>(1, p.in.size() - 1)];
+  const bool five = weights.shape.w() == 5;
+  if (kernel.name() == "widened") return kernel.prepare(p)->detail().find("winograd") != std::string::npos;
+  return kernel.name().starts_with("winograd4") || (kernel.name().starts_with("winograd") && five);
+}
+/// Sums of products: exact on small integers, bounded by K * eps * sum|a||b| on others.
+bool linear(OpKind kind) {
+  static const std::set<OpKind> kinds{
+      OpKind::conv_forward,        OpKind::conv_backward_data,     OpKind::conv_backward_weights, OpKind::dense_forward,
+      OpKind::dense_backward_data, OpKind::dense_backward_weights, OpKind::channel_sum,           OpKind::add,
+      OpKind::channel_dot,         OpKind::max_pool_backward};
+  return kinds.count(kind) > 0;
+}
+
+/// Sums of few terms whose error is measured against the sum of magnitudes.
+bool cancels(OpKind kind) {
+  return linear(kind) || kind == OpKind::conv_activation_forward || kind == OpKind::conv_pool_backward_weights ||
+         kind == OpKind::conv_pool_forward || kind == OpKind::conv_pool_backward_data ||
+         kind == OpKind::activation_max_pool_backward || kind == OpKind::avg_pool ||
+         kind == OpKind::avg_pool_backward || kind == OpKind::channel_scale || kind == OpKind::resize ||
+         kind == OpKind::resize_backward;
+}
+
+void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth) {
+  Run ours = truth.fresh(fill, 7);
+  execute(kernel, p, ours);
+  for (size_t i = 0; i < p.out.size(); ++i) {
+    INFO(kernel.name() << " " << p.text() << " output " << i);
+    const bool equal = bits(ours.out[i]) == bits(truth.rounded(fill).out[i]);
+    REQUIRE(equal);
+  }
+}
+
+/// Error bound per element from the number of terms and the sum of their magnitudes; smooth functions get a few units
+/// in the last place of f32 and one rounding to the storage type.
+void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth) {
+  if (always_exact(p.op.kind)) return;
+  Run ours = truth.fresh(Fill::normal, 11);
+  execute(kernel, p, ours);
+  const Run &exact = truth.exact(false), &magnitude = truth.exact(true);
+  for (size_t i = 0; i < p.out.size(); ++i) {
+    if (!is_float(p.out[i].dtype)) continue;
+    const double terms =
+        std::max<double>(8, double(p.flops()) / 2 / double(std::max<int64_t>(1, p.out[i].shape.elements())));
+    // An intermediate (the activated pool gradient) may be rounded to the storage type before the result is.
+    const bool narrow = p.op.kind == OpKind::conv_pool_backward_weights || p.op.kind == OpKind::conv_pool_backward_data;
+    const double storage = 2 * std::max(epsilon_of(p.out[i].dtype), narrow ? epsilon_of(p.in[1].dtype) : 0.0);
+    const double runs = sums_in_f16(kernel) ? 33 * epsilon_of(DType::f16) / 2 : 0;  // kernels/conv/half_engine.inl
+    double worst = 0, largest = 0;
+    // Winograd errs with the largest sum of a tile: on a gradient of seven zeros in eight a single element may be
+    // small.
+    if (rounds_inside(kernel, p) && p.op.kind == OpKind::conv_pool_backward_data)
+      for_each_index(p.out[i].shape, [&](auto... at) { largest = std::max(largest, magnitude.out[i].at(at...)); });
+    for_each_index(p.out[i].shape, [&](auto... at) {
+      const double value = exact.out[i].at(at...),
+                   size = std::max({std::abs(value), magnitude.out[i].at(at...), largest});
+      const double bound = (terms * epsilon_of(DType::f32) + storage + runs) * size + 16 * epsilon_of(DType::f32);
+      worst = std::max(worst, std::abs(ours.out[i].at(at...) - value) / bound);
+      if (std::isnan(ours.out[i].at(at...))) worst = INFINITY;
+    });
+    INFO(kernel.name() << " " << p.text() << " output " << i << ": error is " << worst << " times its bound");
+    REQUIRE(worst <= 1);
+  }
+}
+
+/// 1 and 2 threads give the same bits: our own kernels promise it.
+void check_threads(const Kernel& kernel, const Problem& p, Truth& truth) {
+  Problem one = p, two = p;
+  one.threads = 1, two.threads = 2;
+  Run a = truth.fresh(Fill::normal, 11), b = truth.fresh(Fill::normal, 11);
+  execute(kernel, one, a);
+  execute(kernel, two, b);
+  for (size_t i = 0; i < p.out.size(); ++i) {
+    INFO(kernel.name() << " " << p.text());
+    const bool equal = bits(a.out[i]) == bits(b.out[i]);
+    REQUIRE(equal);
+  }
+}
+
+}  // namespace
+
+const Kernel& reference_for(const Problem& p) {
+  for (const auto& kernel : kernel_list())
+    if (kernel->name() == reference_name && kernel->supports(p).ok) return *kernel;
+  FAIL("no reference for " << p.text());
+  throw 0;
+}
+
+const std::vector<const Kernel*>& kernels_under_test() {
+  static const KernelList tiles = emulated_amx_kernels(), halves = emulated_fp16_kernels();
+  static const std::vector<const Kernel*> all = [] {
+    std::vector<const Kernel*> list;
+    for (const KernelList* from : {&kernel_list(), &tiles, &halves})
+      for (const auto& kernel : *from) list.push_back(kernel.get());
+    return list;
+  }();
+  return all;
+}
+
+bool sums_in_f16(const Kernel& kernel) {
+  return kernel.name().ends_with("_fp16");
+}
+
+const Run& Truth::rounded(Fill fill) {
+  auto& run = fill == Fill::integers ? integers_ : normal_;
+  if (!run) {
+    run = fresh(fill, 7);
+    execute(reference_for(problem_), problem_, *run);
+  }
+  return *run;
+}
+
+const Run& Truth::exact(bool magnitude) {
+  auto& run = magnitude ? magnitude_ : exact_;
+  if (!run) {
+    run = allocate_run(wide_);
+    copy_inputs(fresh(Fill::normal, 11), *run);
+    for (const Tensor& t : run->in)
+      if (magnitude && cancels(problem_.op.kind) && t.dtype() == DType::f64)
+        for (double& v : t.span<double>()) v = std::abs(v);
+    execute(reference_for(wide_), wide_, *run);
+  }
+  return *run;
+}
+
+std::string bits(const Tensor& t) {
+  std::string all;
+  const auto size = static_cast<size_t>(size_of(t.dtype()));
+  for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    // -0 and +0 are the same value to a caller.
+    if (is_float(t.dtype()) && t.at(n, d, h, w, c) == 0)
+      all.append(size, '\0');
+    else
+      all.append(reinterpret_cast<const char*>(t.bytes()) + static_cast<size_t>(t.desc().offset(n, d, h, w) + c) * size,
+                 size);
+  });
+  return all;
+}
+
+void check_all(const std::vector<Problem>& problems) {
+  int ran = 0;
+  for (const Problem& p : problems) {
+    Truth truth(p);
+    // In f16 only the kernels with f16 arithmetic differ from bf16: the slow sanitized runs leave out the others.
+    const bool halves_only = sanitized && p.in[0].dtype == DType::f16;
+    if (!sanitized)
+      check_bounded(reference_for(p), p, truth);
+    else if (!halves_only)
+      truth.rounded(Fill::normal);
+    for (const Kernel* kernel : kernels_under_test()) {
+      if (kernel->name() == reference_name || !kernel->supports(p).ok) continue;
+      ++ran;
+      if (halves_only && !sums_in_f16(*kernel)) continue;
+      if (sanitized) {
+        Run run = truth.fresh(Fill::normal, 7);
+        execute(*kernel, p, run);
+        continue;
+      }
+      if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal, truth);
+      if ((linear(p.op.kind) || exact_on_integers(p.op.kind)) && !rounds_inside(*kernel, p))
+        check_exact(*kernel, p, Fill::integers, truth);
+      check_bounded(*kernel, p, truth);
+      if (!kernel->name().starts_with("onednn") && kernel->name() != "widened") check_threads(*kernel, p, truth);
+    }
+  }
+  if (cpu_features().avx2) REQUIRE(ran > 0);
+}
+
+}  // namespace convoy::testing

@@ -1,0 +1,52 @@
+// T0 (exact), T1 (bounded) and T3 (hygiene) for every kernel of the list on any problem.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/kernel.h"
+#include "tests/kernel_check.h"
+
+namespace convoy::testing {
+
+/// Sanitizers watch memory and arithmetic while every kernel runs once; values are the plain run's business.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
+const std::vector<DType> storage_types{DType::f32, DType::bf16, DType::f16};
+
+/// The kernel that defines a problem's result.
+const Kernel& reference_for(const Problem& p);
+/// The list, and the kernels for AMX and AVX512-FP16 on emulated units: their loop nests are checked on every AVX-512
+/// machine.
+const std::vector<const Kernel*>& kernels_under_test();
+bool sums_in_f16(const Kernel& kernel);
+/// Values bit for bit; -0 and +0 are the same.
+std::string bits(const Tensor& t);
+
+/// What the reference says of a problem, computed once for all kernels that run it.
+class Truth {
+ public:
+  explicit Truth(const Problem& p) : problem_(p), wide_(in_double(p)) {}
+  /// In the problem's own types.
+  const Run& rounded(Fill fill);
+  /// In f64, on the values of fresh(normal, 11); `magnitude`: on their absolute values.
+  const Run& exact(bool magnitude);
+
+  /// Inputs for a kernel, equal for equal fill and seed.
+  Run fresh(Fill fill, uint64_t seed) { return inputs_.fresh(problem_, fill, seed); }
+
+ private:
+  Problem problem_, wide_;
+  Inputs inputs_;
+  std::optional<Run> integers_, normal_, exact_, magnitude_;
+};
+
+/// Runs all tiers over all kernels, and the reference in the problem's types against the one in f64.
+void check_all(const std::vector<Problem>& problems);
+
+}  // namespace convoy::testing
