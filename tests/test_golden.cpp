@@ -9,8 +9,10 @@
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
+#include "tests/hash_numbers.h"
 
 using namespace convoy;
+using convoy::testing::hash_number;
 
 namespace {
 
@@ -79,6 +81,52 @@ TEST_CASE("twenty steps follow PyTorch", "[golden]") {
       INFO(name);
       CHECK(distance(program.store().get(name), g.at("final." + name)) < 1e-3);
     }
+  }
+}
+
+TEST_CASE("twenty steps with Winograd and sparse gradients follow PyTorch", "[golden]") {
+  // Channels and volumes large enough that no convolution falls back to a plain sum
+  // (tests/golden/make_cosmoflow_wide.py).
+  const std::vector<NamedArray> arrays = read_safetensors(CONVOY_SOURCE_DIR "/tests/golden/cosmoflow_wide.safetensors");
+  const auto* expected = reinterpret_cast<const float*>(arrays.at(0).data.data());
+  CHECK(expected[19] < 0.8f * expected[0]);
+  CosmoflowOptions o = options();
+  o.model.size = 32, o.model.conv_size = 16;
+  o.model.fc1_size = 16, o.model.fc2_size = 8;
+  const ProgramPlans plans = plan_program(o, kernel_list());
+  int winograd = 0, convolutions = 0;
+  for (const PlannedNode& node : plans.step.nodes) {
+    const bool convolution = node.name.starts_with("conv");
+    convolutions += convolution;
+    winograd += convolution && node.kernel.starts_with("winograd");
+  }
+  if (cpu_features().avx2) CHECK(winograd >= 5);
+  CHECK(convolutions >= 8);
+  Program program(plans, o, 1);
+  for (const std::string& name : program.parameters()) {
+    const Tensor& p = program.store().get(name);
+    NamedArray array{name, DType::f32, to_torch(name, p).shape, {}};
+    const bool bias = array.shape.size() == 1;
+    std::vector<float> values;
+    for (int64_t i = 0; i < p.shape().elements(); ++i) {
+      const double fan_in = double(p.shape().elements()) / double(array.shape[0]);
+      values.push_back(hash_number(name, i) * float(bias ? 0.1 : std::sqrt(2 / fan_in)));
+    }
+    const auto bytes = std::as_bytes(std::span(values));
+    array.data.assign(bytes.begin(), bytes.end());
+    from_torch(array, p, "golden");
+  }
+  Executor& e = program.step();
+  program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 0.005;
+  for (int s = 0; s < 20; ++s) {
+    const auto x = e.tensor("x").span<int16_t>();
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<int16_t>((hash_number("x", static_cast<int64_t>(i)) + 1) * 2);
+    const auto y = e.tensor("target").span<float>();
+    for (size_t i = 0; i < y.size(); ++i) y[i] = hash_number("y", static_cast<int64_t>(i));
+    e.run();
+    INFO("step " << s);
+    CHECK(e.tensor("loss").data<float>()[0] == Approx(expected[s]).epsilon(1e-4));
   }
 }
 

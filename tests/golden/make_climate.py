@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/golden/{deepcam,deeplab,tiramisu}_small.safetensors: the climate networks in PyTorch, small. For every
 parameter the gradient's norm and its product with fixed numbers; for DeepCAM ten losses of SGD with Keras' momentum and
-of AdamW in f64, what is evaluated behind them, and ten losses in f32 on larger images. Development only.
+of Adam and AdamW in f64, what is evaluated behind them, and ten losses in f32 on larger images. Development only.
 
 Weights, images and labels are not stored: both sides compute them from a hash of name and position.
 """
@@ -145,8 +145,9 @@ class Case:
                     p.add_(velocity[name])
         return torch.tensor(losses)
 
-    def adam_w(self, rate):
-        optimizer = torch.optim.AdamW(self.parameters.values(), lr=rate, eps=1e-6, weight_decay=0.1)
+    def adam(self, kind, rate):
+        """Adam adds its decay to the gradients, AdamW does not."""
+        optimizer = kind(self.parameters.values(), lr=rate, eps=1e-6, weight_decay=0.1)
         losses = []
         for _ in range(STEPS):
             losses.append(self.gradients())
@@ -165,11 +166,12 @@ class Case:
 
 def main():
     torch.set_num_threads(2)
-    deepcam = Case(build(divisor=8), 32, 64).first_gradients()
+    deepcam = Case(build(divisor=8), 32, 320).first_gradients()  # wide enough for a dilation of 18 behind a stride of 16
     case = Case(build(divisor=8), 32, 64)
     deepcam["losses"] = case.descend(0.01)
     deepcam.update(case.evaluated())
-    deepcam["adam_w_losses"] = Case(build(divisor=8), 32, 64).adam_w(0.001)
+    deepcam["adam_w_losses"] = Case(build(divisor=8), 32, 64).adam(torch.optim.AdamW, 0.001)
+    deepcam["adam_losses"] = Case(build(divisor=8), 32, 64).adam(torch.optim.Adam, 0.001)
     deepcam["f32_losses"] = Case(build(divisor=8), 256, 256, dtype=torch.float32).descend(0.0065)
     exact = Case(build(divisor=8), 256, 256).descend(0.0065)
     for name, values in deepcam.items():

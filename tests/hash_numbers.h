@@ -1,0 +1,20 @@
+// Weights and inputs that PyTorch's scripts and the tests compute alike, so that no file has to hold them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/philox.h"
+
+namespace convoy::testing {
+
+/// Uniform in [-1, 1): murmur's finaliser of position plus the name's hash.
+inline float hash_number(const std::string& name, int64_t i) {
+  auto h = static_cast<uint32_t>(static_cast<uint64_t>(i) + (hash_name(name) & 0xffffffffu));
+  h = (h ^ (h >> 16)) * 0x85ebca6bu;
+  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+  h ^= h >> 16;
+  return float(double(h) / 2147483648.0 - 1);
+}
+
+}  // namespace convoy::testing
