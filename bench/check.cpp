@@ -18,7 +18,8 @@ std::optional<Problem> reduced(const Problem& p, Reduction reduction) {
   const auto fewer = [&](int64_t channels) {
     return forward.groups > 1 || channels <= reduction.channels ? channels : reduction.channels + channels % 16;
   };
-  x = {1, x.d(), x.h(), x.w(), fewer(x.c())}, w = {fewer(w.n()), w.d(), w.h(), w.w(), forward.groups > 1 ? w.c() : x.c()};
+  x = {1, x.d(), x.h(), x.w(), fewer(x.c())},
+  w = {fewer(w.n()), w.d(), w.h(), w.w(), forward.groups > 1 ? w.c() : x.c()};
   const bool pools = std::holds_alternative<ConvPoolAttrs>(p.op.attrs);
   for (int i = 0; i < 3; ++i) {
     const int64_t reach = forward.dilation[i] * (w[i + 1] - 1) + 1 - forward.pad_low[i] - forward.pad_high[i];
@@ -52,14 +53,17 @@ std::optional<Problem> reduced(const Problem& p, Reduction reduction) {
     default: {
       ConvPoolAttrs both = p.op.as<ConvPoolAttrs>();
       both.pool.pool.result_size = {0, 0, 0};
-      const TensorDesc cells = infer({OpKind::activation_max_pool, both.pool}, std::vector{y})[0], arg(cells.shape, DType::u8);
+      const TensorDesc cells = infer({OpKind::activation_max_pool, both.pool}, std::vector{y})[0],
+                       arg(cells.shape, DType::u8);
       if (p.op.kind == OpKind::conv_pool_forward) {
         q.in = {input, weight, TensorDesc(Shape::vector(w.n()), p.in[2].dtype)};
       } else {
         both.pool.pool.result_size = {y.shape.d(), y.shape.h(), y.shape.w()};
         if (p.op.kind == OpKind::conv_pool_backward_data) both.conv.result_size = extents;
-        if (p.op.kind == OpKind::conv_pool_backward_data) q.in = {cells, cells, arg, weight};
-        else q.in = {input, cells, cells, arg};
+        if (p.op.kind == OpKind::conv_pool_backward_data)
+          q.in = {cells, cells, arg, weight};
+        else
+          q.in = {input, cells, cells, arg};
       }
       op.attrs = both;
     }
@@ -80,7 +84,8 @@ Check check(const KernelList& list, const Kernel& kernel, const Problem& p) {
     for (const auto& reference : list)
       if (reference->name() == reference_name && reference->supports(*small).ok)
         testing::execute(*reference, *small, expected);
-    const bool plain = !std::holds_alternative<ConvPoolAttrs>(small->op.attrs) && small->op.kind != OpKind::conv_activation_forward;
+    const bool plain =
+        !std::holds_alternative<ConvPoolAttrs>(small->op.attrs) && small->op.kind != OpKind::conv_activation_forward;
     const bool rounds = kernel.name().starts_with("winograd");
     for (size_t i = 0; i < small->out.size(); ++i) {
       const DType type = small->out[i].dtype;

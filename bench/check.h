@@ -17,9 +17,10 @@ struct Reduction {
 /// fewer channels (the remainder of a division by 16 stays); also through activation and pool. Nothing for other ops.
 std::optional<Problem> reduced(const Problem& problem, Reduction reduction);
 
-/// Whether the kernel gives the reference's values on small integers: over small extents with all channels or, for kernels
-/// that need many tiles, over larger ones with few. The same bits; for Winograd, whose transforms round, and for slopes
-/// within 1e-3 or two units in the last place of the type. None where the kernel refuses both or the op has no small form.
+/// Whether the kernel gives the reference's values on small integers: over small extents with all channels or, for
+/// kernels that need many tiles, over larger ones with few. The same bits; for Winograd, whose transforms round, and
+/// for slopes within 1e-3 or two units in the last place of the type. None where the kernel refuses both or the op has
+/// no small form.
 enum class Check : unsigned char { none, right, wrong };
 Check check(const KernelList& list, const Kernel& kernel, const Problem& problem);
 

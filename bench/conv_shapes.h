@@ -17,8 +17,10 @@ struct ConvShapes {
 inline std::optional<ConvShapes> conv_shapes(const Problem& p) {
   const auto shape = [&](size_t input) { return p.in[input].shape; };
   ConvShapes s;
-  if (const auto* both = std::get_if<ConvPoolAttrs>(&p.op.attrs)) s.attrs = both->conv;
-  else if (const auto* plain = std::get_if<ConvAttrs>(&p.op.attrs)) s.attrs = *plain;
+  if (const auto* both = std::get_if<ConvPoolAttrs>(&p.op.attrs))
+    s.attrs = both->conv;
+  else if (const auto* plain = std::get_if<ConvAttrs>(&p.op.attrs))
+    s.attrs = *plain;
   switch (p.op.kind) {
     case OpKind::conv_forward:
     case OpKind::conv_activation_forward:
@@ -40,7 +42,8 @@ inline std::optional<ConvShapes> conv_shapes(const Problem& p) {
   }
   ConvAttrs forward = s.attrs;
   forward.result_size = {0, 0, 0};
-  s.y = infer({OpKind::conv_forward, forward}, std::vector{TensorDesc(s.x, DType::f32), TensorDesc(s.w, DType::f32)})[0].shape;
+  s.y = infer({OpKind::conv_forward, forward}, std::vector{TensorDesc(s.x, DType::f32), TensorDesc(s.w, DType::f32)})[0]
+            .shape;
   return s;
 }
 

@@ -8,9 +8,9 @@
 
 namespace convoy::bench {
 
-/// Two-sided p of the Mann-Whitney rank test: how likely two samples of one distribution differ in rank this much. Exact up
-/// to `exact_size` values a side without ties, else the normal approximation with tie correction. Five values a side reach
-/// p = 0.008, four 0.029. 1 where either has fewer than three values.
+/// Two-sided p of the Mann-Whitney rank test: how likely two samples of one distribution differ in rank this much.
+/// Exact up to `exact_size` values a side without ties, else the normal approximation with tie correction. Five values
+/// a side reach p = 0.008, four 0.029. 1 where either has fewer than three values.
 inline double rank_test(const std::vector<double>& a, const std::vector<double>& b) {
   constexpr size_t exact_size = 25;
   if (a.size() < 3 || b.size() < 3) return 1;
@@ -18,7 +18,8 @@ inline double rank_test(const std::vector<double>& a, const std::vector<double>&
   for (double v : a) all.emplace_back(v, 0);
   for (double v : b) all.emplace_back(v, 1);
   std::sort(all.begin(), all.end());
-  const auto n = static_cast<double>(all.size()), na = static_cast<double>(a.size()), nb = static_cast<double>(b.size());
+  const auto n = static_cast<double>(all.size()), na = static_cast<double>(a.size()),
+             nb = static_cast<double>(b.size());
   double rank_sum = 0, ties = 0;
   for (size_t i = 0; i < all.size();) {
     size_t j = i;

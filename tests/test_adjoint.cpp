@@ -1,5 +1,7 @@
-// T2 for convolutions at full size: the adjoint identity, and random outputs recomputed alone.
+// T2 for convolutions at the size of the models: the adjoint identity of the three passes, and random elements of all
+// three results recomputed alone.
 #include <cstring>
+#include <set>
 
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
@@ -16,12 +18,12 @@ double inner(const Tensor& a, const Tensor& b) {
   return sum;
 }
 
-/// <conv(x,w),y> = <x, backward_data(y,w)> = <w, backward_weights(x,y)> for the kernel `name`; passes that it lacks are
-/// oneDNN's.
+/// <conv(x,w),y> = <x, backward_data(y,w)> = <w, backward_weights(x,y)> for the kernels of a name; passes that it lacks
+/// are another kernel's. Outputs in a narrow type are rounded once each.
 class Adjoint {
  public:
-  Adjoint(const Shape& xs, int64_t channels, const Int3& k, const ConvAttrs& a) : attrs_(a), kernel_(k) {
-    const TensorDesc x(xs, DType::f32), w({channels, k[0], k[1], k[2], xs.c() / a.groups}, DType::f32);
+  Adjoint(const Shape& xs, int64_t channels, const Int3& k, const ConvAttrs& a, DType type) : attrs_(a) {
+    const TensorDesc x(xs, type), w({channels, k[0], k[1], k[2], xs.c() / a.groups}, type);
     forward_ = problem({OpKind::conv_forward, a}, {x, w});
     ConvAttrs da = a, wa = a;
     da.result_size = {xs.d(), xs.h(), xs.w()};
@@ -35,67 +37,106 @@ class Adjoint {
     w_.in[1].copy_from(d_.in[0]);
   }
 
+  /// Names of all kernels but the references that run one of the passes.
+  std::set<std::string> names() const {
+    std::set<std::string> list;
+    for (const auto& kernel : kernel_list())
+      for (const Problem* p : {&forward_, &data_, &weights_})
+        if (kernel->name() != reference_name && kernel->supports(*p).ok) list.emplace(kernel->name());
+    return list;
+  }
+
   void check(const std::string& name) {
-    if (!find(name, forward_) || !or_onednn(name, data_) || !or_onednn(name, weights_)) return;
+    const Kernel *forward = named(name, forward_), *data = named(name, data_), *weights = named(name, weights_);
     for (Run* run : {&f_, &d_, &w_})  // nothing that an earlier kernel left behind counts
       for (Tensor& t : run->out) std::memset(t.bytes(), 0xff, static_cast<size_t>(t.desc().span_bytes()));
-    execute(*find(name, forward_), forward_, f_);
-    execute(*or_onednn(name, data_), data_, d_);
-    execute(*or_onednn(name, weights_), weights_, w_);
+    execute(*forward, forward_, f_);
+    execute(*data, data_, d_);
+    execute(*weights, weights_, w_);
     const double one = inner(f_.out[0], d_.in[0]), two = inner(f_.in[0], d_.out[0]), three = inner(f_.in[1], w_.out[0]);
     // Terms are independent with mean zero: the sums are of size sqrt(terms); f32 partial sums err by eps * sqrt(K)
-    // each.
+    // each, stored results by half a unit in the last place.
     const double scale = std::sqrt(double(forward_.flops()) / 2);
-    INFO(name << " " << forward_.text());
-    CHECK(std::abs(one - two) <= 1e-4 * scale);
-    CHECK(std::abs(one - three) <= 1e-4 * scale);
-    check_outputs();
+    const double bound =
+        std::max(1e-4, 4 * (f_.out[0].dtype() == DType::f32 ? 0 : epsilon_of(f_.out[0].dtype()))) * scale;
+    INFO(name << ": " << forward->name() << ", " << data->name() << ", " << weights->name() << " on "
+              << forward_.text());
+    CHECK(std::abs(one - two) <= bound);
+    CHECK(std::abs(one - three) <= bound);
+    for (Pass pass : {Pass::forward, Pass::data, Pass::weights}) check_elements(pass);
   }
 
  private:
-  static const Kernel* find(const std::string& name, const Problem& p) {
-    for (const auto& kernel : kernel_list())
-      if (kernel->name() == name && kernel->supports(p).ok) return kernel.get();
-    return nullptr;
-  }
-  static const Kernel* or_onednn(const std::string& name, const Problem& p) {
-    const Kernel* own = find(name, p);
-    return own ? own : find("onednn", p);
+  enum class Pass : uint8_t { forward, data, weights };
+
+  /// The kernel of a name, else the first of the list.
+  static const Kernel* named(const std::string& name, const Problem& p) {
+    const Kernel* first = nullptr;
+    for (const auto& kernel : kernel_list()) {
+      if (!kernel->supports(p).ok) continue;
+      if (kernel->name() == name) return kernel.get();
+      if (!first) first = kernel.get();
+    }
+    return first;
   }
 
-  /// 64 random outputs of the forward pass, corners included, recomputed alone.
-  void check_outputs() const {
-    const Shape &xs = f_.in[0].shape(), &ws = f_.in[1].shape(), &ys = f_.out[0].shape();
-    const Int3& k = kernel_;
-    const ConvAttrs& a = attrs_;
+  /// Calls f(output, tap, input) for the taps inside the image along an axis; indices that are given are fixed.
+  template <class F>
+  void along(int axis, int64_t output, int64_t tap, int64_t input, F&& f) const {
+    const int64_t outputs = f_.out[0].shape()[axis + 1], taps = f_.in[1].shape()[axis + 1],
+                  inputs = f_.in[0].shape()[axis + 1];
+    for (int64_t t = tap < 0 ? 0 : tap; t < (tap < 0 ? taps : tap + 1); ++t)
+      for (int64_t o = output < 0 ? 0 : output; o < (output < 0 ? outputs : output + 1); ++o) {
+        const int64_t i = o * attrs_.stride[axis] - attrs_.pad_low[axis] + t * attrs_.dilation[axis];
+        if (i >= 0 && i < inputs && (input < 0 || i == input)) f(o, t, i);
+      }
+  }
+
+  /// 32 random elements of a result, the corners among them, from their definition.
+  void check_elements(Pass pass) const {
+    const Tensor& result = pass == Pass::forward ? f_.out[0] : pass == Pass::data ? d_.out[0] : w_.out[0];
+    const Tensor &x = f_.in[0], &w = f_.in[1], &y = d_.in[0];
+    const int64_t in_group = w.shape().c(), out_group = w.shape().n() / attrs_.groups;
     const PhiloxStream random(5, 5);
-    for (uint64_t i = 0; i < 64; ++i) {
-      const auto pick = [&](uint64_t j, int64_t n) {
-        return i < 2 ? (i ? n - 1 : 0) : static_cast<int64_t>(random.below(i * 8 + j, static_cast<uint64_t>(n)));
-      };
-      const int64_t n = pick(0, ys.n()), od = pick(1, ys.d()), oh = pick(2, ys.h()), ow = pick(3, ys.w()),
-                    c = pick(4, ys.c());
-      double sum = 0, size = 0;
-      for (int64_t kd = 0; kd < k[0]; ++kd)
-        for (int64_t kh = 0; kh < k[1]; ++kh)
-          for (int64_t kw = 0; kw < k[2]; ++kw) {
-            const int64_t id = od * a.stride[0] - a.pad_low[0] + kd * a.dilation[0],
-                          ih = oh * a.stride[1] - a.pad_low[1] + kh * a.dilation[1],
-                          iw = ow * a.stride[2] - a.pad_low[2] + kw * a.dilation[2];
-            if (id < 0 || ih < 0 || iw < 0 || id >= xs.d() || ih >= xs.h() || iw >= xs.w()) continue;
-            for (int64_t ic = 0; ic < ws.c(); ++ic) {
-              const double term =
-                  f_.in[0].at(n, id, ih, iw, c / (ws.n() / a.groups) * ws.c() + ic) * f_.in[1].at(c, kd, kh, kw, ic);
-              sum += term, size += std::abs(term);
-            }
-          }
-      CHECK(std::abs(f_.out[0].at(n, od, oh, ow, c) - sum) <=
-            double(ws.elements() / ws.n()) * epsilon_of(DType::f32) * size + 1e-6);
+    for (uint64_t i = 0; i < 32; ++i) {
+      int64_t at[5];
+      for (int j = 0; j < 5; ++j) {
+        const int64_t n = result.shape()[j];
+        at[j] = i < 2 ? (i ? n - 1 : 0)
+                      : static_cast<int64_t>(random.below(i * 8 + static_cast<uint64_t>(j), static_cast<uint64_t>(n)));
+      }
+      double sum = 0, size = 0, terms = 0;
+      const auto add = [&](double a, double b) { sum += a * b, size += std::abs(a * b), ++terms; };
+      const auto fixed = [&](Pass of, int axis) { return pass == of ? at[axis + 1] : -1; };
+      for (int64_t n = pass == Pass::weights ? 0 : at[0]; n < (pass == Pass::weights ? x.shape().n() : at[0] + 1); ++n)
+        along(0, fixed(Pass::forward, 0), fixed(Pass::weights, 0), fixed(Pass::data, 0),
+              [&](int64_t od, int64_t kd, int64_t id) {
+                along(1, fixed(Pass::forward, 1), fixed(Pass::weights, 1), fixed(Pass::data, 1),
+                      [&](int64_t oh, int64_t kh, int64_t ih) {
+                        along(2, fixed(Pass::forward, 2), fixed(Pass::weights, 2), fixed(Pass::data, 2),
+                              [&](int64_t ow, int64_t kw, int64_t iw) {
+                                if (pass == Pass::forward)
+                                  for (int64_t c = 0; c < in_group; ++c)
+                                    add(x.at(n, id, ih, iw, at[4] / out_group * in_group + c),
+                                        w.at(at[4], kd, kh, kw, c));
+                                else if (pass == Pass::data)
+                                  for (int64_t k = 0; k < out_group; ++k) {
+                                    const int64_t channel = at[4] / in_group * out_group + k;
+                                    add(y.at(n, od, oh, ow, channel), w.at(channel, kd, kh, kw, at[4] % in_group));
+                                  }
+                                else
+                                  add(x.at(n, id, ih, iw, at[0] / out_group * in_group + at[4]),
+                                      y.at(n, od, oh, ow, at[0]));
+                              });
+                      });
+              });
+      const double storage = result.dtype() == DType::f32 ? 0 : 2 * epsilon_of(result.dtype());
+      CHECK(std::abs(result.at(at[0], at[1], at[2], at[3], at[4]) - sum) <=
+            (terms + 8) * epsilon_of(DType::f32) * size + storage * std::abs(sum) + 1e-6);
     }
   }
 
   ConvAttrs attrs_;
-  Int3 kernel_;
   Problem forward_, data_, weights_;
   Run f_, d_, w_;
 };
@@ -103,13 +144,30 @@ class Adjoint {
 }  // namespace
 
 TEST_CASE("adjoint identity at full size", "[kernels][full]") {
-  const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
-  Adjoint problems[] = {
+  struct Layer {
+    Shape x;
+    int64_t k;
+    Int3 kernel;
+    ConvAttrs a;
+  };
+  const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}, flat{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}};
+  const Layer layers[] = {
       {{1, 64, 64, 64, 32}, 64, {3, 3, 3}, same},
       {{1, 16, 16, 16, 128}, 256, {3, 3, 3}, same},
-      {{1, 1, 48, 72, 64}, 64, {1, 3, 3}, {.dilation = {1, 12, 12}, .pad_low = {0, 12, 12}, .pad_high = {0, 12, 12}}},
-      {{1, 1, 48, 72, 16}, 64, {1, 7, 7}, {.stride = {1, 2, 2}, .pad_low = {0, 3, 3}, .pad_high = {0, 3, 3}}}};
-  for (const char* name : {"onednn", "onednn_blocked", "direct_avx512", "direct_avx2", "winograd_avx512",
-                           "winograd_avx2", "winograd4_avx512", "winograd4_avx2"})
-    for (Adjoint& p : problems) p.check(name);
+      {{1, 1, 48, 72, 512}, 256, {1, 3, 3}, {.dilation = {1, 12, 12}, .pad_low = {0, 12, 12}, .pad_high = {0, 12, 12}}},
+      {{1, 1, 96, 144, 16}, 64, {1, 7, 7}, {.stride = {1, 2, 2}, .pad_low = {0, 3, 3}, .pad_high = {0, 2, 2}}},
+      {{1, 1, 96, 144, 304}, 256, {1, 3, 3}, flat},
+      {{1, 1, 96, 144, 256}, 32, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
+      {{1, 1, 96, 144, 128}, 128, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_high = {0, 1, 1}}},
+      {{1, 1, 48, 72, 728}, 728, {1, 1, 1}, {}},
+      {{1, 1, 48, 72, 728}, 728, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 728}}};
+  for (DType type : {DType::f32, DType::bf16})
+    for (const Layer& layer : layers) {
+      if (type == DType::bf16 && layer.x.d() == 64) continue;
+      Adjoint adjoint(layer.x, layer.k, layer.kernel, layer.a, type);
+      const auto names = adjoint.names();
+      CHECK(!names.empty());
+      for (const std::string& name : names)
+        if (name != "widened") adjoint.check(name);
+    }
 }

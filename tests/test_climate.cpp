@@ -96,16 +96,46 @@ TEST_CASE("no reference kernel in a training step of a climate network", "[clima
     WARN("skipped: needs AVX-512 and oneDNN");
     return;
   }
-  for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab, ClimateModel::tiramisu})
+  const auto vectorised = [](ClimateOptions o) {
     for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
-      ClimateOptions o;
-      o.model = model(kind, kind != ClimateModel::tiramisu);
       o.compute = compute;
       o.plan.threads = 2;
       const ProgramPlans plans = plan_program(o, kernel_list());
       CHECK(plans.step.reference_nodes() == std::vector<std::string>{});
       CHECK(plans.evaluate.reference_nodes() == std::vector<std::string>{});
+      if (plans.micro) CHECK(plans.micro->reference_nodes() == std::vector<std::string>{});
     }
+  };
+  // Every network with and without batch norm, every optimizer, loss, decoder and output stride at least once.
+  struct Variant {
+    ClimateModel kind;
+    bool batch_norm;
+    OptimizerKind optimizer;
+    double larc;
+    PixelLoss loss;
+    Decoder decoder;
+    int64_t output_stride, accumulation;
+  };
+  using M = ClimateModel;
+  using O = OptimizerKind;
+  for (const Variant& v :
+       {Variant{M::deepcam, true, O::sgd, 0, PixelLoss::cross_entropy, Decoder::deconv_full, 16, 1},
+        Variant{M::deepcam, true, O::lamb, 0, PixelLoss::focal, Decoder::deconv_full, 8, 2},
+        Variant{M::deeplab, true, O::adam, 0, PixelLoss::cross_entropy, Decoder::deconv_full, 16, 1},
+        Variant{M::deeplab, false, O::adam, 0.002, PixelLoss::focal, Decoder::deconv, 16, 1},
+        Variant{M::deeplab, true, O::sgd, 0.002, PixelLoss::cross_entropy, Decoder::bilinear, 16, 2},
+        Variant{M::tiramisu, false, O::adam, 0.002, PixelLoss::cross_entropy, Decoder::deconv_full, 16, 1},
+        Variant{M::tiramisu, true, O::lamb, 0, PixelLoss::focal, Decoder::deconv_full, 16, 1}}) {
+    ClimateOptions o;
+    o.model = model(v.kind, v.batch_norm);
+    o.model.decoder = v.decoder, o.model.output_stride = v.output_stride;
+    o.training.optimizer = v.optimizer;
+    o.training.sgd.larc = o.training.adam.larc = v.larc;
+    o.training.accumulation = v.accumulation;
+    o.loss.loss = v.loss;
+    INFO("model " << int(v.kind) << " batch norm " << v.batch_norm << " optimizer " << int(v.optimizer));
+    vectorised(o);
+  }
 }
 
 TEST_CASE("convolutions that end in their activation keep all bits", "[climate]") {

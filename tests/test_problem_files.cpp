@@ -38,7 +38,15 @@ std::vector<Problem> file_problems(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("every kernel on the convolutions of CosmoFlow", "[kernels][files]") { check_all(file_problems("cosmoflow")); }
-TEST_CASE("every kernel on the convolutions of DeepLabv3+", "[kernels][files]") { check_all(file_problems("deeplab")); }
-TEST_CASE("every kernel on the convolutions of DeepCAM", "[kernels][files]") { check_all(file_problems("deepcam")); }
-TEST_CASE("every kernel on the convolutions of Tiramisu", "[kernels][files]") { check_all(file_problems("tiramisu")); }
+TEST_CASE("every kernel on the convolutions of CosmoFlow", "[kernels][files]") {
+  check_all(file_problems("cosmoflow"));
+}
+TEST_CASE("every kernel on the convolutions of DeepLabv3+", "[kernels][files]") {
+  check_all(file_problems("deeplab"));
+}
+TEST_CASE("every kernel on the convolutions of DeepCAM", "[kernels][files]") {
+  check_all(file_problems("deepcam"));
+}
+TEST_CASE("every kernel on the convolutions of Tiramisu", "[kernels][files]") {
+  check_all(file_problems("tiramisu"));
+}
