@@ -31,6 +31,9 @@ expect 0 "logistic regression" "${train[@]}" --output-dir whole --save whole.saf
 present whole/history.csv whole/metrics.jsonl whole/mlperf.log whole/summary.json whole/loss.svg whole/trace.json \
   whole/validation-0.png whole/validation-3.png
 grep -q '"key":"eval_accuracy"' whole/mlperf.log && grep -q '"value":"deepcam"' whole/mlperf.log && ok || bad "no deepcam keys in mlperf.log"
+for key in learning_rate train_loss tracked_stats eval_loss save_start save_stop scheduler_lr_warmup_steps opt_betas; do
+  grep -q "\"key\":\"$key\"" whole/mlperf.log && ok || bad "no $key in mlperf.log"
+done
 grep -q 'val_iou' whole/history.csv && ok || bad "no val_iou in history.csv"
 expect 0 "finished" "${train[@]}" --output-dir twin --save twin.safetensors
 same whole.safetensors twin.safetensors
@@ -61,6 +64,8 @@ for name in input conv1.forward; do
 done
 expect 2 "constant loss scale" "${train[@]}" --output-dir x --gradient-lag 1 --compute f16
 expect 0 "target reached" "${train[@]}" --output-dir target --target-iou 0.01 --measure pooled
+grep -q '"key":"target_accuracy_reached"' target/mlperf.log && ok || bad "no target_accuracy_reached in mlperf.log"
+grep -q '^convolution depthwise' <("${train[@]}" --output-dir families --max-steps 2 --profile) && ok || bad "no table of families"
 
 # Real fields, where Debian's data packages are installed.
 coads=/usr/share/ferret-vis/data/coads_climatology.cdf

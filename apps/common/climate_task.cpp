@@ -36,8 +36,10 @@ void ClimateTask::log_start(MlLog& log) const {
   log.event("batchnorm_group_stride", 1);
   log.event("gradient_accumulation_frequency", s_.training.accumulation);
   log.event("opt_lr", s_.schedule.base_rate);
-  log.event("opt_betas", Json::array({beta1, beta2}));
-  log.event("opt_eps", lamb ? s_.training.lamb.epsilon : s_.training.adam.epsilon);
+  if (s_.training.optimizer != OptimizerKind::sgd) {
+    log.event("opt_betas", Json::array({beta1, beta2}));
+    log.event("opt_eps", lamb ? s_.training.lamb.epsilon : s_.training.adam.epsilon);
+  }
   log.event("opt_weight_decay",
             lamb ? s_.training.lamb.weight_decay : s_.training.adam.weight_decay + s_.training.adam.l2);
   if (lamb) {

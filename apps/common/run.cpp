@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/common/families.h"
 #include "apps/common/profile.h"
 #include "apps/common/version.h"
 #include "core/parallel.h"
@@ -217,7 +218,7 @@ int Run::finish(Outcome outcome, const Json& more) {
   if (options_.toggle("profile")) {
     if (program_->micro())
       fmt::print("passes ahead of the update:\n{}the last one:\n", profile_table(*program_->micro()));
-    fmt::print("{}", profile_table(program_->step()));
+    fmt::print("{}\n{}", profile_table(program_->step()), family_table(program_->step()));
   }
   fmt::print(
       "{}: {} steps, median {:.4f} s, {:.3f} samples/s, data wait {:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n",

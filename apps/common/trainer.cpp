@@ -188,7 +188,10 @@ void Trainer::save() {
   if (!has_hdf5() || !ranks_.root()) return;  // a build without HDF5 says so when it starts
   const auto start = Clock::now();
   ranks_.set_busy(true);
+  const nlohmann::json number = {{"step_num", step_}};
+  mllog_.start("save_start", number);
   save_checkpoint(o_.output_dir, step_, program_.store(), meta(), o_.keep_checkpoints);
+  mllog_.end("save_stop", number);
   ranks_.set_busy(false);
   checkpoint_seconds_ += seconds_since(start);
   note("checkpoint", start);
@@ -335,7 +338,11 @@ void Trainer::validate(double epoch_seconds) {
                      {},
                      0};
   const auto start = Clock::now();
-  const nlohmann::json number = {{"epoch_num", epoch_ + 1}};
+  const nlohmann::json number = {{"epoch_num", epoch_ + 1}}, both = {{"epoch_num", epoch_ + 1}, {"step_num", step_}};
+  mllog_.event("learning_rate", record.learning_rate, both);
+  mllog_.event("train_loss", record.loss, both);
+  if (epoch_seconds > 0)
+    mllog_.event("tracked_stats", {{"throughput", double(step_in_epoch_ * samples_per_step()) / epoch_seconds}}, both);
   if (source_ && task_.validation_samples() > 0) {
     share_statistics();
     mllog_.start("eval_start", number);
@@ -435,6 +442,9 @@ Outcome Trainer::run() {
     note("validation", start);
   }
   settle();
+  if (outcome == Outcome::target_reached)
+    mllog_.event("target_accuracy_reached", history_.back().validation.metric,
+                 {{"epoch_num", history_.back().epoch + 1}});
   const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});
   if (o_.trace) write_trace();

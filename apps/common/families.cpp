@@ -1,0 +1,119 @@
+#include "apps/common/families.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace convoy::apps {
+namespace {
+
+std::string layer_of(const PlannedNode& node) {
+  return node.name.substr(0, node.name.rfind('.'));
+}
+
+const ConvAttrs* conv_attrs(const Op& op) {
+  if (const auto* both = std::get_if<ConvPoolAttrs>(&op.attrs)) return &both->conv;
+  return op.kind <= OpKind::conv_pool_backward_weights ? std::get_if<ConvAttrs>(&op.attrs) : nullptr;
+}
+
+/// Weights K, KD, KH, KW, C/groups of a convolution in any pass.
+const Shape& weights_of(const Plan& plan, const PlannedNode& node) {
+  const bool sums = node.op.kind == OpKind::conv_backward_weights || node.op.kind == OpKind::conv_pool_backward_weights;
+  const ValueId id = sums ? node.out[0] : node.in[node.op.kind == OpKind::conv_pool_backward_data ? 3 : 1];
+  return plan.values[static_cast<size_t>(id)].desc.shape;
+}
+
+std::string conv_family(const ConvAttrs& a, const Shape& w, bool transposed) {
+  if (a.groups > 1 && w.c() == 1) return "convolution depthwise";
+  std::string name = transposed ? "convolution transposed " : "convolution ";
+  if (w.d() > 1) name += fmt::format("{}x", w.d());
+  name += fmt::format("{}x{}", w.h(), w.w());
+  if (a.dilation != Int3{1, 1, 1}) name += " dilated";
+  if (a.stride != Int3{1, 1, 1} && !transposed) name += fmt::format(" stride {}", a.stride[2]);
+  return name;
+}
+
+std::string other_family(OpKind kind) {
+  switch (kind) {
+    case OpKind::pack:
+      return "packing of weights";
+    case OpKind::dense_forward:
+    case OpKind::dense_backward_data:
+    case OpKind::dense_backward_weights:
+      return "dense layers";
+    case OpKind::batch_norm:
+    case OpKind::batch_norm_sums:
+    case OpKind::batch_norm_backward_data:
+    case OpKind::batch_norm_backward_parameters:
+    case OpKind::batch_norm_update:
+    case OpKind::channel_moments:
+      return "batch norm";
+    case OpKind::loss:
+    case OpKind::loss_backward:
+    case OpKind::pixel_loss:
+    case OpKind::pixel_loss_backward:
+    case OpKind::arg_max:
+      return "loss";
+    case OpKind::max_pool:
+    case OpKind::max_pool_backward:
+    case OpKind::avg_pool:
+    case OpKind::avg_pool_backward:
+    case OpKind::activation_max_pool:
+    case OpKind::activation_max_pool_backward:
+    case OpKind::resize:
+    case OpKind::resize_backward:
+      return "pools and resizing";
+    case OpKind::concat:
+    case OpKind::slice:
+    case OpKind::pad_channels:
+    case OpKind::cast:
+      return "casts and copies";
+    case OpKind::channel_sum:
+    case OpKind::channel_dot:
+      return "sums per channel";
+    default:
+      break;
+  }
+  if (kind >= OpKind::bucket && kind <= OpKind::all_reduce_later) return "communication";
+  return kind >= OpKind::all_finite ? "updates" : "point-wise";
+}
+
+}  // namespace
+
+std::vector<FamilyTime> family_times(const Executor& executor) {
+  const Plan& plan = executor.plan();
+  // The forward pass of a transposed convolution is a convolution's backward_data.
+  std::set<std::string> transposed;
+  for (const PlannedNode& node : plan.nodes)
+    if (node.op.kind == OpKind::conv_backward_data && node.name.ends_with(".forward")) transposed.insert(layer_of(node));
+  std::map<std::string, FamilyTime> families;
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    const NodeTime& t = executor.times()[i];
+    if (t.runs == 0) continue;
+    const PlannedNode& node = plan.nodes[i];
+    const ConvAttrs* conv = conv_attrs(node.op);
+    const std::string name = conv ? conv_family(*conv, weights_of(plan, node), transposed.count(layer_of(node)) > 0) : other_family(node.op.kind);
+    FamilyTime& f = families[name];
+    f.name = name;
+    f.seconds += t.seconds / double(t.runs), f.flops += double(node.flops), f.bytes += double(node.bytes), ++f.nodes;
+  }
+  std::vector<FamilyTime> list;
+  for (auto& [name, family] : families) list.push_back(std::move(family));
+  std::stable_sort(list.begin(), list.end(), [](const FamilyTime& a, const FamilyTime& b) { return a.seconds > b.seconds; });
+  return list;
+}
+
+std::string family_table(const Executor& executor) {
+  const std::vector<FamilyTime> list = family_times(executor);
+  double total = 0;
+  for (const FamilyTime& f : list) total += f.seconds;
+  std::string text = fmt::format("{:<32} {:>6} {:>10} {:>7} {:>9} {:>8} {:>10}\n", "family", "nodes", "ms", "share", "GFLOP/s", "GB/s", "FLOP/byte");
+  for (const FamilyTime& f : list)
+    text += fmt::format("{:<32} {:>6} {:>10.3f} {:>6.1f}% {:>9.1f} {:>8.1f} {:>10.1f}\n", f.name, f.nodes, 1e3 * f.seconds, 100 * f.seconds / total,
+                        f.flops / f.seconds * 1e-9, f.bytes / f.seconds * 1e-9, f.flops / f.bytes);
+  return text;
+}
+
+}  // namespace convoy::apps
