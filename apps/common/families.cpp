@@ -87,21 +87,24 @@ std::vector<FamilyTime> family_times(const Executor& executor) {
   // The forward pass of a transposed convolution is a convolution's backward_data.
   std::set<std::string> transposed;
   for (const PlannedNode& node : plan.nodes)
-    if (node.op.kind == OpKind::conv_backward_data && node.name.ends_with(".forward")) transposed.insert(layer_of(node));
+    if (node.op.kind == OpKind::conv_backward_data && node.name.ends_with(".forward"))
+      transposed.insert(layer_of(node));
   std::map<std::string, FamilyTime> families;
   for (size_t i = 0; i < plan.nodes.size(); ++i) {
     const NodeTime& t = executor.times()[i];
     if (t.runs == 0) continue;
     const PlannedNode& node = plan.nodes[i];
     const ConvAttrs* conv = conv_attrs(node.op);
-    const std::string name = conv ? conv_family(*conv, weights_of(plan, node), transposed.count(layer_of(node)) > 0) : other_family(node.op.kind);
+    const std::string name = conv ? conv_family(*conv, weights_of(plan, node), transposed.count(layer_of(node)) > 0)
+                                  : other_family(node.op.kind);
     FamilyTime& f = families[name];
     f.name = name;
     f.seconds += t.seconds / double(t.runs), f.flops += double(node.flops), f.bytes += double(node.bytes), ++f.nodes;
   }
   std::vector<FamilyTime> list;
   for (auto& [name, family] : families) list.push_back(std::move(family));
-  std::stable_sort(list.begin(), list.end(), [](const FamilyTime& a, const FamilyTime& b) { return a.seconds > b.seconds; });
+  std::stable_sort(list.begin(), list.end(),
+                   [](const FamilyTime& a, const FamilyTime& b) { return a.seconds > b.seconds; });
   return list;
 }
 
@@ -109,10 +112,12 @@ std::string family_table(const Executor& executor) {
   const std::vector<FamilyTime> list = family_times(executor);
   double total = 0;
   for (const FamilyTime& f : list) total += f.seconds;
-  std::string text = fmt::format("{:<32} {:>6} {:>10} {:>7} {:>9} {:>8} {:>10}\n", "family", "nodes", "ms", "share", "GFLOP/s", "GB/s", "FLOP/byte");
+  std::string text = fmt::format("{:<32} {:>6} {:>10} {:>7} {:>9} {:>8} {:>10}\n", "family", "nodes", "ms", "share",
+                                 "GFLOP/s", "GB/s", "FLOP/byte");
   for (const FamilyTime& f : list)
-    text += fmt::format("{:<32} {:>6} {:>10.3f} {:>6.1f}% {:>9.1f} {:>8.1f} {:>10.1f}\n", f.name, f.nodes, 1e3 * f.seconds, 100 * f.seconds / total,
-                        f.flops / f.seconds * 1e-9, f.bytes / f.seconds * 1e-9, f.flops / f.bytes);
+    text +=
+        fmt::format("{:<32} {:>6} {:>10.3f} {:>6.1f}% {:>9.1f} {:>8.1f} {:>10.1f}\n", f.name, f.nodes, 1e3 * f.seconds,
+                    100 * f.seconds / total, f.flops / f.seconds * 1e-9, f.bytes / f.seconds * 1e-9, f.flops / f.bytes);
   return text;
 }
 

@@ -1,4 +1,5 @@
-// Where the time of a step goes by family of ops: convolutions by extent, stride and dilation, norms, updates and the rest.
+// Where the time of a step goes by family of ops: convolutions by extent, stride and dilation, norms, updates and the
+// rest.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 namespace convoy::apps {
 
 struct FamilyTime {
-  std::string name;  ///< "convolution 3x3 dilated", "batch norm", ...
+  std::string name;    ///< "convolution 3x3 dilated", "batch norm", ...
   double seconds = 0;  ///< per run
   double flops = 0;    ///< dense count
   double bytes = 0;    ///< operands once

@@ -156,6 +156,23 @@ using FourFive = Axis<8, 4, 5>;
 using ThreeDown = Axis<7, 3, 3, 7, 5, 2, 1>;
 using ThreeUp = Axis<7, 6, 3, 4, 5, 1, 2>;
 
+/// Of a weight gradient, outputs and taps change places.
+template <class A>
+struct MirroredAxis {
+  using Type = Axis<A::points, A::taps, A::outputs>;
+};
+/// Three values of the gradient become seven points, 4 for the outer taps and each for itself in the middle, whose three
+/// products add up in one of five sums.
+struct ThreeGradient {
+  static constexpr int points = 5, outputs = 3, taps = 3, inputs = 5, weights = 7, down = 1, up = 1;
+};
+template <>
+struct MirroredAxis<ThreeDown> {
+  using Type = ThreeGradient;
+};
+template <class A>
+using Mirrored = typename MirroredAxis<A>::Type;
+
 /// B^T of an axis in place: inputs in, points out.
 template <class A>
 inline void axis_input(Vec* d) {
@@ -175,7 +192,11 @@ inline void axis_input(Vec* d) {
 /// A^T of an axis; `in` and `out` may overlap where no stride splits it.
 template <class A>
 inline void axis_output(const Vec* in, Vec* out) {
-  if constexpr (!A::splits) {
+  if constexpr (std::is_same_v<A, ThreeGradient>) {
+    Vec outer[2];
+    output_line<4, 2>(in, outer);
+    out[0] = outer[0], out[1] = in[4], out[2] = outer[1];
+  } else if constexpr (!A::splits) {
     output_line<A::points, A::outputs>(in, out);
   } else {
     Vec outer[3];
@@ -190,7 +211,10 @@ inline void axis_output(const Vec* in, Vec* out) {
 /// G of an axis: taps in, weights out.
 template <class A>
 inline void axis_weights(const Vec* g, Vec* out) {
-  if constexpr (!A::splits) {
+  if constexpr (std::is_same_v<A, ThreeGradient>) {
+    weight_line<4, 3>(g, out);
+    for (int i = 0; i < 3; ++i) out[4 + i] = g[i];
+  } else if constexpr (!A::splits) {
     weight_line<A::points, A::taps>(g, out);
   } else {
     const Vec outer[2] = {g[0], g[2]};
