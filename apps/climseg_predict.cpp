@@ -49,9 +49,8 @@ int predict_main(int argc, char** argv) {
   const auto source = std::make_shared<ClimateSource>(images, climate_reading(o, stats, false));
   const ClimateOptions options = climate_program(o, *source, nullptr);
   Program program(plan_program(options, kernel_list()), options, 0);
-  load_state(o, program,
-             {"model", "batch-norm", "output-stride", "low-level-relu", "decoder", "decoder-relu", "resize-corners",
-              "blocks", "growth", "filter", "downsample"});
+  // What the shapes of the weights do not show.
+  load_state(o, program, {"output-stride", "low-level-relu", "decoder-relu", "resize-corners"});
   fs::create_directories(o.text("out"));
   const bool pictures = o.toggle("pictures");
   const ClimateEvaluation result =

@@ -29,7 +29,7 @@ int predict_main(int argc, char** argv) {
   const SampleShape shape = data_shape(o, samples, read);
   const CosmoflowOptions options = program_options(o, shape);
   Program program(plan_program(options, kernel_list()), options, 0);
-  load_state(o, program, {"apply-log"});
+  load_state(o, program, {"apply-log", "hidden-activation"});
   const Predictions p = predict(program, samples, reading_options(o, shape), loader_options(o));
 
   const auto names = target_names(p.targets);

@@ -127,6 +127,7 @@ std::vector<Named> all_problems(const Arguments& a) {
     }
   if (a.text("problem").empty() && a.text("problems").empty()) list = model_problems(a);
   std::erase_if(list, [&](const Named& n) { return n.name.find(a.text("match")) == std::string::npos; });
+  if (list.empty() && a.text("match").empty()) fail_usage("no problem to time: the files hold none");
   if (list.empty()) fail_usage("--match: expected a part of a problem's name, found \"" + a.text("match") + "\"");
   return list;
 }
@@ -151,6 +152,7 @@ class Choice {
     std::vector<std::string> list;
     if (a.text(flag).empty()) return list;
     for (std::string_view word : split(a.text(flag), ',')) {
+      if (word.empty()) fail_usage("--" + flag + ": expected names of kernels, found \"" + a.text(flag) + "\"");
       list.emplace_back(word);
       // oneDNN's names are known where it is not built in, too.
       bool known = names(word, "onednn") || names(word, "onednn_blocked") || names(word, definition_name);

@@ -80,8 +80,9 @@ std::unique_ptr<Candidate> Candidate::definition(const KernelList& list, const P
       values[static_cast<size_t>(id)] = Tensor::zeros(tape.desc(id));
       node_out.push_back(values[static_cast<size_t>(id)]);
     }
-    c->detail_ += (c->detail_.empty() ? "" : "+") + std::string(chosen->name());
     c->add_stage(*chosen, q, std::move(node_in), std::move(node_out));
+    c->detail_ += (c->detail_.empty() ? "" : "+") + std::string(chosen->name());
+    if (const std::string ran = c->stages_.back().prepared->detail(); !ran.empty()) c->detail_ += "(" + ran + ")";
   }
   return library ? std::move(c) : nullptr;
 }

@@ -13,7 +13,7 @@ std::optional<Problem> reduced(const Problem& p, Reduction reduction) {
   if (!shapes) return std::nullopt;
   const DType type = p.in[0].dtype;
   ConvAttrs forward = shapes->attrs;
-  forward.result_size = {0, 0, 0};
+  forward.result_size = {0, 0, 0}, forward.slope = 1;
   Shape x = shapes->x, w = shapes->w;
   const auto fewer = [&](int64_t channels) {
     return forward.groups > 1 || channels <= reduction.channels ? channels : reduction.channels + channels % 16;
@@ -56,7 +56,8 @@ std::optional<Problem> reduced(const Problem& p, Reduction reduction) {
       const TensorDesc cells = infer({OpKind::activation_max_pool, both.pool}, std::vector{y})[0],
                        arg(cells.shape, DType::u8);
       if (p.op.kind == OpKind::conv_pool_forward) {
-        q.in = {input, weight, TensorDesc(Shape::vector(w.n()), p.in[2].dtype)};
+        q.in = {input, weight};
+        if (p.in.size() > 2) q.in.emplace_back(Shape::vector(w.n()), p.in[2].dtype);
       } else {
         both.pool.pool.result_size = {y.shape.d(), y.shape.h(), y.shape.w()};
         if (p.op.kind == OpKind::conv_pool_backward_data) both.conv.result_size = extents;

@@ -41,7 +41,7 @@ inline std::optional<ConvShapes> conv_shapes(const Problem& p) {
       return std::nullopt;
   }
   ConvAttrs forward = s.attrs;
-  forward.result_size = {0, 0, 0};
+  forward.result_size = {0, 0, 0}, forward.slope = 1;  // the plain convolution
   s.y = infer({OpKind::conv_forward, forward}, std::vector{TensorDesc(s.x, DType::f32), TensorDesc(s.w, DType::f32)})[0]
             .shape;
   return s;

@@ -81,7 +81,7 @@ int compare(const std::string& old_path, const std::string& new_path, double sig
     const double p = rank_test(o.samples, m.samples), ratio = o.median_ms / m.median_ms;
     const char* verdict = p >= significance ? "" : ratio > 1 ? "  faster" : "  SLOWER";
     slower += p < significance && ratio < 1;
-    few += std::min(o.samples.size(), m.samples.size()) < 5;
+    few += convoy::bench::least_p(o.samples.size(), m.samples.size()) >= significance;
     fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, o.median_ms,
                m.median_ms, ratio, p, verdict);
     log_sum += std::log(ratio), ++both;
@@ -89,12 +89,14 @@ int compare(const std::string& old_path, const std::string& new_path, double sig
   if (both == 0) fail_data(new_path + ": no problem and kernel in common with " + old_path);
   fmt::print("{} in common, geometric mean of old/new medians {:.3f}, {} slower at p < {}\n", both,
              std::exp(log_sum / both), slower, significance);
-  if (few) fmt::print("{} have fewer than five samples in a run, too few for p < 0.01\n", few);
+  if (few) fmt::print("{} have too few samples for p < {}\n", few, significance);
   return 0;
 }
 
-/// Whether oneDNN had only its reference or a lowering to products for a problem: no yardstick.
+/// Whether oneDNN had only its reference or a lowering to products for a convolution: no yardstick. Dense layers are
+/// products.
 bool is_fallback(const Measurement& library) {
+  if (library.problem.starts_with("dense")) return false;
   return library.detail.find("ref") != std::string::npos || library.detail.find("gemm") != std::string::npos;
 }
 

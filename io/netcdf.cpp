@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 
 #include "core/error.h"
@@ -51,6 +52,13 @@ Axis axis_of(int file, const std::string& dimension) {
   for (const char* unit : {"pa", "hpa", "mb", "millibar"})
     if (units == unit || units.starts_with("millibar")) return Axis::level;
   return Axis::other;
+}
+
+/// " 500", " 0.5".
+std::string level_text(double level) {
+  char text[32];
+  std::snprintf(text, sizeof text, " %g", level);
+  return text;
 }
 
 }  // namespace
@@ -148,6 +156,12 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
                 " levels: name one (VARIABLE@LEVEL)");
     for (size_t i = 0; i < levels.size() && level; ++i)
       if (std::abs(levels[i] - *level) < std::abs(levels[start[*lev]] - *level)) start[*lev] = i;
+    // A few per cent are another way to write a level; more are another level.
+    if (level && std::abs(levels[start[*lev]] - *level) > 0.05 * std::abs(*level)) {
+      std::string all;
+      for (double l : levels) all += level_text(l);
+      fail_data(path_ + ": variable " + name + ": expected level" + level_text(*level) + ", found" + all);
+    }
   }
   if (const auto time = a.find(Axis::other)) {
     if (step >= static_cast<int64_t>(a.extent[*time]))

@@ -50,7 +50,7 @@ same a/validation/data-2106-01-04-00-0.h5 b/validation/data-2106-01-04-00-0.h5
 same a/validation/data-2106-01-04-00-0.png whole/validation-0.png
 expect 0 "10 images, masks in all" "$bin/climseg_predict" --data-dir data --split all --width-divisor 16 --checkpoint whole --out all --no-pictures
 expect 0 "1 images" "$bin/climseg_predict" --data-dir data/train/data-2106-01-01-00-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out c
-expect 2 'trained with --low-level-relu "true", found "false"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --no-low-level-relu --out x
+expect 2 'trained with --low-level-relu true, found false' "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --no-low-level-relu --out x
 expect 0 "finished" "${train[@]}" --data-dir shards --output-dir from_shards --max-steps 2
 expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight_decay 0.01 --max-steps 2 --compute bf16
 grep -q '"key":"opt_weight_decay".*"value":0.01' lamb/mlperf.log && ok || bad "--weight_decay was not read as --weight-decay"
@@ -82,7 +82,14 @@ if [ -x "$bin/climate_convert" ]; then
     expect 0 "(1 labelled images)" "$bin/climseg_predict" --data-dir mixed --width-divisor 16 --checkpoint whole --out e
     expect 0 "statistics of 2 images" "$bin/convoy_data" stats real --out real-stats.h5
     expect 0 "2 images, masks" "$bin/climseg_predict" --data-dir real --stats real-stats.h5 --width-divisor 16 --checkpoint whole --out f
+    expect 0 "orography: /usr/share/ferret-vis/data/etopo" "$bin/climate_simulate" --height 64 --width 96 --days 1 --validation-days 1 --steps 1 --out mountains
     expect 3 "expected variable SSTX, found SST" "$bin/climate_convert" --map TS=$coads:SSTX --out x
+  fi
+  winds=/usr/share/ncarg/data/cdf/nc4uvt.nc  # NetCDF-4, levels, a part of the globe
+  if [ -e $winds ]; then
+    expect 0 "wrote 1 images of 64x96x16" "$bin/climate_convert" --map "U850=$winds:U@850" --map "T500=$winds:T@500" --out winds --height 64 --width 96 --steps 1
+    expect 3 "has 14 levels: name one" "$bin/climate_convert" --map "U850=$winds:U" --out x
+    expect 3 "variable U: expected level 1, found" "$bin/climate_convert" --map "U850=$winds:U@1" --out x
   fi
 fi
 

@@ -28,7 +28,7 @@ bool exact_on_integers(OpKind kind) {
   return kind == OpKind::activation_max_pool || kind == OpKind::conv_pool_forward ||
          kind == OpKind::conv_activation_forward;
 }
-/// Transforms with six points have irrational entries: bounded, never exact.
+/// Transforms with six or eight points have entries that round: bounded, never exact.
 bool rounds_inside(const Kernel& kernel, const Problem& p) {
   const TensorDesc& weights =
       p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[std::min<size_t>(1, p.in.size() - 1)];

@@ -104,6 +104,9 @@ TEST_CASE("times are told apart by rank", "[bench]") {
   CHECK(rank_test(low, among) > 0.8);
   CHECK(rank_test({1, 2}, high) == 1);
   CHECK(rank_test({1, 2, 3, 4}, {5, 6, 7, 8}) == Approx(2.0 / 70));
+  CHECK(least_p(5, 5) == Approx(2.0 / 252));
+  CHECK(least_p(4, 6) < 0.01);
+  CHECK(least_p(4, 4) > 0.01);
   CHECK(rank_test({5, 5, 5, 5, 5}, {5, 5, 5, 5, 5}) == 1);
   // Beyond the exact sizes, and with ties: the normal approximation.
   std::vector<double> many(40, 1.0), more(40, 2.0);
@@ -121,7 +124,15 @@ TEST_CASE("kernels are checked on small versions of every convolution", "[bench]
   CHECK(reduced(fused, {4, 1000})->in[0].shape == Shape(1, 4, 4, 4, 16));
   CHECK(reduced(wide, {50, 32})->in[0].shape == Shape(1, 1, 50, 50, 32));
   CHECK_FALSE(reduced({{OpKind::add, NoAttrs{}}, {x, x}, {x}, DeviceKind::cpu, 1}, {4, 1000}));
-  for (const Problem& p : {fused, wide}) {
+  ConvAttrs leaky = same;
+  leaky.slope = 0.3;
+  const Op activated{OpKind::conv_activation_forward, leaky};
+  const Problem active{activated, {x, w, bias}, infer(activated, std::vector{x, w, bias}), DeviceKind::cpu, 2};
+  CHECK(valid_tap_flops(active) < active.flops());
+  Problem plain = fused;  // without a bias
+  plain.in.pop_back();
+  CHECK(reduced(plain, {4, 1000})->in.size() == 2);
+  for (const Problem& p : {fused, plain, active, wide}) {
     int ran = 0, winograd = 0;
     for (const auto& kernel : kernel_list()) {
       if (!kernel->supports(p).ok || kernel->name() == reference_name) continue;

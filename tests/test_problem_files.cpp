@@ -4,6 +4,7 @@
 
 #include "bench/check.h"
 #include "bench/problem_strings.h"
+#include "kernels/simd/cpu.h"
 #include "tests/catch.hpp"
 #include "tests/kernel_tiers.h"
 
@@ -14,6 +15,7 @@ using namespace convoy::testing;
 namespace {
 
 /// Distinct problems of a file: three passes in f32, and all types where channels are few enough for the reference.
+/// Kernels that want many tiles get them with few channels.
 std::vector<Problem> file_problems(const std::string& name) {
   std::ifstream file(std::string(CONVOY_SOURCE_DIR) + "/bench/problems/" + name + ".txt");
   REQUIRE(file);
@@ -27,8 +29,10 @@ std::vector<Problem> file_problems(const std::string& name) {
         const bool large = conv.weights.elements() > 300'000;
         if (large && type == DType::f16) continue;
         Problem p = *reduced(conv.problem(pass, type), {large ? 2 : 4, int64_t{1} << 40});
-        p.threads = 2;
+        Problem many = *reduced(conv.problem(pass, type), {conv.src.d() > 1 ? 18 : 50, 16});
+        p.threads = many.threads = 2;
         unique.emplace(p.text(), p);
+        if (conv.attrs.groups == 1 && conv.weights.h() < 6 && conv.weights.w() > 1) unique.emplace(many.text(), many);
       }
   }
   std::vector<Problem> list;
@@ -38,6 +42,18 @@ std::vector<Problem> file_problems(const std::string& name) {
 
 }  // namespace
 
+TEST_CASE("the problem files reach the kernels that want many tiles", "[kernels][files]") {
+  if (!cpu_features().avx2) return;
+  for (const char* name : {"cosmoflow", "deeplab", "deepcam", "tiramisu"}) {
+    std::map<OpKind, int> taken;
+    for (const Problem& p : file_problems(name))
+      for (const Kernel* kernel : kernels_under_test())
+        taken[p.op.kind] += kernel->name().starts_with("winograd") && kernel->supports(p).ok;
+    INFO(name);
+    for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights})
+      CHECK(taken[kind] > 0);
+  }
+}
 TEST_CASE("every kernel on the convolutions of CosmoFlow", "[kernels][files]") {
   check_all(file_problems("cosmoflow"));
 }

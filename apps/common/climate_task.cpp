@@ -28,7 +28,7 @@ void ClimateTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) co
 
 void ClimateTask::log_start(MlLog& log) const {
   using Json = nlohmann::json;
-  const bool lamb = s_.training.optimizer == OptimizerKind::lamb;
+  const bool lamb = s_.training.optimizer == OptimizerKind::lamb, sgd = s_.training.optimizer == OptimizerKind::sgd;
   const double beta1 = lamb ? s_.training.lamb.beta1 : s_.training.adam.beta1,
                beta2 = lamb ? s_.training.lamb.beta2 : s_.training.adam.beta2;
   log.event("submission_benchmark", "deepcam");
@@ -36,12 +36,12 @@ void ClimateTask::log_start(MlLog& log) const {
   log.event("batchnorm_group_stride", 1);
   log.event("gradient_accumulation_frequency", s_.training.accumulation);
   log.event("opt_lr", s_.schedule.base_rate);
-  if (s_.training.optimizer != OptimizerKind::sgd) {
+  if (!sgd) {
     log.event("opt_betas", Json::array({beta1, beta2}));
     log.event("opt_eps", lamb ? s_.training.lamb.epsilon : s_.training.adam.epsilon);
   }
-  log.event("opt_weight_decay",
-            lamb ? s_.training.lamb.weight_decay : s_.training.adam.weight_decay + s_.training.adam.l2);
+  const double adam_decay = s_.training.adam.weight_decay + s_.training.adam.l2;
+  log.event("opt_weight_decay", sgd ? 0 : lamb ? s_.training.lamb.weight_decay : adam_decay);
   if (lamb) {
     log.event("opt_bias_correction", true);
     log.event("opt_grad_averaging", true);

@@ -164,8 +164,24 @@ double OptionTable::number(const std::string& flag) const {
   return parse_number<double>(text(flag), "--" + flag);
 }
 
+bool OptionTable::agrees(const std::string& flag, const std::string& value) const {
+  const Option& option = find(flag);
+  switch (option.kind) {
+    case Option::Kind::toggle:
+      return truth_of(flag, option.value) == truth_of(flag, value);
+    case Option::Kind::integer:
+    case Option::Kind::number:
+      return parse_number<double>(option.value, "--" + flag) == parse_number<double>(value, "--" + flag);
+    default:
+      return option.value == value;
+  }
+}
+
 bool OptionTable::toggle(const std::string& flag) const {
-  std::string value = text(flag);
+  return truth_of(flag, text(flag));
+}
+
+bool OptionTable::truth_of(const std::string& flag, std::string value) {
   std::transform(value.begin(), value.end(), value.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (value == "true" || value == "1" || value == "on" || value == "yes") return true;

@@ -48,6 +48,8 @@ class OptionTable {
   int64_t integer(const std::string& flag) const;
   double number(const std::string& flag) const;
   bool toggle(const std::string& flag) const;
+  /// Whether another text says the same as the flag's value: "True" and "on", "1" and "1.0".
+  bool agrees(const std::string& flag, const std::string& value) const;
   std::vector<std::string> list(const std::string& flag) const;  ///< comma-separated
   std::vector<double> numbers(const std::string& flag) const;    ///< comma-separated
   void set(const std::string& flag, const std::string& value, const std::string& origin);
@@ -58,6 +60,7 @@ class OptionTable {
 
  private:
   const Option& find(const std::string& flag) const;
+  static bool truth_of(const std::string& flag, std::string value);
   void load_yaml(const YamlFile& file);
   void load_environment();
   void check(const Option& option) const;

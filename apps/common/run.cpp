@@ -91,7 +91,7 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
       {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
       {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
-      {"profile", "", "false", "print the per-node table at the end", K::toggle},
+      {"profile", "", "false", "print the time of every node and family of ops at the end", K::toggle},
       {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
       {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
       {"mlperf-division", "mlperf.division", "open", "closed or open"},
@@ -287,15 +287,17 @@ void load_state(const OptionTable& o, Program& program, const std::vector<std::s
     path = newest_intact(found);
   }
   // A checkpoint also holds optimizer moments; only the weights matter here.
+  const Json trained = Json::parse(read_checkpoint_meta(path)).value("identity", Json::object());
+  for (const std::string& key : settings) {
+    const Json saved = trained.value(key, Json());
+    if (saved.is_string() && !o.agrees(key, saved.get<std::string>()))
+      fail_usage(fmt::format("{}: trained with --{} {}, found {}", path, key, saved.get<std::string>(), o.text(key)));
+  }
   StateStore weights;
   Tape names;
   for (const std::string& name : weight_names(program)) names.parameter(name, program.store().get(name).shape(), {});
   weights.initialise(names, 0);
-  const Json trained = Json::parse(load_checkpoint(path, weights)).value("identity", Json::object());
-  const Json found = settings_json(o, settings);
-  for (const auto& [key, value] : found.items())
-    if (const Json saved = trained.value(key, Json()); !saved.is_null() && saved != value)
-      fail_usage(fmt::format("{}: trained with --{} {}, found {}", path, key, saved.dump(), value.dump()));
+  load_checkpoint(path, weights);
   for (const std::string& name : weight_names(program)) program.store().get(name).copy_from(weights.get(name));
 }
 

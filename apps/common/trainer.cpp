@@ -229,7 +229,10 @@ void Trainer::refill_inputs() {
 }
 
 std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
-  if (task_.reached(record.validation)) return Outcome::target_reached;
+  if (task_.reached(record.validation)) {
+    mllog_.event("target_accuracy_reached", record.validation.metric, {{"epoch_num", record.epoch + 1}});
+    return Outcome::target_reached;
+  }
   since_best_ = record.validation.loss < best_loss_ - 1e-5 ? 0 : since_best_ + 1;
   best_loss_ = std::min(best_loss_, record.validation.loss);
   if (o_.early_stopping > 0 && since_best_ >= o_.early_stopping) return Outcome::stopped_early;
@@ -331,7 +334,7 @@ void Trainer::train_epoch() {
   if (!metrics_) fail_runtime(o_.output_dir + "/metrics.jsonl: cannot write (disk full?)");
 }
 
-void Trainer::validate(double epoch_seconds) {
+void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
   EpochRecord record{epoch_,
                      o_.rate(epoch_, std::max<int64_t>(0, position() - 1)),
                      epoch_loss_ / double(std::max<int64_t>(1, step_in_epoch_)),
@@ -341,8 +344,8 @@ void Trainer::validate(double epoch_seconds) {
   const nlohmann::json number = {{"epoch_num", epoch_ + 1}}, both = {{"epoch_num", epoch_ + 1}, {"step_num", step_}};
   mllog_.event("learning_rate", record.learning_rate, both);
   mllog_.event("train_loss", record.loss, both);
-  if (epoch_seconds > 0)
-    mllog_.event("tracked_stats", {{"throughput", double(step_in_epoch_ * samples_per_step()) / epoch_seconds}}, both);
+  if (epoch_steps > 0)
+    mllog_.event("tracked_stats", {{"throughput", double(epoch_steps * samples_per_step()) / epoch_seconds}}, both);
   if (source_ && task_.validation_samples() > 0) {
     share_statistics();
     mllog_.start("eval_start", number);
@@ -418,6 +421,7 @@ Outcome Trainer::run() {
     if (!stopped) stopped = stop_rule(record);
   while (epoch_ < o_.epochs && !stopped && !step_limit_reached()) {
     const auto start = Clock::now();
+    const int64_t steps_before = step_;
     mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}});
     train_epoch();
     compare_waits();
@@ -427,7 +431,7 @@ Outcome Trainer::run() {
       break;
     }
     mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
-    validate(seconds_since(start));
+    validate(seconds_since(start), step_ - steps_before);
     const bool complete = step_in_epoch_ >= steps_per_epoch();
     if (complete) ++epoch_, step_in_epoch_ = 0;
     save();
@@ -442,9 +446,6 @@ Outcome Trainer::run() {
     note("validation", start);
   }
   settle();
-  if (outcome == Outcome::target_reached)
-    mllog_.event("target_accuracy_reached", history_.back().validation.metric,
-                 {{"epoch_num", history_.back().epoch + 1}});
   const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});
   if (o_.trace) write_trace();

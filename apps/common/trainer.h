@@ -87,7 +87,7 @@ class Trainer {
   void refill_inputs();
   /// The stop rules, fed one complete epoch after the other; nothing while training should go on.
   std::optional<Outcome> stop_rule(const EpochRecord& record);
-  void validate(double seconds);
+  void validate(double epoch_seconds, int64_t epoch_steps);
   void save();
   std::string meta() const;
   void write_history() const;

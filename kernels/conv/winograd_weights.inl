@@ -12,7 +12,7 @@
 // A task ends with A^T M A; the parts are added in order. Tasks, parts and runs depend on the problem alone, so that the
 // gradients have the same bits for any number of threads.
 // Limit: the f32 FMA rate times the factor of the scheme in dense-count GFLOP/s; M, read and written once per run, comes
-// from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, up to 14 MB in 3-D).
+// from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, 4.2 MB with 5x5 taps, up to 14 MB in 3-D).
 //
 // Error: as in winograd.inl, the terms' growth along the lines times (tiles * eps) * sum|x||dy|; tests hold it to the bound
 // of a direct sum over all positions.
