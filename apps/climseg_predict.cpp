@@ -49,8 +49,11 @@ int predict_main(int argc, char** argv) {
   const auto source = std::make_shared<ClimateSource>(images, climate_reading(o, stats, false));
   const ClimateOptions options = climate_program(o, *source, nullptr);
   Program program(plan_program(options, kernel_list()), options, 0);
-  // What the shapes of the weights do not show.
-  load_state(o, program, {"output-stride", "low-level-relu", "decoder-relu", "resize-corners"});
+  // Shapes of weights do not show all of it, and what a checkpoint holds besides is not read.
+  load_state(o, program,
+             {"model", "batch-norm", "output-stride", "width-divisor", "low-level-relu", "decoder", "decoder-relu",
+              "resize-corners", "blocks", "growth", "filter"},
+             [&](const OptionTable& trained) { return climate_config(trained) == climate_config(o); });
   fs::create_directories(o.text("out"));
   const bool pictures = o.toggle("pictures");
   const ClimateEvaluation result =

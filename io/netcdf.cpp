@@ -156,8 +156,8 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
                 " levels: name one (VARIABLE@LEVEL)");
     for (size_t i = 0; i < levels.size() && level; ++i)
       if (std::abs(levels[i] - *level) < std::abs(levels[start[*lev]] - *level)) start[*lev] = i;
-    // A few per cent are another way to write a level; more are another level.
-    if (level && std::abs(levels[start[*lev]] - *level) > 0.05 * std::abs(*level)) {
+    // Rounded coordinates are meant, neighbouring levels are not.
+    if (level && std::abs(levels[start[*lev]] - *level) > 0.005 * std::abs(*level)) {
       std::string all;
       for (double l : levels) all += level_text(l);
       fail_data(path_ + ": variable " + name + ": expected level" + level_text(*level) + ", found" + all);

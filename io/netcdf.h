@@ -27,7 +27,7 @@ class NetcdfFile {
   std::vector<std::string> fields() const;
   /// Extent of the first dimension that is neither level, latitude nor longitude; 1 where there is none.
   int64_t steps(const std::string& name) const;
-  /// One step of a variable, at the level whose coordinate is nearest to `level`, at most 5 % away, where it has
+  /// One step of a variable, at the level whose coordinate is nearest to `level`, at most 0.5 % away, where it has
   /// levels. scale_factor, add_offset and missing values are applied. Throws Error(data) naming file, variable and what
   /// is expected.
   GriddedField read(const std::string& name, int64_t step, std::optional<double> level) const;

@@ -47,6 +47,7 @@ struct ClimateConfig {
   std::vector<int64_t> blocks{2, 2, 2, 4, 5};  ///< layers of the dense blocks, the bottom one last
   int64_t growth = 32, filter = 5, first_filters = 64;
   double dropout = 0;
+  bool operator==(const ClimateConfig&) const = default;
 };
 
 struct ClimateNet {

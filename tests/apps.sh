@@ -136,7 +136,7 @@ expect 0 "finished: 1 steps" "$bin/cosmoflow_train" cosmo.yaml --optimizer Adam 
 expect 0 "warning: cosmo.yaml sets no kernel_size" "$bin/cosmoflow_train" cosmo.yaml
 # A checkpoint whose settings are spelled as in YAML.
 expect 0 "samples, MAE" "$bin/cosmoflow_predict" --data-dir data --checkpoint yaml --conv-size 8
-expect 2 "trained with --hidden-activation LeakyReLU, found ReLU" "$bin/cosmoflow_predict" --data-dir data --checkpoint yaml --conv-size 8 --hidden-activation ReLU
+expect 2 "trained with --hidden-activation \"LeakyReLU\", found \"ReLU\"" "$bin/cosmoflow_predict" --data-dir data --checkpoint yaml --conv-size 8 --hidden-activation ReLU
 expect 0 "cosmo.yaml:6" "$bin/cosmoflow_train" cosmo.yaml --dry-run
 expect 0 "CONVOY_SEED" env CONVOY_SEED=9 "$bin/cosmoflow_train" cosmo.yaml --dry-run
 sed 's/prefetch/prefetsch/' cosmo.yaml > typo.yaml

@@ -22,12 +22,13 @@ expect 3 'none.txt: cannot open' "${layers[@]}" --problems none.txt
 expect 0 "geometric mean of old/new medians 1.000, 0 slower" "$bin/bench_report" compare new.jsonl new.jsonl
 line() { echo '{"name":"a","pass":"forward","dtype":"bf16","kernel":"'"$1"'","detail":"'"$2"'","min_ms":'"$3"',"median_ms":'"$3"',"gflops":50,"flop_per_byte":9,"samples_ms":['"$4"'],"problem":"'"${5:-p}"'"}'; }
 { echo '{"ceiling":"f32_fma","value":100,"unit":"GFLOP/s"}'; echo '{"ceiling":"bf16_dot","value":200,"unit":"GFLOP/s"}'
-  line mine "" 1.0 1.0,1.1,1.2,1.3,1.4; line onednn jit 1.5 1.5,1.6,1.7; line mine "" 1 1,1,1 conv_q; line onednn gemm:jit 9 9,9,9 conv_q; } > old.jsonl
+  line mine "" 1.0 1.0,1.1,1.2,1.3,1.4; line onednn jit 1.5 1.5,1.6,1.7; line mine "" 1 1,1,1 conv_q; line onednn gemm:jit 9 9,9,9 conv_q
+  line mine "" 1 1,1,1 dense_q; line onednn gemm:jit 1.4 2,2,2 dense_q; } > old.jsonl
 { line mine "" 2.0 2.0,2.1,2.2,2.3,2.4; line onednn jit 1.4 1.4,1.6,1.8; } > slow.jsonl
 expect 0 "SLOWER" "$bin/bench_report" compare old.jsonl slow.jsonl
 expect 0 "1 have too few samples for p < 0.01" "$bin/bench_report" compare old.jsonl slow.jsonl
 # The better of both runs on each side; of peak is of the type's own ceiling; what is lowered to products does not count.
-expect 0 "1 problems with a oneDNN time of their own: geometric mean 1.400" "$bin/bench_report" summary old.jsonl slow.jsonl
+expect 0 "2 problems with a oneDNN time of their own: geometric mean 1.400" "$bin/bench_report" summary old.jsonl slow.jsonl
 expect 0 "25.0%" "$bin/bench_report" summary old.jsonl
 expect 0 "(9.00)" "$bin/bench_report" summary old.jsonl
 expect 0 "drawn to roof.svg" "$bin/bench_report" roofline new.jsonl --out roof.svg

@@ -50,13 +50,17 @@ same a/validation/data-2106-01-04-00-0.h5 b/validation/data-2106-01-04-00-0.h5
 same a/validation/data-2106-01-04-00-0.png whole/validation-0.png
 expect 0 "10 images, masks in all" "$bin/climseg_predict" --data-dir data --split all --width-divisor 16 --checkpoint whole --out all --no-pictures
 expect 0 "1 images" "$bin/climseg_predict" --data-dir data/train/data-2106-01-01-00-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out c
-expect 2 'trained with --low-level-relu true, found false' "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --no-low-level-relu --out x
+expect 2 'trained with --low-level-relu "true", found "false"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --no-low-level-relu --out x
 expect 0 "finished" "${train[@]}" --data-dir shards --output-dir from_shards --max-steps 2
 expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight_decay 0.01 --max-steps 2 --compute bf16
 grep -q '"key":"opt_weight_decay".*"value":0.01' lamb/mlperf.log && ok || bad "--weight_decay was not read as --weight-decay"
 expect 0 "finished" "${train[@]}" --output-dir focal --optimizer LARC-Adam --loss-type focal --max-steps 2 --compute f16
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model tiramisu --growth 4 --filter 3 --output-dir tiramisu --max-epochs 1 --max-steps 2 --dropout 0.2
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model deeplab --batch-norm off --decoder bilinear --output-dir deeplab --max-epochs 1 --max-steps 1
+expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --model deeplab --batch-norm off --decoder bilinear --checkpoint deeplab --out g --no-pictures
+expect 2 'trained with --decoder "bilinear", found "deconv"' "$bin/climseg_predict" --data-dir data --model deeplab --batch-norm off --decoder deconv --checkpoint deeplab --out x
+expect 2 'trained with --batch-norm "", found "on"' "$bin/climseg_predict" --data-dir data --model tiramisu --growth 4 --filter 3 --batch-norm on --checkpoint tiramisu --out x
+expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --model tiramisu --growth 4 --filter 3 --batch-norm off --checkpoint tiramisu --out h --no-pictures
 expect 0 "passes ahead of the update" "${train[@]}" --output-dir lag --gradient-lag 1 --gradient-accumulation-frequency 2 --max-steps 2 --profile --trace
 # Both passes of both steps are in the trace, each with its input and its first layer.
 for name in input conv1.forward; do
@@ -89,6 +93,7 @@ if [ -x "$bin/climate_convert" ]; then
   if [ -e $winds ]; then
     expect 0 "wrote 1 images of 64x96x16" "$bin/climate_convert" --map "U850=$winds:U@850" --map "T500=$winds:T@500" --out winds --height 64 --width 96 --steps 1
     expect 3 "has 14 levels: name one" "$bin/climate_convert" --map "U850=$winds:U" --out x
+    expect 3 "variable U: expected level 840, found" "$bin/climate_convert" --map "U850=$winds:U@840" --out x
     expect 3 "variable U: expected level 1, found" "$bin/climate_convert" --map "U850=$winds:U@1" --out x
   fi
 fi

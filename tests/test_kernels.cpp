@@ -294,6 +294,9 @@ std::vector<Problem> other_problems(DType type) {
   list.push_back(problem({OpKind::activation_backward, tanh}, {x, x}));
   list.push_back(problem({OpKind::activation, ActivationAttrs{.slope = 0.01}}, {strided(x, 40)}));
   list.push_back(problem({OpKind::add, NoAttrs{}}, {strided(x, 32), x}));
+  list.push_back(
+      problem({OpKind::activation_backward, ActivationAttrs{.slope = 0.01}}, {strided(x, 32), strided(x, 40)}));
+  list.back().out[0] = strided(x, 24);
   const TensorDesc step(Shape::vector(8), DType::f64);
   list.push_back(problem({OpKind::dropout, DropoutAttrs{0.4, 99}}, {x, step}));
   for (DType to : {DType::f32, DType::bf16, DType::f16}) list.push_back(problem({OpKind::cast, CastAttrs{to}}, {x}));

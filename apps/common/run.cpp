@@ -276,7 +276,8 @@ std::filesystem::path split_folder(const OptionTable& o) {
   return root / split;
 }
 
-void load_state(const OptionTable& o, Program& program, const std::vector<std::string>& settings) {
+void load_state(const OptionTable& o, Program& program, const std::vector<std::string>& settings,
+                const std::function<bool(const OptionTable&)>& same) {
   if (o.text("weights").empty() == o.text("checkpoint").empty())
     fail_usage("exactly one of --weights and --checkpoint is required");
   if (!o.text("weights").empty()) return load_weights(o.text("weights"), program, Needed::all);
@@ -287,12 +288,17 @@ void load_state(const OptionTable& o, Program& program, const std::vector<std::s
     path = newest_intact(found);
   }
   // A checkpoint also holds optimizer moments; only the weights matter here.
-  const Json trained = Json::parse(read_checkpoint_meta(path)).value("identity", Json::object());
+  const Json identity = Json::parse(read_checkpoint_meta(path)).value("identity", Json::object());
+  OptionTable trained = o;
+  std::string different;
   for (const std::string& key : settings) {
-    const Json saved = trained.value(key, Json());
-    if (saved.is_string() && !o.agrees(key, saved.get<std::string>()))
-      fail_usage(fmt::format("{}: trained with --{} {}, found {}", path, key, saved.get<std::string>(), o.text(key)));
+    const Json saved = identity.value(key, Json());
+    if (!saved.is_string() || o.agrees(key, saved.get<std::string>())) continue;
+    trained.set(key, saved.get<std::string>(), "default");
+    different +=
+        fmt::format("{}--{} {}, found {}", different.empty() ? "" : "; ", key, saved.dump(), Json(o.text(key)).dump());
   }
+  if (!different.empty() && !(same && same(trained))) fail_usage(fmt::format("{}: trained with {}", path, different));
   StateStore weights;
   Tape names;
   for (const std::string& name : weight_names(program)) names.parameter(name, program.store().get(name).shape(), {});

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -88,9 +89,11 @@ void load_weights(const std::string& path, Program& program, Needed needed);
 void save_weights(const std::string& path, Program& program);
 
 /// --weights or --checkpoint of a predicting program, and reading them; --split of --data-dir. A checkpoint that was
-/// trained with another value of one of `settings` is refused with Error(usage).
+/// trained with another text for one of `settings` is refused with Error(usage), unless `same` says that the table with
+/// those texts means the same network.
 std::vector<Option> prediction_options();
-void load_state(const OptionTable& options, Program& program, const std::vector<std::string>& settings);
+void load_state(const OptionTable& options, Program& program, const std::vector<std::string>& settings,
+                const std::function<bool(const OptionTable& trained)>& same = nullptr);
 /// The folder (or the one file) below --data-dir that --split chooses.
 std::filesystem::path split_folder(const OptionTable& options);
 

@@ -181,11 +181,15 @@ Support with_weights_scheme(const Problem& p, F&& f) {
   const ConvAttrs& a = p.op.as<ConvAttrs>();
   const Shape& w = p.out[0].shape;
   if (a.stride == Int3{1, 1, 1}) return with_scheme<outputs>(w, f);
-  const bool image = w.d() == 1 && a.pad_low[0] == 0 && a.dilation == Int3{1, 1, 1};
-  if (outputs > 2 || !image || w.h() != 3 || w.w() != 3 || a.stride != Int3{1, 2, 2})
-    return Support::no("needs stride 1, or 1x2x2 for undilated 3x3 kernels of images");
-  if (p.in[0].dtype != DType::f32) return Support::no("with a stride handles f32, found " + p.in[0].str());
-  return f(Scheme<Flat, ThreeDown, ThreeDown>{});
+  if constexpr (outputs > 2) {
+    return Support::no("needs stride 1");
+  } else {
+    const bool image = w.d() == 1 && a.pad_low[0] == 0 && a.dilation == Int3{1, 1, 1};
+    if (!image || w.h() != 3 || w.w() != 3 || a.stride != Int3{1, 2, 2})
+      return Support::no("takes a stride of 1x2x2 for undilated 3x3 kernels of images");
+    if (p.in[0].dtype != DType::f32) return Support::no("with a stride handles f32, found " + p.in[0].str());
+    return f(Scheme<Flat, ThreeDown, ThreeDown>{});
+  }
 }
 
 template <int outputs>
