@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bench/conv_shapes.h"
+#include "core/conv_shapes.h"
 #include "tests/kernel_check.h"
 
 namespace convoy::bench {
@@ -12,8 +12,7 @@ std::optional<Problem> reduced(const Problem& p, Reduction reduction) {
   const auto shapes = conv_shapes(p);
   if (!shapes) return std::nullopt;
   const DType type = p.in[0].dtype;
-  ConvAttrs forward = shapes->attrs;
-  forward.result_size = {0, 0, 0}, forward.slope = 1;
+  const ConvAttrs& forward = shapes->attrs;
   Shape x = shapes->x, w = shapes->w;
   const auto fewer = [&](int64_t channels) {
     return forward.groups > 1 || channels <= reduction.channels ? channels : reduction.channels + channels % 16;
@@ -60,9 +59,8 @@ std::optional<Problem> reduced(const Problem& p, Reduction reduction) {
         if (p.in.size() > 2) q.in.emplace_back(Shape::vector(w.n()), p.in[2].dtype);
       } else {
         both.pool.pool.result_size = {y.shape.d(), y.shape.h(), y.shape.w()};
-        if (p.op.kind == OpKind::conv_pool_backward_data) both.conv.result_size = extents;
         if (p.op.kind == OpKind::conv_pool_backward_data)
-          q.in = {cells, cells, arg, weight};
+          both.conv.result_size = extents, q.in = {cells, cells, arg, weight};
         else
           q.in = {input, cells, cells, arg};
       }

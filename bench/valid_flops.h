@@ -1,7 +1,7 @@
 // Multiply-adds of a convolution whose taps fall inside the image: what is left of the dense count at the borders.
 #pragma once
 
-#include "bench/conv_shapes.h"
+#include "core/conv_shapes.h"
 
 namespace convoy::bench {
 

@@ -122,17 +122,11 @@ std::vector<Problem> conv_problems(DType type) {
   list.push_back(problem({OpKind::conv_backward_data, data}, {slice, TensorDesc({16, 1, 3, 3, 16}, type)}));
   list.back().out[0] = slice;
   // The same in three dimensions, with five taps, with a stride of two and depthwise.
-  struct Sliced {
-    Shape x;
-    int64_t k;
-    Int3 kernel;
-    ConvAttrs a;
-  };
-  for (const Sliced& c :
-       {Sliced{{1, 10, 12, 11, 16}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
-        Sliced{{1, 1, 36, 35, 16}, 16, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
-        Sliced{{1, 1, 50, 52, 16}, 16, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
-        Sliced{{1, 1, 9, 13, 48}, 48, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 48}}}) {
+  for (const Case& c :
+       {Case{{1, 10, 12, 11, 16}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
+        Case{{1, 1, 36, 35, 16}, 16, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
+        Case{{1, 1, 50, 52, 16}, 16, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
+        Case{{1, 1, 9, 13, 48}, 48, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 48}}}) {
     const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c() / c.a.groups}, type);
     ConvAttrs back = c.a, gradient = c.a;
     back.result_size = {c.x.d(), c.x.h(), c.x.w()}, gradient.result_size = c.kernel;

@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "core/conv_shapes.h"
+
 namespace convoy::apps {
 namespace {
 
@@ -13,16 +15,12 @@ std::string layer_of(const PlannedNode& node) {
   return node.name.substr(0, node.name.rfind('.'));
 }
 
-const ConvAttrs* conv_attrs(const Op& op) {
-  if (const auto* both = std::get_if<ConvPoolAttrs>(&op.attrs)) return &both->conv;
-  return op.kind <= OpKind::conv_pool_backward_weights ? std::get_if<ConvAttrs>(&op.attrs) : nullptr;
-}
-
-/// Weights K, KD, KH, KW, C/groups of a convolution in any pass.
-const Shape& weights_of(const Plan& plan, const PlannedNode& node) {
-  const bool sums = node.op.kind == OpKind::conv_backward_weights || node.op.kind == OpKind::conv_pool_backward_weights;
-  const ValueId id = sums ? node.out[0] : node.in[node.op.kind == OpKind::conv_pool_backward_data ? 3 : 1];
-  return plan.values[static_cast<size_t>(id)].desc.shape;
+Problem problem_of(const Plan& plan, const PlannedNode& node) {
+  Problem p;
+  p.op = node.op;
+  for (ValueId id : node.in) p.in.push_back(plan.values[static_cast<size_t>(id)].desc);
+  for (ValueId id : node.out) p.out.push_back(plan.values[static_cast<size_t>(id)].desc);
+  return p;
 }
 
 std::string conv_family(const ConvAttrs& a, const Shape& w, bool transposed) {
@@ -94,9 +92,9 @@ std::vector<FamilyTime> family_times(const Executor& executor) {
     const NodeTime& t = executor.times()[i];
     if (t.runs == 0) continue;
     const PlannedNode& node = plan.nodes[i];
-    const ConvAttrs* conv = conv_attrs(node.op);
-    const std::string name = conv ? conv_family(*conv, weights_of(plan, node), transposed.count(layer_of(node)) > 0)
-                                  : other_family(node.op.kind);
+    const auto conv = conv_shapes(problem_of(plan, node));
+    const std::string name =
+        conv ? conv_family(conv->attrs, conv->w, transposed.count(layer_of(node)) > 0) : other_family(node.op.kind);
     FamilyTime& f = families[name];
     f.name = name;
     f.seconds += t.seconds / double(t.runs), f.flops += double(node.flops), f.bytes += double(node.bytes), ++f.nodes;

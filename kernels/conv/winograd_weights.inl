@@ -236,3 +236,11 @@ std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
   });
   return made;
 }
+
+/// In f32 the direct kernels are preferred to what stands before them in the list; these are faster still, with a stride
+/// from 32 channels on.
+inline bool prefers_winograd_weights(const Problem& p) {
+  const bool strided = p.op.as<ConvAttrs>().stride != Int3{1, 1, 1};
+  const int64_t channels = std::min(p.in[0].shape.c(), p.in[1].shape.c());
+  return p.in[0].dtype == DType::f32 && (!strided || channels >= 32);
+}

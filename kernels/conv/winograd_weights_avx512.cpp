@@ -32,14 +32,8 @@ namespace convoy {
 std::vector<KernelPtr> winograd_weights_avx512_kernels() {
   std::vector<KernelPtr> list;
   const auto add = [&](std::string_view name, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {
-    // In f32 the direct kernels are preferred to what stands before them; these are faster still, with a stride from 32
-    // channels on.
-    list.push_back(std::make_unique<IsaKernel>(
-        name, Isa::avx512, OpKind::conv_backward_weights, supports, prepare, [](const Problem& p) {
-          const bool strided = p.op.as<ConvAttrs>().stride != Int3{1, 1, 1};
-          const int64_t channels = std::min(p.in[0].shape.c(), p.in[1].shape.c());
-          return p.in[0].dtype == DType::f32 && (!strided || channels >= 32);
-        }));
+    list.push_back(std::make_unique<IsaKernel>(name, Isa::avx512, OpKind::conv_backward_weights, supports, prepare,
+                                               set::prefers_winograd_weights));
   };
   add("winograd4_avx512", set::supports_winograd_weights<4>, set::prepare_winograd_weights<4>);
   add("winograd_avx512", set::supports_winograd_weights<2>, set::prepare_winograd_weights<2>);

@@ -5,9 +5,10 @@
 
 #include "core/kernel.h"
 
-namespace convoy::bench {
+namespace convoy {
 
-/// x and y as the forward convolution reads and writes them (y before a pool), w as K, KD, KH, KW, C/groups.
+/// x and y as the forward convolution reads and writes them (y before a pool), w as K, KD, KH, KW, C/groups; attrs of
+/// the plain forward convolution: no activation, no size asked for.
 struct ConvShapes {
   ConvAttrs attrs;
   Shape x, w, y;
@@ -40,11 +41,10 @@ inline std::optional<ConvShapes> conv_shapes(const Problem& p) {
     default:
       return std::nullopt;
   }
-  ConvAttrs forward = s.attrs;
-  forward.result_size = {0, 0, 0}, forward.slope = 1;  // the plain convolution
-  s.y = infer({OpKind::conv_forward, forward}, std::vector{TensorDesc(s.x, DType::f32), TensorDesc(s.w, DType::f32)})[0]
+  s.attrs.result_size = {0, 0, 0}, s.attrs.slope = 1;
+  s.y = infer({OpKind::conv_forward, s.attrs}, std::vector{TensorDesc(s.x, DType::f32), TensorDesc(s.w, DType::f32)})[0]
             .shape;
   return s;
 }
 
-}  // namespace convoy::bench
+}  // namespace convoy
