@@ -23,6 +23,7 @@ class Planner {
       return options_.fused_kernels && !override_wants_definition(node) && !falls_to_reference(node);
     });
     if (options_.merge_equal) merge_equal_nodes(tape_);
+    if (options_.recompute) recompute(tape_);
     if (options_.drop_dead) drop_dead_nodes(tape_);
     tape_.verify();
     plan_.values = tape_.values();
@@ -293,7 +294,7 @@ class Planner {
 PlanOptions plain_options(const PlanOptions& base) {
   PlanOptions options = base;
   options.drop_dead = options.fused_kernels = options.merge_equal = options.slice_aliasing = options.in_place =
-      options.reuse_memory = false;
+      options.recompute = options.reuse_memory = false;
   return options;
 }
 

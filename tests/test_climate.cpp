@@ -167,6 +167,51 @@ TEST_CASE("convolutions that end in their activation keep all bits", "[climate]"
   }
 }
 
+TEST_CASE("values made again in the backward pass take less memory and keep all bits", "[climate]") {
+  for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab})
+    for (DType compute : {DType::f32, DType::bf16}) {
+      INFO("model " << int(kind) << " in " << name_of(compute));
+      std::vector<float> weights[2];
+      int64_t batch_norms[2];
+      for (int again : {0, 1}) {
+        ClimateOptions o = small(kind);
+        o.compute = compute;
+        o.model.width_divisor = kind == ClimateModel::deepcam ? 4 : 1;
+        o.training.accumulation = 2;
+        o.plan.threads = 2;
+        o.plan.recompute = again == 1;
+        Program program(plan_program(o, kernel_list()), o, 5);
+        const Plan& plan = program.step().plan();
+        batch_norms[again] = std::count_if(plan.nodes.begin(), plan.nodes.end(),
+                                           [](const PlannedNode& n) { return n.op.kind == OpKind::batch_norm; });
+        double* state = program.store().get(step_state_name).data<double>();
+        state[int(StepField::learning_rate)] = 0.01;
+        for (int pass = 0; pass < 4; ++pass) {
+          Executor& e = pass % 2 ? program.step() : *program.micro();
+          feed(e);
+          state[int(StepField::micro_step)] = pass % 2, state[int(StepField::step)] = pass / 2;
+          e.run();
+        }
+        for (const std::string& name : program.parameters()) {
+          const auto values = program.store().get(name).span<float>();
+          weights[again].insert(weights[again].end(), values.begin(), values.end());
+        }
+      }
+      CHECK(batch_norms[1] > batch_norms[0] + 20);
+      const bool same_bits = weights[0] == weights[1];
+      CHECK(same_bits);
+    }
+  // At full size. Nothing to gain where concatenations hold everything.
+  for (const auto& [kind, share] : {std::pair{ClimateModel::deepcam, 0.75}, std::pair{ClimateModel::deeplab, 0.8},
+                                    std::pair{ClimateModel::tiramisu, 1.0}}) {
+    ClimateOptions o;
+    o.model = model(kind, true);
+    const int64_t kept = plan_program(o, kernel_list()).step.arena_bytes;
+    o.plan.recompute = true;
+    CHECK(double(plan_program(o, kernel_list()).step.arena_bytes) <= share * double(kept));
+  }
+}
+
 TEST_CASE("climate networks fit a tiny sample, with and without passes", "[climate]") {
   for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::tiramisu}) {
     std::vector<std::vector<float>> curves;

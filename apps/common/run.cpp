@@ -34,6 +34,10 @@ PlanOptions plan_options(const OptionTable& o) {
   for (const std::string& text : o.list("kernel")) p.selection.overrides.push_back(parse_override(text));
   if (!o.text("tuned").empty()) p.selection.tuned = TunedTable::load(o.text("tuned"));
   if (!o.toggle("winograd")) p.selection.excluded = "winograd";
+  if (o.has("recompute")) {
+    p.recompute = o.toggle("recompute");
+    o.refuse_idle({{"recompute", o.toggle("passes"), "--no-passes, which keeps every value"}});
+  }
   return o.toggle("passes") ? p : plain_options(p);
 }
 
@@ -83,6 +87,9 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"early-stopping", "train.early_stopping_patience", "0",
        "stop after so many epochs without a better validation loss (0 = never)", K::integer},
       {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
+      {"recompute", "", "false",
+       "make outputs of batch norms, activations and sums again in the backward pass: less memory, more time",
+       K::toggle},
       {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
       {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
       {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
