@@ -44,6 +44,7 @@ int predict_main(int argc, char** argv) {
               "Predicts cyclones and atmospheric rivers in climate images. Exit codes: 0 done, 1 run-time error, 2 "
               "usage, 3 data."))
     return 0;
+  fill_climate_defaults(o);
   const std::vector<ClimateRef> images = find_images(o);
   const ClimateStats stats = climate_stats(o, images);
   const auto source = std::make_shared<ClimateSource>(images, climate_reading(o, stats, false));
@@ -52,8 +53,12 @@ int predict_main(int argc, char** argv) {
   // Shapes of weights do not show all of it, and what a checkpoint holds besides is not read.
   load_state(o, program,
              {"model", "batch-norm", "output-stride", "width-divisor", "low-level-relu", "decoder", "decoder-relu",
-              "resize-corners", "blocks", "growth", "filter"},
-             [&](const OptionTable& trained) { return climate_config(trained) == climate_config(o); });
+              "resize-corners", "batch-norm-evaluation", "deconv-crop", "blocks", "growth", "filter", "first-filters",
+              "channels"},
+             [&](const OptionTable& trained) {
+               return climate_config(trained) == climate_config(o) &&
+                      trained.numbers("channels") == o.numbers("channels");
+             });
   fs::create_directories(o.text("out"));
   const bool pictures = o.toggle("pictures");
   const ClimateEvaluation result =

@@ -45,6 +45,7 @@ Data find_data(const OptionTable& o) {
 ClimateOptions dummy_program(const OptionTable& o) {
   ClimateOptions p;
   p.model = climate_config(o);
+  if (!o.text("channels").empty()) p.model.channels = static_cast<int64_t>(o.list("channels").size());
   std::tie(p.model.height, p.model.width) = height_and_width(o, o.text("crop").empty() ? "image-size" : "crop");
   apply_run_options(o, p);
   return p;
@@ -97,7 +98,7 @@ int train(OptionTable& o, Ranks& ranks) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
   refuse_idle_flags(o, dummy);
-  stage(o, ranks);
+  const auto staging = stage(o, ranks);
   const Data data = dummy ? Data{} : find_data(o);
   ClimateOptions program = dummy ? dummy_program(o) : climate_program(o, *data.train, data.validation.get());
   program.model.dropout = o.number("dropout");
@@ -113,6 +114,7 @@ int train(OptionTable& o, Ranks& ranks) {
   if (run.stops()) return 0;
 
   TrainerOptions t = trainer_options(o);
+  t.staging = staging;
   t.epochs = o.integer("max-epochs");
   t.loader = loader_options(o);
   t.loader.shuffle = o.toggle("shuffle");
@@ -146,11 +148,15 @@ int train(OptionTable& o, Ranks& ranks) {
                                  "decoder",
                                  "decoder-relu",
                                  "resize-corners",
+                                 "batch-norm-evaluation",
+                                 "deconv-crop",
                                  "blocks",
                                  "growth",
                                  "filter",
+                                 "first-filters",
                                  "label-set",
                                  "downsample",
+                                 "channels",
                                  "crop",
                                  "crops-per-image",
                                  "crop-balance",
@@ -168,6 +174,7 @@ int train(OptionTable& o, Ranks& ranks) {
                                  "lr-milestones",
                                  "lr-decay-rate",
                                  "lr-eta-min",
+                                 "lr-power",
                                  "lr-warmup-steps",
                                  "lr-warmup-factor",
                                  "seed",
@@ -220,6 +227,7 @@ int train_main(int argc, char** argv) {
               "Trains a climate segmentation network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 "
               "diverged, 75 interrupted and saved, 76 another rank is lost."))
     return 0;
+  fill_climate_defaults(o);
   return run_ranks("climseg_train", o, [&](Ranks& ranks) { return train(o, ranks); });
 }
 

@@ -151,7 +151,7 @@ void print_errors(const Predictions& network, const Predictions* regression) {
 
 int train(OptionTable& o, Ranks& ranks) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
-  stage(o, ranks);
+  const auto staging = stage(o, ranks);
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
   CosmoflowOptions program_options = training_program(o, data.shape);
   program_options.training.averaging = ranks.averaging(o, program_options.compute);
@@ -187,6 +187,7 @@ int train(OptionTable& o, Ranks& ranks) {
   CosmoflowTask task(data.split.train, data.split.validation, task_settings);
 
   TrainerOptions t = trainer_options(o);
+  t.staging = staging;
   t.epochs = o.integer("n-epochs");
   t.loader = loader;
   t.rate = [schedule, batch = double(samples_per_step)](int64_t epoch, int64_t) { return schedule.rate(epoch, batch); };

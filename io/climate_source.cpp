@@ -22,13 +22,18 @@ ClimateSource::ClimateSource(std::vector<ClimateRef> images, ClimateReading read
   if (images_.empty()) fail_data("no climate images");
   const ClimateRef& first = images_[0];
   ClimateReading& r = reading_;
-  channels_ = first.shape.channels;
+  const int64_t held = first.shape.channels;
+  for (int64_t c : r.channels)
+    if (c < 0 || c >= held)
+      fail_usage(first.path + ": expected channels of 0 to " + std::to_string(held - 1) + ", found " +
+                 std::to_string(c));
+  channels_ = r.channels.empty() ? held : static_cast<int64_t>(r.channels.size());
   if (r.height == 0) r.height = first.shape.height / r.step, r.width = first.shape.width / r.step;
   for (const ClimateRef& ref : images_) {
     if (!(ref.shape == first.shape))
       fail_data(ref.path + ": expected images of " + first.shape.str() + ", found " + ref.shape.str());
-    if (ref.format != ClimateFormat::sharded && r.stats.channels() != channels_)
-      fail_data(ref.path + ": expected statistics of " + std::to_string(channels_) + " channels, found " +
+    if (ref.format != ClimateFormat::sharded && r.stats.channels() != held)
+      fail_data(ref.path + ": expected statistics of " + std::to_string(held) + " channels, found " +
                 std::to_string(r.stats.channels()));
   }
   if (r.height * r.step > first.shape.height || r.width * r.step > first.shape.width)
@@ -93,7 +98,12 @@ void ClimateSource::load(int64_t sample, int64_t epoch, std::byte* input, std::b
   for (int64_t h = 0; h < reading_.height; ++h)
     for (int64_t w = 0; w < reading_.width; ++w) {
       const int64_t pixel = h * reading_.step * box.width + w * reading_.step;
-      std::copy_n(values.data() + pixel * channels_, channels_, x + (h * reading_.width + w) * channels_);
+      const float* from = values.data() + pixel * ref.shape.channels;
+      float* to = x + (h * reading_.width + w) * channels_;
+      if (reading_.channels.empty())
+        std::copy_n(from, channels_, to);
+      else
+        for (int64_t c = 0; c < channels_; ++c) to[c] = from[reading_.channels[static_cast<size_t>(c)]];
       y[h * reading_.width + w] = classes[static_cast<size_t>(pixel)];
     }
 }

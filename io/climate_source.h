@@ -12,6 +12,7 @@ namespace convoy {
 struct ClimateReading {
   ClimateStats stats;             ///< values become (x - minimum)/(maximum - minimum); of shards they are already
   int64_t height = 0, width = 0;  ///< of what the network sees, after sub-sampling; 0 = the whole image
+  std::vector<int64_t> channels;  ///< of the images, in the order the network sees them; empty: all
   int64_t step = 1;               ///< every step-th row and column
   int64_t crops = 1;              ///< crops per image and epoch
   double balance = 0;             ///< share of crops centred on a labelled pixel (its class drawn first)

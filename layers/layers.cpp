@@ -139,10 +139,12 @@ ValueId batch_norm(Tape& tape, const std::string& name, ValueId x, const BatchNo
                 mean = tape.state(name + ".running_mean", statistic, zero),
                 variance = tape.state(name + ".running_var", statistic, one);
   const Op norm{OpKind::batch_norm, BatchNormAttrs{.epsilon = o.epsilon}};
-  if (o.mode == Mode::evaluation) return tape.emit(norm, name + ".forward", {x, gamma, beta, mean, variance});
+  if (o.mode == Mode::evaluation && !o.batch_statistics)
+    return tape.emit(norm, name + ".forward", {x, gamma, beta, mean, variance});
   const ValueId moments = tape.emit({OpKind::channel_moments, NoAttrs{}}, name + ".moments", {x});
-  tape.add({OpKind::batch_norm_update, RunningAttrs{o.momentum, s.rows()}}, name + ".update_statistics",
-           {moments, mean, variance});
+  if (o.mode == Mode::training)
+    tape.add({OpKind::batch_norm_update, RunningAttrs{o.momentum, s.rows()}}, name + ".update_statistics",
+             {moments, mean, variance});
   return tape.emit(norm, name + ".forward", {x, gamma, beta, moments});
 }
 

@@ -66,6 +66,7 @@ struct BatchNormOptions {
   double epsilon = 1e-5;
   double momentum = 0.1;  ///< share of the batch in the running statistics (PyTorch's sense)
   Mode mode = Mode::training;
+  bool batch_statistics = false;  ///< evaluation normalises by the batch's moments too
 };
 
 /// Normalises every channel over all pixels of the batch; parameters weight and bias (C), states running_mean and

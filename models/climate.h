@@ -1,6 +1,7 @@
 // Segmentation of atmospheric images: cyclones and atmospheric rivers in 16 fields of a climate model.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ enum class ClimateModel : uint8_t {
 /// the latter two resize the logits.
 enum class Decoder : uint8_t { deconv_full, deconv, bilinear };
 
+/// Which of the odd row and column a transposed 3x3 convolution of stride 2 drops: TensorFlow's SAME the last,
+/// PyTorch's padding of 1 with an output padding of 1 the first. The same shape, shifted by a pixel.
+enum class Cropping : uint8_t { tensorflow, pytorch };
+
 struct ClimateConfig {
   ClimateModel model = ClimateModel::deepcam;
   int64_t height = 768, width = 1152;  ///< divisible by 16 (deeplab: 8)
@@ -29,6 +34,10 @@ struct ClimateConfig {
   /// the dense blocks (off in the record runs). deepcam always normalises.
   bool batch_norm = true;
   double batch_norm_momentum = 0.1;  ///< deeplab's reference: 0.0003
+  /// Evaluation normalises by the moments of what it evaluates in place of the running ones (deeplab's reference, which
+  /// never leaves training mode).
+  bool batch_statistics = false;
+  std::optional<Cropping> cropping;  ///< empty: as published, PyTorch's in deepcam and TensorFlow's in the others
 
   // deepcam
   int64_t output_stride = 16;

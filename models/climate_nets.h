@@ -30,4 +30,18 @@ inline ConvOptions image_conv(int64_t channels, int64_t kernel, int64_t stride, 
           .initializer = initializer};
 }
 
+/// A transposed 3x3 convolution to twice the extent.
+inline ConvOptions double_size(int64_t channels, Cropping cropping, Bias bias, Initializer initializer) {
+  ConvOptions o = image_conv(channels, 3, 2, 1, bias, initializer);
+  if (cropping == Cropping::pytorch)
+    o.output_padding = {0, 1, 1};
+  else
+    o.padding = Padding::same;
+  return o;
+}
+
+inline BatchNormOptions batch_norm_options(const ClimateConfig& c, Mode mode) {
+  return {.momentum = c.batch_norm_momentum, .mode = mode, .batch_statistics = c.batch_statistics};
+}
+
 }  // namespace convoy

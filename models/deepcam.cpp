@@ -42,9 +42,7 @@ class DeepCam {
                            Initializer initializer = he) {
     return image_conv(channels, kernel, stride, dilation, Bias::none, initializer);
   }
-  ValueId norm(const std::string& name, ValueId x) {
-    return batch_norm(t_, name, x, {.momentum = c_.batch_norm_momentum, .mode = mode_});
-  }
+  ValueId norm(const std::string& name, ValueId x) { return batch_norm(t_, name, x, batch_norm_options(c_, mode_)); }
   ValueId norm_relu(const std::string& name, ValueId x) { return relu(t_, name, norm(name, x)); }
 
   /// Depthwise 3x3, then 1x1; nothing between.
@@ -99,9 +97,7 @@ class DeepCam {
   }
 
   ValueId up(const std::string& name, ValueId x, int64_t channels) {
-    ConvOptions o = plain(channels, 3, 2, 1, torch);
-    o.output_padding = {0, 1, 1};
-    return deconv(t_, name, x, o);
+    return deconv(t_, name, x, double_size(channels, c_.cropping.value_or(Cropping::pytorch), Bias::none, torch));
   }
 
   ValueId decode(ValueId x, ValueId low, const Shape& image) {

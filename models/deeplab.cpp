@@ -41,9 +41,7 @@ class DeepLab {
     return image_conv(channels, kernel, stride, dilation, Bias::none, he);
   }
   ValueId norm_relu(const std::string& name, ValueId x) {
-    const ValueId y =
-        c_.batch_norm ? batch_norm(t_, name, x, {.epsilon = 1e-5, .momentum = c_.batch_norm_momentum, .mode = mode_})
-                      : scale(t_, name, x, 0.5);
+    const ValueId y = c_.batch_norm ? batch_norm(t_, name, x, batch_norm_options(c_, mode_)) : scale(t_, name, x, 0.5);
     return relu(t_, name, y);
   }
   ValueId resize_to(const std::string& name, ValueId x, const Shape& s) {
@@ -79,10 +77,9 @@ class DeepLab {
     return norm_relu("merge.bn", conv(t_, "merge", concat(t_, "aspp.concat", branches), plain(256, 1)));
   }
 
-  /// TensorFlow's SAME transposed convolution: twice the extent, the odd row cropped at the end.
   ValueId up(const std::string& name, ValueId x) {
     return linear(name,
-                  deconv(t_, name, x, {.channels = 256, .kernel = square(3), .stride = square(2), .initializer = he}));
+                  deconv(t_, name, x, double_size(256, c_.cropping.value_or(Cropping::tensorflow), Bias::zero, he)));
   }
   ValueId tail(const std::string& name, ValueId x, int64_t channels) {
     return linear(name, conv(t_, name, x, image_conv(channels, 3, 1, 1, Bias::zero, he)));

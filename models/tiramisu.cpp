@@ -27,10 +27,8 @@ class Tiramisu {
     for (size_t i = levels - 1; i-- > 0;) {
       const std::string number = std::to_string(i + 1);
       x = deconv(t_, "transition_up" + number, stack.made,
-                 {.channels = t_.desc(stack.made).shape.c(),
-                  .kernel = square(3),
-                  .stride = square(2),
-                  .initializer = Initializer::he_uniform});
+                 double_size(t_.desc(stack.made).shape.c(), c_.cropping.value_or(Cropping::tensorflow), Bias::zero,
+                             Initializer::he_uniform));
       x = concat(t_, "up" + number + ".concat", {x, skips[i]});
       stack = dense_block("up" + number, x, c_.blocks[i]);
     }
@@ -54,7 +52,7 @@ class Tiramisu {
       const std::string layer = name + ".layer" + std::to_string(i);
       ValueId y = relu(t_, layer, conv(t_, layer, x, plain(c_.growth, c_.filter, 1)));
       y = dropout(t_, layer + ".dropout", y, mode_ == Mode::training ? c_.dropout : 0);
-      if (c_.batch_norm) y = batch_norm(t_, layer + ".bn", y, {.momentum = c_.batch_norm_momentum, .mode = mode_});
+      if (c_.batch_norm) y = batch_norm(t_, layer + ".bn", y, batch_norm_options(c_, mode_));
       x = concat(t_, layer + ".concat", {x, y});
     }
     return {x, slice(t_, name + ".made", x, before, layers * c_.growth)};

@@ -31,7 +31,7 @@ expect 0 "logistic regression" "${train[@]}" --output-dir whole --save whole.saf
 present whole/history.csv whole/metrics.jsonl whole/mlperf.log whole/summary.json whole/loss.svg whole/trace.json \
   whole/validation-0.png whole/validation-3.png
 grep -q '"key":"eval_accuracy"' whole/mlperf.log && grep -q '"value":"deepcam"' whole/mlperf.log && ok || bad "no deepcam keys in mlperf.log"
-for key in learning_rate train_loss tracked_stats eval_loss save_start save_stop scheduler_lr_warmup_steps opt_betas; do
+for key in learning_rate train_loss train_accuracy tracked_stats eval_loss save_start save_stop scheduler_lr_warmup_steps opt_betas; do
   grep -q "\"key\":\"$key\"" whole/mlperf.log && ok || bad "no $key in mlperf.log"
 done
 grep -q 'val_iou' whole/history.csv && ok || bad "no val_iou in history.csv"
@@ -59,7 +59,7 @@ expect 0 "finished" "$bin/climseg_train" --data-dir data --model tiramisu --grow
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model deeplab --batch-norm off --decoder bilinear --output-dir deeplab --max-epochs 1 --max-steps 1
 expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --model deeplab --batch-norm off --decoder bilinear --checkpoint deeplab --out g --no-pictures
 expect 2 'trained with --decoder "bilinear", found "deconv"' "$bin/climseg_predict" --data-dir data --model deeplab --batch-norm off --decoder deconv --checkpoint deeplab --out x
-expect 2 'trained with --batch-norm "", found "on"' "$bin/climseg_predict" --data-dir data --model tiramisu --growth 4 --filter 3 --batch-norm on --checkpoint tiramisu --out x
+expect 2 'trained with --batch-norm "off", found "on"' "$bin/climseg_predict" --data-dir data --model tiramisu --growth 4 --filter 3 --batch-norm on --checkpoint tiramisu --out x
 expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --model tiramisu --growth 4 --filter 3 --batch-norm off --checkpoint tiramisu --out h --no-pictures
 expect 0 "passes ahead of the update" "${train[@]}" --output-dir lag --gradient-lag 1 --gradient-accumulation-frequency 2 --max-steps 2 --profile --trace
 # Both passes of both steps are in the trace, each with its input and its first layer.
@@ -70,6 +70,28 @@ expect 2 "constant loss scale" "${train[@]}" --output-dir x --gradient-lag 1 --c
 expect 0 "target reached" "${train[@]}" --output-dir target --target-iou 0.01 --measure pooled
 grep -q '"key":"target_accuracy_reached"' target/mlperf.log && ok || bad "no target_accuracy_reached in mlperf.log"
 grep -q '^convolution depthwise' <("${train[@]}" --output-dir families --max-steps 2 --profile) && ok || bad "no table of families"
+
+# As MLPerf HPC's reference is called.
+expect 0 "finished" "$bin/climseg_train" --data_dir_prefix data --width-divisor 16 --output_dir reference --local_batch_size 2 --max_epochs 1 \
+  --optimizer AdamW --optimizer_betas 0.9 0.99 --channels 0 1 2 10 --lr_schedule "type=multistep,milestones=1 2,decay_rate=0.5" \
+  --max_inter_threads 2 --logging-frequency 2
+grep -q '"key":"scheduler_milestones".*"value":\[1,2\]' reference/mlperf.log && grep -q '"key":"opt_betas".*"value":\[0.9,0.99\]' reference/mlperf.log && ok \
+  || bad "lists of numbers as words were misread"
+[ "$(grep -c '"key":"train_accuracy"' reference/mlperf.log)" -eq 2 ] && ok || bad "expected two lines train_accuracy of three steps"
+expect 2 "unknown" "${train[@]}" --lr-schedule type=unknown --output-dir x
+expect 2 "--lr-milestones is given twice" "${train[@]}" --lr-schedule "type=multistep,milestones=1" --lr-milestones 2 --output-dir x
+expect 2 "expected type=, milestones=" "${train[@]}" --lr-schedule "type=multistep,gamma=1" --output-dir x
+expect 2 "expected channels of 0 to 15, found 16" "${train[@]}" --channels 0,16 --output-dir x
+expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --width-divisor 16 --channels 0,1,2,10 --checkpoint reference --out i --no-pictures
+expect 2 'trained with --channels "0,1,2,10", found "0,1,2,9"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --channels 0,1,2,9 --checkpoint reference --out x
+# Spellings of one meaning resume.
+expect 0 "resuming from" "$bin/climseg_train" --data-dir data --width-divisor 16 --output-dir reference --resume --local-batch-size 2 --max-epochs 1 \
+  --optimizer AdamW --optimizer-betas .9,.99 --channels 0,1,2,10 --lr-schedule multistep --lr-milestones 1,2 --lr-decay-rate 0.50 --start-lr 1e-3
+expect 0 "finished" "${train[@]}" --output-dir less --recompute --save less.safetensors
+same whole.safetensors less.safetensors
+expect 2 "--recompute has no effect" "${train[@]}" --recompute --no-passes --output-dir x
+expect 2 "--batch-norm-evaluation has no effect" "$bin/climseg_train" --model deeplab --summary --batch-norm-evaluation running
+expect 2 "--batch-norm-momentum has no effect" "$bin/climseg_train" --model deeplab --summary --batch-norm-momentum 0.1
 
 # Real fields, where Debian's data packages are installed.
 coads=/usr/share/ferret-vis/data/coads_climatology.cdf

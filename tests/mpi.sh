@@ -135,6 +135,7 @@ expect 3 "$(ls broken/train | tail -1)" ranks 2 "${train[@]}" --data-dir broken 
 # Staging: every file is read once, a second run copies nothing, a damaged copy is replaced.
 stage=("${train[@]}" --batch-size 1 --stage-dir 'stage-{node}' --ranks-per-node 2 --max-steps 1)
 expect 0 "staged 17 files" ranks 4 "${stage[@]}" --output-dir s1
+grep -q '"key":"staging_stop"' s1/mlperf.log && ok || bad "no staging_stop in mlperf.log"
 for node in 0 1; do diff -r data stage-$node -x .convoy-stage.json -x '*.svg' > /dev/null && ok || bad "stage-$node differs from data"; done
 expect 0 "17 files reused" ranks 4 "${stage[@]}" --output-dir s2
 printf x | dd of="stage-1/train/$(ls stage-1/train | head -1)" bs=1 seek=700 conv=notrunc 2> /dev/null

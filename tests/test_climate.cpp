@@ -1,6 +1,7 @@
 // The segmentation networks: layers, parameters and FLOPs against published tables, kernels for every node, learning.
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
+#include "models/climate_nets.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
 
@@ -68,6 +69,77 @@ TEST_CASE("layers, parameters and FLOPs of the climate networks", "[climate]") {
     CHECK(double(counts.forward_flops) * 1e-9 == Approx(e.forward_gflop).margin(0.006));
     if (e.counted_gflop > 0) CHECK(double(counts.counted_flops) * 1e-9 == Approx(e.counted_gflop).margin(0.006));
   }
+}
+
+TEST_CASE("Tiramisu of four channels counts as in the published runs", "[climate]") {
+  ClimateConfig c = model(ClimateModel::tiramisu, false);
+  c.channels = 4, c.first_filters = 48;
+  CHECK(3 * double(count_network(c).forward_flops) * 1e-12 == Approx(3.703).margin(0.001));
+}
+
+TEST_CASE("TensorFlow and PyTorch crop transposed convolutions a pixel apart", "[climate]") {
+  Tensor results[2];
+  for (const Cropping cropping : {Cropping::tensorflow, Cropping::pytorch}) {
+    Tape tape;
+    const ValueId x = tape.input("x", TensorDesc({1, 1, 4, 6, 3}, DType::f32));
+    tape.keep(deconv(tape, "up", x, double_size(5, cropping, Bias::none, Initializer::he_normal)), "y");
+    StateStore store;
+    store.initialise(tape, 3);
+    const Plan plan = make_plan(tape, kernel_list(), {});
+    Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::none));
+    e.refresh();
+    const Tensor in = e.tensor("x");
+    for (int64_t i = 0; i < in.shape().elements(); ++i) in.data<float>()[i] = float(i % 7);
+    e.run();
+    Tensor& y = results[static_cast<int>(cropping)];
+    y = Tensor::zeros(e.tensor("y").shape(), DType::f32);
+    y.copy_from(e.tensor("y"));
+  }
+  const Tensor &tensorflow = results[0], &pytorch = results[1];
+  REQUIRE(tensorflow.shape() == Shape(1, 1, 8, 12, 5));
+  REQUIRE(pytorch.shape() == tensorflow.shape());
+  for (int64_t h = 0; h < 7; ++h)
+    for (int64_t w = 0; w < 11; ++w)
+      CHECK(tensorflow.at(0, 0, h + 1, w + 1, 2) == Approx(pytorch.at(0, 0, h, w, 2)).margin(1e-5));
+  // Published: TensorFlow in the networks of 2018, PyTorch in DeepCAM.
+  for (const ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab, ClimateModel::tiramisu}) {
+    ClimateConfig c = model(kind, true);
+    const auto pads = [&] {
+      Tape tape;
+      record_climate(tape, c, 1, DType::f32, Mode::training);
+      std::vector<Int3> found;
+      for (const Node& node : tape.nodes())
+        if (node.op.kind == OpKind::conv_backward_data) found.push_back(node.op.as<ConvAttrs>().pad_low);
+      return found;
+    };
+    const std::vector<Int3> published = pads();
+    REQUIRE(published.size() >= 3);
+    c.cropping = Cropping::pytorch;
+    CHECK((pads() == published) == (kind == ClimateModel::deepcam));
+    c.cropping = Cropping::tensorflow;
+    CHECK((pads() == published) == (kind != ClimateModel::deepcam));
+  }
+}
+
+TEST_CASE("evaluation by batch statistics sees what training sees", "[climate]") {
+  float evaluated[2], trained = 0;
+  for (const bool batch : {false, true}) {
+    ClimateOptions o = small(ClimateModel::deepcam);
+    o.model.width_divisor = 8;
+    o.model.batch_statistics = batch;
+    Program program(plan_program(o, kernel_list()), o, 5);
+    Executor& e = program.evaluate();
+    e.refresh();
+    feed(e);
+    e.run();
+    evaluated[batch] = e.tensor("loss").data<float>()[0];
+    feed(program.step());
+    program.step().run();
+    trained = program.step().tensor("loss").data<float>()[0];
+    CHECK(!program.statistics().empty());  // checkpoints keep them either way
+  }
+  CHECK(evaluated[1] == Approx(trained).epsilon(1e-5));
+  CHECK(evaluated[0] != Approx(trained).epsilon(1e-3));
 }
 
 TEST_CASE("every variant of the climate networks records at other sizes", "[climate]") {

@@ -16,6 +16,37 @@ namespace {
 namespace fs = std::filesystem;
 using K = Option::Kind;
 
+ClimateModel chosen_model(const OptionTable& o) {
+  return choose<ClimateModel>(
+      "model", o.text("model"),
+      {{"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}});
+}
+
+/// "type=multistep,milestones=8192 16384,decay_rate=0.1", as MLPerf HPC's reference takes it, becomes single flags.
+void spread_schedule(OptionTable& o) {
+  const std::string text = o.text("lr-schedule");
+  if (text.find('=') == std::string::npos) return;
+  const std::vector<std::pair<std::string, std::string>> flags{{"type", "lr-schedule"},
+                                                               {"milestones", "lr-milestones"},
+                                                               {"decay_rate", "lr-decay-rate"},
+                                                               {"t_max", "lr-t-max"},
+                                                               {"eta_min", "lr-eta-min"}};
+  o.set("lr-schedule", "constant", "flag");
+  for (std::string_view part : split(text, ',')) {
+    const auto halves = split(part, '=');
+    const std::string key(trim(halves[0]));
+    const auto found = std::find_if(flags.begin(), flags.end(), [&](const auto& f) { return f.first == key; });
+    if (halves.size() != 2 || found == flags.end())
+      fail_usage("--lr-schedule: expected type=, milestones=, decay_rate=, t_max= or eta_min=, found " +
+                 std::string(part));
+    if (found->second != "lr-schedule" && o.is_set(found->second))
+      fail_usage("--" + found->second + " is given twice, once in --lr-schedule");
+    std::string value(trim(halves[1]));
+    std::replace(value.begin(), value.end(), ' ', ',');
+    o.set(found->second, value, "flag");
+  }
+}
+
 }  // namespace
 
 std::pair<int64_t, int64_t> height_and_width(const OptionTable& o, const std::string& flag) {
@@ -30,12 +61,19 @@ std::pair<int64_t, int64_t> height_and_width(const OptionTable& o, const std::st
 
 std::vector<Option> climate_model_options() {
   std::vector<Option> list{
-      {"data-dir", "", "", "folder with train/ and validation/, or with images to split by day"},
+      {"data-dir", "", "", "folder with train/ and validation/, or with images to split by day", K::text, "default",
+       "data-dir-prefix"},
       {"stats", "", "", "statistics file (default: stats.h5 in or above data-dir)"},
       {"label-set", "", "0", "labels_0 or labels_1 of the files", K::integer},
       {"downsample", "", "1", "take every n-th row and column", K::integer},
+      {"channels", "", "", "channels of the files that the network sees, 0 to 15 (default: all)", K::numbers},
       {"model", "", "deepcam", "deepcam, deeplab or tiramisu"},
-      {"batch-norm", "", "", "deeplab, tiramisu: on or off (default: on; off in tiramisu and in the record runs)"},
+      {"batch-norm", "", "", "deeplab, tiramisu: on or off (default: off, as in the record runs)"},
+      {"batch-norm-evaluation", "", "",
+       "normalise by running or by batch statistics (default: batch in deeplab, as its reference does; else running)"},
+      {"deconv-crop", "", "",
+       "odd row of transposed convolutions dropped as tensorflow or pytorch does (default: pytorch in deepcam, else "
+       "tensorflow)"},
       {"output-stride", "", "16", "deepcam: 16 or 8", K::integer},
       {"width-divisor", "", "1", "deepcam: divides all inner channel counts (a narrow net for small machines)",
        K::integer},
@@ -43,7 +81,8 @@ std::vector<Option> climate_model_options() {
       {"decoder", "", "deconv1x", "deeplab: deconv1x (full resolution), deconv or bilinear"},
       {"decoder-relu", "", "false", "deeplab: ReLU in the full-resolution decoder (the reference has none)", K::toggle},
       {"resize-corners", "", "asymmetric", "deeplab: asymmetric (TensorFlow 1), half-pixel or aligned"},
-      {"blocks", "", "2,2,2,4,5", "tiramisu: layers of the dense blocks, the bottom one last"},
+      {"first-filters", "", "64", "tiramisu: maps of the first convolution", K::integer},
+      {"blocks", "", "2,2,2,4,5", "tiramisu: layers of the dense blocks, the bottom one last", K::numbers},
       {"growth", "", "32", "tiramisu: maps per layer", K::integer},
       {"filter", "", "5", "tiramisu: extent of the filters", K::integer}};
   append(list, run_options());
@@ -66,17 +105,20 @@ std::vector<Option> climate_training_options() {
       {"focal-gamma", "", "2", "", K::number},
       {"class-weights", "", "mlperf", "mlperf, gordon-bell, none or three numbers"},
       {"dropout", "", "0", "tiramisu: rate behind every dense layer", K::number},
-      {"batch-norm-momentum", "", "0.1", "share of a batch in the running statistics (deeplab's reference: 0.0003)",
+      {"batch-norm-momentum", "", "",
+       "share of a batch in the running statistics (default: 0.0003 in deeplab, as its reference has it; else 0.1)",
        K::number},
       {"start-lr", "", "0.001", "base learning rate", K::number},
       {"lr-scaling", "", "none", "none, linear or sqrt: start-lr grows with the samples of a step on all ranks"},
       {"base-batch-size", "", "1", "samples of a step that start-lr is meant for", K::number},
       {"batchnorm-group-size", "", "1", "so many neighbouring ranks share batch-norm statistics", K::integer},
-      {"lr-schedule", "", "constant", "constant, multistep, cosine_annealing or polynomial"},
-      {"lr-milestones", "", "", "multistep: steps behind the warm-up"},
+      {"lr-schedule", "", "constant",
+       "constant, multistep, cosine_annealing or polynomial; or type=multistep,milestones=8192 16384,decay_rate=0.1"},
+      {"lr-milestones", "", "", "multistep: steps behind the warm-up", K::numbers},
       {"lr-decay-rate", "", "0.1", "multistep", K::number},
       {"lr-t-max", "", "0", "cosine, polynomial: steps to the end (0 = all of the run's)", K::integer},
       {"lr-eta-min", "", "0", "cosine, polynomial: rate at the end", K::number},
+      {"lr-power", "", "0.9", "polynomial: of the share of steps that are left", K::number},
       {"lr-warmup-steps", "", "0", "", K::integer},
       {"lr-warmup-factor", "", "1", "the warm-up ends at start-lr times this", K::number},
       {"target-iou", "", "", "stop when the measure is at least this", K::number},
@@ -84,16 +126,34 @@ std::vector<Option> climate_training_options() {
       {"pictures", "", "4", "validation images drawn at every validation", K::integer},
       {"baseline", "", "false", "also score background alone and a logistic regression per pixel", K::toggle}};
   append(list, more);
-  append(list, optimizer_options({"Adam", "1e-6", "1e-6"}));
+  append(list, optimizer_options({"Adam", "1e-6", ""}));
   append(list, loop_options("results/climseg", "days"));
   return list;
 }
 
+void fill_climate_defaults(OptionTable& o) {
+  struct Default {
+    const char *flag, *deepcam, *deeplab, *tiramisu;
+  };
+  const ClimateModel model = chosen_model(o);
+  for (const Default& d : {Default{"batch-norm", "on", "off", "off"},
+                           {"batch-norm-evaluation", "running", "batch", "running"},
+                           {"batch-norm-momentum", "0.1", "0.0003", "0.1"},
+                           {"deconv-crop", "pytorch", "tensorflow", "tensorflow"},
+                           // The codes of 2018 declare a decay that they never add to the loss.
+                           {"weight-decay", "1e-6", "0", "0"}})
+    if (o.has(d.flag) && o.text(d.flag).empty())
+      o.set(d.flag,
+            model == ClimateModel::deepcam   ? d.deepcam
+            : model == ClimateModel::deeplab ? d.deeplab
+                                             : d.tiramisu,
+            "default");
+  if (o.has("lr-schedule")) spread_schedule(o);
+}
+
 ClimateConfig climate_config(const OptionTable& o) {
   ClimateConfig c;
-  c.model = choose<ClimateModel>(
-      "model", o.text("model"),
-      {{"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}});
+  c.model = chosen_model(o);
   const auto only = [&](ClimateModel model, std::initializer_list<const char*> flags) {
     for (const char* flag : flags)
       if (c.model != model && o.is_set(flag))
@@ -101,10 +161,15 @@ ClimateConfig climate_config(const OptionTable& o) {
   };
   only(ClimateModel::deepcam, {"output-stride", "width-divisor", "low-level-relu"});
   only(ClimateModel::deeplab, {"decoder", "decoder-relu", "resize-corners"});
-  only(ClimateModel::tiramisu, {"blocks", "growth", "filter"});
-  if (c.model == ClimateModel::deepcam && !o.text("batch-norm").empty() && !o.toggle("batch-norm"))
-    fail_usage("--batch-norm: deepcam always normalises");
-  c.batch_norm = o.text("batch-norm").empty() ? c.model != ClimateModel::tiramisu : o.toggle("batch-norm");
+  only(ClimateModel::tiramisu, {"blocks", "growth", "filter", "first-filters"});
+  c.batch_norm = o.toggle("batch-norm");
+  if (c.model == ClimateModel::deepcam && !c.batch_norm) fail_usage("--batch-norm: deepcam always normalises");
+  if (!c.batch_norm && o.is_set("batch-norm-evaluation"))
+    fail_usage("--batch-norm-evaluation has no effect without batch norm");
+  c.batch_statistics =
+      choose<bool>("batch-norm-evaluation", o.text("batch-norm-evaluation"), {{"running", false}, {"batch", true}});
+  c.cropping = choose<Cropping>("deconv-crop", o.text("deconv-crop"),
+                                {{"tensorflow", Cropping::tensorflow}, {"pytorch", Cropping::pytorch}});
   c.output_stride = o.integer("output-stride");
   c.width_divisor = o.integer("width-divisor");
   c.low_level_relu = o.toggle("low-level-relu");
@@ -119,6 +184,8 @@ ClimateConfig climate_config(const OptionTable& o) {
   for (const std::string& part : o.list("blocks")) c.blocks.push_back(parse_number<int64_t>(trim(part), "--blocks"));
   if (c.blocks.size() < 2 || *std::min_element(c.blocks.begin(), c.blocks.end()) < 1)
     fail_usage("--blocks: expected two or more numbers of at least 1, found " + o.text("blocks"));
+  c.first_filters = o.integer("first-filters");
+  if (c.first_filters < 1) fail_usage("--first-filters: expected 1 or more, found " + o.text("first-filters"));
   c.growth = o.integer("growth"), c.filter = o.integer("filter");
   if (c.growth < 1 || c.filter < 1 || c.filter % 2 == 0)
     fail_usage("--growth and --filter: expected a positive and an odd number, found " + o.text("growth") + " and " +
@@ -175,6 +242,8 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t sa
   s.decay_rate = o.number("lr-decay-rate");
   s.length = std::max<int64_t>(1, o.integer("lr-t-max") > 0 ? o.integer("lr-t-max") : total_steps - s.warmup_steps);
   s.eta_min = o.number("lr-eta-min");
+  s.power = o.number("lr-power");
+  if (!(s.power > 0)) fail_usage("--lr-power: expected a number above 0, found " + o.text("lr-power"));
   return s;
 }
 
@@ -187,9 +256,11 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
                  {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
                  {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
                  {"lr-eta-min", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+                 {"lr-power", schedule == "polynomial", "--lr-schedule other than polynomial"},
                  {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
                  {"crop-balance", crops, "whole images"},
                  {"image-size", dummy && !crops, "data from files, or crops"},
+                 {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},
                  {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
 }
 
@@ -211,6 +282,10 @@ ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, 
   r.stats = stats;
   r.step = o.integer("downsample");
   if (r.step < 1) fail_usage("--downsample: expected 1 or more, found " + o.text("downsample"));
+  for (double c : o.numbers("channels")) {
+    if (c != std::floor(c)) fail_usage("--channels: expected whole numbers, found " + o.text("channels"));
+    r.channels.push_back(static_cast<int64_t>(c));
+  }
   r.label_set = static_cast<int>(o.integer("label-set"));
   if (r.label_set != 0 && r.label_set != 1) fail_usage("--label-set: expected 0 or 1, found " + o.text("label-set"));
   if (!training) return r;

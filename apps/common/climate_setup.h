@@ -13,6 +13,9 @@ namespace convoy::apps {
 std::vector<Option> climate_model_options();     ///< network, data and run-time settings
 std::vector<Option> climate_training_options();  ///< everything else the trainer knows
 
+/// Settings that were left open become what the model's published code has; a learning-rate schedule in the reference's
+/// one-word form becomes single settings.
+void fill_climate_defaults(OptionTable& options);
 /// The setting "384x576" as 384 and 576; throws Error(usage) for anything else.
 std::pair<int64_t, int64_t> height_and_width(const OptionTable& options, const std::string& flag);
 ClimateConfig climate_config(const OptionTable& options);

@@ -61,6 +61,27 @@ void ClimateTask::log_start(MlLog& log) const {
   }
 }
 
+/// MLPerf's IoU of the samples of the last pass.
+void ClimateTask::log_training(MlLog& log, Executor& step, Communicator* ranks, const MlLog::Json& metadata) const {
+  const Tensor logits = step.tensor("logits"), target = step.tensor("target");
+  const Shape& s = logits.shape();
+  const int64_t pixels = s.h() * s.w();
+  std::vector<uint8_t> predicted(static_cast<size_t>(pixels));
+  SegmentationScore score;
+  for (int64_t n = 0; n < s.n(); ++n) {
+    for (int64_t h = 0; h < s.h(); ++h)
+      for (int64_t w = 0; w < s.w(); ++w) {
+        int64_t best = 0;
+        for (int64_t k = 1; k < s.c(); ++k)
+          if (logits.at(n, 0, h, w, k) > logits.at(n, 0, h, w, best)) best = k;
+        predicted[static_cast<size_t>(h * s.w() + w)] = static_cast<uint8_t>(best);
+      }
+    score.add(target.span<uint8_t>().subspan(static_cast<size_t>(n * pixels), static_cast<size_t>(pixels)), predicted);
+  }
+  if (ranks) score.add_ranks(*ranks);
+  log.event("train_accuracy", score.mlperf(), metadata);
+}
+
 void ClimateTask::log_quality(MlLog& log, const Quality& quality, int64_t epoch) const {
   const nlohmann::json number = {{"epoch_num", epoch}};
   log.event("eval_accuracy", result_->score.mlperf(), number);

@@ -34,6 +34,7 @@ class ClimateTask final : public Task {
   std::string metric() const override { return "IoU"; }
   void fill_dummy(const Tensor& x, const Tensor& target, uint64_t seed) const override;
   void log_start(MlLog& log) const override;
+  void log_training(MlLog& log, Executor& step, Communicator* ranks, const MlLog::Json& metadata) const override;
   void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const override;
 
   /// Empty before the first validation.

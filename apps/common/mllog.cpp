@@ -21,15 +21,23 @@ void MlLog::end(const std::string& key, Json metadata, std::source_location wher
   write("INTERVAL_END", key, nullptr, std::move(metadata), where);
 }
 
+void MlLog::interval(const std::string& first_key, const std::string& last_key, std::pair<int64_t, int64_t> times,
+                     std::source_location where) {
+  write("INTERVAL_START", first_key, nullptr, Json::object(), where, times.first);
+  write("INTERVAL_END", last_key, nullptr, Json::object(), where, times.second);
+}
+
+int64_t MlLog::now() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 void MlLog::write(const char* type, const std::string& key, const Json& value, Json metadata,
-                  const std::source_location& where) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
+                  const std::source_location& where, int64_t time) {
   metadata["file"] = std::filesystem::path(where.file_name()).filename().string();
   metadata["lineno"] = where.line();
-  const Json line = {
-      {"namespace", ""},    {"time_ms", std::chrono::duration_cast<std::chrono::milliseconds>(now).count()},
-      {"event_type", type}, {"key", key},
-      {"value", value},     {"metadata", metadata}};
+  const Json line = {{"namespace", ""}, {"time_ms", time}, {"event_type", type},
+                     {"key", key},      {"value", value},  {"metadata", metadata}};
   file_ << ":::MLLOG " << line.dump() << std::endl;
   if (!file_) fail_runtime(path_ + ": cannot write (disk full?)");
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <source_location>
 #include <string>
+#include <utility>
 
 namespace convoy::apps {
 
@@ -17,12 +18,16 @@ class MlLog {
              std::source_location where = std::source_location::current());
   void start(const std::string& key, Json metadata = Json::object(),
              std::source_location where = std::source_location::current());
+  /// An interval that lies behind, from and to times of `now`.
+  void interval(const std::string& first_key, const std::string& last_key, std::pair<int64_t, int64_t> times,
+                std::source_location where = std::source_location::current());
+  static int64_t now();  ///< milliseconds since 1970
   void end(const std::string& key, Json metadata = Json::object(),
            std::source_location where = std::source_location::current());
 
  private:
   void write(const char* type, const std::string& key, const Json& value, Json metadata,
-             const std::source_location& where);
+             const std::source_location& where, int64_t time = now());
   std::string path_;
   std::ofstream file_;
 };

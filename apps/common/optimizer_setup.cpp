@@ -9,7 +9,7 @@ std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
   return {
       {"optimizer", "optimizer.name", defaults.optimizer, "SGD, Adam, AdamW, LAMB, LARC-SGD or LARC-Adam"},
       {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
-      {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments"},
+      {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments", K::numbers},
       {"adam-eps", "", defaults.adam_eps, "Adam, LAMB", K::number},
       {"weight-decay", "", defaults.weight_decay, "AdamW, LAMB: decoupled; Adam: added to the gradients", K::number},
       {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},

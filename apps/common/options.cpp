@@ -54,6 +54,7 @@ void OptionTable::check(const Option& option) const {
   if (option.kind == Option::Kind::integer) parse_number<int64_t>(option.value, what);
   if (option.kind == Option::Kind::number) parse_number<double>(option.value, what);
   if (option.kind == Option::Kind::toggle) toggle(option.flag);
+  if (option.kind == Option::Kind::numbers) numbers(option.flag);
 }
 
 void OptionTable::set(const std::string& flag, const std::string& value, const std::string& origin) {
@@ -105,6 +106,36 @@ void OptionTable::load_environment() {
       set(option.flag, value, environment_name(option.flag));
 }
 
+/// The words of the command line as this parser takes them: the reference programs of the climate benchmark spell their
+/// flags with underscores and write lists of numbers as words of their own.
+std::vector<std::string> OptionTable::join_numbers(int argc, char** argv) const {
+  std::vector<std::string> words;
+  bool in_list = false;  // the last word is a value of a flag that takes numbers
+  bool next_is_value = false;
+  for (int i = 0; i < argc; ++i) {
+    std::string word = argv[i];
+    const bool number = !word.empty() && word.find_first_not_of("0123456789+-.eE,") == std::string::npos;
+    if (word.starts_with("--")) {
+      const auto name_end = word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
+      std::replace(word.begin(), name_end, '_', '-');
+      const std::string name(word.begin() + 2, name_end);
+      const bool takes_numbers = std::any_of(options_.begin(), options_.end(), [&](const Option& o) {
+        return o.kind == Option::Kind::numbers && (o.flag == name || o.alias == name);
+      });
+      next_is_value = takes_numbers && name_end == word.end();
+      in_list = takes_numbers && name_end != word.end();
+    } else if (in_list && number) {
+      words.back() += "," + word;
+      continue;
+    } else {
+      in_list = next_is_value;
+      next_is_value = false;
+    }
+    words.push_back(std::move(word));
+  }
+  return words;
+}
+
 bool OptionTable::read(int argc, char** argv, const std::string& description, YamlFile* yaml) {
   CLI::App app(description);
   app.set_version_flag("--version", version_text());
@@ -116,24 +147,19 @@ bool OptionTable::read(int argc, char** argv, const std::string& description, Ya
     if (o.kind == Option::Kind::toggle)
       handles.push_back(app.add_flag("--" + o.flag + ",!--no-" + o.flag, help));
     else
-      handles.push_back(app.add_option("--" + o.flag, values[i], help)
-                            ->type_name(o.kind == Option::Kind::integer  ? "INT"
-                                        : o.kind == Option::Kind::number ? "FLOAT"
-                                                                         : "TEXT")
+      handles.push_back(app.add_option("--" + o.flag + (o.alias.empty() ? "" : ",--" + o.alias), values[i], help)
+                            ->type_name(o.kind == Option::Kind::integer   ? "INT"
+                                        : o.kind == Option::Kind::number  ? "FLOAT"
+                                        : o.kind == Option::Kind::numbers ? "NUMBERS"
+                                                                          : "TEXT")
                             ->allow_extra_args(false));
   }
   if (yaml) app.add_option("config", yaml->path, "YAML configuration");
-  // The reference programs of the climate benchmark spell their flags with underscores.
-  std::vector<std::string> words(argv, argv + argc);
+  const std::vector<std::string> words = join_numbers(argc, argv);
   std::vector<const char*> spelled;
-  for (std::string& word : words) {
-    if (word.starts_with("--"))
-      std::replace(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size())), '_',
-                   '-');
-    spelled.push_back(word.c_str());
-  }
+  for (const std::string& word : words) spelled.push_back(word.c_str());
   try {
-    app.parse(argc, spelled.data());
+    app.parse(static_cast<int>(spelled.size()), spelled.data());
   } catch (const CLI::Success& success) {
     app.exit(success);
     return false;
@@ -164,16 +190,22 @@ double OptionTable::number(const std::string& flag) const {
   return parse_number<double>(text(flag), "--" + flag);
 }
 
-bool OptionTable::agrees(const std::string& flag, const std::string& value) const {
-  const Option& option = find(flag);
+std::string OptionTable::canonical(const Option& option, const std::string& value) {
   switch (option.kind) {
     case Option::Kind::toggle:
-      return truth_of(flag, option.value) == truth_of(flag, value);
+      return truth_of(option.flag, value) ? "true" : "false";
     case Option::Kind::integer:
     case Option::Kind::number:
-      return parse_number<double>(option.value, "--" + flag) == parse_number<double>(value, "--" + flag);
+      return value.empty() ? value : fmt::format("{}", parse_number<double>(value, "--" + option.flag));
+    case Option::Kind::numbers: {
+      std::string all;
+      if (!value.empty())
+        for (std::string_view part : split(value, ','))
+          all += fmt::format("{}{}", all.empty() ? "" : ",", parse_number<double>(trim(part), "--" + option.flag));
+      return all;
+    }
     default:
-      return option.value == value;
+      return value;
   }
 }
 

@@ -13,8 +13,10 @@ struct Option {
   std::string yaml;   ///< "data.batch_size", or empty
   std::string value;  ///< text of the current value
   std::string help;
-  enum class Kind : uint8_t { text, integer, number, toggle, list } kind = Kind::text;
+  /// numbers: comma-separated, on the command line also apart; integers too.
+  enum class Kind : uint8_t { text, integer, number, toggle, list, numbers } kind = Kind::text;
   std::string origin = "default";
+  std::string alias{};  ///< another name of the flag, as a reference program has it; empty: none
 };
 
 /// A setting that only matters beside others.
@@ -48,8 +50,11 @@ class OptionTable {
   int64_t integer(const std::string& flag) const;
   double number(const std::string& flag) const;
   bool toggle(const std::string& flag) const;
-  /// Whether another text says the same as the flag's value: "True" and "on", "1" and "1.0".
-  bool agrees(const std::string& flag, const std::string& value) const;
+  /// The flag's value in the one spelling that all texts of its meaning share: "True" and "on", "1" and "1.0".
+  std::string canonical(const std::string& flag) const { return canonical(find(flag), text(flag)); }
+  bool agrees(const std::string& flag, const std::string& value) const {
+    return canonical(flag) == canonical(find(flag), value);
+  }
   std::vector<std::string> list(const std::string& flag) const;  ///< comma-separated
   std::vector<double> numbers(const std::string& flag) const;    ///< comma-separated
   void set(const std::string& flag, const std::string& value, const std::string& origin);
@@ -61,6 +66,8 @@ class OptionTable {
  private:
   const Option& find(const std::string& flag) const;
   static bool truth_of(const std::string& flag, std::string value);
+  static std::string canonical(const Option& option, const std::string& value);
+  std::vector<std::string> join_numbers(int argc, char** argv) const;
   void load_yaml(const YamlFile& file);
   void load_environment();
   void check(const Option& option) const;

@@ -72,7 +72,8 @@ std::vector<Option> run_options() {
           {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
           {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
           {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
-          {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer}};
+          {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer, "default",
+           "max-inter-threads"}};
 }
 
 std::vector<Option> loop_options(const std::string& output_dir, const std::string& unit) {
@@ -91,6 +92,8 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
        "make outputs of batch norms, activations and sums again in the backward pass: less memory, more time",
        K::toggle},
       {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
+      {"logging-frequency", "", "0",
+       "also write rate, loss and accuracy to the MLPerf log every so many steps (0 = at epoch ends)", K::integer},
       {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
       {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
       {"init", "", "", "start from these safetensors weights"},
@@ -128,6 +131,7 @@ TrainerOptions trainer_options(const OptionTable& o) {
   t.max_steps = o.integer("max-steps");
   t.seed = static_cast<uint64_t>(o.integer("seed"));
   t.resume = o.toggle("resume");
+  t.log_steps = o.integer("logging-frequency");
   t.checkpoint_steps = o.integer("checkpoint-steps");
   t.keep_checkpoints = static_cast<int>(o.integer("keep-checkpoints"));
   t.early_stopping = o.integer("early-stopping");
@@ -167,7 +171,7 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
   Json json;
   for (const Option& option : o.all())
     if (names.empty() || std::find(names.begin(), names.end(), option.flag) != names.end())
-      json[option.flag] = option.value;
+      json[option.flag] = names.empty() ? option.value : o.canonical(option.flag);
   return json;
 }
 

@@ -10,6 +10,7 @@
 #include <future>
 #include <set>
 
+#include "apps/common/mllog.h"
 #include "io/crc32c.h"
 #include "io/file.h"
 
@@ -244,10 +245,10 @@ StagingReport stage_data(const std::string& data_dir, const std::string& stage_d
   return Staging(data_dir, stage_dir, ranks).run();
 }
 
-void stage(OptionTable& o, Ranks& ranks) {
+std::optional<std::pair<int64_t, int64_t>> stage(OptionTable& o, Ranks& ranks) {
   const std::string from = o.text("data-dir");
   std::string to = o.text("stage-dir");
-  if (to.empty() || o.toggle("summary") || o.toggle("dry-run")) return;
+  if (to.empty() || o.toggle("summary") || o.toggle("dry-run")) return std::nullopt;
   // Where nodes share their scratch, each takes a folder of its own.
   if (const size_t at = to.find("{node}"); at != std::string::npos)
     to.replace(at, 6, std::to_string(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]));
@@ -256,8 +257,10 @@ void stage(OptionTable& o, Ranks& ranks) {
   const fs::path beside = fs::path(from).parent_path() / "stats.h5";
   if (o.has("stats") && o.text("stats").empty() && !fs::exists(fs::path(from) / "stats.h5") && fs::exists(beside))
     o.set("stats", beside.string(), "beside data-dir");
+  const int64_t start = MlLog::now();
   fmt::print("{}\n", stage_data(from, to, ranks).text());
   o.set("data-dir", to, "staged from " + from);
+  return std::pair{start, MlLog::now()};
 }
 
 }  // namespace convoy::apps

@@ -1,7 +1,9 @@
 // Copies a data set from a shared file system to storage of the nodes, reading every file once in all.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "apps/common/ranks.h"
 
@@ -20,7 +22,8 @@ struct StagingReport {
 /// unreadable file, Error(runtime) where a node has too little space (before anything is written) or a copy differs.
 StagingReport stage_data(const std::string& data_dir, const std::string& stage_dir, Ranks& ranks);
 
-/// What --stage-dir asks for: stages --data-dir, says so, and lets the settings point to the copy.
-void stage(OptionTable& options, Ranks& ranks);
+/// What --stage-dir asks for: stages --data-dir, says so, and lets the settings point to the copy. Returns when that
+/// began and ended (MlLog::now); nothing where nothing was asked for.
+std::optional<std::pair<int64_t, int64_t>> stage(OptionTable& options, Ranks& ranks);
 
 }  // namespace convoy::apps

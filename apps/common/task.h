@@ -36,6 +36,8 @@ class Task {
   virtual void fill_dummy(const Tensor& x, const Tensor& target, uint64_t seed) const = 0;
   /// The benchmark's name, hyper-parameters and, per epoch, result in the MLPerf log's keys.
   virtual void log_start(MlLog& log) const = 0;
+  /// What the MLPerf log says of the last pass of training besides loss and rate; every rank calls it.
+  virtual void log_training(MlLog&, Executor&, Communicator* /*ranks*/, const MlLog::Json& /*metadata*/) const {}
   virtual void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const = 0;
 };
 

@@ -290,6 +290,14 @@ void Trainer::one_step(Loader* loader) {
                   .dump()
            << std::endl;
   ++step_, ++step_in_epoch_;
+  if (o_.log_steps > 0 && step_ % o_.log_steps == 0) log_training(rate, double(loss));
+}
+
+void Trainer::log_training(double rate, double loss) {
+  const nlohmann::json at = {{"epoch_num", epoch_ + 1}, {"step_num", step_}};
+  mllog_.event("learning_rate", rate, at);
+  mllog_.event("train_loss", loss, at);
+  task_.log_training(mllog_, program_.step(), ranks_.others(), at);
 }
 
 void Trainer::compare_waits() {
@@ -341,11 +349,12 @@ void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
                      {},
                      0};
   const auto start = Clock::now();
-  const nlohmann::json number = {{"epoch_num", epoch_ + 1}}, both = {{"epoch_num", epoch_ + 1}, {"step_num", step_}};
-  mllog_.event("learning_rate", record.learning_rate, both);
-  mllog_.event("train_loss", record.loss, both);
-  if (epoch_steps > 0)
-    mllog_.event("tracked_stats", {{"throughput", double(epoch_steps * samples_per_step()) / epoch_seconds}}, both);
+  const nlohmann::json number = {{"epoch_num", epoch_ + 1}};
+  if (epoch_steps > 0) {
+    log_training(record.learning_rate, record.loss);
+    mllog_.event("tracked_stats", {{"throughput", double(epoch_steps * samples_per_step()) / epoch_seconds}},
+                 {{"epoch_num", epoch_ + 1}, {"step_num", step_}});
+  }
   if (source_ && task_.validation_samples() > 0) {
     share_statistics();
     mllog_.start("eval_start", number);
@@ -398,6 +407,7 @@ Outcome Trainer::run() {
 
   const nlohmann::json& c = o_.config;
   const auto setting = [&](const char* key) { return c.value(key, std::string()); };
+  if (o_.staging) mllog_.interval("staging_start", "staging_stop", *o_.staging);
   mllog_.event("cache_clear", true);
   mllog_.start("init_start");
   mllog_.event("submission_org", setting("mlperf-org"));

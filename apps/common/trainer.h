@@ -24,6 +24,8 @@ struct TrainerOptions {
   int keep_checkpoints = 2;
   int64_t early_stopping = 0;
   bool trace = false;
+  int64_t log_steps = 0;                               ///< also log rate and loss every so many steps
+  std::optional<std::pair<int64_t, int64_t>> staging;  ///< when data was copied to the nodes (MlLog::now)
   LoaderOptions loader;
   /// Learning rate of a step, from the epoch and the number of steps before it.
   std::function<double(int64_t epoch, int64_t step)> rate;
@@ -87,6 +89,8 @@ class Trainer {
   void refill_inputs();
   /// The stop rules, fed one complete epoch after the other; nothing while training should go on.
   std::optional<Outcome> stop_rule(const EpochRecord& record);
+  /// Rate, loss and the task's own figures of training, into the MLPerf log.
+  void log_training(double rate, double loss);
   void validate(double epoch_seconds, int64_t epoch_steps);
   void save();
   std::string meta() const;
