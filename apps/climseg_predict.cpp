@@ -55,7 +55,8 @@ int predict_main(int argc, char** argv) {
              {"model", "batch-norm", "output-stride", "width-divisor", "low-level-relu", "decoder", "decoder-relu",
               "resize-corners", "batch-norm-evaluation", "deconv-crop", "blocks", "growth", "filter", "first-filters",
               "channels"},
-             [&](const OptionTable& trained) {
+             [&](OptionTable trained) {
+               fill_climate_defaults(trained);
                return climate_config(trained) == climate_config(o) &&
                       trained.numbers("channels") == o.numbers("channels");
              });

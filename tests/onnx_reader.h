@@ -1,5 +1,5 @@
 // Just enough of ONNX' protobuf to read the operator vectors of Debian's libonnx-testdata: one-node graphs, attributes,
-// f32 tensors.
+// tensors of f32 and of 64-bit integers.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace convoy::testing {
 struct OnnxTensor {
   std::string name;
   std::vector<int64_t> dims;
-  int64_t type = 0;  ///< 1 = f32
-  std::vector<float> data;
+  int64_t type = 0;         ///< 1 = f32, 7 = i64
+  std::vector<float> data;  ///< integers too: labels and extents are small
 };
 
 struct OnnxNode {
@@ -91,7 +91,17 @@ inline OnnxTensor tensor(const std::string& message) {
     if (number == 1) append_ints(t.dims, value, bytes);
     if (number == 2) t.type = static_cast<int64_t>(value);
     if (number == 8) t.name = bytes;
-    if (number == 4 || number == 9) {
+    if (number == 7) {
+      std::vector<int64_t> whole;
+      append_ints(whole, value, bytes);
+      t.data.insert(t.data.end(), whole.begin(), whole.end());
+    } else if (number == 9 && t.type == 7) {
+      for (size_t at = 0; at + 8 <= bytes.size(); at += 8) {
+        int64_t whole = 0;
+        std::memcpy(&whole, bytes.data() + at, 8);
+        t.data.push_back(static_cast<float>(whole));
+      }
+    } else if (number == 4 || number == 9) {
       const size_t first = t.data.size();
       t.data.resize(first + bytes.size() / 4);
       std::memcpy(t.data.data() + first, bytes.data(), bytes.size() / 4 * 4);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
@@ -17,6 +18,7 @@ namespace {
 
 /// N, C, spatial... to our five extents, missing axes in front.
 Shape activation_shape(const std::vector<int64_t>& d) {
+  if (d.empty()) return Shape::vector(1);
   Shape s(d[0], 1, 1, 1, d.size() > 1 ? d[1] : 1);
   for (size_t i = 2; i < d.size(); ++i) s[static_cast<int>(4 - (d.size() - i))] = d[i];
   return s;
@@ -52,6 +54,13 @@ Int3 spatial(const OnnxNode& n, const std::string& name, size_t rank, int64_t st
   return out;
 }
 
+const Kernel& reference_kernel(const Problem& p) {
+  for (const auto& kernel : kernel_list())
+    if (kernel->name() == reference_name && kernel->supports(p).ok) return *kernel;
+  FAIL("no reference kernel for " << p.text());
+  throw std::logic_error("unreachable");
+}
+
 struct Case {
   Op op;
   std::vector<Tensor> in;
@@ -64,10 +73,17 @@ std::optional<Case> translate(const OnnxNode& n, const std::vector<OnnxTensor>& 
   };
   if (n.strings.count("auto_pad") && !n.strings.at("auto_pad").empty() && n.strings.at("auto_pad") != "NOTSET")
     return std::nullopt;
-  if (has("ceil_mode", 1) || has("storage_order", 1) || n.outputs.size() != 1) return std::nullopt;
+  if (has("ceil_mode", 1) || has("storage_order", 1)) return std::nullopt;
+  if (n.outputs.size() != 1 && n.op != "BatchNormalization") return std::nullopt;
   for (const OnnxTensor& t : in)
-    if (t.type != 1 || t.dims.empty() || t.dims.size() > 5) return std::nullopt;
+    if (t.dims.empty() || t.dims.size() > 5) return std::nullopt;
+  if (in[0].type != 1) return std::nullopt;
+  const bool labels_follow = n.op == "SoftmaxCrossEntropyLoss", extents_follow = n.op == "Resize" || n.op == "Slice";
+  for (size_t i = 1; i < in.size(); ++i)
+    if (in[i].type != 1 && !extents_follow && !(labels_follow && i == 1)) return std::nullopt;
   const size_t rank = in[0].dims.size() - 2;
+  const bool classes = in[0].dims.size() >= 2;  // there is an axis of channels
+  const auto on_channels = [&](int64_t axis) { return classes && (axis == 1 || axis == 1 - int64_t(rank) - 2); };
   const auto pool = [&] {
     PoolAttrs a{spatial(n, "kernel_shape", rank, 1), spatial(n, "strides", rank, 1), spatial(n, "pads", rank, 0),
                 spatial(n, "pads", rank, 0, 1)};
@@ -106,27 +122,79 @@ std::optional<Case> translate(const OnnxNode& n, const std::vector<OnnxTensor>& 
     const Int3 all{x.shape().d(), x.shape().h(), x.shape().w()};
     return Case{{OpKind::avg_pool, PoolAttrs{.kernel = all, .stride = all}}, {x}};
   }
-  if (n.op == "BatchNormalization" && in.size() == 5 && !has("training_mode", 1)) {
+  if (n.op == "Add" && in.size() == 2 && in[0].dims == in[1].dims)
+    return Case{{OpKind::add, NoAttrs{}}, {channels_last(in[0]), channels_last(in[1])}};
+  if (n.op == "Concat" && n.ints.count("axis") && on_channels(n.ints.at("axis").at(0))) {
+    Case c{{OpKind::concat, NoAttrs{}}, {}};
+    for (const OnnxTensor& t : in) c.in.push_back(channels_last(t));
+    return c;
+  }
+  if (n.op == "ArgMax" && n.ints.count("axis") && on_channels(n.ints.at("axis").at(0)) && !has("select_last_index", 1))
+    return Case{{OpKind::arg_max, NoAttrs{}}, {channels_last(in[0])}};
+  if (n.op == "Slice" && in.size() >= 4 && in[3].data.size() == 1 && on_channels(int64_t(in[3].data[0])) &&
+      (in.size() == 4 || in[4].data[0] == 1)) {
+    const int64_t channels = in[0].dims[1], begin = int64_t(in[1].data[0]),
+                  end = std::min(channels, int64_t(in[2].data[0]));
+    if (begin < 0 || end <= begin) return std::nullopt;
+    return Case{{OpKind::slice, SliceAttrs{begin, end - begin}}, {channels_last(in[0])}};
+  }
+  if (labels_follow) {
+    // "mean" divides by the sum of weights; ours are plain means.
+    const auto reduction = n.strings.find("reduction");
+    const bool sum = reduction != n.strings.end() && reduction->second == "sum",
+               mean = reduction == n.strings.end() || reduction->second == "mean";
+    const auto ignored = n.ints.find("ignore_index");
+    PixelLossAttrs a;
+    a.reduction = sum ? Reduction::sum : Reduction::mean;
+    if (in.size() > 2) {
+      if (in[2].data.size() > a.weights.values.size()) return std::nullopt;
+      std::copy(in[2].data.begin(), in[2].data.end(), a.weights.values.begin());
+    }
+    if (!sum && !(mean && in.size() == 2 && ignored == n.ints.end())) return std::nullopt;
+    const Tensor logits = channels_last(in[0]);
+    const Shape s = logits.shape();
+    const Tensor labels = Tensor::zeros({s.n(), s.d(), s.h(), s.w(), 1}, DType::u8);
+    for (size_t i = 0; i < in[1].data.size(); ++i) {
+      const auto label = int64_t(in[1].data[i]);
+      const bool skip = ignored != n.ints.end() && label == ignored->second.at(0);
+      labels.data<uint8_t>()[i] = skip ? uint8_t(a.ignore) : uint8_t(label);
+    }
+    return Case{{OpKind::pixel_loss, a}, {logits, labels}};
+  }
+  if (n.op == "BatchNormalization" && in.size() == 5) {
     const double epsilon = n.floats.count("epsilon") ? double(n.floats.at("epsilon")) : 1e-5;
+    if (has("training_mode", 1)) {
+      const Tensor x = channels_last(in[0]);
+      const Problem moments = problem({OpKind::channel_moments, NoAttrs{}}, {x.desc()});
+      Run run = make_run(moments, Fill::integers, 1);
+      run.in[0].copy_from(x);
+      execute(reference_kernel(moments), moments, run);
+      Tensor copy = Tensor::zeros(run.out[0].shape(), DType::f64);
+      copy.copy_from(run.out[0]);
+      return Case{{OpKind::batch_norm, BatchNormAttrs{.epsilon = epsilon}}, {x, vector(in[1]), vector(in[2]), copy}};
+    }
     return Case{{OpKind::batch_norm, BatchNormAttrs{.epsilon = epsilon}},
                 {channels_last(in[0]), vector(in[1]), vector(in[2]), vector(in[3]), vector(in[4])}};
   }
   if (n.op == "Resize" && in.size() == 2 && rank == 2 && in[1].dims == std::vector<int64_t>{4}) {
+    const bool sizes = in[1].type == 7;
     const auto text = [&](const char* name, const char* otherwise) {
       return n.strings.count(name) && !n.strings.at(name).empty() ? n.strings.at(name) : std::string(otherwise);
     };
     const std::string mode = text("coordinate_transformation_mode", "half_pixel");
+    // PyTorch's half-pixel rule differs for outputs of one row or column only.
     if (text("mode", "nearest") != "linear" ||
-        (mode != "half_pixel" && mode != "align_corners" && mode != "asymmetric"))
+        (mode != "half_pixel" && mode != "align_corners" && mode != "asymmetric" && mode != "pytorch_half_pixel"))
       return std::nullopt;
-    const Tensor x = channels_last(in[0]), scales = vector(in[1]);
+    const Tensor x = channels_last(in[0]), numbers = vector(in[1]);
     // Where a scale does not lead to a whole number, ONNX divides by the scale, we by the ratio of extents.
-    const double height = double(x.shape().h()) * scales.at(0, 0, 0, 0, 2),
-                 width = double(x.shape().w()) * scales.at(0, 0, 0, 0, 3);
+    const double height = numbers.at(0, 0, 0, 0, 2) * (sizes ? 1.0 : double(x.shape().h())),
+                 width = numbers.at(0, 0, 0, 0, 3) * (sizes ? 1.0 : double(x.shape().w()));
     if (height != std::floor(height) || width != std::floor(width)) return std::nullopt;
-    const Corners corners = mode == "half_pixel"      ? Corners::half_pixel
-                            : mode == "align_corners" ? Corners::aligned
-                                                      : Corners::asymmetric;
+    if (mode == "pytorch_half_pixel" && (height == 1 || width == 1)) return std::nullopt;
+    const Corners corners = mode == "align_corners" ? Corners::aligned
+                            : mode == "asymmetric"  ? Corners::asymmetric
+                                                    : Corners::half_pixel;
     return Case{{OpKind::resize, ResizeAttrs{corners, {1, int64_t(height), int64_t(width)}}}, {x}};
   }
   if (n.op == "Gemm" && has("transB", 1) && !has("transA", 1) && in.size() == 3 && in[2].dims.size() == 1) {
@@ -138,8 +206,8 @@ std::optional<Case> translate(const OnnxNode& n, const std::vector<OnnxTensor>& 
   return std::nullopt;
 }
 
-/// Runs one folder; returns how many kernels were compared.
-int run_folder(const fs::path& folder) {
+/// Runs one folder; returns how many kernels were compared and counts the vector by its operator.
+int run_folder(const fs::path& folder, std::map<std::string, int>& operators) {
   const OnnxModel model = onnx::model((folder / "model.onnx").string());
   if (model.nodes.size() != 1) return 0;
   std::map<std::string, OnnxTensor> values;
@@ -157,8 +225,9 @@ int run_folder(const fs::path& folder) {
   if (in.empty()) return 0;
   const auto found = translate(model.nodes[0], in);
   if (!found) return 0;
-  const Tensor expected =
-      channels_last(onnx::tensor(onnx::read((folder / "test_data_set_0" / "output_0.pb").string())));
+  const OnnxTensor output = onnx::tensor(onnx::read((folder / "test_data_set_0" / "output_0.pb").string()));
+  // Classes per pixel have no axis of channels.
+  const Tensor expected = found->op.kind == OpKind::arg_max ? vector(output) : channels_last(output);
   Problem p{found->op, {}, {}, DeviceKind::cpu, 2};
   for (const Tensor& t : found->in) p.in.push_back(t.desc());
   p.out = infer(p.op, p.in);
@@ -181,6 +250,7 @@ int run_folder(const fs::path& folder) {
     CHECK(worst <= 1e-5 * size);
     ++ran;
   }
+  operators[model.nodes[0].op] += ran > 0;
   return ran;
 }
 
@@ -193,12 +263,19 @@ TEST_CASE("operator vectors of libonnx-testdata", "[onnx]") {
     return;
   }
   int vectors = 0, kernels = 0, others = 0;
+  std::map<std::string, int> operators;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     if (entry.path().filename() != "model.onnx") continue;
-    const int ran = run_folder(entry.path().parent_path());
+    const int ran = run_folder(entry.path().parent_path(), operators);
     (ran ? vectors : others) += 1;
     kernels += ran;
   }
   WARN(vectors << " vectors through " << kernels << " kernels; " << others << " are of other operators or settings");
-  CHECK(vectors >= 50);
+  CHECK(vectors >= 100);
+  for (const char* name :
+       {"Conv", "ConvTranspose", "Gemm", "MaxPool", "AveragePool", "GlobalAveragePool", "Relu", "LeakyRelu", "Tanh",
+        "BatchNormalization", "Resize", "Add", "Concat", "Slice", "ArgMax", "SoftmaxCrossEntropyLoss"}) {
+    INFO(name);
+    CHECK(operators[name] > 0);
+  }
 }
