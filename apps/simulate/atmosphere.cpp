@@ -160,7 +160,7 @@ class Simulation {
   /// Stream function (m^2/s at 500 hPa strength) and winds at 850 hPa.
   void flow() {
     const uint64_t stream = day_.stream;
-    psi_ = random_field("stream function", stream, 4, 48, -2.6, 9);
+    psi_ = random_field("stream function", stream, 4, 48, -3, 9);
     const Field storms = random_field("storm track", stream, 1, 5, -1, 3);
     for_rows([&](int64_t row) {
       const double d = std::abs(g_.latitude(row)) / degree;

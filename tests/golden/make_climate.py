@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/{deepcam,deeplab,tiramisu}_small.safetensors: the climate networks in PyTorch, small. For every
-parameter the gradient's norm and its product with fixed numbers; for DeepCAM ten losses of SGD with Keras' momentum and
+"""Writes tests/golden/{deepcam,deeplab,deeplab_wide,tiramisu}_small.safetensors: the climate networks in PyTorch, small.
+For every parameter the gradient's norm and its product with fixed numbers (deeplab_wide: without batch norm, on images
+wide enough for a dilation of 36 behind a stride of 8); for DeepCAM ten losses of SGD with Keras' momentum and
 of Adam and AdamW in f64, what is evaluated behind them, and ten losses in f32 on larger images. Development only.
 
 Weights, images and labels are not stored: both sides compute them from a hash of name and position.
@@ -54,6 +55,13 @@ class DeepLab(LazyNet):
         detail = self.conv("skip2", self.conv("skip1", image, 64, 3, bias=True), 128, 3, bias=True)
         x = self.conv("full1", torch.cat((x, detail), 1), 256, 3, bias=True)
         return self.conv("logits", self.conv("full2", x, 256, 3, bias=True), 3, 1, bias=True)
+
+
+class HalvingDeepLab(DeepLab):
+    """As the record runs had it: x0.5 in place of every batch norm."""
+
+    def norm_relu(self, name, x):
+        return f.relu(0.5 * x)
 
 
 class Tiramisu(LazyNet):
@@ -179,6 +187,7 @@ def main():
             print(name, values.tolist())
     print("rounding of f32 moved PyTorch's own losses by", (deepcam["f32_losses"] / exact - 1).abs().max().item())
     results = {"deepcam": deepcam, "deeplab": Case(DeepLab(16, 32), 8, 16).first_gradients(),
+               "deeplab_wide": Case(HalvingDeepLab(16, 32), 16, 384).first_gradients(),
                "tiramisu": Case(Tiramisu(16, 32), 16, 32).first_gradients()}
     for name, arrays in results.items():
         save_file(arrays, os.path.join(HERE, name + "_small.safetensors"))
