@@ -1,14 +1,11 @@
 #include "core/executor.h"
 
-#include <chrono>
 #include <cmath>
 
 namespace convoy {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double microseconds(Clock::duration d) {
+double microseconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double, std::micro>(d).count();
 }
 
@@ -87,20 +84,49 @@ void Executor::run() {
 
 void Executor::run_nodes(size_t begin, size_t end) {
   Clock::time_point before = Clock::now();
-  for (size_t i = begin; i < end; ++i) {
-    const Bound& b = bound_[i];
-    if (const int owner = plan_.nodes[i].owner; owner >= 0 && owner != team_->rank()) continue;
-    plan_.nodes[i].prepared->run({b.in, b.out, b.packed, b.workspace, groups_});
+  for (size_t i = begin; i < end;) {
+    const size_t next = i + static_cast<size_t>(plan_.nodes[i].sweep);
+    ran_.clear();
+    for (; i < next; ++i)
+      if (const int owner = plan_.nodes[i].owner; owner < 0 || owner == team_->rank()) ran_.push_back(i);
+    if (ran_.empty()) continue;
+    if (ran_.size() == 1)
+      plan_.nodes[ran_[0]].prepared->run(args_of(ran_[0]));
+    else
+      run_together();
     const Clock::time_point after = Clock::now();
-    times_[i].seconds += std::chrono::duration<double>(after - before).count();
-    ++times_[i].runs;
-    if (tracing_)
-      trace_.push_back({static_cast<int>(i), microseconds(before.time_since_epoch()), microseconds(after - before)});
+    note_times(before, after);
     before = after;
     if (!groups_.empty()) {
       groups_[0]->progress();
       before = Clock::now();
     }
+  }
+}
+
+KernelArgs Executor::args_of(size_t node) const {
+  const Bound& b = bound_[node];
+  return {b.in, b.out, b.packed, b.workspace, groups_};
+}
+
+void Executor::run_together() {
+  swept_.clear();
+  for (size_t i : ran_) swept_.push_back({static_cast<const Sweep*>(plan_.nodes[i].prepared.get()), args_of(i)});
+  run_sweeps(swept_, plan_.threads);
+}
+
+/// Nodes that ran together share the time by their bytes.
+void Executor::note_times(Clock::time_point before, Clock::time_point after) {
+  double bytes = 0;
+  for (size_t i : ran_) bytes += double(plan_.nodes[i].bytes);
+  double start = microseconds(before.time_since_epoch());
+  for (size_t i : ran_) {
+    const double share = ran_.size() == 1 ? 1 : double(plan_.nodes[i].bytes) / bytes;
+    const double duration = share * microseconds(after - before);
+    times_[i].seconds += 1e-6 * duration;
+    ++times_[i].runs;
+    if (tracing_) trace_.push_back({static_cast<int>(i), start, duration});
+    start += duration;
   }
 }
 

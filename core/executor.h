@@ -1,11 +1,13 @@
 // Runs a plan: walks the nodes, nothing else. Tapes of one program share the StateStore and the arena.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
 #include "core/plan.h"
 #include "core/state_store.h"
+#include "core/sweep.h"
 
 namespace convoy {
 
@@ -55,7 +57,11 @@ class Executor {
   const std::vector<TraceEvent>& trace() const { return trace_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
   void run_nodes(size_t begin, size_t end);
+  KernelArgs args_of(size_t node) const;
+  void run_together();
+  void note_times(Clock::time_point before, Clock::time_point after);
   Plan plan_;
   std::shared_ptr<Buffer> arena_, shared_;
   std::vector<Tensor> tensors_;
@@ -65,6 +71,8 @@ class Executor {
     std::byte* workspace;
   };
   std::vector<Bound> bound_;
+  std::vector<size_t> ran_;   ///< the nodes of one turn of run_nodes
+  std::vector<Swept> swept_;  ///< the same, where they run together
   std::vector<NodeTime> times_;
   std::vector<TraceEvent> trace_;
   std::vector<Communicator*> groups_;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <span>
 
 #if defined(__SANITIZE_THREAD__)
 #include <thread>
@@ -116,6 +117,28 @@ void parallel_ranges(int64_t total, int threads, int64_t grain, F&& body) {
   parallel_threads(used, [&](int t) {
     const Range range = split_range(total, t, used, grain);
     if (range.size() > 0) body(range);
+  });
+}
+
+/// Runs body(k, Range) over several stretches of counts[k] elements, laid end to end and divided evenly between
+/// threads; cuts within a stretch are multiples of `grain`.
+template <class F>
+void parallel_parts(std::span<const int64_t> counts, int threads, int64_t grain, F&& body) {
+  constexpr int64_t least = 4096;  // elements per thread
+  int64_t total = 0;
+  for (int64_t count : counts) total += count;
+  const int used = static_cast<int>(std::clamp<int64_t>(total / least, 1, threads));
+  parallel_threads(used, [&](int t) {
+    const Range mine = split_range(total, t, used);
+    int64_t first = 0;
+    for (size_t k = 0; k < counts.size() && first < mine.end; first += counts[k++]) {
+      // A block belongs to whoever has its first element.
+      const auto cut = [&](int64_t at) {
+        return std::min(counts[k], std::max<int64_t>(0, at - first + grain - 1) / grain * grain);
+      };
+      const Range part{cut(mine.begin), cut(mine.end)};
+      if (part.size() > 0) body(k, part);
+    }
   });
 }
 

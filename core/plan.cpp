@@ -8,6 +8,7 @@
 #include "core/passes/passes.h"
 #include "core/passes/slices.h"
 #include "core/passes/team.h"
+#include "core/sweep.h"
 
 namespace convoy {
 namespace {
@@ -27,6 +28,7 @@ class Planner {
     if (options_.drop_dead) drop_dead_nodes(tape_);
     tape_.verify();
     plan_.values = tape_.values();
+    plan_.threads = options_.threads;
     nodes_ = tape_.nodes();
     slices_.assign(plan_.values.size(), {});
     if (options_.slice_aliasing)
@@ -34,6 +36,7 @@ class Planner {
     for (const Node& node : nodes_) place_node(node);
     hoist_refresh();
     if (options_.team > 1) share_packs(plan_, options_.team), share_updates(plan_, options_.team);
+    if (options_.sweep) join_sweeps();
     place_values();
     return std::move(plan_);
   }
@@ -147,6 +150,24 @@ class Planner {
     std::stable_partition(plan_.nodes.begin(), plan_.nodes.end(), [](const PlannedNode& n) { return n.refresh; });
   }
 
+  /// Neighbours whose kernels are sweeps run as one; what waits for the team in between keeps them apart.
+  void join_sweeps() {
+    for (size_t i = 0; i < plan_.nodes.size();) {
+      size_t end = i;
+      while (end < plan_.nodes.size() && dynamic_cast<const Sweep*>(plan_.nodes[end].prepared.get()) &&
+             !(end > i && (end == plan_.team_nodes || end == plan_.first_update)))
+        plan_.nodes[end++].sweep = 0;
+      if (end > i) plan_.nodes[i].sweep = static_cast<int>(end - i);
+      i = std::max(end, i + 1);
+    }
+  }
+
+  /// The nodes that run together with node i, first and last: none of their values may share memory.
+  std::pair<int, int> together(int i) const {
+    while (plan_.nodes[static_cast<size_t>(i)].sweep == 0) --i;
+    return {i, i + plan_.nodes[static_cast<size_t>(i)].sweep - 1};
+  }
+
   bool shared(size_t value) const { return !plan_.shared_offset.empty() && plan_.shared_offset[value] >= 0; }
 
   struct Use {
@@ -164,8 +185,9 @@ class Planner {
     };
     for (int i = 0; i < count; ++i) {
       const PlannedNode& node = plan_.nodes[static_cast<size_t>(i)];
+      const auto [first, last] = together(i);
       for (const auto* list : {&node.in, &node.out, &node.packed})
-        for (ValueId id : *list) touch(id, i);
+        for (ValueId id : *list) touch(id, first), touch(id, last);
       if (node.refresh) touch(node.out[0], count - 1);
     }
     for (size_t v = 0; v < values; ++v) {
@@ -208,7 +230,10 @@ class Planner {
       blocks.push_back({plan_.values[v].desc.span_bytes(), life[v].first, life[v].last});
     }
     const size_t first_workspace = blocks.size();
-    for (int i = 0; i < count; ++i) blocks.push_back({plan_.nodes[static_cast<size_t>(i)].workspace_bytes, i, i});
+    for (int i = 0; i < count; ++i) {
+      const auto [first, last] = together(i);
+      blocks.push_back({plan_.nodes[static_cast<size_t>(i)].workspace_bytes, first, last});
+    }
 
     const ArenaLayout layout = plan_arena(blocks, options_.reuse_memory ? Reuse::on : Reuse::off);
     plan_.offset.assign(values, -1);
@@ -294,7 +319,7 @@ class Planner {
 PlanOptions plain_options(const PlanOptions& base) {
   PlanOptions options = base;
   options.drop_dead = options.fused_kernels = options.merge_equal = options.slice_aliasing = options.in_place =
-      options.recompute = options.reuse_memory = false;
+      options.recompute = options.sweep = options.reuse_memory = false;
   return options;
 }
 

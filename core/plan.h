@@ -17,6 +17,7 @@ struct PlanOptions {
   bool slice_aliasing = true;
   bool in_place = true;
   bool recompute = false;    ///< make outputs of cheap ops again in the backward pass: less memory, more time
+  bool sweep = true;         ///< neighbouring updates go over memory together
   bool reuse_memory = true;  ///< off: every value keeps its own bytes and can be inspected after the run
   int threads = 1;
   /// Ranks that share memory: of a training tape they hold packed weights, parameters and moments once, and divide
@@ -52,6 +53,7 @@ struct PlannedNode {
   bool refresh = false;  ///< depends on states alone: runs once after they change, not once per run
   int owner = -1;        ///< place in the team of the one rank that runs it; -1: every rank
   Part part;             ///< of an update that the team divides by element
+  int sweep = 1;         ///< this node and so many in all run together; 0: with an earlier one
 };
 
 struct Plan {
@@ -67,6 +69,7 @@ struct Plan {
   /// States that the team holds once, with byte offsets in memory that outlives the plan.
   std::vector<std::pair<ValueId, int64_t>> shared_states;
   int64_t shared_state_bytes = 0;
+  int threads = 1;  ///< for nodes that run together
   int64_t arena_bytes = 0;
   int64_t naive_bytes = 0;      ///< one buffer per value and workspace
   int64_t lower_bound = 0;      ///< most bytes alive at once

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
 #include "core/backward.h"
 #include "core/memory_planner.h"
@@ -177,6 +178,11 @@ std::vector<float> run_small(const CosmoflowOptions& o, int steps) {
   return result;
 }
 
+int64_t count_updates(const Plan& plan) {
+  return std::count_if(plan.nodes.begin(), plan.nodes.end(),
+                       [](const PlannedNode& n) { return n.name.ends_with(".update"); });
+}
+
 CosmoflowOptions small_options() {
   CosmoflowOptions o;
   o.model.size = 16;
@@ -203,14 +209,69 @@ TEST_CASE("every pass on equals every pass off", "[passes]") {
     const bool all_off = run_small(off, 3) == expected;
     CHECK(all_off);
     // One pass off at a time.
-    for (bool PlanOptions::*pass : {&PlanOptions::drop_dead, &PlanOptions::fused_kernels, &PlanOptions::merge_equal,
-                                    &PlanOptions::slice_aliasing, &PlanOptions::in_place, &PlanOptions::reuse_memory}) {
+    for (bool PlanOptions::*pass :
+         {&PlanOptions::drop_dead, &PlanOptions::fused_kernels, &PlanOptions::merge_equal, &PlanOptions::slice_aliasing,
+          &PlanOptions::in_place, &PlanOptions::sweep, &PlanOptions::reuse_memory}) {
       CosmoflowOptions one = on;
       one.plan.*pass = false;
       const bool one_off = run_small(one, 3) == expected;
       CHECK(one_off);
     }
   }
+}
+
+TEST_CASE("updates that run together equal updates one by one, for any number of threads", "[passes]") {
+  struct Optimizer {
+    OptimizerKind kind;
+    double larc;
+    int rounds;
+  };
+  for (const Optimizer& optimizer : {Optimizer{OptimizerKind::sgd, 0, 1}, Optimizer{OptimizerKind::sgd, 0.002, 2},
+                                     Optimizer{OptimizerKind::adam, 0, 1}, Optimizer{OptimizerKind::adam, 0.002, 2},
+                                     Optimizer{OptimizerKind::lamb, 0, 2}}) {
+    INFO("optimizer " << int(optimizer.kind) << " larc " << optimizer.larc);
+    CosmoflowOptions o = small_options();
+    o.training.optimizer = optimizer.kind;
+    o.training.adam.larc = o.training.sgd.larc = optimizer.larc;
+    const Plan plan = plan_program(o, kernel_list()).step;
+    const auto joined = std::find_if(plan.nodes.begin(), plan.nodes.end(),
+                                     [](const PlannedNode& n) { return n.name.ends_with(".update"); });
+    REQUIRE(joined != plan.nodes.end());
+    if (cpu_features().avx2) {  // the reference is no sweep
+      CHECK(joined->sweep == static_cast<int>(count_updates(plan)));
+      CHECK(dynamic_cast<const Sweep&>(*joined->prepared).rounds() == optimizer.rounds);
+    }
+    // The same kernels everywhere: others may sum in another order for other thread counts.
+    o.plan.selection.excluded = "onednn";
+    const std::vector<float> expected = run_small(o, 2);
+    for (const int threads : {1, 2, 5}) {
+      CosmoflowOptions other = o;
+      other.plan.threads = threads;
+      const bool same = run_small(other, 2) == expected;
+      CHECK(same);
+      other.plan.sweep = false;
+      const bool same_alone = run_small(other, 2) == expected;
+      CHECK(same_alone);
+    }
+  }
+}
+
+TEST_CASE("parts of several stretches cover each element once and are cut at whole blocks", "[parallel]") {
+  for (const std::vector<int64_t>& counts :
+       {std::vector<int64_t>{}, {0}, {1}, {5000, 0, 1, 40000, 16384, 3}, {100000}, {10, 20, 30}})
+    for (int threads : {1, 2, 3, 16}) {
+      std::mutex mutex;
+      std::vector<std::vector<int>> seen;
+      for (int64_t count : counts) seen.emplace_back(static_cast<size_t>(count));
+      parallel_parts(counts, threads, 1000, [&](size_t k, Range part) {
+        const std::lock_guard lock(mutex);
+        CHECK(part.begin % 1000 == 0);
+        CHECK((part.end % 1000 == 0 || part.end == counts[k]));
+        for (int64_t i = part.begin; i < part.end; ++i) ++seen.at(k).at(static_cast<size_t>(i));
+      });
+      for (const auto& stretch : seen)
+        CHECK(std::all_of(stretch.begin(), stretch.end(), [](int times) { return times == 1; }));
+    }
 }
 
 TEST_CASE("algorithms with less arithmetic change results by rounding only", "[passes]") {

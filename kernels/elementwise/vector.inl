@@ -2,7 +2,7 @@
 // into static ranges; sums go through partial sums over fixed chunks, so that the thread count never changes a bit.
 
 constexpr int64_t grain = 1024;        // elements per thread at least
-constexpr int64_t sum_chunk = 16384;   // elements per partial sum
+constexpr int64_t sum_chunk = Sweep::grain;  // elements per partial sum
 
 Support supports_dense_float(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
@@ -286,6 +286,12 @@ std::unique_ptr<Prepared> prepare_loss_backward(const Problem& p) {
   });
 }
 
+inline std::vector<int64_t> elements_of(std::span<const TensorDesc> list) {
+  std::vector<int64_t> elements;
+  for (const TensorDesc& desc : list) elements.push_back(desc.shape.elements());
+  return elements;
+}
+
 Support supports_all_finite(const Problem& p) {
   for (const TensorDesc& desc : p.in)
     if (!narrow_float(desc.dtype)) return Support::no("reads f32, bf16 and f16, found " + desc.str());
@@ -295,15 +301,14 @@ Support supports_all_finite(const Problem& p) {
 std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     std::atomic<bool> finite{true};
-    for (size_t k = 0; k < args.in.size(); ++k)
+    parallel_parts(elements_of(p.in), p.threads, sum_chunk, [&](size_t k, Range r) {
       by_storage(p.in[k].dtype, [&](auto zero) {
         const auto* x = args.in[k].data<decltype(zero)>();
-        parallel_ranges(p.in[k].shape.elements(), p.threads, 1 << 15, [&](Range r) {
-          bool bad = false;
-          for_vectors(r.begin, r.end, [&](int64_t i, auto n) { bad |= any_not_finite(get(x + i, n)); });
-          if (bad) finite.store(false, std::memory_order_relaxed);
-        });
+        bool bad = false;
+        for_vectors(r.begin, r.end, [&](int64_t i, auto n) { bad |= any_not_finite(get(x + i, n)); });
+        if (bad) finite.store(false, std::memory_order_relaxed);
       });
+    });
     args.out[0].data<float>()[0] = finite.load() ? 1.0f : 0.0f;
   });
 }
@@ -332,136 +337,6 @@ std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
         for (int64_t c = 0; c < channels; ++c) y[c] += partial[k * channels + c];
     });
   }, channel_chunks * p.in[0].shape.c() * 4);
-}
-
-Support supports_update(const Problem& p) {
-  return p.in[0].dtype == DType::f32 ? needs_dense(p) : Support::no("keeps f32 state, found " + p.in[0].str());
-}
-
-inline double squares(const float* x, int64_t count, int threads, std::byte* workspace) {
-  return chunked_sum(count, threads, workspace, [&](int64_t i, auto n) {
-    const Vec v = get(x + i, n);
-    return v * v;
-  });
-}
-
-/// What LARC multiplies the (unscaled) gradient by; reads gradient and parameter once more where it is on.
-template <class A>
-double larc_factor(const A& a, const Problem& p, const KernelArgs& args) {
-  const double rate = args.in[1].data<double>()[int(StepField::learning_rate)], scale = args.in[2].data<double>()[int(ScaleField::scale)];
-  if (a.larc == 0 || rate == 0) return 1;
-  const int64_t count = p.in[0].shape.elements();
-  const double weights = std::sqrt(squares(args.out[0].data<float>(), count, p.threads, args.workspace));
-  if (weights == 0) return 1;
-  const double gradient = std::sqrt(squares(args.in[0].data<float>(), count, p.threads, args.workspace)) / scale;
-  return std::min(1.0, a.larc * weights / std::max(gradient, a.larc_epsilon) / rate);
-}
-
-/// One sweep: gradient and states are read once and written once.
-std::unique_ptr<Prepared> prepare_sgd(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    if (args.in[3].data<float>()[0] == 0) return;
-    const auto& a = p.op.as<SgdAttrs>();
-    const Vec rate = Vec::all(float(larc_factor(a, p, args) * args.in[1].data<double>()[int(StepField::learning_rate)] / args.in[2].data<double>()[int(ScaleField::scale)]));
-    const Vec momentum = Vec::all(float(a.momentum));
-    const float* g = args.in[0].data<float>();
-    float *w = args.out[0].data<float>(), *v = args.out[1].data<float>();
-    parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) {
-      for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
-        const Vec step = rate * get(g + i, n);
-        const Vec velocity = momentum * get(v + i, n) - step;
-        put(v + i, velocity, n);
-        put(w + i, get(w + i, n) + (a.nesterov ? momentum * velocity - step : velocity), n);
-      });
-    });
-  }, partial_bytes(p.in[0].shape.elements()));
-}
-
-/// The constants of Adam's direction m/c1 / (sqrt(v/c2) + epsilon), and one step of its moments.
-struct AdamDirection {
-  Vec factor, b1, b2, d1, d2, first, second, epsilon;
-  template <class A>
-  AdamDirection(const A& a, const KernelArgs& args, double gradient_factor) {
-    const double* scale = args.in[2].data<double>();
-    const double t = scale[int(ScaleField::applied)] + 1;
-    factor = Vec::all(float(gradient_factor / scale[int(ScaleField::scale)]));
-    b1 = Vec::all(float(a.beta1)), b2 = Vec::all(float(a.beta2)), d1 = Vec::all(float(1 - a.beta1)), d2 = Vec::all(float(1 - a.beta2));
-    first = Vec::all(float(1 / (1 - std::pow(a.beta1, t)))), second = Vec::all(float(1 / std::sqrt(1 - std::pow(a.beta2, t)))), epsilon = Vec::all(float(a.epsilon));
-  }
-  template <class N>
-  Vec advance(Vec gradient, float* m, float* v, N n) const {
-    const Vec mean = fma(b1, get(m, n), d1 * gradient), square = fma(b2, get(v, n), d2 * gradient * gradient);
-    put(m, mean, n);
-    put(v, square, n);
-    return direction(mean, square);
-  }
-  Vec direction(Vec mean, Vec square) const { return first * mean / (sqrt(square) * second + epsilon); }
-};
-
-std::unique_ptr<Prepared> prepare_adam(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    if (args.in[3].data<float>()[0] == 0) return;
-    const auto& a = p.op.as<AdamAttrs>();
-    const AdamDirection adam(a, args, larc_factor(a, p, args));
-    const double lr = args.in[1].data<double>()[int(StepField::learning_rate)];
-    const Vec rate = Vec::all(float(lr)), decay = Vec::all(float(1 - lr * a.weight_decay)), l2 = Vec::all(float(a.l2));
-    const float* g = args.in[0].data<float>();
-    float *w = args.out[0].data<float>(), *m = args.out[1].data<float>(), *v = args.out[2].data<float>();
-    parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) {
-      for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
-        const Vec weight = get(w + i, n), gradient = fma(l2, weight, adam.factor * get(g + i, n));
-        put(w + i, decay * weight - rate * adam.advance(gradient, m + i, v + i, n), n);
-      });
-    });
-  }, partial_bytes(p.in[0].shape.elements()));
-}
-
-/// Two sweeps: moments and both norms, then the step along a direction formed again from the new moments.
-std::unique_ptr<Prepared> prepare_lamb(const Problem& p) {
-  const int64_t count = p.in[0].shape.elements();
-  return prepared([p, count](const KernelArgs& args) {
-    if (args.in[3].data<float>()[0] == 0) return;
-    const auto& a = p.op.as<LambAttrs>();
-    const double all = args.in[4].data<double>()[0];
-    const AdamDirection adam(a, args, a.max_grad_norm > 0 ? std::min(1.0, a.max_grad_norm / all) : 1.0);
-    const Vec decay = Vec::all(float(a.weight_decay));
-    const float* g = args.in[0].data<float>();
-    float *w = args.out[0].data<float>(), *m = args.out[1].data<float>(), *v = args.out[2].data<float>();
-    const double weights = squares(w, count, p.threads, args.workspace);
-    const double updates = chunked_sum(count, p.threads, args.workspace, [&](int64_t i, auto n) {
-      const Vec u = fma(decay, get(w + i, n), adam.advance(adam.factor * get(g + i, n), m + i, v + i, n));
-      return u * u;
-    });
-    const double ratio = weights > 0 && updates > 0 ? std::sqrt(weights / updates) : 1.0;
-    const Vec rate = Vec::all(float(-ratio * args.in[1].data<double>()[int(StepField::learning_rate)]));
-    parallel_ranges(count, p.threads, grain, [&](Range r) {
-      for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
-        const Vec weight = get(w + i, n), u = fma(decay, weight, adam.direction(get(m + i, n), get(v + i, n)));
-        put(w + i, fma(rate, u, weight), n);
-      });
-    });
-  }, partial_bytes(count));
-}
-
-std::unique_ptr<Prepared> prepare_gradient_norm(const Problem& p) {
-  int64_t largest = 0;
-  for (size_t k = 0; k + 1 < p.in.size(); ++k) largest = std::max(largest, p.in[k].shape.elements());
-  return prepared([p](const KernelArgs& args) {
-    double total = 0;
-    for (size_t k = 0; k + 1 < args.in.size(); ++k) total += squares(args.in[k].data<float>(), p.in[k].shape.elements(), p.threads, args.workspace);
-    args.out[0].data<double>()[0] = std::sqrt(total) / args.in.back().data<double>()[int(ScaleField::scale)];
-  }, partial_bytes(largest));
-}
-
-std::unique_ptr<Prepared> prepare_accumulate(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    const bool first = args.in[1].data<double>()[int(StepField::micro_step)] == 0;
-    const float* g = args.in[0].data<float>();
-    float* sum = args.out[0].data<float>();
-    parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) {
-      for_vectors(r.begin, r.end, [&](int64_t i, auto n) { put(sum + i, first ? get(g + i, n) : get(sum + i, n) + get(g + i, n), n); });
-    });
-  });
 }
 
 std::unique_ptr<Prepared> prepare_assign(const Problem& p) {

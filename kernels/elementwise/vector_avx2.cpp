@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "core/sweep.h"
 #include "core/tape.h"
 #include "kernels/elementwise/vector_kernels.h"
 #include "kernels/simd/isa_kernel.h"
@@ -23,6 +24,7 @@ namespace set {
 #include "kernels/simd/common.inl"
 #include "kernels/simd/exp.inl"
 #include "kernels/elementwise/vector.inl"
+#include "kernels/optimizer/updates.inl"
 #include "kernels/pool/vector.inl"
 #include "kernels/norm/vector.inl"
 #include "kernels/resize/vector.inl"
