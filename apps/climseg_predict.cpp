@@ -56,6 +56,9 @@ int predict_main(int argc, char** argv) {
               "resize-corners", "batch-norm-evaluation", "deconv-crop", "blocks", "growth", "filter", "first-filters",
               "channels"},
              [&](OptionTable trained) {
+               // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
+               if (trained.text("batch-norm").empty())
+                 trained.set("batch-norm", trained.text("model") == "tiramisu" ? "off" : "on", "default");
                fill_climate_defaults(trained);
                return climate_config(trained) == climate_config(o) &&
                       trained.numbers("channels") == o.numbers("channels");

@@ -85,13 +85,13 @@ void Executor::run() {
 void Executor::run_nodes(size_t begin, size_t end) {
   Clock::time_point before = Clock::now();
   for (size_t i = begin; i < end;) {
-    const size_t next = i + static_cast<size_t>(plan_.nodes[i].sweep);
-    ran_.clear();
+    const size_t next = i + static_cast<size_t>(plan_.nodes[i].sweep_size);
+    turn_.clear();
     for (; i < next; ++i)
-      if (const int owner = plan_.nodes[i].owner; owner < 0 || owner == team_->rank()) ran_.push_back(i);
-    if (ran_.empty()) continue;
-    if (ran_.size() == 1)
-      plan_.nodes[ran_[0]].prepared->run(args_of(ran_[0]));
+      if (const int owner = plan_.nodes[i].owner; owner < 0 || owner == team_->rank()) turn_.push_back(i);
+    if (turn_.empty()) continue;
+    if (turn_.size() == 1)
+      plan_.nodes[turn_[0]].prepared->run(args_of(turn_[0]));
     else
       run_together();
     const Clock::time_point after = Clock::now();
@@ -111,17 +111,17 @@ KernelArgs Executor::args_of(size_t node) const {
 
 void Executor::run_together() {
   swept_.clear();
-  for (size_t i : ran_) swept_.push_back({static_cast<const Sweep*>(plan_.nodes[i].prepared.get()), args_of(i)});
-  run_sweeps(swept_, plan_.threads);
+  for (size_t i : turn_) swept_.push_back({static_cast<const Sweep*>(plan_.nodes[i].prepared.get()), args_of(i)});
+  run_sweeps(swept_, plan_.threads, swept_elements_);
 }
 
 /// Nodes that ran together share the time by their bytes.
 void Executor::note_times(Clock::time_point before, Clock::time_point after) {
   double bytes = 0;
-  for (size_t i : ran_) bytes += double(plan_.nodes[i].bytes);
+  for (size_t i : turn_) bytes += double(plan_.nodes[i].bytes);
   double start = microseconds(before.time_since_epoch());
-  for (size_t i : ran_) {
-    const double share = ran_.size() == 1 ? 1 : double(plan_.nodes[i].bytes) / bytes;
+  for (size_t i : turn_) {
+    const double share = turn_.size() == 1 ? 1 : double(plan_.nodes[i].bytes) / bytes;
     const double duration = share * microseconds(after - before);
     times_[i].seconds += 1e-6 * duration;
     ++times_[i].runs;

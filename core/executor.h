@@ -71,8 +71,9 @@ class Executor {
     std::byte* workspace;
   };
   std::vector<Bound> bound_;
-  std::vector<size_t> ran_;   ///< the nodes of one turn of run_nodes
+  std::vector<size_t> turn_;  ///< the nodes of one turn of run_nodes
   std::vector<Swept> swept_;  ///< the same, where they run together
+  std::vector<int64_t> swept_elements_;
   std::vector<NodeTime> times_;
   std::vector<TraceEvent> trace_;
   std::vector<Communicator*> groups_;

@@ -58,7 +58,7 @@ class Planner {
   /// True when an override names a kernel that knows the op at the heart of a fused node but not the fused op.
   bool override_wants_definition(const Node& node) const {
     if (!op_def(node.op.kind).lower) return false;
-    const KernelOverride* wish = find_override(kernels_, node.name, options_.selection);
+    const KernelOverride* wish = find_override(kernels_, original_name(node.name), options_.selection);
     if (!wish || kernel_supports(kernels_, wish->kernel, problem_of(node))) return false;
     Tape lowered = tape_;
     lowered.set_nodes({node});
@@ -70,7 +70,7 @@ class Planner {
   }
 
   bool falls_to_reference(const Node& node) const {
-    const Choice choice = choose_kernel(kernels_, problem_of(node), node.name, options_.selection);
+    const Choice choice = choose_kernel(kernels_, problem_of(node), original_name(node.name), options_.selection);
     return choice.why != "override" && choice.kernel->name() == reference_name;
   }
 
@@ -80,14 +80,15 @@ class Planner {
     Problem dense = problem_of(node);
     for (auto* list : {&dense.in, &dense.out})
       for (TensorDesc& desc : *list) desc = TensorDesc(desc.shape, desc.dtype);
-    return choose_kernel(kernels_, dense, node.name, options_.selection).kernel->name() != reference_name;
+    return choose_kernel(kernels_, dense, original_name(node.name), options_.selection).kernel->name() !=
+           reference_name;
   }
 
   void place_node(const Node& node) {
     PlannedNode planned;
     Problem problem = problem_of(node);
     if (options_.team > 1) planned.part = part_of_update(problem, options_.team, options_.place);
-    const Choice choice = choose_kernel(kernels_, problem, node.name, options_.selection);
+    const Choice choice = choose_kernel(kernels_, problem, original_name(node.name), options_.selection);
     planned.name = node.name;
     planned.op = node.op;
     planned.kernel = choice.kernel->name();
@@ -156,16 +157,16 @@ class Planner {
       size_t end = i;
       while (end < plan_.nodes.size() && dynamic_cast<const Sweep*>(plan_.nodes[end].prepared.get()) &&
              !(end > i && (end == plan_.team_nodes || end == plan_.first_update)))
-        plan_.nodes[end++].sweep = 0;
-      if (end > i) plan_.nodes[i].sweep = static_cast<int>(end - i);
+        plan_.nodes[end++].sweep_size = 0;
+      if (end > i) plan_.nodes[i].sweep_size = static_cast<int>(end - i);
       i = std::max(end, i + 1);
     }
   }
 
   /// The nodes that run together with node i, first and last: none of their values may share memory.
   std::pair<int, int> together(int i) const {
-    while (plan_.nodes[static_cast<size_t>(i)].sweep == 0) --i;
-    return {i, i + plan_.nodes[static_cast<size_t>(i)].sweep - 1};
+    while (plan_.nodes[static_cast<size_t>(i)].sweep_size == 0) --i;
+    return {i, i + plan_.nodes[static_cast<size_t>(i)].sweep_size - 1};
   }
 
   bool shared(size_t value) const { return !plan_.shared_offset.empty() && plan_.shared_offset[value] >= 0; }

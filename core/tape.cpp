@@ -58,7 +58,7 @@ const Node& Tape::add(const Op& op, const std::string& name, std::vector<ValueId
 
 void Tape::keep(ValueId id, const std::string& name) {
   Value& value = values_.at(static_cast<size_t>(id));
-  if (value.kind != ValueKind::temporary) fail_usage("only computed values can be kept, not " + value.name);
+  if (value.kind == ValueKind::state) fail_usage("states are kept anyway, and under their own names: " + value.name);
   value.keep = true;
   value.name = name;
 }

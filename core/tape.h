@@ -64,6 +64,7 @@ class Tape {
     return add(op, name, std::move(in)).out.at(0);
   }
 
+  /// Lets the host read a computed value, or an input, behind a run.
   void keep(ValueId id, const std::string& name);
   ValueId find(const std::string& name) const;  ///< no_value when absent
 

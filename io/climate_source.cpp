@@ -25,8 +25,8 @@ ClimateSource::ClimateSource(std::vector<ClimateRef> images, ClimateReading read
   const int64_t held = first.shape.channels;
   for (int64_t c : r.channels)
     if (c < 0 || c >= held)
-      fail_usage(first.path + ": expected channels of 0 to " + std::to_string(held - 1) + ", found " +
-                 std::to_string(c));
+      fail_data(first.path + ": expected channel " + std::to_string(c) + ", found " + std::to_string(held) +
+                " channels");
   channels_ = r.channels.empty() ? held : static_cast<int64_t>(r.channels.size());
   if (r.height == 0) r.height = first.shape.height / r.step, r.width = first.shape.width / r.step;
   for (const ClimateRef& ref : images_) {

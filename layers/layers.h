@@ -20,7 +20,7 @@ enum class Initializer : uint8_t {
   torch_uniform  ///< PyTorch's default: uniform within 1/sqrt(fan in); of a transposed convolution over its outputs
 };
 enum class Bias : uint8_t { none, zero, tenth, torch_uniform };  ///< 0, 0.1, or as the weights
-/// evaluation drops the dropout layers and normalises by running statistics.
+/// evaluation drops the dropout layers and normalises by running statistics (BatchNormOptions::batch_statistics: not).
 enum class Mode : uint8_t { training, evaluation };
 
 struct ConvOptions {
@@ -70,7 +70,8 @@ struct BatchNormOptions {
 };
 
 /// Normalises every channel over all pixels of the batch; parameters weight and bias (C), states running_mean and
-/// running_var (C). Training uses the batch's moments and updates the running ones.
+/// running_var (C). Training uses the batch's moments and updates the running ones; evaluation uses those, or with
+/// batch_statistics the batch's and leaves the running ones alone.
 ValueId batch_norm(Tape& tape, const std::string& name, ValueId x, const BatchNormOptions& options);
 
 /// Bilinear resizing to height x width.

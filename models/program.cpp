@@ -91,6 +91,7 @@ Tape record_training(const ClimateOptions& o, Ending ending) {
   Tape tape = new_tape(o);
   const ClimateNet net = record_climate(tape, o.model, o.batch, o.input_type, Mode::training);
   const ValueId labels = tape.input("target", label_desc(o.model, o.batch));
+  tape.keep(labels, "target");  // to be compared with the logits behind the step
   tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "data_loss");
   return finish_training(std::move(tape), o, {}, ending);
 }

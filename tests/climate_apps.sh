@@ -79,9 +79,9 @@ grep -q '"key":"scheduler_milestones".*"value":\[1,2\]' reference/mlperf.log && 
   || bad "lists of numbers as words were misread"
 [ "$(grep -c '"key":"train_accuracy"' reference/mlperf.log)" -eq 2 ] && ok || bad "expected two lines train_accuracy of three steps"
 expect 2 "unknown" "${train[@]}" --lr-schedule type=unknown --output-dir x
-expect 2 "--lr-milestones is given twice" "${train[@]}" --lr-schedule "type=multistep,milestones=1" --lr-milestones 2 --output-dir x
+expect 2 "--lr-schedule: milestones is given twice" "${train[@]}" --lr-schedule "type=multistep,milestones=1" --lr-milestones 2 --output-dir x
 expect 2 "expected type=, milestones=" "${train[@]}" --lr-schedule "type=multistep,gamma=1" --output-dir x
-expect 2 "expected channels of 0 to 15, found 16" "${train[@]}" --channels 0,16 --output-dir x
+expect 2 "--channels: expected numbers of 0 to 15, found 16" "${train[@]}" --channels 0,16 --output-dir x
 expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --width-divisor 16 --channels 0,1,2,10 --checkpoint reference --out i --no-pictures
 expect 2 'trained with --channels "0,1,2,10", found "0,1,2,9"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --channels 0,1,2,9 --checkpoint reference --out x
 # Spellings of one meaning resume.
@@ -90,6 +90,9 @@ expect 0 "resuming from" "$bin/climseg_train" --data-dir data --width-divisor 16
 expect 0 "finished" "${train[@]}" --output-dir less --recompute --save less.safetensors
 same whole.safetensors less.safetensors
 expect 2 "--recompute has no effect" "${train[@]}" --recompute --no-passes --output-dir x
+expect 2 "--recompute has no effect on this network" "$bin/climseg_train" --model tiramisu --dry-run --recompute
+expect 2 "--logging-frequency: expected 0 or more, found -1" "${train[@]}" --logging-frequency -1 --output-dir x
+expect 2 "--deconv-crop has no effect" "$bin/climseg_train" --model deeplab --decoder bilinear --summary --deconv-crop pytorch
 expect 2 "--batch-norm-evaluation has no effect" "$bin/climseg_train" --model deeplab --summary --batch-norm-evaluation running
 expect 2 "--batch-norm-momentum has no effect" "$bin/climseg_train" --model deeplab --summary --batch-norm-momentum 0.1
 

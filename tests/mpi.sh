@@ -151,8 +151,11 @@ expect 2 "is --data-dir itself" ranks 2 "${train[@]}" --batch-size 1 --stage-dir
 expect 0 "wrote" "$bin/climate_simulate" --orography none --height 64 --width 96 --days 2 --validation-days 2 --steps 2 --out weather
 climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --crop 32x48 --crops-per-image 2 --max-epochs 2 --seed 4 --threads 1)
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batchnorm-group-size 2 --lr-scaling linear
+expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c4 --batchnorm-group-size 2 --lr-scaling linear --recompute
+cmp -s <(cut -d, -f3 c2/history.csv) <(cut -d, -f3 c4/history.csv) && ok || bad "--recompute changes the losses of two ranks"
 expect 0 "finished" "$bin/climseg_train" "${climate[@]:1}" --output-dir c1 --local-batch-size 2 --lr-scaling linear
 awk -F, 'NR == FNR { one[FNR] = $3; next } FNR > 1 { d = ($3 - one[FNR]) / one[FNR]; if (d > 2e-2 || d < -2e-2) exit 1 }' \
   c1/history.csv c2/history.csv && ok || bad "climate losses of one and two ranks differ: $(cut -d, -f3 c1/history.csv c2/history.csv | tr '\n' ' ')"
+expect 2 "--batchnorm-group-size has no effect" ranks 2 "${climate[@]}" --model deeplab --output-dir c5 --batchnorm-group-size 2
 expect 2 "do not divide into groups of 2" ranks 3 "${climate[@]}" --output-dir c3 --batchnorm-group-size 2
 conclude

@@ -230,7 +230,7 @@ TEST_CASE("cyclones turn one way in the north and the other in the south", "[atm
 TEST_CASE("masks are what the criteria of their classes call so", "[atmosphere]") {
   AtmosphereOptions o = options();
   o.grid = {384, 576};
-  int rivers = 0, cyclones = 0;
+  int rivers = 0, cyclones = 0;  // days with a river, pixels of cyclones
   for (int64_t number = 0; number < 6; ++number) {
     Sky s{o, draw_day(o, number), {}};
     // One river at a time: masks of two may touch.
@@ -248,6 +248,7 @@ TEST_CASE("masks are what the criteria of their classes call so", "[atmosphere]"
           if ((row + w) % 3 == 0) inside.emplace_back(g.latitude(row), g.longitude(w));
         } else if (k == uint8_t(ClimateClass::cyclone)) {
           // Within the gale radius of a storm that day.
+          ++cyclones;
           double nearest = 1e9;
           for (const Cyclone& c : s.day.cyclones) {
             const double r = distance(g.latitude(row), g.longitude(w), c.latitude, c.longitude);
@@ -265,10 +266,9 @@ TEST_CASE("masks are what the criteria of their classes call so", "[atmosphere]"
       CHECK(area / longest < 1e6);  // width
       CHECK(longest * longest / area > 2);
     }
-    cyclones += !s.day.cyclones.empty();
   }
   CHECK(rivers >= 4);
-  CHECK(cyclones >= 2);
+  CHECK(cyclones >= 100);
 }
 
 TEST_CASE("class fractions at full size are those of the official data", "[atmosphere]") {

@@ -284,6 +284,23 @@ TEST_CASE("values made again in the backward pass take less memory and keep all 
   }
 }
 
+TEST_CASE("labels and logits of a step can be compared behind it", "[climate]") {
+  for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab, ClimateModel::tiramisu}) {
+    const ClimateOptions o = small(kind);
+    Program program(plan_program(o, kernel_list()), o, 5);
+    Executor& e = program.step();
+    feed(e);
+    const auto fed = e.tensor("target").span<uint8_t>();
+    const std::vector<uint8_t> before(fed.begin(), fed.end());
+    program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 0.01;
+    e.run();
+    const auto after = e.tensor("target").span<uint8_t>();
+    const bool same = std::equal(before.begin(), before.end(), after.begin(), after.end());
+    CHECK(same);
+    CHECK(e.tensor("logits").desc().shape.elements() == 3 * int64_t(before.size()));
+  }
+}
+
 TEST_CASE("climate networks fit a tiny sample, with and without passes", "[climate]") {
   for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::tiramisu}) {
     std::vector<std::vector<float>> curves;

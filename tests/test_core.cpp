@@ -7,6 +7,7 @@
 #include "core/parallel.h"
 #include "core/passes/passes.h"
 #include "core/select.h"
+#include "core/sweep.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "layers/schedule.h"
@@ -238,7 +239,7 @@ TEST_CASE("updates that run together equal updates one by one, for any number of
                                      [](const PlannedNode& n) { return n.name.ends_with(".update"); });
     REQUIRE(joined != plan.nodes.end());
     if (cpu_features().avx2) {  // the reference is no sweep
-      CHECK(joined->sweep == static_cast<int>(count_updates(plan)));
+      CHECK(joined->sweep_size == static_cast<int>(count_updates(plan)));
       CHECK(dynamic_cast<const Sweep&>(*joined->prepared).rounds() == optimizer.rounds);
     }
     // The same kernels everywhere: others may sum in another order for other thread counts.
@@ -528,4 +529,54 @@ TEST_CASE("two accumulated passes equal one of twice the batch, and lag applies 
   CHECK(run(lagged, 2) == one);    // the first gradient, at the weights it was taken at
   lagged.compute = DType::f16;
   CHECK_THROWS_WITH(run(lagged, 1), Catch::Contains("constant loss scale"));
+}
+
+TEST_CASE("sweeps of different rounds run each round of each part once, all of a round before the next", "[parallel]") {
+  struct Counting final : Sweep {
+    Counting(int64_t elements, int rounds) : Sweep(2), elements_(elements), rounds_(rounds) {
+      for (int round = 0; round < rounds; ++round) seen_.emplace_back(static_cast<size_t>(elements));
+    }
+    int rounds() const override { return rounds_; }
+    int64_t elements() const override { return elements_; }
+    void run_part(int round, Range part, const KernelArgs&) const override {
+      const std::lock_guard lock(mutex_);
+      in_order_ = in_order_ && part.begin % grain == 0 && round < rounds_ && (round == 0 || done(round - 1));
+      for (int64_t i = part.begin; i < part.end; ++i) ++seen_.at(size_t(round)).at(static_cast<size_t>(i));
+    }
+    bool done(int round) const {
+      const auto& seen = seen_.at(size_t(round));
+      return std::all_of(seen.begin(), seen.end(), [](int8_t times) { return times == 1; });
+    }
+    bool finished() const {
+      for (int round = 0; round < rounds_; ++round)
+        if (!done(round)) return false;
+      return in_order_;
+    }
+
+   private:
+    int64_t elements_;
+    int rounds_;
+    mutable std::mutex mutex_;
+    mutable std::vector<std::vector<int8_t>> seen_;
+    mutable bool in_order_ = true;
+  };
+  // Batches of several rounds end at 2^20 elements: below, across, exactly at and beyond that.
+  for (const std::vector<std::pair<int64_t, int>>& all :
+       {std::vector<std::pair<int64_t, int>>{{40000, 1}, {7, 1}},
+        {{40000, 3}, {0, 2}, {7, 1}, {16384, 2}},
+        {{1 << 19, 2}, {1 << 19, 1}, {1, 3}, {(1 << 20) + 5, 2}, {20000, 1}, {20000, 2}}})
+    for (int threads : {1, 2, 5}) {
+      std::vector<std::unique_ptr<Counting>> sweeps;
+      std::vector<Swept> swept;
+      for (const auto& [elements, rounds] : all) {
+        sweeps.push_back(std::make_unique<Counting>(elements, rounds));
+        swept.push_back({sweeps.back().get(), {}});
+      }
+      std::vector<int64_t> scratch;
+      run_sweeps(swept, threads, scratch);
+      for (const auto& sweep : sweeps) CHECK(sweep->finished());
+    }
+  const Counting alone(50000, 3);
+  alone.run({});
+  CHECK(alone.finished());
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/png.h"
@@ -22,6 +23,17 @@ ClimateModel chosen_model(const OptionTable& o) {
       {{"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}});
 }
 
+/// Channels that the network sees; empty: all.
+std::vector<int64_t> chosen_channels(const OptionTable& o) {
+  std::vector<int64_t> channels;
+  for (const std::string& text : o.list("channels")) {
+    channels.push_back(parse_number<int64_t>(text, "--channels"));
+    if (const int64_t all = std::size(climate_channels); channels.back() < 0 || channels.back() >= all)
+      fail_usage("--channels: expected numbers of 0 to " + std::to_string(all - 1) + ", found " + text);
+  }
+  return channels;
+}
+
 /// "type=multistep,milestones=8192 16384,decay_rate=0.1", as MLPerf HPC's reference takes it, becomes single flags.
 void spread_schedule(OptionTable& o) {
   const std::string text = o.text("lr-schedule");
@@ -32,6 +44,7 @@ void spread_schedule(OptionTable& o) {
                                                                {"t_max", "lr-t-max"},
                                                                {"eta_min", "lr-eta-min"}};
   o.set("lr-schedule", "constant", "flag");
+  std::set<std::string> seen;
   for (std::string_view part : split(text, ',')) {
     const auto halves = split(part, '=');
     const std::string key(trim(halves[0]));
@@ -39,10 +52,11 @@ void spread_schedule(OptionTable& o) {
     if (halves.size() != 2 || found == flags.end())
       fail_usage("--lr-schedule: expected type=, milestones=, decay_rate=, t_max= or eta_min=, found " +
                  std::string(part));
-    if (found->second != "lr-schedule" && o.is_set(found->second))
-      fail_usage("--" + found->second + " is given twice, once in --lr-schedule");
-    std::string value(trim(halves[1]));
-    std::replace(value.begin(), value.end(), ' ', ',');
+    if (!seen.insert(key).second || (found->second != "lr-schedule" && o.is_set(found->second)))
+      fail_usage("--lr-schedule: " + key + " is given twice");
+    std::string value;
+    for (std::string_view word : split(halves[1], ' '))
+      if (!word.empty()) value += (value.empty() ? "" : ",") + std::string(word);
     o.set(found->second, value, "flag");
   }
 }
@@ -104,6 +118,9 @@ std::vector<Option> climate_training_options() {
       {"loss-type", "", "weighted_mean", "weighted_mean, weighted (sum) or focal"},
       {"focal-gamma", "", "2", "", K::number},
       {"class-weights", "", "mlperf", "mlperf, gordon-bell, none or three numbers"},
+      {"recompute", "", "false",
+       "make outputs of batch norms, activations and sums again in the backward pass: less memory, more time",
+       K::toggle},
       {"dropout", "", "0", "tiramisu: rate behind every dense layer", K::number},
       {"batch-norm-momentum", "", "",
        "share of a batch in the running statistics (default: 0.0003 in deeplab, as its reference has it; else 0.1)",
@@ -148,6 +165,8 @@ void fill_climate_defaults(OptionTable& o) {
             : model == ClimateModel::deeplab ? d.deeplab
                                              : d.tiramisu,
             "default");
+  // One spelling for checkpoints and logs.
+  o.set("batch-norm", o.toggle("batch-norm") ? "on" : "off", o.is_set("batch-norm") ? "flag" : "default");
   if (o.has("lr-schedule")) spread_schedule(o);
 }
 
@@ -168,6 +187,8 @@ ClimateConfig climate_config(const OptionTable& o) {
     fail_usage("--batch-norm-evaluation has no effect without batch norm");
   c.batch_statistics =
       choose<bool>("batch-norm-evaluation", o.text("batch-norm-evaluation"), {{"running", false}, {"batch", true}});
+  if (c.model == ClimateModel::deeplab && o.text("decoder") == "bilinear" && o.is_set("deconv-crop"))
+    fail_usage("--deconv-crop has no effect on --decoder bilinear, which has no transposed convolutions");
   c.cropping = choose<Cropping>("deconv-crop", o.text("deconv-crop"),
                                 {{"tensorflow", Cropping::tensorflow}, {"pytorch", Cropping::pytorch}});
   c.output_stride = o.integer("output-stride");
@@ -261,6 +282,7 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
                  {"crop-balance", crops, "whole images"},
                  {"image-size", dummy && !crops, "data from files, or crops"},
                  {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},
+                 {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"},
                  {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
 }
 
@@ -282,10 +304,7 @@ ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, 
   r.stats = stats;
   r.step = o.integer("downsample");
   if (r.step < 1) fail_usage("--downsample: expected 1 or more, found " + o.text("downsample"));
-  for (double c : o.numbers("channels")) {
-    if (c != std::floor(c)) fail_usage("--channels: expected whole numbers, found " + o.text("channels"));
-    r.channels.push_back(static_cast<int64_t>(c));
-  }
+  r.channels = chosen_channels(o);
   r.label_set = static_cast<int>(o.integer("label-set"));
   if (r.label_set != 0 && r.label_set != 1) fail_usage("--label-set: expected 0 or 1, found " + o.text("label-set"));
   if (!training) return r;

@@ -11,7 +11,10 @@ std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
       {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
       {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments", K::numbers},
       {"adam-eps", "", defaults.adam_eps, "Adam, LAMB", K::number},
-      {"weight-decay", "", defaults.weight_decay, "AdamW, LAMB: decoupled; Adam: added to the gradients", K::number},
+      {"weight-decay", "", defaults.weight_decay,
+       std::string("AdamW, LAMB: decoupled; Adam: added to the gradients") +
+           (defaults.weight_decay.empty() ? " (default: as the network's reference, 1e-6 in deepcam, else 0)" : ""),
+       K::number},
       {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},
       {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
       {"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update", K::integer},

@@ -102,8 +102,9 @@ void OptionTable::load_yaml(const YamlFile& file) {
 
 void OptionTable::load_environment() {
   for (const Option& option : options_)
-    if (const char* value = std::getenv(environment_name(option.flag).c_str()))
-      set(option.flag, value, environment_name(option.flag));
+    for (const std::string& name : {option.alias, option.flag})
+      if (const char* value = name.empty() ? nullptr : std::getenv(environment_name(name).c_str()))
+        set(option.flag, value, environment_name(option.flag));
 }
 
 /// The words of the command line as this parser takes them: the reference programs of the climate benchmark spell their
@@ -195,6 +196,7 @@ std::string OptionTable::canonical(const Option& option, const std::string& valu
     case Option::Kind::toggle:
       return truth_of(option.flag, value) ? "true" : "false";
     case Option::Kind::integer:
+      return value.empty() ? value : fmt::format("{}", parse_number<int64_t>(value, "--" + option.flag));
     case Option::Kind::number:
       return value.empty() ? value : fmt::format("{}", parse_number<double>(value, "--" + option.flag));
     case Option::Kind::numbers: {

@@ -50,10 +50,10 @@ class OptionTable {
   int64_t integer(const std::string& flag) const;
   double number(const std::string& flag) const;
   bool toggle(const std::string& flag) const;
-  /// The flag's value in the one spelling that all texts of its meaning share: "True" and "on", "1" and "1.0".
-  std::string canonical(const std::string& flag) const { return canonical(find(flag), text(flag)); }
+  /// Whether another text says the same as the flag's value: "True" and "on", "1" and "1.0".
   bool agrees(const std::string& flag, const std::string& value) const {
-    return canonical(flag) == canonical(find(flag), value);
+    const Option& option = find(flag);
+    return canonical(option, option.value) == canonical(option, value);
   }
   std::vector<std::string> list(const std::string& flag) const;  ///< comma-separated
   std::vector<double> numbers(const std::string& flag) const;    ///< comma-separated
@@ -66,6 +66,7 @@ class OptionTable {
  private:
   const Option& find(const std::string& flag) const;
   static bool truth_of(const std::string& flag, std::string value);
+  /// The one spelling that all texts of a meaning share.
   static std::string canonical(const Option& option, const std::string& value);
   std::vector<std::string> join_numbers(int argc, char** argv) const;
   void load_yaml(const YamlFile& file);

@@ -58,7 +58,7 @@ std::string core_text(const std::vector<int>& cores) {
   return text;
 }
 
-/// So many neighbouring ranks share batch-norm statistics; networks without batch norm have no such setting.
+/// So many neighbouring ranks share batch-norm statistics; programs whose networks have no batch norm lack the flag.
 int64_t batch_norm_ranks(const OptionTable& o) {
   return o.has("batchnorm-group-size") ? o.integer("batchnorm-group-size") : 1;
 }

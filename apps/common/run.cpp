@@ -9,6 +9,7 @@
 #include "apps/common/profile.h"
 #include "apps/common/version.h"
 #include "core/parallel.h"
+#include "core/passes/passes.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -88,9 +89,6 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"early-stopping", "train.early_stopping_patience", "0",
        "stop after so many epochs without a better validation loss (0 = never)", K::integer},
       {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
-      {"recompute", "", "false",
-       "make outputs of batch norms, activations and sums again in the backward pass: less memory, more time",
-       K::toggle},
       {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
       {"logging-frequency", "", "0",
        "also write rate, loss and accuracy to the MLPerf log every so many steps (0 = at epoch ends)", K::integer},
@@ -132,11 +130,15 @@ TrainerOptions trainer_options(const OptionTable& o) {
   t.seed = static_cast<uint64_t>(o.integer("seed"));
   t.resume = o.toggle("resume");
   t.log_steps = o.integer("logging-frequency");
+  if (t.log_steps < 0) fail_usage("--logging-frequency: expected 0 or more, found " + o.text("logging-frequency"));
   t.checkpoint_steps = o.integer("checkpoint-steps");
   t.keep_checkpoints = static_cast<int>(o.integer("keep-checkpoints"));
   t.early_stopping = o.integer("early-stopping");
   t.trace = o.toggle("trace");
   t.config = settings_json(o);
+  t.agrees = [&o](const std::string& setting, const std::string& saved) {
+    return o.has(setting) && o.agrees(setting, saved);
+  };
   return t;
 }
 
@@ -171,7 +173,7 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
   Json json;
   for (const Option& option : o.all())
     if (names.empty() || std::find(names.begin(), names.end(), option.flag) != names.end())
-      json[option.flag] = names.empty() ? option.value : o.canonical(option.flag);
+      json[option.flag] = option.value;
   return json;
 }
 
@@ -184,6 +186,10 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
       kernels_(kernel_table(plans_->step)) {
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
   fmt::print("{}", ranks_.report(program.plan.threads, program.training.averaging));
+  const auto copied = [](const PlannedNode& node) { return original_name(node.name) != node.name; };
+  if (program.plan.recompute && std::none_of(plans_->step.nodes.begin(), plans_->step.nodes.end(), copied))
+    fail_usage(
+        "--recompute has no effect on this network: its backward pass keeps nothing that is cheap to make again");
   planned_ = plans_->own_bytes() + plans_->shared_bytes() / ranks_.team_size();
   fmt::print("memory\n{}", memory_text(*plans_, ranks_.team_size()));
 }
@@ -300,7 +306,8 @@ void load_state(const OptionTable& o, Program& program, const std::vector<std::s
   }
   // A checkpoint also holds optimizer moments; only the weights matter here.
   const Json identity = Json::parse(read_checkpoint_meta(path)).value("identity", Json::object());
-  OptionTable trained = o;
+  OptionTable trained = o;  // with the checkpoint's word for each setting, as if nobody had asked for anything
+  for (const std::string& key : settings) trained.set(key, o.text(key), "default");
   std::string different;
   for (const std::string& key : settings) {
     const Json saved = identity.value(key, Json());

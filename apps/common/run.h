@@ -54,7 +54,7 @@ TrainerOptions trainer_options(const OptionTable& options);
 void print_header(const OptionTable& options);
 void print_summary(const ProgramOptions& program, const ProgramPlans& plans, const NetworkCounts& counts,
                    bool explained);
-/// The named settings in one spelling, to be compared; all of them as they were written when none are named.
+/// Values of the named settings, of all when none are named.
 nlohmann::json settings_json(const OptionTable& options, const std::vector<std::string>& names = {});
 
 /// A training run from plans to reports.

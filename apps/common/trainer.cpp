@@ -135,7 +135,8 @@ std::string Trainer::load_newest() {
     for (const auto& [key, value] : o_.identity.items()) {
       if (other_ranks && std::find(o_.per_rank.begin(), o_.per_rank.end(), key) != o_.per_rank.end()) continue;
       const nlohmann::json saved = meta["identity"].value(key, nlohmann::json());
-      if (saved != value)
+      const bool same = saved == value || (saved.is_string() && o_.agrees && o_.agrees(key, saved.get<std::string>()));
+      if (!same)
         fail_usage(
             fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key, saved.dump(), value.dump()));
     }
@@ -290,7 +291,8 @@ void Trainer::one_step(Loader* loader) {
                   .dump()
            << std::endl;
   ++step_, ++step_in_epoch_;
-  if (o_.log_steps > 0 && step_ % o_.log_steps == 0) log_training(rate, double(loss));
+  const bool ends = step_in_epoch_ >= steps_per_epoch() || step_limit_reached();  // then the epoch's mean is logged
+  if (o_.log_steps > 0 && step_ % o_.log_steps == 0 && !ends) log_training(rate, double(loss));
 }
 
 void Trainer::log_training(double rate, double loss) {

@@ -36,6 +36,8 @@ void merge_equal_nodes(Tape& tape);
 /// where their inputs are kept for it anyway, instead of keeping both. Tapes without a loss stay as they are. Run it
 /// behind merge_equal_nodes, which would take the second copy away. Bits stay.
 void recompute(Tape& tape);
+/// The node that a name is a copy of, as `recompute` makes them; any other name is itself.
+std::string original_name(const std::string& node);
 
 /// The plain ops that a fused op stands for, as a tape of their own; inputs and outputs in the op's order.
 struct Definition {

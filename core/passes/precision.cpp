@@ -33,7 +33,10 @@ class PrecisionRewriter {
     for (size_t i = 0; i < source_.values().size(); ++i) {
       const Value& value = source_.values()[i];
       const auto id = static_cast<ValueId>(i);
-      if (value.kind == ValueKind::input) mapped_[id] = target_.input(value.name, value.desc);
+      if (value.kind == ValueKind::input) {
+        mapped_[id] = target_.input(value.name, value.desc);
+        if (value.keep) target_.keep(mapped_[id], value.name);
+      }
       if (value.kind == ValueKind::state) {
         const StateSpec& spec = source_.states().at(next_state++);
         mapped_[id] = spec.trainable ? target_.parameter(value.name, value.desc.shape, spec.init)

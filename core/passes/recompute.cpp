@@ -8,6 +8,8 @@
 namespace convoy {
 namespace {
 
+constexpr const char *again = "/again", *ahead = "/ahead of ";  // behind the names of copies
+
 /// Ops that run at memory speed and depend on their inputs alone.
 bool is_cheap(OpKind kind) {
   switch (kind) {
@@ -102,7 +104,7 @@ class Recomputation {
     if (const auto found = made.find(id); found != made.end()) return found->second;
     const Node& original = *maker(id);
     Node node{original.name + suffix, original.op, {}, {}};
-    for (ValueId in : original.in) node.in.push_back(lies_there(in, at) ? in : make(in, at, "/for/" + node.name, made));
+    for (ValueId in : original.in) node.in.push_back(lies_there(in, at) ? in : make(in, at, ahead + node.name, made));
     node.out = {tape_.temporary(node.name, tape_.desc(id))};
     made[id] = node.out[0];
     result_.push_back(node);
@@ -117,7 +119,7 @@ class Recomputation {
           if (!use(id).chosen) continue;
           if (use(id).again == no_value) {
             std::map<ValueId, ValueId> made;
-            use(id).again = make(id, i, "/again", made);
+            use(id).again = make(id, i, again, made);
           }
           id = use(id).again;
         }
@@ -137,6 +139,10 @@ class Recomputation {
 
 void recompute(Tape& tape) {
   Recomputation(tape).run();
+}
+
+std::string original_name(const std::string& node) {
+  return node.substr(0, std::min(node.find(again), node.find(ahead)));
 }
 
 }  // namespace convoy

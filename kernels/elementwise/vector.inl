@@ -299,9 +299,9 @@ Support supports_all_finite(const Problem& p) {
 }
 
 std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
+  return prepared([p, elements = elements_of(p.in)](const KernelArgs& args) {
     std::atomic<bool> finite{true};
-    parallel_parts(elements_of(p.in), p.threads, sum_chunk, [&](size_t k, Range r) {
+    parallel_parts(elements, p.threads, sum_chunk, [&](size_t k, Range r) {
       by_storage(p.in[k].dtype, [&](auto zero) {
         const auto* x = args.in[k].data<decltype(zero)>();
         bool bad = false;

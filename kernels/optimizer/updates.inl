@@ -5,7 +5,7 @@ Support supports_update(const Problem& p) {
   return p.in[0].dtype == DType::f32 ? needs_dense(p) : Support::no("keeps f32 state, found " + p.in[0].str());
 }
 
-/// The elements of one block that lie within a part, which begins with a block.
+/// Calls f(number, elements) for every block of a part; parts begin with a block.
 template <class F>
 void for_blocks(Range part, F&& f) {
   for (int64_t begin = part.begin; begin < part.end; begin += Sweep::grain) f(begin / Sweep::grain, Range{begin, std::min(part.end, begin + Sweep::grain)});
@@ -35,22 +35,17 @@ inline double total_of(const double* partial, int64_t count) {
 template <class Optimizer>
 class SweptUpdate final : public Sweep {
  public:
-  explicit SweptUpdate(const Problem& p) : optimizer_(p), count_(p.in[0].shape.elements()), threads_(p.threads) {}
+  explicit SweptUpdate(const Problem& p) : Sweep(p.threads), optimizer_(p), count_(p.in[0].shape.elements()) {}
   int rounds() const override { return optimizer_.rounds(); }
   int64_t elements() const override { return count_; }
   int64_t workspace_bytes() const override { return optimizer_.sums() * blocks(count_) * int64_t(sizeof(double)); }
   void run_part(int round, Range part, const KernelArgs& args) const override {
     if (args.in[3].template data<float>()[0] != 0) optimizer_.run(round, part, blocks(count_), args);
   }
-  void run(const KernelArgs& args) const override {
-    const Swept alone{this, args};
-    run_sweeps(std::span(&alone, 1), threads_);
-  }
 
  private:
   Optimizer optimizer_;
   int64_t count_;
-  int threads_;
 };
 
 /// With LARC a first round sums the squares of parameter and gradient; what the (unscaled) gradient is multiplied by
@@ -190,7 +185,7 @@ std::unique_ptr<Prepared> prepare_gradient_norm(const Problem& p) {
 /// Gradients of several passes, added up.
 class SweptAccumulation final : public Sweep {
  public:
-  explicit SweptAccumulation(const Problem& p) : count_(p.in[0].shape.elements()), threads_(p.threads) {}
+  explicit SweptAccumulation(const Problem& p) : Sweep(p.threads), count_(p.in[0].shape.elements()) {}
   int rounds() const override { return 1; }
   int64_t elements() const override { return count_; }
   void run_part(int, Range part, const KernelArgs& args) const override {
@@ -199,14 +194,9 @@ class SweptAccumulation final : public Sweep {
     float* sum = args.out[0].data<float>();
     for_vectors(part.begin, part.end, [&](int64_t i, auto n) { put(sum + i, first ? get(g + i, n) : get(sum + i, n) + get(g + i, n), n); });
   }
-  void run(const KernelArgs& args) const override {
-    const Swept alone{this, args};
-    run_sweeps(std::span(&alone, 1), threads_);
-  }
 
  private:
   int64_t count_;
-  int threads_;
 };
 
 std::unique_ptr<Prepared> prepare_accumulate(const Problem& p) {
