@@ -3,6 +3,7 @@
 
 #include "dist/shared_buffer.h"
 #include "kernels/kernel_list.h"
+#include "kernels/simd/cpu.h"
 #include "models/program.h"
 #include "tests/rank_threads.h"
 
@@ -230,7 +231,7 @@ TEST_CASE("a team divides packing and updating and averages buckets in place, wi
     bytes += plan.values[v].desc.bytes();
   }
   if (bytes == 0) return;  // the reference kernels of a build for other processors pack nothing
-  CHECK(*std::min_element(packs.begin(), packs.end()) > 0);
+  if (cpu_features().avx2) CHECK(*std::min_element(packs.begin(), packs.end()) > 0);  // they leave oneDNN a single one
   CHECK(plan.window_begin >= bytes);
   for (const PlannedNode& node : plan.nodes)
     if (node.op.kind == OpKind::bucket)

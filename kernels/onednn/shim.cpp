@@ -8,19 +8,24 @@ namespace {
 using dnnl::memory;
 constexpr bool v3 = DNNL_VERSION_MAJOR >= 3;
 
+/// Where CONVOY_MAX_ISA asks for it, or where oneDNN would take AMX without finding out how large the tiles are.
 bool isa_must_be_capped() {
-  return cpu_features().amx_bf16 && !cpu_features().tile_leaf;
+  return cpu_features().limited || (cpu_features().amx_bf16 && !cpu_features().tile_leaf);
+}
+
+dnnl::cpu_isa newest_isa_but_amx() {
+  const CpuFeatures& f = cpu_features();
+#if DNNL_VERSION_MAJOR >= 3
+  if (f.avx512_fp16) return dnnl::cpu_isa::avx512_core_fp16;
+#endif
+  return f.avx512_bf16 ? dnnl::cpu_isa::avx512_core_bf16
+         : f.avx512    ? dnnl::cpu_isa::avx512_core
+         : f.avx2      ? dnnl::cpu_isa::avx2
+                       : dnnl::cpu_isa::sse41;
 }
 
 dnnl::engine make_engine() {
-  if (isa_must_be_capped()) {
-#if DNNL_VERSION_MAJOR >= 3
-    dnnl::set_max_cpu_isa(cpu_features().avx512_fp16 ? dnnl::cpu_isa::avx512_core_fp16
-                                                     : dnnl::cpu_isa::avx512_core_bf16);
-#else
-    dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
-#endif
-  }
+  if (isa_must_be_capped()) dnnl::set_max_cpu_isa(newest_isa_but_amx());
   return dnnl::engine(dnnl::engine::kind::cpu, 0);
 }
 
@@ -72,7 +77,9 @@ dnnl::stream& stream() {
 std::string version_text() {
   const dnnl_version_t* v = dnnl_version();
   return "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch) +
-         (isa_must_be_capped() ? " (capped below AMX: CPUID leaf 0x1D is hidden)" : "");
+         (cpu_features().limited ? " (up to CONVOY_MAX_ISA)"
+          : isa_must_be_capped() ? " (capped below AMX: CPUID leaf 0x1D is hidden)"
+                                 : "");
 }
 
 memory::data_type type_of(DType type) {

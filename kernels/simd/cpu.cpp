@@ -4,8 +4,12 @@
 #include <cpuid.h>
 #endif
 
+#include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+
+#include "core/error.h"
 
 namespace convoy {
 namespace {
@@ -54,10 +58,30 @@ CpuFeatures detect() {
   return f;
 }
 
+/// Takes away what lies above CONVOY_MAX_ISA, so that programs can be compared and tested as on an older machine.
+CpuFeatures limit(CpuFeatures f) {
+  const char* text = std::getenv("CONVOY_MAX_ISA");
+  if (!text || !*text) return f;
+  constexpr std::array names{"scalar", "avx2", "avx512", "avx512_bf16", "avx512_fp16", "amx"};  // as Isa
+  size_t most = 0;
+  std::string all;
+  for (; most < names.size() && std::strcmp(text, names[most]) != 0; ++most)
+    all.append(most ? ", " : "").append(names[most]);
+  if (most == names.size()) fail_usage("CONVOY_MAX_ISA: expected one of " + all + "; found " + text);
+  const auto keep = [&](bool& feature, Isa isa) {
+    if (most >= static_cast<size_t>(isa)) return;
+    f.limited |= feature;
+    feature = false;
+  };
+  keep(f.avx2, Isa::avx2), keep(f.avx512, Isa::avx512), keep(f.avx512_bf16, Isa::avx512_bf16);
+  keep(f.fast_bf16_dot, Isa::avx512_bf16), keep(f.avx512_fp16, Isa::avx512_fp16), keep(f.amx_bf16, Isa::amx);
+  return f;
+}
+
 }  // namespace
 
 const CpuFeatures& cpu_features() {
-  static const CpuFeatures features = detect();
+  static const CpuFeatures features = limit(detect());
   return features;
 }
 

@@ -16,12 +16,15 @@ struct CpuFeatures {
   bool avx512_fp16 = false;
   bool amx_bf16 = false;   ///< announced by CPUID and granted by the kernel (XCR0)
   bool tile_leaf = false;  ///< CPUID leaf 0x1D describes the tiles; some hypervisors hide it
+  bool limited = false;    ///< CONVOY_MAX_ISA leaves out something that the CPU has; oneDNN is told the same
   std::string model;
 };
 
 /// Outputs from this size on do not stay in the caches until they are read: kernels may write them past the caches.
 constexpr int64_t streamed_output_bytes = 8 << 20;
 
+/// The CPU's features up to the environment variable CONVOY_MAX_ISA, a name of Isa; throws Error(usage) for another
+/// text.
 const CpuFeatures& cpu_features();
 /// "avx512 avx512_bf16 ..." for headers and summaries.
 std::string describe_cpu();
