@@ -45,7 +45,8 @@ Data find_data(const OptionTable& o) {
 ClimateOptions dummy_program(const OptionTable& o) {
   ClimateOptions p;
   p.model = climate_config(o);
-  if (!o.text("channels").empty()) p.model.channels = static_cast<int64_t>(o.list("channels").size());
+  if (const auto channels = chosen_channels(o); !channels.empty())
+    p.model.channels = static_cast<int64_t>(channels.size());
   std::tie(p.model.height, p.model.width) = height_and_width(o, o.text("crop").empty() ? "image-size" : "crop");
   apply_run_options(o, p);
   return p;

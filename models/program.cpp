@@ -154,11 +154,12 @@ ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, c
   plans.step = make_plan(plans.step_tape, kernels, o.plan);
   plans.evaluate = make_plan(plans.evaluate_tape, kernels, o.plan);
   for (const KernelOverride& wish : o.plan.selection.overrides) {
-    const auto fits = [&](const PlannedNode& node) { return matches(wish.node, node.name); };
+    const auto fits = [&](const PlannedNode& node) { return matches(wish.node, original_name(node.name)); };
     if (std::none_of(plans.step.nodes.begin(), plans.step.nodes.end(), fits) &&
         std::none_of(plans.evaluate.nodes.begin(), plans.evaluate.nodes.end(), fits))
       fail_usage("--kernel " + wish.node + "=" + wish.kernel +
-                 ": no node has that name (--summary lists them; a pool may be part of its convolution)");
+                 ": no node has that name (--summary lists them; a pool may be part of its convolution, a value made "
+                 "again goes by its original)");
   }
   return plans;
 }

@@ -23,17 +23,6 @@ ClimateModel chosen_model(const OptionTable& o) {
       {{"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}});
 }
 
-/// Channels that the network sees; empty: all.
-std::vector<int64_t> chosen_channels(const OptionTable& o) {
-  std::vector<int64_t> channels;
-  for (const std::string& text : o.list("channels")) {
-    channels.push_back(parse_number<int64_t>(text, "--channels"));
-    if (const int64_t all = std::size(climate_channels); channels.back() < 0 || channels.back() >= all)
-      fail_usage("--channels: expected numbers of 0 to " + std::to_string(all - 1) + ", found " + text);
-  }
-  return channels;
-}
-
 /// "type=multistep,milestones=8192 16384,decay_rate=0.1", as MLPerf HPC's reference takes it, becomes single flags.
 void spread_schedule(OptionTable& o) {
   const std::string text = o.text("lr-schedule");
@@ -62,6 +51,16 @@ void spread_schedule(OptionTable& o) {
 }
 
 }  // namespace
+
+std::vector<int64_t> chosen_channels(const OptionTable& o) {
+  std::vector<int64_t> channels;
+  for (const std::string& text : o.list("channels")) {
+    channels.push_back(parse_number<int64_t>(text, "--channels"));
+    if (const int64_t all = std::size(climate_channels); channels.back() < 0 || channels.back() >= all)
+      fail_usage("--channels: expected numbers of 0 to " + std::to_string(all - 1) + ", found " + text);
+  }
+  return channels;
+}
 
 std::pair<int64_t, int64_t> height_and_width(const OptionTable& o, const std::string& flag) {
   const std::string& text = o.text(flag);

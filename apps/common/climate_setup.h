@@ -16,6 +16,8 @@ std::vector<Option> climate_training_options();  ///< everything else the traine
 /// Settings that were left open become what the model's published code has; a learning-rate schedule in the reference's
 /// one-word form becomes single settings.
 void fill_climate_defaults(OptionTable& options);
+/// Channels of the files that the network sees; empty: all. Throws Error(usage) for others than the sixteen.
+std::vector<int64_t> chosen_channels(const OptionTable& options);
 /// The setting "384x576" as 384 and 576; throws Error(usage) for anything else.
 std::pair<int64_t, int64_t> height_and_width(const OptionTable& options, const std::string& flag);
 ClimateConfig climate_config(const OptionTable& options);

@@ -291,7 +291,8 @@ void Trainer::one_step(Loader* loader) {
                   .dump()
            << std::endl;
   ++step_, ++step_in_epoch_;
-  const bool ends = step_in_epoch_ >= steps_per_epoch() || step_limit_reached();  // then the epoch's mean is logged
+  // At an epoch's end its mean is logged, unless the run stops there.
+  const bool ends = (step_in_epoch_ >= steps_per_epoch() || step_limit_reached()) && !stop_requested_;
   if (o_.log_steps > 0 && step_ % o_.log_steps == 0 && !ends) log_training(rate, double(loss));
 }
 

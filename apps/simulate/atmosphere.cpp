@@ -307,16 +307,12 @@ class Simulation {
       line[static_cast<size_t>(i)] = {r.latitude + r.reach_north * t,
                                       r.longitude + drift + r.reach_east * t + r.bend * t * (1 - t), 0, 0};
     }
-    double length = 0;  // m
     for (size_t i = 0; i < samples; ++i) {
       const Point &a = line[i == 0 ? 0 : i - 1], &b = line[std::min<size_t>(i + 1, samples - 1)];
       const double east = (b.longitude - a.longitude) * std::cos(line[i].latitude), north = b.latitude - a.latitude;
-      const double chord = std::hypot(east, north);
-      line[i].along_east = east / chord, line[i].along_north = north / chord;
-      length += 0.5 * chord * earth;  // chords span two samples
+      const double length = std::hypot(east, north);
+      line[i].along_east = east / length, line[i].along_north = north / length;
     }
-    // Bands fade out over an eighth of their length; short ones over their width, into a blob.
-    const double taper = std::clamp(r.half_width / length, 0.12, 0.5);
     const double south = std::min(line.front().latitude, line.back().latitude),
                  north = std::max(line.front().latitude, line.back().latitude), reach = 3 * r.half_width;
     const double poleward = r.reach_north > 0 ? 1 : -1;
@@ -340,7 +336,7 @@ class Simulation {
       if (d > reach) return;
       const size_t i = at(row, w);
       const Point& p = line[best];
-      const double t = double(best) / (samples - 1), ends = std::min(1.0, std::min(t, 1 - t) / taper);
+      const double t = double(best) / (samples - 1), ends = std::min(1.0, std::min(t, 1 - t) / 0.12);
       const double across = std::exp(-std::pow(d / r.half_width, 2)) * std::max(0.15, ends);
       // Left of the flow in the north is the cold side.
       const double side =
