@@ -35,8 +35,8 @@ namespace convoy {
 std::vector<KernelPtr> direct_avx2_kernels() {
   std::vector<KernelPtr> list;
   const auto add = [&](std::string_view name, OpKind kind, FunctionKernel::Supports supports,
-                       FunctionKernel::Prepare prepare) {
-    list.push_back(std::make_unique<IsaKernel>(name, Isa::avx2, kind, supports, prepare));
+                       FunctionKernel::Prepare prepare, IsaKernel::Prefers prefers = direct_avx2_is_measured_faster) {
+    list.push_back(std::make_unique<IsaKernel>(name, Isa::avx2, kind, supports, prepare, prefers));
   };
   add("depthwise_avx2", OpKind::conv_forward, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx2", OpKind::conv_backward_data, set::supports_depthwise, set::prepare_depthwise);
@@ -45,7 +45,8 @@ std::vector<KernelPtr> direct_avx2_kernels() {
        {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
     add("direct_avx2", kind, set::supports_direct, set::prepare_direct_with<set::F32Engine>);
   add("direct_avx2", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights);
-  add("pointwise_avx2", OpKind::conv_backward_weights, set::supports_pointwise_weights, set::prepare_pointwise_weights);
+  add("pointwise_avx2", OpKind::conv_backward_weights, set::supports_pointwise_weights, set::prepare_pointwise_weights,
+      pointwise_avx2_is_measured_faster);
   return list;
 }
 

@@ -168,6 +168,10 @@ bool pointwise_is_measured_faster(const Problem& p) {
   return p.in[0].dtype == DType::f32 && is_wide_pointwise(p);
 }
 
+bool pointwise_avx2_is_measured_faster(const Problem& p) {
+  return pointwise_is_measured_faster(p) && p.in[0].shape.c() * p.in[1].shape.c() >= 728 * 1024;
+}
+
 bool pointwise_bf16_is_measured_faster(const Problem& p) {
   return p.in[0].dtype == DType::bf16 && is_wide_pointwise(p);
 }
@@ -182,6 +186,11 @@ bool direct_is_measured_faster(const Problem& p) {
     return a.groups == 1 && many_positions(p) && (sums_weights ? !is_wide_pointwise(p) : p.out[0].shape.c() >= 32);
   if (sums_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
   return p.op.kind == OpKind::conv_backward_data && a.stride != Int3{1, 1, 1} && p.out[0].shape.c() >= 64;
+}
+
+bool direct_avx2_is_measured_faster(const Problem& p) {
+  // oneDNN's 1x1 forward and backward_data are as fast or faster.
+  return direct_is_measured_faster(p) && (!is_pointwise(p) || p.op.kind == OpKind::conv_backward_weights);
 }
 
 bool direct_bf16_is_measured_faster(const Problem& p) {

@@ -85,14 +85,18 @@ bool is_depthwise(const Problem& p);
 /// convolutions in f32 and bf16; in f32 1x1 ones of 2048 positions and 32 output channels or more, weight gradients of
 /// 3x3 kernels, transposed and strided convolutions with 64 or more channels in the larger image.
 bool direct_is_measured_faster(const Problem& p);
+/// The same for AVX2, but for 1x1 forward and backward_data, where oneDNN is as fast (Zen 5 with CONVOY_MAX_ISA=avx2).
+bool direct_avx2_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
 /// weight gradients of large images, pooled convolutions of many channels with too few positions for Winograd's large
 /// tiles, and stride-1 convolutions so dilated that a fifth (weight gradients: three tenths) of their taps or more meet
 /// padding.
 bool direct_bf16_is_measured_faster(const Problem& p);
-/// Where panels beat both: weight gradients of wide 1x1 convolutions, in f32; in bf16, with full-rate products.
+/// Where panels beat both: weight gradients of wide 1x1 convolutions, in f32 (AVX2: 728 x 1024 channels or more); in
+/// bf16, with full-rate products.
 bool pointwise_is_measured_faster(const Problem& p);
+bool pointwise_avx2_is_measured_faster(const Problem& p);
 bool pointwise_bf16_is_measured_faster(const Problem& p);
 
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.
