@@ -26,8 +26,8 @@ expect 0 "finished: 5 steps" "${large[@]}" --output-dir cut --max-steps 5
 expect 0 "resuming from" "${large[@]}" --output-dir cut --resume --save cut.safetensors
 same large.safetensors cut.safetensors
 expect 2 "setting gradient-lag: expected \"1\", found \"0\"" "${large[@]}" --gradient-lag 0 --output-dir cut --resume
-CONVOY_MAX_ISA=avx2 expect 0 "finished" "${train[@]}" --output-dir older --summary --max-steps 1
-grep -q "avx512" <(CONVOY_MAX_ISA=avx2 "${train[@]}" --output-dir older2 --summary --max-steps 1) && bad "kernels above CONVOY_MAX_ISA" || ok
+CONVOY_MAX_ISA=avx2 "${train[@]}" --summary > older.txt
+grep -q '^conv1.forward .*avx2' older.txt && ! grep -q avx512 older.txt && ok || bad "expected kernels up to CONVOY_MAX_ISA=avx2"
 CONVOY_MAX_ISA=sse expect 2 "CONVOY_MAX_ISA: expected one of scalar, avx2" "${train[@]}" --output-dir x
 expect 2 "expected one of SGD" "${train[@]}" --optimizer Lion --output-dir x
 expect 2 "no effect on --optimizer Adam" "${train[@]}" --momentum 0.8 --output-dir x
