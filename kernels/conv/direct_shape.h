@@ -85,7 +85,7 @@ bool is_depthwise(const Problem& p);
 /// convolutions in f32 and bf16; in f32 1x1 ones of 2048 positions and 32 output channels or more, weight gradients of
 /// 3x3 kernels, transposed and strided convolutions with 64 or more channels in the larger image.
 bool direct_is_measured_faster(const Problem& p);
-/// The same for AVX2, but for 1x1 forward and backward_data, where oneDNN is as fast (Zen 5 with CONVOY_MAX_ISA=avx2).
+/// The same for AVX2, but for 1x1 forward and backward_data, where oneDNN is as fast (bench/results/*-avx2-*).
 bool direct_avx2_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
