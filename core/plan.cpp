@@ -69,8 +69,13 @@ class Planner {
     });
   }
 
+  /// Copies run what is asked for by their original's name.
+  Choice choose(const Node& node, const Problem& problem) const {
+    return choose_kernel(kernels_, problem, original_name(node.name), options_.selection);
+  }
+
   bool falls_to_reference(const Node& node) const {
-    const Choice choice = choose_kernel(kernels_, problem_of(node), original_name(node.name), options_.selection);
+    const Choice choice = choose(node, problem_of(node));
     return choice.why != "override" && choice.kernel->name() == reference_name;
   }
 
@@ -80,15 +85,14 @@ class Planner {
     Problem dense = problem_of(node);
     for (auto* list : {&dense.in, &dense.out})
       for (TensorDesc& desc : *list) desc = TensorDesc(desc.shape, desc.dtype);
-    return choose_kernel(kernels_, dense, original_name(node.name), options_.selection).kernel->name() !=
-           reference_name;
+    return choose(node, dense).kernel->name() != reference_name;
   }
 
   void place_node(const Node& node) {
     PlannedNode planned;
     Problem problem = problem_of(node);
     if (options_.team > 1) planned.part = part_of_update(problem, options_.team, options_.place);
-    const Choice choice = choose_kernel(kernels_, problem, original_name(node.name), options_.selection);
+    const Choice choice = choose(node, problem);
     planned.name = node.name;
     planned.op = node.op;
     planned.kernel = choice.kernel->name();

@@ -231,7 +231,7 @@ TEST_CASE("a team divides packing and updating and averages buckets in place, wi
     bytes += plan.values[v].desc.bytes();
   }
   if (bytes == 0) return;  // the reference kernels of a build for other processors pack nothing
-  if (cpu_features().avx2) CHECK(*std::min_element(packs.begin(), packs.end()) > 0);  // they leave oneDNN a single one
+  if (cpu_features().avx2) CHECK(*std::min_element(packs.begin(), packs.end()) > 0);  // else oneDNN alone packs, twice
   CHECK(plan.window_begin >= bytes);
   for (const PlannedNode& node : plan.nodes)
     if (node.op.kind == OpKind::bucket)

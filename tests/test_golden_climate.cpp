@@ -222,5 +222,5 @@ TEST_CASE("gradients of DeepLab's wide dilations equal PyTorch's, by fast kernel
   if (steps < 10) return;
   ClimateOptions o = options(ClimateModel::deeplab, 16, 384, DType::f32);
   o.model.batch_norm = false;
-  check_gradients("deeplab_wide", o, 2e-3);  // rounding turns single ReLUs
+  check_gradients("deeplab_wide", o, 1e-3);  // f64 stays within 1e-5; f32 leaves 5.5e-4 in the root with AVX2
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <set>
 
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/png.h"
@@ -32,8 +31,7 @@ void spread_schedule(OptionTable& o) {
                                                                {"decay_rate", "lr-decay-rate"},
                                                                {"t_max", "lr-t-max"},
                                                                {"eta_min", "lr-eta-min"}};
-  o.set("lr-schedule", "constant", "flag");
-  std::set<std::string> seen;
+  o.set("lr-schedule", "constant", "default");  // like the others, set by its part if there is one
   for (std::string_view part : split(text, ',')) {
     const auto halves = split(part, '=');
     const std::string key(trim(halves[0]));
@@ -41,8 +39,7 @@ void spread_schedule(OptionTable& o) {
     if (halves.size() != 2 || found == flags.end())
       fail_usage("--lr-schedule: expected type=, milestones=, decay_rate=, t_max= or eta_min=, found " +
                  std::string(part));
-    if (!seen.insert(key).second || (found->second != "lr-schedule" && o.is_set(found->second)))
-      fail_usage("--lr-schedule: " + key + " is given twice");
+    if (o.is_set(found->second)) fail_usage("--lr-schedule: " + key + " is given twice");
     std::string value;
     for (std::string_view word : split(halves[1], ' '))
       if (!word.empty()) value += (value.empty() ? "" : ",") + std::string(word);
