@@ -31,6 +31,7 @@ KernelList build() {
   add(winograd_weights_avx512_kernels());
   add(winograd_weights_avx2_kernels());
   add(pool_sparse_avx512_kernels());
+  add(pool_sparse_avx2_kernels());
   add(col2im_avx512_kernels());
   add(col2im_avx2_kernels());
   add(direct_fp16_kernels());

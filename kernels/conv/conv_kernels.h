@@ -13,6 +13,7 @@ std::vector<KernelPtr> winograd_weights_avx512_kernels();
 std::vector<KernelPtr> winograd_weights_avx2_kernels();
 /// Weight gradient of convolution + LeakyReLU + 2x2x2 max-pool from the pooled gradient and the arg-max.
 std::vector<KernelPtr> pool_sparse_avx512_kernels();
+std::vector<KernelPtr> pool_sparse_avx2_kernels();
 /// backward_data of images into few channels.
 std::vector<KernelPtr> col2im_avx512_kernels();
 std::vector<KernelPtr> col2im_avx2_kernels();

@@ -5,9 +5,9 @@
 // Loops: a task is a slice of 16 input channels and a part of the blocks of pooled cells. The input under a block is
 // copied, zero-padded and widened to f32, into a patch that stays in the first-level cache; gradients and window offsets
 // (from the arg-max byte) of the block go beside it, turned so that a channel's follow each other. Then for every output
-// channel the 27 tap accumulators stay in registers over the cells of the block: per cell one broadcast and 27
-// multiply-adds with the input as memory operand.
-// Channels: multiples of 16, or 4 (three taps of four channels are 12 contiguous floats: 9 accumulators).
+// channel the accumulators of all taps, or of as many as there are registers for (AVX2), stay in registers over the cells
+// of the block: per cell one broadcast, and multiply-adds with the input as memory operand.
+// Channels: multiples of 16, or 4 (three taps of four channels are 12 contiguous floats).
 // Tasks depend on the problem alone and their sums are added in order: the same bits for any number of threads.
 // Limit: an eighth of the dense count at the FMA rate; accumulators pass through the second-level cache once per block.
 //
@@ -17,7 +17,7 @@ constexpr int64_t sparse_tasks = 32;               // enough to keep this many t
 constexpr int64_t sparse_sum_bytes = 24 << 20;     // of all tasks' accumulators at most
 
 /// The patch under a block of cells, with a border of one, in floats: constants, so that the 27 windows are offsets in the
-/// instructions. `runs`: accumulators per (kd, kh).
+/// instructions. `runs`: accumulators of 16 floats per (kd, kh).
 template <int64_t depth, int64_t height, int64_t width, int64_t lanes, int runs_>
 struct SparsePatch {
   static constexpr Int3 block{depth, height, width};  // cells along D, H, W
@@ -26,9 +26,9 @@ struct SparsePatch {
   static constexpr int runs = runs_;
   static_assert(floats % 16 == 0);  // what follows the patch starts on a cache line
 };
-// 33 and 38 KiB.
-using FourChannels = SparsePatch<2, 4, 16, 4, 1>;
-using SixteenChannels = SparsePatch<2, 4, 4, 16, 3>;
+// 33 and 38 KiB; 17 and 23 KiB for AVX2, whose machines have first-level caches of 32 KiB.
+using FourChannels = SparsePatch<2, 4, Vec::lanes, 4, 1>;
+using SixteenChannels = SparsePatch<2, Vec::lanes / 4, 4, 16, 3>;
 
 struct SparseShape {
   Shape x, cells;
@@ -95,7 +95,9 @@ void copy_patch(const SparseShape& s, const TensorDesc& desc, const T* x, const 
         for_vectors(0, (high - low) * width, [&](int64_t k, auto count) { put(row + low * width + k, get(from + (left + low) * width + k, count), count); });
       } else {
         for (int64_t c = 0; c < 2 * Patch::block[2]; ++c) __builtin_prefetch(next + c * channels);
-        for (int64_t c = low; c < high; ++c) store(row + c * 16, load(from + (left + c) * channels));
+        for (int64_t c = low; c < high; ++c)
+#pragma GCC unroll 2
+          for (int64_t k = 0; k < 16; k += Vec::lanes) store(row + c * 16 + k, load(from + (left + c) * channels + k));
       }
     }
 }
@@ -108,22 +110,23 @@ inline Ints window_of(const uint8_t* arg, int64_t count) { return load_bytes(arg
 /// channel then walks along cells.
 template <class Patch, class T>
 void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, float slope, const CellBlock& b, float* gradient, int32_t* offset, float* bias) {
+  constexpr int lanes = Vec::lanes;
   const Vec none = Vec::all(0.0f), one = Vec::all(1.0f), leak = Vec::all(slope);
-  alignas(64) int32_t in_window[16];
-  for (int k = 0; k < 16; ++k) in_window[k] = static_cast<int32_t>((k >> 2 & 1) * Patch::plane + (k >> 1 & 1) * Patch::row + (k & 1) * Patch::lane_step);
-  const __m512i positions = _mm512_load_si512(in_window);
+  int32_t in_window[lanes];
+  for (int k = 0; k < lanes; ++k) in_window[k] = static_cast<int32_t>((k >> 2 & 1) * Patch::plane + (k >> 1 & 1) * Patch::row + (k & 1) * Patch::lane_step);
+  const Ints positions = load_ints(in_window);
   for_vectors(0, s.cells.c(), [&](int64_t c, auto count) {
-    __m512i gradients[16], offsets[16];
+    Vec gradients[lanes], offsets[lanes];
     int64_t cell = 0;
-    const auto turn_to = [&](const __m512i* rows, auto* to) {
-      __m512i words[16];
+    const auto turn_to = [&](const Vec* rows, float* to) {
+      Vec words[lanes];
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) words[i] = rows[i];
-      turn_words(words);
+      for (int i = 0; i < lanes; ++i) words[i] = rows[i];
+      turn(words);
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + (c + i) * s.cell_pitch, words[i]);
+      for (int i = 0; i < lanes; ++i) store(to + (c + i) * s.cell_pitch, words[i]);
     };
-    const auto flush = [&](int64_t first) { turn_to(gradients, gradient + first), turn_to(offsets, offset + first); };
+    const auto flush = [&](int64_t first) { turn_to(gradients, gradient + first), turn_to(offsets, reinterpret_cast<float*>(offset) + first); };
     Vec total = none;
     const int64_t next_block = Patch::block[2] * s.cells.c();
     for (int64_t i = 0; i < b.count[0]; ++i)
@@ -135,39 +138,51 @@ void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, 
           const Vec g = rounded_to<T>(get(dy, count) * select(greater(get(y, count), none), one, leak));
           total = total + g;
           const auto corner = static_cast<int32_t>(2 * (i * Patch::plane + j * Patch::row + k * Patch::lane_step));
-          gradients[cell % 16] = _mm512_castps_si512(g.v);
-          offsets[cell % 16] = _mm512_add_epi32(_mm512_permutexvar_epi32(window_of(args.in[3].data<uint8_t>() + at, count).v, positions), _mm512_set1_epi32(corner));
-          if (cell % 16 == 15) flush(cell - 15);
+          gradients[cell % lanes] = g;
+          offsets[cell % lanes] = as_floats(look_up_lane(positions, window_of(args.in[3].data<uint8_t>() + at, count)) + Ints::all(corner));
+          if (cell % lanes == lanes - 1) flush(cell - (lanes - 1));
         }
-    if (cell % 16) {
-      for (int64_t i = cell % 16; i < 16; ++i) gradients[i] = offsets[i] = _mm512_setzero_si512();
-      flush(cell - cell % 16);
+    if (cell % lanes) {
+      for (int64_t i = cell % lanes; i < lanes; ++i) gradients[i] = offsets[i] = none;
+      flush(cell - cell % lanes);
     }
     if (bias) put(bias + c, get(bias + c, count) + total, count);
   });
 }
 
-/// total[9][runs] += g * window for the cells of a block, one output channel.
-template <class Patch>
-inline void accumulate(const float* patch, const float* gradient, const int32_t* offset, int64_t cells, float* total) {
-  constexpr int runs = Patch::runs;
-  Vec sum[9][runs];
+/// total[first to first + count][runs] += g * window for the cells of a block, one output channel: as many of the nine
+/// (kd, kh) as fit in registers.
+template <class Patch, int first, int count>
+inline void accumulate_taps(const float* patch, const float* gradient, const int32_t* offset, int64_t cells, float* total) {
+  constexpr int vectors = Patch::runs * 16 / Vec::lanes;
+  Vec sum[count][vectors];
+  total += first * Patch::runs * 16;
 #pragma GCC unroll 9
-  for (int t = 0; t < 9; ++t)
-#pragma GCC unroll 3
-    for (int r = 0; r < runs; ++r) sum[t][r] = load(total + (t * runs + r) * 16);
+  for (int t = 0; t < count; ++t)
+#pragma GCC unroll 6
+    for (int r = 0; r < vectors; ++r) sum[t][r] = load(total + (t * vectors + r) * Vec::lanes);
   for (int64_t i = 0; i < cells; ++i) {
     const Vec g = Vec::all(gradient[i]);
     const float* window = patch + offset[i];
 #pragma GCC unroll 9
-    for (int t = 0; t < 9; ++t)
-#pragma GCC unroll 3
-      for (int r = 0; r < runs; ++r) sum[t][r] = fma(g, load(window + (t / 3) * Patch::plane + (t % 3) * Patch::row + r * 16), sum[t][r]);
+    for (int t = 0; t < count; ++t)
+#pragma GCC unroll 6
+      for (int r = 0; r < vectors; ++r)
+        sum[t][r] = fma(g, load(window + ((first + t) / 3) * Patch::plane + ((first + t) % 3) * Patch::row + r * Vec::lanes), sum[t][r]);
   }
 #pragma GCC unroll 9
-  for (int t = 0; t < 9; ++t)
-#pragma GCC unroll 3
-    for (int r = 0; r < runs; ++r) store(total + (t * runs + r) * 16, sum[t][r]);
+  for (int t = 0; t < count; ++t)
+#pragma GCC unroll 6
+    for (int r = 0; r < vectors; ++r) store(total + (t * vectors + r) * Vec::lanes, sum[t][r]);
+}
+
+/// The nine (kd, kh) in as few, equal turns as the registers allow.
+template <class Patch, int first = 0>
+inline void accumulate(const float* patch, const float* gradient, const int32_t* offset, int64_t cells, float* total) {
+  constexpr int vectors = Patch::runs * 16 / Vec::lanes, sums = Vec::lanes == 16 ? 27 : 13, turns = (9 * vectors + sums - 1) / sums;
+  constexpr int count = std::min((9 + turns - 1) / turns, 9 - first);
+  accumulate_taps<Patch, first, count>(patch, gradient, offset, cells, total);
+  if constexpr (first + count < 9) accumulate<Patch, first + count>(patch, gradient, offset, cells, total);
 }
 
 template <class Patch, class T>
@@ -199,9 +214,11 @@ inline void sparse_finish(const SparseShape& s, int threads, const KernelArgs& a
         for (int64_t tap = 0; tap < 27; ++tap) {
           const int64_t at = inputs == 4 ? tap / 3 * 16 + tap % 3 * 4 : tap * 16;
           const float* from = sums + slice * s.parts * s.task_floats() + k * s.taps + at;
-          Vec sum = load(from, width);
-          for (int64_t part = 1; part < s.parts; ++part) sum = sum + load(from + part * s.task_floats(), width);
-          store(dw + (k * 27 + tap) * inputs + slice * 16, sum, width);
+          for_vectors(0, width, [&](int64_t c, auto count) {
+            Vec sum = get(from + c, count);
+            for (int64_t part = 1; part < s.parts; ++part) sum = sum + get(from + part * s.task_floats() + c, count);
+            put(dw + (k * 27 + tap) * inputs + slice * 16 + c, sum, count);
+          });
         }
       float sum = 0;
       for (int64_t part = 0; part < s.parts; ++part) sum += sums[part * s.task_floats() + channels * s.taps + k];

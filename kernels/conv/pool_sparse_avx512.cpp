@@ -1,4 +1,4 @@
-// Pool-sparse weight gradients for AVX-512; see pool_sparse.inl. (27 accumulators do not fit AVX2's 16 registers.)
+// Pool-sparse weight gradients for AVX-512; see pool_sparse.inl.
 #include <immintrin.h>
 
 #include <algorithm>

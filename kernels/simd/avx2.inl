@@ -99,6 +99,10 @@ inline Ints load_bytes(const uint8_t* p, int64_t n) {
   std::memcpy(padded, p, static_cast<size_t>(n));
   return load_bytes(padded);
 }
+inline Ints load_ints(const int32_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+inline Ints operator+(Ints a, Ints b) { return {_mm256_add_epi32(a.v, b.v)}; }
+/// table[lane]; all lanes must be below the number of lanes.
+inline Ints look_up_lane(Ints table, Ints lane) { return {_mm256_permutevar8x32_epi32(table.v, lane.v)}; }
 inline void store_bytes(uint8_t* p, Ints a) {
   const __m128i words = narrow(a.v);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));

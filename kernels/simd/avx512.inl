@@ -102,6 +102,10 @@ inline Ints load_bytes(const uint8_t* p, int64_t n) {
   std::memcpy(padded, p, static_cast<size_t>(n));
   return load_bytes(padded);
 }
+inline Ints load_ints(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+/// table[lane]; all lanes must be below the number of lanes.
+inline Ints look_up_lane(Ints table, Ints lane) { return {_mm512_permutexvar_epi32(lane.v, table.v)}; }
 inline void store_bytes(uint8_t* p, Ints a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
 inline void store_bytes(uint8_t* p, Ints a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi8(p, first_lanes(n), a.v); }
 

@@ -1,0 +1,34 @@
+// Pool-sparse weight gradients for AVX2; see pool_sparse.inl.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "core/parallel.h"
+#include "kernels/conv/conv_kernels.h"
+#include "kernels/simd/isa_kernel.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+namespace convoy {
+namespace {
+namespace set {
+#include "kernels/simd/avx2.inl"
+#include "kernels/simd/common.inl"
+#include "kernels/conv/pool_sparse.inl"
+}  // namespace set
+}  // namespace
+}  // namespace convoy
+#pragma GCC pop_options
+
+namespace convoy {
+
+std::vector<KernelPtr> pool_sparse_avx2_kernels() {
+  std::vector<KernelPtr> list;
+  list.push_back(std::make_unique<IsaKernel>("pool_sparse_avx2", Isa::avx2, OpKind::conv_pool_backward_weights,
+                                             set::supports_pool_sparse, set::prepare_pool_sparse));
+  return list;
+}
+
+}  // namespace convoy
