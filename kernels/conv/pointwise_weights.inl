@@ -14,7 +14,7 @@
 
 constexpr int64_t panel_channels = 12;  // 6 x 4 and 12 x 2 blocks (AVX2: 6 x 2 and 12 x 1) walk along it
 constexpr int64_t run_steps = 384;      // of one register block
-constexpr int64_t band_bytes = 16 << 20;
+constexpr int64_t band_bytes = 1 << 20;  // per thread: copies are read before they leave the second-level cache
 
 /// A word per position: f32 values of any storage type.
 struct SinglePositions {
@@ -32,16 +32,23 @@ template <class Product>
 struct PointwisePlan : WeightsPlan {
   explicit PointwisePlan(const Problem& p) : WeightsPlan(p) {
     grain = panel_channels, task_width = 512 / block_width, parts = 1;
-    cut_channels(4 * panel_channels);
+    cut_channels(2 * panel_channels);
     steps = ceil_div(shape.rows() * shape.positions, Product::positions);
-    const int64_t runs = std::max<int64_t>(1, band_bytes / ((shape.in + shape.out) * 4 * run_steps));
+    const int64_t runs = std::max<int64_t>(1, p.threads * band_bytes / ((shape.in + shape.out) * 4 * run_steps));
     bands = ceil_div(steps, runs * run_steps);
     band_steps = ceil_div(steps, bands);
   }
   int64_t steps, band_steps;
-  int64_t panel_words() const { return band_steps * panel_channels; }
+  /// Chunk by chunk of the input: threads' shares then differ by part of a small chunk at most.
+  WeightsTask task(int64_t index) const {
+    const Range range = split_range(blocks, static_cast<int>(index % task_blocks()), static_cast<int>(task_blocks()));
+    return {0, range.begin, range.end, index / task_blocks(), 0};
+  }
+  /// A line more than the steps take: panels and blocks are written side by side, and must not share the cache's sets.
+  int64_t panel_words() const { return band_steps * panel_channels + line_words; }
+  int64_t block_words() const { return band_steps * block_width + line_words; }
   int64_t panels_bytes() const { return aligned(ceil_div(shape.in, panel_channels) * panel_words() * 4); }
-  int64_t gradient_bytes() const { return aligned(blocks * band_steps * block_width * 4); }
+  int64_t gradient_bytes() const { return aligned(blocks * block_words() * 4); }
   static int64_t aligned(int64_t bytes) { return DirectPlan::aligned(bytes); }
 };
 
@@ -98,7 +105,7 @@ struct PointwiseBand {
           else store(to + q - c, value, std::min<int64_t>(Vec::lanes, c + panel_channels - q));
         }
       for (int64_t block = 0; block < d.blocks; ++block) {
-        auto* row_to = reinterpret_cast<float*>(gradient + (block * d.band_steps + i) * block_width);
+        auto* row_to = reinterpret_cast<float*>(gradient + block * d.block_words() + i * block_width);
         const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first);
         std::fill(row_to + valid / Vec::lanes * Vec::lanes, row_to + block_width, 0.0f);
         for_vectors(0, valid, [&](int64_t k, auto n) { put(row_to + k, Product::words(dy, k_first + k, n), n); });
@@ -116,9 +123,12 @@ struct PointwiseBand {
       for (int64_t block = at.first_block; block < at.last_block; ++block) {
         const int64_t valid = std::min(block_width, d.shape.out - block * block_width), vectors = ceil_div(valid, Vec::lanes);
         float *sums = d.sums(workspace, 0, block, at.chunk, 0), *bias = sums + d.sum_floats() - block_width;
-        const Word* rows = gradient + (block * d.band_steps + begin) * block_width;
-        for (int64_t i = 0; i < run && at.chunk == 0; ++i)
-          for (int64_t k = 0; k < vectors * Vec::lanes; k += Vec::lanes) store(bias + k, Dot::multiply_add(Dot::broadcast(&one), Dot::load_words(rows + i * block_width + k), load(bias + k)));
+        const Word* rows = gradient + block * d.block_words() + begin * block_width;
+        for (int64_t k = 0; k < vectors * Vec::lanes && at.chunk == 0; k += Vec::lanes) {
+          Vec total = load(bias + k);
+          for (int64_t i = 0; i < run; ++i) total = Dot::multiply_add(Dot::broadcast(&one), Dot::load_words(rows + i * block_width + k), total);
+          store(bias + k, total);
+        }
         for (int64_t c = 0; c < input.size(); c += panel_channels) {
           const Segment<Word> segment{panels + (input.begin + c) / panel_channels * d.panel_words() + begin * panel_channels, rows, run, 0, 1};
           for_row_blocks(std::min(panel_channels, input.size() - c), vectors, [&](int64_t m, int64_t rows_of_block) {
