@@ -51,18 +51,18 @@ int predict_main(int argc, char** argv) {
   const ClimateOptions options = climate_program(o, *source, nullptr);
   Program program(plan_program(options, kernel_list()), options, 0);
   // Shapes of weights do not show all of it, and what a checkpoint holds besides is not read.
-  load_state(o, program,
-             {"model", "batch-norm", "output-stride", "width-divisor", "low-level-relu", "decoder", "decoder-relu",
-              "resize-corners", "batch-norm-evaluation", "deconv-crop", "blocks", "growth", "filter", "first-filters",
-              "channels"},
-             [&](OptionTable trained) {
-               // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
-               if (trained.text("batch-norm").empty())
-                 trained.set("batch-norm", trained.text("model") == "tiramisu" ? "off" : "on", "default");
-               fill_climate_defaults(trained);
-               return climate_config(trained) == climate_config(o) &&
-                      trained.numbers("channels") == o.numbers("channels");
-             });
+  std::vector<std::string> settings = {"model",   "batch-norm",   "output-stride",  "width-divisor", "low-level-relu",
+                                       "decoder", "decoder-relu", "resize-corners", "deconv-crop",   "blocks",
+                                       "growth",  "filter",       "first-filters",  "channels"};
+  // Statistics of the images in place of those that training left behind change no weight: asked for, they are used.
+  if (!o.is_set("batch-norm-evaluation")) settings.push_back("batch-norm-evaluation");
+  load_state(o, program, settings, [&](OptionTable trained) {
+    // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
+    if (trained.text("batch-norm").empty())
+      trained.set("batch-norm", trained.text("model") == "tiramisu" ? "off" : "on", "default");
+    fill_climate_defaults(trained);
+    return climate_config(trained) == climate_config(o) && trained.numbers("channels") == o.numbers("channels");
+  });
   fs::create_directories(o.text("out"));
   const bool pictures = o.toggle("pictures");
   const ClimateEvaluation result =

@@ -36,18 +36,14 @@ std::string digest(const States& states, const std::string& meta) {
   return text;
 }
 
-struct Content {
-  States states;
-  std::string meta;
-};
-
-Content read_content(const std::string& path) {
+/// All states, and `meta`.
+States read_states(const std::string& path, std::string& meta) {
   const Hdf5File file(path, Hdf5File::Mode::read);
   const auto format = file.read_text("format"), crc = file.read_text("crc32c");
   if (format != format_name)
     fail_data(path + ": attribute format: expected " + format_name + ", found " + format.value_or("none"));
   if (!crc) fail_data(path + ": expected attribute crc32c, found none");
-  Content content;
+  States states;
   for (const std::string& name : file.datasets()) {
     Stored state{file.extents(name), file.dtype(name), {}};
     // States are stored uncompressed: none can be larger than the file.
@@ -61,13 +57,13 @@ Content read_content(const std::string& path) {
     state.data.resize(static_cast<size_t>(elements * size_of(state.dtype)));
     file.read(name, state.dtype, state.data);
     if (name == meta_name)
-      content.meta.assign(reinterpret_cast<const char*>(state.data.data()), state.data.size());
+      meta.assign(reinterpret_cast<const char*>(state.data.data()), state.data.size());
     else
-      content.states.emplace(name, std::move(state));
+      states.emplace(name, std::move(state));
   }
-  const std::string found = digest(content.states, content.meta);
+  const std::string found = digest(states, meta);
   if (found != *crc) fail_data(path + ": CRC: expected " + *crc + ", found " + found);
-  return content;
+  return states;
 }
 
 }  // namespace
@@ -112,25 +108,35 @@ std::vector<CheckpointFile> list_checkpoints(const std::string& folder) {
   return found;
 }
 
-std::string load_checkpoint(const std::string& path, const StateStore& store) {
-  const Content content = read_content(path);
+struct Checkpoint::Content {
+  std::string meta;
+  States states;
+};
+
+Checkpoint::Checkpoint(const std::string& path) : path_(path) {
+  const auto content = std::make_shared<Content>();
+  content->states = read_states(path, content->meta);
+  content_ = content;
+}
+
+const std::string& Checkpoint::meta() const {
+  return content_->meta;
+}
+
+void Checkpoint::restore(const StateStore& store) const {
+  const States& states = content_->states;
   for (const auto& [name, tensor] : store.entries()) {
-    const auto found = content.states.find(name);
-    if (found == content.states.end()) fail_data(path + ": expected state " + name + ", found none");
+    const auto found = states.find(name);
+    if (found == states.end()) fail_data(path_ + ": expected state " + name + ", found none");
     const auto& e = tensor.shape().extent;
     if (!std::equal(e.begin(), e.end(), found->second.extents.begin(), found->second.extents.end()) ||
         found->second.dtype != tensor.dtype())
-      fail_data(path + ": state " + name + ": expected " + tensor.desc().str() + ", found another shape or type");
+      fail_data(path_ + ": state " + name + ": expected " + tensor.desc().str() + ", found another shape or type");
   }
   for (const auto& [name, tensor] : store.entries()) {
-    const std::vector<std::byte>& data = content.states.at(name).data;
+    const std::vector<std::byte>& data = states.at(name).data;
     std::copy(data.begin(), data.end(), tensor.bytes());
   }
-  return content.meta;
-}
-
-std::string read_checkpoint_meta(const std::string& path) {
-  return read_content(path).meta;
 }
 
 }  // namespace convoy

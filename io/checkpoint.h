@@ -1,6 +1,7 @@
 // Checkpoints: everything a bitwise resume needs, in one HDF5 file per save.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,23 @@ std::string save_checkpoint(const std::string& folder, int64_t step, const State
                             int keep);
 /// Checkpoints of a folder, newest first.
 std::vector<CheckpointFile> list_checkpoints(const std::string& folder);
-/// Fills all states of `store` and returns the meta text. Throws Error(data) when the file is damaged (CRC) or lacks a
-/// state of the store; the store is unchanged then.
-std::string load_checkpoint(const std::string& path, const StateStore& store);
-/// The meta text alone, after checking the CRC.
-std::string read_checkpoint_meta(const std::string& path);
+
+/// One checkpoint in memory: read once, looked at, then restored from.
+class Checkpoint {
+ public:
+  /// Reads the file; throws Error(data) when it is damaged (CRC).
+  explicit Checkpoint(const std::string& path);
+  const std::string& path() const { return path_; }
+  /// The caller's text.
+  const std::string& meta() const;
+  /// Fills all states of `store`. Throws Error(data) when one is missing here or has another shape or type; the store
+  /// is unchanged then.
+  void restore(const StateStore& store) const;
+
+ private:
+  struct Content;
+  std::string path_;
+  std::shared_ptr<const Content> content_;
+};
 
 }  // namespace convoy

@@ -48,6 +48,9 @@ expect 0 "4 images, masks in a" "$bin/climseg_predict" --data-dir data --width-d
 expect 0 "per sample" "$bin/climseg_predict" --data-dir data --width-divisor 16 --weights whole.safetensors --out b
 same a/validation/data-2106-01-04-00-0.h5 b/validation/data-2106-01-04-00-0.h5
 same a/validation/data-2106-01-04-00-0.png whole/validation-0.png
+# Statistics of the images in place of the running ones: other masks from the same checkpoint.
+expect 0 "4 images, masks in j" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --out j --batch-norm-evaluation batch --no-pictures
+cmp -s a/validation/data-2106-01-04-00-0.h5 j/validation/data-2106-01-04-00-0.h5 && bad "--batch-norm-evaluation changes no mask" || ok
 expect 0 "10 images, masks in all" "$bin/climseg_predict" --data-dir data --split all --width-divisor 16 --checkpoint whole --out all --no-pictures
 expect 0 "1 images" "$bin/climseg_predict" --data-dir data/train/data-2106-01-01-00-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out c
 expect 2 'trained with --low-level-relu "true", found "false"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --no-low-level-relu --out x

@@ -165,7 +165,7 @@ TEST_CASE("byte flips and truncation of one file of each format", "[malformed]")
       from_torch(a, store.contains(a.name) ? store.get(a.name) : Tensor::zeros(Shape::vector(1), DType::f32), tensors);
   });
   const std::string saved = save_checkpoint(folder.path(), 12, store, "{}", 1);
-  sweep(saved, read_file(saved), 101, [&] { load_checkpoint(saved, store); });
+  sweep(saved, read_file(saved), 101, [&] { Checkpoint(saved).restore(store); });
 }
 
 TEST_CASE("raw, LBANN, split and sharded HDF5 give the same voxels", "[hdf5]") {
@@ -312,18 +312,20 @@ TEST_CASE("checkpoints keep the last K, restore all bits, and refuse strangers",
   CHECK(files[1].step == 3);
   const StateStore other = small_store();
   for (float& v : other.get("conv1.weight").span<float>()) v = 0;
-  CHECK(load_checkpoint(files[0].path, other) == "{\"step\":4}");
+  const Checkpoint newest(files[0].path);
+  CHECK(newest.meta() == "{\"step\":4}");
+  newest.restore(other);
   CHECK(std::memcmp(other.get("conv1.weight").bytes(), store.get("conv1.weight").bytes(),
                     static_cast<size_t>(store.get("conv1.weight").desc().bytes())) == 0);
   Tape tape;
   tape.parameter("conv9.weight", Shape::vector(3), {});
   StateStore stranger;
   stranger.initialise(tape, 1);
-  CHECK_THROWS_WITH(load_checkpoint(files[0].path, stranger), Catch::Contains("expected state conv9.weight"));
+  CHECK_THROWS_WITH(newest.restore(stranger), Catch::Contains("expected state conv9.weight"));
   std::vector<std::byte> data = read_file(files[0].path);
   data[data.size() / 2] ^= std::byte{1};
   write_file(files[0].path, data);
-  CHECK_THROWS_AS(load_checkpoint(files[0].path, other), Error);
+  CHECK_THROWS_AS(Checkpoint(files[0].path), Error);
 }
 
 TEST_CASE("a full disk loses nothing that was saved", "[checkpoint]") {

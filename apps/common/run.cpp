@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "apps/common/families.h"
 #include "apps/common/profile.h"
@@ -49,17 +50,19 @@ std::vector<std::string> weight_names(const Program& program) {
   return names;
 }
 
-/// The newest checkpoint whose CRC holds; the error of the newest where none does.
-std::string newest_intact(const std::vector<CheckpointFile>& files) {
-  for (const CheckpointFile& file : files) {
+/// A checkpoint, or the newest of a folder whose CRC holds; throws the error of the oldest where none does.
+Checkpoint read_checkpoint(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return Checkpoint(path);
+  const auto files = list_checkpoints(path);
+  if (files.empty()) fail_data(path + ": expected checkpoint-*.h5, found none");
+  for (const CheckpointFile& file : std::span(files).first(files.size() - 1)) {
     try {
-      read_checkpoint_meta(file.path);
-      return file.path;
+      return Checkpoint(file.path);
     } catch (const Error& error) {
       fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
     }
   }
-  return files[0].path;
+  return Checkpoint(files.back().path);
 }
 
 }  // namespace
@@ -298,14 +301,9 @@ void load_state(const OptionTable& o, Program& program, const std::vector<std::s
   if (o.text("weights").empty() == o.text("checkpoint").empty())
     fail_usage("exactly one of --weights and --checkpoint is required");
   if (!o.text("weights").empty()) return load_weights(o.text("weights"), program, Needed::all);
-  std::string path = o.text("checkpoint");
-  if (std::filesystem::is_directory(path)) {
-    const auto found = list_checkpoints(path);
-    if (found.empty()) fail_data(path + ": expected checkpoint-*.h5, found none");
-    path = newest_intact(found);
-  }
   // A checkpoint also holds optimizer moments; only the weights matter here.
-  const Json identity = Json::parse(read_checkpoint_meta(path)).value("identity", Json::object());
+  const Checkpoint checkpoint = read_checkpoint(o.text("checkpoint"));
+  const Json identity = Json::parse(checkpoint.meta()).value("identity", Json::object());
   OptionTable trained = o;  // with the checkpoint's word for each setting, as if nobody had asked for anything
   for (const std::string& key : settings) trained.set(key, o.text(key), "default");
   std::string different;
@@ -316,12 +314,13 @@ void load_state(const OptionTable& o, Program& program, const std::vector<std::s
     different +=
         fmt::format("{}--{} {}, found {}", different.empty() ? "" : "; ", key, saved.dump(), Json(o.text(key)).dump());
   }
-  if (!different.empty() && !(same && same(trained))) fail_usage(fmt::format("{}: trained with {}", path, different));
+  if (!different.empty() && !(same && same(trained)))
+    fail_usage(fmt::format("{}: trained with {}", checkpoint.path(), different));
   StateStore weights;
   Tape names;
   for (const std::string& name : weight_names(program)) names.parameter(name, program.store().get(name).shape(), {});
   weights.initialise(names, 0);
-  load_checkpoint(path, weights);
+  checkpoint.restore(weights);
   for (const std::string& name : weight_names(program)) program.store().get(name).copy_from(weights.get(name));
 }
 

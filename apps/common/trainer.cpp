@@ -9,6 +9,7 @@
 #include <csignal>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "apps/common/profile.h"
@@ -116,11 +117,11 @@ std::string Trainer::meta() const {
 
 std::string Trainer::load_newest() {
   for (const CheckpointFile& file : list_checkpoints(o_.output_dir)) {
-    std::string text;
+    std::optional<Checkpoint> saved_state;
     nlohmann::json meta;
     try {
-      text = read_checkpoint_meta(file.path);
-      meta = nlohmann::json::parse(text);
+      saved_state.emplace(file.path);
+      meta = nlohmann::json::parse(saved_state->meta());
       for (const char* cursor : {"identity", "epoch", "step_in_epoch", "step", "epoch_loss", "history"})
         meta.at(cursor);
     } catch (const Error& error) {
@@ -140,9 +141,9 @@ std::string Trainer::load_newest() {
         fail_usage(
             fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key, saved.dump(), value.dump()));
     }
-    load_checkpoint(file.path, program_.store());  // intact: states that do not fit are a mistake, not damage
+    saved_state->restore(program_.store());  // intact: states that do not fit are a mistake, not damage
     fmt::print("resuming from {}", file.path);
-    return text;
+    return saved_state->meta();
   }
   fmt::print("no checkpoint in {}: starting from the beginning\n", o_.output_dir);
   return {};
