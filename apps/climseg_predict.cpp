@@ -54,13 +54,16 @@ int predict_main(int argc, char** argv) {
   std::vector<std::string> settings = {"model",   "batch-norm",   "output-stride",  "width-divisor", "low-level-relu",
                                        "decoder", "decoder-relu", "resize-corners", "deconv-crop",   "blocks",
                                        "growth",  "filter",       "first-filters",  "channels"};
-  // Statistics of the images in place of those that training left behind change no weight: asked for, they are used.
-  if (!o.is_set("batch-norm-evaluation")) settings.push_back("batch-norm-evaluation");
+  // How batch norm normalises changes no weight, and checkpoints hold running statistics either way: what is asked for
+  // is used.
+  const std::string evaluation = "batch-norm-evaluation";
+  if (!o.is_set(evaluation)) settings.push_back(evaluation);
   load_state(o, program, settings, [&](OptionTable trained) {
     // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
     if (trained.text("batch-norm").empty())
       trained.set("batch-norm", trained.text("model") == "tiramisu" ? "off" : "on", "default");
     fill_climate_defaults(trained);
+    if (o.is_set(evaluation)) trained.set(evaluation, o.text(evaluation), "default");
     return climate_config(trained) == climate_config(o) && trained.numbers("channels") == o.numbers("channels");
   });
   fs::create_directories(o.text("out"));

@@ -16,8 +16,8 @@ struct CheckpointFile {
   int64_t step = 0;
 };
 
-/// Writes `folder/checkpoint-<step>.h5` under a temporary name, syncs, renames, then deletes all but the newest `keep`.
-/// A failure leaves earlier checkpoints alone and throws Error(runtime).
+/// Writes `folder/checkpoint-<step>.h5` under a temporary name, syncs, renames, then deletes all but the newest `keep`
+/// up to this step. A failure leaves earlier checkpoints alone and throws Error(runtime).
 std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta,
                             int keep);
 /// Checkpoints of a folder, newest first.

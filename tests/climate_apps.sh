@@ -62,7 +62,7 @@ expect 0 "finished" "$bin/climseg_train" --data-dir data --model tiramisu --grow
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model deeplab --batch-norm off --decoder bilinear --output-dir deeplab --max-epochs 1 --max-steps 1
 expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --model deeplab --batch-norm off --decoder bilinear --checkpoint deeplab --out g --no-pictures
 expect 2 'trained with --decoder "bilinear", found "deconv"' "$bin/climseg_predict" --data-dir data --model deeplab --batch-norm off --decoder deconv --checkpoint deeplab --out x
-expect 2 'trained with --batch-norm "off", found "on"' "$bin/climseg_predict" --data-dir data --model tiramisu --growth 4 --filter 3 --batch-norm on --checkpoint tiramisu --out x
+expect 2 'trained with --batch-norm "off", found "on"' "$bin/climseg_predict" --data-dir data --model tiramisu --growth 4 --filter 3 --batch-norm on --batch-norm-evaluation batch --checkpoint tiramisu --out x
 expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --model tiramisu --growth 4 --filter 3 --batch-norm off --checkpoint tiramisu --out h --no-pictures
 expect 0 "passes ahead of the update" "${train[@]}" --output-dir lag --gradient-lag 1 --gradient-accumulation-frequency 2 --max-steps 2 --profile --trace
 # Both passes of both steps are in the trace, each with its input and its first layer.

@@ -326,6 +326,12 @@ TEST_CASE("checkpoints keep the last K, restore all bits, and refuse strangers",
   data[data.size() / 2] ^= std::byte{1};
   write_file(files[0].path, data);
   CHECK_THROWS_AS(Checkpoint(files[0].path), Error);
+  // Saves that start over below damaged files are kept.
+  const std::string early = save_checkpoint(folder.path(), 1, store, "{}", 1);
+  CHECK(fs::exists(early));
+  save_checkpoint(folder.path(), 2, store, "{}", 1);
+  CHECK(!fs::exists(early));
+  CHECK(list_checkpoints(folder.path()).size() == 3);
 }
 
 TEST_CASE("a full disk loses nothing that was saved", "[checkpoint]") {

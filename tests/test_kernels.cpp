@@ -146,14 +146,14 @@ std::vector<Problem> conv_problems(DType type) {
     ConvAttrs depthwise = same;
     depthwise.groups = 16;
     list.push_back(problem({OpKind::conv_forward, depthwise}, {image, TensorDesc({16, 1, 3, 3, 1}, type)}));
-    // Two bands of positions of the 1x1 weight gradient.
+    // Bands of positions, chunks and blocks of channels of the 1x1 weight gradient.
     list.push_back(problem({OpKind::conv_backward_weights, pointwise},
-                           {TensorDesc({1, 1, 512, 512, 13}, type), TensorDesc({1, 1, 512, 512, 5}, type)}));
+                           {TensorDesc({1, 1, 96, 98, 60}, type), TensorDesc({1, 1, 96, 98, 70}, type)}));
   }
   if (type == DType::bf16) {
-    // Two bands of pairs of positions, the last pair cut in half; whole lines of channels past the caches.
+    // Bands of pairs of positions, the last pair cut in half; whole lines of channels past the caches.
     list.push_back(problem({OpKind::conv_backward_weights, pointwise},
-                           {TensorDesc({1, 1, 511, 1025, 13}, type), TensorDesc({1, 1, 511, 1025, 5}, type)}));
+                           {TensorDesc({1, 1, 97, 97, 60}, type), TensorDesc({1, 1, 97, 97, 70}, type)}));
     ConvAttrs depthwise = same;
     depthwise.groups = 32;
     list.push_back(problem({OpKind::conv_forward, depthwise},
@@ -243,7 +243,8 @@ std::vector<Problem> other_problems(DType type) {
       list.push_back(problem({OpKind::activation_max_pool_backward, ActivationPoolAttrs{leaky, a}},
                              {pooled[0], pooled[0], pooled[1]}));
     }
-  for (const auto& [channels, extent] : {std::pair<int64_t, Int3>{4, {4, 6, 40}}, {16, {4, 2, 6}}, {32, {2, 4, 36}}}) {
+  for (const auto& [channels, extent] :
+       {std::pair<int64_t, Int3>{4, {6, 10, 42}}, {16, {4, 2, 6}}, {32, {6, 10, 36}}}) {
     const TensorDesc input({2, extent[0], extent[1], extent[2], channels}, type),
         cells({2, extent[0] / 2, extent[1] / 2, extent[2] / 2, 18}, type);
     const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}, .result_size = {3, 3, 3}};

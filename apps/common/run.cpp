@@ -59,6 +59,7 @@ Checkpoint read_checkpoint(const std::string& path) {
     try {
       return Checkpoint(file.path);
     } catch (const Error& error) {
+      if (error.kind() != ErrorKind::data) throw;
       fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
     }
   }

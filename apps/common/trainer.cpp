@@ -145,7 +145,7 @@ std::string Trainer::load_newest() {
     fmt::print("resuming from {}", file.path);
     return saved_state->meta();
   }
-  fmt::print("no checkpoint in {}: starting from the beginning\n", o_.output_dir);
+  fmt::print("no intact checkpoint in {}: starting from the beginning\n", o_.output_dir);
   return {};
 }
 

@@ -46,7 +46,7 @@ std::vector<KernelPtr> direct_avx2_kernels() {
     add("direct_avx2", kind, set::supports_direct, set::prepare_direct_with<set::F32Engine>);
   add("direct_avx2", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights);
   add("pointwise_avx2", OpKind::conv_backward_weights, set::supports_pointwise_weights, set::prepare_pointwise_weights,
-      pointwise_avx2_is_measured_faster);
+      pointwise_is_measured_faster);
   return list;
 }
 

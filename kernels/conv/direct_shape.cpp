@@ -170,10 +170,6 @@ bool pointwise_is_measured_faster(const Problem& p) {
   return p.in[0].dtype == DType::f32 && is_wide_pointwise(p);
 }
 
-bool pointwise_avx2_is_measured_faster(const Problem& p) {
-  return pointwise_is_measured_faster(p) && p.in[0].shape.c() * p.in[1].shape.c() >= 728 * 1024;
-}
-
 bool pointwise_bf16_is_measured_faster(const Problem& p) {
   return p.in[0].dtype == DType::bf16 && is_wide_pointwise(p);
 }

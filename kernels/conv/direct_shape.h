@@ -93,10 +93,9 @@ bool direct_avx2_is_measured_faster(const Problem& p);
 /// tiles, and stride-1 convolutions so dilated that a fifth (weight gradients: three tenths) of their taps or more meet
 /// padding.
 bool direct_bf16_is_measured_faster(const Problem& p);
-/// Where panels beat both: weight gradients of wide 1x1 convolutions, in f32 (AVX2: 728 x 1024 channels or more); in
-/// bf16, with full-rate products.
+/// Where panels beat both: weight gradients of wide 1x1 convolutions (256 x 704 channels or more; 256 x 256 with 384
+/// inputs or a stride), in f32; in bf16, with full-rate products.
 bool pointwise_is_measured_faster(const Problem& p);
-bool pointwise_avx2_is_measured_faster(const Problem& p);
 bool pointwise_bf16_is_measured_faster(const Problem& p);
 
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.

@@ -44,7 +44,8 @@ struct PointwisePlan : WeightsPlan {
     const Range range = split_range(blocks, static_cast<int>(index % task_blocks()), static_cast<int>(task_blocks()));
     return {0, range.begin, range.end, index / task_blocks(), 0};
   }
-  /// A line more than the steps take: panels and blocks are written side by side, and must not share the cache's sets.
+  /// A line more than the steps take: panels and blocks are written side by side, and powers of two apart would share few
+  /// of the cache's sets.
   int64_t panel_words() const { return band_steps * panel_channels + line_words; }
   int64_t block_words() const { return band_steps * block_width + line_words; }
   int64_t panels_bytes() const { return aligned(ceil_div(shape.in, panel_channels) * panel_words() * 4); }
@@ -124,10 +125,15 @@ struct PointwiseBand {
         const int64_t valid = std::min(block_width, d.shape.out - block * block_width), vectors = ceil_div(valid, Vec::lanes);
         float *sums = d.sums(workspace, 0, block, at.chunk, 0), *bias = sums + d.sum_floats() - block_width;
         const Word* rows = gradient + block * d.block_words() + begin * block_width;
-        for (int64_t k = 0; k < vectors * Vec::lanes && at.chunk == 0; k += Vec::lanes) {
-          Vec total = load(bias + k);
-          for (int64_t i = 0; i < run; ++i) total = Dot::multiply_add(Dot::broadcast(&one), Dot::load_words(rows + i * block_width + k), total);
-          store(bias + k, total);
+        if (at.chunk == 0) {
+          Vec total[block_vectors];
+#pragma GCC unroll 4
+          for (int q = 0; q < block_vectors; ++q) total[q] = load(bias + q * Vec::lanes);
+          for (int64_t i = 0; i < run; ++i)
+#pragma GCC unroll 4
+            for (int q = 0; q < block_vectors; ++q) total[q] = Dot::multiply_add(Dot::broadcast(&one), Dot::load_words(rows + i * block_width + q * Vec::lanes), total[q]);
+#pragma GCC unroll 4
+          for (int q = 0; q < block_vectors; ++q) store(bias + q * Vec::lanes, total[q]);
         }
         for (int64_t c = 0; c < input.size(); c += panel_channels) {
           const Segment<Word> segment{panels + (input.begin + c) / panel_channels * d.panel_words() + begin * panel_channels, rows, run, 0, 1};

@@ -26,7 +26,7 @@ struct SparsePatch {
   static constexpr int runs = runs_;
   static_assert(floats % 16 == 0);  // what follows the patch starts on a cache line
 };
-// 33 and 38 KiB; 17 and 23 KiB for AVX2, whose machines have first-level caches of 32 KiB.
+// 32 and 38 KiB; 17 and 23 KiB for AVX2, whose machines have first-level caches of 32 KiB.
 using FourChannels = SparsePatch<2, 4, Vec::lanes, 4, 1>;
 using SixteenChannels = SparsePatch<2, Vec::lanes / 4, 4, 16, 3>;
 
@@ -176,7 +176,7 @@ inline void accumulate_taps(const float* patch, const float* gradient, const int
     for (int r = 0; r < vectors; ++r) store(total + (t * vectors + r) * Vec::lanes, sum[t][r]);
 }
 
-/// The nine (kd, kh) in as few, equal turns as the registers allow.
+/// The nine (kd, kh) in as few, nearly equal turns as the registers allow.
 template <class Patch, int first = 0>
 inline void accumulate(const float* patch, const float* gradient, const int32_t* offset, int64_t cells, float* total) {
   constexpr int vectors = Patch::runs * 16 / Vec::lanes, sums = Vec::lanes == 16 ? 27 : 13, turns = (9 * vectors + sums - 1) / sums;
