@@ -36,36 +36,6 @@ std::string digest(const States& states, const std::string& meta) {
   return text;
 }
 
-/// All states, and `meta`.
-States read_states(const std::string& path, std::string& meta) {
-  const Hdf5File file(path, Hdf5File::Mode::read);
-  const auto format = file.read_text("format"), crc = file.read_text("crc32c");
-  if (format != format_name)
-    fail_data(path + ": attribute format: expected " + format_name + ", found " + format.value_or("none"));
-  if (!crc) fail_data(path + ": expected attribute crc32c, found none");
-  States states;
-  for (const std::string& name : file.datasets()) {
-    Stored state{file.extents(name), file.dtype(name), {}};
-    // States are stored uncompressed: none can be larger than the file.
-    const auto most = static_cast<int64_t>(fs::file_size(path));
-    int64_t elements = 1;
-    for (int64_t e : state.extents) {
-      if (e < 0 || e > most || elements > most) fail_data(path + ": data set " + name + " has an impossible size");
-      elements *= e;
-    }
-    if (elements > most) fail_data(path + ": data set " + name + " has an impossible size");
-    state.data.resize(static_cast<size_t>(elements * size_of(state.dtype)));
-    file.read(name, state.dtype, state.data);
-    if (name == meta_name)
-      meta.assign(reinterpret_cast<const char*>(state.data.data()), state.data.size());
-    else
-      states.emplace(name, std::move(state));
-  }
-  const std::string found = digest(states, meta);
-  if (found != *crc) fail_data(path + ": CRC: expected " + *crc + ", found " + found);
-  return states;
-}
-
 }  // namespace
 
 std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta,
@@ -115,11 +85,36 @@ struct Checkpoint::Content {
   States states;
 };
 
-Checkpoint::Checkpoint(const std::string& path) : path_(path) {
-  const auto content = std::make_shared<Content>();
-  content->states = read_states(path, content->meta);
-  content_ = content;
+Checkpoint::Content Checkpoint::read(const std::string& path) {
+  const Hdf5File file(path, Hdf5File::Mode::read);
+  const auto format = file.read_text("format"), crc = file.read_text("crc32c");
+  if (format != format_name)
+    fail_data(path + ": attribute format: expected " + format_name + ", found " + format.value_or("none"));
+  if (!crc) fail_data(path + ": expected attribute crc32c, found none");
+  Content content;
+  for (const std::string& name : file.datasets()) {
+    Stored state{file.extents(name), file.dtype(name), {}};
+    // States are stored uncompressed: none can be larger than the file.
+    const auto most = static_cast<int64_t>(fs::file_size(path));
+    int64_t elements = 1;
+    for (int64_t e : state.extents) {
+      if (e < 0 || e > most || elements > most) fail_data(path + ": data set " + name + " has an impossible size");
+      elements *= e;
+    }
+    if (elements > most) fail_data(path + ": data set " + name + " has an impossible size");
+    state.data.resize(static_cast<size_t>(elements * size_of(state.dtype)));
+    file.read(name, state.dtype, state.data);
+    if (name == meta_name)
+      content.meta.assign(reinterpret_cast<const char*>(state.data.data()), state.data.size());
+    else
+      content.states.emplace(name, std::move(state));
+  }
+  const std::string found = digest(content.states, content.meta);
+  if (found != *crc) fail_data(path + ": CRC: expected " + *crc + ", found " + found);
+  return content;
 }
+
+Checkpoint::Checkpoint(const std::string& path) : path_(path), content_(std::make_shared<const Content>(read(path))) {}
 
 const std::string& Checkpoint::meta() const {
   return content_->meta;

@@ -37,6 +37,7 @@ class Checkpoint {
 
  private:
   struct Content;
+  static Content read(const std::string& path);
   std::string path_;
   std::shared_ptr<const Content> content_;
 };

@@ -158,7 +158,9 @@ bool is_wide_pointwise(const Problem& p) {
   const auto& a = p.op.as<ConvAttrs>();
   if (p.op.kind != OpKind::conv_backward_weights || !is_pointwise(p) || a.groups != 1) return false;
   if (a.pad_low != Int3{0, 0, 0} || a.pad_high != Int3{0, 0, 0}) return false;
-  const int64_t in = p.in[0].shape.c(), out = p.in[1].shape.c(), tasks = (in + 23) / 24 * ((out + 511) / 512);
+  const int64_t in = p.in[0].shape.c(), out = p.in[1].shape.c(),
+                tasks = (in + pointwise_task_inputs - 1) / pointwise_task_inputs *
+                        ((out + pointwise_task_outputs - 1) / pointwise_task_outputs);
   const bool strided = a.stride != Int3{1, 1, 1};
   const bool wide = in * out >= 256 * 704 || (in * out >= 256 * 256 && (in >= 384 || strided));
   return wide && many_positions(p) && tasks >= 2 * p.threads;

@@ -93,6 +93,8 @@ bool direct_avx2_is_measured_faster(const Problem& p);
 /// tiles, and stride-1 convolutions so dilated that a fifth (weight gradients: three tenths) of their taps or more meet
 /// padding.
 bool direct_bf16_is_measured_faster(const Problem& p);
+/// Channels of a task of the 1x1 weight gradients at most; a problem needs several tasks per thread.
+constexpr int64_t pointwise_task_inputs = 24, pointwise_task_outputs = 512;
 /// Where panels beat both: weight gradients of wide 1x1 convolutions (256 x 704 channels or more; 256 x 256 with 384
 /// inputs or a stride), in f32; in bf16, with full-rate products.
 bool pointwise_is_measured_faster(const Problem& p);

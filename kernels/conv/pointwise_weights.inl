@@ -13,6 +13,7 @@
 // Limit: the product rate.
 
 constexpr int64_t panel_channels = 12;  // 6 x 4 and 12 x 2 blocks (AVX2: 6 x 2 and 12 x 1) walk along it
+static_assert(pointwise_task_inputs % panel_channels == 0);
 constexpr int64_t run_steps = 384;      // of one register block
 constexpr int64_t band_bytes = 1 << 20;  // per thread: copies are read before they leave the second-level cache
 
@@ -31,8 +32,8 @@ struct SinglePositions {
 template <class Product>
 struct PointwisePlan : WeightsPlan {
   explicit PointwisePlan(const Problem& p) : WeightsPlan(p) {
-    grain = panel_channels, task_width = 512 / block_width, parts = 1;
-    cut_channels(2 * panel_channels);
+    grain = panel_channels, task_width = pointwise_task_outputs / block_width, parts = 1;
+    cut_channels(pointwise_task_inputs);
     steps = ceil_div(shape.rows() * shape.positions, Product::positions);
     const int64_t runs = std::max<int64_t>(1, p.threads * band_bytes / ((shape.in + shape.out) * 4 * run_steps));
     bands = ceil_div(steps, runs * run_steps);
@@ -40,10 +41,7 @@ struct PointwisePlan : WeightsPlan {
   }
   int64_t steps, band_steps;
   /// Chunk by chunk of the input: threads' shares then differ by part of a small chunk at most.
-  WeightsTask task(int64_t index) const {
-    const Range range = split_range(blocks, static_cast<int>(index % task_blocks()), static_cast<int>(task_blocks()));
-    return {0, range.begin, range.end, index / task_blocks(), 0};
-  }
+  WeightsTask task(int64_t index) const { return WeightsPlan::task(index % task_blocks() * chunks + index / task_blocks()); }
   /// A line more than the steps take: panels and blocks are written side by side, and powers of two apart would share few
   /// of the cache's sets.
   int64_t panel_words() const { return band_steps * panel_channels + line_words; }
