@@ -325,7 +325,6 @@ TEST_CASE("climate networks fit a tiny sample, with and without passes", "[clima
     std::vector<std::vector<float>> curves;
     for (bool passes : {true, false}) {
       ClimateOptions o = small(kind);
-      o.training.optimizer = OptimizerKind::adam;
       o.fuse = passes;
       o.plan.threads = 2;
       if (!passes) o.plan = plain_options(o.plan);
@@ -336,13 +335,14 @@ TEST_CASE("climate networks fit a tiny sample, with and without passes", "[clima
         Executor& e = program.step();
         feed(e);
         double* state = program.store().get(step_state_name).data<double>();
-        state[int(StepField::learning_rate)] = 0.002, state[int(StepField::step)] = step;
+        // SGD: Adam's first updates are signs, which rounding turns where a gradient is near zero.
+        state[int(StepField::learning_rate)] = 0.005, state[int(StepField::step)] = step;
         e.run();
         losses.push_back(e.tensor("loss").data<float>()[0]);
       }
       CHECK(losses.back() < 0.8f * losses.front());
       curves.push_back(losses);
     }
-    for (size_t i = 0; i < curves[0].size(); ++i) CHECK(curves[0][i] == Approx(curves[1][i]).epsilon(0.02));
+    for (size_t i = 0; i < curves[0].size(); ++i) CHECK(curves[0][i] == Approx(curves[1][i]).epsilon(0.002));
   }
 }

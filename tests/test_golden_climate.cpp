@@ -55,9 +55,10 @@ Program at_start(const ClimateOptions& o, double rate) {
     int64_t fan_in = 1;
     for (size_t i = 1; i < array.shape.size(); ++i) fan_in *= array.shape[i];
     const bool vector = array.shape.size() == 1;
+    const uint64_t hash = hash_name(name);
     std::vector<float> values;
     for (int64_t i = 0; i < p.shape().elements(); ++i) {
-      const float u = hash_number(name, i);
+      const float u = hash_number(hash, i);
       values.push_back(vector ? 0.1f * u + (name.ends_with(".weight") ? 1.0f : 0.0f)
                               : u * float(std::sqrt(6.0 / double(fan_in))));
     }
@@ -121,9 +122,9 @@ void check_curve(Program& program, const std::vector<double>& expected, double b
 
 /// Sum of the values, in PyTorch's order, times fixed numbers.
 double projection(const std::string& name, const std::vector<double>& values) {
+  const uint64_t hash = hash_name("projection." + name);
   double sum = 0;
-  for (size_t i = 0; i < values.size(); ++i)
-    sum += values[i] * double(hash_number("projection." + name, static_cast<int64_t>(i)));
+  for (size_t i = 0; i < values.size(); ++i) sum += values[i] * double(hash_number(hash, static_cast<int64_t>(i)));
   return sum;
 }
 
