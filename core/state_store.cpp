@@ -1,7 +1,7 @@
 #include "core/state_store.h"
 
-#include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "core/parallel.h"
 
@@ -13,22 +13,16 @@ void fill(const Tensor& tensor, const StateInit& init, const PhiloxStream& rando
   // Glorot & Bengio 2010 eq. 16; He et al. 2015 eq. 10.
   const double limit = std::sqrt(6.0 / double(init.fan_in + init.fan_out));
   const double deviation = std::sqrt(2.0 / double(init.fan_in));
-  const Shape& s = tensor.shape();
-  const int64_t rows = s.n() * s.d() * s.h() * s.w();
   // An element's value depends on its index alone: the same bits come from any number of threads.
   dispatch_dtype(tensor.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    parallel_ranges(rows, default_threads(), 1 + 4096 / std::max<int64_t>(1, s.c()), [&](Range range) {
-      for (int64_t row = range.begin; row < range.end; ++row) {
-        const int64_t w = row % s.w(), h = row / s.w() % s.h(), d = row / (s.w() * s.h()) % s.d();
-        T* to = tensor.data<T>() + tensor.desc().offset(row / (s.w() * s.h() * s.d()), d, h, w);
-        for (int64_t c = 0; c < s.c(); ++c) {
-          const auto index = static_cast<uint64_t>(row * s.c() + c);
-          double value = init.value;
-          if (init.kind == StateInit::Kind::glorot_uniform) value = (2.0 * random.uniform(index) - 1.0) * limit;
-          if (init.kind == StateInit::Kind::he_normal) value = random.normal(index) * deviation;
-          to[c] = from_double<T>(value);
-        }
+    const std::span<T> values = tensor.span<T>();
+    parallel_ranges(static_cast<int64_t>(values.size()), default_threads(), 4096, [&](Range range) {
+      for (auto i = static_cast<uint64_t>(range.begin); i < static_cast<uint64_t>(range.end); ++i) {
+        double value = init.value;
+        if (init.kind == StateInit::Kind::glorot_uniform) value = (2.0 * random.uniform(i) - 1.0) * limit;
+        if (init.kind == StateInit::Kind::he_normal) value = random.normal(i) * deviation;
+        values[i] = from_double<T>(value);
       }
     });
   });
