@@ -1,9 +1,9 @@
 // Depthwise convolution (groups = input channels = output channels), channels last: the three passes, any kernel, stride,
 // dilation and padding; f32, bf16 and f16 storage, f32 sums.
 //
-// A vector holds neighbouring channels, or every second one of a cache line (depthwise_lines.inl). Forward and
-// backward_data: four or eight positions of an output row at a time, so a weight is loaded once for all of them, and with
-// three neighbouring column taps an input once for three; away from the borders the rows' pointers only shift, elsewhere
+// A vector holds neighbouring channels; two make a cache line of them, or of every second one (depthwise_pairs.inl,
+// depthwise_lines.inl). Forward and backward_data: four or eight positions of an output row at a time, so a weight is loaded
+// once for all of them, and with three evenly spaced column taps, positions as far apart, an input once for three; away from the borders the rows' pointers only shift, elsewhere
 // the list of taps inside the image is made first; then all channels stream past it, and each vector asks for the columns
 // that the next block adds in rows nobody has read yet: so many short streams are beyond a prefetcher. Strided outputs,
 // which share few columns, go through memory in its order instead: one position, several vectors at a time, inputs of
@@ -15,6 +15,9 @@
 constexpr int64_t depthwise_parts = 64;
 constexpr int64_t many_channels = 512;  // fewer positions at a time then, for the prefetchers
 constexpr int depthwise_run = 4;        // units of channels that one position takes at a time
+/// Positions at a time, whose sums stay in registers.
+template <class T>
+constexpr int64_t most_positions = Vec::lanes < 16 && depthwise_width<T> > Vec::lanes ? 4 : 8;
 // How far ahead inputs are asked for, in bytes.
 constexpr int64_t bytes_ahead = 2048;  // strided outputs: of whole positions
 constexpr int64_t bias_ahead = 8192;   // sums of a bias: of whole positions
@@ -101,7 +104,7 @@ inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, const De
   });
 }
 
-/// The same for rows of three taps on neighbouring columns, one step from position to position.
+/// The same for rows of three taps as far apart as the positions, which share columns.
 template <int positions, class T>
 inline void depthwise_slide(const DepthwiseTap<T>* rows, int64_t count, int64_t shift, const DepthwiseCall<T>& call) {
   for_depthwise<T>(call.channels, [&]<class Unit>(Unit, auto, int64_t c, auto n) {
@@ -140,6 +143,13 @@ struct DepthwiseScratch {
       : taps(reinterpret_cast<DepthwiseTap<T>*>(at)), rows(taps + s.row_taps() * s.kernel[2]), fresh(reinterpret_cast<const T**>(rows + s.row_taps())) {}
 };
 
+/// Distance of positions that share columns of three taps so far apart; 0 = none do.
+inline int64_t shared_columns(const DirectShape& s, const ColumnPhase& phase) {
+  if (phase.taps.size() != 3 || phase.advance != 1 || s.phases.size() != 1) return 0;
+  const int64_t apart = phase.taps[1].column - phase.taps[0].column;
+  return phase.taps[2].column - phase.taps[1].column == apart ? apart : 0;
+}
+
 /// One output row. `weights` is [row tap][column tap of all phases][channels].
 template <class T>
 void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias, bool streams, int64_t row, const DepthwiseScratch<T>& m) {
@@ -160,28 +170,42 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
     // Strided rows in the order of memory: one position, several lines at a time.
     const bool in_order = phase.advance > 1 && s.x.stride[3] == channels && channels >= depthwise_run * depthwise_width<T> && channels < many_channels;
     const int64_t further = in_order ? bytes_ahead / (channels * int64_t{sizeof(T)}) : 0;
-    const bool slides = phase.taps.size() == 3 && phase.contiguous && phase.advance == 1 && s.phases.size() == 1;
-    DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], s.x.stride[3], phase.advance, bias, nullptr, streams, m.fresh, phase.start == 0 ? fresh_count : 0, 0};
+    const DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], s.x.stride[3], phase.advance, bias, nullptr, false, m.fresh, phase.start == 0 ? fresh_count : 0, 0};
+    const int64_t apart = shared_columns(s, phase);
+    DepthwiseCall<T> spaced = call;
+    spaced.from_step *= apart, spaced.to_step *= apart, spaced.pitch *= apart;
     for (int64_t j = 0; j < phase.count;) {
       const int64_t room = j >= interior.begin ? interior.end - j : 0;
-      const int64_t positions = in_order ? 1 : room >= 8 && channels < many_channels ? 8 : room >= 4 ? 4 : 1;
-      call.next = ((j + positions - 1 + further) * phase.advance + s.column_high + 1) * s.x.stride[3];
-      call.to = y + phase.start * s.y.stride[3] + j * call.to_step;
-      if (slides && positions > 1) {
-        const int64_t shift = (j + phase.taps[0].column) * s.x.stride[3];
-        if (positions == 8) depthwise_slide<8>(m.rows, row_count, shift, call);
-        else depthwise_slide<4>(m.rows, row_count, shift, call);
+      const bool wide = channels < many_channels;
+      const auto at = [&](DepthwiseCall<T> c, int64_t position, int64_t positions) {
+        // Halves of lines that stand pages apart go past the caches at half the rate, on some runs.
+        c.streams = streams && (Vec::lanes == 16 || c.to_step * int64_t{sizeof(T)} % 4096 != 0);
+        c.next = ((position + positions - 1 + further) * phase.advance + s.column_high + 1) * s.x.stride[3];
+        c.to = y + (phase.start + position * phase.step) * s.y.stride[3];
+        return c;
+      };
+      if (apart > 0 && room >= 4 * apart) {
+        const int64_t positions = wide && room >= most_positions<T> * apart ? most_positions<T> : 4;
+        for (int64_t i = j; i < j + apart; ++i) {
+          const DepthwiseCall<T> c = at(spaced, i, positions * apart);
+          const int64_t shift = (i + phase.taps[0].column) * s.x.stride[3];
+          if (positions == most_positions<T>) depthwise_slide<most_positions<T>>(m.rows, row_count, shift, c);
+          else depthwise_slide<4>(m.rows, row_count, shift, c);
+        }
+        j += positions * apart;
       } else {
+        const int64_t positions = in_order ? 1 : room >= most_positions<T> && wide ? most_positions<T> : room >= 4 ? 4 : 1;
         int64_t count = 0;
         for (int64_t r = 0; r < row_count; ++r)
           for (size_t q = 0; q < phase.taps.size(); ++q)
             if (const int64_t column = j * phase.advance + phase.taps[q].column; column >= 0 && column < s.x.shape.w())
               m.taps[count++] = {m.rows[r].from + column * s.x.stride[3], m.rows[r].weight + (phase.first_tap + static_cast<int64_t>(q)) * channels};
-        if (positions == 8) depthwise_block<8, 1>(m.taps, count, call);
-        else if (positions == 4) depthwise_block<4, 1>(m.taps, count, call);
-        else depthwise_block<1, depthwise_run>(m.taps, count, call);
+        const DepthwiseCall<T> c = at(call, j, positions);
+        if (positions == most_positions<T>) depthwise_block<most_positions<T>, 1>(m.taps, count, c);
+        else if (positions == 4) depthwise_block<4, 1>(m.taps, count, c);
+        else depthwise_block<1, depthwise_run>(m.taps, count, c);
+        j += positions;
       }
-      j += positions;
     }
   }
 }

@@ -24,6 +24,7 @@ namespace set {
 #include "kernels/conv/direct_weights.inl"
 #include "kernels/conv/pointwise_weights.inl"
 #include "kernels/conv/depthwise_units.inl"
+#include "kernels/conv/depthwise_pairs.inl"
 #include "kernels/conv/depthwise.inl"
 }  // namespace set
 }  // namespace

@@ -34,13 +34,13 @@ inline void prefetch(const void* p, int64_t bytes) {
 inline bool streams_lines(const TensorDesc& desc, const Tensor& y, int64_t run) {
   const int64_t size = size_of(y.dtype()), line = 64 / size;
   const bool lines = run % line == 0 && std::all_of(desc.stride.begin(), desc.stride.end(), [line](int64_t step) { return step % line == 0; });
-  return Vec::lanes == 16 && lines && desc.shape.elements() * size >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
+  return lines && desc.shape.elements() * size >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
 }
-/// The same for f32 alone, where a vector is a line.
-inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) { return y.dtype() == DType::f32 && streams_lines(desc, y, run); }
+/// The same where a vector is a line.
+inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) { return Vec::lanes * size_of(y.dtype()) == 64 && streams_lines(desc, y, run); }
 
-/// Whole vectors past the caches where the output streams; fence() afterwards. Who writes the halves of a line of 16-bit
-/// values one after the other asks streams_lines, everybody else streams_output.
+/// Whole vectors past the caches where the output streams; fence() afterwards. Who writes the vectors of a line one after
+/// the other asks streams_lines, everybody else streams_output.
 template <class T, class N>
 inline void put_output(T* p, Vec a, N n, bool streams) {
   if constexpr (!std::is_same_v<N, int64_t>)
