@@ -64,6 +64,10 @@ std::vector<Problem> conv_problems(DType type) {
        {.stride = {1, 2, 2}, .dilation = {1, 1, 2}, .pad_low = {0, 1, 2}, .pad_high = {0, 1, 2}, .groups = 20}},
       {{2, 2, 6, 21, 80}, 80, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 80}},
       {{1, 1, 4, 13, 520}, 520, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 520}},
+      {{1, 1, 5, 33, 40},
+       40,
+       {1, 3, 3},
+       {.dilation = {1, 2, 3}, .pad_low = {0, 2, 3}, .pad_high = {0, 2, 3}, .groups = 40}},
       {{1, 1, 12, 13, 37}, 37, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}, .groups = 37}},
       {{1, 1, 1, 1, 7}, 9, {1, 1, 1}, {}},
       {{1, 3, 3, 3, 37}, 21, {1, 1, 1}, {}},
@@ -146,6 +150,14 @@ std::vector<Problem> conv_problems(DType type) {
     ConvAttrs depthwise = same;
     depthwise.groups = 16;
     list.push_back(problem({OpKind::conv_forward, depthwise}, {image, TensorDesc({16, 1, 3, 3, 1}, type)}));
+    // Without activation; dilated; positions a page apart.
+    list.push_back(problem({OpKind::conv_forward, ConvAttrs{}},
+                           {TensorDesc({1, 1, 512, 256, 3}, type), TensorDesc({16, 1, 1, 1, 3}, type)}));
+    depthwise.dilation = {1, 2, 2}, depthwise.pad_low = depthwise.pad_high = {0, 2, 2};
+    list.push_back(problem({OpKind::conv_forward, depthwise}, {image, TensorDesc({16, 1, 3, 3, 1}, type)}));
+    depthwise.groups = 1024;
+    list.push_back(problem({OpKind::conv_forward, depthwise},
+                           {TensorDesc({1, 1, 40, 52, 1024}, type), TensorDesc({1024, 1, 3, 3, 1}, type)}));
     // Bands of positions, chunks and blocks of channels of the 1x1 weight gradient.
     list.push_back(problem({OpKind::conv_backward_weights, pointwise},
                            {TensorDesc({1, 1, 96, 98, 60}, type), TensorDesc({1, 1, 96, 98, 70}, type)}));

@@ -1,14 +1,15 @@
 // Depthwise convolution (groups = input channels = output channels), channels last: the three passes, any kernel, stride,
 // dilation and padding; f32, bf16 and f16 storage, f32 sums.
 //
-// A vector holds neighbouring channels; two make a cache line of them, or of every second one (depthwise_pairs.inl,
-// depthwise_lines.inl). Forward and backward_data: four or eight positions of an output row at a time, so a weight is loaded
-// once for all of them, and with three evenly spaced column taps, positions as far apart, an input once for three; away from the borders the rows' pointers only shift, elsewhere
-// the list of taps inside the image is made first; then all channels stream past it, and each vector asks for the columns
-// that the next block adds in rows nobody has read yet: so many short streams are beyond a prefetcher. Strided outputs,
-// which share few columns, go through memory in its order instead: one position, several vectors at a time, inputs of
-// a later position asked for. Large outputs are written past the caches. Backward_weights: per part of the rows, sums of up
-// to three column taps and four vectors of channels stay in registers along a row.
+// A vector holds neighbouring channels, or half of a cache line of them: one side (f32 with AVX2: depthwise_pairs.inl) or
+// every second one (bf16 with AVX-512: depthwise_lines.inl). Forward and backward_data: four or eight positions of an output row at a time, so a weight is loaded
+// once for all of them, and with three evenly spaced column taps, positions as far apart, an input once for three; away from
+// the borders the rows' pointers only shift, elsewhere the list of taps inside the image is made first; then all channels
+// stream past it, and each vector asks for the columns that the next block adds in rows nobody has read yet: so many short
+// streams are beyond a prefetcher. Strided outputs, which share few columns, go through memory in its order instead: one
+// position, several vectors at a time, inputs of a later position asked for. Large outputs are written past the caches.
+// Backward_weights: per part of the rows, sums of up to three column taps and four vectors of channels stay in registers
+// along a row.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
 
@@ -178,7 +179,7 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
       const int64_t room = j >= interior.begin ? interior.end - j : 0;
       const bool wide = channels < many_channels;
       const auto at = [&](DepthwiseCall<T> c, int64_t position, int64_t positions) {
-        // Halves of lines that stand pages apart go past the caches at half the rate, on some runs.
+        // Halves of lines that stand whole pages apart: half the rate in every third run or so (1024 f32 channels, Zen 3).
         c.streams = streams && (Vec::lanes == 16 || c.to_step * int64_t{sizeof(T)} % 4096 != 0);
         c.next = ((position + positions - 1 + further) * phase.advance + s.column_high + 1) * s.x.stride[3];
         c.to = y + (phase.start + position * phase.step) * s.y.stride[3];
@@ -244,7 +245,7 @@ class PreparedDepthwise final : public Prepared {
       using T = decltype(zero);
       parallel_threads(problem_.threads, [&](int thread) {
         const DepthwiseScratch<T> memory(shape_, args.workspace + thread * DepthwiseScratch<T>::bytes(shape_));
-        // Halves of a line would not follow each other.
+        // Units smaller than a line would not follow each other.
         const bool streams = depthwise_width<T> * sizeof(T) == 64 && streams_lines(shape_.y, args.out[0], shape_.y.shape.c());
         const Range rows = split_range(shape_.rows(), thread, problem_.threads);
         for (int64_t row = rows.begin; row < rows.end; ++row) depthwise_row<T>(shape_, args, weights, bias, streams, row, memory);

@@ -230,7 +230,8 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
   const auto* weights = reinterpret_cast<const Word*>(args.packed[0]);
   const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
   const Vec slope = Vec::all(s.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
-  const bool streams = !s.pooled() && streams_lines(s.y, args.out[0], s.out);
+  // A block of 16-bit channels that is half a line (AVX2) would come back for the other half.
+  const bool streams = !s.pooled() && block_width * sizeof(T) % 64 == 0 && streams_lines(s.y, args.out[0], s.out);
 
   parallel_threads(p.threads, [&](int thread) {
     const DirectScratch<Word> m(d, args.workspace + thread * d.thread_bytes());

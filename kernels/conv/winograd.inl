@@ -457,7 +457,7 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
       for (int64_t q = 0; q < S::weights; ++q) {
         float* to = u + q * point + block * in + input * gemm_columns;
         for (int64_t v = 0; v < piece; v += Vec::lanes)
-          if (v % gemm_columns < columns) store_line(to + v, load(stage + q * pitch + v));
+          if (v % gemm_columns < columns) put_output(to + v, load(stage + q * pitch + v), std::integral_constant<int64_t, 0>{}, Vec::lanes == 16);
       }
     }
     fence();

@@ -106,6 +106,9 @@ std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
   }, pixel_chunks * 2 * p.in[0].shape.c() * 4);
 }
 
+/// In place, half a line would leave before its other half is read.
+inline bool parts_may_stream(const void* from, const void* to) { return Vec::lanes == 16 || from != to; }
+
 /// y = x*scale[c] (+ shift[c]), clamped at zero if asked. A NaN stays one.
 template <class T>
 void affine_pixels(const Problem& p, const KernelArgs& args, const float* scale, const float* shift, bool relu) {
@@ -113,7 +116,7 @@ void affine_pixels(const Problem& p, const KernelArgs& args, const float* scale,
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
   const Vec none = Vec::all(0.0f);
-  const bool streams = streams_lines(p.out[0], args.out[0], channels);
+  const bool streams = streams_lines(p.out[0], args.out[0], channels) && parts_may_stream(x, y);
   parallel_ranges(p.in[0].shape.rows(), p.threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
     for (int64_t row = rows.begin; row < rows.end; ++row)
       for_vectors(0, channels, [&](int64_t c, auto n) {
@@ -212,7 +215,7 @@ std::unique_ptr<Prepared> prepare_batch_norm_backward_data(const Problem& p) {
       using T = decltype(zero);
       const T *dy = args.in[0].data<T>(), *x = args.in[1].data<T>();
       T* dx = args.out[0].data<T>();
-      const bool streams = streams_lines(p.out[0], args.out[0], channels);
+      const bool streams = streams_lines(p.out[0], args.out[0], channels) && parts_may_stream(dy, dx);
       parallel_ranges(p.in[0].shape.rows(), p.threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
         for (int64_t row = rows.begin; row < rows.end; ++row)
           for_vectors(0, channels, [&](int64_t c, auto n) {
