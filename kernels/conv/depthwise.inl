@@ -2,14 +2,14 @@
 // dilation and padding; f32, bf16 and f16 storage, f32 sums.
 //
 // A vector holds neighbouring channels, or half of a cache line of them: one side (f32 with AVX2: depthwise_pairs.inl) or
-// every second one (bf16 with AVX-512: depthwise_lines.inl). Forward and backward_data: four or eight positions of an output row at a time, so a weight is loaded
-// once for all of them, and with three evenly spaced column taps, positions as far apart, an input once for three; away from
-// the borders the rows' pointers only shift, elsewhere the list of taps inside the image is made first; then all channels
-// stream past it, and each vector asks for the columns that the next block adds in rows nobody has read yet: so many short
-// streams are beyond a prefetcher. Strided outputs, which share few columns, go through memory in its order instead: one
-// position, several vectors at a time, inputs of a later position asked for. Large outputs are written past the caches.
-// Backward_weights: per part of the rows, sums of up to three column taps and four vectors of channels stay in registers
-// along a row.
+// every second one (bf16 with AVX-512: depthwise_lines.inl). Forward and backward_data: four or eight positions of an output
+// row at a time, so a weight is loaded once for all of them, and with three evenly spaced column taps, positions as far
+// apart, an input once for three; away from the borders the rows' pointers only shift, elsewhere the list of taps inside the
+// image is made first; then all channels stream past it, and each vector asks for the columns that the next block adds in
+// rows nobody has read yet: so many short streams are beyond a prefetcher. Strided outputs, which share few columns, go
+// through memory in its order instead: one position, several vectors at a time, inputs of a later position asked for. Large
+// outputs are written past the caches. Backward_weights: per part of the rows, sums of up to three column taps and four
+// vectors of channels stay in registers along a row.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance. Parts depend on the problem alone: the same bits for any number of threads.
 
@@ -168,25 +168,28 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
       const Range r = s.inside(phase, tap);
       interior = {std::max(interior.begin, r.begin), std::min(interior.end, r.end)};
     }
+    const bool few_channels = channels < many_channels;
     // Strided rows in the order of memory: one position, several lines at a time.
-    const bool in_order = phase.advance > 1 && s.x.stride[3] == channels && channels >= depthwise_run * depthwise_width<T> && channels < many_channels;
+    const bool in_order = phase.advance > 1 && s.x.stride[3] == channels && channels >= depthwise_run * depthwise_width<T> && few_channels;
     const int64_t further = in_order ? bytes_ahead / (channels * int64_t{sizeof(T)}) : 0;
-    const DepthwiseCall<T> call{channels, phase.advance * s.x.stride[3], phase.step * s.y.stride[3], s.x.stride[3], phase.advance, bias, nullptr, false, m.fresh, phase.start == 0 ? fresh_count : 0, 0};
+    // A call for positions `apart` from each other. Halves of lines that stand whole pages apart take 2 or 5 ms from run to run
+    // where the caches take 2 (1024 f32 channels, Zen 3).
+    const auto call_for = [&](int64_t apart) {
+      const int64_t to_step = apart * phase.step * s.y.stride[3];
+      const bool past_caches = streams && (Vec::lanes == 16 || to_step * int64_t{sizeof(T)} % 4096 != 0);
+      return DepthwiseCall<T>{channels, apart * phase.advance * s.x.stride[3], to_step, apart * s.x.stride[3], phase.advance, bias, nullptr, past_caches, m.fresh, phase.start == 0 ? fresh_count : 0, 0};
+    };
     const int64_t apart = shared_columns(s, phase);
-    DepthwiseCall<T> spaced = call;
-    spaced.from_step *= apart, spaced.to_step *= apart, spaced.pitch *= apart;
+    const DepthwiseCall<T> neighbours = call_for(1), spaced = call_for(apart);
+    const auto at = [&](DepthwiseCall<T> c, int64_t position, int64_t positions) {
+      c.next = ((position + positions - 1 + further) * phase.advance + s.column_high + 1) * s.x.stride[3];
+      c.to = y + (phase.start + position * phase.step) * s.y.stride[3];
+      return c;
+    };
     for (int64_t j = 0; j < phase.count;) {
       const int64_t room = j >= interior.begin ? interior.end - j : 0;
-      const bool wide = channels < many_channels;
-      const auto at = [&](DepthwiseCall<T> c, int64_t position, int64_t positions) {
-        // Halves of lines that stand whole pages apart: half the rate in every third run or so (1024 f32 channels, Zen 3).
-        c.streams = streams && (Vec::lanes == 16 || c.to_step * int64_t{sizeof(T)} % 4096 != 0);
-        c.next = ((position + positions - 1 + further) * phase.advance + s.column_high + 1) * s.x.stride[3];
-        c.to = y + (phase.start + position * phase.step) * s.y.stride[3];
-        return c;
-      };
       if (apart > 0 && room >= 4 * apart) {
-        const int64_t positions = wide && room >= most_positions<T> * apart ? most_positions<T> : 4;
+        const int64_t positions = few_channels && room >= most_positions<T> * apart ? most_positions<T> : 4;
         for (int64_t i = j; i < j + apart; ++i) {
           const DepthwiseCall<T> c = at(spaced, i, positions * apart);
           const int64_t shift = (i + phase.taps[0].column) * s.x.stride[3];
@@ -195,13 +198,13 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
         }
         j += positions * apart;
       } else {
-        const int64_t positions = in_order ? 1 : room >= most_positions<T> && wide ? most_positions<T> : room >= 4 ? 4 : 1;
+        const int64_t positions = in_order ? 1 : room >= most_positions<T> && few_channels ? most_positions<T> : room >= 4 ? 4 : 1;
         int64_t count = 0;
         for (int64_t r = 0; r < row_count; ++r)
           for (size_t q = 0; q < phase.taps.size(); ++q)
             if (const int64_t column = j * phase.advance + phase.taps[q].column; column >= 0 && column < s.x.shape.w())
               m.taps[count++] = {m.rows[r].from + column * s.x.stride[3], m.rows[r].weight + (phase.first_tap + static_cast<int64_t>(q)) * channels};
-        const DepthwiseCall<T> c = at(call, j, positions);
+        const DepthwiseCall<T> c = at(neighbours, j, positions);
         if (positions == most_positions<T>) depthwise_block<most_positions<T>, 1>(m.taps, count, c);
         else if (positions == 4) depthwise_block<4, 1>(m.taps, count, c);
         else depthwise_block<1, depthwise_run>(m.taps, count, c);

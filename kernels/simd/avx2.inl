@@ -78,13 +78,12 @@ inline __m128i to_bf16(Vec a) {
 inline void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
 inline void fence() { _mm_sfence(); }
 inline void store(bf16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16(a)); }
-inline void store(f16* p, Vec a) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
+inline __m128i to_f16(Vec a) { return _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline void store(f16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_f16(a)); }
 /// Part of an aligned cache line past the caches; the other parts must follow.
 inline void store_line(float* p, Vec a) { _mm256_stream_ps(p, a.v); }
 inline void store_line(bf16* p, Vec a) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_bf16(a)); }
-inline void store_line(f16* p, Vec a) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
+inline void store_line(f16* p, Vec a) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_f16(a)); }
 template <class T>
 inline void store(T* p, Vec a, int64_t n) {
   T padded[8];
