@@ -107,6 +107,12 @@ function(print_features)
   endforeach()
 endfunction()
 
+# For builds from nothing, as those with sanitizers are: parsing these is half the time of a small file. Builds without it,
+# as releases are, show where a file forgets to include what it uses.
+option(CONVOY_PRECOMPILE_HEADERS "Parse standard headers once per library" OFF)
+set(standard_headers <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem> <fstream> <functional> <map> <memory>
+                     <mutex> <numeric> <optional> <set> <span> <sstream> <string> <thread> <type_traits> <utility> <vector>)
+
 # A static library of one top-level folder, exported as convoy::<name>.
 function(convoy_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
@@ -117,6 +123,13 @@ function(convoy_library name)
                                                    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/convoy>)
   target_compile_features(convoy_${name} PUBLIC cxx_std_20)
   target_link_libraries(convoy_${name} PUBLIC ${ARG_LINKS} PRIVATE ${ARG_PRIVATE_LINKS})
+  if(CONVOY_PRECOMPILE_HEADERS)
+    if(name MATCHES "core|kernels")  # kernels compile with flags of their own
+      target_precompile_headers(convoy_${name} PRIVATE ${standard_headers})
+    elseif(NOT name STREQUAL "mpi")
+      target_precompile_headers(convoy_${name} REUSE_FROM convoy_core)
+    endif()
+  endif()
   install(TARGETS convoy_${name} EXPORT convoyTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/convoy/${name} FILES_MATCHING PATTERN "*.h")
 endfunction()

@@ -80,17 +80,18 @@ void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth) {
     const double storage = 2 * std::max(epsilon_of(p.out[i].dtype), narrow ? epsilon_of(p.in[1].dtype) : 0.0);
     const double runs = sums_in_f16(kernel) ? 33 * epsilon_of(DType::f16) / 2 : 0;  // kernels/conv/half_engine.inl
     double worst = 0, largest = 0;
+    const std::vector<double> found = values(ours.out[i]), expected = values(exact.out[i]),
+                              magnitudes = values(magnitude.out[i]);
     // Winograd errs with the largest sum of a tile: on a gradient of seven zeros in eight a single element may be
     // small.
     if (rounds_inside(kernel, p) && p.op.kind == OpKind::conv_pool_backward_data)
-      for_each_index(p.out[i].shape, [&](auto... at) { largest = std::max(largest, magnitude.out[i].at(at...)); });
-    for_each_index(p.out[i].shape, [&](auto... at) {
-      const double value = exact.out[i].at(at...),
-                   size = std::max({std::abs(value), magnitude.out[i].at(at...), largest});
+      largest = *std::max_element(magnitudes.begin(), magnitudes.end());
+    for (size_t e = 0; e < found.size(); ++e) {
+      const double size = std::max({std::abs(expected[e]), magnitudes[e], largest});
       const double bound = (terms * epsilon_of(DType::f32) + storage + runs) * size + 16 * epsilon_of(DType::f32);
-      worst = std::max(worst, std::abs(ours.out[i].at(at...) - value) / bound);
-      if (std::isnan(ours.out[i].at(at...))) worst = INFINITY;
-    });
+      worst = std::max(worst, std::abs(found[e] - expected[e]) / bound);
+      if (std::isnan(found[e])) worst = INFINITY;
+    }
     INFO(kernel.name() << " " << p.text() << " output " << i << ": error is " << worst << " times its bound");
     REQUIRE(worst <= 1);
   }
@@ -157,15 +158,18 @@ const Run& Truth::exact(bool magnitude) {
 }
 
 std::string bits(const Tensor& t) {
-  std::string all;
-  const auto size = static_cast<size_t>(size_of(t.dtype()));
-  for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
-    // -0 and +0 are the same value to a caller.
-    if (is_float(t.dtype()) && t.at(n, d, h, w, c) == 0)
-      all.append(size, '\0');
-    else
-      all.append(reinterpret_cast<const char*>(t.bytes()) + static_cast<size_t>(t.desc().offset(n, d, h, w) + c) * size,
-                 size);
+  const Shape& shape = t.shape();
+  std::string all(static_cast<size_t>(t.desc().bytes()), '\0');
+  dispatch_dtype(t.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto* data = reinterpret_cast<const T*>(t.bytes());
+    auto* to = reinterpret_cast<T*>(all.data());
+    for_each_index({shape.n(), shape.d(), shape.h(), shape.w(), 1}, [&](auto n, auto d, auto h, auto w, auto) {
+      const T* row = data + t.desc().offset(n, d, h, w);
+      // -0 and +0 are the same value to a caller: zeros stay what they were initialised to.
+      for (int64_t c = 0; c < shape.c(); ++c, ++to)
+        if (to_double(row[c]) != 0) *to = row[c];
+    });
   });
   return all;
 }

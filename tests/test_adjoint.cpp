@@ -1,6 +1,7 @@
 // T2 for convolutions at the size of the models: the adjoint identity of the three passes, and random elements of all
 // three results recomputed alone.
 #include <cstring>
+#include <numeric>
 #include <set>
 
 #include "kernels/kernel_list.h"
@@ -13,9 +14,8 @@ using namespace convoy::testing;
 namespace {
 
 double inner(const Tensor& a, const Tensor& b) {
-  double sum = 0;
-  for_each_index(a.shape(), [&](auto... at) { sum += a.at(at...) * b.at(at...); });
-  return sum;
+  const std::vector<double> x = values(a), y = values(b);
+  return std::inner_product(x.begin(), x.end(), y.begin(), 0.0);
 }
 
 /// <conv(x,w),y> = <x, backward_data(y,w)> = <w, backward_weights(x,y)> for the kernels of a name; passes that it lacks
