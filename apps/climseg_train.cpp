@@ -41,6 +41,23 @@ Data find_data(const OptionTable& o) {
   return data;
 }
 
+/// Whole training images that running statistics are taken from, which must fit the pass that evaluates.
+int64_t recalibration_images(const OptionTable& o, const Data& data) {
+  const int64_t count = o.integer("batch-norm-recalibration");
+  if (count == 0) return 0;
+  const int64_t most = data.validation ? data.whole_train->size() : 0;  // without validation nothing would use them
+  if (count < 0 || count > most)
+    fail_usage(fmt::format("--batch-norm-recalibration: expected 0 to {} (training images, if any validate), found {}",
+                           most, count));
+  const ClimateReading &train = data.whole_train->reading(), &validation = data.validation->reading();
+  if (train.height != validation.height || train.width != validation.width)
+    fail_data(
+        fmt::format("--batch-norm-recalibration: expected training images of {}x{} as those that validate, found "
+                    "{}x{}",
+                    validation.height, validation.width, train.height, train.width));
+  return count;
+}
+
 /// Options of a program without data: sizes come from the settings.
 ClimateOptions dummy_program(const OptionTable& o) {
   ClimateOptions p;
@@ -107,6 +124,8 @@ int train(OptionTable& o, Ranks& ranks) {
   program.batch = o.integer("local-batch-size");
   if (program.batch < 1) fail_usage("--local-batch-size must be at least 1, found " + o.text("local-batch-size"));
   program.loss = pixel_loss_config(o);
+  const int64_t recalibration = recalibration_images(o, data);
+  program.statistics_pass = recalibration > 0;
   program.training = optimizer_config(o);
   program.training.averaging = ranks.averaging(o, program.compute);
   program.plan.team = ranks.team_size(), program.plan.place = ranks.team_place();
@@ -122,6 +141,7 @@ int train(OptionTable& o, Ranks& ranks) {
   t.loader.seed = t.seed;
   ClimateTask::Settings s;
   s.train = data.train, s.validation = data.validation;
+  s.recalibration = data.whole_train, s.recalibration_images = recalibration;
   s.dummy_samples =
       dummy ? std::max<int64_t>(o.integer("n-train"), 4 * program.batch * program.training.accumulation * ranks.size())
             : 0;
@@ -210,7 +230,9 @@ int train(OptionTable& o, Ranks& ranks) {
     std::vector<std::pair<std::string, const SegmentationScore*>> scores{{o.text("model"), &score}};
     std::optional<ClimateBaselines> baselines;
     if (o.toggle("baseline") && outcome != Outcome::interrupted && ranks.root()) {
+      ranks.set_busy(true);
       baselines = climate_baselines(*data.whole_train, *data.validation, program.loss);
+      ranks.set_busy(false);
       more["background"] = score_json(baselines->background);
       more["logistic_regression"] = score_json(baselines->regression);
       scores.emplace_back("background alone", &baselines->background);

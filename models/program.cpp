@@ -41,6 +41,18 @@ Tape finish_evaluation(Tape tape, const ProgramOptions& o) {
   return tape;
 }
 
+ClimateConfig evaluated_model(const ClimateOptions& o) {
+  ClimateConfig model = o.model;
+  if (o.evaluation_height > 0) model.height = o.evaluation_height, model.width = o.evaluation_width;
+  return model;
+}
+
+template <class Options>
+ProgramTapes with_micro(const Options& o, ProgramTapes tapes) {
+  if (o.training.accumulation > 1) tapes.micro = accumulation_tape(o);
+  return tapes;
+}
+
 TensorDesc label_desc(const ClimateConfig& c, int64_t batch) {
   return TensorDesc({batch, 1, c.height, c.width, 1}, DType::u8);
 }
@@ -119,13 +131,30 @@ Tape evaluation_tape(const CosmoflowOptions& o) {
 
 Tape evaluation_tape(const ClimateOptions& o) {
   Tape tape = new_tape(o);
-  ClimateConfig model = o.model;
-  if (o.evaluation_height > 0) model.height = o.evaluation_height, model.width = o.evaluation_width;
+  const ClimateConfig model = evaluated_model(o);
   const ClimateNet net = record_climate(tape, model, o.evaluation_batch, o.input_type, Mode::evaluation);
   const ValueId labels = tape.input("target", label_desc(model, o.evaluation_batch));
   tape.keep(tape.emit({OpKind::arg_max, NoAttrs{}}, "prediction.forward", {net.logits}), "prediction");
   tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "loss");
   return finish_evaluation(std::move(tape), o);
+}
+
+Tape statistics_tape(const ClimateOptions& o) {
+  Tape tape = new_tape(o);
+  ClimateConfig model = evaluated_model(o);
+  model.batch_norm_momentum = 1;
+  model.dropout = 0;
+  record_climate(tape, model, o.evaluation_batch, o.input_type, Mode::training);
+  return finish_evaluation(std::move(tape), o);
+}
+
+ProgramTapes program_tapes(const CosmoflowOptions& o) {
+  return with_micro(o, {training_tape(o), evaluation_tape(o), {}, {}});
+}
+ProgramTapes program_tapes(const ClimateOptions& o) {
+  ProgramTapes tapes = with_micro(o, {training_tape(o), evaluation_tape(o), {}, {}});
+  if (o.statistics_pass) tapes.statistics = statistics_tape(o);
+  return tapes;
 }
 
 NetworkCounts count_network(const CosmoflowConfig& model) {
@@ -147,10 +176,15 @@ int64_t ProgramPlans::own_state_bytes() const {
   return total;
 }
 
-ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, const ProgramOptions& o,
-                          const KernelList& kernels) {
-  ProgramPlans plans{std::move(step), std::move(evaluate), {}, {}, {}};
-  if (micro) plans.micro = make_plan(*micro, kernels, o.plan);
+ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& o, const KernelList& kernels) {
+  ProgramPlans plans{std::move(tapes.step), std::move(tapes.evaluate), {}, {}, {}, {}};
+  if (tapes.micro) plans.micro = make_plan(*tapes.micro, kernels, o.plan);
+  if (tapes.statistics) {
+    // A rank runs it as often as its share has images: nothing of it can wait for the team.
+    PlanOptions alone = o.plan;
+    alone.team = 1, alone.place = 0;
+    plans.statistics = make_plan(*tapes.statistics, kernels, alone);
+  }
   plans.step = make_plan(plans.step_tape, kernels, o.plan);
   plans.evaluate = make_plan(plans.evaluate_tape, kernels, o.plan);
   for (const KernelOverride& wish : o.plan.selection.overrides) {
@@ -184,6 +218,7 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
   const auto arena = std::make_shared<Buffer>(plans.arena_bytes(), Buffer::Fill::none);
   step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena, shared);
   if (plans.micro) micro_ = std::make_unique<Executor>(std::move(*plans.micro), store_, arena, shared);
+  if (plans.statistics) statistics_pass_ = std::make_unique<Executor>(std::move(*plans.statistics), store_, arena);
   evaluate_ = std::make_unique<Executor>(std::move(plans.evaluate), store_, arena);
 }
 

@@ -33,6 +33,7 @@ struct ClimateOptions : ProgramOptions {
   /// Size of the images that are evaluated; 0 = as in training, which may see crops.
   int64_t evaluation_height = 0, evaluation_width = 0;
   PixelLossAttrs loss;
+  bool statistics_pass = false;  ///< also plan the pass of statistics_tape()
   ClimateOptions() { input_type = DType::f32; }
 };
 
@@ -49,6 +50,9 @@ Tape accumulation_tape(const ClimateOptions& options);
 /// with input "target" the "loss").
 Tape evaluation_tape(const CosmoflowOptions& options);
 Tape evaluation_tape(const ClimateOptions& options);
+/// Forward over `evaluation_batch` images of the evaluation's size, each layer normalised by their moments, which
+/// replace the running means and variances (the unbiased ones). Input "x".
+Tape statistics_tape(const ClimateOptions& options);
 
 struct NetworkCounts {
   int64_t parameters = 0;
@@ -60,13 +64,23 @@ struct NetworkCounts {
 NetworkCounts count_network(const CosmoflowConfig& model);
 NetworkCounts count_network(const ClimateConfig& model);
 
-/// Plans of both tapes; nothing is allocated (the trainer's --dry-run stops here).
+/// All that a program runs.
+struct ProgramTapes {
+  Tape step, evaluate;
+  std::optional<Tape> micro;       ///< with gradient accumulation
+  std::optional<Tape> statistics;  ///< with ClimateOptions::statistics_pass
+};
+ProgramTapes program_tapes(const CosmoflowOptions& options);
+ProgramTapes program_tapes(const ClimateOptions& options);
+
+/// Plans of the tapes; nothing is allocated (the trainer's --dry-run stops here).
 struct ProgramPlans {
   Tape step_tape, evaluate_tape;
   Plan step, evaluate;
-  std::optional<Plan> micro;  ///< with gradient accumulation
+  std::optional<Plan> micro, statistics;
   int64_t arena_bytes() const {
-    return std::max({step.arena_bytes, evaluate.arena_bytes, micro ? micro->arena_bytes : 0});
+    return std::max({step.arena_bytes, evaluate.arena_bytes, micro ? micro->arena_bytes : 0,
+                     statistics ? statistics->arena_bytes : 0});
   }
   /// States that this rank has for itself.
   int64_t own_state_bytes() const;
@@ -75,13 +89,10 @@ struct ProgramPlans {
   int64_t shared_bytes() const { return shared_states_begin() + step.shared_state_bytes; }
   int64_t shared_states_begin() const { return std::max(step.shared_bytes, micro ? micro->shared_bytes : 0); }
 };
-ProgramPlans plan_program(Tape step, Tape evaluate, std::optional<Tape> micro, const ProgramOptions& options,
-                          const KernelList& kernels);
+ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& options, const KernelList& kernels);
 template <class Options>
 ProgramPlans plan_program(const Options& options, const KernelList& kernels) {
-  std::optional<Tape> micro;
-  if (options.training.accumulation > 1) micro = accumulation_tape(options);
-  return plan_program(training_tape(options), evaluation_tape(options), std::move(micro), options, kernels);
+  return plan_program(program_tapes(options), options, kernels);
 }
 
 class Program {
@@ -94,6 +105,8 @@ class Program {
   Executor& evaluate() { return *evaluate_; }
   /// The pass that only adds up gradients; null without accumulation.
   Executor* micro() { return micro_.get(); }
+  /// The pass that takes the moments of its images as running statistics; null without ClimateOptions::statistics_pass.
+  Executor* statistics_pass() { return statistics_pass_.get(); }
   StateStore& store() { return store_; }
   const ProgramOptions& options() const { return options_; }
   /// Names of the trainable states, in network order.
@@ -105,7 +118,7 @@ class Program {
   ProgramOptions options_;
   StateStore store_;
   std::vector<std::string> parameters_, statistics_;
-  std::unique_ptr<Executor> step_, evaluate_, micro_;
+  std::unique_ptr<Executor> step_, evaluate_, micro_, statistics_pass_;
 };
 
 }  // namespace convoy

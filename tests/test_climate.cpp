@@ -41,10 +41,14 @@ ClimateOptions small(ClimateModel kind) {
 }
 
 /// A fixed sample: random images, stripes as classes.
-void feed(Executor& e) {
+void feed_image(Executor& e) {
   const PhiloxStream random(9, 1);
-  const Tensor x = e.tensor("x"), y = e.tensor("target");
+  const Tensor x = e.tensor("x");
   for (int64_t i = 0; i < x.shape().elements(); ++i) x.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
+}
+void feed(Executor& e) {
+  feed_image(e);
+  const Tensor y = e.tensor("target");
   for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<uint8_t>()[i] = uint8_t(i / 7 % 3);
 }
 
@@ -142,6 +146,28 @@ TEST_CASE("evaluation by batch statistics sees what training sees", "[climate]")
   CHECK(evaluated[0] != Approx(trained).epsilon(1e-3));
 }
 
+TEST_CASE("a pass for statistics leaves those of its image", "[climate]") {
+  ClimateOptions o = small(ClimateModel::deepcam);
+  o.model.width_divisor = 16;
+  o.model.height = 192, o.model.width = 288;  // running variances are the unbiased ones: enough pixels in every layer
+  o.statistics_pass = true;
+  const auto loss = [&](bool batch) {
+    o.model.batch_statistics = batch;
+    Program program(plan_program(o, kernel_list()), o, 5);
+    if (!batch) {
+      program.statistics_pass()->refresh();
+      feed_image(*program.statistics_pass());
+      program.statistics_pass()->run();
+    }
+    Executor& e = program.evaluate();
+    e.refresh();
+    feed(e);
+    e.run();
+    return e.tensor("loss").data<float>()[0];
+  };
+  CHECK(loss(false) == Approx(loss(true)).epsilon(0.02));
+}
+
 TEST_CASE("every variant of the climate networks records at other sizes", "[climate]") {
   const auto logits = [](const ClimateConfig& c) {
     Tape tape;
@@ -172,10 +198,12 @@ TEST_CASE("no reference kernel in a training step of a climate network", "[clima
     for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
       o.compute = compute;
       o.plan.threads = 2;
+      o.statistics_pass = o.model.batch_norm;
       const ProgramPlans plans = plan_program(o, kernel_list());
       CHECK(plans.step.reference_nodes() == std::vector<std::string>{});
       CHECK(plans.evaluate.reference_nodes() == std::vector<std::string>{});
       if (plans.micro) CHECK(plans.micro->reference_nodes() == std::vector<std::string>{});
+      if (o.model.batch_norm) CHECK(plans.statistics->reference_nodes() == std::vector<std::string>{});
     }
   };
   // Every network with and without batch norm, every optimizer, loss, decoder and output stride at least once.

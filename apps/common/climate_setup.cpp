@@ -121,6 +121,9 @@ std::vector<Option> climate_training_options() {
       {"batch-norm-momentum", "", "",
        "share of a batch in the running statistics (default: 0.0003 in deeplab, as its reference has it; else 0.1)",
        K::number},
+      {"batch-norm-recalibration", "", "0",
+       "ahead of every validation, take running statistics from so many whole training images (0 = keep training's)",
+       K::integer},
       {"start-lr", "", "0.001", "base learning rate", K::number},
       {"lr-scaling", "", "none", "none, linear or sqrt: start-lr grows with the samples of a step on all ranks"},
       {"base-batch-size", "", "1", "samples of a step that start-lr is meant for", K::number},
@@ -268,24 +271,29 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
   const std::string& schedule = o.text("lr-schedule");
   const bool crops = !o.text("crop").empty();
   const bool decays = schedule == "cosine_annealing" || schedule == "polynomial";
-  o.refuse_idle({{"focal-gamma", o.text("loss-type") == "focal", "--loss-type other than focal"},
-                 {"lr-milestones", schedule == "multistep", "--lr-schedule other than multistep"},
-                 {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
-                 {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
-                 {"lr-eta-min", decays, "--lr-schedule other than cosine_annealing and polynomial"},
-                 {"lr-power", schedule == "polynomial", "--lr-schedule other than polynomial"},
-                 {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
-                 {"crop-balance", crops, "whole images"},
-                 {"image-size", dummy && !crops, "data from files, or crops"},
-                 {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},
-                 {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"},
-                 {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
+  o.refuse_idle(
+      {{"focal-gamma", o.text("loss-type") == "focal", "--loss-type other than focal"},
+       {"lr-milestones", schedule == "multistep", "--lr-schedule other than multistep"},
+       {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
+       {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+       {"lr-eta-min", decays, "--lr-schedule other than cosine_annealing and polynomial"},
+       {"lr-power", schedule == "polynomial", "--lr-schedule other than polynomial"},
+       {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
+       {"crop-balance", crops, "whole images"},
+       {"image-size", dummy && !crops, "data from files, or crops"},
+       {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},
+       {"batch-norm-recalibration", o.toggle("batch-norm"), "networks without batch norm"},
+       {"batch-norm-recalibration", o.text("batch-norm-evaluation") == "running", "--batch-norm-evaluation batch"},
+       {"batch-norm-recalibration", !dummy, "dummy data"},
+       {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"},
+       {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
 }
 
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {
   if (!o.text("stats").empty()) return read_stats(o.text("stats"));
   if (images.at(0).format == ClimateFormat::sharded) return {};
-  const fs::path folder = o.text("data-dir");
+  fs::path folder = fs::weakly_canonical(o.text("data-dir"));
+  if (!folder.has_filename()) folder = folder.parent_path();  // "sky/" and "."
   for (const fs::path& place : {folder, folder.parent_path(), fs::path(images[0].path).parent_path()})
     if (fs::exists(place / "stats.h5")) {
       fmt::print("statistics: {}\n", (place / "stats.h5").string());

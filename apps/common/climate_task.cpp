@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "apps/common/recalibration.h"
 #include "core/philox.h"
 
 namespace convoy::apps {
 
 Quality ClimateTask::validate(Program& program, Communicator* ranks) {
+  if (s_.recalibration_images > 0)
+    renew_statistics(program, s_.recalibration, s_.recalibration_images, s_.loader, ranks);
   result_ =
       evaluate_climate(program, s_.validation, s_.loader, ranks, [&](int64_t i, std::span<const uint8_t> predicted) {
         if (s_.loader.rank == 0 && i < s_.pictures * s_.loader.ranks)

@@ -12,8 +12,10 @@ enum class Measure : uint8_t { mlperf, pooled, cyclone, river };
 class ClimateTask final : public Task {
  public:
   struct Settings {
-    std::shared_ptr<const ClimateSource> train;       ///< null: dummy data
-    std::shared_ptr<const ClimateSource> validation;  ///< null: none
+    std::shared_ptr<const ClimateSource> train;          ///< null: dummy data
+    std::shared_ptr<const ClimateSource> validation;     ///< null: none
+    std::shared_ptr<const ClimateSource> recalibration;  ///< whole images that running statistics are taken from
+    int64_t recalibration_images = 0;                    ///< so many ahead of every validation; 0: training's stay
     int64_t dummy_samples = 0;
     LoaderOptions loader;
     Measure measure = Measure::mlperf;

@@ -116,6 +116,7 @@ std::string memory_text(const ProgramPlans& plans, int team) {
   };
   const int64_t shared = plans.shared_bytes() / team;
   std::string text = line("step", plans.step) + line("evaluate", plans.evaluate);
+  if (plans.statistics) text += line("statistics", *plans.statistics);
   if (shared > 0)
     text += fmt::format("  {:<10} {:>14.1f} MiB parameters, moments, packed weights, buckets: a rank's share for {}\n",
                         "shared", mib(shared), team);

@@ -1,0 +1,63 @@
+#include "apps/common/recalibration.h"
+
+#include <string>
+#include <vector>
+
+namespace convoy::apps {
+namespace {
+
+constexpr std::string_view mean_suffix = ".running_mean", variance_suffix = ".running_var";
+
+/// Running mean and variance of one layer.
+struct Statistic {
+  Tensor mean, variance;
+  int64_t channels() const { return mean.shape().c(); }
+};
+
+std::vector<Statistic> find_statistics(Program& program) {
+  std::vector<Statistic> found;
+  for (const std::string& name : program.statistics())
+    if (name.ends_with(mean_suffix)) {
+      const std::string layer = name.substr(0, name.size() - mean_suffix.size());
+      found.push_back({program.store().get(name), program.store().get(layer + std::string(variance_suffix))});
+    }
+  return found;
+}
+
+}  // namespace
+
+void renew_statistics(Program& program, const std::shared_ptr<const SampleSource>& images, int64_t count,
+                      const LoaderOptions& order, Communicator* ranks) {
+  LoaderOptions drawn = order;
+  drawn.shuffle = true;
+  drawn.block = 1;
+  Loader loader(images, drawn, 0, 0);
+  Executor& pass = *program.statistics_pass();
+  pass.refresh();
+  const std::vector<Statistic> statistics = find_statistics(program);
+  size_t channels = 0;
+  for (const Statistic& s : statistics) channels += static_cast<size_t>(s.channels());
+  std::vector<double> sums(2 * channels);  // of means and of mean squares
+  std::vector<std::byte> labels(static_cast<size_t>(images->target_bytes()));
+  for (int64_t i = drawn.rank; i < count; i += drawn.ranks) {
+    loader.next(pass.tensor("x").bytes(), labels.data());
+    pass.run();
+    size_t at = 0;
+    for (const Statistic& s : statistics)
+      for (int64_t c = 0; c < s.channels(); ++c, ++at) {
+        const double mean = s.mean.at(0, 0, 0, 0, c);
+        sums[at] += mean;
+        sums[channels + at] += s.variance.at(0, 0, 0, 0, c) + mean * mean;
+      }
+  }
+  if (ranks) ranks->all_reduce_sum(std::span(sums));
+  size_t at = 0;
+  for (const Statistic& s : statistics)
+    for (int64_t c = 0; c < s.channels(); ++c, ++at) {
+      const double mean = sums[at] / double(count);
+      s.mean.set(0, 0, 0, 0, c, mean);
+      s.variance.set(0, 0, 0, 0, c, std::max(0.0, sums[channels + at] / double(count) - mean * mean));
+    }
+}
+
+}  // namespace convoy::apps
