@@ -84,10 +84,8 @@ int convert_main(int argc, char** argv) {
   for (const std::string& text : o.list("map")) sources.push_back(parse_source(text));
   if (sources.empty()) fail_usage("--map is required");
   if (o.text("out").empty()) fail_usage("--out is required");
-  const int64_t height = o.integer("height"), width = o.integer("width"), first = o.integer("first");
-  if (height < 32 || width < 32 || first < 0)
-    fail_usage(fmt::format("--height, --width, --first: expected 32, 32 and 0 or more, found {}, {}, {}", height, width,
-                           first));
+  const int64_t height = o.integer_within("height", 32, 1 << 16), width = o.integer_within("width", 32, 1 << 16),
+                first = o.integer_within("first", 0);
   std::map<std::string, std::unique_ptr<NetcdfFile>> files;
   for (const Source& s : sources)
     if (!files.count(s.path)) files[s.path] = std::make_unique<NetcdfFile>(s.path);
@@ -104,7 +102,7 @@ int convert_main(int argc, char** argv) {
       if (!mapped[static_cast<size_t>(channel)])
         fail_usage(std::string("--labels needs ") + climate_channels[channel] + ", which is not mapped");
   const int64_t steps = o.integer("steps") > 0 ? o.integer("steps") : available - first;
-  if (steps < 1 || first + steps > available)
+  if (steps < 1 || steps > available - first)
     fail_data(fmt::format("expected {} steps from {}, found {} in all", steps, first, available));
   fs::create_directories(o.text("out"));
   ClimateStats stats;

@@ -47,12 +47,6 @@ std::string file_name(int64_t year, int64_t day, int64_t step, int64_t run) {
   return fmt::format("data-{:04}-{:02}-{:02}-{:02}-{}.h5", year, month + 1, day + 1, step, run);
 }
 
-int64_t at_least(const OptionTable& o, const char* flag, int64_t least) {
-  const int64_t value = o.integer(flag);
-  if (value < least) fail_usage(fmt::format("--{}: expected {} or more, found {}", flag, least, value));
-  return value;
-}
-
 /// Heights on the grid; empty where continents are to be drawn.
 std::vector<float> read_orography(const std::string& wish, const Grid& grid) {
   const std::string known = "/usr/share/ferret-vis/data/etopo20.cdf";
@@ -75,10 +69,10 @@ int simulate_main(int argc, char** argv) {
   const bool heuristic = o.text("labels") == "heuristic";
   if (!heuristic && o.text("labels") != "truth")
     fail_usage("--labels: expected truth or heuristic, found " + o.text("labels"));
-  const int64_t train = at_least(o, "days", 1), validation = at_least(o, "validation-days", 0),
-                steps = at_least(o, "steps", 1);
+  const int64_t train = o.integer_within("days", 1), validation = o.integer_within("validation-days", 0),
+                steps = o.integer_within("steps", 1);
   AtmosphereOptions a;
-  a.grid = {at_least(o, "height", 32), at_least(o, "width", 32)};
+  a.grid = {o.integer_within("height", 32, 1 << 16), o.integer_within("width", 32, 1 << 16)};
   a.seed = static_cast<uint64_t>(o.integer("seed"));
   a.cyclones = o.number("cyclones"), a.rivers = o.number("rivers");
   a.orography = read_orography(o.text("orography"), a.grid);

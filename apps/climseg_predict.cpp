@@ -29,6 +29,16 @@ std::vector<ClimateRef> find_images(const OptionTable& o) {
   return fs::is_regular_file(folder) ? images_in(folder) : images_below(folder);
 }
 
+/// Where an image's mask and picture go, without their extensions. Folders below data-dir stay apart, so that equal
+/// names do not overwrite each other.
+std::string mask_base(const OptionTable& o, const ClimateRef& ref) {
+  const fs::path root(o.text("data-dir"));
+  const fs::path inside =
+      fs::is_directory(root) ? fs::path(ref.path).lexically_relative(root) : fs::path(ref.path).filename();
+  const std::string number = ref.format == ClimateFormat::sharded ? fmt::format("-{:03d}", ref.index) : "";
+  return (fs::path(o.text("out")) / inside.parent_path() / inside.stem()).string() + number;
+}
+
 void write_mask(const std::string& path, const ImageShape& shape, std::span<const uint8_t> classes) {
   write_atomically(path, [&](const std::string& temporary) {
     Hdf5File file(temporary, Hdf5File::Mode::create);
@@ -46,6 +56,10 @@ int predict_main(int argc, char** argv) {
     return 0;
   fill_climate_defaults(o);
   const std::vector<ClimateRef> images = find_images(o);
+  std::vector<std::string> paths;
+  for (const ClimateRef& ref : images) paths.push_back(ref.path);
+  const InputFiles inputs(paths);
+  for (const ClimateRef& ref : images) inputs.refuse(mask_base(o, ref) + ".h5");
   const ClimateStats stats = climate_stats(o, images);
   const auto source = std::make_shared<ClimateSource>(images, climate_reading(o, stats, false));
   const ClimateOptions options = climate_program(o, *source, nullptr);
@@ -71,14 +85,8 @@ int predict_main(int argc, char** argv) {
   const ClimateEvaluation result =
       evaluate_climate(program, source, loader_options(o), nullptr, [&](int64_t i, std::span<const uint8_t> classes) {
         const ClimateRef& ref = images[static_cast<size_t>(i)];
-        // Folders below data-dir stay apart, so that equal names do not overwrite each other.
-        const fs::path root(o.text("data-dir"));
-        const fs::path inside =
-            fs::is_directory(root) ? fs::path(ref.path).lexically_relative(root) : fs::path(ref.path).filename();
-        const std::string number = ref.format == ClimateFormat::sharded ? fmt::format("-{:03d}", ref.index) : "";
-        const fs::path folder = fs::path(o.text("out")) / inside.parent_path();
-        fs::create_directories(folder);
-        const std::string base = (folder / inside.stem()).string() + number;
+        const std::string base = mask_base(o, ref);
+        fs::create_directories(fs::path(base).parent_path());
         write_mask(base + ".h5", {source->reading().height, source->reading().width, 1}, classes);
         if (pictures) write_comparison(base + ".png", ref, classes, source->reading());
       });

@@ -61,8 +61,22 @@ int inspect(const std::string& path, const ReadOptions& read, int64_t limit) {
 
 /// Reads everything; reports every bad sample and ends with the data exit code when there was one.
 int verify(const std::string& path, const ReadOptions& read) {
-  const std::vector<SampleRef> refs = collect(path, read);
+  std::vector<SampleRef> refs;
   int64_t bad = 0, sum = 0;
+  const auto report = [&](const Error& error) {
+    fmt::print(stderr, "bad: {}\n", error.what());
+    ++bad;
+  };
+  if (!fs::exists(path)) fail_data(path + ": no such file or folder");
+  // A file that does not open is one bad sample; the others are read all the same.
+  for (const std::string& file : fs::is_directory(path) ? sample_files(path) : std::vector<std::string>{path}) {
+    try {
+      for (SampleRef& ref : samples_in(file, read)) refs.push_back(std::move(ref));
+    } catch (const Error& error) {
+      report(error);
+    }
+  }
+  if (refs.empty()) fail_data(fmt::format("{}: expected samples, found none that can be read ({} bad)", path, bad));
   float low = INFINITY, high = -INFINITY;
   std::optional<SampleShape> shape;
   for (const SampleRef& ref : refs) {
@@ -74,8 +88,7 @@ int verify(const std::string& path, const ReadOptions& read) {
       sum += count(s).sum;
       for (float t : s.target) low = std::min(low, t), high = std::max(high, t);
     } catch (const Error& error) {
-      fmt::print(stderr, "bad: {}\n", error.what());
-      ++bad;
+      report(error);
     }
   }
   fmt::print("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), bad,
@@ -85,8 +98,8 @@ int verify(const std::string& path, const ReadOptions& read) {
 
 class Writer {
  public:
-  Writer(std::string format, std::string out, bool gzip, int64_t shard)
-      : format_(std::move(format)), out_(std::move(out)), gzip_(gzip), shard_(shard) {
+  Writer(std::string format, std::string out, bool gzip, int64_t shard, InputFiles inputs)
+      : format_(std::move(format)), out_(std::move(out)), gzip_(gzip), shard_(shard), inputs_(std::move(inputs)) {
     fs::create_directories(out_);
   }
 
@@ -103,7 +116,9 @@ class Writer {
         fail_data(ref.path + ": a TFRecord holds i16 counts, found " + sample.shape.str());
       std::vector<std::byte> file = encode_tfrecord(sample.voxels, sample.target);
       if (gzip_) file = gzip_compress(file, 6);
-      write_file(out + "/" + name + ".tfrecord", file);
+      const std::string path = out + "/" + name + ".tfrecord";
+      inputs_.refuse(path);
+      write_file(path, file);
     } else if (format_ == "split-hdf5" || format_ == "raw-hdf5") {
       write_single(out + "/" + name + ".hdf5", sample, format_ == "split-hdf5" ? "x" : "full",
                    format_ == "split-hdf5" ? "y" : "unitPar");
@@ -117,7 +132,7 @@ class Writer {
   void flush() {
     if (pending_.empty()) return;
     const SampleShape& s = pending_[0].shape;
-    const std::string path = fmt::format("{}/shard-{:05d}.h5", folder_, shards_[folder_]++);
+    const std::string path = next_shard(folder_, shards_[folder_]);
     write_atomically(path, [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const auto n = static_cast<int64_t>(pending_.size());
@@ -145,6 +160,7 @@ class Writer {
 
  private:
   void write_single(const std::string& path, const Sample& sample, const char* voxels, const char* labels) const {
+    inputs_.refuse(path);
     write_atomically(path, [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const SampleShape& s = sample.shape;
@@ -160,6 +176,7 @@ class Writer {
   std::string format_, out_, folder_;  ///< folder_: where the pending shard goes
   bool gzip_;
   int64_t shard_, written_ = 0;
+  InputFiles inputs_;
   std::map<std::string, int64_t> shards_;  ///< files written per folder, which may come back
   std::vector<Sample> pending_;
 };
@@ -184,7 +201,7 @@ int data_main(int argc, char** argv) {
   common(app.add_subcommand("inspect", "shapes, count sums, labels, CRCs"))
       ->add_option("--limit", limit, "samples shown")
       ->capture_default_str();
-  common(app.add_subcommand("verify", "reads every sample and checks CRCs, shapes and label ranges"));
+  common(app.add_subcommand("verify", "reads every sample and checks CRCs, shapes and values"));
   CLI::App* convert =
       common(app.add_subcommand("convert", "writes the samples in another format, voxels bit-identical"));
   convert->add_option("--out", out, "folder to write into")->required();
@@ -217,8 +234,11 @@ int data_main(int argc, char** argv) {
   }
   if (app.got_subcommand("inspect")) return inspect(path, read, limit);
   if (app.got_subcommand("verify")) return verify(path, read);
-  Writer writer(format, out, gzip, shard);
-  for (const SampleRef& ref : collect(path, read)) {
+  const std::vector<SampleRef> refs = collect(path, read);
+  std::vector<std::string> paths;
+  for (const SampleRef& ref : refs) paths.push_back(ref.path);
+  Writer writer(format, out, gzip, shard, InputFiles(paths));
+  for (const SampleRef& ref : refs) {
     // train/ and validation/ stay apart, so that equal file names do not overwrite each other.
     const std::string folder =
         fs::is_directory(path) ? fs::path(ref.path).parent_path().lexically_relative(path).string() : ".";

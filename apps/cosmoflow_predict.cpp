@@ -10,7 +10,26 @@
 namespace convoy::apps {
 namespace {
 
-constexpr double centre[4] = {0.30, 0.80, 0.96, 70};
+double centre_of(int64_t target) {
+  constexpr double centres[4] = {0.30, 0.80, 0.96, 70};
+  return target < 4 ? centres[target] : 1;
+}
+
+/// Per target the share of its centre that a label of one stands for: fitted where samples carry physical parameters,
+/// else the official set's tenth.
+std::vector<double> spreads(const Predictions& p, const std::vector<std::vector<float>>& physical) {
+  std::vector<double> all(static_cast<size_t>(p.targets), 0.1);
+  for (size_t t = 0; t < all.size(); ++t) {
+    double products = 0, squares = 0;
+    for (size_t i = 0; i < physical.size(); ++i) {
+      if (physical[i].size() <= t) continue;
+      const double label = p.truth[i * all.size() + t];
+      products += label * (physical[i][t] / centre_of(int64_t(t)) - 1), squares += label * label;
+    }
+    if (squares > 0) all[t] = products / squares;
+  }
+  return all;
+}
 
 std::vector<Option> option_list() {
   std::vector<Option> list = model_options();
@@ -38,16 +57,20 @@ int predict_main(int argc, char** argv) {
     csv += fmt::format(",{0}_true,{0}_predicted,{0}_true_physical,{0}_predicted_physical", name);
   csv += "\n";
   std::vector<double> physical_error(static_cast<size_t>(p.targets));
+  std::vector<std::vector<float>> physical;
+  for (const SampleRef& ref : samples)
+    physical.push_back(ref.format == FileFormat::tfrecord ? std::vector<float>() : read_sample(ref, read).physical);
+  const std::vector<double> spread = spreads(p, physical);
   for (int64_t i = 0; i < p.count(); ++i) {
     const SampleRef& ref = samples[static_cast<size_t>(i)];
-    const std::vector<float> own =
-        ref.format == FileFormat::tfrecord ? std::vector<float>() : read_sample(ref, read).physical;
+    const std::vector<float>& own = physical[static_cast<size_t>(i)];
     csv += fmt::format("{},{}", ref.path, ref.index);
     for (int64_t t = 0; t < p.targets; ++t) {
       const auto at = static_cast<size_t>(i * p.targets + t);
-      const double scale = t < 4 ? centre[t] : 1, guess = scale * (1 + 0.1 * p.predicted[at]);
+      const double scale = centre_of(t), share = spread[static_cast<size_t>(t)],
+                   guess = scale * (1 + share * p.predicted[at]);
       const double truth =
-          static_cast<size_t>(t) < own.size() ? own[static_cast<size_t>(t)] : scale * (1 + 0.1 * p.truth[at]);
+          static_cast<size_t>(t) < own.size() ? own[static_cast<size_t>(t)] : scale * (1 + share * p.truth[at]);
       physical_error[static_cast<size_t>(t)] += std::abs(guess - truth) / double(p.count());
       csv += fmt::format(",{:.9g},{:.9g},{:.9g},{:.9g}", p.truth[at], p.predicted[at], truth, guess);
     }

@@ -199,12 +199,17 @@ int train(OptionTable& o, Ranks& ranks) {
   t.data_digest = files_digest(paths);
   fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
              data.shape.str());
+  if (o.toggle("baseline") && !dummy && data.shape.dtype != DType::i16)
+    fail_usage("--baseline needs counts, " + o.text("data-dir") + " holds " + data.shape.str());
   const Outcome outcome = run.train(task, t);
 
   Json more = Json::object();
   std::optional<Predictions> regression;
-  if (o.toggle("baseline") && !dummy && ranks.root())
+  if (o.toggle("baseline") && !dummy && outcome != Outcome::interrupted && ranks.root()) {
+    ranks.set_busy(true);
     regression = variance_regression(data.split.train, data.split.validation, reading.read);
+    ranks.set_busy(false);
+  }
   if (task.last_validation().count() > 0) {
     more["validation"] = errors_json(task.last_validation());
     if (regression) more["count_variance_regression"] = errors_json(*regression);

@@ -62,7 +62,8 @@ extern "C" int convoy_comm_initialise(const int* threads_of_team, int teams) {
                    std::to_string(threads_of_team[i]));
     auto created = std::make_unique<Library>();
     if (finalised) fail_usage("convoy_comm: finalised already; MPI cannot be started again");
-    if (!find_launch().launcher.empty() || mpi_running()) {
+    const Launch launch = find_launch();  // a launcher of one task may have no MPI to offer
+    if ((!launch.launcher.empty() && launch.tasks != 1) || mpi_running()) {
       MpiOptions options;
       options.lost = [](const std::string& sentence) {
         std::fprintf(stderr, "convoy_comm: error: %s\n", sentence.c_str());

@@ -22,9 +22,10 @@ enum convoy_comm_code {
 
 enum convoy_comm_type { CONVOY_COMM_F32 = 0, CONVOY_COMM_F64 = 1 };
 
-/* Starts MPI, unless the caller has (with at least MPI_THREAD_SERIALIZED), and `teams` thread teams: team i adds up
- * with threads_of_team[i] threads (at least 1). Teams are independent of each other: two models, or the parts of one,
- * may average at the same time, each from one thread of the caller. */
+/* Starts MPI, unless the caller has (with at least MPI_THREAD_SERIALIZED; lost ranks are noticed with
+ * MPI_THREAD_MULTIPLE only, and below it no call may overlap one of the caller's own to MPI), and `teams` thread teams:
+ * team i adds up with threads_of_team[i] threads (at least 1). Teams are independent of each other: two models, or the
+ * parts of one, may average at the same time, each from one thread of the caller. */
 int convoy_comm_initialise(const int* threads_of_team, int teams);
 
 int convoy_comm_rank(int* rank);

@@ -12,12 +12,14 @@ namespace {
 
 /// What the ranks of one process share: a box of messages per pair and tag, and an area per rank.
 struct Office {
-  explicit Office(std::vector<int> nodes) : nodes(std::move(nodes)) {
+  explicit Office(std::vector<int> nodes)
+      : nodes(std::move(nodes)),
+        area_bytes(std::max(int64_t{64} << 10, SharedReduction::least_bytes(static_cast<int>(this->nodes.size())))) {
     for (size_t r = 0; r < this->nodes.size(); ++r)
       areas.push_back(std::make_unique<Buffer>(area_bytes, Buffer::Fill::zero));
   }
-  static constexpr int64_t area_bytes = 64 << 10;
   std::vector<int> nodes;
+  int64_t area_bytes;
   std::vector<std::unique_ptr<Buffer>> areas;
   std::mutex mutex;
   std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> boxes;  ///< from, to, tag
@@ -63,7 +65,7 @@ class ThreadTransport final : public Transport {
     return true;
   }
   const std::vector<std::byte*>& shared() const override { return areas_; }
-  int64_t shared_bytes() const override { return Office::area_bytes; }
+  int64_t shared_bytes() const override { return office_->area_bytes; }
   void waiting(const std::string& what, double seconds) override {
     if (seconds > 60) throw Error(ErrorKind::lost_rank, "rank " + std::to_string(rank_) + " waits for " + what);
   }

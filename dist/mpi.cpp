@@ -222,7 +222,9 @@ Session::Session(const MpiOptions& options) : options_(options) {
   MPI_Comm_set_errhandler(notes_, MPI_ERRORS_RETURN);
   sign_of_life();
   looked_at_ = rank_;
-  if (size_ > 1) watchdog_ = std::thread([this] { watch(); });
+  // The owner of an MPI that allows one call at a time calls it without asking this session's lock.
+  const bool may_call = owns_ || provided >= MPI_THREAD_MULTIPLE;
+  if (size_ > 1 && may_call) watchdog_ = std::thread([this] { watch(); });
 }
 
 void Session::stop_watching() {
@@ -468,6 +470,7 @@ MpiTransport::MpiTransport(Session& session, MPI_Comm comm, bool everybody) : se
   shared_bytes_ = int64_t{mib} << 20;
   if (mib < 0) shared_bytes_ = everybody ? int64_t{std::clamp(40 / node_size, 3, 16)} << 20 : 256 << 10;
   if (node_size > 1 && shared_bytes_ > 0) {
+    shared_bytes_ = std::max(shared_bytes_, SharedReduction::least_bytes(node_size));
     void* mine = nullptr;
     MPI_Win_allocate_shared(shared_bytes_, 1, MPI_INFO_NULL, node_comm_, &mine, &window_);
     std::memset(mine, 0, static_cast<size_t>(shared_bytes_));

@@ -13,6 +13,8 @@ void normalise(std::vector<float>& values, const ClimateStats& stats) {
     low[c] = float(stats.minimum[c]);
     factor[c] = float(1 / (stats.maximum[c] - stats.minimum[c]));
   }
+  if (channels == 0 || values.size() % channels != 0)
+    fail_data("expected statistics of the image's channels, found " + std::to_string(channels));
   for (size_t i = 0; i < values.size(); i += channels)
     for (size_t c = 0; c < channels; ++c) values[i + c] = (values[i + c] - low[c]) * factor[c];
 }

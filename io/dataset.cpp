@@ -93,9 +93,19 @@ Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
   return sample;
 }
 
-/// Integers of any width are counts (i16); floating point is taken as already normalised (f32).
+/// Integers of one or two bytes are counts (i16); floating point is taken as already normalised (f32).
 DType voxel_type(const Hdf5File& file, const std::string& name) {
-  return file.dtype(name) == DType::i16 ? DType::i16 : DType::f32;
+  const DType held = file.dtype(name);
+  if (held == DType::i32)  // it might not fit
+    fail_data(file.path() + ": data set " + name + " holds wide integers, expected i16 counts or floating point");
+  return is_float(held) ? DType::f32 : DType::i16;
+}
+
+/// Physical parameters, where a file has them, are as many as the targets.
+void check_physical(const Sample& sample, const std::string& path) {
+  if (!sample.physical.empty() && sample.physical.size() != sample.target.size())
+    fail_data(path + ": data set physPar has " + std::to_string(sample.physical.size()) + " parameters, expected " +
+              std::to_string(sample.target.size()));
 }
 
 Sample read_split(const SampleRef& ref) {
@@ -132,16 +142,17 @@ Sample read_shard(const SampleRef& ref) {
 
 /// Rows of a shard.
 int64_t shard_rows(const Hdf5File& file) {
-  const std::vector<int64_t> e = file.extents("voxels");
+  const std::vector<int64_t> e = file.extents("voxels"), t = file.extents("unitPar");
   if (e.size() != 5) fail_data(file.path() + ": data set voxels is " + extents_text(e) + ", expected N,D,D,D,C");
+  if (t.size() != 2 || t[0] != e[0] || t[0] * t[1] > 1 << 20)
+    fail_data(file.path() + ": data set unitPar is " + extents_text(t) + ", expected a row for each of " +
+              std::to_string(e[0]) + " samples");
   return e[0];
 }
 
 /// Rows of a shard that carry the same labels come from the same universe.
 void name_universes(const Hdf5File& file, std::vector<SampleRef>& refs) {
   const std::vector<int64_t> t = file.extents("unitPar");
-  if (t.size() != 2 || t[0] != static_cast<int64_t>(refs.size()))
-    fail_data(file.path() + ": data set unitPar is " + extents_text(t) + ", expected a row per sample");
   const std::vector<float> labels = read_floats(file, "unitPar");
   for (size_t i = 0; i < refs.size(); ++i) {
     refs[i].universe = "labels";
@@ -177,9 +188,13 @@ std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& op
   return refs;
 }
 
+std::vector<std::string> sample_files(const std::string& folder) {
+  return files_below(folder, {".tfrecord", ".gz", ".hdf5", ".h5"});
+}
+
 std::vector<SampleRef> samples_below(const std::string& folder, const ReadOptions& options) {
   std::vector<SampleRef> refs;
-  for (const std::string& path : files_below(folder, {".tfrecord", ".gz", ".hdf5", ".h5"}))
+  for (const std::string& path : sample_files(folder))
     for (SampleRef& ref : samples_in(path, options)) refs.push_back(std::move(ref));
   if (refs.empty()) fail_data(folder + ": expected .tfrecord, .hdf5 or .h5 files, found none");
   return refs;
@@ -201,6 +216,7 @@ Sample read_sample(const SampleRef& ref, const ReadOptions& options) {
       sample = read_shard(ref);
       break;
   }
+  check_physical(sample, ref.path);
   for (size_t i = 0; i < sample.target.size(); ++i)
     if (!std::isfinite(sample.target[i])) fail_data(ref.path + ": target " + std::to_string(i) + " is not finite");
   if (sample.shape.dtype == DType::i16) {
@@ -213,6 +229,11 @@ Sample read_sample(const SampleRef& ref, const ReadOptions& options) {
       fail_data(ref.path + ": expected particle counts, found " + std::to_string(*negative) + " at voxel " +
                 std::to_string(negative - counts));
     }
+  } else {
+    const auto* values = reinterpret_cast<const float*>(sample.voxels.data());
+    const auto* end = values + sample.shape.elements();
+    const auto* bad = std::find_if(values, end, [](float v) { return !std::isfinite(v); });
+    if (bad != end) fail_data(ref.path + ": voxel " + std::to_string(bad - values) + " is not finite");
   }
   return sample;
 }

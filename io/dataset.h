@@ -33,9 +33,11 @@ struct ReadOptions {
 
 /// Samples of one file, in order (axis 0 outermost for crops). Throws Error(data) for files of no known format.
 std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& options);
-/// All samples below a folder, files in name order; throws Error(data) when there are none.
+/// Files below a folder that may hold samples, in name order.
+std::vector<std::string> sample_files(const std::string& folder);
+/// All their samples; throws Error(data) when there are none.
 std::vector<SampleRef> samples_below(const std::string& folder, const ReadOptions& options);
-/// Reads and checks one sample: CRCs, shape, finite labels.
+/// Reads and checks one sample: CRCs, shape, finite labels and voxels, counts of at least 0.
 Sample read_sample(const SampleRef& ref, const ReadOptions& options);
 
 /// The universe a sample was cut from: the file name less a last "_NNN", or the labels of a shard's row. Samples of one

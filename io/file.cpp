@@ -37,6 +37,7 @@ void sync(const std::string& path, int flags) {
 std::vector<std::byte> read_file(const std::string& path) {
   const Descriptor file{open(path.c_str(), O_RDONLY)};
   if (file.fd < 0) fail_data(path + ": cannot open: " + reason());
+  if (std::filesystem::is_directory(path)) fail_data(path + ": expected a file, found a folder");
   const off_t size = lseek(file.fd, 0, SEEK_END);
   if (size < 0) fail_data(path + ": cannot seek: " + reason());
   std::vector<std::byte> data(static_cast<size_t>(size));
@@ -60,6 +61,15 @@ std::vector<std::string> files_below(const std::string& folder, const std::vecto
       paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   return paths;
+}
+
+InputFiles::InputFiles(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) canonical_.insert(std::filesystem::weakly_canonical(path).string());
+}
+
+void InputFiles::refuse(const std::string& output) const {
+  if (canonical_.count(std::filesystem::weakly_canonical(output).string()))
+    fail_usage("--out: " + output + " is read from and would be overwritten: choose another folder");
 }
 
 std::string files_digest(const std::vector<std::string>& paths) {

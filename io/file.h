@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,17 @@ std::vector<std::byte> read_file(const std::string& path);
 /// Regular files at any depth below a folder whose extension (".h5") is one of `extensions`, in name order. Throws
 /// Error(data) where the folder is missing.
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions);
+
+/// Files that are being read, which no output may replace.
+class InputFiles {
+ public:
+  explicit InputFiles(const std::vector<std::string>& paths);
+  /// Throws Error(usage) where the output is one of them, by whatever path.
+  void refuse(const std::string& output) const;
+
+ private:
+  std::set<std::string> canonical_;
+};
 
 /// A digest of the names (without their folders) of these files, in order, and of the sizes of a thousand of them.
 std::string files_digest(const std::vector<std::string>& paths);

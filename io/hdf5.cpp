@@ -146,6 +146,9 @@ void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> ou
     for (int64_t e : extents(name)) box.push_back(static_cast<hsize_t>(e));
     from.assign(box.size(), 0);
   }
+  if (H5Sget_simple_extent_ndims(space) != static_cast<int>(box.size()))
+    fail_data(path_ + ": data set " + name + ": expected " + std::to_string(box.size()) + " dimensions, found " +
+              std::to_string(H5Sget_simple_extent_ndims(space)));
   hsize_t elements = 1;
   for (hsize_t e : box) elements *= e;
   if (elements * static_cast<hsize_t>(size_of(type)) != out.size())
@@ -177,6 +180,11 @@ void Hdf5File::create(const std::string& name, DType type, std::span<const int64
 void Hdf5File::write_box(const std::string& name, DType type, std::span<const int64_t> start,
                          std::span<const int64_t> count, std::span<const std::byte> data) {
   const std::vector<hsize_t> from = sizes(start), box = sizes(count);
+  hsize_t elements = 1;
+  for (hsize_t e : box) elements *= e;
+  if (elements * static_cast<hsize_t>(size_of(type)) != data.size())
+    fail_runtime(path_ + ": data set " + name + ": expected " + std::to_string(elements) + " elements, found " +
+                 std::to_string(data.size() / static_cast<size_t>(size_of(type))));
   const Id set(impl_->open(path_, name), H5Dclose);
   const Id space(H5Dget_space(set), H5Sclose);
   const Id memory(H5Screate_simple(static_cast<int>(box.size()), box.data(), nullptr), H5Sclose);

@@ -23,10 +23,19 @@ Loader::Loader(std::shared_ptr<const SampleSource> source, LoaderOptions options
       options_(options),
       start_(epoch * own_size() + position),
       slots_(static_cast<size_t>(options_.queue)) {
-  for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
+  try {
+    for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { work(); });
+  } catch (...) {  // those that started would end the process
+    end_workers();
+    throw;
+  }
 }
 
 Loader::~Loader() {
+  end_workers();
+}
+
+void Loader::end_workers() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

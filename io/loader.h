@@ -60,6 +60,7 @@ class Loader {
   /// at its beginning.
   int64_t own_size() const;
   void work();
+  void end_workers();
 
   std::shared_ptr<const SampleSource> source_;
   LoaderOptions options_;

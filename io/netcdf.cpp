@@ -139,6 +139,9 @@ std::vector<double> NetcdfFile::coordinates(int dimension, const std::string& na
               (variable < 0 ? "none" : std::to_string(rank) + " dimensions"));
   if (nc_get_var_double(id_, variable, values.data()) != NC_NOERR)
     fail_data(path_ + ": cannot read the coordinates of dimension " + name);
+  if (values.empty()) fail_data(path_ + ": dimension " + name + ": expected positions, found none");
+  for (double v : values)
+    if (!std::isfinite(v)) fail_data(path_ + ": dimension " + name + ": a coordinate is not finite");
   return values;
 }
 

@@ -190,7 +190,7 @@ Sample decode_tfrecord(Bytes file, const std::string& path, int64_t channels) {
   if (features.y.empty()) fail_data(path + ": key y: expected floats, found none");
   const auto voxels = static_cast<int64_t>(features.x->size()) / (2 * channels);
   const auto size = static_cast<int64_t>(std::llround(std::cbrt(double(voxels))));
-  if (size * size * size * channels * 2 != static_cast<int64_t>(features.x->size()))
+  if (size < 1 || size * size * size * channels * 2 != static_cast<int64_t>(features.x->size()))
     fail_data(path + ": key x: " + std::to_string(features.x->size()) + " bytes are no cube of int16 with " +
               std::to_string(channels) + " channels");
   Sample sample;
@@ -223,11 +223,21 @@ std::vector<std::byte> gzip_compress(Bytes data, int level) {
   if (deflateInit2(&stream, level, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
     fail_runtime("zlib: cannot start compression");
   std::vector<std::byte> out(deflateBound(&stream, data.size()));
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(data.data()));
-  stream.avail_in = static_cast<uInt>(data.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  const int code = deflate(&stream, Z_FINISH);
+  // zlib counts in 32 bits: large samples go through in pieces.
+  constexpr size_t piece = size_t{1} << 30;
+  int code = Z_OK;
+  size_t fed = 0;
+  while (code == Z_OK) {
+    if (stream.avail_in == 0 && fed < data.size()) {
+      const size_t next = std::min(piece, data.size() - fed);
+      stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(data.data() + fed));
+      stream.avail_in = static_cast<uInt>(next);
+      fed += next;
+    }
+    stream.next_out = reinterpret_cast<Bytef*>(out.data() + stream.total_out);
+    stream.avail_out = static_cast<uInt>(std::min(piece, out.size() - stream.total_out));
+    code = deflate(&stream, fed == data.size() ? Z_FINISH : Z_NO_FLUSH);
+  }
   out.resize(stream.total_out);
   deflateEnd(&stream);
   if (code != Z_STREAM_END) fail_runtime("zlib: compression ended with code " + std::to_string(code));

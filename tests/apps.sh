@@ -95,6 +95,13 @@ for format in tfrecord sharded-hdf5 split-hdf5 raw-hdf5 tfrecord; do
   digests "$previous" > now.txt
   same raw.txt now.txt
 done
+# What is read is never overwritten, and shards of two conversions are not mixed.
+shards=$(ls -td c-sharded-hdf5-* | head -1)
+expect 2 "shard-00000.h5 is there already" "$bin/convoy_data" convert raw/train --crop 16 --format sharded-hdf5 --shard 4 --out "$shards"
+digests "$shards" > now.txt; same raw.txt now.txt
+cp -r "$(ls -td c-split-hdf5-* | head -1)" kept
+expect 2 "is read from and would be overwritten" "$bin/convoy_data" convert kept --crop 16 --format raw-hdf5 --out ./kept/../kept
+digests kept > now.txt; same raw.txt now.txt
 expect 0 "0 bad" "$bin/convoy_data" verify data
 cp data/train/univ_0000001_000.tfrecord saved; head -c 900 saved > data/train/univ_0000001_000.tfrecord
 expect 3 "1 bad" "$bin/convoy_data" verify data
@@ -148,6 +155,16 @@ sed 's/MaxPool3D/AvgPool3D/' cosmo.yaml > pool.yaml
 expect 2 "pool.yaml:16: model.pooling_type: expected MaxPool3D, found AvgPool3D" "$bin/cosmoflow_train" pool.yaml
 sed 's/batch_size: 4/batch_size: four/' cosmo.yaml > number.yaml
 expect 2 "four" "$bin/cosmoflow_train" number.yaml
+sed 's/batch_size: 4/batch_size: 4\n    batch_size: 8/' cosmo.yaml > twice.yaml
+expect 2 "data.batch_size is given twice" "$bin/cosmoflow_train" twice.yaml
+expect 2 "--output-dir (flag): expected UTF-8" "${train[@]}" --output-dir $'r\xe9sultats'
+expect 2 "--n-parallel-reads: expected 1 to 1024, found 4294967296" "${train[@]}" --n-parallel-reads 4294967296 --output-dir x
+expect 2 "--keep-checkpoints: expected 1 to" "${train[@]}" --keep-checkpoints 0 --output-dir x
+expect 2 "--base-batch-size must be above 0" "${train[@]}" --lr-scaling linear --base-batch-size 0 --output-dir x
+expect 3 "expected 3 targets, found 4" "${train[@]}" --target-shape 3 --output-dir x
+for wrong in "voxel 0" "voxel nan" "spread 2" "universes -5" "validation -1" "steps 0"; do
+  expect 2 "--${wrong% *}: expected" "$bin/cosmoflow_simulate" --out simulated --size 16 --${wrong% *} "${wrong#* }"
+done
 expect 2 "cannot open" "$bin/cosmoflow_train" none.yaml
 expect 3 "asked for 99 samples, found 12" "${train[@]}" --n-train 99 --output-dir x
 expect 3 "no such folder" "$bin/cosmoflow_train" --data-dir nowhere

@@ -106,6 +106,13 @@ TEST_CASE("damaged climate files are named", "[climate][io]") {
   CHECK_THROWS_WITH(images_below(folder / "nowhere"), Catch::Contains("no such folder"));
 }
 
+TEST_CASE("statistics of other channels are refused", "[climate][io]") {
+  ClimateStats stats;
+  stats.mean = stats.minimum = {0, 0, 0}, stats.maximum = {1, 1, 1};
+  std::vector<float> values(8);
+  CHECK_THROWS_WITH(normalise(values, stats), Catch::Contains("found 3"));
+}
+
 TEST_CASE("statistics merge, and both forms read back", "[climate][io]") {
   const TemporaryFolder folder;
   const auto a = image(3), b = image(4);

@@ -83,6 +83,10 @@ TEST_CASE("vectors longer than the shared areas go through them in pieces", "[di
   for (int ranks : {2, 3, 5}) check_mean<float>(ranks, 300007, wish(Algorithm::shared), {}, DType::f32);
 }
 
+TEST_CASE("as many ranks as one large node has share their areas", "[dist]") {
+  check_mean<double>(40, 1000, wish(Algorithm::shared), {}, DType::f64);
+}
+
 TEST_CASE("hierarchical all-reduce over pretended nodes", "[dist]") {
   for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1, 0, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2}})
     for (int64_t count : {1, 31, 70001}) {

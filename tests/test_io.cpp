@@ -1,6 +1,7 @@
 // Formats: known answers, round trips, and damage of every kind, each ending in one clear error or a correct read.
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -210,6 +211,43 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
     const float fine[] = {0.5f};
     negative.write("y", DType::f32, one, std::as_bytes(std::span(fine)));
   }
+  const float four[] = {0.1f, 0.2f, 0.3f, 0.4f};
+  const int64_t two[] = {2}, three[] = {3}, targets[] = {4};
+  const auto write = [&](const std::string& name, const auto& fill) {
+    Hdf5File file(folder / name, Hdf5File::Mode::create);
+    fill(file);
+  };
+  write("physical.h5", [&](Hdf5File& file) {
+    file.write("full", DType::i16, std::array<int64_t, 4>{8, 8, 8, 4}, std::vector<std::byte>(4096));
+    file.write("unitPar", DType::f32, targets, std::as_bytes(std::span(four)));
+    file.write("physPar", DType::f32, three, std::as_bytes(std::span(four).first(3)));
+  });
+  write("wide.h5", [&](Hdf5File& file) {
+    file.write("x", DType::i32, cube, std::vector<std::byte>(1024));
+    file.write("y", DType::f32, targets, std::as_bytes(std::span(four)));
+  });
+  write("infinite.h5", [&](Hdf5File& file) {
+    std::vector<float> values(256);
+    values[9] = INFINITY;
+    file.write("x", DType::f32, cube, std::as_bytes(std::span(values)));
+    file.write("y", DType::f32, targets, std::as_bytes(std::span(four)));
+  });
+  const auto write_shard = [&](const std::string& name, int64_t rows, std::span<const int64_t> physical) {
+    write(name, [&](Hdf5File& file) {
+      const int64_t chunk[] = {1, 4, 4, 4, 1};
+      file.create("voxels", DType::i16, std::array<int64_t, 5>{rows, 4, 4, 4, 1}, chunk, 1);
+      file.write("unitPar", DType::f32, std::array<int64_t, 2>{2, 2}, std::as_bytes(std::span(four)));
+      file.write("physPar", DType::f32, physical, std::as_bytes(std::span(four)));
+      file.write_text("format", "convoy-cosmoflow-1");
+    });
+  };
+  write_shard("rows.h5", int64_t{1} << 40, std::array<int64_t, 2>{2, 2});
+  write_shard("rank.h5", 2, std::array<int64_t, 3>{2, 1, 2});
+  {
+    Hdf5File file(folder / "box.h5", Hdf5File::Mode::create);
+    CHECK_THROWS_WITH(file.write("y", DType::f32, two, std::as_bytes(std::span(four))),
+                      Catch::Contains("expected 2 elements, found 4"));
+  }
   const ReadOptions read{4, 4};
   const auto read_all = [&](const std::string& name) {
     for (const SampleRef& ref : samples_in(folder / name, read)) read_sample(ref, read);
@@ -218,6 +256,12 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
   CHECK_THROWS_WITH(read_all("shape.h5"), Catch::Contains("full is 5"));
   CHECK_THROWS_WITH(read_all("nan.h5"), Catch::Contains("target 0 is not finite"));
   CHECK_THROWS_WITH(read_all("negative.h5"), Catch::Contains("expected particle counts"));
+  CHECK_THROWS_WITH(read_all("physical.h5"), Catch::Contains("physPar has 3 parameters, expected 4"));
+  CHECK_THROWS_WITH(read_all("wide.h5"), Catch::Contains("wide.h5: data set x holds wide integers"));
+  CHECK_THROWS_WITH(read_all("infinite.h5"), Catch::Contains("infinite.h5: voxel 9 is not finite"));
+  CHECK_THROWS_WITH(read_all("rows.h5"), Catch::Contains("expected a row for each of 1099511627776 samples"));
+  CHECK_THROWS_WITH(read_all("rank.h5"), Catch::Contains("physPar: expected 2 dimensions, found 3"));
+  CHECK_THROWS_WITH(read_file(folder.path()), Catch::Contains("expected a file, found a folder"));
   CHECK_THROWS_WITH(samples_below(folder / "none", read), Catch::Contains("no such folder"));
   fs::create_directory(folder / "empty");
   CHECK_THROWS_WITH(samples_below(folder / "empty", read), Catch::Contains("found none"));

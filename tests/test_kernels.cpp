@@ -69,6 +69,8 @@ std::vector<Problem> conv_problems(DType type) {
        {1, 3, 3},
        {.dilation = {1, 2, 3}, .pad_low = {0, 2, 3}, .pad_high = {0, 2, 3}, .groups = 40}},
       {{1, 1, 12, 13, 37}, 37, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}, .groups = 37}},
+      // An image whose only depth meets padding.
+      {{1, 1, 8, 8, 3}, 16, {1, 3, 3}, {.stride = {2, 1, 1}, .pad_low = {1, 1, 1}, .pad_high = {0, 1, 1}}},
       {{1, 1, 1, 1, 7}, 9, {1, 1, 1}, {}},
       {{1, 3, 3, 3, 37}, 21, {1, 1, 1}, {}},
       {{1, 13, 14, 15, 16}, 48, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},

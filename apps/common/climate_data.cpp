@@ -42,7 +42,7 @@ class ShardWriter {
   }
   void flush() {
     if (!count_) return;
-    write_atomically(fmt::format("{}/shard-{:05d}.h5", folder_, files_++), [&](const std::string& temporary) {
+    write_atomically(next_shard(folder_, files_), [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const int64_t data[] = {count_, shape_.height, shape_.width, shape_.channels},
                     plane[] = {count_, shape_.height, shape_.width};
@@ -64,6 +64,12 @@ class ShardWriter {
 };
 
 }  // namespace
+
+std::string next_shard(const std::string& folder, int64_t& number) {
+  const std::string path = fmt::format("{}/shard-{:05d}.h5", folder, number++);
+  if (fs::exists(path)) fail_usage("--out: " + path + " is there already: choose another folder, or remove its shards");
+  return path;
+}
 
 bool holds_climate(const std::string& path) {
   std::vector<std::string> files;
@@ -169,6 +175,9 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
         fs::is_directory(path) ? fs::path(ref.path).parent_path().lexically_relative(path).string() : ".";
     const auto writer = writers.try_emplace(own, (fs::path(out) / own).lexically_normal().string(), images).first;
     if (!ref.labelled) fail_data(ref.path + ": expected labels, found none");
+    if (ref.format != ClimateFormat::sharded && stats.channels() != ref.shape.channels)
+      fail_data(fmt::format("{}: expected {} channels as {} has, found {}", ref.path, stats.channels(), stats_path,
+                            ref.shape.channels));
     std::vector<float> values = read_image(ref, whole(ref));
     if (ref.format != ClimateFormat::sharded) normalise(values, stats);
     writer->second.add(ref, values, read_labels(ref, 0, 3));

@@ -14,6 +14,9 @@ int inspect_climate(const std::string& path, int64_t limit);
 int verify_climate(const std::string& path);
 /// Writes statistics of all images below `path` to `out`; the arithmetic runs on all threads.
 int write_climate_stats(const std::string& path, const std::string& out, int threads);
+/// The path of a folder's next shard, counted on; throws Error(usage) where that file is there already: shards of an
+/// earlier conversion would be mixed with these.
+std::string next_shard(const std::string& folder, int64_t& number);
 /// Normalises by `stats` and writes shards of half-precision images under `out`, folders kept apart.
 int shard_climate(const std::string& path, const std::string& out, const std::string& stats, int64_t images);
 

@@ -121,6 +121,7 @@ LrSchedule schedule_config(const OptionTable& o) {
   s.scaling = choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
                                 {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   s.base_batch = o.number("base-batch-size");
+  if (!(s.base_batch > 0)) fail_usage("--base-batch-size must be above 0, found " + o.text("base-batch-size"));
   s.warmup_epochs = o.integer("warmup-epochs");
   for (const std::string& pair : o.list("decay-schedule")) {
     const auto parts = split(pair, ':');
@@ -147,7 +148,8 @@ SampleShape data_shape(const OptionTable& o, const std::vector<SampleRef>& sampl
                           c.variant == CosmoflowVariant::sc18;
   if (fixed_size && found.size != c.size)
     fail_data(fmt::format("{}: expected cubes of {}, found {}", samples[0].path, c.size, found.size));
-  if ((o.integer("targets") > 0 || c.variant == CosmoflowVariant::sc18) && found.targets != c.targets)
+  if ((o.integer("targets") > 0 || !o.text("target-shape").empty() || c.variant == CosmoflowVariant::sc18) &&
+      found.targets != c.targets)
     fail_data(fmt::format("{}: expected {} targets, found {}", samples[0].path, c.targets, found.targets));
   if (c.variant == CosmoflowVariant::mlperf && found.channels != c.channels)
     fail_data(fmt::format("{}: expected {} channels, found {}", samples[0].path, c.channels, found.channels));

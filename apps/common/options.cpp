@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <new>
+#include <set>
 
 #include "apps/common/version.h"
 #include "core/error.h"
@@ -20,6 +22,15 @@ std::string environment_name(const std::string& flag) {
   std::string name = "CONVOY_" + flag;
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
   return name;
+}
+
+bool is_utf8(const std::string& text) {
+  try {
+    (void)nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
 }
 
 /// A YAML value as the text a flag would carry: lists comma-separated, maps as key:value pairs.
@@ -51,6 +62,8 @@ void OptionTable::refuse_idle(const std::vector<IdleFlag>& rules) const {
 void OptionTable::check(const Option& option) const {
   const std::string what = "--" + option.flag + " (" + option.origin + ")";
   if (option.value.empty()) return;
+  // Settings are written into checkpoints and logs, which are JSON.
+  if (!is_utf8(option.value)) fail_usage(what + ": expected UTF-8, found other bytes");
   if (option.kind == Option::Kind::integer) parse_number<int64_t>(option.value, what);
   if (option.kind == Option::Kind::number) parse_number<double>(option.value, what);
   if (option.kind == Option::Kind::toggle) toggle(option.flag);
@@ -77,8 +90,10 @@ void OptionTable::load_yaml(const YamlFile& file) {
     fail_usage(fmt::format("{}:{}: {}", path, error.mark.line + 1, error.msg));
   }
   if (!root.IsMap()) fail_usage(path + ": expected a YAML map of settings");
+  std::set<std::string> seen;
   const auto apply_leaf = [&](const std::string& key, const YAML::Node& key_node, const YAML::Node& value) {
     const std::string text = yaml_text(value), where = fmt::format("{}:{}", path, key_node.Mark().line + 1);
+    if (!seen.insert(key).second) fail_usage(fmt::format("{}: {} is given twice", where, key));
     for (const Refusal& refusal : file.refusals)
       if (refusal.yaml == key) {
         if (refusal.accepted == "*" || text == refusal.accepted) return;
@@ -182,6 +197,14 @@ bool OptionTable::read(int argc, char** argv, const std::string& description, Ya
 
 bool OptionTable::has(const std::string& flag) const {
   return std::any_of(options_.begin(), options_.end(), [&](const Option& o) { return o.flag == flag; });
+}
+
+int64_t OptionTable::integer_within(const std::string& flag, int64_t least, int64_t most) const {
+  const int64_t value = integer(flag);
+  if (value < least || value > most)
+    fail_usage(fmt::format("--{}: expected {} {}, found {}", flag, least,
+                           most == INT64_MAX ? "or more" : fmt::format("to {}", most), value));
+  return value;
 }
 
 int64_t OptionTable::integer(const std::string& flag) const {

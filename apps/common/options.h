@@ -48,6 +48,8 @@ class OptionTable {
   bool has(const std::string& flag) const;
   bool is_set(const std::string& flag) const { return find(flag).origin != "default"; }
   int64_t integer(const std::string& flag) const;
+  /// The same, for a setting with bounds; throws Error(usage) that names them.
+  int64_t integer_within(const std::string& flag, int64_t least, int64_t most = INT64_MAX) const;
   double number(const std::string& flag) const;
   bool toggle(const std::string& flag) const;
   /// Whether another text says the same as the flag's value: "True" and "on", "1" and "1.0".

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <filesystem>
 #include <span>
 
@@ -13,6 +14,7 @@
 #include "core/passes/passes.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
+#include "io/hdf5.h"
 #include "io/safetensors.h"
 #include "kernels/kernel_list.h"
 
@@ -122,8 +124,8 @@ void apply_run_options(const OptionTable& o, ProgramOptions& p) {
 
 LoaderOptions loader_options(const OptionTable& o) {
   LoaderOptions l;
-  l.threads = static_cast<int>(std::max<int64_t>(1, o.integer("n-parallel-reads")));
-  l.queue = std::max<int64_t>(l.threads, o.integer("prefetch"));
+  l.threads = static_cast<int>(o.integer_within("n-parallel-reads", 1, 1024));
+  l.queue = std::max<int64_t>(l.threads, o.integer_within("prefetch", 1, 1 << 20));
   return l;
 }
 
@@ -133,11 +135,10 @@ TrainerOptions trainer_options(const OptionTable& o) {
   t.max_steps = o.integer("max-steps");
   t.seed = static_cast<uint64_t>(o.integer("seed"));
   t.resume = o.toggle("resume");
-  t.log_steps = o.integer("logging-frequency");
-  if (t.log_steps < 0) fail_usage("--logging-frequency: expected 0 or more, found " + o.text("logging-frequency"));
-  t.checkpoint_steps = o.integer("checkpoint-steps");
-  t.keep_checkpoints = static_cast<int>(o.integer("keep-checkpoints"));
-  t.early_stopping = o.integer("early-stopping");
+  t.log_steps = o.integer_within("logging-frequency", 0);
+  t.checkpoint_steps = o.integer_within("checkpoint-steps", 0);
+  t.keep_checkpoints = static_cast<int>(o.integer_within("keep-checkpoints", 1, INT_MAX));
+  t.early_stopping = o.integer_within("early-stopping", 0);
   t.trace = o.toggle("trace");
   t.config = settings_json(o);
   t.agrees = [&o](const std::string& setting, const std::string& saved) {
@@ -257,7 +258,8 @@ int Run::finish(Outcome outcome, const Json& more) {
         1e3 * exposed["late_ranks_seconds_per_step"].get<double>());
   for (const auto& [phase, seconds] : summary["step_phases"].items())
     fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
-  return outcome == Outcome::interrupted ? 75 : 0;
+  // 75 asks for the job again, which goes on from what was saved.
+  return outcome != Outcome::interrupted ? 0 : has_hdf5() ? 75 : static_cast<int>(ErrorKind::runtime);
 }
 
 void load_weights(const std::string& path, Program& program, Needed needed) {

@@ -242,6 +242,9 @@ std::string StagingReport::text() const {
 StagingReport stage_data(const std::string& data_dir, const std::string& stage_dir, Ranks& ranks) {
   if (fs::weakly_canonical(data_dir) == fs::weakly_canonical(stage_dir))
     fail_usage("--stage-dir " + stage_dir + " is --data-dir itself");
+  const fs::path inside = fs::weakly_canonical(stage_dir).lexically_relative(fs::weakly_canonical(data_dir));
+  if (!inside.empty() && *inside.begin() != "..")
+    fail_usage("--stage-dir " + stage_dir + " lies in --data-dir " + data_dir + ": copies would be staged again");
   return Staging(data_dir, stage_dir, ranks).run();
 }
 

@@ -124,6 +124,7 @@ Support supports_col2im(const Problem& p) {
   const ConvAttrs& a = p.op.as<ConvAttrs>();
   const Shape& w = p.in[1].shape;
   if (w.d() != 1 || p.in[0].shape.d() != 1 || p.out[0].shape.d() != 1) return Support::no("needs images");
+  if (a.pad_low[0] != 0 || a.pad_high[0] != 0) return Support::no("needs images without padding in depth");
   if (a.groups != 1 || a.dilation != Int3{1, 1, 1}) return Support::no("needs one group and no dilation");
   if (w.c() >= 16 || w.h() * w.w() * w.c() > 128) return Support::no("needs fewer than 16 channels and at most 128 taps times channels, found " + w.str());
   if (!p.in[1].dense()) return Support::no("needs dense weights");
