@@ -98,29 +98,34 @@ int verify(const std::string& path, const ReadOptions& read) {
 
 class Writer {
  public:
-  Writer(std::string format, std::string out, bool gzip, int64_t shard, InputFiles inputs)
-      : format_(std::move(format)), out_(std::move(out)), gzip_(gzip), shard_(shard), inputs_(std::move(inputs)) {
+  Writer(std::string format, std::string out, bool gzip, int64_t shard)
+      : format_(std::move(format)), out_(std::move(out)), gzip_(gzip), shard_(shard) {
     fs::create_directories(out_);
   }
+
+  /// Where a sample goes, in formats of a file each. A file of one sample keeps its name; samples of a larger file are
+  /// numbered.
+  std::string file_of(const SampleRef& ref, const std::string& folder) const {
+    const std::string stem = fs::path(ref.path).stem().string();
+    const bool named = ref.index == 0 && ref.universe.empty() && universe_of(ref) != stem;
+    const std::string name = named ? stem : fmt::format("{}_{:03d}", stem, ref.index);
+    return ((fs::path(out_) / folder).lexically_normal() / name).string() +
+           (format_ == "tfrecord" ? ".tfrecord" : ".hdf5");
+  }
+  bool shards() const { return format_ == "sharded-hdf5"; }
 
   void add(const SampleRef& ref, Sample sample, const std::string& folder) {
     const std::string out = (fs::path(out_) / folder).lexically_normal().string();
     if (out != folder_) flush(), folder_ = out;
     fs::create_directories(out);
-    // A file of one sample keeps its name; samples of a larger file are numbered.
-    const std::string stem = fs::path(ref.path).stem().string();
-    const bool named = ref.index == 0 && ref.universe.empty() && universe_of(ref) != stem;
-    const std::string name = named ? stem : fmt::format("{}_{:03d}", stem, ref.index);
     if (format_ == "tfrecord") {
       if (sample.shape.dtype != DType::i16)
         fail_data(ref.path + ": a TFRecord holds i16 counts, found " + sample.shape.str());
       std::vector<std::byte> file = encode_tfrecord(sample.voxels, sample.target);
       if (gzip_) file = gzip_compress(file, 6);
-      const std::string path = out + "/" + name + ".tfrecord";
-      inputs_.refuse(path);
-      write_file(path, file);
+      write_file(file_of(ref, folder), file);
     } else if (format_ == "split-hdf5" || format_ == "raw-hdf5") {
-      write_single(out + "/" + name + ".hdf5", sample, format_ == "split-hdf5" ? "x" : "full",
+      write_single(file_of(ref, folder), sample, format_ == "split-hdf5" ? "x" : "full",
                    format_ == "split-hdf5" ? "y" : "unitPar");
     } else {
       pending_.push_back(std::move(sample));
@@ -132,7 +137,7 @@ class Writer {
   void flush() {
     if (pending_.empty()) return;
     const SampleShape& s = pending_[0].shape;
-    const std::string path = next_shard(folder_, shards_[folder_]);
+    const std::string path = next_shard(folder_, next_[folder_]);
     write_atomically(path, [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const auto n = static_cast<int64_t>(pending_.size());
@@ -160,7 +165,6 @@ class Writer {
 
  private:
   void write_single(const std::string& path, const Sample& sample, const char* voxels, const char* labels) const {
-    inputs_.refuse(path);
     write_atomically(path, [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const SampleShape& s = sample.shape;
@@ -176,8 +180,7 @@ class Writer {
   std::string format_, out_, folder_;  ///< folder_: where the pending shard goes
   bool gzip_;
   int64_t shard_, written_ = 0;
-  InputFiles inputs_;
-  std::map<std::string, int64_t> shards_;  ///< files written per folder, which may come back
+  std::map<std::string, int64_t> next_;  ///< number of the next shard per folder, which may come back
   std::vector<Sample> pending_;
 };
 
@@ -237,13 +240,12 @@ int data_main(int argc, char** argv) {
   const std::vector<SampleRef> refs = collect(path, read);
   std::vector<std::string> paths;
   for (const SampleRef& ref : refs) paths.push_back(ref.path);
-  Writer writer(format, out, gzip, shard, InputFiles(paths));
-  for (const SampleRef& ref : refs) {
-    // train/ and validation/ stay apart, so that equal file names do not overwrite each other.
-    const std::string folder =
-        fs::is_directory(path) ? fs::path(ref.path).parent_path().lexically_relative(path).string() : ".";
-    writer.add(ref, read_sample(ref, read), folder);
-  }
+  Writer writer(format, out, gzip, shard);
+  if (writer.shards()) refuse_shards(path, paths, out);
+  const InputFiles inputs(paths);
+  for (const SampleRef& ref : refs)
+    if (!writer.shards()) inputs.refuse(writer.file_of(ref, folder_inside(path, ref.path)));
+  for (const SampleRef& ref : refs) writer.add(ref, read_sample(ref, read), folder_inside(path, ref.path));
   writer.flush();
   fmt::print("wrote {} samples as {} to {}\n", writer.written(), format, out);
   return 0;

@@ -135,12 +135,14 @@ int simulate_main(int argc, char** argv) {
   const int64_t size = options.integer("size"), crop = options.integer("crop") ? options.integer("crop") : size;
   if (size < 8 || size % 2 || crop < 1 || size % crop)
     fail_usage(fmt::format("--size must be even and at least 8 and divide into crops, found {} and {}", size, crop));
-  const int64_t train = options.integer_within("universes", 1), validation = options.integer_within("validation", 0),
+  const int64_t train = options.integer_within("universes", 0), validation = options.integer_within("validation", 0),
                 steps = options.integer_within("steps", 1, 100000);
+  if (train + validation < 1) fail_usage("--universes, --validation: expected one or more in all, found none");
   const int threads = options.integer("threads") > 0 ? static_cast<int>(options.integer("threads")) : default_threads();
   const auto seed = static_cast<uint64_t>(options.integer("seed"));
   const double spread = options.number("spread"), voxel = options.number("voxel");
-  if (!(voxel > 0 && voxel <= 1e6)) fail_usage("--voxel: expected more than 0 Mpc/h, found " + options.text("voxel"));
+  if (!(voxel > 0 && voxel <= 1e6))
+    fail_usage("--voxel: expected more than 0 and at most 1e6 Mpc/h, found " + options.text("voxel"));
   if (!(spread >= 0 && spread < 1)) fail_usage("--spread: expected 0 to less than 1, found " + options.text("spread"));
   for (const char* part : {"train", "validation"}) fs::create_directories(fs::path(out) / part);
 

@@ -23,7 +23,8 @@ class SharedReduction {
   /// `areas` of the ranks that take part, in rank order, each of `bytes` bytes, zero before their first use.
   SharedReduction(std::vector<std::byte*> areas, int64_t bytes, int self);
 
-  /// Bytes of an area in which a slot holds some of every rank's part.
+  /// Bytes of an area in which a slot holds some of every rank's part: pieces are multiples of 16 elements, of 8 bytes
+  /// at most.
   static int64_t least_bytes(int ranks) { return 4096 + slots * 16 * 8 * int64_t{ranks}; }
   void set_window(const SharedWindow& window) { window_ = window; }
   /// Element ranges are those of `part_of(range, rank, ranks)`. One at a time.

@@ -144,7 +144,7 @@ Sample read_shard(const SampleRef& ref) {
 int64_t shard_rows(const Hdf5File& file) {
   const std::vector<int64_t> e = file.extents("voxels"), t = file.extents("unitPar");
   if (e.size() != 5) fail_data(file.path() + ": data set voxels is " + extents_text(e) + ", expected N,D,D,D,C");
-  if (t.size() != 2 || t[0] != e[0] || t[0] * t[1] > 1 << 20)
+  if (t.size() != 2 || t[0] != e[0] || t[0] > 1 << 20)
     fail_data(file.path() + ": data set unitPar is " + extents_text(t) + ", expected a row for each of " +
               std::to_string(e[0]) + " samples");
   return e[0];
@@ -230,10 +230,15 @@ Sample read_sample(const SampleRef& ref, const ReadOptions& options) {
                 std::to_string(negative - counts));
     }
   } else {
-    const auto* values = reinterpret_cast<const float*>(sample.voxels.data());
+    constexpr uint32_t exponent = 0x7f800000;  // all ones in infinities and NaN
+    const auto* values = reinterpret_cast<const uint32_t*>(sample.voxels.data());
     const auto* end = values + sample.shape.elements();
-    const auto* bad = std::find_if(values, end, [](float v) { return !std::isfinite(v); });
-    if (bad != end) fail_data(ref.path + ": voxel " + std::to_string(bad - values) + " is not finite");
+    bool odd = false;  // no early exit here either
+    for (const auto* value = values; value != end; ++value) odd |= (*value & exponent) == exponent;
+    if (odd) {
+      const auto* bad = std::find_if(values, end, [](uint32_t v) { return (v & exponent) == exponent; });
+      fail_data(ref.path + ": voxel " + std::to_string(bad - values) + " is not finite");
+    }
   }
   return sample;
 }

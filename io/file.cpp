@@ -63,6 +63,11 @@ std::vector<std::string> files_below(const std::string& folder, const std::vecto
   return paths;
 }
 
+std::string folder_above(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).parent_path().string();
+}
+
 InputFiles::InputFiles(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) canonical_.insert(std::filesystem::weakly_canonical(path).string());
 }

@@ -17,6 +17,9 @@ std::vector<std::byte> read_file(const std::string& path);
 /// Error(data) where the folder is missing.
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions);
 
+/// The folder above one, by its name: of "sky/train", "sky/train/" and, in sky, "train" it is sky.
+std::string folder_above(const std::string& folder);
+
 /// Files that are being read, which no output may replace.
 class InputFiles {
  public:

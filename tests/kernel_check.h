@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -19,13 +18,13 @@
 namespace convoy::testing {
 
 /// Memory that ends at an unmapped page: one byte too far is a crash, not a silent read. Maps are kept for the next of
-/// about their size: thousands of runs would spend more on page faults than on kernels. Not for several threads at
+/// their size: thousands of runs would spend more on page faults than on kernels. Not for several threads at
 /// once.
 class GuardedBytes {
  public:
   explicit GuardedBytes(int64_t bytes, int64_t element = 1) {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t body = std::bit_ceil(std::max(static_cast<size_t>(bytes), page));
+    const size_t body = (static_cast<size_t>(bytes) + page - 1) / page * page;
     length_ = body + page;
     if (std::vector<std::byte*>& kept = unused_[length_]; !kept.empty()) {
       base_ = kept.back();

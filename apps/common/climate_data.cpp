@@ -65,10 +65,22 @@ class ShardWriter {
 
 }  // namespace
 
+std::string folder_inside(const std::string& path, const std::string& file) {
+  return fs::is_directory(path) ? fs::path(file).parent_path().lexically_relative(path).string() : ".";
+}
+
+void refuse_shards(const std::string& path, const std::vector<std::string>& files, const std::string& out) {
+  for (const std::string& file : files) {
+    int64_t first = 0;
+    const std::string shard =
+        next_shard((fs::path(out) / folder_inside(path, file)).lexically_normal().string(), first);
+    if (fs::exists(shard))
+      fail_usage("--out: " + shard + " is there already: choose another folder, or remove its shards");
+  }
+}
+
 std::string next_shard(const std::string& folder, int64_t& number) {
-  const std::string path = fmt::format("{}/shard-{:05d}.h5", folder, number++);
-  if (fs::exists(path)) fail_usage("--out: " + path + " is there already: choose another folder, or remove its shards");
-  return path;
+  return fmt::format("{}/shard-{:05d}.h5", folder, number++);
 }
 
 bool holds_climate(const std::string& path) {
@@ -170,9 +182,12 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
   const ClimateStats stats = read_stats(stats_path);
   std::map<std::string, ShardWriter> writers;  // images of one folder need not follow one another
   int64_t written = 0;
-  for (const ClimateRef& ref : collect(path)) {
-    const std::string own =
-        fs::is_directory(path) ? fs::path(ref.path).parent_path().lexically_relative(path).string() : ".";
+  const std::vector<ClimateRef> refs = collect(path);
+  std::vector<std::string> files;
+  for (const ClimateRef& ref : refs) files.push_back(ref.path);
+  refuse_shards(path, files, out);
+  for (const ClimateRef& ref : refs) {
+    const std::string own = folder_inside(path, ref.path);
     const auto writer = writers.try_emplace(own, (fs::path(out) / own).lexically_normal().string(), images).first;
     if (!ref.labelled) fail_data(ref.path + ": expected labels, found none");
     if (ref.format != ClimateFormat::sharded && stats.channels() != ref.shape.channels)

@@ -9,6 +9,7 @@
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/png.h"
 #include "core/text.h"
+#include "io/file.h"
 
 namespace convoy::apps {
 namespace {
@@ -292,9 +293,8 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {
   if (!o.text("stats").empty()) return read_stats(o.text("stats"));
   if (images.at(0).format == ClimateFormat::sharded) return {};
-  fs::path folder = fs::weakly_canonical(o.text("data-dir"));
-  if (!folder.has_filename()) folder = folder.parent_path();  // "sky/" and "."
-  for (const fs::path& place : {folder, folder.parent_path(), fs::path(images[0].path).parent_path()})
+  const fs::path folder = o.text("data-dir");
+  for (const fs::path& place : {folder, fs::path(folder_above(folder)), fs::path(images[0].path).parent_path()})
     if (fs::exists(place / "stats.h5")) {
       fmt::print("statistics: {}\n", (place / "stats.h5").string());
       return read_stats(place / "stats.h5");

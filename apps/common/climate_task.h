@@ -31,6 +31,7 @@ class ClimateTask final : public Task {
   int64_t validation_samples() const override { return s_.validation ? s_.validation->size() : 0; }
   std::shared_ptr<const SampleSource> training() const override { return s_.train; }
   Quality validate(Program& program, Communicator* ranks) override;
+  bool renews_statistics() const override { return s_.recalibration_images > 0; }
   bool has_target() const override { return s_.target >= 0; }
   bool reached(const Quality& q) const override { return has_target() && q.metric >= s_.target; }
   std::string metric() const override { return "IoU"; }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <new>
 #include <set>
 
@@ -22,15 +21,6 @@ std::string environment_name(const std::string& flag) {
   std::string name = "CONVOY_" + flag;
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
   return name;
-}
-
-bool is_utf8(const std::string& text) {
-  try {
-    (void)nlohmann::json(text).dump();
-    return true;
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
 }
 
 /// A YAML value as the text a flag would carry: lists comma-separated, maps as key:value pairs.
@@ -62,8 +52,6 @@ void OptionTable::refuse_idle(const std::vector<IdleFlag>& rules) const {
 void OptionTable::check(const Option& option) const {
   const std::string what = "--" + option.flag + " (" + option.origin + ")";
   if (option.value.empty()) return;
-  // Settings are written into checkpoints and logs, which are JSON.
-  if (!is_utf8(option.value)) fail_usage(what + ": expected UTF-8, found other bytes");
   if (option.kind == Option::Kind::integer) parse_number<int64_t>(option.value, what);
   if (option.kind == Option::Kind::number) parse_number<double>(option.value, what);
   if (option.kind == Option::Kind::toggle) toggle(option.flag);

@@ -1,5 +1,6 @@
 #include "apps/common/recalibration.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -37,26 +38,35 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
   const std::vector<Statistic> statistics = find_statistics(program);
   size_t channels = 0;
   for (const Statistic& s : statistics) channels += static_cast<size_t>(s.channels());
-  std::vector<double> sums(2 * channels);  // of means and of mean squares
+  std::vector<double> sums(3 * channels);  // of means, of mean squares, and how many
   std::vector<std::byte> labels(static_cast<size_t>(images->target_bytes()));
   for (int64_t i = drawn.rank; i < count; i += drawn.ranks) {
     loader.next(pass.tensor("x").bytes(), labels.data());
+    // An image whose moments are not finite leaves a channel's statistics alone: the mark shows it.
+    for (const Statistic& s : statistics)
+      for (int64_t c = 0; c < s.channels(); ++c) s.variance.set(0, 0, 0, 0, c, -1);
     pass.run();
     size_t at = 0;
     for (const Statistic& s : statistics)
       for (int64_t c = 0; c < s.channels(); ++c, ++at) {
-        const double mean = s.mean.at(0, 0, 0, 0, c);
+        const double mean = s.mean.at(0, 0, 0, 0, c), variance = s.variance.at(0, 0, 0, 0, c);
+        if (variance < 0) continue;
         sums[at] += mean;
-        sums[channels + at] += s.variance.at(0, 0, 0, 0, c) + mean * mean;
+        sums[channels + at] += variance + mean * mean;
+        sums[2 * channels + at] += 1;
       }
   }
   if (ranks) ranks->all_reduce_sum(std::span(sums));
   size_t at = 0;
   for (const Statistic& s : statistics)
     for (int64_t c = 0; c < s.channels(); ++c, ++at) {
-      const double mean = sums[at] / double(count);
+      const double seen = sums[2 * channels + at];
+      if (seen == 0)
+        throw Error(ErrorKind::diverged, "batch-norm recalibration: a channel's moments are finite on none of " +
+                                             std::to_string(count) + " images");
+      const double mean = sums[at] / seen;
       s.mean.set(0, 0, 0, 0, c, mean);
-      s.variance.set(0, 0, 0, 0, c, std::max(0.0, sums[channels + at] / double(count) - mean * mean));
+      s.variance.set(0, 0, 0, 0, c, std::max(0.0, sums[channels + at] / seen - mean * mean));
     }
 }
 

@@ -174,11 +174,20 @@ void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const Net
     fmt::print("forward {:.3f} GFLOP as TensorFlow's graph counter sees it\n", double(counts.counted_flops) * 1e-9);
 }
 
+/// JSON, and with it every checkpoint and log, is UTF-8.
+void check_text(const Option& option) {
+  try {
+    (void)Json(option.value).dump();
+  } catch (const Json::exception&) {
+    fail_usage("--" + option.flag + " (" + option.origin + "): expected UTF-8, found other bytes");
+  }
+}
+
 Json settings_json(const OptionTable& o, const std::vector<std::string>& names) {
   Json json;
   for (const Option& option : o.all())
     if (names.empty() || std::find(names.begin(), names.end(), option.flag) != names.end())
-      json[option.flag] = option.value;
+      check_text(option), json[option.flag] = option.value;
   return json;
 }
 
@@ -258,8 +267,9 @@ int Run::finish(Outcome outcome, const Json& more) {
         1e3 * exposed["late_ranks_seconds_per_step"].get<double>());
   for (const auto& [phase, seconds] : summary["step_phases"].items())
     fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
-  // 75 asks for the job again, which goes on from what was saved.
-  return outcome != Outcome::interrupted ? 0 : has_hdf5() ? 75 : static_cast<int>(ErrorKind::runtime);
+  if (outcome == Outcome::interrupted && !has_hdf5())  // 75 would ask for the job again
+    fail_runtime("interrupted, and nothing could be saved: this build has no HDF5");
+  return outcome == Outcome::interrupted ? 75 : 0;
 }
 
 void load_weights(const std::string& path, Program& program, Needed needed) {

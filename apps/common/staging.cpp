@@ -242,7 +242,8 @@ std::string StagingReport::text() const {
 StagingReport stage_data(const std::string& data_dir, const std::string& stage_dir, Ranks& ranks) {
   if (fs::weakly_canonical(data_dir) == fs::weakly_canonical(stage_dir))
     fail_usage("--stage-dir " + stage_dir + " is --data-dir itself");
-  const fs::path inside = fs::weakly_canonical(stage_dir).lexically_relative(fs::weakly_canonical(data_dir));
+  const auto place = [](const std::string& path) { return fs::weakly_canonical(fs::absolute(path)); };
+  const fs::path inside = place(stage_dir).lexically_relative(place(data_dir));
   if (!inside.empty() && *inside.begin() != "..")
     fail_usage("--stage-dir " + stage_dir + " lies in --data-dir " + data_dir + ": copies would be staged again");
   return Staging(data_dir, stage_dir, ranks).run();
@@ -257,7 +258,7 @@ std::optional<std::pair<int64_t, int64_t>> stage(OptionTable& o, Ranks& ranks) {
     to.replace(at, 6, std::to_string(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]));
   if (from.empty() || o.text("data") == "dummy") fail_usage("--stage-dir has no effect without --data-dir");
   // Statistics beside the data folder are read where they are.
-  const fs::path beside = fs::path(from).parent_path() / "stats.h5";
+  const fs::path beside = fs::path(folder_above(from)) / "stats.h5";
   if (o.has("stats") && o.text("stats").empty() && !fs::exists(fs::path(from) / "stats.h5") && fs::exists(beside))
     o.set("stats", beside.string(), "beside data-dir");
   const int64_t start = MlLog::now();

@@ -27,6 +27,8 @@ class Task {
   virtual std::shared_ptr<const SampleSource> training() const = 0;
   /// Over all validation samples; with `ranks` each evaluates its share of them.
   virtual Quality validate(Program& program, Communicator* ranks) = 0;
+  /// Whether validate() changes states that checkpoints hold.
+  virtual bool renews_statistics() const { return false; }
   /// Whether the quality that the user asked for is there.
   virtual bool reached(const Quality& quality) const = 0;
   virtual bool has_target() const = 0;
