@@ -222,7 +222,7 @@ Session::Session(const MpiOptions& options) : options_(options) {
   MPI_Comm_set_errhandler(notes_, MPI_ERRORS_RETURN);
   sign_of_life();
   looked_at_ = rank_;
-  // The owner of an MPI that allows one call at a time calls it without asking this session's lock.
+  // Whoever started an MPI that allows one call at a time calls it without taking mutex_.
   const bool may_call = owns_ || provided >= MPI_THREAD_MULTIPLE;
   if (size_ > 1 && may_call) watchdog_ = std::thread([this] { watch(); });
 }

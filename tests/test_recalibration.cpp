@@ -1,5 +1,4 @@
 // Running statistics taken from whole images: what they are, and that ranks make no difference.
-#include <numeric>
 #include <thread>
 
 #include "apps/common/recalibration.h"
