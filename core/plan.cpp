@@ -195,9 +195,14 @@ class Planner {
         for (ValueId id : *list) touch(id, first), touch(id, last);
       if (node.refresh) touch(node.out[0], count - 1);
     }
+    // Refreshed values outlive the run that made them, so inputs written ahead of a later run may not share their
+    // memory.
+    const auto refreshed =
+        std::count_if(plan_.nodes.begin(), plan_.nodes.end(), [](const PlannedNode& n) { return n.refresh; });
     for (size_t v = 0; v < values; ++v) {
       const auto id = static_cast<ValueId>(v);
-      if (plan_.values[v].kind == ValueKind::input) touch(id, 0);
+      if (plan_.values[v].kind == ValueKind::input)
+        touch(id, 0), touch(id, std::max(0, std::min(static_cast<int>(refreshed), count - 1)));
       if (plan_.values[v].keep && use[v].first >= 0) touch(id, count - 1);
     }
 
@@ -278,7 +283,7 @@ class Planner {
   /// Gradients are written where their bucket wants them, and averaged ones read from it.
   void share_buckets(const std::vector<Use>& use, const std::vector<bool>& has_slices,
                      std::vector<std::pair<ValueId, int64_t>>& home) const {
-    const auto move = [&](ValueId part, ValueId bucket, int64_t offset, int last_reader) {
+    const auto move = [&](ValueId part, ValueId bucket, int64_t offset, int last_reader, int last_of_bucket) {
       const auto root = static_cast<size_t>(home[static_cast<size_t>(part)].first);
       const Value& value = plan_.values[root];
       const bool whole = home[root] == std::make_pair(static_cast<ValueId>(root), int64_t{0}) &&
@@ -289,6 +294,12 @@ class Planner {
       // Messages overwrite the bucket: nobody may read a part behind it.
       for (size_t v = 0; v < home.size(); ++v)
         if (home[v].first == static_cast<ValueId>(root) && use[v].last > last_reader) return;
+      // What replaces a part in place (the gradient of a penalty) waits until nobody reads the bucket as it was
+      // averaged.
+      for (size_t v = 0; v < home.size(); ++v)
+        if (home[v].first == static_cast<ValueId>(root) && v != static_cast<size_t>(part) &&
+            use[v].first <= last_of_bucket)
+          return;
       const std::pair<ValueId, int64_t> base = home[static_cast<size_t>(bucket)];
       for (auto& h : home)
         if (h.first == static_cast<ValueId>(root)) h = {base.first, base.second + offset};
@@ -305,7 +316,8 @@ class Planner {
       const std::vector<int64_t> offsets = bucket_offsets(descs);
       for (size_t i = 0; i < parts.size(); ++i)
         if (std::count(parts.begin(), parts.end(), parts[i]) == 1)
-          move(parts[i], whole, offsets[i] * size_of(descs[i].dtype), into ? static_cast<int>(n) : INT_MAX);
+          move(parts[i], whole, offsets[i] * size_of(descs[i].dtype), into ? static_cast<int>(n) : INT_MAX,
+               into ? -1 : use[static_cast<size_t>(whole)].last);
     }
   }
 

@@ -1,0 +1,149 @@
+// Memory of whole plans: what a node reads is what was written last in those bytes.
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+
+#include "kernels/kernel_list.h"
+#include "models/program.h"
+
+using namespace convoy;
+
+namespace {
+
+/// Who wrote which bytes last.
+class Bytes {
+ public:
+  void write(int64_t begin, int64_t end, int writer) {
+    cut(begin), cut(end);
+    ranges_.erase(ranges_.lower_bound(begin), ranges_.lower_bound(end));
+    ranges_[begin] = {end, writer};
+  }
+
+  std::set<int> writers(int64_t begin, int64_t end) const {
+    std::set<int> found;
+    auto at = ranges_.upper_bound(begin);
+    if (at != ranges_.begin()) --at;
+    for (; at != ranges_.end() && at->first < end; ++at)
+      if (at->second.first > begin) found.insert(at->second.second);
+    return found;
+  }
+
+ private:
+  void cut(int64_t where) {
+    auto at = ranges_.lower_bound(where);
+    if (at == ranges_.begin()) return;
+    --at;
+    auto& [end, writer] = at->second;
+    if (end <= where) return;
+    ranges_[where] = {end, writer};
+    end = where;
+  }
+
+  std::map<int64_t, std::pair<int64_t, int>> ranges_;
+};
+
+constexpr int workspace = -1;
+
+/// The first read, over two runs, of bytes that another value's writer has used since; empty: there is none.
+std::string overwritten_read(const Plan& plan) {
+  const auto count = plan.values.size();
+  std::vector<bool> produced(count);
+  std::vector<std::set<int>> same(count);  // tags under which a value's bytes still hold the value
+  for (size_t v = 0; v < count; ++v) {
+    produced[v] = plan.values[v].kind == ValueKind::input;
+    same[v] = {static_cast<int>(v)};
+  }
+  for (const PlannedNode& node : plan.nodes) {
+    for (ValueId id : node.out) produced[static_cast<size_t>(id)] = true;
+    if (node.op.kind == OpKind::unbucket)
+      same[static_cast<size_t>(node.in[0])].insert(node.out.begin(), node.out.end());
+  }
+  Bytes bytes;
+  // Concatenated values have no writer of their own, their slices are not dense: both are left to the kernels' tests.
+  const auto placed = [&](ValueId id) {
+    const auto v = static_cast<size_t>(id);
+    return plan.offset[v] >= 0 && plan.values[v].desc.dense() && produced[v];
+  };
+  const auto write = [&](ValueId id) {
+    const auto v = static_cast<size_t>(id);
+    if (plan.offset[v] >= 0) bytes.write(plan.offset[v], plan.offset[v] + plan.values[v].desc.span_bytes(), id);
+  };
+  for (int run = 0; run < 2; ++run) {
+    for (size_t v = 0; v < count; ++v)
+      if (plan.values[v].kind == ValueKind::input) write(static_cast<ValueId>(v));
+    for (const PlannedNode& node : plan.nodes) {
+      if (node.refresh && run > 0) continue;
+      for (const auto* list : {&node.in, &node.packed})
+        for (ValueId id : *list) {
+          if (!placed(id)) continue;
+          const auto v = static_cast<size_t>(id);
+          for (int writer : bytes.writers(plan.offset[v], plan.offset[v] + plan.values[v].desc.bytes()))
+            if (!same[v].contains(writer))
+              return node.name + " reads " + plan.values[v].name + " behind a write of " +
+                     (writer == workspace ? "a workspace" : plan.values[static_cast<size_t>(writer)].name);
+        }
+      if (node.workspace_bytes > 0)
+        bytes.write(node.workspace_offset, node.workspace_offset + node.workspace_bytes, workspace);
+      for (ValueId id : node.out) write(id);
+    }
+  }
+  return "";
+}
+
+std::vector<std::string> overwritten_reads(const ProgramPlans& plans) {
+  std::vector<std::string> found{overwritten_read(plans.step), overwritten_read(plans.evaluate)};
+  if (plans.micro) found.push_back(overwritten_read(*plans.micro));
+  if (plans.statistics) found.push_back(overwritten_read(*plans.statistics));
+  std::erase(found, "");
+  return found;
+}
+
+CosmoflowOptions small_cosmoflow() {
+  CosmoflowOptions o;
+  o.model.size = 16, o.model.conv_size = 16, o.model.layers = 3, o.model.fc1_size = 16, o.model.fc2_size = 8;
+  o.plan.threads = 2;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("no value is read behind a write of another one into its memory", "[planner]") {
+  const DType compute = GENERATE(DType::f32, DType::bf16);
+  const int ranks = GENERATE(1, 2);
+  SECTION("CosmoFlow") {
+    CosmoflowOptions o = small_cosmoflow();
+    o.compute = compute, o.training.averaging.ranks = ranks;
+    o.training.averaging.bucket_bytes = GENERATE(0, 3000);
+    o.training.l2 = GENERATE(0.0, 0.01);
+    o.training.accumulation = GENERATE(1, 2);
+    o.plan.recompute = o.training.accumulation > 1;
+    CHECK(overwritten_reads(plan_program(o, kernel_list())) == std::vector<std::string>{});
+  }
+  SECTION("climate segmentation") {
+    ClimateOptions o;
+    o.model.model = GENERATE(ClimateModel::deepcam, ClimateModel::deeplab, ClimateModel::tiramisu);
+    o.model.height = o.model.width = 64;
+    o.compute = compute, o.training.averaging.ranks = ranks;
+    o.plan.threads = 2;
+    o.plan.recompute = GENERATE(false, true);
+    o.statistics_pass = true;
+    CHECK(overwritten_reads(plan_program(o, kernel_list())) == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("an input that no node reads keeps away from weights that are packed once", "[planner]") {
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc(Shape(1, 4, 16, 16, 16), DType::f32));
+  const ValueId weight = tape.state("weight", TensorDesc(Shape(16, 3, 3, 3, 16), DType::f32));
+  const ValueId other = tape.state("other", TensorDesc(Shape(16, 3, 3, 3, 16), DType::f32));
+  tape.input("unread", TensorDesc(Shape::vector(1 << 20), DType::f32));
+  ConvAttrs attrs;
+  attrs.pad_low = attrs.pad_high = {1, 1, 1};
+  const ValueId y = tape.emit({OpKind::conv_forward, attrs}, "first", {x, weight});
+  tape.keep(tape.emit({OpKind::conv_forward, attrs}, "second", {y, other}), "prediction");
+  PlanOptions options;
+  options.threads = 2;
+  const Plan plan = make_plan(tape, kernel_list(), options);
+  REQUIRE(std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const PlannedNode& n) { return n.refresh; }));
+  CHECK(overwritten_read(plan) == "");
+}
