@@ -29,14 +29,11 @@ std::vector<ClimateRef> find_images(const OptionTable& o) {
   return fs::is_regular_file(folder) ? images_in(folder) : images_below(folder);
 }
 
-/// Where an image's mask and picture go, without their extensions. Folders below data-dir stay apart, so that equal
-/// names do not overwrite each other.
+/// Where an image's mask and picture go, without their extensions.
 std::string mask_base(const OptionTable& o, const ClimateRef& ref) {
-  const fs::path root(o.text("data-dir"));
-  const fs::path inside =
-      fs::is_directory(root) ? fs::path(ref.path).lexically_relative(root) : fs::path(ref.path).filename();
+  const std::string folder = folder_inside(o.text("data-dir"), ref.path);
   const std::string number = ref.format == ClimateFormat::sharded ? fmt::format("-{:03d}", ref.index) : "";
-  return (fs::path(o.text("out")) / inside.parent_path() / inside.stem()).string() + number;
+  return (fs::path(o.text("out")) / folder / fs::path(ref.path).stem()).lexically_normal().string() + number;
 }
 
 void write_mask(const std::string& path, const ImageShape& shape, std::span<const uint8_t> classes) {

@@ -25,6 +25,7 @@ struct Data {
 Data find_data(const OptionTable& o) {
   if (o.text("data") != "cam") fail_usage("--data: expected cam or dummy, found " + o.text("data"));
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
+  o.refuse_idle({{"valid-share", !is_split(o.text("data-dir")), "data in folders train and validation"}});
   ClimateSplit split =
       split_images(o.text("data-dir"), o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
   limit(split.train, o, "n-train");
@@ -38,6 +39,7 @@ Data find_data(const OptionTable& o) {
   data.whole_train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, false));
   if (!split.validation.empty())
     data.validation = std::make_shared<ClimateSource>(split.validation, climate_reading(o, stats, false));
+  refuse_idle_validation(o, data.validation != nullptr);
   return data;
 }
 
@@ -64,7 +66,11 @@ ClimateOptions dummy_program(const OptionTable& o) {
   p.model = climate_config(o);
   if (const auto channels = chosen_channels(o); !channels.empty())
     p.model.channels = static_cast<int64_t>(channels.size());
-  std::tie(p.model.height, p.model.width) = height_and_width(o, o.text("crop").empty() ? "image-size" : "crop");
+  const bool crops = !o.text("crop").empty();
+  std::tie(p.model.height, p.model.width) = height_and_width(o, crops ? "crop" : "image-size");
+  const int64_t step = o.integer_within("downsample", 1);
+  for (int64_t* extent : {&p.model.height, &p.model.width})
+    if (!crops) *extent /= step;
   apply_run_options(o, p);
   return p;
 }

@@ -40,6 +40,7 @@ Data find_data(const OptionTable& o) {
   if (o.text("data") == "dummy") return dummy_data(o);
   if (o.text("data") != "cosmo") fail_usage("--data: expected cosmo or dummy, found " + o.text("data"));
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
+  o.refuse_idle({{"valid-share", !is_split(o.text("data-dir")), "data in folders train and validation"}});
   const ReadOptions read = read_options(o);
   Data data;
   data.split =
@@ -151,6 +152,7 @@ void print_errors(const Predictions& network, const Predictions* regression) {
 
 int train(OptionTable& o, Ranks& ranks) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
+  refuse_idle_flags(o);
   const auto staging = stage(o, ranks);
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
   CosmoflowOptions program_options = training_program(o, data.shape);

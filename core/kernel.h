@@ -57,8 +57,8 @@ struct KernelArgs {
   std::span<Communicator* const> groups = {};
 };
 
-/// A kernel made ready for one problem. `run` neither allocates nor decides nor throws; all-reduces alone throw, where
-/// a rank is lost.
+/// A kernel made ready for one problem. `run` finds all room that grows with the problem in its workspace, and neither
+/// decides nor throws; all-reduces alone throw, where a rank is lost. (References, for checks only, allocate.)
 class Prepared {
  public:
   virtual ~Prepared() = default;

@@ -155,7 +155,8 @@ class Session final : public MpiSession {
   void complete(int code, MPI_Request request, const std::string& what);
   void watch();
   void stop_watching();
-  void read_notes();
+  std::unique_lock<std::mutex> lock_unless_blocked();
+  bool read_notes();
   void check_process();
   void question_the_silent();
   void send_note(int to, const Note& note);
@@ -338,12 +339,23 @@ void Session::watch() {
   while (!stop_) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     check_process();
-    read_notes();
+    if (!read_notes()) continue;
     if (now() - last_question > options_.timeout / 10) {
       last_question = now();
       question_the_silent();
     }
   }
+}
+
+/// The lock, or none where the main thread keeps it inside a call that waits for others (setting up a communicator):
+/// the watchdog then still sees the processes of this host.
+std::unique_lock<std::mutex> Session::lock_unless_blocked() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (int tried = 0; !lock && tried < 100; ++tried) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    lock.try_lock();
+  }
+  return lock;
 }
 
 /// One process per turn: ranks begin at different ones, and whoever finds one gone tells all.
@@ -358,8 +370,10 @@ void Session::check_process() {
   }
 }
 
-void Session::read_notes() {
-  const std::lock_guard lock(mutex_);
+/// False where MPI could not be asked.
+bool Session::read_notes() {
+  const std::unique_lock lock = lock_unless_blocked();
+  if (!lock) return false;
   for (int there = 1; there;) {
     MPI_Status status;
     if (MPI_Iprobe(MPI_ANY_SOURCE, note_tag, notes_, &there, &status) != MPI_SUCCESS || !there) break;
@@ -378,6 +392,7 @@ void Session::read_notes() {
       end(note.text);
     }
   }
+  return true;
 }
 
 void Session::question_the_silent() {
@@ -418,11 +433,11 @@ void Session::give_up(int lost, const std::string& why) {
   sentence += " " + why;
   Note note{Word::lost, lost, 0, {}};
   std::snprintf(note.text, sizeof note.text, "%s", sentence.c_str());
-  for (int r = 0; r < size_; ++r)
-    if (r != rank_ && r != lost) {
-      const std::lock_guard lock(mutex_);
-      send_note(r, note);
-    }
+  {
+    const std::unique_lock lock = lock_unless_blocked();
+    for (int r = 0; lock && r < size_; ++r)
+      if (r != rank_ && r != lost) send_note(r, note);
+  }
   end(sentence);
 }
 

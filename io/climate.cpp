@@ -134,8 +134,7 @@ std::string day_of(const ClimateRef& ref) {
 
 ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed) {
   const fs::path root(folder);
-  if (fs::is_directory(root / "train") && fs::is_directory(root / "validation"))
-    return {images_below(root / "train"), images_below(root / "validation")};
+  if (is_split(folder)) return {images_below(root / "train"), images_below(root / "validation")};
   const std::vector<ClimateRef> all = images_below(folder);
   std::set<std::string> days;
   for (const ClimateRef& ref : all) {

@@ -254,8 +254,7 @@ std::string universe_of(const SampleRef& ref) {
 
 DataSplit split_samples(const std::string& folder, const ReadOptions& options, double validation_share, uint64_t seed) {
   const fs::path root(folder);
-  if (fs::is_directory(root / "train") && fs::is_directory(root / "validation"))
-    return {samples_below(root / "train", options), samples_below(root / "validation", options)};
+  if (is_split(folder)) return {samples_below(root / "train", options), samples_below(root / "validation", options)};
   if (!(validation_share > 0 && validation_share < 1))
     fail_usage("the validation share must lie between 0 and 1, found " + std::to_string(validation_share));
   const std::vector<SampleRef> all = samples_below(folder, options);

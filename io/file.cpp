@@ -68,6 +68,16 @@ std::string folder_above(const std::string& folder) {
   return (path.has_filename() ? path : path.parent_path()).parent_path().string();
 }
 
+std::string folder_inside(const std::string& path, const std::string& file) {
+  if (!std::filesystem::is_directory(path)) return ".";
+  return std::filesystem::path(file).parent_path().lexically_relative(path).string();
+}
+
+bool is_split(const std::string& folder) {
+  const std::filesystem::path root(folder);
+  return std::filesystem::is_directory(root / "train") && std::filesystem::is_directory(root / "validation");
+}
+
 InputFiles::InputFiles(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) canonical_.insert(std::filesystem::weakly_canonical(path).string());
 }

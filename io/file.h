@@ -20,6 +20,13 @@ std::vector<std::string> files_below(const std::string& folder, const std::vecto
 /// The folder above one, by its name: of "sky/train", "sky/train/" and, in sky, "train" it is sky.
 std::string folder_above(const std::string& folder);
 
+/// The folder of a file as seen from `path`, the data set that it belongs to, or "." where that is the file: outputs
+/// keep train/ and validation/ apart, so that equal names do not overwrite each other.
+std::string folder_inside(const std::string& path, const std::string& file);
+
+/// True for a folder with folders train and validation: its samples are split already.
+bool is_split(const std::string& folder);
+
 /// Files that are being read, which no output may replace.
 class InputFiles {
  public:

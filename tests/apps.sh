@@ -175,9 +175,16 @@ expect 2 "--bogus" "${train[@]}" --bogus
 expect 0 "parameters 8907556" "$bin/cosmoflow_train" --summary
 expect 0 "planned in all" "$bin/cosmoflow_train" --dry-run
 expect 4 "first at conv" "${train[@]}" --lr 1e30 --optimizer SGD --output-dir nan --dropout 0
+dummy=("$bin/cosmoflow_train" --data dummy --size 16 --n-train 4)
+expect 2 "--target-mae has no effect on dummy data" "${dummy[@]}" --target-mae 0.1 --output-dir x
+expect 2 "--data-dir has no effect on dummy data" "${dummy[@]}" --data-dir data --output-dir x
+expect 2 "--valid-share has no effect on data in folders" "${train[@]}" --valid-share 0.3 --output-dir x
+expect 2 "--base-batch-size has no effect on --lr-scaling none" "${train[@]}" --base-batch-size 8 --output-dir x
+# The reference's older name of the rate, as a flag, beats the rate of the file.
+expect 0 "lr 0.0123" "$bin/cosmoflow_train" cosmo.yaml --lr-scaling none --warmup-epochs 0 --optimizer-lr 0.0123 --max-steps 1 --output-dir rate
 expect 2 "validation share" "${train[@]}" --data-dir data/train --valid-share 2 --output-dir x
 expect 2 "no effect on the sc18" "${train[@]}" --model sc18 --output-dir x
-expect 0 "dummy" "$bin/cosmoflow_train" --data dummy --size 16 --n-train 4 --n-epochs 1 --output-dir dummy --compute bf16
-expect 0 "resuming from" "$bin/cosmoflow_train" --data dummy --size 16 --n-train 4 --n-epochs 2 --output-dir dummy --compute bf16 --resume
+expect 0 "dummy" "${dummy[@]}" --n-epochs 1 --output-dir dummy --compute bf16
+expect 0 "resuming from" "${dummy[@]}" --n-epochs 2 --output-dir dummy --compute bf16 --resume
 expect 0 "finished" "${train[@]}" --output-dir half --compute f16 --max-steps 3
 conclude

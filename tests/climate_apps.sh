@@ -167,6 +167,11 @@ expect 2 "--blocks: expected two or more numbers of at least 1, found 0,2" "${tr
 expect 2 "--class-weights" "${train[@]}" --class-weights 1,2 --output-dir x
 expect 2 "--class-weights: expected numbers of at least 0" "${train[@]}" --class-weights 0,0,0 --output-dir x
 expect 2 "--focal-gamma has no effect" "${train[@]}" --focal-gamma 1 --output-dir x
+expect 2 "--target-iou has no effect on dummy data" "$bin/climseg_train" --data dummy --target-iou 0.5 --output-dir x
+expect 2 "--stats has no effect on dummy data" "$bin/climseg_train" --data dummy --stats data/stats.h5 --output-dir x
+expect 2 "--valid-share has no effect on data in folders" "${train[@]}" --valid-share 0.3 --output-dir x
+expect 2 "--baseline has no effect on a run without validation images" "${train[@]}" --data-dir data/train --stats data/stats.h5 --valid-share 0 --baseline --output-dir x
+expect 0 "training samples of 48x64x16" "$bin/climseg_train" --data dummy --width-divisor 16 --model deepcam --image-size 192x256 --downsample 4 --max-epochs 1 --max-steps 1 --output-dir coarse
 expect 2 "validation share" "${train[@]}" --data-dir data/train --stats data/stats.h5 --valid-share 1.5 --output-dir x
 expect 3 "found one set" "${train[@]}" --data-dir shards --label-set 1 --output-dir x
 expect 3 "stats.h5: no such file" "${train[@]}" --data-dir data/validation/.. --stats stats.h5 --output-dir x

@@ -65,10 +65,6 @@ class ShardWriter {
 
 }  // namespace
 
-std::string folder_inside(const std::string& path, const std::string& file) {
-  return fs::is_directory(path) ? fs::path(file).parent_path().lexically_relative(path).string() : ".";
-}
-
 void refuse_shards(const std::string& path, const std::vector<std::string>& files, const std::string& out) {
   for (const std::string& file : files) {
     int64_t first = 0;

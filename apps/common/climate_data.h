@@ -15,9 +15,6 @@ int inspect_climate(const std::string& path, int64_t limit);
 int verify_climate(const std::string& path);
 /// Writes statistics of all images below `path` to `out`; the arithmetic runs on all threads.
 int write_climate_stats(const std::string& path, const std::string& out, int threads);
-/// The folder of a file as seen from `path`, the data set that it belongs to (or the file itself): conversions keep
-/// train/ and validation/ apart, so that equal names do not overwrite each other.
-std::string folder_inside(const std::string& path, const std::string& file);
 /// Throws Error(usage) where a folder below `out` that files below `path` are converted into has shards already: those
 /// of an earlier conversion would be mixed with these.
 void refuse_shards(const std::string& path, const std::vector<std::string>& files, const std::string& out);

@@ -288,6 +288,19 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
        {"batch-norm-recalibration", !dummy, "dummy data"},
        {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"},
        {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
+  if (o.text("data") != "dummy") return;  // an inspection without data keeps the settings of the run it looks into
+  std::vector<IdleFlag> files;
+  for (const char* flag : {"data-dir", "stats", "label-set", "crops-per-image", "crop-balance", "n-valid",
+                           "valid-share", "target-iou", "measure", "pictures", "baseline"})
+    files.push_back({flag, false, "dummy data"});
+  o.refuse_idle(files);
+}
+
+void refuse_idle_validation(const OptionTable& o, bool validates) {
+  std::vector<IdleFlag> rules;
+  for (const char* flag : {"target-iou", "measure", "pictures", "baseline"})
+    rules.push_back({flag, validates, "a run without validation images"});
+  o.refuse_idle(rules);
 }
 
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {

@@ -25,6 +25,8 @@ PixelLossAttrs pixel_loss_config(const OptionTable& options);
 StepSchedule step_schedule(const OptionTable& options, int64_t total_steps, int64_t samples_per_step);
 /// Throws Error(usage) for the first setting that would have no effect beside the others.
 void refuse_idle_flags(const OptionTable& options, bool dummy);
+/// The same for what only matters where images validate.
+void refuse_idle_validation(const OptionTable& options, bool validates);
 /// Statistics from --stats, or stats.h5 beside or above the data.
 ClimateStats climate_stats(const OptionTable& options, const std::vector<ClimateRef>& images);
 /// Whole images, or crops of --crop where `training`.

@@ -115,9 +115,17 @@ CosmoflowConfig model_config(const OptionTable& o) {
   return c;
 }
 
+void refuse_idle_flags(const OptionTable& o) {
+  std::vector<IdleFlag> rules{{"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"}};
+  for (const char* flag :
+       {"data-dir", "cache", "shuffle-labels", "augment", "n-valid", "valid-share", "target-mae", "baseline"})
+    rules.push_back({flag, o.text("data") != "dummy", "dummy data"});
+  o.refuse_idle(rules);
+}
+
 LrSchedule schedule_config(const OptionTable& o) {
   LrSchedule s;
-  s.base_rate = o.is_set("optimizer-lr") && !o.is_set("lr") ? o.number("optimizer-lr") : o.number("lr");
+  s.base_rate = o.number(o.overrides("optimizer-lr", "lr") ? "optimizer-lr" : "lr");
   s.scaling = choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
                                 {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   s.base_batch = o.number("base-batch-size");

@@ -14,6 +14,8 @@ std::vector<Option> training_options();  ///< everything else the trainer knows
 std::vector<OptionTable::Refusal> yaml_refusals();
 
 CosmoflowConfig model_config(const OptionTable& options);
+/// Throws Error(usage) for the first setting that would have no effect beside the others.
+void refuse_idle_flags(const OptionTable& options);
 LrSchedule schedule_config(const OptionTable& options);
 
 /// The element type, extent and channels of a data set, checked against the settings; names the first file on mismatch.

@@ -49,6 +49,14 @@ void OptionTable::refuse_idle(const std::vector<IdleFlag>& rules) const {
   }
 }
 
+bool OptionTable::overrides(const std::string& flag, const std::string& other) const {
+  const auto turn = [this](const std::string& name) {
+    const std::string& origin = find(name).origin;
+    return origin == "flag" ? 3 : origin == environment_name(name) ? 2 : origin == "default" ? 0 : 1;
+  };
+  return turn(flag) > turn(other);
+}
+
 void OptionTable::check(const Option& option) const {
   const std::string what = "--" + option.flag + " (" + option.origin + ")";
   if (option.value.empty()) return;

@@ -47,6 +47,9 @@ class OptionTable {
   const std::string& text(const std::string& flag) const { return find(flag).value; }
   bool has(const std::string& flag) const;
   bool is_set(const std::string& flag) const { return find(flag).origin != "default"; }
+  /// Of two names of one setting, whether the first comes from a later source of this order: default, file,
+  /// environment, flag.
+  bool overrides(const std::string& flag, const std::string& other) const;
   int64_t integer(const std::string& flag) const;
   /// The same, for a setting with bounds; throws Error(usage) that names them.
   int64_t integer_within(const std::string& flag, int64_t least, int64_t most = INT64_MAX) const;

@@ -8,7 +8,11 @@
 namespace convoy {
 namespace {
 
-Support any(const Problem&) {
+/// Buckets and messages are bytes in a row.
+Support dense(const Problem& p) {
+  for (const auto* list : {&p.in, &p.out})
+    for (const TensorDesc& d : *list)
+      if (!d.dense()) return Support::no("needs dense tensors, found " + d.str());
   return Support::yes();
 }
 
@@ -65,7 +69,7 @@ std::unique_ptr<Prepared> wait(const Problem& p) {
 std::vector<KernelPtr> communication_kernels() {
   std::vector<KernelPtr> list;
   const auto add = [&](OpKind kind, auto prepare) {
-    list.push_back(std::make_unique<FunctionKernel>("communicator", kind, any, prepare));
+    list.push_back(std::make_unique<FunctionKernel>("communicator", kind, dense, prepare));
   };
   add(OpKind::bucket, bucket);
   add(OpKind::unbucket, unbucket);

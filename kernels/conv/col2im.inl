@@ -69,16 +69,16 @@ void col2im_run(const Problem& p, const Col2im& s, const KernelArgs& args) {
     std::fill(values, values + gemm_rows * s.dy.shape.c(), 0.0f);
     for (int64_t unit; (unit = units.take()) >= 0;) {
       const int64_t n = unit / s.bands, first = unit % s.bands * s.band;
-      std::vector<int64_t> held(static_cast<size_t>(s.ring), -1);
+      int64_t lowest = INT64_MAX, highest = -1;  // rows whose products were made; those that may still be asked for are in the ring
       for (int64_t h = first; h < std::min(first + s.band, s.dx.shape.h()); ++h) {
         std::copy_n(blank, s.sums, sums);
         for (int64_t tap = 0; tap < s.weights.h(); ++tap) {
           const int64_t at = h + s.attrs.pad_low[1] - tap, row = at / s.attrs.stride[1];
           if (at < 0 || at % s.attrs.stride[1] != 0 || row >= s.dy.shape.h()) continue;
           float* products = ring + row % s.ring * s.row_floats();
-          if (int64_t& held_row = held[static_cast<size_t>(row % s.ring)]; held_row != row) {
+          if (row < lowest || row > highest) {
             col2im_products(s, dy + s.dy.offset(n, 0, row, 0), u, values, products);
-            held_row = row;
+            lowest = std::min(lowest, row), highest = std::max(highest, row);
           }
           for (int64_t w = 0; w < s.dy.shape.w(); ++w) {
             float* to = sums + w * s.attrs.stride[2] * channels;

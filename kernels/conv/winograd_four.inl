@@ -33,6 +33,7 @@ struct FourRows {
 
   FourRows(const WinogradShape& s, const T* x, int64_t first, int64_t count) {
     const bool side_by_side = s.x.stride[3] == 4 && s.dilation[2] == 1;
+    tiles.reserve(Vec::lanes);
     for (int64_t t = 0; t < count; ++t) {
       tiles.emplace_back(s, x, first + t);
       const int64_t* columns = tiles.back().columns;
