@@ -107,6 +107,8 @@ function(print_features)
   endforeach()
 endfunction()
 
+option(CONVOY_AVX512 "Compile the kernels that need AVX-512, AVX512-FP16 or AMX; without them a build takes two thirds of the time" ON)
+
 # For builds from nothing, as those of the presets for tests are: parsing these is half the time of a small file. Builds
 # without it, such as the debug preset's, show where a file forgets to include what it uses.
 option(CONVOY_PRECOMPILE_HEADERS "Parse standard headers once per library" OFF)

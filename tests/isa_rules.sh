@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Reads the machine code of the kernels compiled for one instruction set.   usage: isa_rules.sh OBJECT_DIR [SOURCE_DIR]
-# With SOURCE_DIR it also compiles the direct convolutions with -march=knl and holds that object to rule 1.
+# With SOURCE_DIR it also compiles the direct convolutions with -march=knl and holds that object to rule 1: what intrinsics
+# and target pragmas ask for is there at any level of optimization.
 #  1. *_avx512 objects use AVX-512 Foundation alone (no BW, DQ, VL): Knights Landing runs them.
 #  2. Functions that other files may share (weak template instances without our namespace) use no vector extension at all:
 #     the linker keeps one copy, and it must run on every CPU.
@@ -8,7 +9,7 @@ set -u
 dir=$1 source=${2:-} failed=0 checked=0
 knl=$(mktemp -d) && trap 'rm -rf "$knl"' EXIT
 if [ -n "$source" ]; then
-  "${CXX:-g++}" -std=c++20 -O2 -march=knl -fopenmp -Wno-maybe-uninitialized -I"$source" -c "$source/kernels/conv/direct_avx512.cpp" \
+  "${CXX:-g++}" -std=c++20 -O1 -march=knl -fopenmp -Wno-maybe-uninitialized -I"$source" -c "$source/kernels/conv/direct_avx512.cpp" \
     -o "$knl/direct_avx512_knl.o" || failed=1
 fi
 bw='^(kmov[bdq]|kortest[bdq]|ktest[bwdq]|kadd|kunpck(wd|dq)|kand[bdq]|kor[bdq]|kxor[bdq]|knot[bdq]|kshift[lr][bdq]|vmovdqu(8|16)|vpmovm2|vpmov[bwdq]2m|vdbpsadbw)'
@@ -19,7 +20,9 @@ while read -r object; do
   bad=$(objdump -d --no-show-raw-insn -C "$object" | awk -v bw="$bw" -v words="$words" -v dq="$dq" -v wide="$object" '
     /^[0-9a-f]+ <.*>:$/ { name = $0; sub(/^[0-9a-f]+ </, "", name); own = name ~ /set::/; next }
     /^ +[0-9a-f]+:\t/ {
-      split($0, part, "\t"); text = part[2]; op = text; sub(/ .*/, "", op)
+      split($0, part, "\t"); text = part[2]
+      if (text !~ /^[vk]/) next
+      op = text; sub(/ .*/, "", op)
       why = ""
       if (wide !~ /_knl/ && !own && (op ~ /^v[a-z]/ && op !~ /^(verr|verw)/)) why = "vector extension in a shared function"
       if (wide ~ /avx512/) {
