@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -45,6 +46,7 @@ std::optional<double> take_number(std::string& text, char mark) {
                         std::isdigit(static_cast<unsigned char>(text[at - 2])) != 0;
   if (at == std::string::npos || exponent) return std::nullopt;
   const double number = parse_number<double>(text.substr(at + 1), "--map");
+  if (!std::isfinite(number)) fail_usage("--map: expected a finite number, found \"" + text.substr(at + 1) + "\"");
   text.resize(at);
   return number;
 }
@@ -101,7 +103,7 @@ int convert_main(int argc, char** argv) {
     for (int channel : {0, 1, 2, 7, 9})
       if (!mapped[static_cast<size_t>(channel)])
         fail_usage(std::string("--labels needs ") + climate_channels[channel] + ", which is not mapped");
-  const int64_t steps = o.integer("steps") > 0 ? o.integer("steps") : available - first;
+  const int64_t wanted = o.integer_within("steps", 0), steps = wanted > 0 ? wanted : available - first;
   if (steps < 1 || steps > available - first)
     fail_data(fmt::format("expected {} steps from {}, found {} in all", steps, first, available));
   fs::create_directories(o.text("out"));

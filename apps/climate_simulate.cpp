@@ -10,6 +10,7 @@
 #include "apps/simulate/atmosphere.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "io/file.h"
 #include "io/climate.h"
 #include "io/netcdf.h"
 
@@ -27,7 +28,8 @@ std::vector<Option> option_list() {
           {"steps", "", "4", "images a day, evenly spaced (the official sets have 8)", K::integer},
           {"height", "", "768", "rows from pole to pole", K::integer},
           {"width", "", "1152", "columns around the globe", K::integer},
-          {"cyclones", "", "1.5", "tropical cyclones per image on average", K::number},
+          {"cyclones", "", "1.5",
+           "tropical cyclones per image on average, ahead of leaving out those that meet another", K::number},
           {"rivers", "", "6", "atmospheric rivers per image on average", K::number},
           {"orography", "", "auto",
            "NetCDF file of heights in metres, none (drawn continents), or auto: Debian's ferret-datasets"},
@@ -74,10 +76,11 @@ int simulate_main(int argc, char** argv) {
   AtmosphereOptions a;
   a.grid = {o.integer_within("height", 32, 1 << 16), o.integer_within("width", 32, 1 << 16)};
   a.seed = static_cast<uint64_t>(o.integer("seed"));
-  a.cyclones = o.number("cyclones"), a.rivers = o.number("rivers");
+  a.cyclones = o.number_within("cyclones", 0, 500), a.rivers = o.number_within("rivers", 0, 500);
   a.orography = read_orography(o.text("orography"), a.grid);
   const int threads = o.integer("threads") > 0 ? static_cast<int>(o.integer("threads")) : default_threads();
   const fs::path out = o.text("out");
+  for (const char* part : {"train", "validation"}) refuse_used_folder(out / part);
   fs::create_directories(out / "train");
   if (validation > 0) fs::create_directories(out / "validation");
 

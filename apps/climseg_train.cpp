@@ -25,11 +25,11 @@ struct Data {
 Data find_data(const OptionTable& o) {
   if (o.text("data") != "cam") fail_usage("--data: expected cam or dummy, found " + o.text("data"));
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
-  o.refuse_idle({{"valid-share", !is_split(o.text("data-dir")), "data in folders train and validation"}});
   ClimateSplit split =
       split_images(o.text("data-dir"), o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
   limit(split.train, o, "n-train");
   limit(split.validation, o, "n-valid");
+  refuse_idle_validation(o, !split.validation.empty());
   for (const auto* list : {&split.train, &split.validation})
     for (const ClimateRef& ref : *list)
       if (!ref.labelled) fail_data(ref.path + ": expected labels, found none");
@@ -39,7 +39,6 @@ Data find_data(const OptionTable& o) {
   data.whole_train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, false));
   if (!split.validation.empty())
     data.validation = std::make_shared<ClimateSource>(split.validation, climate_reading(o, stats, false));
-  refuse_idle_validation(o, data.validation != nullptr);
   return data;
 }
 
@@ -122,6 +121,8 @@ int train(OptionTable& o, Ranks& ranks) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
   refuse_idle_flags(o, dummy);
+  if (const std::string& folder = o.text("data-dir"); !folder.empty())
+    o.refuse_idle({{"valid-share", !is_split(folder), "data in folders train and validation"}});
   const auto staging = stage(o, ranks);
   const Data data = dummy ? Data{} : find_data(o);
   ClimateOptions program = dummy ? dummy_program(o) : climate_program(o, *data.train, data.validation.get());
@@ -135,6 +136,7 @@ int train(OptionTable& o, Ranks& ranks) {
   program.training = optimizer_config(o);
   program.training.averaging = ranks.averaging(o, program.compute);
   program.plan.team = ranks.team_size(), program.plan.place = ranks.team_place();
+  check_mlperf_settings(o, o.text("model") == "deepcam");
   print_header(o);
   Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
   if (run.stops()) return 0;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "apps/common/cosmoflow_setup.h"
+#include "core/text.h"
 #include "io/file.h"
 #include "kernels/kernel_list.h"
 
@@ -64,7 +65,7 @@ int predict_main(int argc, char** argv) {
   for (int64_t i = 0; i < p.count(); ++i) {
     const SampleRef& ref = samples[static_cast<size_t>(i)];
     const std::vector<float>& own = physical[static_cast<size_t>(i)];
-    csv += fmt::format("{},{}", ref.path, ref.index);
+    csv += fmt::format("{},{}", csv_field(ref.path), ref.index);
     for (int64_t t = 0; t < p.targets; ++t) {
       const auto at = static_cast<size_t>(i * p.targets + t);
       const double scale = centre_of(t), share = spread[static_cast<size_t>(t)],

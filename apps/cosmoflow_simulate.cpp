@@ -140,10 +140,11 @@ int simulate_main(int argc, char** argv) {
   if (train + validation < 1) fail_usage("--universes, --validation: expected one or more in all, found none");
   const int threads = options.integer("threads") > 0 ? static_cast<int>(options.integer("threads")) : default_threads();
   const auto seed = static_cast<uint64_t>(options.integer("seed"));
-  const double spread = options.number("spread"), voxel = options.number("voxel");
+  // Up to there all drawn universes have more matter than baryons, which the transfer functions ask for.
+  const double spread = options.number_within("spread", 0, 0.8), voxel = options.number("voxel");
   if (!(voxel > 0 && voxel <= 1e6))
     fail_usage("--voxel: expected more than 0 and at most 1e6 Mpc/h, found " + options.text("voxel"));
-  if (!(spread >= 0 && spread < 1)) fail_usage("--spread: expected 0 to less than 1, found " + options.text("spread"));
+  for (const char* part : {"train", "validation"}) refuse_used_folder(fs::path(out) / part);
   for (const char* part : {"train", "validation"}) fs::create_directories(fs::path(out) / part);
 
   std::mutex mutex;

@@ -40,7 +40,6 @@ Data find_data(const OptionTable& o) {
   if (o.text("data") == "dummy") return dummy_data(o);
   if (o.text("data") != "cosmo") fail_usage("--data: expected cosmo or dummy, found " + o.text("data"));
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
-  o.refuse_idle({{"valid-share", !is_split(o.text("data-dir")), "data in folders train and validation"}});
   const ReadOptions read = read_options(o);
   Data data;
   data.split =
@@ -61,7 +60,7 @@ CosmoflowOptions training_program(const OptionTable& o, const SampleShape& shape
     fail_usage("--loss: expected mse or l1, found " + loss);
   p.loss = loss.starts_with("ms") || loss == "mean_squared_error" ? Loss::mse : Loss::l1;
   p.training = optimizer_config(o);
-  p.training.l2 = o.number("l2");
+  p.training.l2 = o.number_within("l2", 0);
   return p;
 }
 
@@ -103,10 +102,10 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
   return json;
 }
 
-void write_plots(const std::string& folder, const Trainer& trainer, const Predictions& p) {
+void write_plots(const std::string& folder, const Trainer& trainer, const Predictions& p, Loss kind) {
   Plot loss{"loss",
             "epoch",
-            "mean squared error",
+            kind == Loss::mse ? "mean squared error" : "mean absolute error",
             {{"training", {}, {}}, {"validation", {}, {}}},
             Plot::Scale::linear,
             Plot::Scale::log};
@@ -153,11 +152,14 @@ void print_errors(const Predictions& network, const Predictions* regression) {
 int train(OptionTable& o, Ranks& ranks) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   refuse_idle_flags(o);
+  if (const std::string& folder = o.text("data-dir"); !folder.empty())
+    o.refuse_idle({{"valid-share", !is_split(folder), "data in folders train and validation"}});
   const auto staging = stage(o, ranks);
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
   CosmoflowOptions program_options = training_program(o, data.shape);
   program_options.training.averaging = ranks.averaging(o, program_options.compute);
   program_options.plan.team = ranks.team_size(), program_options.plan.place = ranks.team_place();
+  check_mlperf_settings(o, o.text("model") == "mlperf");
   print_header(o);
   Run run(o, ranks, program_options, plan_program(program_options, kernel_list()),
           [&] { return count_network(program_options.model); });
@@ -178,6 +180,7 @@ int train(OptionTable& o, Ranks& ranks) {
   const LrSchedule schedule = schedule_config(o);
   loader.rank = ranks.rank(), loader.ranks = ranks.size();
   task_settings.loader = loader;
+  task_settings.loss = program_options.loss;
   if (!o.text("target-mae").empty()) task_settings.target_mae = o.number("target-mae");
   const bool dummy = o.text("data") == "dummy";
   if (dummy) task_settings.dummy_samples = static_cast<int64_t>(data.split.train.size());
@@ -216,7 +219,7 @@ int train(OptionTable& o, Ranks& ranks) {
     more["validation"] = errors_json(task.last_validation());
     if (regression) more["count_variance_regression"] = errors_json(*regression);
     print_errors(task.last_validation(), regression ? &*regression : nullptr);
-    if (ranks.root()) write_plots(t.output_dir, run.trainer(), task.last_validation());
+    if (ranks.root()) write_plots(t.output_dir, run.trainer(), task.last_validation(), program_options.loss);
   }
   const int code = run.finish(outcome, more);
   if (o.toggle("print-fom") && !run.trainer().history().empty()) {

@@ -1,8 +1,11 @@
 // Flags of the benches, parsed by hand: they build with nothing but a compiler.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -29,6 +32,7 @@ class Arguments {
       for (Flag& f : flags_)
         if (word == "--" + f.name) found = &f;
       if (!found) fail_usage("unknown flag: " + word + " (--help lists them)");
+      given_.push_back(found->name);
       const std::string next = i + 1 < argc ? argv[i + 1] : "";
       if (found->value == "yes" || found->value == "no") {
         found->value = next == "no" ? "no" : "yes";
@@ -45,11 +49,21 @@ class Arguments {
     fail_usage("no flag " + name);
   }
   bool flag(const std::string& name) const { return text(name) == "yes"; }
+  /// Whether the command line sets it.
+  bool given(const std::string& name) const { return std::find(given_.begin(), given_.end(), name) != given_.end(); }
   int64_t integer(const std::string& name) const { return parse_number<int64_t>(text(name), "--" + name); }
   double number(const std::string& name) const { return parse_number<double>(text(name), "--" + name); }
+  int64_t integer_within(const std::string& name, int64_t least, int64_t most = INT64_MAX) const {
+    const int64_t value = integer(name);
+    if (value < least || value > most)
+      fail_usage("--" + name + ": expected " + std::to_string(least) +
+                 (most == INT64_MAX ? " or more" : " to " + std::to_string(most)) + ", found " + text(name));
+    return value;
+  }
 
  private:
   std::vector<Flag> flags_;
+  std::vector<std::string> given_;
 };
 
 /// A program's main: errors become one line and their exit code.
@@ -60,7 +74,10 @@ int run_program(const char* name, Run run, int argc, char** argv) {
   } catch (const Error& error) {
     std::fprintf(stderr, "%s: error: %s\n", name, error.what());
     return error.exit_code();
+  } catch (const std::exception& error) {  // out of memory, for one
+    std::fprintf(stderr, "%s: error: %s\n", name, error.what());
   }
+  return static_cast<int>(ErrorKind::runtime);
 }
 
 }  // namespace convoy::bench

@@ -4,13 +4,15 @@
 // Time of one all-reduce: the slowest rank's, from a common start. Bus bandwidth as the NCCL tests define it:
 // bytes / time * 2(p-1)/p, which a perfect algorithm keeps at the speed of the slowest link for any number of ranks.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <optional>
+#include <sstream>
 
 #include "bench/arguments.h"
+#include "bench/row_file.h"
 #include "core/median.h"
 #include "core/philox.h"
 #include "dist/local.h"
@@ -32,18 +34,21 @@ struct Row {
   double median() const { return convoy::median(seconds); }
 };
 
-/// Least squares of time = latency + bytes / bandwidth, relative errors counting equally over the sizes.
+/// Least squares of time = latency + bytes / bandwidth, relative errors counting equally over the sizes; none for fewer
+/// than three sizes or times that do not grow.
 struct Fit {
   double latency = 0, bandwidth = 0;
 };
-Fit fit(const std::map<int64_t, double>& times) {
+std::optional<Fit> fit(const std::map<int64_t, double>& times) {
+  if (times.size() < 3) return std::nullopt;
   double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0;
   for (const auto& [bytes, seconds] : times) {
     const double weight = 1 / (seconds * seconds), x = double(bytes);
     w += weight, wx += weight * x, wxx += weight * x * x, wy += weight * seconds, wxy += weight * x * seconds;
   }
   const double slope = (w * wxy - wx * wy) / (w * wxx - wx * wx);
-  return {(wy - slope * wx) / w, slope > 0 ? 1 / slope : INFINITY};
+  if (!(slope > 0)) return std::nullopt;
+  return Fit{(wy - slope * wx) / w, 1 / slope};
 }
 
 int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi);
@@ -80,6 +85,23 @@ int run(int argc, char** argv) {
   return 1;
 }
 
+/// Whole floats, each size once.
+std::vector<int64_t> wanted_sizes(const Arguments& a) {
+  constexpr int64_t most = int64_t{1} << 40;
+  if (a.given("size")) {
+    for (const char* flag : {"min", "max", "factor"})
+      if (a.given(flag)) fail_usage(std::string("--") + flag + " has no effect beside --size");
+    return {a.integer_within("size", 4, most) / 4 * 4};
+  }
+  const int64_t least = a.integer_within("min", 4, most), last = a.integer_within("max", least, most);
+  const double factor = a.number("factor");
+  if (!(factor >= 1.01)) fail_usage("--factor: expected 1.01 or more, found " + a.text("factor"));
+  std::vector<int64_t> sizes;
+  for (auto s = double(least); s <= double(last) * 1.001; s *= factor)
+    if (const int64_t bytes = std::llround(s) / 4 * 4; sizes.empty() || bytes > sizes.back()) sizes.push_back(bytes);
+  return sizes;
+}
+
 int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
   CommunicationOptions options;
   options.threads = static_cast<int>(a.integer("threads"));
@@ -95,17 +117,14 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
     if (a.text("algorithms").empty() || std::find(names.begin(), names.end(), name_of(algorithm)) != names.end())
       wanted.push_back(algorithm);
   }
-  std::vector<int64_t> sizes;
-  for (double s = a.number("min"); s <= a.number("max") * 1.001; s *= a.number("factor"))
-    sizes.push_back(std::max<int64_t>(4, std::llround(s) / 4 * 4));
-  if (a.integer("size") > 0) sizes = {a.integer("size") / 4 * 4};
-
-  std::ofstream json;
-  if (root && !a.text("json").empty()) json.open(a.text("json"));
-  if (json.fail()) fail_runtime("cannot write " + a.text("json"));
+  const std::vector<int64_t> sizes = wanted_sizes(a);
+  RowFile json(root ? a.text("json") : "");
   if (root)
     std::printf("%d ranks on %d nodes, %s\n%12s %-13s %11s %11s %10s %10s %8s\n", ranks, nodes, mpi_version().c_str(),
                 "bytes", "algorithm", "min us", "median us", "GB/s", "bus GB/s", "vs MPI");
+  std::array<float, 16> expected{};  // of the small whole numbers below, whose pattern has this period
+  for (size_t i = 0; i < expected.size(); ++i)
+    for (int r = 0; r < ranks; ++r) expected[i] += float((i + static_cast<size_t>(r)) % 16);
   CommunicationTable table;
   std::map<std::string, std::map<int64_t, double>> curve;
   int wrong = 0;
@@ -132,15 +151,20 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
       world->barrier();
       const auto before = Clock::now();
       row.algorithm ? world->all_reduce_sum(data) : session.library_all_reduce(data);
-      double seconds = std::chrono::duration<double>(Clock::now() - before).count();
-      for (size_t i = 0; i < data.size(); i += std::max<size_t>(1, data.size() / 1000)) {
-        float expected = 0;
-        for (int r = 0; r < ranks; ++r) expected += float((i + static_cast<size_t>(r)) % 16);
-        row.wrong = row.wrong || data[i] != expected;
+      const double seconds = std::chrono::duration<double>(Clock::now() - before).count();
+      struct Report {
+        double seconds, wrong;
+      };
+      Report own{seconds, 0};
+      for (size_t i = 0; i < data.size(); ++i) own.wrong += data[i] != expected[i % 16];
+      std::vector<Report> all(static_cast<size_t>(ranks));
+      world->all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+      double slowest = 0;
+      for (const Report& report : all) {
+        slowest = std::max(slowest, report.seconds);
+        row.wrong = row.wrong || report.wrong > 0;
       }
-      std::vector<double> all(static_cast<size_t>(ranks));
-      world->all_gather(std::as_bytes(std::span(&seconds, 1)), std::as_writable_bytes(std::span(all)));
-      return *std::max_element(all.begin(), all.end());
+      return slowest;
     };
     for (Row& row : rows) once(row);
     double spent = 0;
@@ -164,11 +188,12 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
       std::printf("%12lld %-13s %11.2f %11.2f %10.3f %10.3f %8s%s\n", static_cast<long long>(bytes), name.c_str(),
                   1e6 * row.minimum(), 1e6 * row.median(), gbs, bus,
                   native > 0 ? std::to_string(ratio).substr(0, 5).c_str() : "-", row.wrong ? "  WRONG" : "");
-      if (json)
-        json << "{\"ranks\":" << ranks << ",\"nodes\":" << nodes << ",\"bytes\":" << bytes << ",\"algorithm\":\""
-             << name << "\",\"min_ms\":" << 1e3 * row.minimum() << ",\"median_ms\":" << 1e3 * row.median()
-             << ",\"bus_gb_per_s\":" << bus << ",\"mpi_ratio\":" << ratio
-             << ",\"correct\":" << (row.wrong ? "false" : "true") << ",\"library\":\"" << mpi_version() << "\"}\n";
+      std::ostringstream line;
+      line << "{\"ranks\":" << ranks << ",\"nodes\":" << nodes << ",\"bytes\":" << bytes << ",\"algorithm\":\"" << name
+           << "\",\"min_ms\":" << 1e3 * row.minimum() << ",\"median_ms\":" << 1e3 * row.median()
+           << ",\"bus_gb_per_s\":" << bus << ",\"mpi_ratio\":" << ratio
+           << ",\"correct\":" << (row.wrong ? "false" : "true") << ",\"library\":" << json_string(mpi_version()) << "}";
+      json.row(line.str());
     }
     if (best) table.set(ranks, nodes, bytes, *best->algorithm);
     std::fflush(stdout);
@@ -176,11 +201,16 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
   if (root && sizes.size() > 2) {
     std::printf("fit of time = latency + bytes / bandwidth\n");
     for (const auto& [name, times] : curve) {
-      const Fit f = fit(times);
-      std::printf("  %-13s %10.2f us %10.3f GB/s\n", name.c_str(), 1e6 * f.latency, 1e-9 * f.bandwidth);
-      if (json)
-        json << "{\"fit\":\"" << name << "\",\"latency_us\":" << 1e6 * f.latency
-             << ",\"gb_per_s\":" << 1e-9 * f.bandwidth << "}\n";
+      const std::optional<Fit> f = fit(times);
+      if (!f) {
+        std::printf("  %-13s times do not grow with these sizes\n", name.c_str());
+        continue;
+      }
+      std::printf("  %-13s %10.2f us %10.3f GB/s\n", name.c_str(), 1e6 * f->latency, 1e-9 * f->bandwidth);
+      std::ostringstream line;
+      line << "{\"fit\":\"" << name << "\",\"latency_us\":" << 1e6 * f->latency
+           << ",\"gb_per_s\":" << 1e-9 * f->bandwidth << "}";
+      json.row(line.str());
     }
   }
   if (root && !a.text("tune").empty()) table.save(a.text("tune"));

@@ -1,136 +1,30 @@
 // Times every kernel on every problem of a model's training step, of a problem file or given on the command line,
 // beside oneDNN and the measured ceilings. A kernel is checked on a small version of the problem before it is timed.
 #include <algorithm>
-#include <chrono>
-#include <fstream>
 #include <map>
+#include <sstream>
 
 #include "bench/arguments.h"
 #include "bench/candidate.h"
 #include "bench/ceilings.h"
 #include "bench/check.h"
 #include "bench/machine_ceiling.h"
-#include "bench/problem_strings.h"
+#include "bench/problem_list.h"
+#include "bench/row_file.h"
 #include "bench/valid_flops.h"
 #include "core/parallel.h"
 #include "core/select.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
-#include "models/program.h"
 
 using namespace convoy;
 using namespace convoy::bench;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int least_rounds = 5;  // what a rank test can tell apart at p < 0.01
 constexpr const char* definition_name = "onednn_definition";
-
-struct Named {
-  std::string name, pass;
-  Problem problem;
-};
-
-DType parse_type(const std::string& text) {
-  const auto type = parse_dtype(text);
-  if (!type) fail_usage("--dtype: unknown type " + text);
-  return *type;
-}
-
-/// "HEIGHTxWIDTH".
-void set_image(const std::string& size, ClimateConfig& model) {
-  const auto parts = split(size, 'x');
-  if (parts.size() != 2) fail_usage("--size: expected HEIGHTxWIDTH for a climate model, found " + size);
-  model.height = parse_number<int64_t>(parts[0], "--size");
-  model.width = parse_number<int64_t>(parts[1], "--size");
-}
-
-/// The training step of --model at --size in one type.
-Tape model_tape(const Arguments& a, DType compute) {
-  const std::string &model = a.text("model"), &size = a.text("size");
-  const auto record = [&](auto o) {
-    o.batch = a.integer("batch");
-    o.compute = compute;
-    return training_tape(o);
-  };
-  if (model == "cosmoflow" || model == "sc18") {
-    CosmoflowOptions o;
-    if (model == "sc18") o.model = CosmoflowConfig::sc18(), o.normalisation = Normalisation::mean;
-    if (!size.empty()) o.model.size = a.integer("size");
-    return record(o);
-  }
-  ClimateOptions o;
-  if (model == "deepcam")
-    o.model.model = ClimateModel::deepcam;
-  else if (model == "deeplab")
-    o.model.model = ClimateModel::deeplab;
-  else if (model == "tiramisu")
-    o.model.model = ClimateModel::tiramisu;
-  else
-    fail_usage("--model: expected cosmoflow, sc18, deepcam, deeplab or tiramisu, found " + model);
-  if (!size.empty()) set_image(size, o.model);
-  return record(o);
-}
-
-std::vector<Named> model_problems(const Arguments& a) {
-  std::vector<Named> list;
-  for (std::string_view type : split(a.text("dtype"), ',')) {
-    const Tape tape = model_tape(a, parse_type(std::string(type)));
-    std::map<std::string, bool> seen;
-    for (const Node& node : tape.nodes()) {
-      Problem p{node.op, tape.descs(node.in), tape.descs(node.out), DeviceKind::cpu, 1};
-      for (ValueId id : node.updated()) p.out.push_back(tape.desc(id));
-      if (!seen.emplace(p.text(), true).second) continue;
-      const size_t dot = node.name.rfind('.');
-      list.push_back({node.name, dot == std::string::npos ? "" : node.name.substr(dot + 1), std::move(p)});
-    }
-  }
-  return list;
-}
-
-/// One line of a problem file or of --problem: a convolution string, a verbose line, or a problem in our own text.
-void add_line(const Arguments& a, std::string_view line, std::vector<Named>& list) {
-  line = trim(line);
-  if (line.empty() || line[0] == '#') return;
-  const auto add = [&](ConvString conv, Pass pass, DType type) {
-    conv.src[0] *= a.integer("batch"), conv.dst[0] *= a.integer("batch");
-    const std::string name(name_of(pass));
-    list.push_back({conv.name + "." + name, name, conv.problem(pass, type)});
-  };
-  if (is_verbose_line(line)) {
-    const VerboseLine v = parse_verbose_line(line);
-    return add(v.conv, v.pass, v.type);
-  }
-  if (line.find(" in=") != std::string_view::npos) {
-    const size_t tab = line.find('\t');
-    Problem p = Problem::parse(tab == std::string_view::npos ? line : line.substr(tab + 1));
-    const std::string pass(name_of(p.op.kind));
-    list.push_back({tab == std::string_view::npos ? pass : std::string(line.substr(0, tab)), pass, std::move(p)});
-    return;
-  }
-  const ConvString conv = parse_conv_string(line);
-  for (std::string_view type : split(a.text("dtype"), ','))
-    for (Pass pass : parse_passes(a.text("pass"))) add(conv, pass, parse_type(std::string(type)));
-}
-
-std::vector<Named> all_problems(const Arguments& a) {
-  std::vector<Named> list;
-  if (!a.text("problem").empty()) add_line(a, a.text("problem"), list);
-  if (!a.text("problems").empty())
-    for (std::string_view path : split(a.text("problems"), ',')) {
-      std::ifstream file{std::string(path)};
-      if (!file) fail_data(std::string(path) + ": cannot open the problem file");
-      std::string line;
-      while (std::getline(file, line)) add_line(a, line, list);
-    }
-  if (a.text("problem").empty() && a.text("problems").empty()) list = model_problems(a);
-  std::erase_if(list, [&](const Named& n) { return n.name.find(a.text("match")) == std::string::npos; });
-  if (list.empty() && a.text("match").empty()) fail_usage("no problem to time: the files hold none");
-  if (list.empty()) fail_usage("--match: expected a part of a problem's name, found \"" + a.text("match") + "\"");
-  return list;
-}
 
 /// The kernels that --kernels and --skip leave: words are the beginning of a name, or what stands behind its underscore
 /// ("avx512" for direct_avx512).
@@ -180,102 +74,114 @@ class CacheFlush {
   static inline thread_local volatile char sum_ = 0;
 };
 
+/// At most 25 of the run times, taken evenly from all rounds.
 std::string samples_text(const std::vector<double>& seconds) {
   std::string text;
-  for (size_t i = 0; i < std::min<size_t>(seconds.size(), 25); ++i)
-    text += (i ? "," : "") + std::to_string(1e3 * seconds[i]);
+  const size_t count = std::min<size_t>(seconds.size(), 25);
+  for (size_t i = 0; i < count; ++i) text += (i ? "," : "") + std::to_string(1e3 * seconds[i * seconds.size() / count]);
   return text;
 }
 
+/// The beginning of every JSON row about one kernel.
+std::string row_head(const NamedProblem& named, std::string_view kernel) {
+  return "{\"name\":" + json_string(named.name) + ",\"pass\":\"" + named.pass + "\",\"dtype\":\"" +
+         std::string(name_of(named.problem.in[0].dtype)) + "\",\"kernel\":\"" + std::string(kernel) + "\"";
+}
+
+/// The candidates of one problem, checked; refusals go to `json` and, where wanted, to the terminal.
+std::vector<std::unique_ptr<Candidate>> find_candidates(const NamedProblem& named, const Choice& chosen,
+                                                        bool print_refusals, RowFile& json) {
+  const Problem& p = named.problem;
+  std::vector<std::unique_ptr<Candidate>> candidates;
+  for (const auto& kernel : kernel_list()) {
+    if (!chosen(kernel->name())) continue;
+    if (const Support support = kernel->supports(p); !support.ok) {
+      if (support.reason == "other op") continue;
+      json.row(row_head(named, kernel->name()) + ",\"refused\":" + json_string(support.reason) +
+               ",\"problem\":" + json_string(p.text()) + "}");
+      if (print_refusals)
+        std::printf("%-41s %-17s refuses: %s\n", named.name.c_str(), std::string(kernel->name()).c_str(),
+                    support.reason.c_str());
+      continue;
+    }
+    candidates.push_back(std::make_unique<Candidate>(*kernel, p));
+    const Check result = check(kernel_list(), *kernel, p);
+    candidates.back()->wrong = result == Check::wrong, candidates.back()->checked = result != Check::none;
+  }
+  if (chosen(definition_name))
+    if (auto definition = Candidate::definition(kernel_list(), p)) candidates.push_back(std::move(definition));
+  return candidates;
+}
+
+/// Interleaved, so that a disturbance hits all candidates.
+void time_candidates(const std::vector<std::unique_ptr<Candidate>>& candidates, double min_seconds, CacheFlush& flush) {
+  for (const auto& c : candidates) c->run();  // page faults, first touches
+  double spent = 0;
+  for (int round = 0; round < least_rounds || (spent < min_seconds * double(candidates.size()) && round <= 1000);
+       ++round)
+    for (const auto& c : candidates) {
+      flush();
+      c->seconds.push_back(c->run());
+      spent += c->seconds.back();
+    }
+}
+
 int run(int argc, char** argv) {
-  const Arguments a(
-      argc, argv,
-      {{"model", "cosmoflow", "cosmoflow, sc18, deepcam, deeplab or tiramisu: the problems of its training step"},
-       {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
-       {"batch", "1", "samples"},
-       {"problem", "", "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text"},
-       {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
-       {"pass", "forward,backward_data,backward_weights", "passes of convolution strings"},
-       {"dtype", "f32", "f32, bf16, f16, comma-separated"},
-       {"threads", "0", "0 = all"},
-       {"match", "", "only problems whose name contains this"},
-       {"kernels", "",
-        "only these kernels: beginnings or endings of names (direct, avx512), comma-separated; onednn gives the ratio"},
-       {"skip", "reference", "kernels left out, named alike (reference is slow at full size)"},
-       {"min-seconds", "0.5", "time spent per kernel at least"},
-       {"cold", "no", "flush the caches before every run"},
-       {"json", "", "also write JSON lines to this file"},
-       {"csv", "", "also write a table to this file"},
-       {"list", "no", "print the problems in our own text, and stop"},
-       {"refusals", "no", "also print why kernels refused"},
-       {"tune", "", "write the fastest kernel per problem to this table (cosmoflow_train, climseg_train --tuned)"}});
-  const int threads = a.integer("threads") > 0 ? int(a.integer("threads")) : default_threads();
+  std::vector<Arguments::Flag> flags = problem_flags();
+  for (Arguments::Flag flag : std::vector<Arguments::Flag>{
+           {"threads", "0", "0 = all"},
+           {"kernels", "",
+            "only these kernels: beginnings or endings of names (direct, avx512), comma-separated; onednn gives the "
+            "ratio"},
+           {"skip", "reference", "kernels left out, named alike (reference is slow at full size)"},
+           {"min-seconds", "0.5", "time spent per kernel at least"},
+           {"cold", "no", "flush the caches before every run"},
+           {"json", "", "also write JSON lines to this file"},
+           {"csv", "", "also write a table to this file"},
+           {"list", "no", "print the problems in our own text, and stop"},
+           {"refusals", "no", "also print why kernels refused"},
+           {"tune", "", "write the fastest kernel per problem to this table (cosmoflow_train, climseg_train --tuned)"}})
+    flags.push_back(std::move(flag));
+  const Arguments a(argc, argv, std::move(flags));
+  const int64_t wish = a.integer_within("threads", 0, 4096);
+  const int threads = wish > 0 ? static_cast<int>(wish) : default_threads();
   set_default_threads(threads);
-  std::vector<Named> problems = all_problems(a);
-  for (Named& n : problems) n.problem.threads = threads;
+  const double min_seconds = a.number("min-seconds");
+  if (!(min_seconds >= 0 && min_seconds < 1e6))
+    fail_usage("--min-seconds: expected a number of at least 0, found " + a.text("min-seconds"));
+  const std::vector<NamedProblem> problems = wanted_problems(a, threads);
   if (a.flag("list")) {
-    for (const Named& n : problems) std::printf("%s\t%s\n", n.name.c_str(), n.problem.text().c_str());
+    for (const NamedProblem& n : problems) std::printf("%s\t%s\n", n.name.c_str(), n.problem.text().c_str());
     return 0;
   }
   const Choice chosen(a);
+  RowFile json(a.text("json")), csv(a.text("csv"));
   const std::vector<Ceiling> ceilings = measure_ceilings(threads);
   std::printf("%s [%s], %s, %d threads\n", cpu_features().model.c_str(), describe_cpu().c_str(),
               kernel_library_versions().c_str(), threads);
-  for (const Ceiling& c : ceilings) std::printf("  ceiling %-9s %8.1f %s\n", c.name.c_str(), c.value, c.unit.c_str());
-  std::ofstream json, csv;
-  if (!a.text("json").empty()) json.open(a.text("json"));
-  if (!a.text("csv").empty()) csv.open(a.text("csv"));
-  if (json.fail() || csv.fail()) fail_runtime("cannot write " + a.text(json.fail() ? "json" : "csv"));
   std::map<std::string, double> roofs;
-  for (const Ceiling& c : ceilings) roofs[c.name] = c.value;
-  for (const Ceiling& c : ceilings)
-    if (json) json << "{\"ceiling\":\"" << c.name << "\",\"value\":" << c.value << ",\"unit\":\"" << c.unit << "\"}\n";
-  csv << "name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio\n";
+  for (const Ceiling& c : ceilings) {
+    std::printf("  ceiling %-9s %8.1f %s\n", c.name.c_str(), c.value, c.unit.c_str());
+    std::ostringstream row;
+    row << "{\"ceiling\":\"" << c.name << "\",\"value\":" << c.value << ",\"unit\":\"" << c.unit << "\"}";
+    json.row(row.str());
+    roofs[c.name] = c.value;
+  }
+  csv.row("name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio,correct");
 
   std::printf("%-36s %-4s %-17s %-24s %9s %9s %9s %7s %8s %9s\n", "problem", "type", "kernel", "runs", "min ms",
               "median", "GFLOP/s", "of peak", "GB/s", "vs oneDNN");
   TunedTable tuned;
   CacheFlush flush(a.flag("cold"));
-  int wrong = 0;
-  for (const Named& named : problems) {
+  int wrong = 0, timed = 0;
+  for (const NamedProblem& named : problems) {
     const Problem& p = named.problem;
-    std::vector<std::unique_ptr<Candidate>> candidates;
-    for (const auto& kernel : kernel_list()) {
-      if (!chosen(kernel->name())) continue;
-      if (const Support support = kernel->supports(p); !support.ok) {
-        if (support.reason == "other op") continue;
-        if (json)
-          json << "{\"name\":\"" << named.name << "\",\"pass\":\"" << named.pass << "\",\"dtype\":\""
-               << name_of(p.in[0].dtype) << "\",\"kernel\":\"" << kernel->name() << "\",\"refused\":\""
-               << support.reason << "\",\"problem\":\"" << p.text() << "\"}\n";
-        if (a.flag("refusals"))
-          std::printf("%-41s %-17s refuses: %s\n", named.name.c_str(), std::string(kernel->name()).c_str(),
-                      support.reason.c_str());
-        continue;
-      }
-      candidates.push_back(std::make_unique<Candidate>(*kernel, p));
-      const Check result = check(kernel_list(), *kernel, p);
-      candidates.back()->wrong = result == Check::wrong, candidates.back()->checked = result != Check::none;
-      wrong += candidates.back()->wrong;
-    }
-    if (chosen(definition_name))
-      if (auto definition = Candidate::definition(kernel_list(), p)) candidates.push_back(std::move(definition));
+    const auto candidates = find_candidates(named, chosen, a.flag("refusals"), json);
     if (candidates.empty()) continue;
-    for (auto& c : candidates) c->run();  // page faults, first touches
-    const auto start = Clock::now();
-    // Interleaved, so that a disturbance hits all candidates.
-    for (int round = 0; round < least_rounds || std::chrono::duration<double>(Clock::now() - start).count() <
-                                                    a.number("min-seconds") * double(candidates.size());
-         ++round) {
-      for (auto& c : candidates) {
-        flush();
-        c->seconds.push_back(c->run());
-      }
-      if (round > 1000) break;
-    }
+    time_candidates(candidates, min_seconds, flush);
     double onednn = 0;
     for (const auto& c : candidates)
-      if (c->name().starts_with("onednn") && (onednn == 0 || c->minimum() < onednn)) onednn = c->minimum();
+      if (!c->wrong && c->name().starts_with("onednn") && (onednn == 0 || c->minimum() < onednn)) onednn = c->minimum();
     const std::string type(name_of(p.in[0].dtype));
     const auto [roof, peak] = machine_ceiling(roofs, type);
     const double valid = double(valid_tap_flops(p));
@@ -291,26 +197,27 @@ int run(int argc, char** argv) {
                   : c->checked || c->name() == definition_name ? ""
                                                                : "  not checked");
       std::fflush(stdout);
-      if (json)
-        json << "{\"name\":\"" << named.name << "\",\"pass\":\"" << named.pass << "\",\"dtype\":\"" << type
-             << "\",\"kernel\":\"" << c->name() << "\",\"detail\":\"" << c->detail() << "\",\"min_ms\":" << ms
-             << ",\"median_ms\":" << 1e3 * c->median() << ",\"gflops\":" << gflops
-             << ",\"gflops_valid\":" << valid / c->minimum() * 1e-9 << ",\"ceiling_share\":" << share
-             << ",\"ceiling_name\":\"" << roof << "\""
-             << ",\"onednn_ratio\":" << ratio << ",\"bytes\":" << p.bytes()
-             << ",\"flop_per_byte\":" << double(p.flops()) / double(p.bytes()) << ",\"correct\":"
-             << (c->wrong     ? "false"
-                 : c->checked ? "true"
-                              : "null")
-             << ",\"samples_ms\":[" << samples_text(c->seconds) << "],\"problem\":\"" << p.text() << "\"}" << std::endl;
-      if (csv)
-        csv << named.name << ',' << named.pass << ',' << type << ',' << c->name() << ',' << ms << ','
-            << 1e3 * c->median() << ',' << gflops << ',' << share << ',' << ratio << '\n';
+      const char* correct = c->wrong ? "false" : c->checked ? "true" : "null";
+      std::ostringstream row;
+      row << row_head(named, c->name()) << ",\"detail\":" << json_string(c->detail()) << ",\"min_ms\":" << ms
+          << ",\"median_ms\":" << 1e3 * c->median() << ",\"gflops\":" << gflops
+          << ",\"gflops_valid\":" << valid / c->minimum() * 1e-9 << ",\"ceiling_share\":" << share
+          << ",\"ceiling_name\":\"" << roof << "\",\"onednn_ratio\":" << ratio << ",\"bytes\":" << p.bytes()
+          << ",\"flop_per_byte\":" << double(p.flops()) / double(p.bytes()) << ",\"correct\":" << correct
+          << ",\"samples_ms\":[" << samples_text(c->seconds) << "],\"problem\":" << json_string(p.text()) << "}";
+      json.row(row.str());
+      std::ostringstream cells;
+      cells << csv_field(named.name) << ',' << named.pass << ',' << type << ',' << c->name() << ',' << ms << ','
+            << 1e3 * c->median() << ',' << gflops << ',' << share << ',' << ratio << ',' << correct;
+      csv.row(cells.str());
+      wrong += c->wrong, ++timed;
       if (!c->wrong && c->name() != definition_name && (!fastest || c->minimum() < fastest->minimum()))
         fastest = c.get();
     }
     if (fastest) tuned.set(p, fastest->name());
   }
+  if (timed == 0)
+    fail_usage("nothing was timed: of the kernels asked for none supports a problem (--refusals says why)");
   if (!a.text("tune").empty()) tuned.save(a.text("tune"));
   return wrong ? 1 : 0;
 }

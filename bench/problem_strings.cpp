@@ -35,7 +35,12 @@ Numbers read_numbers(std::string_view text, std::string& name) {
     if (std::find(std::begin(keys), std::end(keys), key) == std::end(keys) || end == digits)
       fail_usage("convolution string: cannot read \"" + std::string(text.substr(i)) + "\" in \"" + std::string(text) +
                  "\"");
-    numbers[key] = parse_number<int64_t>(text.substr(digits, end - digits), key);
+    const int64_t value = parse_number<int64_t>(text.substr(digits, end - digits), key);
+    constexpr int64_t most = 1 << 24;  // products of four of them stay numbers
+    if (value > most || (value < 1 && key[0] != 'p' && key[0] != 'd'))
+      fail_usage("convolution string: " + key + ": expected " + (key[0] == 'p' || key[0] == 'd' ? "0" : "1") + " to " +
+                 std::to_string(most) + ", found " + std::to_string(value) + " in \"" + std::string(text) + "\"");
+    numbers[key] = value;
     i = end;
   }
   return numbers;
@@ -57,6 +62,10 @@ int64_t number(const Numbers& n, const std::string& key, int64_t otherwise) {
   return found == n.end() ? otherwise : found->second;
 }
 
+int64_t floor_divide(int64_t a, int64_t b) {
+  return a / b - (a % b < 0);
+}
+
 ConvString from_numbers(const Numbers& n, std::string name, bool transposed, std::string_view text) {
   for (const char* key : {"ic", "oc"})
     if (!n.count(key)) fail_usage(std::string("convolution string: no ") + key + " in \"" + std::string(text) + "\"");
@@ -69,6 +78,10 @@ ConvString from_numbers(const Numbers& n, std::string name, bool transposed, std
   a.stride = along_axes(n, "s", axes, 1, 1), a.dilation = along_axes(n, "d", axes, 0, 0);
   a.pad_low = along_axes(n, "p", axes, 0, 0);
   a.groups = number(n, "g", 1);
+  const int64_t batch = number(n, "mb", 1), ic = n.at("ic"), oc = n.at("oc");
+  if (ic % a.groups != 0 || oc % a.groups != 0)
+    fail_usage("convolution string: expected channels that " + std::to_string(a.groups) + " groups divide, found \"" +
+               std::string(text) + "\"");
   const bool outputs = n.count("od") || n.count("oh") || n.count("ow");
   Int3 out = along_axes(n, "o", axes, 1, 1);
   for (int i = 0; i < 3; ++i) {
@@ -76,12 +89,13 @@ ConvString from_numbers(const Numbers& n, std::string name, bool transposed, std
     const int64_t reach = a.dilation[i] * (kernel[i] - 1) + 1;
     if (!outputs)
       out[i] = transposed ? (in[i] - 1) * a.stride[i] + reach - 2 * a.pad_low[i]
-                          : (in[i] + 2 * a.pad_low[i] - reach) / a.stride[i] + 1;
+                          : floor_divide(in[i] + 2 * a.pad_low[i] - reach, a.stride[i]) + 1;
+    if (out[i] < 1)
+      fail_usage("convolution string: expected outputs along every axis, found none in \"" + std::string(text) + "\"");
     // The padding behind that gives exactly these extents.
     const int64_t small = transposed ? in[i] : out[i], large = transposed ? out[i] : in[i];
     a.pad_high[i] = std::max<int64_t>(0, (small - 1) * a.stride[i] + reach - large - a.pad_low[i]);
   }
-  const int64_t batch = number(n, "mb", 1), ic = n.at("ic"), oc = n.at("oc");
   c.src = Shape(batch, in[0], in[1], in[2], ic), c.dst = Shape(batch, out[0], out[1], out[2], oc);
   c.weights = Shape(transposed ? ic : oc, kernel[0], kernel[1], kernel[2], (transposed ? oc : ic) / a.groups);
   return c;

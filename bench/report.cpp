@@ -13,6 +13,7 @@
 #include "bench/machine_ceiling.h"
 #include "bench/rank_test.h"
 #include "core/error.h"
+#include "core/median.h"
 
 namespace {
 
@@ -25,13 +26,38 @@ struct Measurement {
   double min_ms = 0, median_ms = 0, gflops = 0, flop_per_byte = 0;
   double share = 0;  ///< of the run's own ceiling for the type
   std::vector<double> samples;
-  std::string key() const { return problem + " " + kernel; }
+  int occurrence = 0;  ///< of this problem and kernel in the run, in its order
+  std::string key() const { return fmt::format("{} {} {}", problem, kernel, occurrence); }
 };
 
 struct Run {
   std::vector<Measurement> measurements;
   std::map<std::string, double> ceilings;
+  std::map<std::pair<std::string, std::string>, int> occurrences;  ///< of problem and kernel so far
 };
+
+/// Rows without a time (refusals), of wrong kernels, and of other benches are left out.
+void read_row(const json& j, Run& run) {
+  if (j.contains("ceiling")) run.ceilings[j["ceiling"]] = j.value("value", 0.0);
+  if (!j.contains("min_ms") || !j.contains("problem") || j.value("correct", json(true)) == json(false)) return;
+  Measurement m{j.value("name", ""),
+                j.value("pass", ""),
+                j.value("dtype", ""),
+                j.value("kernel", ""),
+                j.value("problem", ""),
+                j.value("detail", ""),
+                j.value("min_ms", 0.0),
+                j.value("median_ms", 0.0),
+                j.value("gflops", 0.0),
+                j.value("flop_per_byte", 0.0),
+                0,
+                j.value("samples_ms", std::vector<double>{})};
+  if (!(m.min_ms > 0 && m.median_ms > 0)) return;
+  m.occurrence = run.occurrences[{m.problem, m.kernel}]++;
+  if (const double roof = convoy::bench::machine_ceiling(run.ceilings, m.dtype).second; roof > 0)
+    m.share = m.gflops / roof;
+  run.measurements.push_back(std::move(m));
+}
 
 Run read_run(const std::string& path) {
   std::ifstream file(path);
@@ -43,26 +69,20 @@ Run read_run(const std::string& path) {
     const json j = json::parse(line, nullptr, false);
     if (j.is_discarded() || !j.is_object())
       fail_data(fmt::format("{}:{}: expected a JSON object, found \"{}\"", path, number, line.substr(0, 60)));
-    if (j.contains("ceiling")) run.ceilings[j["ceiling"]] = j.value("value", 0.0);
-    if (!j.contains("min_ms") || j.value("correct", json(true)) == json(false)) continue;
-    Measurement m{j.value("name", ""),
-                  j.value("pass", ""),
-                  j.value("dtype", ""),
-                  j.value("kernel", ""),
-                  j.value("problem", ""),
-                  j.value("detail", ""),
-                  j.value("min_ms", 0.0),
-                  j.value("median_ms", 0.0),
-                  j.value("gflops", 0.0),
-                  j.value("flop_per_byte", 0.0),
-                  0,
-                  j.value("samples_ms", std::vector<double>{})};
-    if (const double roof = convoy::bench::machine_ceiling(run.ceilings, m.dtype).second; roof > 0)
-      m.share = m.gflops / roof;
-    run.measurements.push_back(std::move(m));
+    try {
+      read_row(j, run);
+    } catch (const json::exception& error) {
+      fail_data(fmt::format("{}:{}: expected a row of bench_layers, found \"{}\": {}", path, number, line.substr(0, 60),
+                            error.what()));
+    }
   }
   if (run.measurements.empty()) fail_data(path + ": holds no measurement of bench_layers");
   return run;
+}
+
+/// Of the samples that the rank test sees; the whole run's where a file holds none.
+double middle(const Measurement& m) {
+  return m.samples.empty() ? m.median_ms : convoy::median(m.samples);
 }
 
 /// Times of one problem and kernel in both runs, slower or faster by how much, and whether chance explains it.
@@ -78,12 +98,12 @@ int compare(const std::string& old_path, const std::string& new_path, double sig
     const auto found = old_of.find(m.key());
     if (found == old_of.end()) continue;
     const Measurement& o = *found->second;
-    const double p = rank_test(o.samples, m.samples), ratio = o.median_ms / m.median_ms;
-    const char* verdict = p >= significance ? "" : ratio > 1 ? "  faster" : "  SLOWER";
+    const double p = rank_test(o.samples, m.samples), ratio = middle(o) / middle(m);
+    const char* verdict = p >= significance || ratio == 1 ? "" : ratio > 1 ? "  faster" : "  SLOWER";
     slower += p < significance && ratio < 1;
     few += convoy::bench::least_p(o.samples.size(), m.samples.size()) >= significance;
-    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, o.median_ms,
-               m.median_ms, ratio, p, verdict);
+    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, middle(o),
+               middle(m), ratio, p, verdict);
     log_sum += std::log(ratio), ++both;
   }
   if (both == 0) fail_data(new_path + ": no problem and kernel in common with " + old_path);
@@ -151,12 +171,14 @@ int roofline(const std::string& path, const std::string& out) {
   plot.names_low = true;  // nothing lies far below the roof on its right
   double low = INFINITY, high = 0;
   std::map<std::string, Series> points;
+  int drawn = 0;
   for (const auto& [problem, m] : best) {
     if (m.gflops <= 0 || m.flop_per_byte <= 0) continue;
     Series& s = points[(m.pass.empty() ? "other" : m.pass) + " " + m.dtype];
     s.x.push_back(m.flop_per_byte), s.y.push_back(m.gflops);
-    low = std::min(low, m.flop_per_byte), high = std::max(high, m.flop_per_byte);
+    ++drawn, low = std::min(low, m.flop_per_byte), high = std::max(high, m.flop_per_byte);
   }
+  if (drawn == 0) fail_data(path + ": holds no measurement of a problem with floating-point operations");
   const auto triad = run.ceilings.find("triad");
   for (const auto& [name, value] : run.ceilings) {
     if (name == "triad" || triad == run.ceilings.end()) continue;
@@ -173,7 +195,7 @@ int roofline(const std::string& path, const std::string& out) {
   std::ofstream file(out);
   file << render_svg({plot});
   if (!file.flush()) convoy::fail_runtime(out + ": cannot write the picture");
-  fmt::print("{} problems drawn to {}\n", best.size(), out);
+  fmt::print("{} problems drawn to {}\n", drawn, out);
   return 0;
 }
 
@@ -197,6 +219,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) ? 2 : 0;
   }
+  if (!(significance > 0 && significance < 1))
+    convoy::fail_usage(fmt::format("--significance: expected a number between 0 and 1, found {}", significance));
   if (c->parsed()) return compare(first, second, significance);
   if (s->parsed()) return summary(files);
   return roofline(first, out);

@@ -107,6 +107,12 @@ void TunedTable::save(const std::string& path) const {
   if (!file.flush()) fail_runtime(path + ": cannot write the tuned table");
 }
 
+std::set<std::string> TunedTable::kernels() const {
+  std::set<std::string> names;
+  for (const auto& [problem, kernel] : best_) names.insert(kernel);
+  return names;
+}
+
 std::string TunedTable::find(const Problem& problem) const {
   const auto found = best_.empty() ? best_.end() : best_.find(problem.text());
   return found == best_.end() ? std::string() : found->second;

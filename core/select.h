@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ class TunedTable {
   /// Empty when the problem was never tuned.
   std::string find(const Problem& problem) const;
   size_t size() const { return best_.size(); }
+  std::set<std::string> kernels() const;
 
  private:
   std::map<std::string, std::string> best_;

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
+
+#include "core/parallel.h"
 
 namespace convoy {
 
@@ -44,7 +47,10 @@ Buffer::Buffer(int64_t bytes, Fill fill) : bytes_(bytes) {
 #ifdef __linux__
   if (large) madvise(data_, rounded, MADV_HUGEPAGE);  // a refusal costs speed only
 #endif
-  if (fill == Fill::zero) std::memset(data_, 0, rounded);
+  if (fill != Fill::zero) return;
+  // Pages of large buffers come to the memory next to the threads that will work on them.
+  parallel_ranges(static_cast<int64_t>(rounded), large ? default_threads() : 1, 4096,
+                  [this](Range r) { std::memset(data_ + r.begin, 0, static_cast<size_t>(r.size())); });
 }
 
 Buffer::~Buffer() {

@@ -37,4 +37,31 @@ T parse_number(std::string_view text, std::string_view what) {
   return value;
 }
 
+/// A field of a CSV table: quoted where it holds a comma, a quote or a line break (RFC 4180).
+inline std::string csv_field(std::string_view text) {
+  if (text.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(text);
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
+/// A JSON string, quotes included (RFC 8259): for programs that build without a JSON library.
+inline std::string json_string(std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string quoted = "\"";
+  for (char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20) {
+      quoted += {'\\', 'u', '0', '0', digits[byte / 16], digits[byte % 16]};
+      continue;
+    }
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
 }  // namespace convoy

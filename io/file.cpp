@@ -78,6 +78,14 @@ bool is_split(const std::string& folder) {
   return std::filesystem::is_directory(root / "train") && std::filesystem::is_directory(root / "validation");
 }
 
+void refuse_used_folder(const std::string& folder) {
+  std::error_code missing;
+  const std::filesystem::directory_iterator entries(folder, missing);
+  if (missing || entries == std::filesystem::directory_iterator()) return;
+  fail_usage(folder + ": expected an empty folder or none, found " + entries->path().filename().string() +
+             ": remove it, or name another");
+}
+
 InputFiles::InputFiles(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) canonical_.insert(std::filesystem::weakly_canonical(path).string());
 }

@@ -27,6 +27,9 @@ std::string folder_inside(const std::string& path, const std::string& file);
 /// True for a folder with folders train and validation: its samples are split already.
 bool is_split(const std::string& folder);
 
+/// Throws Error(usage) where a folder holds anything: it would be taken for part of the data set that is written there.
+void refuse_used_folder(const std::string& folder);
+
 /// Files that are being read, which no output may replace.
 class InputFiles {
  public:

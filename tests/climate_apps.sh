@@ -14,6 +14,8 @@ expect 0 "wrote" "${sim[@]}" --out found --labels heuristic
 cmp -s data/train/data-2106-01-02-01-0.h5 found/train/data-2106-01-02-01-0.h5 && bad "both label modes agree" || ok
 expect 2 "--labels: expected truth or heuristic" "${sim[@]}" --out x --labels guess
 expect 2 "--days: expected 1 or more, found 0" "${sim[@]}" --out x --days 0
+expect 2 "--cyclones: expected 0 to 500, found -3" "${sim[@]}" --out x --cyclones -3
+expect 2 "data/train: expected an empty folder or none" "${sim[@]}" --out data
 
 expect 0 "10 images" "$bin/convoy_data" inspect data --limit 2
 expect 0 "10 images read, 0 bad" "$bin/convoy_data" verify data
@@ -168,6 +170,9 @@ expect 2 "--class-weights" "${train[@]}" --class-weights 1,2 --output-dir x
 expect 2 "--class-weights: expected numbers of at least 0" "${train[@]}" --class-weights 0,0,0 --output-dir x
 expect 2 "--focal-gamma has no effect" "${train[@]}" --focal-gamma 1 --output-dir x
 expect 2 "--target-iou has no effect on dummy data" "$bin/climseg_train" --data dummy --target-iou 0.5 --output-dir x
+expect 2 "--downsample has no effect on crops of dummy data" "$bin/climseg_train" --data dummy --crop 64x96 --downsample 2 --output-dir x
+expect 2 "--mlperf-division closed: --model tiramisu" "$bin/climseg_train" --data dummy --model tiramisu --dry-run --mlperf-division closed
+expect 2 "--start-lr: expected 0 or more, found -1" "$bin/climseg_train" --data dummy --width-divisor 16 --image-size 64x96 --start-lr -1 --output-dir x
 expect 2 "--stats has no effect on dummy data" "$bin/climseg_train" --data dummy --stats data/stats.h5 --output-dir x
 expect 2 "--valid-share has no effect on data in folders" "${train[@]}" --valid-share 0.3 --output-dir x
 expect 2 "--baseline has no effect on a run without validation images" "${train[@]}" --data-dir data/train --stats data/stats.h5 --valid-share 0 --baseline --output-dir x

@@ -31,11 +31,12 @@ TEST_CASE("benchdnn strings become problems", "[bench]") {
   const Problem dilated = parse_conv_string("ic8ih96iw144oc16kh3dh35ph36").problem(Pass::backward_data, DType::f32);
   CHECK(dilated.op.as<ConvAttrs>().dilation == Int3{1, 36, 36});
   CHECK(dilated.out[0].shape == Shape(1, 1, 96, 144, 8));
-  CHECK(valid_tap_flops(dilated) < dilated.flops());
+  CHECK(valid_tap_flops(dilated) == 2 * (96 + 2 * 60) * (144 + 2 * 108) * 8 * 16);
 
   const Problem grouped = parse_conv_string("g64ic64ih38iw57oc64kh3sh2ph1").problem(Pass::forward, DType::f32);
   CHECK(grouped.in[1].shape == Shape(64, 1, 3, 3, 1));
   CHECK(grouped.out[0].shape == Shape(1, 1, 19, 29, 64));
+  CHECK(valid_tap_flops(grouped) == 2 * (18 + 19 + 19) * (28 + 29 + 28) * 64);
 }
 
 TEST_CASE("transposed convolutions are backward_data used forward", "[bench]") {
@@ -48,6 +49,9 @@ TEST_CASE("transposed convolutions are backward_data used forward", "[bench]") {
     CHECK(up.problem(Pass::backward_data, DType::f32).op.kind == OpKind::conv_forward);
     CHECK(up.problem(Pass::backward_weights, DType::f32).out[0].shape == Shape(256, 1, 3, 3, 128));
   }
+  const ConvString small = parse_conv_string("deconv ic4ih3oc2oh6kh3sh2ph1");
+  for (Pass pass : {Pass::forward, Pass::backward_data, Pass::backward_weights})
+    CHECK(valid_tap_flops(small.problem(pass, DType::f32)) == 2 * (2 + 3 + 3) * (2 + 3 + 3) * 4 * 2);
 }
 
 TEST_CASE("verbose lines of oneDNN", "[bench]") {
@@ -75,7 +79,12 @@ TEST_CASE("verbose lines of oneDNN", "[bench]") {
 TEST_CASE("strings that say nothing are refused", "[bench]") {
   CHECK_THROWS_WITH(parse_conv_string("ic16ih8zz3"), Catch::Contains("zz3"));
   CHECK_THROWS_WITH(parse_conv_string("conv ic16ih8kh3"), Catch::Contains("no oc"));
-  CHECK_THROWS_AS(parse_conv_string("ic16oc8ih2kh7").problem(Pass::forward, DType::f32), Error);
+  CHECK_THROWS_WITH(parse_conv_string("ic16oc8ih2kh7"), Catch::Contains("expected outputs along every axis"));
+  CHECK_THROWS_WITH(parse_conv_string("ic16oc8ih2kh7sh8"), Catch::Contains("expected outputs along every axis"));
+  CHECK_THROWS_WITH(parse_conv_string("ic16ih8oc16kh3sh0"), Catch::Contains("sh: expected 1 to"));
+  CHECK_THROWS_WITH(parse_conv_string("g0ic16ih8oc16kh3"), Catch::Contains("g: expected 1 to"));
+  CHECK_THROWS_WITH(parse_conv_string("g3ic16ih8oc16kh3"), Catch::Contains("channels that 3 groups divide"));
+  CHECK_THROWS_WITH(parse_conv_string("ic16ih99999999oc16kh3"), Catch::Contains("found 99999999"));
   CHECK_THROWS_WITH(parse_passes("forwards"), Catch::Contains("forwards"));
 }
 

@@ -250,19 +250,19 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t sa
                          {"polynomial", Kind::polynomial}});
   // The same rule as CosmoFlow's: the rate grows with what a step sees.
   LrSchedule scaled;
-  scaled.base_rate = o.number("start-lr");
+  scaled.base_rate = o.number_within("start-lr", 0);
   scaled.scaling =
       choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
                         {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   scaled.base_batch = o.number("base-batch-size");
   if (!(scaled.base_batch > 0)) fail_usage("--base-batch-size must be above 0, found " + o.text("base-batch-size"));
   s.base_rate = scaled.peak(double(samples_per_step));
-  s.warmup_steps = o.integer("lr-warmup-steps");
-  s.warmup_factor = o.number("lr-warmup-factor");
+  s.warmup_steps = o.integer_within("lr-warmup-steps", 0);
+  s.warmup_factor = o.number_within("lr-warmup-factor", 0);
   for (double m : o.numbers("lr-milestones")) s.milestones.push_back(static_cast<int64_t>(m));
-  s.decay_rate = o.number("lr-decay-rate");
+  s.decay_rate = o.number_within("lr-decay-rate", 0);
   s.length = std::max<int64_t>(1, o.integer("lr-t-max") > 0 ? o.integer("lr-t-max") : total_steps - s.warmup_steps);
-  s.eta_min = o.number("lr-eta-min");
+  s.eta_min = o.number_within("lr-eta-min", 0);
   s.power = o.number("lr-power");
   if (!(s.power > 0)) fail_usage("--lr-power: expected a number above 0, found " + o.text("lr-power"));
   return s;
@@ -290,15 +290,17 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
        {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
   if (o.text("data") != "dummy") return;  // an inspection without data keeps the settings of the run it looks into
   std::vector<IdleFlag> files;
-  for (const char* flag : {"data-dir", "stats", "label-set", "crops-per-image", "crop-balance", "n-valid",
-                           "valid-share", "target-iou", "measure", "pictures", "baseline"})
+  for (const char* flag :
+       {"data-dir", "stats", "label-set", "crops-per-image", "crop-balance", "n-valid", "valid-share", "target-iou",
+        "measure", "pictures", "baseline", "early-stopping", "prefetch", "n-parallel-reads"})
     files.push_back({flag, false, "dummy data"});
+  files.push_back({"downsample", !crops, "crops of dummy data"});
   o.refuse_idle(files);
 }
 
 void refuse_idle_validation(const OptionTable& o, bool validates) {
   std::vector<IdleFlag> rules;
-  for (const char* flag : {"target-iou", "measure", "pictures", "baseline"})
+  for (const char* flag : {"target-iou", "measure", "pictures", "baseline", "early-stopping"})
     rules.push_back({flag, validates, "a run without validation images"});
   o.refuse_idle(rules);
 }

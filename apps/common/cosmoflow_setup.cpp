@@ -117,20 +117,24 @@ CosmoflowConfig model_config(const OptionTable& o) {
 
 void refuse_idle_flags(const OptionTable& o) {
   std::vector<IdleFlag> rules{{"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"}};
-  for (const char* flag :
-       {"data-dir", "cache", "shuffle-labels", "augment", "n-valid", "valid-share", "target-mae", "baseline"})
+  for (const char* flag : {"data-dir", "cache", "shuffle-labels", "augment", "n-valid", "valid-share", "target-mae",
+                           "baseline", "print-fom", "early-stopping", "prefetch", "n-parallel-reads"})
     rules.push_back({flag, o.text("data") != "dummy", "dummy data"});
   o.refuse_idle(rules);
 }
 
 LrSchedule schedule_config(const OptionTable& o) {
   LrSchedule s;
-  s.base_rate = o.number(o.overrides("optimizer-lr", "lr") ? "optimizer-lr" : "lr");
+  const bool older = o.is_set("optimizer-lr"), newer = o.overrides("lr", "optimizer-lr"),
+             equal_rank = !newer && !o.overrides("optimizer-lr", "lr");
+  if (older && equal_rank && o.number("lr") != o.number("optimizer-lr"))
+    fail_usage("--lr " + o.text("lr") + " and --optimizer-lr " + o.text("optimizer-lr") + " name one rate and differ");
+  s.base_rate = o.number_within(older && !newer ? "optimizer-lr" : "lr", 0);
   s.scaling = choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
                                 {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   s.base_batch = o.number("base-batch-size");
   if (!(s.base_batch > 0)) fail_usage("--base-batch-size must be above 0, found " + o.text("base-batch-size"));
-  s.warmup_epochs = o.integer("warmup-epochs");
+  s.warmup_epochs = o.integer_within("warmup-epochs", 0);
   for (const std::string& pair : o.list("decay-schedule")) {
     const auto parts = split(pair, ':');
     if (parts.size() != 2) fail_usage("--decay-schedule: expected epoch:multiplier pairs, found " + pair);

@@ -10,7 +10,8 @@ std::shared_ptr<const SampleSource> CosmoflowTask::training() const {
 
 Quality CosmoflowTask::validate(Program& program, Communicator* ranks) {
   result_ = predict(program, validation_, s_.reading, s_.loader, ranks);
-  return {result_.mse(), result_.mae()};
+  const double scale = s_.reading.target_scale;  // predictions come back in the labels' units
+  return {s_.loss == Loss::mse ? scale * scale * result_.mse() : scale * result_.mae(), result_.mae()};
 }
 
 void CosmoflowTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) const {

@@ -12,6 +12,7 @@ class CosmoflowTask final : public Task {
   struct Settings {
     CosmoflowReading reading;
     LoaderOptions loader;
+    Loss loss = Loss::mse;                 ///< that training minimises, and validation reports in its units
     double target_mae = -1;                ///< negative: none
     int64_t dummy_samples = 0;             ///< > 0: no files are read
     LrSchedule schedule;                   ///< for the log

@@ -7,8 +7,18 @@
 
 namespace convoy::apps {
 
-MlLog::MlLog(const std::string& path) : path_(path), file_(path, std::ios::app) {
+namespace {
+const int64_t program_start = MlLog::now();
+}
+
+void MlLog::open(const std::string& path, bool append) {
+  path_ = path;
+  file_.open(path, append ? std::ios::app : std::ios::trunc);
   if (!file_) fail_runtime(path + ": cannot open for writing");
+}
+
+void MlLog::init_start(std::source_location where) {
+  write("INTERVAL_START", "init_start", nullptr, Json::object(), where, program_start);
 }
 
 void MlLog::event(const std::string& key, const Json& value, Json metadata, std::source_location where) {

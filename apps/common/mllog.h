@@ -11,8 +11,9 @@ namespace convoy::apps {
 
 class MlLog {
  public:
-  /// Appends to `path`; throws Error(runtime) when it cannot be opened, as every line does that cannot be written.
-  explicit MlLog(const std::string& path);
+  /// Opens `path`, behind what it holds or anew; throws Error(runtime) when it cannot, as every line does that cannot
+  /// be written. Nothing may be logged before.
+  void open(const std::string& path, bool append);
   using Json = nlohmann::json;
   void event(const std::string& key, const Json& value, Json metadata = Json::object(),
              std::source_location where = std::source_location::current());
@@ -21,6 +22,8 @@ class MlLog {
   /// An interval that lies behind, from and to times of `now`.
   void interval(const std::string& first_key, const std::string& last_key, std::pair<int64_t, int64_t> times,
                 std::source_location where = std::source_location::current());
+  /// "init_start", at the time at which the program itself was started.
+  void init_start(std::source_location where = std::source_location::current());
   static int64_t now();  ///< milliseconds since 1970
   void end(const std::string& key, Json metadata = Json::object(),
            std::source_location where = std::source_location::current());

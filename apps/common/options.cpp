@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <new>
@@ -43,9 +44,11 @@ const Option& OptionTable::find(const std::string& flag) const {
 
 void OptionTable::refuse_idle(const std::vector<IdleFlag>& rules) const {
   for (const IdleFlag& rule : rules) {
-    const std::string& origin = find(rule.flag).origin;
-    if (!rule.used && (origin == "flag" || origin == environment_name(rule.flag)))
-      fail_usage("--" + rule.flag + " has no effect on " + rule.where);
+    const Option& option = find(rule.flag);
+    const bool from_environment = option.origin == environment_name(rule.flag);
+    if (rule.used || !(option.origin == "flag" || from_environment)) continue;
+    if (option.kind == Option::Kind::toggle && !toggle(rule.flag)) continue;  // "off" asks for nothing
+    fail_usage((from_environment ? option.origin : "--" + rule.flag) + " has no effect on " + rule.where);
   }
 }
 
@@ -200,6 +203,14 @@ int64_t OptionTable::integer_within(const std::string& flag, int64_t least, int6
   if (value < least || value > most)
     fail_usage(fmt::format("--{}: expected {} {}, found {}", flag, least,
                            most == INT64_MAX ? "or more" : fmt::format("to {}", most), value));
+  return value;
+}
+
+double OptionTable::number_within(const std::string& flag, double least, double most) const {
+  const double value = number(flag);
+  if (!(value >= least && value <= most) || !std::isfinite(value))
+    fail_usage(fmt::format("--{}: expected {} {}, found {}", flag, least,
+                           std::isinf(most) ? "or more" : fmt::format("to {}", most), text(flag)));
   return value;
 }
 

@@ -2,6 +2,7 @@
 // value remembers where it came from.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -54,6 +55,8 @@ class OptionTable {
   /// The same, for a setting with bounds; throws Error(usage) that names them.
   int64_t integer_within(const std::string& flag, int64_t least, int64_t most = INT64_MAX) const;
   double number(const std::string& flag) const;
+  /// The same for a finite number with bounds.
+  double number_within(const std::string& flag, double least, double most = INFINITY) const;
   bool toggle(const std::string& flag) const;
   /// Whether another text says the same as the flag's value: "True" and "on", "1" and "1.0".
   bool agrees(const std::string& flag, const std::string& value) const {
@@ -65,7 +68,7 @@ class OptionTable {
   void set(const std::string& flag, const std::string& value, const std::string& origin);
   const std::vector<Option>& all() const { return options_; }
   /// Throws Error(usage) for the first one that a flag or the environment sets and that is not used; a file may hold
-  /// settings for another choice than this run's.
+  /// settings for another choice than this run's, and a toggle that is off asks for nothing.
   void refuse_idle(const std::vector<IdleFlag>& rules) const;
 
  private:

@@ -1,6 +1,7 @@
 #include "apps/common/run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <climits>
@@ -110,7 +111,9 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
       {"mlperf-division", "mlperf.division", "open", "closed or open"},
       {"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"},
-      {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"}};
+      {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"},
+      {"mlperf-cache-clear", "", "false", "for the MLPerf log: the job script has dropped the nodes' page caches",
+       K::toggle}};
   append(list, rank_options());
   return list;
 }
@@ -153,6 +156,17 @@ void print_header(const OptionTable& o) {
     fmt::print("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
 }
 
+void check_mlperf_settings(const OptionTable& o, bool benchmark_network) {
+  const auto one_of = [&](const char* flag, const std::vector<std::string>& words) {
+    if (std::find(words.begin(), words.end(), o.text(flag)) == words.end())
+      fail_usage(fmt::format("--{}: expected {}, found {}", flag, fmt::join(words, ", "), o.text(flag)));
+  };
+  one_of("mlperf-division", {"closed", "open"});
+  one_of("mlperf-status", {"cloud", "onprem", "preview", "research"});
+  if (o.text("mlperf-division") == "closed" && !benchmark_network)
+    fail_usage("--mlperf-division closed: --model " + o.text("model") + " is not the benchmark's network");
+}
+
 void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const NetworkCounts& counts, bool explained) {
   fmt::print("{:<34} {:<30} {:<30} {:>10} {:<14} {}\n", "node", "first input", "output", "GFLOP", "kernel", "why");
   for (const PlannedNode& node : plans.step.nodes) {
@@ -191,6 +205,34 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
   return json;
 }
 
+namespace {
+
+/// How much of the run a tuned table decides. Throws Error(usage) where it knows none of its problems, or names
+/// kernels that this build lacks.
+void report_tuned(const std::string& path, const TunedTable& table, const ProgramPlans& plans) {
+  for (const std::string& name : table.kernels())
+    if (std::none_of(kernel_list().begin(), kernel_list().end(), [&](const auto& k) { return k->name() == name; }))
+      fail_usage(path + ": this build has no kernel called " + name);
+  int tuned = 0, nodes = 0;
+  double tuned_flops = 0, flops = 0;
+  for (const Plan* plan : {&plans.step, &plans.evaluate, plans.micro ? &*plans.micro : nullptr})
+    if (plan)
+      for (const PlannedNode& node : plan->nodes) {
+        const bool decided = node.why == "tuned";
+        nodes += node.op.kind != OpKind::pack, tuned += decided;
+        flops += double(node.flops), tuned_flops += decided ? double(node.flops) : 0;
+      }
+  if (tuned == 0)
+    fail_usage(
+        fmt::format("{}: expected problems of this run, found none among {}: tune with its model, size, batch, "
+                    "type and threads",
+                    path, table.size()));
+  fmt::print("tuned table {}: decides {} of {} nodes with {:.0f} % of the operations\n", path, tuned, nodes,
+             100 * tuned_flops / std::max(1.0, flops));
+}
+
+}  // namespace
+
 Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, ProgramPlans plans,
          const std::function<NetworkCounts()>& count)
     : options_(o),
@@ -199,6 +241,7 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
       plans_(std::move(plans)),
       kernels_(kernel_table(plans_->step)) {
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
+  if (!o.text("tuned").empty()) report_tuned(o.text("tuned"), program.plan.selection.tuned, *plans_);
   fmt::print("{}", ranks_.report(program.plan.threads, program.training.averaging));
   const auto copied = [](const PlannedNode& node) { return original_name(node.name) != node.name; };
   if (program.plan.recompute && std::none_of(plans_->step.nodes.begin(), plans_->step.nodes.end(), copied))

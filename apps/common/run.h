@@ -52,6 +52,9 @@ LoaderOptions loader_options(const OptionTable& options);
 TrainerOptions trainer_options(const OptionTable& options);
 
 void print_header(const OptionTable& options);
+/// Throws Error(usage) for a division and a status that the MLPerf log does not know, and for the closed division with
+/// a network that is not the benchmark's.
+void check_mlperf_settings(const OptionTable& options, bool benchmark_network);
 void print_summary(const ProgramOptions& program, const ProgramPlans& plans, const NetworkCounts& counts,
                    bool explained);
 /// Values of the named settings, of all when none are named.

@@ -61,12 +61,7 @@ void install_signal_handlers() {
 }
 
 Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions options)
-    : program_(program),
-      task_(task),
-      ranks_(ranks),
-      source_(task.training()),
-      o_(std::move(options)),
-      mllog_(ranks.root() ? o_.output_dir + "/mlperf.log" : "/dev/null") {
+    : program_(program), task_(task), ranks_(ranks), source_(task.training()), o_(std::move(options)) {
   for (Executor* executor : {&program_.step(), program_.micro()})
     if (executor) executor->set_groups(ranks_.groups()), executor->set_team(ranks_.team());
   ranks_.set_window(program_.step().window());
@@ -405,6 +400,7 @@ Outcome Trainer::run() {
   if (o_.resume && ranks_.root() && fs::exists(metrics_path)) keep_lines_before(metrics_path, step_);
   metrics_.open(metrics_path, o_.resume ? std::ios::app : std::ios::trunc);
   if (!metrics_) fail_runtime(metrics_path + ": cannot open for writing");
+  mllog_.open(ranks_.root() ? o_.output_dir + "/mlperf.log" : "/dev/null", o_.resume);
   if (o_.trace) {
     if (program_.micro()) program_.micro()->start_trace();
     program_.step().start_trace(), ranks_.world().start_trace();
@@ -412,9 +408,9 @@ Outcome Trainer::run() {
 
   const nlohmann::json& c = o_.config;
   const auto setting = [&](const char* key) { return c.value(key, std::string()); };
+  mllog_.event("cache_clear", setting("mlperf-cache-clear") == "true");
+  mllog_.init_start();
   if (o_.staging) mllog_.interval("staging_start", "staging_stop", *o_.staging);
-  mllog_.event("cache_clear", true);
-  mllog_.start("init_start");
   mllog_.event("submission_org", setting("mlperf-org"));
   mllog_.event("submission_division", setting("mlperf-division"));
   mllog_.event("submission_status", setting("mlperf-status"));

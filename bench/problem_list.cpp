@@ -1,0 +1,173 @@
+#include "bench/problem_list.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "bench/problem_strings.h"
+#include "core/plan.h"
+#include "kernels/kernel_list.h"
+#include "models/program.h"
+
+namespace convoy::bench {
+namespace {
+
+std::vector<DType> wanted_types(const Arguments& a) {
+  std::vector<DType> types;
+  for (std::string_view text : split(a.text("dtype"), ',')) {
+    const auto type = parse_dtype(text);
+    if (!type || (*type != DType::f32 && *type != DType::bf16 && *type != DType::f16))
+      fail_usage("--dtype: expected f32, bf16 or f16, found " + std::string(text));
+    types.push_back(*type);
+  }
+  return types;
+}
+
+int64_t batch(const Arguments& a) {
+  return a.integer_within("batch", 1);
+}
+
+/// "HEIGHTxWIDTH".
+void set_image(const std::string& size, ClimateConfig& model) {
+  const auto parts = split(size, 'x');
+  if (parts.size() != 2) fail_usage("--size: expected HEIGHTxWIDTH for a climate model, found " + size);
+  model.height = parse_number<int64_t>(parts[0], "--size");
+  model.width = parse_number<int64_t>(parts[1], "--size");
+}
+
+/// As the trainers have it: DeepCAM always normalises, the networks of 2018 where asked.
+bool normalises(const Arguments& a, ClimateModel model) {
+  const std::string& word = a.text("batch-norm");
+  if (!word.empty() && word != "on" && word != "off") fail_usage("--batch-norm: expected on or off, found " + word);
+  if (word == "off" && model == ClimateModel::deepcam) fail_usage("--batch-norm: deepcam always normalises");
+  return word.empty() ? model == ClimateModel::deepcam : word == "on";
+}
+
+/// The training step of --model at --size in one type.
+Tape model_tape(const Arguments& a, DType compute) {
+  const std::string &model = a.text("model"), &size = a.text("size");
+  const auto record = [&](auto o) {
+    o.batch = batch(a);
+    o.compute = compute;
+    return training_tape(o);
+  };
+  if (model == "cosmoflow" || model == "sc18") {
+    if (a.given("batch-norm")) fail_usage("--batch-norm has no effect on " + model);
+    CosmoflowOptions o;
+    if (model == "sc18") o.model = CosmoflowConfig::sc18(), o.normalisation = Normalisation::mean;
+    if (!size.empty()) o.model.size = a.integer("size");
+    return record(o);
+  }
+  ClimateOptions o;
+  if (model == "deepcam")
+    o.model.model = ClimateModel::deepcam;
+  else if (model == "deeplab")
+    o.model.model = ClimateModel::deeplab;
+  else if (model == "tiramisu")
+    o.model.model = ClimateModel::tiramisu;
+  else
+    fail_usage("--model: expected cosmoflow, sc18, deepcam, deeplab or tiramisu, found " + model);
+  o.model.batch_norm = normalises(a, o.model.model);
+  if (!size.empty()) set_image(size, o.model);
+  return record(o);
+}
+
+std::vector<NamedProblem> model_problems(const Arguments& a, int threads) {
+  std::vector<NamedProblem> list;
+  std::set<std::string> seen;
+  PlanOptions options;
+  options.threads = threads;
+  for (DType type : wanted_types(a)) {
+    const Plan plan = make_plan(model_tape(a, type), kernel_list(), options);
+    const auto descs = [&](const std::vector<ValueId>& ids) {
+      std::vector<TensorDesc> result;
+      for (ValueId id : ids) result.push_back(plan.values[static_cast<size_t>(id)].desc);
+      return result;
+    };
+    for (const PlannedNode& node : plan.nodes) {
+      if (node.op.kind == OpKind::pack) continue;  // part of its user's time
+      Problem p{node.op, descs(node.in), descs(node.out), DeviceKind::cpu, threads};
+      if (!seen.insert(p.text()).second) continue;
+      const size_t dot = node.name.rfind('.');
+      list.push_back({node.name, dot == std::string::npos ? "" : node.name.substr(dot + 1), std::move(p)});
+    }
+  }
+  return list;
+}
+
+/// What a line that carries its own type, pass and extents leaves without effect.
+void refuse_beside_complete_line(const Arguments& a, std::initializer_list<const char*> flags, std::string_view line) {
+  for (const char* flag : flags)
+    if (a.given(flag))
+      fail_usage(std::string("--") + flag + " has no effect on a line with its own: \"" + std::string(line) + "\"");
+}
+
+/// One line of a problem file or of --problem: a convolution string, a verbose line, or a problem in our own text.
+void add_line(const Arguments& a, std::string_view line, int threads, std::vector<NamedProblem>& list) {
+  line = trim(line);
+  if (line.empty() || line[0] == '#') return;
+  const auto add = [&](ConvString conv, Pass pass, DType type) {
+    conv.src[0] *= batch(a), conv.dst[0] *= batch(a);
+    const std::string name(name_of(pass));
+    list.push_back({conv.name + "." + name, name, conv.problem(pass, type)});
+    list.back().problem.threads = threads;
+  };
+  if (is_verbose_line(line)) {
+    refuse_beside_complete_line(a, {"dtype", "pass"}, line);
+    const VerboseLine v = parse_verbose_line(line);
+    return add(v.conv, v.pass, v.type);
+  }
+  if (line.find(" in=") != std::string_view::npos) {
+    refuse_beside_complete_line(a, {"dtype", "pass", "batch"}, line);
+    const size_t tab = line.find('\t');
+    Problem p = Problem::parse(tab == std::string_view::npos ? line : line.substr(tab + 1));
+    p.threads = threads;
+    const std::string pass(name_of(p.op.kind));
+    list.push_back({tab == std::string_view::npos ? pass : std::string(line.substr(0, tab)), pass, std::move(p)});
+    return;
+  }
+  const ConvString conv = parse_conv_string(line);
+  for (DType type : wanted_types(a))
+    for (Pass pass : parse_passes(a.text("pass"))) add(conv, pass, type);
+}
+
+}  // namespace
+
+std::vector<Arguments::Flag> problem_flags() {
+  return {
+      {"model", "cosmoflow", "cosmoflow, sc18, deepcam, deeplab or tiramisu: the problems of its training step"},
+      {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
+      {"batch", "1", "samples"},
+      {"batch-norm", "", "deeplab, tiramisu: on or off (default: off, as they are trained)"},
+      {"problem", "", "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text"},
+      {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
+      {"pass", "forward,backward_data,backward_weights", "passes of convolution strings"},
+      {"dtype", "f32", "f32, bf16, f16, comma-separated"},
+      {"match", "", "only problems whose name contains this"}};
+}
+
+std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads) {
+  std::vector<NamedProblem> list;
+  const bool lines = a.given("problem") || a.given("problems");
+  for (const char* flag : {"model", "size", "batch-norm"})
+    if (lines && a.given(flag)) fail_usage(std::string("--") + flag + " has no effect beside --problem or --problems");
+  if (!lines && a.given("pass")) fail_usage("--pass has no effect without --problem or --problems (see --match)");
+  if (!a.text("problem").empty()) add_line(a, a.text("problem"), threads, list);
+  if (!a.text("problems").empty())
+    for (std::string_view path : split(a.text("problems"), ',')) {
+      std::ifstream file{std::string(path)};
+      if (!file) fail_data(std::string(path) + ": cannot open the problem file");
+      std::string line;
+      while (std::getline(file, line)) add_line(a, line, threads, list);
+    }
+  if (!lines) list = model_problems(a, threads);
+  std::set<std::string> seen;
+  std::erase_if(list, [&](const NamedProblem& n) {
+    return n.name.find(a.text("match")) == std::string::npos || !seen.insert(n.problem.text()).second;
+  });
+  if (list.empty() && a.text("match").empty()) fail_usage("no problem to time: the files hold none");
+  if (list.empty()) fail_usage("--match: expected a part of a problem's name, found \"" + a.text("match") + "\"");
+  return list;
+}
+
+}  // namespace convoy::bench
