@@ -33,7 +33,9 @@ std::vector<ClimateRef> find_images(const OptionTable& o) {
 std::string mask_base(const OptionTable& o, const ClimateRef& ref) {
   const std::string folder = folder_inside(o.text("data-dir"), ref.path);
   const std::string number = ref.format == ClimateFormat::sharded ? fmt::format("-{:03d}", ref.index) : "";
-  return (fs::path(o.text("out")) / folder / fs::path(ref.path).stem()).lexically_normal().string() + number;
+  // --out stays as it was given: it may lead through symbolic links.
+  return (fs::path(o.text("out")) / (fs::path(folder) / fs::path(ref.path).stem()).lexically_normal()).string() +
+         number;
 }
 
 void write_mask(const std::string& path, const ImageShape& shape, std::span<const uint8_t> classes) {

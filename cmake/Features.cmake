@@ -94,6 +94,11 @@ if(NOT CONVOY_MPI)
   record_feature(MPI off "one rank per run")
 endif()
 
+option(CONVOY_AVX512 "Compile the kernels that need AVX-512, AVX512-FP16 or AMX; without them a build takes two thirds of the time" ON)
+if(NOT CONVOY_AVX512)
+  record_feature(AVX-512 off "CONVOY_AVX512=OFF: own kernels end at AVX2")
+endif()
+
 # No code of this version uses CUDA: asking for it is an error rather than a flag without effect.
 if(WITH_CUDA STREQUAL "ON")
   message(FATAL_ERROR "WITH_CUDA=ON: this version has no CUDA code yet")
@@ -106,8 +111,6 @@ function(print_features)
     message(STATUS "${line}")
   endforeach()
 endfunction()
-
-option(CONVOY_AVX512 "Compile the kernels that need AVX-512, AVX512-FP16 or AMX; without them a build takes two thirds of the time" ON)
 
 # For builds from nothing, as those of the presets for tests are: parsing these is half the time of a small file. Builds
 # without it, such as the debug preset's, show where a file forgets to include what it uses.

@@ -79,10 +79,12 @@ class Planner {
     return choice.why != "override" && choice.kernel->name() == reference_name;
   }
 
-  /// True when strided operands push a node from a real kernel to the reference.
+  /// True when strided operands push a node from a real kernel to the reference, or leave it none (all-reduces).
   bool loses_kernel(const Node& node) const {
-    if (!falls_to_reference(node)) return false;
     Problem dense = problem_of(node);
+    const bool runs =
+        std::any_of(kernels_.begin(), kernels_.end(), [&](const auto& kernel) { return kernel->supports(dense).ok; });
+    if (runs && !falls_to_reference(node)) return false;
     for (auto* list : {&dense.in, &dense.out})
       for (TensorDesc& desc : *list) desc = TensorDesc(desc.shape, desc.dtype);
     return choose(node, dense).kernel->name() != reference_name;

@@ -180,6 +180,7 @@ class Session final : public MpiSession {
   std::vector<double> heard_;  ///< when a rank last answered that it is well
   std::vector<bool> left_;     ///< ranks that said that they are through
   int looked_at_ = 0;          ///< whose process was checked last
+  double blocked_since_ = 0;   ///< when the watchdog first could not have the lock, 0: it could
 };
 
 Session::Session(const MpiOptions& options) : options_(options) {
@@ -350,22 +351,33 @@ void Session::watch() {
 /// The lock, or none where the main thread keeps it inside a call that waits for others (setting up a communicator):
 /// the watchdog then still sees the processes of this host.
 std::unique_lock<std::mutex> Session::lock_unless_blocked() {
+  constexpr double patience = 0.5;  // seconds that are waited once, not at every turn
   std::unique_lock lock(mutex_, std::try_to_lock);
-  for (int tried = 0; !lock && tried < 100; ++tried) {
+  if (!lock && blocked_since_ == 0) blocked_since_ = now();
+  while (!lock && now() - blocked_since_ < patience) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     lock.try_lock();
   }
+  if (lock) blocked_since_ = 0;
   return lock;
 }
 
-/// One process per turn: ranks begin at different ones, and whoever finds one gone tells all.
+/// One process per turn: ranks begin at different ones, and whoever finds one gone tells all. All of them where this
+/// rank can tell nobody.
 void Session::check_process() {
   for (int tried = 0; tried < size_; ++tried) {
     looked_at_ = (looked_at_ + 1) % size_;
     const auto i = static_cast<size_t>(looked_at_);
     if (looked_at_ == rank_ || pids_[i] == 0 || left_[i]) continue;
-    if (!ended(pids_[i])) return;
-    read_notes();  // it may have said goodbye
+    if (!ended(pids_[i])) {
+      if (blocked_since_ == 0) return;
+      continue;
+    }
+    // It may have said goodbye. Where that cannot be read, MPI ends this rank too if the other one called for it.
+    if (!read_notes()) {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      read_notes();
+    }
     if (!left_[i]) give_up(looked_at_, "has ended");
   }
 }
@@ -408,7 +420,8 @@ void Session::question_the_silent() {
     const double silent = now() - std::max(asked, heard_[i]);
     if (silent > options_.timeout * 3 / 4)
       give_up(r, "has not answered for " + std::to_string(int(silent + options_.timeout / 4)) + " s");
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock = lock_unless_blocked();
+    if (!lock) return;
     send_note(r, {Word::ask, rank_, 0, {}});
   }
 }
