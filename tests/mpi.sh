@@ -109,6 +109,22 @@ lost stalled STOP
 grep -q "has not answered for" stalled.txt && ok || bad "a stalled rank is not told from a dead one"
 # The resumed runs continue the same curve.
 expect 0 "finished" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir quiet --max-steps 200
+# A rank that is gone while communicators are set up: the other one sits in an MPI call that waits for it.
+if [ "$flavour" = openmpi ]; then
+  cat > leave.c <<'C'
+#include <mpi.h>
+#include <stdlib.h>
+int MPI_Win_allocate_shared(MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void *base, MPI_Win *window) {
+  int rank;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank == 1) _Exit(9);
+  return PMPI_Win_allocate_shared(size, unit, info, comm, base, window);
+}
+C
+  mpicc.openmpi -shared -fPIC -o leave.so leave.c
+  ranks 2 --enable-recovery -x LD_PRELOAD="$work/leave.so" "${train[@]}" --batch-size 1 --output-dir early > early.txt 2>&1
+  grep -q "rank 1 on .* has ended" early.txt && ok || bad "no rank named that was lost during the set-up: $(tail -3 early.txt)"
+fi
 for run in killed stalled; do cut -d, -f1-5 quiet/history.csv > a.csv; cut -d, -f1-5 $run/history.csv > b.csv; same a.csv b.csv; done
 
 # Mistakes: another MPI's launcher, settings that differ, a bad file that one rank meets, impossible wishes.
