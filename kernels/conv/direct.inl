@@ -31,12 +31,16 @@ constexpr int64_t rounded_floats = std::max<int64_t>(32, block_rows) * block_wid
 struct DirectPlan {
   /// `word_channels` channels share a word; runs of words are filled up with zero weights to a multiple of `run_multiple`;
   /// a register block may read `spare_rows` positions past its last.
-  DirectPlan(const Problem& p, int64_t word_channels, int64_t run_multiple, int64_t spare_rows);
+  /// Packed weights come in blocks of `block` output channels, and widths of tiles of columns in multiples of `grain`.
+  struct Layout {
+    int64_t word_channels, run_multiple = 1, spare_rows = 0, block = block_width, grain = 1, weight_bytes = weight_cache;
+  };
+  DirectPlan(const Problem& p, const Layout& layout);
   DirectShape shape;
   int64_t chunk, chunks;  ///< input channels per pass over the patch
   int64_t chunk_words;    ///< words that hold a chunk's channels
   int64_t pair;           ///< channels per word
-  int64_t run_multiple, spare_rows, spare_words;
+  int64_t run_multiple, spare_rows, spare_words, block;
   bool single_taps = true;  ///< no phase has two column taps
   int64_t tiles, bands, channel_parts;
   int64_t tile_positions, band_rows, patch_rows, row_words, padded_out;
@@ -68,7 +72,9 @@ struct DirectPlan {
   int64_t unit_rows() const { return band_rows * static_cast<int64_t>(shape.phases.size()) * tile_positions; }
   int64_t segment_count() const { return shape.row_taps() * std::max<int64_t>(1, shape.column_taps); }
   // The thread's memory, in bytes from its start.
-  int64_t patch_bytes() const { return aligned((patch_rows * row_words + spare_words) * 4); }
+  /// Behind the rows, where blocks read past their last: one that stays zero.
+  int64_t zero_row() const { return patch_rows * row_words; }
+  int64_t patch_bytes() const { return aligned(((patch_rows + (spare_rows > 0)) * row_words + spare_words) * 4); }
   int64_t sums_bytes() const { return aligned(chunks > 1 || shape.pooled() ? (unit_rows() + spare_rows) * sums_pitch() * 4 : 0); }
   int64_t thread_bytes() const {
     return patch_bytes() + sums_bytes() + aligned(unit_channels * 4) + aligned(rounded_floats * 4) +
@@ -80,15 +86,16 @@ struct DirectPlan {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple, int64_t spare) : shape(in_one_row(p)), pair(word_channels), run_multiple(multiple), spare_rows(spare) {
+DirectPlan::DirectPlan(const Problem& p, const Layout& layout) : shape(in_one_row(p)), pair(layout.word_channels), run_multiple(layout.run_multiple), spare_rows(layout.spare_rows), block(layout.block) {
   const auto phases = static_cast<int64_t>(shape.phases.size());
-  padded_out = ceil_div(shape.out, Vec::lanes) * Vec::lanes;
+  const int64_t out_multiple = block < block_width ? block : Vec::lanes;
+  padded_out = ceil_div(shape.out, out_multiple) * out_multiple;
   for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
   // Taps whose weights a register block meets: between the outputs of a strided input gradient only some.
   int64_t met_rows = 1, met_columns = 1;
   for (int axis : {0, 1}) met_rows *= shape.forward ? shape.kernel[axis] : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] / std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
   for (const ColumnPhase& phase : shape.phases) met_columns = std::max(met_columns, static_cast<int64_t>(phase.taps.size()));
-  const int64_t fit = std::clamp<int64_t>(weight_cache / (met_rows * met_columns * block_width * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
+  const int64_t fit = std::clamp<int64_t>(layout.weight_bytes / (met_rows * met_columns * block * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
   chunks = ceil_div(shape.in, fit);
   chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 16) * 16;
   chunks = ceil_div(shape.in, chunk);
@@ -96,12 +103,13 @@ DirectPlan::DirectPlan(const Problem& p, int64_t word_channels, int64_t multiple
   const auto row_bytes = [&](int64_t positions) { return shape.columns(positions) * chunk_words * 4; };
   const bool product = single_taps && shape.rows() == 1;
   tiles = ceil_div(shape.positions, product ? unit_positions : 96);
-  const auto tile_of = [&] { return ceil_div(ceil_div(shape.positions, tiles), shape.window[2]) * shape.window[2]; };
-  while (tile_of() > 12 && row_bytes(tile_of()) * met_rows > patch_cache) ++tiles;
+  const int64_t grain = std::lcm(shape.window[2], layout.grain);
+  const auto tile_of = [&] { return std::min(ceil_div(ceil_div(shape.positions, tiles), grain) * grain, ceil_div(shape.positions, shape.window[2]) * shape.window[2]); };
+  while (tile_of() > std::max<int64_t>(12, layout.grain) && row_bytes(tile_of()) * met_rows > patch_cache) ++tiles;
   channel_parts = ceil_div(padded_out, unit_channels);
   // Few units: the same number for every thread.
   const auto uneven = [&](int64_t units) { return units < 8 * p.threads && units % p.threads; };
-  while (product && tile_of() > 12 && uneven(tiles * shape.groups * channel_parts)) ++tiles;
+  while (product && tile_of() > std::max<int64_t>(12, layout.grain) && uneven(tiles * shape.groups * channel_parts)) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_words = shape.columns(tile_positions) * chunk_words;
   spare_words = spare_rows * shape.phases[0].advance * chunk_words + run_multiple;
@@ -236,8 +244,6 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
   parallel_threads(p.threads, [&](int thread) {
     const DirectScratch<Word> m(d, args.workspace + thread * d.thread_bytes());
     const typename Engine::Scope scope;
-    // What a block reads past its runs meets zero weights, and must not be NaN.
-    if constexpr (Engine::run_multiple > 1) std::memset(m.patch, 0, static_cast<size_t>(d.patch_bytes()));
     const Range mine = split_range(d.units(), thread, p.threads);
     for (int64_t unit = mine.begin; unit < mine.end; ++unit) {
       const int64_t part = unit % d.channel_parts, group = unit / d.channel_parts % s.groups;
@@ -366,15 +372,15 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
   const DirectShape& s = d.shape;
   const T* from = weight.data<T>();
   const Shape& w = weight.shape();
-  const int64_t blocks = ceil_div(d.padded_out, block_width), per_tap = w.c(), per_k = s.row_taps() * s.kernel[2] * per_tap;
+  const int64_t blocks = ceil_div(d.padded_out, d.block), per_tap = w.c(), per_k = s.row_taps() * s.kernel[2] * per_tap;
   parallel_ranges(s.groups * blocks * d.chunks, threads, 1, [&](Range range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t chunk = i % d.chunks, k = i / d.chunks % blocks * block_width, group = i / (d.chunks * blocks);
-      const int64_t width = std::min(block_width, d.padded_out - k), valid = std::min(width, s.out - k);
+      const int64_t chunk = i % d.chunks, k = i / d.chunks % blocks * d.block, group = i / (d.chunks * blocks);
+      const int64_t width = std::min(d.block, d.padded_out - k), valid = std::min(width, s.out - k);
       const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
       typename Engine::Word* at = to + d.block_words(group, k, width, chunk);
       // Lanes past the last channel and the filling of runs.
-      if (valid < width || Engine::run_multiple > 1) std::memset(at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
+      if (valid < width || d.run_multiple > 1) std::memset(at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
       for (int64_t t = 0; t < s.row_taps(); ++t)
         for (const ColumnPhase& phase : s.phases) {
           for (size_t tap = 0; tap < phase.taps.size(); ++tap) {
@@ -394,22 +400,28 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
   });
 }
 
+/// Asks for the weights (input `input`) in the order of a plan.
+template <class Engine>
+PackRequest direct_pack_request(const Problem& p, const DirectPlan& d, int input) {
+  // The order depends on the pass, the blocking and the kept taps.
+  std::string form = "direct" + std::to_string(d.block) + (Engine::pair > 1 ? " pairs" : "") + (d.run_multiple > 1 ? " tiles" : "") + (d.shape.forward ? " forward " : " backward ") + to_text(p.op) + " " + std::to_string(d.chunk);
+  for (const ColumnPhase& phase : d.shape.phases)
+    for (const ColumnTap& tap : phase.taps) form += " " + std::to_string(tap.weight);
+  return {input, form, d.shape.groups * d.group_words() * 4, [plan = d, threads = p.threads](const Tensor& weight, std::byte* packed) {
+            Engine::by_type(weight.dtype(), [&](auto zero) { direct_pack<decltype(zero), Engine>(plan, weight, reinterpret_cast<typename Engine::Word*>(packed), threads); });
+          }};
+}
+
 template <class Engine>
 class PreparedDirect final : public Prepared {
  public:
-  explicit PreparedDirect(const Problem& p) : problem_(p), plan_(p, Engine::pair, Engine::run_multiple, Engine::spare_rows) {}
+  explicit PreparedDirect(const Problem& p) : problem_(p), plan_(p, {.word_channels = Engine::pair}) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override {
     return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " + std::to_string(plan_.chunks) + " chunks";
   }
   std::vector<PackRequest> packed_weights() const override {
-    // The order depends on the pass, the blocking and the kept taps.
-    std::string form = "direct" + std::to_string(block_width) + (Engine::pair > 1 ? " pairs" : "") + (Engine::run_multiple > 1 ? " tiles" : "") + (plan_.shape.forward ? " forward " : " backward ") + to_text(problem_.op) + " " + std::to_string(plan_.chunk);
-    for (const ColumnPhase& phase : plan_.shape.phases)
-      for (const ColumnTap& tap : phase.taps) form += " " + std::to_string(tap.weight);
-    return {{1, form, plan_.shape.groups * plan_.group_words() * 4, [plan = plan_, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
-               Engine::by_type(weight.dtype(), [&](auto zero) { direct_pack<decltype(zero), Engine>(plan, weight, reinterpret_cast<typename Engine::Word*>(packed), threads); });
-             }}};
+    return {direct_pack_request<Engine>(problem_, plan_, 1)};
   }
   void run(const KernelArgs& args) const override {
     Engine::by_type(problem_.in[0].dtype, [&](auto zero) { direct_run<decltype(zero), Engine>(problem_, plan_, args); });

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <type_traits>
 
 #include "core/parallel.h"
@@ -15,11 +16,12 @@
 #include "kernels/simd/tile_config.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx2,fma,f16c,amx-tile,amx-bf16")
+#pragma GCC target("avx512f,avx512bf16,avx2,fma,f16c,amx-tile,amx-bf16")
 namespace convoy {
 namespace {
 namespace set {
 #include "kernels/conv/pair_direct.inl"
+#include "kernels/conv/tile_direct.inl"
 #include "kernels/conv/tile_engine.inl"
 #include "kernels/conv/hardware_tiles.inl"
 }  // namespace set
@@ -33,8 +35,11 @@ namespace {
 template <class Tiles>
 std::vector<KernelPtr> tile_kernels(std::string_view name, Isa isa) {
   using Engine = set::TileEngine<Tiles>;
-  return pair_kernels(name, isa, set::supports_pairs<Engine>, set::prepare_direct_with<Engine>,
-                      set::prepare_pair_weights<Engine>);
+  std::vector<KernelPtr> list =
+      pair_kernels(name, isa, set::supports_tiles, set::prepare_tiles<Tiles>, set::prepare_pair_weights<Engine>);
+  list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_pool_backward_data, set::supports_tiles,
+                                             set::prepare_tiles<Tiles>));
+  return list;
 }
 
 }  // namespace

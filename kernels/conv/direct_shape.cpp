@@ -14,19 +14,25 @@ int64_t floor_mod(int64_t a, int64_t b) {
 }  // namespace
 
 DirectShape::DirectShape(const Problem& p) {
-  const bool weights = p.op.kind == OpKind::conv_backward_weights;
-  forward = p.op.kind != OpKind::conv_backward_data;
+  const bool weights = p.op.kind == OpKind::conv_backward_weights || p.op.kind == OpKind::conv_pool_backward_weights;
+  const bool unpooled_data = p.op.kind == OpKind::conv_pool_backward_data;
+  forward = p.op.kind != OpKind::conv_backward_data && !unpooled_data;
   const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs);
   attrs = pool ? pool->conv : p.op.as<ConvAttrs>();
   activates = p.op.kind == OpKind::conv_activation_forward;
   groups = attrs.groups;
   x = p.in[0], y = weights ? p.in[1] : p.out[0];
-  if (pool) {
+  unpools = pool && p.op.kind != OpKind::conv_pool_forward;
+  if (unpools) {
+    const size_t cells_at = weights ? 1 : 0;  // gradient, pooled map, arg-max
+    (weights ? y : x) =
+        infer({OpKind::activation_max_pool_backward, pool->pool}, std::span(p.in).subspan(cells_at, 3))[0];
+  } else if (pool) {
     window = pool->pool.pool.kernel;
     cells = {y.shape.d(), y.shape.h(), y.shape.w()};
     y = infer({OpKind::conv_forward, attrs}, p.in)[0];
   }
-  const Shape& w = weights ? p.out[0].shape : p.in[1].shape;
+  const Shape& w = weights ? p.out[0].shape : p.in[unpooled_data ? 3 : 1].shape;
   kernel = {w.d(), w.h(), w.w()};
   in = x.shape.c() / groups, out = y.shape.c() / groups;
   const int64_t s = attrs.stride[2], d = attrs.dilation[2], pad = attrs.pad_low[2];
@@ -113,7 +119,7 @@ int64_t DirectShape::columns(int64_t count) const {
 }
 
 Problem in_one_row(const Problem& p) {
-  if (p.op.kind == OpKind::conv_pool_forward) return p;
+  if (std::holds_alternative<ConvPoolAttrs>(p.op.attrs)) return p;
   const auto& a = p.op.as<ConvAttrs>();
   const Shape &x = p.in[0].shape, &y = p.out[0].shape, &w = p.in[1].shape;
   const auto one_row = [](const TensorDesc& t) {

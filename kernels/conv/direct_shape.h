@@ -30,15 +30,17 @@ struct ColumnPhase {
 };
 
 /// A problem of conv_forward or conv_backward_data as a sum over taps; of conv_pool_forward, whose rows come in the
-/// order of the pool's windows; or (backward_weights) the forward geometry that its positions follow.
+/// order of the pool's windows; of conv_pool_backward_data, whose input is the map that the pool read; or
+/// (conv_backward_weights, conv_pool_backward_weights) the forward geometry that its positions follow.
 struct DirectShape {
   explicit DirectShape(const Problem& p);
 
   bool forward = true;
   bool activates = false;  ///< ends in leaky_relu without a pool
+  bool unpools = false;    ///< the gradient is given behind the pool, with its arg-max
   ConvAttrs attrs;
   TensorDesc x, y;       ///< read and written; backward_weights: input and gradient; pooled: the map that is not stored
-  Int3 window{1, 1, 1};  ///< of the pool
+  Int3 window{1, 1, 1};  ///< of the pool behind a forward pass
   Int3 cells{0, 0, 0};   ///< pooled extents
   Int3 kernel;
   int64_t groups = 1, in = 0, out = 0;  ///< channels of a group that are summed over, and that result

@@ -26,6 +26,12 @@ struct HardwareTiles {
     else if constexpr (tile == 2) _tile_stored(2, to, pitch);
     else _tile_stored(3, to, pitch);
   }
+  /// 32 rounded sums, subnormal ones as zero.
+  static void store_line(bf16* to, Vec low, Vec high, bool streams) {
+    const auto line = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v));
+    if (streams) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
+    else _mm512_storeu_si512(to, line);
+  }
   template <int sum, int a, int b>
   static void multiply_add() {
     if constexpr (sum == 0) _tile_dpbf16ps(0, 4, 6);

@@ -74,6 +74,10 @@ struct EmulatedTiles {
   static void store(void* to, int64_t pitch) {
     for (int64_t r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(to) + r * pitch, &tiles[tile][static_cast<size_t>(r * 16)], 64);
   }
+  static void store_line(bf16* to, Vec low, Vec high, bool streams) {
+    constexpr std::integral_constant<int64_t, 0> whole;
+    put_output(to, low, whole, streams), put_output(to + 16, high, whole, streams);
+  }
   static float widened(uint32_t word, int half) { return std::bit_cast<float>(half ? word & 0xffff0000u : word << 16); }
   template <int sum, int a, int b>
   static void multiply_add() {

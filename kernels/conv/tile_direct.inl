@@ -1,0 +1,306 @@
+// Direct convolution in bf16 on matrix tiles of 16 rows by 64 bytes: forward, forward with LeakyReLU and max-pool at the
+// end, backward_data, also from the gradient behind a pool. Shares plan, patch and packing with direct.inl; `Tiles` is the
+// hardware's register file or the emulated one. Included after pair_words.inl.
+//
+// Loops: a unit (a band of rows, a tile of columns, up to 256 output channels) copies its input rows into a patch, as in
+// direct.inl; rows behind a pool are un-pooled while they are copied. Its positions are cut into row tiles of 16 along the
+// rows; two row tiles, of one row or of two, and two columns of 16 output channels make a block of 2 x 2 tiles of sums, so
+// four tile loads (32 cycles from the first cache) feed four products (64 cycles). Weights come in panels of 32 channels, a
+// step of 32 input channels after the other, and stream from the second-level cache: 32 bytes a cycle of the 45 that it
+// was measured to supply to tile loads. Values come from the first cache: column taps read the same lines, and panels whose
+// weights fit the second-level cache together follow each other on one block of positions.
+// Where only one of two row tiles meets a tap, the other reads a row of zeros.
+// 1x1 convolutions over whole words read their input where it is.
+// Limit: the tile product rate; 16-channel inputs and odd rests of 32 waste the remainder of a step.
+
+constexpr int64_t tile_rows = 16, tile_step = 16;  // rows of a tile; words of a step: 32 bf16
+constexpr int64_t panel_width = 32;                // output channels of a panel
+constexpr int64_t panel_step = tile_step * panel_width;
+constexpr int64_t near_panels = 512 << 10;         // bytes of panels that follow each other on a block of positions
+
+constexpr DirectPlan::Layout tile_layout{.word_channels = 2, .run_multiple = tile_step, .spare_rows = tile_rows, .block = panel_width, .grain = tile_rows, .weight_bytes = 512 << 10};
+
+/// 16 positions along a row of the unit, or fewer at its end.
+struct RowTile {
+  int64_t row, position, count;
+};
+
+/// A run of products for both row tiles of a block.
+struct TileSegment {
+  const uint32_t *upper, *lower, *panel;
+  int64_t steps;
+};
+
+/// Sums of up to 2 x 2 tiles in registers 0 to 3: [row tile * 2 + column].
+template <class Tiles, bool two_rows, bool two_columns>
+inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset) {
+  __asm__ volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
+  for (const TileSegment& segment : segments) {
+    const uint32_t *upper = segment.upper, *lower = segment.lower, *panel = segment.panel + panel_offset;
+    for (int64_t i = 0; i < segment.steps; ++i, upper += tile_step, lower += tile_step, panel += panel_step) {
+      Tiles::template load<4>(upper, row_bytes);
+      Tiles::template load<6>(panel, panel_width * 4);
+      Tiles::template multiply_add<0, 4, 6>();
+      if constexpr (two_rows) {
+        Tiles::template load<5>(lower, row_bytes);
+        Tiles::template multiply_add<2, 5, 6>();
+      }
+      if constexpr (two_columns) {
+        Tiles::template load<7>(panel + 16, panel_width * 4);
+        Tiles::template multiply_add<1, 4, 7>();
+        if constexpr (two_rows) Tiles::template multiply_add<3, 5, 7>();
+      }
+    }
+  }
+}
+
+/// Row `row` of the map that the pool of `p` read, columns [first, first + columns), as its gradient: zero but for the
+/// position of every window that won.
+template <class T>
+void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input, const Shape& map, int64_t row, int64_t first, int64_t columns, int64_t channel, int64_t channels, T* to) {
+  const auto& pool = p.op.as<ConvPoolAttrs>().pool;
+  const Int3& window = pool.pool.kernel;
+  const TensorDesc& cells = p.in[input];
+  const int64_t d = row / map.h() % map.d(), h = row % map.h(), n = row / (map.h() * map.d());
+  const int64_t cell_d = d / window[0], cell_h = h / 2, pitch = (channels + 1) / 2 * 2;
+  const auto code = static_cast<int>(d % window[0] * 4 + h % 2 * 2);
+  const Vec slope = Vec::all(static_cast<float>(pool.activation.slope)), none = Vec::all(0.0f), one = Vec::all(1.0f);
+  const bool inside = cell_d < cells.shape.d() && cell_h < cells.shape.h();
+  const int64_t low = std::clamp<int64_t>(-first, 0, columns), high = inside ? std::clamp<int64_t>(2 * cells.shape.w() - first, low, columns) : low;
+  std::fill(to, to + low * pitch, T{});
+  std::fill(to + high * pitch, to + columns * pitch, T{});
+  for (int64_t c = low; c < high;) {
+    const int64_t w = first + c, half = w % 2, count = std::min<int64_t>(2 - half, high - c);  // columns of this cell
+    const int64_t at = cells.offset(n, cell_d, cell_h, w / 2) + channel;
+    const T *dy = args.in[input].data<T>() + at, *y = args.in[input + 1].data<T>() + at;
+    const uint8_t* arg = args.in[input + 2].data<uint8_t>() + p.in[input + 2].offset(n, cell_d, cell_h, w / 2) + channel;
+    T* row_to = to + c * pitch;
+    for_vectors(0, channels, [&](int64_t k, auto lanes) {
+      const Vec g = get(dy + k, lanes) * select(greater(get(y + k, lanes), none), one, slope);
+      Ints winner{};
+      if constexpr (std::is_same_v<decltype(lanes), int64_t>) winner = load_bytes(arg + k, lanes);
+      else winner = load_bytes(arg + k);
+      for (int64_t q = 0; q < count; ++q)
+        put(row_to + q * pitch + k, select(equal(winner, Ints::all(code + static_cast<int>(half + q))), g, none), lanes);
+    });
+    if (channels % 2)
+      for (int64_t q = 0; q < count; ++q) row_to[q * pitch + channels] = T{};
+    c += count;
+  }
+}
+
+/// What a thread does for one unit after the other.
+template <class T, class Tiles>
+class TileUnit {
+ public:
+  TileUnit(const Problem& p, const DirectPlan& d, const KernelArgs& args, std::byte* memory)
+      : p_(p), d_(d), s_(d.shape), args_(args), m_(d, memory), segments_(reinterpret_cast<TileSegment*>(m_.segments)) {
+    // What a block reads past its runs meets zero weights, and must not be NaN; the last row is the one of zeros.
+    std::memset(m_.patch, 0, static_cast<size_t>(d.patch_bytes()));
+    streams_ = !s_.pooled() && streams_lines(s_.y, args.out[0], s_.out);
+    slope_ = Vec::all(s_.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
+    if (!s_.unpools && args.in.size() > 2) bias_ = args.in[2].data<float>();
+  }
+  bool streams() const { return streams_; }
+
+  void run(int64_t unit) {
+    const int64_t part = unit % d_.channel_parts;
+    const int64_t tile = unit / (d_.channel_parts * s_.groups) % d_.tiles, band = unit / (d_.channel_parts * s_.groups * d_.tiles);
+    group_ = unit / d_.channel_parts % s_.groups;
+    rows_ = RowSet::band(s_, band, d_.bands);
+    first_ = tile * d_.tile_positions, last_ = std::min(first_ + d_.tile_positions, s_.positions);
+    k_first_ = part * unit_channels, k_last_ = std::min(k_first_ + unit_channels, s_.out);
+    std::fill(m_.bias, m_.bias + unit_channels, 0.0f);
+    if (bias_) std::copy(bias_ + group_ * s_.out + k_first_, bias_ + group_ * s_.out + k_last_, m_.bias);
+    const int64_t sources = RowSet::collect(s_, rows_.begin, rows_.size(), m_.slots, m_.sources);
+    for (chunk_ = 0; chunk_ < d_.chunks; ++chunk_) {
+      c_first_ = chunk_ * d_.chunk, channels_ = std::min(d_.chunk, s_.in - c_first_), words_ = d_.words_of(channels_);
+      in_place_ = reads_in_place();
+      pitch_ = in_place_ ? s_.x.stride[3] / 2 : words_;
+      for (int64_t i = 0; i < sources && !in_place_; ++i) copy(m_.sources[i], s_.phases[0].advance * first_ + s_.column_low, s_.columns(last_ - first_), m_.patch + i * d_.row_words);
+      multiply();
+    }
+    if (s_.pooled()) pool_sums<T>(p_, d_, args_, rows_, first_, last_, group_ * s_.out + k_first_, group_ * s_.out + k_last_, m_.sums);
+  }
+
+ private:
+  /// 1x1 over whole words and whole row tiles, behind whose last row there is as much as a step reads.
+  bool reads_in_place() const {
+    const bool product = s_.rows() == 1 && s_.row_taps() == 1 && s_.column_taps == 1 && s_.phases[0].advance == 1 && s_.column_low == 0;
+    const bool whole = channels_ % 2 == 0 && s_.x.stride[3] % 2 == 0 && (last_ - first_) % tile_rows == 0;
+    return product && !s_.unpools && whole && (words_ % tile_step == 0 || (s_.positions - last_) * s_.x.stride[3] >= 2 * tile_step);
+  }
+
+  void copy(int64_t source, int64_t column, int64_t columns, uint32_t* to) const {
+    if (s_.unpools) return copy_unpooled<T>(p_, args_, 0, s_.x.shape, source, column, columns, group_ * s_.in + c_first_, channels_, reinterpret_cast<T*>(to));
+    PairWords<T>::copy(s_.x, args_.in[0].data<T>() + DirectShape::row_offset(s_.x, source) + group_ * s_.in + c_first_, column, columns, channels_, to);
+  }
+
+  /// All blocks of the unit and chunk: panels that stay in cache together, then pairs of row tiles.
+  void multiply() {
+    panel_words_ = s_.row_taps() * d_.tap_words(words_) * panel_width;
+    const int64_t near = std::max<int64_t>(1, near_panels / (panel_words_ * 4)) * panel_width;
+    for (int64_t k = k_first_; k < k_last_; k += near) {
+      const uint32_t* panels = reinterpret_cast<const uint32_t*>(args_.packed[0]) + d_.block_words(group_, k, panel_width, chunk_);
+      for (size_t q = 0, at = 0; q < s_.phases.size(); ++q) {
+        const ColumnPhase& phase = s_.phases[q];
+        const int64_t count = std::min(last_, phase.count) - first_, per_row = ceil_div(std::max<int64_t>(0, count), tile_rows);
+        const auto row_tile = [&](int64_t i) {
+          const int64_t position = i % per_row * tile_rows;
+          return RowTile{i / per_row, position, std::min(tile_rows, count - position)};
+        };
+        const int64_t tiles = rows_.size() * per_row;
+        for (int64_t i = 0; i < tiles; i += 2) {
+          const bool both = i + 1 < tiles;
+          const RowTile upper = row_tile(i), lower = both ? row_tile(i + 1) : RowTile{0, 0, 0};
+          const std::span<const TileSegment> segments = collect(phase, panels + static_cast<int64_t>(at) * panel_width, upper, lower);
+          for (int64_t c = k; c < std::min(k + near, k_last_); c += panel_width) block(q, segments, upper, lower, c, (c - k) / panel_width * panel_words_);
+        }
+        at += static_cast<size_t>(d_.phase_words(phase, words_));
+      }
+    }
+  }
+
+  /// Runs of the taps that meet the image in either row tile.
+  std::span<const TileSegment> collect(const ColumnPhase& phase, const uint32_t* panel, const RowTile& upper, const RowTile& lower) {
+    const auto taps = static_cast<int64_t>(phase.taps.size());
+    const int64_t tap_words = d_.tap_words(words_) * panel_width, run = d_.padded_run(words_);
+    int64_t found = 0;
+    for (int64_t t = 0; t < s_.row_taps() && taps > 0; ++t, panel += tap_words)
+      for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
+        const ColumnTap& tap = phase.taps[static_cast<size_t>(q)];
+        const Range inside = phase.contiguous ? Range{0, phase.count} : s_.inside(phase, tap);
+        const uint32_t *above = values(phase, tap, inside, t, upper), *below = lower.count ? values(phase, tap, inside, t, lower) : nullptr;
+        if (!above && !below) continue;
+        const uint32_t* zeros = m_.patch + d_.zero_row();
+        segments_[found++] = {above ? above : zeros, below ? below : zeros, panel + q * run * panel_width, (phase.contiguous ? d_.padded_run(taps * words_) : run) / tile_step};
+      }
+    return {segments_, static_cast<size_t>(found)};
+  }
+
+  /// What a row tile reads through a tap; null where that is padding alone.
+  const uint32_t* values(const ColumnPhase& phase, const ColumnTap& tap, Range inside, int64_t t, const RowTile& tile) const {
+    const int64_t position = first_ + tile.position, slot = m_.slots[tile.row * s_.row_taps() + t];
+    if (slot < 0 || inside.begin >= position + tile.count || inside.end <= position) return nullptr;
+    if (in_place_) return reinterpret_cast<const uint32_t*>(args_.in[0].data<T>() + group_ * s_.in + c_first_ + position * s_.x.stride[3]);
+    return m_.patch + slot * d_.row_words + (tile.position * phase.advance + tap.column - s_.column_low) * pitch_;
+  }
+
+  /// Sums of a pair of row tiles for output channels [k, k + 32).
+  void block(size_t phase, std::span<const TileSegment> segments, const RowTile& upper, const RowTile& lower, int64_t k, int64_t panel_offset) {
+    const bool two_rows = lower.count > 0, two_columns = s_.out - k > 16;
+    const auto sums = [&](const RowTile& tile) { return m_.sums + ((tile.row * int64_t(s_.phases.size()) + int64_t(phase)) * d_.tile_positions + tile.position) * d_.sums_pitch() + k - k_first_; };
+    const float *bias = m_.bias + k - k_first_, *above = chunk_ ? sums(upper) : bias, *below = chunk_ && two_rows ? sums(lower) : bias;
+    const int64_t init_bytes = chunk_ ? d_.sums_pitch() * 4 : 0;  // 0 repeats the bias in every row
+    Tiles::template load<0>(above, init_bytes);
+    if (two_columns) Tiles::template load<1>(above + 16, init_bytes);
+    if (two_rows) Tiles::template load<2>(below, init_bytes);
+    if (two_rows && two_columns) Tiles::template load<3>(below + 16, init_bytes);
+    const int64_t row_bytes = s_.phases[phase].advance * pitch_ * 4;
+    if (two_rows) {
+      if (two_columns) multiply_tiles<Tiles, true, true>(segments, row_bytes, panel_offset);
+      else multiply_tiles<Tiles, true, false>(segments, row_bytes, panel_offset);
+    } else {
+      if (two_columns) multiply_tiles<Tiles, false, true>(segments, row_bytes, panel_offset);
+      else multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset);
+    }
+    if (chunk_ + 1 < d_.chunks || s_.pooled()) {
+      keep<0>(upper, sums(upper), two_columns);
+      if (two_rows) keep<2>(lower, sums(lower), two_columns);
+    } else {
+      write<0>(phase, upper, k, two_columns);
+      if (two_rows) write<2>(phase, lower, k, two_columns);
+    }
+  }
+
+  /// Sums that a later chunk or the pool reads.
+  template <int tile>
+  void keep(const RowTile& rows, float* to, bool two_columns) {
+    if (rows.count == tile_rows) {
+      Tiles::template store<tile>(to, d_.sums_pitch() * 4);
+      if (two_columns) Tiles::template store<tile + 1>(to + 16, d_.sums_pitch() * 4);
+      return;
+    }
+    spill<tile>(two_columns);
+    for (int64_t i = 0; i < rows.count; ++i) std::memcpy(to + i * d_.sums_pitch(), m_.rounded + i * panel_width, two_columns ? 128 : 64);
+  }
+
+  template <int tile>
+  void spill(bool two_columns) {
+    Tiles::template store<tile>(m_.rounded, panel_width * 4);
+    if (two_columns) Tiles::template store<tile + 1>(m_.rounded + 16, panel_width * 4);
+    __asm__ volatile("" ::: "memory");
+  }
+
+  /// Finished sums, rounded into the output.
+  template <int tile>
+  void write(size_t phase, const RowTile& rows, int64_t k, bool two_columns) {
+    spill<tile>(two_columns);
+    const ColumnPhase& at = s_.phases[phase];
+    const int64_t valid = std::min(panel_width, s_.out - k), step = at.step * s_.y.stride[3];
+    T* to = args_.out[0].data<T>() + DirectShape::row_offset(s_.y, rows_.begin + rows.row) + group_ * s_.out + k + at.start * s_.y.stride[3] + (first_ + rows.position) * step;
+    const float* from = m_.rounded;
+    for (int64_t i = 0; i < rows.count; ++i, to += step, from += panel_width) {
+      if (valid == panel_width && !s_.activates) {
+        Tiles::store_line(to, load(from), load(from + 16), streams_);
+        continue;
+      }
+      for_vectors(0, valid, [&](int64_t c, auto n) {
+        const Vec sum = load(from + c);
+        put_output(to + c, s_.activates ? leaky<T>(sum, slope_) : sum, n, streams_);
+      });
+    }
+  }
+
+  const Problem& p_;
+  const DirectPlan& d_;
+  const DirectShape& s_;
+  const KernelArgs& args_;
+  const DirectScratch<uint32_t> m_;
+  TileSegment* segments_;
+  const float* bias_ = nullptr;
+  Vec slope_;
+  bool streams_ = false, in_place_ = false;
+  Range rows_{};
+  int64_t group_ = 0, first_ = 0, last_ = 0, k_first_ = 0, k_last_ = 0, chunk_ = 0, c_first_ = 0, channels_ = 0, words_ = 0, pitch_ = 0, panel_words_ = 0;
+};
+static_assert(sizeof(TileSegment) <= sizeof(Segment<uint32_t>));  // they share the scratch of segments
+
+template <class Tiles>
+class PreparedTiles final : public Prepared {
+ public:
+  explicit PreparedTiles(const Problem& p) : problem_(p), plan_(p, tile_layout) {}
+  int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
+  std::string detail() const override {
+    return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " + std::to_string(plan_.chunks) + " chunks";
+  }
+  std::vector<PackRequest> packed_weights() const override {
+    return {direct_pack_request<PairWords<bf16>>(problem_, plan_, plan_.shape.unpools ? 3 : 1)};
+  }
+  void run(const KernelArgs& args) const override {
+    parallel_threads(problem_.threads, [&](int thread) {
+      const typename Tiles::Scope scope;
+      TileUnit<bf16, Tiles> work(problem_, plan_, args, args.workspace + thread * plan_.thread_bytes());
+      const Range mine = split_range(plan_.units(), thread, problem_.threads);
+      for (int64_t unit = mine.begin; unit < mine.end; ++unit) work.run(unit);
+      if (work.streams()) fence();
+    });
+  }
+
+ private:
+  Problem problem_;
+  DirectPlan plan_;
+};
+
+template <class Tiles>
+std::unique_ptr<Prepared> prepare_tiles(const Problem& p) {
+  return std::make_unique<PreparedTiles<Tiles>>(p);
+}
+
+inline Support supports_tiles(const Problem& p) {
+  if (p.in[0].dtype != DType::bf16) return Support::no("handles bf16, found " + p.in[0].str());
+  if (p.op.kind == OpKind::conv_backward_weights) return supports_direct_weights(p);
+  if (p.op.kind != OpKind::conv_pool_backward_data) return supports_direct(p);
+  if (!p.in[3].dense()) return Support::no("needs dense weights, found " + p.in[3].str());
+  return supports_window(p.op.as<ConvPoolAttrs>());
+}
