@@ -19,12 +19,19 @@ struct HardwareTiles {
     else if constexpr (tile == 6) _tile_loadd(6, from, pitch);
     else _tile_loadd(7, from, pitch);
   }
+  /// The same without a place in the first cache for what will not be read again soon.
+  template <int tile>
+  static void stream(const void* from, int64_t pitch) {
+    if constexpr (tile == 6) _tile_stream_loadd(6, from, pitch);
+    else _tile_stream_loadd(7, from, pitch);
+  }
   template <int tile>
   static void store(void* to, int64_t pitch) {
     if constexpr (tile == 0) _tile_stored(0, to, pitch);
     else if constexpr (tile == 1) _tile_stored(1, to, pitch);
     else if constexpr (tile == 2) _tile_stored(2, to, pitch);
-    else _tile_stored(3, to, pitch);
+    else if constexpr (tile == 3) _tile_stored(3, to, pitch);
+    else _tile_stored(4, to, pitch);
   }
   /// 32 rounded sums, subnormal ones as zero.
   static void store_line(bf16* to, Vec low, Vec high, bool streams) {

@@ -14,11 +14,12 @@
 // Limit: the tile product rate; 16-channel inputs and odd rests of 32 waste the remainder of a step.
 
 constexpr int64_t tile_rows = 16, tile_step = 16;  // rows of a tile; words of a step: 32 bf16
-constexpr int64_t panel_width = 32;                // output channels of a panel
-constexpr int64_t panel_step = tile_step * panel_width;
+constexpr int64_t panel_width = 32;                // output channels of a panel: two tiles of columns
+constexpr int64_t tile_words = tile_rows * 16;
+constexpr int64_t awake_steps = 16;                // see KeepAwake
 constexpr int64_t near_panels = 512 << 10;         // bytes of panels that follow each other on a block of positions
 
-constexpr DirectPlan::Layout tile_layout{.word_channels = 2, .run_multiple = tile_step, .spare_rows = tile_rows, .block = panel_width, .grain = tile_rows, .weight_bytes = 512 << 10};
+constexpr DirectPlan::Layout tile_layout{.word_channels = 2, .run_multiple = tile_step, .spare_rows = tile_rows, .block = 16, .grain = tile_rows, .weight_bytes = 256 << 10};
 
 /// 16 positions along a row of the unit, or fewer at its end.
 struct RowTile {
@@ -31,22 +32,36 @@ struct TileSegment {
   int64_t steps;
 };
 
-/// Sums of up to 2 x 2 tiles in registers 0 to 3: [row tile * 2 + column].
+/// Stores a tile to nowhere every 16 steps. A tile store that comes 2048 cycles of products or more behind the last one
+/// was measured to take 1000 cycles longer on a Xeon: half of the time of a block.
+template <class Tiles>
+struct KeepAwake {
+  float* nowhere;  // 1 KiB
+  int64_t steps = 0;
+  [[gnu::always_inline]] void step() {
+    if (++steps % awake_steps == 0) Tiles::template store<4>(nowhere, 64);
+  }
+};
+
+/// Sums of up to 2 x 2 tiles in registers 0 to 3: [row tile * 2 + column]. The second tile of columns stands `columns_apart`
+/// words behind the first.
 template <class Tiles, bool two_rows, bool two_columns>
-inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset) {
+inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset, int64_t columns_apart, float* nowhere) {
   __asm__ volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
+  KeepAwake<Tiles> awake{nowhere};
   for (const TileSegment& segment : segments) {
     const uint32_t *upper = segment.upper, *lower = segment.lower, *panel = segment.panel + panel_offset;
-    for (int64_t i = 0; i < segment.steps; ++i, upper += tile_step, lower += tile_step, panel += panel_step) {
+    for (int64_t i = 0; i < segment.steps; ++i, upper += tile_step, lower += tile_step, panel += tile_words) {
       Tiles::template load<4>(upper, row_bytes);
-      Tiles::template load<6>(panel, panel_width * 4);
+      awake.step();
+      Tiles::template stream<6>(panel, 64);
       Tiles::template multiply_add<0, 4, 6>();
       if constexpr (two_rows) {
         Tiles::template load<5>(lower, row_bytes);
         Tiles::template multiply_add<2, 5, 6>();
       }
       if constexpr (two_columns) {
-        Tiles::template load<7>(panel + 16, panel_width * 4);
+        Tiles::template stream<7>(panel + columns_apart, 64);
         Tiles::template multiply_add<1, 4, 7>();
         if constexpr (two_rows) Tiles::template multiply_add<3, 5, 7>();
       }
@@ -138,10 +153,10 @@ class TileUnit {
 
   /// All blocks of the unit and chunk: panels that stay in cache together, then pairs of row tiles.
   void multiply() {
-    panel_words_ = s_.row_taps() * d_.tap_words(words_) * panel_width;
-    const int64_t near = std::max<int64_t>(1, near_panels / (panel_words_ * 4)) * panel_width;
+    column_words_ = s_.row_taps() * d_.tap_words(words_) * d_.block;
+    const int64_t near = std::max<int64_t>(1, near_panels / (2 * column_words_ * 4)) * panel_width;
     for (int64_t k = k_first_; k < k_last_; k += near) {
-      const uint32_t* panels = reinterpret_cast<const uint32_t*>(args_.packed[0]) + d_.block_words(group_, k, panel_width, chunk_);
+      const uint32_t* panels = reinterpret_cast<const uint32_t*>(args_.packed[0]) + d_.block_words(group_, k, d_.block, chunk_);
       for (size_t q = 0, at = 0; q < s_.phases.size(); ++q) {
         const ColumnPhase& phase = s_.phases[q];
         const int64_t count = std::min(last_, phase.count) - first_, per_row = ceil_div(std::max<int64_t>(0, count), tile_rows);
@@ -153,8 +168,8 @@ class TileUnit {
         for (int64_t i = 0; i < tiles; i += 2) {
           const bool both = i + 1 < tiles;
           const RowTile upper = row_tile(i), lower = both ? row_tile(i + 1) : RowTile{0, 0, 0};
-          const std::span<const TileSegment> segments = collect(phase, panels + static_cast<int64_t>(at) * panel_width, upper, lower);
-          for (int64_t c = k; c < std::min(k + near, k_last_); c += panel_width) block(q, segments, upper, lower, c, (c - k) / panel_width * panel_words_);
+          const std::span<const TileSegment> segments = collect(phase, panels + static_cast<int64_t>(at) * d_.block, upper, lower);
+          for (int64_t c = k; c < std::min(k + near, k_last_); c += panel_width) block(q, segments, upper, lower, c, (c - k) * d_.channel_words());
         }
         at += static_cast<size_t>(d_.phase_words(phase, words_));
       }
@@ -164,7 +179,7 @@ class TileUnit {
   /// Runs of the taps that meet the image in either row tile.
   std::span<const TileSegment> collect(const ColumnPhase& phase, const uint32_t* panel, const RowTile& upper, const RowTile& lower) {
     const auto taps = static_cast<int64_t>(phase.taps.size());
-    const int64_t tap_words = d_.tap_words(words_) * panel_width, run = d_.padded_run(words_);
+    const int64_t tap_words = d_.tap_words(words_) * d_.block, run = d_.padded_run(words_);
     int64_t found = 0;
     for (int64_t t = 0; t < s_.row_taps() && taps > 0; ++t, panel += tap_words)
       for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
@@ -173,7 +188,7 @@ class TileUnit {
         const uint32_t *above = values(phase, tap, inside, t, upper), *below = lower.count ? values(phase, tap, inside, t, lower) : nullptr;
         if (!above && !below) continue;
         const uint32_t* zeros = m_.patch + d_.zero_row();
-        segments_[found++] = {above ? above : zeros, below ? below : zeros, panel + q * run * panel_width, (phase.contiguous ? d_.padded_run(taps * words_) : run) / tile_step};
+        segments_[found++] = {above ? above : zeros, below ? below : zeros, panel + q * run * d_.block, (phase.contiguous ? d_.padded_run(taps * words_) : run) / tile_step};
       }
     return {segments_, static_cast<size_t>(found)};
   }
@@ -196,13 +211,14 @@ class TileUnit {
     if (two_columns) Tiles::template load<1>(above + 16, init_bytes);
     if (two_rows) Tiles::template load<2>(below, init_bytes);
     if (two_rows && two_columns) Tiles::template load<3>(below + 16, init_bytes);
-    const int64_t row_bytes = s_.phases[phase].advance * pitch_ * 4;
+    const int64_t row_bytes = s_.phases[phase].advance * pitch_ * 4, columns_apart = 16 * d_.channel_words();
+    float* nowhere = m_.rounded + tile_rows * panel_width;
     if (two_rows) {
-      if (two_columns) multiply_tiles<Tiles, true, true>(segments, row_bytes, panel_offset);
-      else multiply_tiles<Tiles, true, false>(segments, row_bytes, panel_offset);
+      if (two_columns) multiply_tiles<Tiles, true, true>(segments, row_bytes, panel_offset, columns_apart, nowhere);
+      else multiply_tiles<Tiles, true, false>(segments, row_bytes, panel_offset, columns_apart, nowhere);
     } else {
-      if (two_columns) multiply_tiles<Tiles, false, true>(segments, row_bytes, panel_offset);
-      else multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset);
+      if (two_columns) multiply_tiles<Tiles, false, true>(segments, row_bytes, panel_offset, columns_apart, nowhere);
+      else multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset, columns_apart, nowhere);
     }
     if (chunk_ + 1 < d_.chunks || s_.pooled()) {
       keep<0>(upper, sums(upper), two_columns);
@@ -262,7 +278,7 @@ class TileUnit {
   Vec slope_;
   bool streams_ = false, in_place_ = false;
   Range rows_{};
-  int64_t group_ = 0, first_ = 0, last_ = 0, k_first_ = 0, k_last_ = 0, chunk_ = 0, c_first_ = 0, channels_ = 0, words_ = 0, pitch_ = 0, panel_words_ = 0;
+  int64_t group_ = 0, first_ = 0, last_ = 0, k_first_ = 0, k_last_ = 0, chunk_ = 0, c_first_ = 0, channels_ = 0, words_ = 0, pitch_ = 0, column_words_ = 0;
 };
 static_assert(sizeof(TileSegment) <= sizeof(Segment<uint32_t>));  // they share the scratch of segments
 

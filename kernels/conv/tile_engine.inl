@@ -71,6 +71,10 @@ struct EmulatedTiles {
     for (int64_t r = 0; r < 16; ++r) std::memcpy(&tiles[tile][static_cast<size_t>(r * 16)], static_cast<const char*>(from) + r * pitch, 64);
   }
   template <int tile>
+  static void stream(const void* from, int64_t pitch) {
+    load<tile>(from, pitch);
+  }
+  template <int tile>
   static void store(void* to, int64_t pitch) {
     for (int64_t r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(to) + r * pitch, &tiles[tile][static_cast<size_t>(r * 16)], 64);
   }
