@@ -1,5 +1,5 @@
-// Direct convolution on AMX tiles, and the same loop nests on emulated tiles for tests; see direct.inl,
-// tile_engine.inl.
+// Direct convolution on AMX tiles, and the same loop nests on emulated tiles for tests; see
+// tile_direct.inl and tile_weights.inl.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ namespace {
 namespace set {
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/tile_direct.inl"
-#include "kernels/conv/tile_engine.inl"
+#include "kernels/conv/tile_weights.inl"
+#include "kernels/conv/emulated_tiles.inl"
 #include "kernels/conv/hardware_tiles.inl"
 }  // namespace set
 }  // namespace
@@ -34,11 +35,12 @@ namespace {
 
 template <class Tiles>
 std::vector<KernelPtr> tile_kernels(std::string_view name, Isa isa) {
-  using Engine = set::TileEngine<Tiles>;
   std::vector<KernelPtr> list =
-      pair_kernels(name, isa, set::supports_tiles, set::prepare_tiles<Tiles>, set::prepare_pair_weights<Engine>);
+      pair_kernels(name, isa, set::supports_tiles, set::prepare_tiles<Tiles>, set::prepare_tile_weights<Tiles>);
   list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_pool_backward_data, set::supports_tiles,
                                              set::prepare_tiles<Tiles>));
+  list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_pool_backward_weights, set::supports_tiles,
+                                             set::prepare_tile_weights<Tiles>));
   return list;
 }
 

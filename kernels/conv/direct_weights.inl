@@ -17,8 +17,14 @@ struct WeightsTask {
   int64_t group, first_block, last_block, chunk, part;
 };
 
+/// Positions of a band and of one of its rows, bytes of a value in the patch and of the sums of all parts at most; blocks of
+/// output channels of a task of 1x1 convolutions.
+struct WeightsLayout {
+  int64_t positions = 192, row_positions = 128, value_bytes = 4, parts_bytes = weight_parts_bytes, product_width = 4;
+};
+
 struct WeightsPlan {
-  explicit WeightsPlan(const Problem& p);
+  explicit WeightsPlan(const Problem& p, const WeightsLayout& layout = WeightsLayout());
   DirectShape shape;
   int64_t grain = 8;        ///< channels that stay together
   int64_t task_width = 4;   ///< blocks of output channels per task
@@ -74,24 +80,25 @@ struct WeightsScratch {
   int64_t* sources;
 };
 
-WeightsPlan::WeightsPlan(const Problem& p) : shape(p) {
+WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(p) {
   taps = shape.column_taps;
+  if (shape.row_taps() * taps == 1) task_width = layout.product_width;
   const int64_t all = shape.row_taps() * std::max<int64_t>(1, taps);
   // Sums stay in cache, and so does the input of a long run of positions.
   cut_channels(std::clamp<int64_t>(weight_cache / (all * block_width * 4) / grain * grain, grain, 256));
   blocks = ceil_div(shape.out, block_width);
-  tiles = ceil_div(shape.positions, 128);
+  tiles = ceil_div(shape.positions, layout.row_positions);
   const auto tile_of = [&] { return ceil_div(shape.positions, tiles); };
-  while (tile_of() > 12 && shape.columns(tile_of()) * chunk * 4 * shape.row_taps() > patch_cache) ++tiles;
+  while (tile_of() > 12 && shape.columns(tile_of()) * chunk * layout.value_bytes * shape.row_taps() > patch_cache) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_floats = shape.columns(tile_positions) * chunk;
-  const int64_t affordable = std::max<int64_t>(1, weight_parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
+  const int64_t affordable = std::max<int64_t>(1, layout.parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
   parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1, std::min(affordable, shape.rows()));
-  int64_t rows = std::max<int64_t>(1, 192 / tile_positions);
+  int64_t rows = std::max<int64_t>(1, layout.positions / tile_positions);
   for (;; rows = (rows + 1) / 2) {
     bands = parts * ceil_div(ceil_div(shape.rows(), parts), rows);
     patch_rows = std::max<int64_t>(1, RowSet::largest(shape, bands));
-    if (rows == 1 || patch_rows * row_floats * 4 <= patch_cache) break;
+    if (rows == 1 || patch_rows * row_floats * layout.value_bytes <= patch_cache) break;
   }
   band_rows = ceil_div(shape.rows(), bands);
 }

@@ -16,7 +16,7 @@
 constexpr int64_t tile_rows = 16, tile_step = 16;  // rows of a tile; words of a step: 32 bf16
 constexpr int64_t panel_width = 32;                // output channels of a panel: two tiles of columns
 constexpr int64_t tile_words = tile_rows * 16;
-constexpr int64_t awake_steps = 16;                // see KeepAwake
+constexpr int64_t awake_steps = 12;                // see KeepAwake
 constexpr int64_t near_panels = 512 << 10;         // bytes of panels that follow each other on a block of positions
 
 constexpr DirectPlan::Layout tile_layout{.word_channels = 2, .run_multiple = tile_step, .spare_rows = tile_rows, .block = 16, .grain = tile_rows, .weight_bytes = 256 << 10};
@@ -32,7 +32,7 @@ struct TileSegment {
   int64_t steps;
 };
 
-/// Stores a tile to nowhere every 16 steps. A tile store that comes 2048 cycles of products or more behind the last one
+/// Stores a tile to nowhere every 12 steps. A tile store that comes 2048 cycles of products or more behind the last one
 /// was measured to take 1000 cycles longer on a Xeon: half of the time of a block.
 template <class Tiles>
 struct KeepAwake {
@@ -44,8 +44,8 @@ struct KeepAwake {
 };
 
 /// Sums of up to 2 x 2 tiles in registers 0 to 3: [row tile * 2 + column]. The second tile of columns stands `columns_apart`
-/// words behind the first.
-template <class Tiles, bool two_rows, bool two_columns>
+/// words behind the first; `streams` keeps them out of the first cache.
+template <class Tiles, bool two_rows, bool two_columns, bool streams = true>
 inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset, int64_t columns_apart, float* nowhere) {
   __asm__ volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
   KeepAwake<Tiles> awake{nowhere};
@@ -54,14 +54,16 @@ inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_by
     for (int64_t i = 0; i < segment.steps; ++i, upper += tile_step, lower += tile_step, panel += tile_words) {
       Tiles::template load<4>(upper, row_bytes);
       awake.step();
-      Tiles::template stream<6>(panel, 64);
+      if constexpr (streams) Tiles::template stream<6>(panel, 64);
+      else Tiles::template load<6>(panel, 64);
       Tiles::template multiply_add<0, 4, 6>();
       if constexpr (two_rows) {
         Tiles::template load<5>(lower, row_bytes);
         Tiles::template multiply_add<2, 5, 6>();
       }
       if constexpr (two_columns) {
-        Tiles::template stream<7>(panel + columns_apart, 64);
+        if constexpr (streams) Tiles::template stream<7>(panel + columns_apart, 64);
+        else Tiles::template load<7>(panel + columns_apart, 64);
         Tiles::template multiply_add<1, 4, 7>();
         if constexpr (two_rows) Tiles::template multiply_add<3, 5, 7>();
       }
@@ -316,7 +318,8 @@ std::unique_ptr<Prepared> prepare_tiles(const Problem& p) {
 inline Support supports_tiles(const Problem& p) {
   if (p.in[0].dtype != DType::bf16) return Support::no("handles bf16, found " + p.in[0].str());
   if (p.op.kind == OpKind::conv_backward_weights) return supports_direct_weights(p);
-  if (p.op.kind != OpKind::conv_pool_backward_data) return supports_direct(p);
-  if (!p.in[3].dense()) return Support::no("needs dense weights, found " + p.in[3].str());
+  const bool weights = p.op.kind == OpKind::conv_pool_backward_weights;
+  if (!weights && p.op.kind != OpKind::conv_pool_backward_data) return supports_direct(p);
+  if (const TensorDesc& w = weights ? p.out[0] : p.in[3]; !w.dense()) return Support::no("needs dense weights, found " + w.str());
   return supports_window(p.op.as<ConvPoolAttrs>());
 }

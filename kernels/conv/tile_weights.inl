@@ -1,0 +1,283 @@
+// Weight and bias gradients in bf16 on matrix tiles, also from the gradient behind a pool. Tasks, parts, turned input and
+// the final turn are those of pair_weights.inl and direct_weights.inl; included after both and after tile_direct.inl.
+//
+// A tile of sums holds 16 rows (a row: a tap and an input channel) by 16 output channels; its products run along the
+// positions of all rows of a band. Two tiles of rows, of one tap or of two, and two of columns make a block of 2 x 2.
+// The turned input holds a shifted copy for every column tap, so that tile loads meet whole cache lines: rows of a tile that
+// cross lines were measured to take 1.3 to 3 times as long. Gradients come as whole tiles, 32 positions by 16 channels in 1 KiB: the 24 KiB of 32 channels
+// stay in the first cache while the turned input walks by. A band has about 384
+// positions: fewer, and sums would pass between cache and tiles more often than products are done (8 KiB beside 768 cycles).
+// Limit: the tile product rate; rows of positions are filled up to 32, channels to 16.
+//
+// Refuses strided weights and depthwise convolutions; behind a pool see supports_window.
+
+constexpr int64_t tile_band = 384;          // positions of a band
+constexpr int64_t tile_parts_bytes = 6 << 20;  // clearing and adding up more would show beside the products
+constexpr int64_t tile_pair_positions = 32;  // positions of a step
+
+/// A 1x1 problem without padding and stride in rows of 384 positions or a little fewer, where its positions can be cut so.
+inline Problem in_even_rows(const Problem& p) {
+  if (p.op.kind != OpKind::conv_backward_weights) return p;
+  const auto& a = p.op.as<ConvAttrs>();
+  const Int3 none{0, 0, 0}, ones{1, 1, 1};
+  if (a.result_size != ones || a.stride != ones || a.pad_low != none || a.pad_high != none) return p;
+  const int64_t total = p.in[0].shape.elements() / p.in[0].shape.c();
+  int64_t length = tile_band;
+  while (length >= 128 && total % length) length -= tile_pair_positions;
+  if (length < 128) return p;
+  Problem even = p;
+  for (TensorDesc& t : even.in) {
+    const Shape& s = t.shape;
+    const int64_t step = t.stride[3];
+    const bool one_row = t.stride[2] == s.w() * step && t.stride[1] == s.h() * t.stride[2] && t.stride[0] == s.d() * t.stride[1];
+    if (!one_row) return p;
+    t.shape = {1, 1, total / length, length, s.c()};
+    t.stride = {total * step, total * step, length * step, step};
+  }
+  return even;
+}
+
+struct TileWeightsPlan : WeightsPlan {
+  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = tile_band, .row_positions = tile_band, .value_bytes = 2, .parts_bytes = tile_parts_bytes, .product_width = 12}) {
+    steps = ceil_div(tile_positions, tile_pair_positions);
+    pitch = (steps | 1) * tile_pair_positions;
+  }
+  int64_t steps;  ///< of a row of positions
+  int64_t pitch;  ///< halves from row to row of the turned input: whole cache lines, an odd number of them
+  int64_t tap_rows() const { return taps * chunk; }
+  int64_t slot_halves() const { return (tap_rows() + tile_rows) * pitch; }
+  /// Behind the input rows: one of zeros.
+  int64_t zero_slot() const { return patch_rows * slot_halves(); }
+  int64_t patch_bytes() const { return DirectPlan::aligned((zero_slot() + slot_halves()) * 2); }
+  int64_t column_words() const { return band_rows * steps * tile_words; }
+  int64_t gradient_bytes() const { return DirectPlan::aligned(block_width / 16 * column_words() * 4); }
+  int64_t unpooled_bytes() const { return shape.unpools ? DirectPlan::aligned(tile_positions * block_width * 2) : 0; }
+  int64_t segment_bytes() const { return DirectPlan::aligned(band_rows * int64_t(sizeof(TileSegment))); }
+  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + unpooled_bytes() + segment_bytes() + tile_rows * panel_width * 4; }
+};
+
+/// 16 rows of sums, or fewer at the end: rows [first, first + count) of (column tap, channel) for a row tap.
+struct SumTile {
+  int64_t row_tap, first, count;
+};
+
+template <class T, class Tiles>
+class TileWeightsTask {
+ public:
+  TileWeightsTask(const Problem& p, const TileWeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory)
+      : p_(p), d_(d), s_(d.shape), args_(args), at_(d.task(task)), input_(d.channels(at_.chunk)) {
+    const WeightsScratch<uint32_t> scratch(d, memory);
+    patch_ = reinterpret_cast<T*>(scratch.patch), gradient_ = scratch.gradient, slots_ = scratch.slots, sources_ = scratch.sources;
+    std::byte* rest = memory + d.patch_bytes() + d.gradient_bytes() + d.table_bytes();
+    unpooled_ = reinterpret_cast<T*>(rest);
+    segments_ = reinterpret_cast<TileSegment*>(rest += d.unpooled_bytes());
+    spilled_ = reinterpret_cast<float*>(rest + d.segment_bytes());
+    channels_ = input_.size(), tap_rows_ = d.taps * channels_;
+  }
+
+  void run() {
+    d_.clear(args_.workspace, at_);
+    std::memset(patch_ + d_.zero_slot(), 0, static_cast<size_t>(d_.slot_halves()) * sizeof(T));
+    const int64_t per_part = d_.bands / d_.parts;
+    for (int64_t b = at_.part * per_part; b < (at_.part + 1) * per_part; ++b) {
+      rows_ = RowSet::band(s_, b, d_.bands);
+      const int64_t count = RowSet::collect(s_, rows_.begin, rows_.size(), slots_, sources_);
+      for (first_ = 0; first_ < s_.phases[0].count; first_ += d_.tile_positions) {
+        last_ = std::min(first_ + d_.tile_positions, s_.phases[0].count);
+        for (int64_t i = 0; i < count; ++i) turn_row(sources_[i], patch_ + i * d_.slot_halves());
+        for (int64_t block = at_.first_block; block < at_.last_block; ++block) add_block(block);
+      }
+    }
+  }
+
+ private:
+  /// An input row as [column tap][channel][position]; zero outside the image, and past the last position: there it meets
+  /// zero gradients, and must not be NaN.
+  void turn_row(int64_t source, T* to) const {
+    const ColumnPhase& phase = s_.phases[0];
+    const T* row = args_.in[0].data<T>() + DirectShape::row_offset(s_.x, source) + at_.group * s_.in + input_.begin;
+    const int64_t step = phase.advance * s_.x.stride[3], count = last_ - first_, padded = ceil_div(count, tile_pair_positions) * tile_pair_positions;
+    const T* before = nullptr;  // the tap on the left, if it is one column away
+    for (const ColumnTap& tap : phase.taps) {
+      const Range inside = s_.inside(phase, tap);
+      const int64_t low = std::clamp(inside.begin - first_, int64_t{0}, count), high = std::clamp(inside.end - first_, low, count);
+      const T* from = row + ((first_ + low) * phase.advance + tap.column) * s_.x.stride[3];
+      if (before) shift_left(before, high == count ? from + (count - 1 - low) * step : nullptr, count, to);
+      else if (channels_ == 4 && step == 4) turn_four(from, high - low, to + low);
+      else turn_positions(from, step, high - low, channels_, to + low, d_.pitch);
+      for (int64_t c = 0; c < channels_; ++c) {
+        if (!before) std::fill(to + c * d_.pitch, to + c * d_.pitch + low, T{});
+        std::fill(to + c * d_.pitch + high, to + c * d_.pitch + padded, T{});
+      }
+      before = phase.contiguous && phase.advance == 1 ? to : nullptr;
+      to += channels_ * d_.pitch;
+    }
+  }
+
+  /// The turned row one column further on: `last` holds the channels of the new column, null where that is padding.
+  void shift_left(const T* from, const T* last, int64_t count, T* to) const {
+    for (int64_t c = 0; c < channels_; ++c, from += d_.pitch, to += d_.pitch) {
+      // A vector reads up to 31 values past the row: the next row, or the room behind the last.
+      for (int64_t i = 0; i < count; i += 32) _mm512_storeu_si512(to + i, _mm512_loadu_si512(from + i + 1));
+      if (last) to[count - 1] = last[c];
+    }
+  }
+
+  /// Four channels of consecutive positions, eight positions to a vector.
+  void turn_four(const T* from, int64_t count, T* to) const {
+    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+      const __m512i a = _mm512_loadu_si512(from + i * 4), b = _mm512_loadu_si512(from + i * 4 + 32);
+      // A 64-bit lane holds the channels of a position; pairs of positions meet in words of a channel.
+      const __m512i first = _mm512_permutex2var_epi64(a, even, b), second = _mm512_permutex2var_epi64(a, odd, b);
+      const __m512i low_mask = _mm512_set1_epi32(0xffff);
+      const __m512i low = _mm512_or_si512(_mm512_and_si512(first, low_mask), _mm512_slli_epi32(second, 16));
+      const __m512i high = _mm512_or_si512(_mm512_srli_epi32(first, 16), _mm512_andnot_si512(low_mask, second));
+      // low: words of channels 0, 2, 0, 2, ...; high: 1, 3, ...
+      const auto put_words = [&](int64_t c, __m512i lanes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c * d_.pitch + i), _mm512_cvtepi64_epi32(lanes)); };
+      put_words(0, low), put_words(1, high), put_words(2, _mm512_srli_epi64(low, 32)), put_words(3, _mm512_srli_epi64(high, 32));
+    }
+    for (; i < count; ++i)
+      for (int64_t c = 0; c < 4; ++c) to[c * d_.pitch + i] = from[i * 4 + c];
+  }
+
+  /// Adds the band's products to the sums of a block of output channels.
+  void add_block(int64_t block) {
+    const int64_t k_first = block * block_width, valid = std::min(block_width, s_.out - k_first);
+    float *sums = d_.sums(args_.workspace, at_.group, block, at_.chunk, at_.part), *bias = at_.chunk == 0 ? sums + d_.sum_floats() - block_width : nullptr;
+    for (int64_t r = 0; r < rows_.size(); ++r) copy_gradient_row(r, at_.group * s_.out + k_first, valid, bias);
+    const int64_t per_tap = ceil_div(tap_rows_, tile_rows), tiles = s_.row_taps() * per_tap;
+    const auto tile = [&](int64_t i) {
+      const int64_t first = i % per_tap * tile_rows;
+      return SumTile{i / per_tap, first, std::min(tile_rows, tap_rows_ - first)};
+    };
+    for (int64_t k = 0; k < valid; k += panel_width)
+      for (int64_t i = 0; i < tiles; i += 2) {
+        const SumTile upper = tile(i), lower = i + 1 < tiles ? tile(i + 1) : SumTile{0, 0, 0};
+        if (const std::span<const TileSegment> segments = collect(upper, lower, k); !segments.empty()) multiply(segments, upper, lower, sums + k, valid - k > 16);
+      }
+  }
+
+  /// Row r of the band's gradients as [16 channels][step][pair of positions], zero past the end; adds them to the bias sums.
+  void copy_gradient_row(int64_t r, int64_t channel, int64_t valid, float* bias) const {
+    const TensorDesc& desc = s_.y;
+    const int64_t count = last_ - first_, padded = d_.steps * tile_pair_positions;
+    const T* from = unpooled_;
+    int64_t step = (valid + 1) / 2 * 2;
+    if (s_.unpools) copy_unpooled<T>(p_, args_, 1, desc.shape, rows_.begin + r, first_, count, channel, valid, unpooled_);
+    else from = args_.in[1].data<T>() + DirectShape::row_offset(desc, rows_.begin + r) + first_ * desc.stride[3] + channel, step = desc.stride[3];
+    uint32_t* to = gradient_ + r * d_.steps * tile_words;
+    for (int64_t j = 0; j < padded; j += 2, from += 2 * step, to += 16) {
+      const int64_t here = std::min<int64_t>(2, count - j);  // positions of this pair
+      if (!s_.unpools)
+        for (int64_t ahead = 16; ahead < 18; ++ahead) prefetch(from + ahead * step, valid * int64_t{sizeof(T)});
+      for_vectors(0, valid, [&](int64_t k, auto n) {
+        uint32_t* words = to + k / 16 * d_.column_words();
+        if (here <= 0) return _mm512_storeu_si512(words, _mm512_setzero_si512());
+        const T* at = from + k;
+        _mm512_storeu_si512(words, here == 2 ? pair_positions(at, at + step, n) : low_halves(at, n));
+        if (!bias) return;
+        Vec sum = get(bias + k, n) + get(at, n);
+        if (here == 2) sum = sum + get(at + step, n);
+        put(bias + k, sum, n);
+      });
+    }
+  }
+
+  /// The rows of the band that either tile of rows meets.
+  std::span<const TileSegment> collect(const SumTile& upper, const SumTile& lower, int64_t k) {
+    size_t found = 0;
+    for (int64_t r = 0; r < rows_.size(); ++r) {
+      const T *above = values(upper, r), *below = lower.count ? values(lower, r) : nullptr;
+      if (!above && !below) continue;
+      const T* zeros = patch_ + d_.zero_slot();
+      segments_[found++] = {reinterpret_cast<const uint32_t*>(above ? above : zeros), reinterpret_cast<const uint32_t*>(below ? below : zeros), gradient_ + k / 16 * d_.column_words() + r * d_.steps * tile_words, ceil_div(last_ - first_, tile_pair_positions)};
+    }
+    return {segments_, found};
+  }
+
+  /// What row r of the band meets through the taps of a tile; null where that is padding alone.
+  const T* values(const SumTile& tile, int64_t r) const {
+    const int32_t slot = slots_[r * s_.row_taps() + tile.row_tap];
+    if (slot < 0) return nullptr;
+    const ColumnPhase& phase = s_.phases[0];
+    bool meets = phase.contiguous;
+    for (int64_t q = tile.first / channels_; q <= (tile.first + tile.count - 1) / channels_ && !meets; ++q) {
+      const Range inside = s_.inside(phase, phase.taps[static_cast<size_t>(q)]);
+      meets = inside.begin < last_ && inside.end > first_;
+    }
+    return meets ? patch_ + slot * d_.slot_halves() + tile.first * d_.pitch : nullptr;
+  }
+
+  float* sums_of(const SumTile& tile, float* sums) const { return sums + (tile.row_tap * tap_rows_ + tile.first) * block_width; }
+
+  void multiply(std::span<const TileSegment> segments, const SumTile& upper, const SumTile& lower, float* sums, bool two_columns) {
+    const bool two_rows = lower.count > 0;
+    load<0>(upper, sums, two_columns);
+    if (two_rows) load<2>(lower, sums, two_columns);
+    const int64_t row_bytes = d_.pitch * 2, columns_apart = d_.column_words();
+    if (two_rows) {
+      if (two_columns) run_tiles<true, true>(segments, row_bytes, columns_apart);
+      else run_tiles<true, false>(segments, row_bytes, columns_apart);
+    } else {
+      if (two_columns) run_tiles<false, true>(segments, row_bytes, columns_apart);
+      else run_tiles<false, false>(segments, row_bytes, columns_apart);
+    }
+    store<0>(upper, sums, two_columns);
+    if (two_rows) store<2>(lower, sums, two_columns);
+  }
+
+  template <bool two_rows, bool two_columns>
+  void run_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t columns_apart) {
+    multiply_tiles<Tiles, two_rows, two_columns, false>(segments, row_bytes, 0, columns_apart, spilled_);
+  }
+
+  /// Sums have room for 16 rows behind the last but one tile; a partial tile goes through `spilled_`.
+  template <int tile>
+  void load(const SumTile& rows, float* sums, bool two_columns) {
+    const float* from = sums_of(rows, sums);
+    int64_t pitch = block_width;
+    if (rows.count < tile_rows) {
+      for (int64_t i = 0; i < rows.count; ++i) std::memcpy(spilled_ + i * panel_width, from + i * block_width, two_columns ? 128 : 64);
+      from = spilled_, pitch = panel_width;
+      __asm__ volatile("" ::: "memory");
+    }
+    Tiles::template load<tile>(from, pitch * 4);
+    if (two_columns) Tiles::template load<tile + 1>(from + 16, pitch * 4);
+    __asm__ volatile("" ::: "memory");
+  }
+  template <int tile>
+  void store(const SumTile& rows, float* sums, bool two_columns) {
+    float* to = sums_of(rows, sums);
+    const bool whole = rows.count == tile_rows;
+    const int64_t pitch = whole ? block_width : panel_width;
+    float* target = whole ? to : spilled_;
+    Tiles::template store<tile>(target, pitch * 4);
+    if (two_columns) Tiles::template store<tile + 1>(target + 16, pitch * 4);
+    __asm__ volatile("" ::: "memory");
+    for (int64_t i = 0; i < rows.count && !whole; ++i) std::memcpy(to + i * block_width, spilled_ + i * panel_width, two_columns ? 128 : 64);
+  }
+
+  const Problem& p_;
+  const TileWeightsPlan& d_;
+  const DirectShape& s_;
+  const KernelArgs& args_;
+  const WeightsTask at_;
+  const Range input_;
+  T *patch_, *unpooled_;
+  uint32_t* gradient_;
+  int32_t* slots_;
+  int64_t* sources_;
+  TileSegment* segments_;
+  float* spilled_;
+  Range rows_{};
+  int64_t channels_, tap_rows_, first_ = 0, last_ = 0;
+};
+
+template <class Tiles>
+std::unique_ptr<Prepared> prepare_tile_weights(const Problem& p) {
+  return prepare_weights<typename Tiles::Scope>(p, TileWeightsPlan(p), [p](const TileWeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
+    TileWeightsTask<bf16, Tiles>(p, d, args, task, memory).run();
+  });
+}
