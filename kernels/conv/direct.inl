@@ -206,8 +206,14 @@ struct F32Engine {
   }
 };
 
-/// Activates and pools the sums of a unit: [row][position][channel] in the order of the windows.
-template <class T>
+/// Has no faster way to pool a line of channels.
+struct NoLines {
+  static constexpr int64_t channels = 0;
+};
+
+/// Activates and pools the sums of a unit: [row][position][channel] in the order of the windows. `Lines` may pool whole
+/// lines of channels in its own way.
+template <class T, class Lines = NoLines>
 void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Range rows, int64_t first, int64_t last, int64_t k_first, int64_t k_last, const float* sums) {
   const DirectShape& s = d.shape;
   const Vec slope = Vec::all(static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope));
@@ -219,8 +225,12 @@ void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Ra
     for (int64_t j = first; j < last; j += 2) {
       const int64_t at = row + j / 2 * p.out[0].stride[3] + k_first, arg_at = arg_row + j / 2 * p.out[1].stride[3] + k_first;
       const float* corner = sums + (r * d.tile_positions + j - first) * d.sums_pitch();
-      for_vectors(0, k_last - k_first, [&](int64_t k, auto n) {
-        const WindowMaximum best = pooled<T>(2 * group, slope, [&](int q) { return load(corner + ((q >> 1) * d.tile_positions + (q & 1)) * d.sums_pitch() + k); });
+      const auto value = [&](int q) { return corner + ((q >> 1) * d.tile_positions + (q & 1)) * d.sums_pitch(); };
+      int64_t done = 0;
+      if constexpr (Lines::channels > 0)
+        while (done + Lines::channels <= k_last - k_first && Lines::pool_line(value(0) + done, value(2) - value(0), d.sums_pitch(), 2 * group, slope, y + at + done, arg + arg_at + done)) done += Lines::channels;
+      for_vectors(done, k_last - k_first, [&](int64_t k, auto n) {
+        const WindowMaximum best = pooled<T>(2 * group, slope, [&](int q) { return load(value(q) + k); });
         put(y + at + k, best.best, n);
         if constexpr (std::is_same_v<decltype(n), int64_t>) store_bytes(arg + arg_at + k, best.winner, n);
         else store_bytes(arg + arg_at + k, best.winner);

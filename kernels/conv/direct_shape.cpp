@@ -229,9 +229,13 @@ bool direct_bf16_is_measured_faster(const Problem& p) {
 int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32_t* slots, int64_t* sources) {
   int64_t count = 0;
   const int64_t taps = s.row_taps();
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t t = 0; t < taps; ++t) {
-      const int64_t source = s.source_row(s.row_at(first + r), t);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t row = s.row_at(first + r), h = row % s.y.shape.h(), plane = row / s.y.shape.h();
+    const int64_t d = plane % s.y.shape.d(), n = plane / s.y.shape.d();
+    for (int64_t t = 0, td = 0, th = 0; t < taps; ++t) {
+      const int64_t from_d = s.source(0, d, td), from_h = s.source(1, h, th);
+      const int64_t source = from_d < 0 || from_h < 0 ? -1 : (n * s.x.shape.d() + from_d) * s.x.shape.h() + from_h;
+      if (++th == s.kernel[1]) th = 0, ++td;
       int64_t slot = -1;
       if (source >= 0) {
         // The newest rows are the likeliest.
@@ -240,6 +244,7 @@ int64_t RowSet::collect(const DirectShape& s, int64_t first, int64_t rows, int32
       }
       slots[r * taps + t] = static_cast<int32_t>(slot);
     }
+  }
   return count;
 }
 

@@ -2,7 +2,7 @@
 
 /// The eight tile registers in memory: the same sums up to their order (and the hardware flushes denormals), on any
 /// machine. For tests.
-struct EmulatedTiles {
+struct EmulatedTiles : NoLines {
   struct Scope {
     Scope() {}
   };

@@ -71,10 +71,14 @@ inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_by
   }
 }
 
+/// The lower halves of the lanes.
+inline void store_halves(bf16* p, Ints a, std::integral_constant<int64_t, 0>) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v)); }
+inline void store_halves(bf16* p, Ints a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), a.v); }
+
 /// Row `row` of the map that the pool of `p` read, columns [first, first + columns), as its gradient: zero but for the
 /// position of every window that won.
-template <class T>
-void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input, const Shape& map, int64_t row, int64_t first, int64_t columns, int64_t channel, int64_t channels, T* to) {
+inline void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input, const Shape& map, int64_t row, int64_t first, int64_t columns, int64_t channel, int64_t channels, bf16* to) {
+  using T = bf16;
   const auto& pool = p.op.as<ConvPoolAttrs>().pool;
   const Int3& window = pool.pool.kernel;
   const TensorDesc& cells = p.in[input];
@@ -82,6 +86,7 @@ void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input, const
   const int64_t cell_d = d / window[0], cell_h = h / 2, pitch = (channels + 1) / 2 * 2;
   const auto code = static_cast<int>(d % window[0] * 4 + h % 2 * 2);
   const Vec slope = Vec::all(static_cast<float>(pool.activation.slope)), none = Vec::all(0.0f), one = Vec::all(1.0f);
+  const Ints nothing = Ints::all(0);
   const bool inside = cell_d < cells.shape.d() && cell_h < cells.shape.h();
   const int64_t low = std::clamp<int64_t>(-first, 0, columns), high = inside ? std::clamp<int64_t>(2 * cells.shape.w() - first, low, columns) : low;
   std::fill(to, to + low * pitch, T{});
@@ -97,8 +102,8 @@ void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input, const
       Ints winner{};
       if constexpr (std::is_same_v<decltype(lanes), int64_t>) winner = load_bytes(arg + k, lanes);
       else winner = load_bytes(arg + k);
-      for (int64_t q = 0; q < count; ++q)
-        put(row_to + q * pitch + k, select(equal(winner, Ints::all(code + static_cast<int>(half + q))), g, none), lanes);
+      const Ints halves{to_bf16(g)};
+      for (int64_t q = 0; q < count; ++q) store_halves(row_to + q * pitch + k, select(equal(winner, Ints::all(code + static_cast<int>(half + q))), halves, nothing), lanes);
     });
     if (channels % 2)
       for (int64_t q = 0; q < count; ++q) row_to[q * pitch + channels] = T{};
@@ -137,7 +142,7 @@ class TileUnit {
       for (int64_t i = 0; i < sources && !in_place_; ++i) copy(m_.sources[i], s_.phases[0].advance * first_ + s_.column_low, s_.columns(last_ - first_), m_.patch + i * d_.row_words);
       multiply();
     }
-    if (s_.pooled()) pool_sums<T>(p_, d_, args_, rows_, first_, last_, group_ * s_.out + k_first_, group_ * s_.out + k_last_, m_.sums);
+    if (s_.pooled()) pool_sums<T, Tiles>(p_, d_, args_, rows_, first_, last_, group_ * s_.out + k_first_, group_ * s_.out + k_last_, m_.sums);
   }
 
  private:
@@ -149,7 +154,7 @@ class TileUnit {
   }
 
   void copy(int64_t source, int64_t column, int64_t columns, uint32_t* to) const {
-    if (s_.unpools) return copy_unpooled<T>(p_, args_, 0, s_.x.shape, source, column, columns, group_ * s_.in + c_first_, channels_, reinterpret_cast<T*>(to));
+    if (s_.unpools) return copy_unpooled(p_, args_, 0, s_.x.shape, source, column, columns, group_ * s_.in + c_first_, channels_, reinterpret_cast<T*>(to));
     PairWords<T>::copy(s_.x, args_.in[0].data<T>() + DirectShape::row_offset(s_.x, source) + group_ * s_.in + c_first_, column, columns, channels_, to);
   }
 

@@ -12,6 +12,7 @@
 // Refuses strided weights and depthwise convolutions; behind a pool see supports_window.
 
 constexpr int64_t tile_band = 384;          // positions of a band
+constexpr int64_t few_channels_band = 1536;  // of fewer than 16 channels: less of a band is read for its neighbours alone
 constexpr int64_t tile_parts_bytes = 6 << 20;  // clearing and adding up more would show beside the products
 constexpr int64_t tile_pair_positions = 32;  // positions of a step
 
@@ -38,7 +39,7 @@ inline Problem in_even_rows(const Problem& p) {
 }
 
 struct TileWeightsPlan : WeightsPlan {
-  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = tile_band, .row_positions = tile_band, .value_bytes = 2, .parts_bytes = tile_parts_bytes, .product_width = 12}) {
+  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = p.in[0].shape.c() < tile_rows ? few_channels_band : tile_band, .row_positions = tile_band, .value_bytes = 2, .parts_bytes = tile_parts_bytes, .product_width = 12}) {
     steps = ceil_div(tile_positions, tile_pair_positions);
     pitch = (steps | 1) * tile_pair_positions;
   }
@@ -165,7 +166,7 @@ class TileWeightsTask {
     const int64_t count = last_ - first_, padded = d_.steps * tile_pair_positions;
     const T* from = unpooled_;
     int64_t step = (valid + 1) / 2 * 2;
-    if (s_.unpools) copy_unpooled<T>(p_, args_, 1, desc.shape, rows_.begin + r, first_, count, channel, valid, unpooled_);
+    if (s_.unpools) copy_unpooled(p_, args_, 1, desc.shape, rows_.begin + r, first_, count, channel, valid, unpooled_);
     else from = args_.in[1].data<T>() + DirectShape::row_offset(desc, rows_.begin + r) + first_ * desc.stride[3] + channel, step = desc.stride[3];
     uint32_t* to = gradient_ + r * d_.steps * tile_words;
     for (int64_t j = 0; j < padded; j += 2, from += 2 * step, to += 16) {
