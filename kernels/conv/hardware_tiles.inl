@@ -43,7 +43,11 @@ struct HardwareTiles {
   /// the bits of pool_window.inl, but that subnormal values count as zero. The positions of code q stand at
   /// corner + (q / 2) * row + (q % 2) * column. False, and nothing done, where a value is not a number.
   static constexpr int64_t channels = 32;
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), noinline)) static bool pool_line(const float* corner, int64_t row, int64_t column, int64_t size, const Vec& slope, bf16* y, uint8_t* arg) {
+  static bool pool_line(const float* corner, int64_t row, int64_t column, int64_t size, const Vec& slope, bf16* y, uint8_t* arg) {
+    return size == 8 ? pool_window<8>(corner, row, column, slope, y, arg) : pool_window<4>(corner, row, column, slope, y, arg);
+  }
+  template <int size>
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), noinline)) static bool pool_window(const float* corner, int64_t row, int64_t column, const Vec& slope, bf16* y, uint8_t* arg) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff), infinity = _mm512_set1_epi16(0x7f80), none = _mm512_setzero_si512();
     // Sign and magnitude to two's complement and back; -0 becomes 0.
     const auto flip = [&](__m512i bits, __m512i sign) { return _mm512_sub_epi16(_mm512_xor_si512(bits, sign), sign); };
@@ -54,8 +58,9 @@ struct HardwareTiles {
       const auto e = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_mul_ps(even, slope.v))), o = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_mul_ps(odd, slope.v)));
       return _mm512_or_si512(_mm512_cvtepu16_epi32(e), _mm512_slli_epi32(_mm512_cvtepu16_epi32(o), 16));
     };
-    __m512i value[8], best = _mm512_set1_epi16(-0x7fff), least = magnitude;
-    for (int64_t q = 0; q < size; ++q) {
+    __m512i value[size], best = _mm512_set1_epi16(-0x7fff), least = magnitude;
+#pragma GCC unroll 8
+    for (int q = 0; q < size; ++q) {
       const float* from = corner + q / 2 * row + q % 2 * column;
       const __m512i v = round(_mm512_loadu_ps(from), _mm512_loadu_ps(from + 16));
       const __mmask32 negative = _mm512_movepi16_mask(v);
@@ -65,7 +70,8 @@ struct HardwareTiles {
     }
     if (_mm512_cmpgt_epi16_mask(best, infinity) | _mm512_cmplt_epi16_mask(least, _mm512_sub_epi16(none, infinity))) return false;
     __m256i winner = _mm256_setzero_si256();
-    for (int64_t q = size - 1; q > 0; --q) winner = _mm256_mask_mov_epi8(winner, _mm512_cmpeq_epi16_mask(value[q], best), _mm256_set1_epi8(static_cast<char>(q)));
+#pragma GCC unroll 8
+    for (int q = size - 1; q > 0; --q) winner = _mm256_mask_mov_epi8(winner, _mm512_cmpeq_epi16_mask(value[q], best), _mm256_set1_epi8(static_cast<char>(q)));
     winner = _mm256_mask_mov_epi8(winner, _mm512_cmpeq_epi16_mask(value[0], best), _mm256_setzero_si256());
     const __m512i sign = _mm512_srai_epi16(best, 15);
     _mm512_storeu_si512(y, _mm512_or_si512(flip(best, sign), _mm512_andnot_si512(magnitude, sign)));

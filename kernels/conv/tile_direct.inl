@@ -142,7 +142,7 @@ class TileUnit {
       for (int64_t i = 0; i < sources && !in_place_; ++i) copy(m_.sources[i], s_.phases[0].advance * first_ + s_.column_low, s_.columns(last_ - first_), m_.patch + i * d_.row_words);
       multiply();
     }
-    if (s_.pooled()) pool_sums<T, Tiles>(p_, d_, args_, rows_, first_, last_, group_ * s_.out + k_first_, group_ * s_.out + k_last_, m_.sums);
+    if (s_.pooled() && !pools_at_once()) pool(rows_, k_first_, k_last_);
   }
 
  private:
@@ -158,6 +158,19 @@ class TileUnit {
     PairWords<T>::copy(s_.x, args_.in[0].data<T>() + DirectShape::row_offset(s_.x, source) + group_ * s_.in + c_first_, column, columns, channels_, to);
   }
 
+  bool pools_at_once() const { return s_.pooled() && d_.chunks == 1; }
+
+  /// Pools the sums of rows (indices of the shape's order) and output channels [k, k_end).
+  void pool(Range rows, int64_t k, int64_t k_end) const {
+    pool_sums<T, Tiles>(p_, d_, args_, rows, first_, last_, group_ * s_.out + k, group_ * s_.out + k_end, m_.sums + k - k_first_);
+  }
+
+  /// Where the sums of a row tile are kept: one group of rows after the other in the same place where they are pooled at once.
+  float* sums(size_t phase, const RowTile& tile, int64_t k) const {
+    const int64_t row = pools_at_once() ? tile.row % s_.row_group() : tile.row * int64_t(s_.phases.size()) + int64_t(phase);
+    return m_.sums + (row * d_.tile_positions + tile.position) * d_.sums_pitch() + k - k_first_;
+  }
+
   /// All blocks of the unit and chunk: panels that stay in cache together, then pairs of row tiles.
   void multiply() {
     column_words_ = s_.row_taps() * d_.tap_words(words_) * d_.block;
@@ -171,12 +184,16 @@ class TileUnit {
           const int64_t position = i % per_row * tile_rows;
           return RowTile{i / per_row, position, std::min(tile_rows, count - position)};
         };
-        const int64_t tiles = rows_.size() * per_row;
-        for (int64_t i = 0; i < tiles; i += 2) {
-          const bool both = i + 1 < tiles;
-          const RowTile upper = row_tile(i), lower = both ? row_tile(i + 1) : RowTile{0, 0, 0};
-          const std::span<const TileSegment> segments = collect(phase, panels + static_cast<int64_t>(at) * d_.block, upper, lower);
-          for (int64_t c = k; c < std::min(k + near, k_last_); c += panel_width) block(q, segments, upper, lower, c, (c - k) * d_.channel_words());
+        // Before a pool the rows of a window come together: their sums are still in the first cache when they are pooled.
+        const int64_t rows = pools_at_once() ? s_.row_group() : rows_.size();
+        for (int64_t r = 0; r < rows_.size(); r += rows) {
+          for (int64_t i = r * per_row; i < (r + rows) * per_row; i += 2) {
+            const bool both = i + 1 < (r + rows) * per_row;
+            const RowTile upper = row_tile(i), lower = both ? row_tile(i + 1) : RowTile{0, 0, 0};
+            const std::span<const TileSegment> segments = collect(phase, panels + static_cast<int64_t>(at) * d_.block, upper, lower);
+            for (int64_t c = k; c < std::min(k + near, k_last_); c += panel_width) block(q, segments, upper, lower, c, (c - k) * d_.channel_words());
+          }
+          if (pools_at_once()) pool({rows_.begin + r, rows_.begin + r + rows}, k, std::min(k + near, k_last_));
         }
         at += static_cast<size_t>(d_.phase_words(phase, words_));
       }
@@ -211,8 +228,7 @@ class TileUnit {
   /// Sums of a pair of row tiles for output channels [k, k + 32).
   void block(size_t phase, std::span<const TileSegment> segments, const RowTile& upper, const RowTile& lower, int64_t k, int64_t panel_offset) {
     const bool two_rows = lower.count > 0, two_columns = s_.out - k > 16;
-    const auto sums = [&](const RowTile& tile) { return m_.sums + ((tile.row * int64_t(s_.phases.size()) + int64_t(phase)) * d_.tile_positions + tile.position) * d_.sums_pitch() + k - k_first_; };
-    const float *bias = m_.bias + k - k_first_, *above = chunk_ ? sums(upper) : bias, *below = chunk_ && two_rows ? sums(lower) : bias;
+    const float *bias = m_.bias + k - k_first_, *above = chunk_ ? sums(phase, upper, k) : bias, *below = chunk_ && two_rows ? sums(phase, lower, k) : bias;
     const int64_t init_bytes = chunk_ ? d_.sums_pitch() * 4 : 0;  // 0 repeats the bias in every row
     Tiles::template load<0>(above, init_bytes);
     if (two_columns) Tiles::template load<1>(above + 16, init_bytes);
@@ -228,8 +244,8 @@ class TileUnit {
       else multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset, columns_apart, nowhere);
     }
     if (chunk_ + 1 < d_.chunks || s_.pooled()) {
-      keep<0>(upper, sums(upper), two_columns);
-      if (two_rows) keep<2>(lower, sums(lower), two_columns);
+      keep<0>(upper, sums(phase, upper, k), two_columns);
+      if (two_rows) keep<2>(lower, sums(phase, lower, k), two_columns);
     } else {
       write<0>(phase, upper, k, two_columns);
       if (two_rows) write<2>(phase, lower, k, two_columns);
