@@ -400,8 +400,16 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
               pack_turned<Engine>(taps + (group * s.out + k) * per_k + c_first, per_k, valid, channels, width, per_tap, run);
             } else {
               const T* rows = taps + (group * s.in + c_first) * per_k + k;
-              for (int64_t c = 0; c < channels; c += Engine::pair)
-                pack_words<Engine>(rows + c * per_k, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, valid, run + c / Engine::pair * width);
+              for (int64_t c = 0; c < channels; c += Engine::pair) {
+                auto* word = run + c / Engine::pair * width;
+                if constexpr (Engine::pair > 1)
+                  if (c + 1 < channels && valid == Vec::lanes) {
+                    for (int64_t ahead : {16, 17}) __builtin_prefetch(rows + (c + ahead) * per_k);
+                    Engine::store_pairs(rows + c * per_k, rows + (c + 1) * per_k, word);
+                    continue;
+                  }
+                pack_words<Engine>(rows + c * per_k, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, valid, word);
+              }
             }
           }
           at += d.phase_words(phase, words) * width;

@@ -2,6 +2,22 @@
 // Runs that are filled up read neighbouring values against zero weights: where those are infinite or not a number, so is the
 // result beside them.
 
+/// 16 neighbouring values of a 16-bit type, each in the lower half of a lane; a tail of n is filled up with zeros.
+template <class T>
+inline __m512i low_halves(const T* p, std::integral_constant<int64_t, 0>) {
+  return _mm512_cvtepu16_epi32(load_halves(p));
+}
+template <class T>
+inline __m512i low_halves(const T* p, int64_t n) {
+  return _mm512_cvtepu16_epi32(load_halves(p, n));
+}
+
+/// Words of two positions for neighbouring channels; of one alone: low_halves.
+template <class T, class N>
+inline __m512i pair_positions(const T* first, const T* second, N n) {
+  return _mm512_or_si512(low_halves(first, n), _mm512_slli_epi32(low_halves(second, n), 16));
+}
+
 template <class T>
 struct PairWords {
   using Value = T;
@@ -45,6 +61,8 @@ struct PairWords {
     }
   }
   static Vec words(const T* p) { return load(reinterpret_cast<const float*>(p)); }
+  /// A vector of words of two rows.
+  static void store_pairs(const T* first, const T* second, Word* to) { _mm512_storeu_si512(to, pair_positions(first, second, std::integral_constant<int64_t, 0>{})); }
   static Word word(T first, T second) { return std::bit_cast<uint16_t>(first) | uint32_t{std::bit_cast<uint16_t>(second)} << 16; }
 };
 
@@ -63,22 +81,6 @@ struct PairEngine : PairWords<T> {
   }
   static void block(int64_t rows, int64_t vectors, const BlockCall<uint32_t>& call) { run_block<Block>(rows, vectors, call); }
 };
-
-/// 16 neighbouring values of a 16-bit type, each in the lower half of a lane; a tail of n is filled up with zeros.
-template <class T>
-inline __m512i low_halves(const T* p, std::integral_constant<int64_t, 0>) {
-  return _mm512_cvtepu16_epi32(load_halves(p));
-}
-template <class T>
-inline __m512i low_halves(const T* p, int64_t n) {
-  return _mm512_cvtepu16_epi32(load_halves(p, n));
-}
-
-/// Words of two positions for neighbouring channels; of one alone: low_halves.
-template <class T, class N>
-inline __m512i pair_positions(const T* first, const T* second, N n) {
-  return _mm512_or_si512(low_halves(first, n), _mm512_slli_epi32(low_halves(second, n), 16));
-}
 
 /// A word in every lane; `p` may point between two words: weight gradients start runs at odd positions.
 inline __m512i broadcast_word(const uint32_t* p) {

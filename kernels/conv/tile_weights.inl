@@ -106,12 +106,19 @@ class TileWeightsTask {
       if (before) shift_left(before, high == count ? from + (count - 1 - low) * step : nullptr, count, to);
       else if (channels_ == 4 && step == 4) turn_four(from, high - low, to + low);
       else turn_positions(from, step, high - low, channels_, to + low, d_.pitch);
-      for (int64_t c = 0; c < channels_; ++c) {
-        if (!before) std::fill(to + c * d_.pitch, to + c * d_.pitch + low, T{});
-        std::fill(to + c * d_.pitch + high, to + c * d_.pitch + padded, T{});
-      }
+      if (!before) clear_columns(to, 0, low);
+      clear_columns(to, high, padded);
       before = phase.contiguous && phase.advance == 1 ? to : nullptr;
       to += channels_ * d_.pitch;
+    }
+  }
+
+  /// Columns [begin, end) of all channels; mostly one or none.
+  void clear_columns(T* to, int64_t begin, int64_t end) const {
+    if (begin == end) return;
+    for (int64_t c = 0; c < channels_; ++c, to += d_.pitch) {
+      to[begin] = T{};
+      if (end > begin + 1) std::fill(to + begin + 1, to + end, T{});
     }
   }
 
