@@ -190,6 +190,9 @@ std::vector<Problem> conv_problems(DType type) {
     const TensorDesc image({1, 1, 512, 256, steps.groups}, type), bias(Shape::vector(steps.groups), DType::f32);
     list.push_back(problem({OpKind::conv_forward, steps}, {image, TensorDesc({steps.groups, 1, 3, 3, 1}, type), bias}));
   }
+  // Several chunks read in place, and whole rows that end with the tensor.
+  list.push_back(problem({OpKind::conv_forward, ConvAttrs{}},
+                         {TensorDesc({1, 1, 4, 24, 900}, type), TensorDesc({40, 1, 1, 1, 900}, type)}));
   // Two tasks of it, dense and in slices.
   const TensorDesc few({2, 1, 9, 11, 61}, type), many({2, 1, 9, 11, 600}, type);
   list.push_back(problem({OpKind::conv_backward_weights, pointwise}, {few, many}));
@@ -281,6 +284,20 @@ std::vector<Problem> other_problems(DType type) {
     }
   }
   const PoolAttrs flat{.kernel = {1, 2, 2}, .stride = {1, 2, 2}};
+  // Gradients behind pools of images and of odd extents, whose last rows and columns no window covers.
+  for (const auto& [window, extent] : {std::pair<Int3, Int3>{{1, 2, 2}, {1, 13, 35}}, {{2, 2, 2}, {5, 7, 33}}}) {
+    const int64_t kd = window[0] == 2 ? 3 : 1;
+    const TensorDesc cells({1, extent[0] / window[0], extent[1] / 2, extent[2] / 2, 21}, type),
+        arg(cells.shape, DType::u8), x({1, extent[0], extent[1], extent[2], 20}, type),
+        weights({21, kd, 3, 3, 20}, type);
+    const ConvAttrs weights_of{.pad_low = {kd / 2, 1, 1}, .pad_high = {kd / 2, 1, 1}, .result_size = {kd, 3, 3}};
+    const ConvAttrs data_of{.pad_low = {kd / 2, 1, 1}, .pad_high = {kd / 2, 1, 1}, .result_size = extent};
+    const ActivationPoolAttrs pool{{.slope = 0.25}, {.kernel = window, .stride = window, .result_size = extent}};
+    list.push_back(
+        problem({OpKind::conv_pool_backward_weights, ConvPoolAttrs{weights_of, pool}}, {x, cells, cells, arg}));
+    list.push_back(
+        problem({OpKind::conv_pool_backward_data, ConvPoolAttrs{data_of, pool}}, {cells, cells, arg, weights}));
+  }
   struct Pooled {
     Shape x;
     int64_t k;

@@ -32,10 +32,14 @@ struct DirectPlan {
   /// `word_channels` channels share a word; runs of words are filled up with zero weights to a multiple of `run_multiple`;
   /// a register block may read `spare_rows` positions past its last.
   /// Packed weights come in blocks of `block` output channels, and widths of tiles of columns in multiples of `grain`.
+  /// Positions of a unit share `weight_bytes` and stay in `patch_bytes`; chunks shrink to `least_chunk` for the sake of more
+  /// of them.
   struct Layout {
-    int64_t word_channels, run_multiple = 1, spare_rows = 0, block = block_width, grain = 1, weight_bytes = weight_cache;
+    int64_t word_channels, run_multiple = 1, spare_rows = 0, block = block_width, grain = 1, weight_bytes = weight_cache, patch_bytes = patch_cache, least_chunk = direct_chunk_words * 2;
   };
   DirectPlan(const Problem& p, const Layout& layout);
+  /// Chooses chunks of at most `fit` channels, tiles and bands; false where a unit has few positions.
+  bool cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows);
   DirectShape shape;
   int64_t chunk, chunks;  ///< input channels per pass over the patch
   int64_t chunk_words;    ///< words that hold a chunk's channels
@@ -87,7 +91,6 @@ struct DirectPlan {
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 DirectPlan::DirectPlan(const Problem& p, const Layout& layout) : shape(in_one_row(p)), pair(layout.word_channels), run_multiple(layout.run_multiple), spare_rows(layout.spare_rows), block(layout.block) {
-  const auto phases = static_cast<int64_t>(shape.phases.size());
   const int64_t out_multiple = block < block_width ? block : Vec::lanes;
   padded_out = ceil_div(shape.out, out_multiple) * out_multiple;
   for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
@@ -95,7 +98,12 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout) : shape(in_one_ro
   int64_t met_rows = 1, met_columns = 1;
   for (int axis : {0, 1}) met_rows *= shape.forward ? shape.kernel[axis] : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] / std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
   for (const ColumnPhase& phase : shape.phases) met_columns = std::max(met_columns, static_cast<int64_t>(phase.taps.size()));
-  const int64_t fit = std::clamp<int64_t>(layout.weight_bytes / (met_rows * met_columns * block * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
+  int64_t fit = std::clamp<int64_t>(layout.weight_bytes / (met_rows * met_columns * block * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
+  while (!cut(p, layout, fit, met_rows) && fit > layout.least_chunk) fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
+}
+
+bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows) {
+  const auto phases = static_cast<int64_t>(shape.phases.size());
   chunks = ceil_div(shape.in, fit);
   chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 16) * 16;
   chunks = ceil_div(shape.in, chunk);
@@ -105,7 +113,7 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout) : shape(in_one_ro
   tiles = ceil_div(shape.positions, product ? unit_positions : 96);
   const int64_t grain = std::lcm(shape.window[2], layout.grain);
   const auto tile_of = [&] { return std::min(ceil_div(ceil_div(shape.positions, tiles), grain) * grain, ceil_div(shape.positions, shape.window[2]) * shape.window[2]); };
-  while (tile_of() > std::max<int64_t>(12, layout.grain) && row_bytes(tile_of()) * met_rows > patch_cache) ++tiles;
+  while (tile_of() > std::max<int64_t>(12, layout.grain) && row_bytes(tile_of()) * met_rows > layout.patch_bytes) ++tiles;
   channel_parts = ceil_div(padded_out, unit_channels);
   // Few units: the same number for every thread.
   const auto uneven = [&](int64_t units) { return units < 8 * p.threads && units % p.threads; };
@@ -128,9 +136,10 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout) : shape(in_one_ro
   for (;; rows = (rows + 1) / 2) {
     bands = bands_of(rows);
     patch_rows = std::max<int64_t>(1, RowSet::largest(shape, bands));
-    if (rows == 1 || patch_rows * row_words * 4 <= patch_cache) break;
+    if (rows == 1 || patch_rows * row_words * 4 <= layout.patch_bytes) break;
   }
   band_rows = ceil_div(all, bands) * group;
+  return band_rows == all * group || band_rows * tile_positions * phases >= unit_positions * 3 / 4;
 }
 
 /// A thread's share of the workspace.

@@ -18,9 +18,9 @@ struct WeightsTask {
 };
 
 /// Positions of a band and of one of its rows, bytes of a value in the patch and of the sums of all parts at most; blocks of
-/// output channels of a task of 1x1 convolutions.
+/// output channels of a task and positions of a row of 1x1 convolutions; positions of a step.
 struct WeightsLayout {
-  int64_t positions = 192, row_positions = 128, value_bytes = 4, parts_bytes = weight_parts_bytes, product_width = 4;
+  int64_t positions = 192, row_positions = 128, value_bytes = 4, parts_bytes = weight_parts_bytes, product_width = 4, product_positions = 0, step = 1;
 };
 
 struct WeightsPlan {
@@ -87,7 +87,12 @@ WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(
   // Sums stay in cache, and so does the input of a long run of positions.
   cut_channels(std::clamp<int64_t>(weight_cache / (all * block_width * 4) / grain * grain, grain, 256));
   blocks = ceil_div(shape.out, block_width);
-  tiles = ceil_div(shape.positions, layout.row_positions);
+  tiles = ceil_div(shape.positions, shape.row_taps() == 1 ? std::max(layout.row_positions, layout.product_positions) : layout.row_positions);
+  // One tile fewer or more where their rows fill steps better.
+  const auto filled = [&](int64_t count) { return count * ceil_div(ceil_div(shape.positions, count), layout.step) * layout.step; };
+  const int64_t wanted = tiles;
+  for (int64_t other : {wanted - 1, wanted + 1})
+    if (layout.step > 1 && other >= 1 && filled(other) < filled(tiles)) tiles = other;
   const auto tile_of = [&] { return ceil_div(shape.positions, tiles); };
   while (tile_of() > 12 && shape.columns(tile_of()) * chunk * layout.value_bytes * shape.row_taps() > patch_cache) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);

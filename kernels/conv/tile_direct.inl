@@ -19,7 +19,7 @@ constexpr int64_t tile_words = tile_rows * 16;
 constexpr int64_t awake_steps = 12;                // see KeepAwake
 constexpr int64_t near_panels = 512 << 10;         // bytes of panels that follow each other on a block of positions
 
-constexpr DirectPlan::Layout tile_layout{.word_channels = 2, .run_multiple = tile_step, .spare_rows = tile_rows, .block = 16, .grain = tile_rows, .weight_bytes = 256 << 10};
+constexpr DirectPlan::Layout tile_layout{.word_channels = 2, .run_multiple = tile_step, .spare_rows = tile_rows, .block = 16, .grain = tile_rows, .weight_bytes = 256 << 10, .patch_bytes = 512 << 10, .least_chunk = 128};
 
 /// 16 positions along a row of the unit, or fewer at its end.
 struct RowTile {

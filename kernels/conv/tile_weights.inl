@@ -39,7 +39,7 @@ inline Problem in_even_rows(const Problem& p) {
 }
 
 struct TileWeightsPlan : WeightsPlan {
-  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = p.in[0].shape.c() < tile_rows ? few_channels_band : tile_band, .row_positions = tile_band, .value_bytes = 2, .parts_bytes = tile_parts_bytes, .product_width = 12}) {
+  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = p.in[0].shape.c() < tile_rows ? few_channels_band : tile_band, .value_bytes = 2, .parts_bytes = tile_parts_bytes, .product_width = 12, .product_positions = tile_band, .step = tile_pair_positions}) {
     steps = ceil_div(tile_positions, tile_pair_positions);
     pitch = (steps | 1) * tile_pair_positions;
   }
@@ -53,8 +53,12 @@ struct TileWeightsPlan : WeightsPlan {
   int64_t column_words() const { return band_rows * steps * tile_words; }
   int64_t gradient_bytes() const { return DirectPlan::aligned(block_width / 16 * column_words() * 4); }
   int64_t unpooled_bytes() const { return shape.unpools ? DirectPlan::aligned(tile_positions * block_width * 2) : 0; }
+  /// A turned row of all columns, from which those of several taps are copied.
+  bool copies_taps() const { return taps > 1 && shape.phases[0].advance == 1; }
+  int64_t wide_pitch() const { return shape.columns(tile_positions) + tile_pair_positions; }
+  int64_t wide_bytes() const { return copies_taps() ? DirectPlan::aligned((chunk + 1) * wide_pitch() * 2) : 0; }
   int64_t segment_bytes() const { return DirectPlan::aligned(band_rows * int64_t(sizeof(TileSegment))); }
-  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + unpooled_bytes() + segment_bytes() + tile_rows * panel_width * 4; }
+  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + unpooled_bytes() + wide_bytes() + segment_bytes() + tile_rows * panel_width * 4; }
 };
 
 /// 16 rows of sums, or fewer at the end: rows [first, first + count) of (column tap, channel) for a row tap.
@@ -71,7 +75,8 @@ class TileWeightsTask {
     patch_ = reinterpret_cast<T*>(scratch.patch), gradient_ = scratch.gradient, slots_ = scratch.slots, sources_ = scratch.sources;
     std::byte* rest = memory + d.patch_bytes() + d.gradient_bytes() + d.table_bytes();
     unpooled_ = reinterpret_cast<T*>(rest);
-    segments_ = reinterpret_cast<TileSegment*>(rest += d.unpooled_bytes());
+    wide_ = reinterpret_cast<T*>(rest += d.unpooled_bytes());
+    segments_ = reinterpret_cast<TileSegment*>(rest += d.wide_bytes());
     spilled_ = reinterpret_cast<float*>(rest + d.segment_bytes());
     channels_ = input_.size(), tap_rows_ = d.taps * channels_;
   }
@@ -98,17 +103,30 @@ class TileWeightsTask {
     const ColumnPhase& phase = s_.phases[0];
     const T* row = args_.in[0].data<T>() + DirectShape::row_offset(s_.x, source) + at_.group * s_.in + input_.begin;
     const int64_t step = phase.advance * s_.x.stride[3], count = last_ - first_, padded = ceil_div(count, tile_pair_positions) * tile_pair_positions;
-    const T* before = nullptr;  // the tap on the left, if it is one column away
+    const bool four = channels_ == 4 && step == 4;
+    if (d_.copies_taps() && !four) return turn_once(row, count, padded, to);
     for (const ColumnTap& tap : phase.taps) {
       const Range inside = s_.inside(phase, tap);
       const int64_t low = std::clamp(inside.begin - first_, int64_t{0}, count), high = std::clamp(inside.end - first_, low, count);
       const T* from = row + ((first_ + low) * phase.advance + tap.column) * s_.x.stride[3];
-      if (before) shift_left(before, high == count ? from + (count - 1 - low) * step : nullptr, count, to);
-      else if (channels_ == 4 && step == 4) turn_four(from, high - low, to + low);
+      if (four) turn_four(from, high - low, to + low);
       else turn_positions(from, step, high - low, channels_, to + low, d_.pitch);
-      if (!before) clear_columns(to, 0, low);
+      clear_columns(to, 0, low);
       clear_columns(to, high, padded);
-      before = phase.contiguous && phase.advance == 1 ? to : nullptr;
+      to += channels_ * d_.pitch;
+    }
+  }
+
+  /// All taps from one turned row: copying is faster than turning.
+  void turn_once(const T* row, int64_t count, int64_t padded, T* to) const {
+    const int64_t pitch = d_.wide_pitch();
+    turn_columns(s_.x, row, first_ + s_.column_low, s_.columns(count), channels_, 1, pitch, wide_);
+    for (const ColumnTap& tap : s_.phases[0].taps) {
+      const T* from = wide_ + tap.column - s_.column_low;
+      // A vector reads up to 31 values past the row: the next row, or the room behind the last.
+      for (int64_t c = 0; c < channels_; ++c)
+        for (int64_t i = 0; i < count; i += 32) _mm512_storeu_si512(to + c * d_.pitch + i, _mm512_loadu_si512(from + c * pitch + i));
+      clear_columns(to, count, padded);
       to += channels_ * d_.pitch;
     }
   }
@@ -119,15 +137,6 @@ class TileWeightsTask {
     for (int64_t c = 0; c < channels_; ++c, to += d_.pitch) {
       to[begin] = T{};
       if (end > begin + 1) std::fill(to + begin + 1, to + end, T{});
-    }
-  }
-
-  /// The turned row one column further on: `last` holds the channels of the new column, null where that is padding.
-  void shift_left(const T* from, const T* last, int64_t count, T* to) const {
-    for (int64_t c = 0; c < channels_; ++c, from += d_.pitch, to += d_.pitch) {
-      // A vector reads up to 31 values past the row: the next row, or the room behind the last.
-      for (int64_t i = 0; i < count; i += 32) _mm512_storeu_si512(to + i, _mm512_loadu_si512(from + i + 1));
-      if (last) to[count - 1] = last[c];
     }
   }
 
@@ -273,7 +282,7 @@ class TileWeightsTask {
   const KernelArgs& args_;
   const WeightsTask at_;
   const Range input_;
-  T *patch_, *unpooled_;
+  T *patch_, *unpooled_, *wide_;
   uint32_t* gradient_;
   int32_t* slots_;
   int64_t* sources_;
