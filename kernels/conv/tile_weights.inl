@@ -57,8 +57,10 @@ struct TileWeightsPlan : WeightsPlan {
   bool copies_taps() const { return taps > 1 && shape.phases[0].advance == 1; }
   int64_t wide_pitch() const { return shape.columns(tile_positions) + tile_pair_positions; }
   int64_t wide_bytes() const { return copies_taps() ? DirectPlan::aligned((chunk + 1) * wide_pitch() * 2) : 0; }
+  /// Which input row stands where in the patch, and room for the next band's.
+  int64_t place_bytes() const { return DirectPlan::aligned(patch_rows * (2 * int64_t{sizeof(int64_t)} + 1)); }
   int64_t segment_bytes() const { return DirectPlan::aligned(band_rows * int64_t(sizeof(TileSegment))); }
-  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + unpooled_bytes() + wide_bytes() + segment_bytes() + tile_rows * panel_width * 4; }
+  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + unpooled_bytes() + wide_bytes() + segment_bytes() + tile_rows * panel_width * 4 + place_bytes(); }
 };
 
 /// 16 rows of sums, or fewer at the end: rows [first, first + count) of (column tap, channel) for a row tap.
@@ -77,7 +79,10 @@ class TileWeightsTask {
     unpooled_ = reinterpret_cast<T*>(rest);
     wide_ = reinterpret_cast<T*>(rest += d.unpooled_bytes());
     segments_ = reinterpret_cast<TileSegment*>(rest += d.wide_bytes());
-    spilled_ = reinterpret_cast<float*>(rest + d.segment_bytes());
+    spilled_ = reinterpret_cast<float*>(rest += d.segment_bytes());
+    held_rows_ = reinterpret_cast<int64_t*>(rest += tile_rows * panel_width * 4);
+    places_ = held_rows_ + d.patch_rows;
+    taken_ = reinterpret_cast<bool*>(places_ + d.patch_rows);
     channels_ = input_.size(), tap_rows_ = d.taps * channels_;
   }
 
@@ -85,18 +90,37 @@ class TileWeightsTask {
     d_.clear(args_.workspace, at_);
     std::memset(patch_ + d_.zero_slot(), 0, static_cast<size_t>(d_.slot_halves()) * sizeof(T));
     const int64_t per_part = d_.bands / d_.parts;
-    for (int64_t b = at_.part * per_part; b < (at_.part + 1) * per_part; ++b) {
-      rows_ = RowSet::band(s_, b, d_.bands);
-      const int64_t count = RowSet::collect(s_, rows_.begin, rows_.size(), slots_, sources_);
-      for (first_ = 0; first_ < s_.phases[0].count; first_ += d_.tile_positions) {
-        last_ = std::min(first_ + d_.tile_positions, s_.phases[0].count);
-        for (int64_t i = 0; i < count; ++i) turn_row(sources_[i], patch_ + i * d_.slot_halves());
+    for (first_ = 0; first_ < s_.phases[0].count; first_ += d_.tile_positions) {
+      last_ = std::min(first_ + d_.tile_positions, s_.phases[0].count);
+      held_ = 0;
+      for (int64_t b = at_.part * per_part; b < (at_.part + 1) * per_part; ++b) {
+        rows_ = RowSet::band(s_, b, d_.bands);
+        turn_rows(RowSet::collect(s_, rows_.begin, rows_.size(), slots_, sources_));
         for (int64_t block = at_.first_block; block < at_.last_block; ++block) add_block(block);
       }
     }
   }
 
  private:
+  /// Turns the `count` input rows of a band, but for those that the band before has left in the patch.
+  void turn_rows(int64_t count) {
+    int64_t* places = places_;  // of the rows in the patch; until then -1
+    std::fill(places, places + count, int64_t{-1});
+    std::fill(taken_, taken_ + d_.patch_rows, false);
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t place = 0; place < held_; ++place)
+        if (held_rows_[place] == sources_[i]) places[i] = place, taken_[place] = true;
+    for (int64_t i = 0, next = 0; i < count; ++i) {
+      if (places[i] >= 0) continue;
+      while (taken_[next]) ++next;
+      places[i] = next, taken_[next] = true, held_rows_[next] = sources_[i];
+      turn_row(sources_[i], patch_ + next * d_.slot_halves());
+      held_ = std::max(held_, next + 1);
+    }
+    for (int64_t i = 0; i < rows_.size() * s_.row_taps(); ++i)
+      if (slots_[i] >= 0) slots_[i] = static_cast<int32_t>(places[slots_[i]]);
+  }
+
   /// An input row as [column tap][channel][position]; zero outside the image, and past the last position: there it meets
   /// zero gradients, and must not be NaN.
   void turn_row(int64_t source, T* to) const {
@@ -285,11 +309,12 @@ class TileWeightsTask {
   T *patch_, *unpooled_, *wide_;
   uint32_t* gradient_;
   int32_t* slots_;
-  int64_t* sources_;
+  int64_t *sources_, *held_rows_, *places_;
+  bool* taken_;
   TileSegment* segments_;
   float* spilled_;
   Range rows_{};
-  int64_t channels_, tap_rows_, first_ = 0, last_ = 0;
+  int64_t channels_, tap_rows_, first_ = 0, last_ = 0, held_ = 0;
 };
 
 template <class Tiles>
