@@ -51,6 +51,11 @@ struct DirectPlan {
 
   int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
   int64_t words_of(int64_t channels) const { return (channels + pair - 1) / pair; }
+  /// 1x1 at stride 1, all positions in one row.
+  bool product() const { return shape.rows() == 1 && shape.row_taps() == 1 && shape.column_taps == 1 && shape.phases[0].advance == 1 && shape.column_low == 0; }
+  /// Words from column to column of the patch. Where runs do not cross columns, those of tiles start on cache lines, an odd
+  /// number of them apart.
+  int64_t column_words(int64_t words) const { return run_multiple > 1 && product() ? (padded_run(words) / 16 | 1) * 16 : words; }
   int64_t padded_run(int64_t words) const { return (words + run_multiple - 1) / run_multiple * run_multiple; }
   /// Words per output channel that one row tap of a phase takes for a chunk of `words`: one run, or one per column tap.
   int64_t phase_words(const ColumnPhase& phase, int64_t words) const {
@@ -105,7 +110,8 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout) : shape(in_one_ro
 bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows) {
   const auto phases = static_cast<int64_t>(shape.phases.size());
   chunks = ceil_div(shape.in, fit);
-  chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), 16) * 16;
+  const int64_t whole = std::max<int64_t>(16, pair * run_multiple);  // channels of a run without filling
+  chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), whole) * whole;
   chunks = ceil_div(shape.in, chunk);
   chunk_words = words_of(chunk);
   const auto row_bytes = [&](int64_t positions) { return shape.columns(positions) * chunk_words * 4; };
@@ -119,8 +125,8 @@ bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_
   const auto uneven = [&](int64_t units) { return units < 8 * p.threads && units % p.threads; };
   while (product && tile_of() > std::max<int64_t>(12, layout.grain) && uneven(tiles * shape.groups * channel_parts)) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
-  row_words = shape.columns(tile_positions) * chunk_words;
-  spare_words = spare_rows * shape.phases[0].advance * chunk_words + run_multiple;
+  row_words = shape.columns(tile_positions) * column_words(chunk_words);
+  spare_words = spare_rows * shape.phases[0].advance * column_words(chunk_words) + run_multiple;
   // Rows are counted in groups that stay together.
   const int64_t group = shape.row_group(), all = shape.rows() / group;
   const auto rows_of = [&](int64_t positions) { return std::clamp<int64_t>(positions / (tile_positions * phases * group), 1, all); };

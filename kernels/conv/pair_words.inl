@@ -60,6 +60,11 @@ struct PairWords {
       std::memcpy(to + c * words, from, static_cast<size_t>(channels) * sizeof(T));
     }
   }
+  /// One position; a missing odd channel is zero.
+  static void copy_column(const T* from, int64_t channels, Word* to) {
+    for_vectors(0, channels / 2, [&](int64_t i, auto n) { put(reinterpret_cast<float*>(to) + i, get(reinterpret_cast<const float*>(from) + i, n), n); });
+    if (channels % 2) to[channels / 2] = word(from[channels - 1], T{});
+  }
   static Vec words(const T* p) { return load(reinterpret_cast<const float*>(p)); }
   /// A vector of words of two rows.
   static void store_pairs(const T* first, const T* second, Word* to) { _mm512_storeu_si512(to, pair_positions(first, second, std::integral_constant<int64_t, 0>{})); }

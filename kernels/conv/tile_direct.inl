@@ -16,6 +16,7 @@
 constexpr int64_t tile_rows = 16, tile_step = 16;  // rows of a tile; words of a step: 32 bf16
 constexpr int64_t panel_width = 32;                // output channels of a panel: two tiles of columns
 constexpr int64_t tile_words = tile_rows * 16;
+constexpr int64_t page_halves = 2048;              // values of 4 KiB
 constexpr int64_t awake_steps = 12;                // see KeepAwake
 constexpr int64_t near_panels = 512 << 10;         // bytes of panels that follow each other on a block of positions
 
@@ -138,7 +139,7 @@ class TileUnit {
     for (chunk_ = 0; chunk_ < d_.chunks; ++chunk_) {
       c_first_ = chunk_ * d_.chunk, channels_ = std::min(d_.chunk, s_.in - c_first_), words_ = d_.words_of(channels_);
       in_place_ = reads_in_place();
-      pitch_ = in_place_ ? s_.x.stride[3] / 2 : words_;
+      pitch_ = in_place_ ? s_.x.stride[3] / 2 : d_.column_words(words_);
       for (int64_t i = 0; i < sources && !in_place_; ++i) copy(m_.sources[i], s_.phases[0].advance * first_ + s_.column_low, s_.columns(last_ - first_), m_.patch + i * d_.row_words);
       multiply();
     }
@@ -146,15 +147,24 @@ class TileUnit {
   }
 
  private:
-  /// 1x1 over whole words and whole row tiles, behind whose last row there is as much as a step reads.
+  /// 1x1 over whole words and whole row tiles, behind whose last row there is as much as a step reads. Rows whole pages
+  /// apart, which share few cache sets, are copied instead.
   bool reads_in_place() const {
-    const bool product = s_.rows() == 1 && s_.row_taps() == 1 && s_.column_taps == 1 && s_.phases[0].advance == 1 && s_.column_low == 0;
     const bool whole = channels_ % 2 == 0 && s_.x.stride[3] % 2 == 0 && (last_ - first_) % tile_rows == 0;
-    return product && !s_.unpools && whole && (words_ % tile_step == 0 || (s_.positions - last_) * s_.x.stride[3] >= 2 * tile_step);
+    const bool inside = words_ % tile_step == 0 || (s_.positions - last_) * s_.x.stride[3] >= 2 * tile_step;
+    return d_.product() && !s_.unpools && whole && inside && s_.x.stride[3] % page_halves != 0;
   }
 
   void copy(int64_t source, int64_t column, int64_t columns, uint32_t* to) const {
     if (s_.unpools) return copy_unpooled(p_, args_, 0, s_.x.shape, source, column, columns, group_ * s_.in + c_first_, channels_, reinterpret_cast<T*>(to));
+    if (pitch_ != words_) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const T* from = args_.in[0].data<T>() + group_ * s_.in + c_first_ + (column + c) * s_.x.stride[3];
+        prefetch(from + 4 * s_.x.stride[3], channels_ * int64_t{sizeof(T)});
+        PairWords<T>::copy_column(from, channels_, to + c * pitch_);
+      }
+      return;
+    }
     PairWords<T>::copy(s_.x, args_.in[0].data<T>() + DirectShape::row_offset(s_.x, source) + group_ * s_.in + c_first_, column, columns, channels_, to);
   }
 
