@@ -522,7 +522,11 @@ TEST_CASE("a NaN wins its pool and stays, the earliest of equal values is rememb
   for (const Problem& p :
        {problem({OpKind::activation_max_pool, cube}, {TensorDesc(x, DType::f32)}),
         problem({OpKind::conv_pool_forward, ConvPoolAttrs{same, cube}},
-                {TensorDesc(x, DType::f32), TensorDesc(w, DType::f32), TensorDesc(Shape::vector(16), DType::f32)})}) {
+                {TensorDesc(x, DType::f32), TensorDesc(w, DType::f32), TensorDesc(Shape::vector(16), DType::f32)}),
+        // Lines of 32 channels in a narrow type, and a rest.
+        problem({OpKind::conv_pool_forward, ConvPoolAttrs{same, cube}},
+                {TensorDesc(x, DType::bf16), TensorDesc({52, 3, 3, 3, 20}, DType::bf16),
+                 TensorDesc(Shape::vector(52), DType::f32)})}) {
     Run expected = make_run(p, Fill::integers, 3);
     const auto poison = [](Run& run) {
       for (int64_t i : {0, 1, 2}) run.in[0].set(0, i, 2 * i, 3 * i + 1, 7 * i, NAN);

@@ -192,7 +192,7 @@ void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t c
 /// Sums of f32 words in vector registers.
 struct F32Engine {
   using Word = float;
-  static constexpr int64_t pair = 1, run_multiple = 1, spare_rows = 0;
+  static constexpr int64_t pair = 1;
   static constexpr bool reads_in_place = true, narrows = false;
   struct Scope {
     Scope() {}  // nothing to set up per thread

@@ -2,15 +2,15 @@
 // positions, f32 sums. Tasks, parts and the final turn are those of direct_weights.inl; only the operands differ:
 //   input     turned while it is copied: [source row][channel][residue of the stride][column], so that a run along the
 //             positions is contiguous for every tap, and a tap is an offset, odd ones included;
-//   gradient  [pair of positions][channel], zero past the row's end up to the engine's run.
+//   gradient  [pair of positions][channel].
 // The register block's rows are channels, its run goes along the positions of a row.
-// Limit: the engine's product rate; rows shorter than its run (32 positions on tiles) waste the rest of it.
+// Limit: the engine's product rate.
 
 template <class Engine>
 struct PairWeightsPlan : WeightsPlan {
   explicit PairWeightsPlan(const Problem& p) : WeightsPlan(p) {
     const int64_t advance = shape.phases[0].advance, columns = ceil_div(shape.columns(tile_positions), advance);
-    run = ceil_div(ceil_div(tile_positions, 2), Engine::run_multiple) * Engine::run_multiple;
+    run = ceil_div(tile_positions, 2);
     pitch = (columns + 1) / 2 * 2 + 2 * run;
     // Eight halves more, so that a power of two of channels does not meet in one cache set.
     pitch += pitch % 32 == 0 ? 8 : 0;
@@ -19,10 +19,10 @@ struct PairWeightsPlan : WeightsPlan {
   int64_t run;            // words of a row of positions
   int64_t pitch;          // halves of a (channel, residue)
   int64_t channel_words;  // from channel to channel
-  int64_t row_words() const { return (chunk + Engine::spare_rows) * channel_words; }
+  int64_t row_words() const { return chunk * channel_words; }
   int64_t patch_bytes() const { return DirectPlan::aligned(patch_rows * row_words() * 4); }
   int64_t gradient_bytes() const { return DirectPlan::aligned(band_rows * run * block_width * 4); }
-  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + DirectPlan::aligned(Engine::spare_rows * block_width * 4); }
+  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes(); }
 };
 
 /// 32 positions of 16 channels, `step` values apart, to [channel][position].
@@ -129,8 +129,7 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
             for (int64_t r = 0; r < rows.size(); ++r)
               if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0) {
                 const auto* row = reinterpret_cast<const T*>(patch + slot * d.row_words());
-                const int64_t words = ceil_div(ceil_div(last - first, 2), Engine::run_multiple) * Engine::run_multiple;
-                segments[found++] = {reinterpret_cast<const uint32_t*>(row + offset % phase.advance * d.pitch + offset / phase.advance), gradient + r * d.run * block_width, words, 0, channels};
+                segments[found++] = {reinterpret_cast<const uint32_t*>(row + offset % phase.advance * d.pitch + offset / phase.advance), gradient + r * d.run * block_width, ceil_div(last - first, 2), 0, channels};
               }
             if (!found) continue;
             Engine::for_blocks(channels, vectors, [&](int64_t c, int64_t size) {

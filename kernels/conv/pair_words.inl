@@ -23,7 +23,6 @@ struct PairWords {
   using Value = T;
   using Word = uint32_t;
   static constexpr int64_t pair = 2;
-  static constexpr bool reads_in_place = false, narrows = false;
   template <class F>
   static void by_type(DType, F&& f) {
     f(T{});
@@ -74,7 +73,6 @@ struct PairWords {
 /// An engine on the register block `Block`.
 template <class T, class Block>
 struct PairEngine : PairWords<T> {
-  static constexpr int64_t run_multiple = 1, spare_rows = 0;
   static constexpr bool reads_in_place = true;  // blocks load words at any address
   static constexpr bool narrows = Block::narrows;
   struct Scope {

@@ -25,7 +25,10 @@ __attribute__((target("amx-tile,amx-bf16"))) void use_tiles() {
 }
 
 bool detect() {
-  if (!cpu_features().amx_bf16 || !cpu_features().avx512) return false;  // the kernels around the tiles are AVX-512
+  if (!cpu_features().amx_bf16) return false;
+  // The kernels around the tiles are AVX-512, and round and pool with what every CPU with AMX has.
+  const bool around = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  if (!cpu_features().avx512 || !cpu_features().avx512_bf16 || !around) return false;
   constexpr long request_permission = 0x1023, tile_data = 18;
   if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0) return false;
   const auto illegal = std::signal(SIGILL, convoy_amx_trial_failed);
