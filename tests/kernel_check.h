@@ -118,7 +118,8 @@ struct Run {
   std::vector<Tensor> in, out;
 };
 
-/// Zero inputs and outputs of NaN bytes; updated states are both, so they start alike in every run.
+/// Zero inputs, NaN bytes between those of slices, and outputs of NaN bytes; updated states are both, so they start
+/// alike in every run.
 inline Run allocate_run(const Problem& p) {
   Run run;
   const size_t updated = static_cast<size_t>(op_def(p.op.kind).updated_inputs);
@@ -127,7 +128,7 @@ inline Run allocate_run(const Problem& p) {
     std::memset(run.memory.back().data(), byte, static_cast<size_t>(desc.span_bytes()));
     return Tensor(desc, run.memory.back().data());
   };
-  for (const TensorDesc& desc : p.in) run.in.push_back(tensor(desc, 0));
+  for (const TensorDesc& desc : p.in) run.in.push_back(tensor(desc, desc.dense() ? 0 : 0xff));
   for (size_t i = 0; i + updated < p.out.size(); ++i) run.out.push_back(tensor(p.out[i], 0xff));
   for (size_t i = p.in.size() - updated; i < p.in.size(); ++i) run.out.push_back(run.in[i]);
   return run;

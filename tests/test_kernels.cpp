@@ -190,6 +190,22 @@ std::vector<Problem> conv_problems(DType type) {
     const TensorDesc image({1, 1, 512, 256, steps.groups}, type), bias(Shape::vector(steps.groups), DType::f32);
     list.push_back(problem({OpKind::conv_forward, steps}, {image, TensorDesc({steps.groups, 1, 3, 3, 1}, type), bias}));
   }
+  // 1x1 that is no product of positions: columns, or rows, beyond the input; taps that meet padding alone.
+  for (const auto& [width, right] : {std::pair<int64_t, int64_t>{40, 3}, {32, 16}})
+    list.push_back(problem({OpKind::conv_forward, ConvAttrs{.pad_high = {0, 0, right}}},
+                           {TensorDesc({1, 1, 1, width, 64}, type), TensorDesc({32, 1, 1, 1, 64}, type)}));
+  list.push_back(problem(
+      {OpKind::conv_backward_data, ConvAttrs{.pad_low = {0, 1, 0}, .pad_high = {0, 1, 0}, .result_size = {1, 1, 32}}},
+      {TensorDesc({1, 1, 3, 32, 64}, type), TensorDesc({64, 1, 1, 1, 48}, type)}));
+  list.push_back(
+      problem({OpKind::conv_forward, ConvAttrs{.dilation = {1, 1, 2}, .pad_low = {0, 0, 1}, .pad_high = {0, 0, 1}}},
+              {TensorDesc({1, 1, 4, 1, 16}, type), TensorDesc({32, 1, 1, 2, 16}, type)}));
+  // Few rows: what one thread takes in a band, two share; sums must not change.
+  list.push_back(problem({OpKind::conv_forward, same},
+                         {TensorDesc({1, 1, 8, 16, 256}, type), TensorDesc({32, 1, 3, 3, 256}, type)}));
+  // A slice whose neighbours hold anything: 16 of 48 channels.
+  list.push_back(problem({OpKind::conv_forward, ConvAttrs{}},
+                         {strided(TensorDesc({1, 1, 32, 32, 16}, type), 48), TensorDesc({32, 1, 1, 1, 16}, type)}));
   // Several chunks read in place, and whole rows that end with the tensor.
   list.push_back(problem({OpKind::conv_forward, ConvAttrs{}},
                          {TensorDesc({1, 1, 4, 24, 900}, type), TensorDesc({40, 1, 1, 1, 900}, type)}));

@@ -51,8 +51,12 @@ struct DirectPlan {
 
   int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
   int64_t words_of(int64_t channels) const { return (channels + pair - 1) / pair; }
-  /// 1x1 at stride 1, all positions in one row.
-  bool product() const { return shape.rows() == 1 && shape.row_taps() == 1 && shape.column_taps == 1 && shape.phases[0].advance == 1 && shape.column_low == 0; }
+  /// 1x1 at stride 1 without padding, all positions in one row.
+  bool product() const {
+    const Shape& x = shape.x.shape;
+    const bool one_row = shape.rows() == 1 && x.n() * x.d() * x.h() == 1 && shape.positions <= x.w();
+    return one_row && !shape.unpools && shape.row_taps() == 1 && shape.column_taps == 1 && shape.phases[0].advance == 1 && shape.column_low == 0;
+  }
   /// Words from column to column of the patch. Where runs do not cross columns, those of tiles start on cache lines, an odd
   /// number of them apart.
   int64_t column_words(int64_t words) const { return run_multiple > 1 && product() ? (padded_run(words) / 16 | 1) * 16 : words; }
@@ -104,7 +108,11 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout) : shape(in_one_ro
   for (int axis : {0, 1}) met_rows *= shape.forward ? shape.kernel[axis] : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] / std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
   for (const ColumnPhase& phase : shape.phases) met_columns = std::max(met_columns, static_cast<int64_t>(phase.taps.size()));
   int64_t fit = std::clamp<int64_t>(layout.weight_bytes / (met_rows * met_columns * block * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
-  while (!cut(p, layout, fit, met_rows) && fit > layout.least_chunk) fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
+  // Chunks decide the order of sums: the same for any number of threads.
+  Problem alone = p;
+  alone.threads = 1;
+  while (!cut(alone, layout, fit, met_rows) && fit > layout.least_chunk) fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
+  cut(p, layout, fit, met_rows);
 }
 
 bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows) {

@@ -1,4 +1,4 @@
-// The tile registers of the CPU, for tile_engine.inl. Included for AMX-BF16.
+// The tile registers of the CPU, for tile_direct.inl and tile_weights.inl. Included for AMX-BF16.
 
 /// The tile registers themselves; configured for the time a kernel runs on a thread.
 struct HardwareTiles {
@@ -40,7 +40,7 @@ struct HardwareTiles {
     else _mm512_storeu_si512(to, line);
   }
   /// LeakyReLU and maximum of `size` (4 or 8) positions, 32 channels at once as 16-bit integers in the order of the values:
-  /// the bits of pool_window.inl, but that subnormal values count as zero. The positions of code q stand at
+  /// the bits of pool_window.inl, but that subnormal values and -0 become 0. The positions of code q stand at
   /// corner + (q / 2) * row + (q % 2) * column. False, and nothing done, where a value is not a number.
   static constexpr int64_t channels = 32;
   static bool pool_line(const float* corner, int64_t row, int64_t column, int64_t size, const Vec& slope, bf16* y, uint8_t* arg) {

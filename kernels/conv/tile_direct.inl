@@ -48,7 +48,7 @@ struct KeepAwake {
 /// words behind the first; `streams` keeps them out of the first cache.
 template <class Tiles, bool two_rows, bool two_columns, bool streams = true>
 inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset, int64_t columns_apart, float* nowhere) {
-  __asm__ volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
+  __asm__ volatile("" ::: "memory");
   KeepAwake<Tiles> awake{nowhere};
   for (const TileSegment& segment : segments) {
     const uint32_t *upper = segment.upper, *lower = segment.lower, *panel = segment.panel + panel_offset;
@@ -95,7 +95,7 @@ inline void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input
   for (int64_t c = low; c < high;) {
     const int64_t w = first + c, half = w % 2, count = std::min<int64_t>(2 - half, high - c);  // columns of this cell
     const int64_t at = cells.offset(n, cell_d, cell_h, w / 2) + channel;
-    const T *dy = args.in[input].data<T>() + at, *y = args.in[input + 1].data<T>() + at;
+    const T *dy = args.in[input].data<T>() + at, *y = args.in[input + 1].data<T>() + p.in[input + 1].offset(n, cell_d, cell_h, w / 2) + channel;
     const uint8_t* arg = args.in[input + 2].data<uint8_t>() + p.in[input + 2].offset(n, cell_d, cell_h, w / 2) + channel;
     T* row_to = to + c * pitch;
     for_vectors(0, channels, [&](int64_t k, auto lanes) {
@@ -147,12 +147,13 @@ class TileUnit {
   }
 
  private:
-  /// 1x1 over whole words and whole row tiles, behind whose last row there is as much as a step reads. Rows whole pages
-  /// apart, which share few cache sets, are copied instead.
+  /// 1x1 over whole words and whole row tiles. What the rest of a step reads past its words belongs to the tensor too: slices
+  /// of wider ones, whose other channels may hold anything, are copied, and so are rows whole pages apart, which share few
+  /// cache sets.
   bool reads_in_place() const {
     const bool whole = channels_ % 2 == 0 && s_.x.stride[3] % 2 == 0 && (last_ - first_) % tile_rows == 0;
-    const bool inside = words_ % tile_step == 0 || (s_.positions - last_) * s_.x.stride[3] >= 2 * tile_step;
-    return d_.product() && !s_.unpools && whole && inside && s_.x.stride[3] % page_halves != 0;
+    const bool inside = words_ % tile_step == 0 || (s_.x.stride[3] == s_.x.shape.c() && (s_.positions - last_) * s_.x.stride[3] >= 2 * tile_step);
+    return d_.product() && whole && inside && s_.x.stride[3] % page_halves != 0;
   }
 
   void copy(int64_t source, int64_t column, int64_t columns, uint32_t* to) const {
@@ -162,6 +163,7 @@ class TileUnit {
         const T* from = args_.in[0].data<T>() + group_ * s_.in + c_first_ + (column + c) * s_.x.stride[3];
         prefetch(from + 4 * s_.x.stride[3], channels_ * int64_t{sizeof(T)});
         PairWords<T>::copy_column(from, channels_, to + c * pitch_);
+        std::fill(to + c * pitch_ + words_, to + (c + 1) * pitch_, 0u);  // of an earlier chunk
       }
       return;
     }
@@ -184,7 +186,7 @@ class TileUnit {
   /// All blocks of the unit and chunk: panels that stay in cache together, then pairs of row tiles.
   void multiply() {
     column_words_ = s_.row_taps() * d_.tap_words(words_) * d_.block;
-    const int64_t near = std::max<int64_t>(1, near_panels / (2 * column_words_ * 4)) * panel_width;
+    const int64_t near = std::max<int64_t>(1, near_panels / std::max<int64_t>(1, 2 * column_words_ * 4)) * panel_width;  // no words: padding alone
     for (int64_t k = k_first_; k < k_last_; k += near) {
       const uint32_t* panels = reinterpret_cast<const uint32_t*>(args_.packed[0]) + d_.block_words(group_, k, d_.block, chunk_);
       for (size_t q = 0, at = 0; q < s_.phases.size(); ++q) {
@@ -240,6 +242,7 @@ class TileUnit {
     const bool two_rows = lower.count > 0, two_columns = s_.out - k > 16;
     const float *bias = m_.bias + k - k_first_, *above = chunk_ ? sums(phase, upper, k) : bias, *below = chunk_ && two_rows ? sums(phase, lower, k) : bias;
     const int64_t init_bytes = chunk_ ? d_.sums_pitch() * 4 : 0;  // 0 repeats the bias in every row
+    __asm__ volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
     Tiles::template load<0>(above, init_bytes);
     if (two_columns) Tiles::template load<1>(above + 16, init_bytes);
     if (two_rows) Tiles::template load<2>(below, init_bytes);

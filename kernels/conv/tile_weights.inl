@@ -282,8 +282,8 @@ class TileWeightsTask {
     if (rows.count < tile_rows) {
       for (int64_t i = 0; i < rows.count; ++i) std::memcpy(spilled_ + i * panel_width, from + i * block_width, two_columns ? 128 : 64);
       from = spilled_, pitch = panel_width;
-      __asm__ volatile("" ::: "memory");
     }
+    __asm__ volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
     Tiles::template load<tile>(from, pitch * 4);
     if (two_columns) Tiles::template load<tile + 1>(from + 16, pitch * 4);
     __asm__ volatile("" ::: "memory");
