@@ -5,12 +5,12 @@
 // Loops: a unit (a band of rows, a tile of columns, up to 256 output channels) copies its input rows into a patch, as in
 // direct.inl; rows behind a pool are un-pooled while they are copied. Its positions are cut into row tiles of 16 along the
 // rows; two row tiles, of one row or of two, and two columns of 16 output channels make a block of 2 x 2 tiles of sums, so
-// four tile loads (32 cycles from the first cache) feed four products (64 cycles). Weights come in panels of 32 channels, a
-// step of 32 input channels after the other, and stream from the second-level cache: 32 bytes a cycle of the 45 that it
-// was measured to supply to tile loads. Values come from the first cache: column taps read the same lines, and panels whose
-// weights fit the second-level cache together follow each other on one block of positions.
+// four tile loads (32 cycles from the first cache) feed four products (64 cycles). Weights come as whole tiles, 1 KiB for 32
+// input and 16 output channels, and stream past the first cache (TILELOADDT1) from the second: 32 bytes a cycle of the 45
+// that it was measured to supply to tile loads. Values stay in the first cache: column taps read the same lines, and panels
+// whose weights fit the second-level cache together follow each other on one block of positions.
 // Where only one of two row tiles meets a tap, the other reads a row of zeros.
-// 1x1 convolutions over whole words read their input where it is.
+// 1x1 convolutions over whole words read their input where it is, but for slices and rows whole pages apart.
 // Limit: the tile product rate; 16-channel inputs and odd rests of 32 waste the remainder of a step.
 
 constexpr int64_t tile_rows = 16, tile_step = 16;  // rows of a tile; words of a step: 32 bf16

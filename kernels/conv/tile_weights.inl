@@ -4,12 +4,12 @@
 // A tile of sums holds 16 rows (a row: a tap and an input channel) by 16 output channels; its products run along the
 // positions of all rows of a band. Two tiles of rows, of one tap or of two, and two of columns make a block of 2 x 2.
 // The turned input holds a shifted copy for every column tap, so that tile loads meet whole cache lines: rows of a tile that
-// cross lines were measured to take 1.3 to 3 times as long. Gradients come as whole tiles, 32 positions by 16 channels in 1 KiB: the 24 KiB of 32 channels
-// stay in the first cache while the turned input walks by. A band has about 384
-// positions: fewer, and sums would pass between cache and tiles more often than products are done (8 KiB beside 768 cycles).
+// cross lines were measured to take 1.3 to 3 times as long. Gradients come as whole tiles, 32 positions by 16 channels in
+// 1 KiB: the 24 KiB of 32 channels stay in the first cache while the turned input walks by. A band has about 384 positions:
+// fewer, and sums would pass between cache and tiles more often than products are done (8 KiB beside 768 cycles).
 // Limit: the tile product rate; rows of positions are filled up to 32, channels to 16.
 //
-// Refuses strided weights and depthwise convolutions; behind a pool see supports_window.
+// Refuses strided weight gradients and depthwise convolutions; behind a pool see supports_window.
 
 constexpr int64_t tile_band = 384;          // positions of a band
 constexpr int64_t few_channels_band = 1536;  // of fewer than 16 channels: less of a band is read for its neighbours alone
@@ -274,7 +274,7 @@ class TileWeightsTask {
     multiply_tiles<Tiles, two_rows, two_columns, false>(segments, row_bytes, 0, columns_apart, spilled_);
   }
 
-  /// Sums have room for 16 rows behind the last but one tile; a partial tile goes through `spilled_`.
+  /// Whole tiles of sums are loaded and stored where they are, partial ones through `spilled_`.
   template <int tile>
   void load(const SumTile& rows, float* sums, bool two_columns) {
     const float* from = sums_of(rows, sums);
