@@ -58,7 +58,7 @@ struct DepthwiseCall {
       for (int64_t r = 0; r < fresh_count; ++r)
         for (int64_t i = 0; i < columns; ++i)
 #pragma GCC unroll 4
-          for (int u = 0; u < units; ++u) __builtin_prefetch(fresh[r] + next + c * columns + (i * units + u) * width);
+          for (int u = 0; u < units; ++u) __builtin_prefetch(fresh[r] + next + c * columns + (i * units + u) * width, 0, 2);
       return;
     }
     for (int64_t r = 0; r < fresh_count; ++r)
@@ -66,7 +66,7 @@ struct DepthwiseCall {
 #pragma GCC unroll 8
         for (int j = 0; j < positions; ++j)
 #pragma GCC unroll 4
-          for (int u = 0; u < units; ++u) __builtin_prefetch(fresh[r] + next + c + (i * positions + j) * pitch + u * width);
+          for (int u = 0; u < units; ++u) __builtin_prefetch(fresh[r] + next + c + (i * positions + j) * pitch + u * width, 0, 2);
   }
   /// Inlined, or the sums would live in memory.
   template <class Unit, int positions, int units, class N>
@@ -293,7 +293,7 @@ inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t colu
     // A few channels of every position are nothing that a prefetcher recognises.
     for (int64_t i = 0; i < columns; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; v += line_vectors) __builtin_prefetch(from[taps - 1] + (j + ahead) * from_step - i * pitch + v * Vec::lanes);
+      for (int v = 0; v < vectors; v += line_vectors) __builtin_prefetch(from[taps - 1] + (j + ahead) * from_step - i * pitch + v * Vec::lanes, 0, 2);
 #pragma GCC unroll 3
     for (int q = 0; q < taps; ++q) add(j, q);
   }
@@ -320,7 +320,7 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
         Vec sum = get(bias + c, n);
         const int64_t end = std::min(j + 4, phase.count);
         for (int64_t i = j; i < end; ++i) {
-          __builtin_prefetch(gradient + (i + ahead) * dy_step + c);
+          __builtin_prefetch(gradient + (i + ahead) * dy_step + c, 0, 2);
           sum = sum + get(gradient + i * dy_step + c, n);
         }
         put(bias + c, sum, n);
