@@ -49,6 +49,12 @@ struct TensorDesc {
   int64_t offset(int64_t n, int64_t d, int64_t h, int64_t w) const {
     return n * stride[0] + d * stride[1] + h * stride[2] + w * stride[3];
   }
+  /// Elements from one pixel to the next where all are evenly spaced (dense tensors, channel slices), else -1.
+  int64_t pixel_pitch() const {
+    const bool even =
+        stride[2] == shape.w() * stride[3] && stride[1] == shape.h() * stride[2] && stride[0] == shape.d() * stride[1];
+    return even ? stride[3] : -1;
+  }
   /// Bytes of the elements themselves.
   int64_t bytes() const { return shape.elements() * size_of(dtype); }
   /// Bytes from the first to one past the last element, gaps included.

@@ -114,6 +114,15 @@ Range DirectShape::inside(const ColumnPhase& phase, const ColumnTap& tap) const 
   return {reaches(0), reaches(x.shape.w())};
 }
 
+Range DirectShape::interior(const ColumnPhase& phase) const {
+  Range common{0, phase.count};
+  for (const ColumnTap& tap : phase.taps) {
+    const Range r = inside(phase, tap);
+    common = {std::max(common.begin, r.begin), std::min(common.end, r.end)};
+  }
+  return {common.begin, std::max(common.begin, common.end)};
+}
+
 int64_t DirectShape::columns(int64_t count) const {
   return phases[0].advance * (count - 1) + column_high - column_low + 1;
 }
@@ -122,15 +131,10 @@ Problem in_one_row(const Problem& p) {
   if (std::holds_alternative<ConvPoolAttrs>(p.op.attrs)) return p;
   const auto& a = p.op.as<ConvAttrs>();
   const Shape &x = p.in[0].shape, &y = p.out[0].shape, &w = p.in[1].shape;
-  const auto one_row = [](const TensorDesc& t) {
-    const Shape& s = t.shape;
-    return t.stride[2] == s.w() * t.stride[3] && t.stride[1] == s.h() * t.stride[2] &&
-           t.stride[0] == s.d() * t.stride[1];
-  };
   const Int3 none{0, 0, 0}, ones{1, 1, 1};
   const bool product = Int3{w.d(), w.h(), w.w()} == ones && a.stride == ones && a.pad_low == none &&
                        Int3{x.d(), x.h(), x.w()} == Int3{y.d(), y.h(), y.w()};
-  if (!product || !one_row(p.in[0]) || !one_row(p.out[0])) return p;
+  if (!product || p.in[0].pixel_pitch() < 0 || p.out[0].pixel_pitch() < 0) return p;
   Problem flat = p;
   for (TensorDesc* t : {&flat.in[0], &flat.out[0]}) {
     const int64_t positions = t->shape.elements() / t->shape.c(), step = t->stride[3];

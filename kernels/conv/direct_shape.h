@@ -72,6 +72,8 @@ struct DirectShape {
   static int64_t row_offset(const TensorDesc& desc, int64_t row);
   /// Positions of a phase for which the tap is inside the image; empty when it only meets padding.
   Range inside(const ColumnPhase& phase, const ColumnTap& tap) const;
+  /// Positions of a phase for which all its taps are inside the image; empty ranges begin where they end.
+  Range interior(const ColumnPhase& phase) const;
   /// Columns that `count` positions of all phases read: the length of a padded row.
   int64_t columns(int64_t count) const;
 };

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <vector>
 

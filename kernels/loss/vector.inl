@@ -116,7 +116,7 @@ std::unique_ptr<Prepared> prepare_pixel_loss_backward(const Problem& p) {
 
 std::unique_ptr<Prepared> prepare_arg_max(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
-    const int64_t classes = p.in[0].shape.c(), pitch = pixel_pitch(p.in[0]);
+    const int64_t classes = p.in[0].shape.c(), pitch = p.in[0].pixel_pitch();
     by_storage(p.in[0].dtype, [&](auto zero) {
       const auto* x = args.in[0].data<decltype(zero)>();
       uint8_t* y = args.out[0].data<uint8_t>();

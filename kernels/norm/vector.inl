@@ -1,25 +1,18 @@
 // Passes over all pixels with numbers per channel: sums and affine maps at memory speed. Sums run over 64 fixed chunks
 // of rows whatever the thread count; inside a chunk in f32 about a value close to the mean, between chunks in double.
 
-/// Elements from one pixel to the next where all pixels are evenly spaced (dense tensors, channel slices), else -1.
-inline int64_t pixel_pitch(const TensorDesc& d) {
-  const int64_t pitch = d.stride[3];
-  const bool even = d.stride[2] == pitch * d.shape.w() && d.stride[1] == d.stride[2] * d.shape.h() && d.stride[0] == d.stride[1] * d.shape.d();
-  return even ? pitch : -1;
-}
-
 Support supports_pixels(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
   for (const auto* list : {&p.in, &p.out})
     for (const TensorDesc& desc : *list)
-      if (pixel_pitch(desc) < 0) return Support::no("needs evenly spaced pixels, found " + desc.str());
+      if (desc.pixel_pitch() < 0) return Support::no("needs evenly spaced pixels, found " + desc.str());
   return Support::yes();
 }
 
 constexpr int64_t pixel_chunks = 64, chunks_at_once = 4, pixels_at_once = 4;
 constexpr int64_t pixels_ahead = 4096;  // bytes
 
-/// Pixels that a pass reads.
+/// Pixels that a pass reads or writes.
 struct PixelSource {
   template <class T>
   PixelSource(const T* first, int64_t pitch, int64_t channels) : data(reinterpret_cast<const std::byte*>(first)), pitch_bytes(pitch * int64_t{sizeof(T)}), element(sizeof(T)), whole(pitch == channels) {}
@@ -67,15 +60,15 @@ void sum_pixels(const Shape& s, int threads, float* partial, const std::array<Pi
   });
 }
 
-/// f(row, c, n) writes the vector of channels at c; those of a line one after the other. Asks ahead like sum_pixels; more
-/// streams gain nothing where pixels are written, too.
-template <size_t count, class F>
-void map_pixels(const Shape& s, int threads, bool streams, const std::array<PixelSource, count>& sources, F&& f) {
-  const int64_t channels = s.c(), line = 64 / sources[0].element, ahead = sources[0].ahead(channels);
+/// f(row, c, n) writes the vector of channels at c; those of a line one after the other. Asks ahead in `places` like
+/// sum_pixels; more streams gain nothing where pixels are written, too.
+template <class F>
+void map_pixels(const Shape& s, int threads, bool streams, std::span<const PixelSource> places, F&& f) {
+  const int64_t channels = s.c(), line = 64 / places[0].element, ahead = places[0].ahead(channels);
   parallel_ranges(s.rows(), threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
     for (int64_t row = rows.begin; row < rows.end; row += pixels_at_once)
       for (int64_t begin = 0; begin < channels; begin += line) {
-        for (const PixelSource& source : sources) source.ask(row + ahead, begin);
+        for (const PixelSource& place : places) place.ask(row + ahead, begin);
         for (int64_t r = row; r < std::min(row + pixels_at_once, rows.end); ++r)
           for_vectors(begin, std::min(begin + line, channels), [&](int64_t c, auto n) { f(r, c, n); });
       }
@@ -85,7 +78,7 @@ void map_pixels(const Shape& s, int threads, bool streams, const std::array<Pixe
 
 std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
-    const int64_t channels = p.in[0].shape.c(), pa = pixel_pitch(p.in[0]), pb = pixel_pitch(p.in[1]);
+    const int64_t channels = p.in[0].shape.c(), pa = p.in[0].pixel_pitch(), pb = p.in[1].pixel_pitch();
     float* partial = reinterpret_cast<float*>(args.workspace);
     by_storage(p.in[0].dtype, [&](auto zero) {
       const auto *a = args.in[0].data<decltype(zero)>(), *b = args.in[1].data<decltype(zero)>();
@@ -104,7 +97,7 @@ std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
 /// Sums about the first pixel of each chunk, so that squares do not cancel.
 std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
-    const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pitch = pixel_pitch(p.in[0]);
+    const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pitch = p.in[0].pixel_pitch();
     float* partial = reinterpret_cast<float*>(args.workspace);
     double* moments = args.out[0].data<double>();
     std::fill(moments, moments + 2 * channels, 0.0);
@@ -136,12 +129,14 @@ inline bool parts_may_stream(const void* from, const void* to) { return Vec::lan
 /// y = x*scale[c] (+ shift[c]), clamped at zero if asked. A NaN stays one.
 template <class T>
 void affine_pixels(const Problem& p, const KernelArgs& args, const float* scale, const float* shift, bool relu) {
-  const int64_t channels = p.in[0].shape.c(), px = pixel_pitch(p.in[0]), py = pixel_pitch(p.out[0]);
+  const int64_t channels = p.in[0].shape.c(), px = p.in[0].pixel_pitch(), py = p.out[0].pixel_pitch();
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
   const Vec none = Vec::all(0.0f);
   const bool streams = streams_lines(p.out[0], args.out[0], channels) && parts_may_stream(x, y);
-  map_pixels(p.in[0].shape, p.threads, streams, std::array{PixelSource(x, px, channels)}, [&](int64_t row, int64_t c, auto n) {
+  // An output that is kept comes from memory, unlike gradients, whose memory is used again and again.
+  const std::array places{PixelSource(x, px, channels), PixelSource(y, py, channels)};
+  map_pixels(p.in[0].shape, p.threads, streams, std::span(places).first(streams ? 1 : 2), [&](int64_t row, int64_t c, auto n) {
     const Vec value = fma(get(x + row * px + c, n), get(scale + c, n), shift ? get(shift + c, n) : none);
     put_output(y + row * py + c, relu ? max(none, value) : value, n, streams);
   });
@@ -188,7 +183,7 @@ std::unique_ptr<Prepared> prepare_batch_norm(const Problem& p) {
 
 std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
-    const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pg = pixel_pitch(p.in[0]), px = pixel_pitch(p.in[1]);
+    const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pg = p.in[0].pixel_pitch(), px = p.in[1].pixel_pitch();
     float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels, *mean = shift + channels, *partial = mean + channels;
     for (int64_t c = 0; c < channels; ++c) {
       const ChannelNorm norm = channel_norm(p, args, 1, c);
@@ -221,7 +216,7 @@ std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
 /// dx = scale*(dy - mean(dy) - xhat*mean(dy*xhat)) = scale*dy + slope*(x - mean) - offset.
 std::unique_ptr<Prepared> prepare_batch_norm_backward_data(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
-    const int64_t channels = p.in[0].shape.c(), pg = pixel_pitch(p.in[0]), px = pixel_pitch(p.in[1]), po = pixel_pitch(p.out[0]);
+    const int64_t channels = p.in[0].shape.c(), pg = p.in[0].pixel_pitch(), px = p.in[1].pixel_pitch(), po = p.out[0].pixel_pitch();
     float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels, *slope = shift + channels, *offset = slope + channels;
     const double* means = args.in[5].data<double>();
     for (int64_t c = 0; c < channels; ++c) {

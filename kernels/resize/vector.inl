@@ -36,7 +36,7 @@ std::unique_ptr<Prepared> prepare_resize(const Problem& p) {
   const int64_t row_floats = (x.w() * x.c() + 15) / 16 * 16;
   return prepared([p, high = terms(x.h(), y.h()), wide = terms(x.w(), y.w()), row_floats](const KernelArgs& args) {
     const Shape &x = p.in[0].shape, &y = p.out[0].shape;
-    const int64_t channels = x.c(), px = pixel_pitch(p.in[0]), py = pixel_pitch(p.out[0]);
+    const int64_t channels = x.c(), px = p.in[0].pixel_pitch(), py = p.out[0].pixel_pitch();
     by_storage(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
       const T* from = args.in[0].data<T>();
