@@ -190,6 +190,18 @@ std::vector<Problem> conv_problems(DType type) {
     const TensorDesc image({1, 1, 512, 256, steps.groups}, type), bias(Shape::vector(steps.groups), DType::f32);
     list.push_back(problem({OpKind::conv_forward, steps}, {image, TensorDesc({steps.groups, 1, 3, 3, 1}, type), bias}));
   }
+  // Depthwise weight gradients whose inputs serve three taps: rows of 0 to 2 positions over, dilated, from slices, two
+  // images; pairs of lines of channels, a line, a vector and a rest; rows that meet padding alone and count for the
+  // bias only.
+  for (int64_t width : {9, 10, 11})
+    for (int64_t apart : {1, 2}) {
+      ConvAttrs chain{.dilation = {1, 1, apart}, .pad_low = {0, 3, apart}, .pad_high = {0, 1, apart}, .groups = 119};
+      chain.result_size = {1, 3, 3};
+      const TensorDesc x({2, 1, 5, width, 119}, type), dy({2, 1, 7, width, 119}, type);
+      const bool slices = width == 10;
+      list.push_back(problem({OpKind::conv_backward_weights, chain},
+                             {slices ? strided(x, 128) : x, slices ? strided(dy, 121) : dy}));
+    }
   // 1x1 that is no product of positions: columns, or rows, beyond the input; taps that meet padding alone.
   for (const auto& [width, right] : {std::pair<int64_t, int64_t>{40, 3}, {32, 16}})
     list.push_back(problem({OpKind::conv_forward, ConvAttrs{.pad_high = {0, 0, right}}},

@@ -21,9 +21,16 @@ struct DepthwiseLine<bf16> {
     const __m512 low = load(p).v, high = load(p + 16).v;
     return {{_mm512_permutex2var_ps(low, even, high)}, {_mm512_permutex2var_ps(low, _mm512_or_si512(even, _mm512_set1_epi32(1)), high)}};
   }
+  /// Back in the order of the channels.
+  static void unpack(float* p, const Sum& total, Whole) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    store(p, {_mm512_permutex2var_ps(total.even.v, low, total.odd.v)});
+    store(p + 16, {_mm512_permutex2var_ps(total.even.v, _mm512_add_epi32(low, _mm512_set1_epi32(8)), total.odd.v)});
+  }
   static Sum add(const Sum& value, const Sum& weight, const Sum& total) {
     return {fma(value.even, weight.even, total.even), fma(value.odd, weight.odd, total.odd)};
-  }
+  }  static Sum plus(const Sum& a, const Sum& b) { return {a.even + b.even, a.odd + b.odd}; }
+
   static void write(bf16* p, const Sum& total, Whole, bool streams) {
     const __m512i even = _mm512_srli_epi32(round_to_upper(total.even), 16), odd = round_to_upper(total.odd);
     const __m512i line = _mm512_ternarylogic_epi32(_mm512_set1_epi32(-65536), odd, even, 0xca);  // mask ? odd : even

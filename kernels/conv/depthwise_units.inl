@@ -12,7 +12,10 @@ struct DepthwiseVector {
   static Sum weight(const float* p, N n) { return get(p, n); }
   template <class N>
   static Sum bias(const float* p, N n) { return p ? get(p, n) : Vec::all(0.0f); }
+  template <class N>
+  static void unpack(float* p, Sum total, N n) { put(p, total, n); }
   static Sum add(Sum value, Sum weight, Sum total) { return fma(value, weight, total); }
+  static Sum plus(Sum a, Sum b) { return a + b; }
   template <class N>
   static void write(T* p, Sum total, N n, bool streams) { put_output(p, total, n, streams); }
 };
