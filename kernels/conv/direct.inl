@@ -399,43 +399,67 @@ void pack_turned(const T* from, int64_t per_k, int64_t outputs, int64_t channels
     }
 }
 
+/// Where a block of outputs is packed: its first lane, lanes with and without fillings.
+template <class Word>
+struct PackedBlock {
+  int64_t first, valid, width;
+  Word* at;
+};
+
+/// The words of backward_data, whose results are the weight's C, for some blocks side by side: pieces of rows of a cache line
+/// and more, since rows lie pages apart.
+template <class Engine, class T>
+void pack_side_by_side(const T* from, int64_t per_k, int64_t channels, int64_t offset, std::span<const PackedBlock<typename Engine::Word>> blocks) {
+  for (int64_t c = 0; c < channels; c += Engine::pair)
+    for (const auto& block : blocks) {
+      const T* row = from + c * per_k + block.first;
+      auto* word = block.at + (offset + c / Engine::pair) * block.width;
+      if constexpr (Engine::pair > 1)
+        if (c + 1 < channels && block.valid == Vec::lanes) {
+          for (int64_t ahead : {16, 17}) __builtin_prefetch(row + ahead * per_k);
+          Engine::store_pairs(row, row + per_k, word);
+          continue;
+        }
+      pack_words<Engine>(row, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, block.valid, word);
+    }
+}
+
 /// Packs K, KD, KH, KW, C/groups into the order of direct_run.
 template <class T, class Engine>
 void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Word* to, int threads) {
+  using Block = PackedBlock<typename Engine::Word>;
   const DirectShape& s = d.shape;
   const T* from = weight.data<T>();
   const Shape& w = weight.shape();
   const int64_t blocks = ceil_div(d.padded_out, d.block), per_tap = w.c(), per_k = s.row_taps() * s.kernel[2] * per_tap;
-  parallel_ranges(s.groups * blocks * d.chunks, threads, 1, [&](Range range) {
+  const int64_t together = s.forward ? 1 : 4, runs = ceil_div(blocks, together);
+  parallel_ranges(s.groups * runs * d.chunks, threads, 1, [&](Range range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t chunk = i % d.chunks, k = i / d.chunks % blocks * d.block, group = i / (d.chunks * blocks);
-      const int64_t width = std::min(d.block, d.padded_out - k), valid = std::min(width, s.out - k);
+      const int64_t chunk = i % d.chunks, run = i / d.chunks % runs, group = i / (d.chunks * runs);
       const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
-      typename Engine::Word* at = to + d.block_words(group, k, width, chunk);
-      // Lanes past the last channel and the filling of runs.
-      if (valid < width || d.run_multiple > 1) std::memset(at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
+      std::array<Block, 4> list;
+      size_t count = 0;
+      for (int64_t k = run * together * d.block; k < std::min((run + 1) * together * d.block, d.padded_out); k += d.block) {
+        const int64_t width = std::min(d.block, d.padded_out - k);
+        const Block block{k, std::min(width, s.out - k), width, to + d.block_words(group, k, width, chunk)};
+        // Lanes past the last channel and the filling of runs.
+        if (block.valid < width || d.run_multiple > 1) std::memset(block.at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
+        list[count++] = block;
+      }
+      int64_t offset = 0;
       for (int64_t t = 0; t < s.row_taps(); ++t)
         for (const ColumnPhase& phase : s.phases) {
           for (size_t tap = 0; tap < phase.taps.size(); ++tap) {
-            auto* run = at + static_cast<int64_t>(tap) * (phase.contiguous ? words : d.padded_run(words)) * width;
+            const int64_t here = offset + static_cast<int64_t>(tap) * (phase.contiguous ? words : d.padded_run(words));
             const T* taps = from + (t * s.kernel[2] + phase.taps[tap].weight) * per_tap;
             if (s.forward) {  // the sum runs over the weight's C, results are its K
-              pack_turned<Engine>(taps + (group * s.out + k) * per_k + c_first, per_k, valid, channels, width, per_tap, run);
+              const Block& block = list[0];
+              pack_turned<Engine>(taps + (group * s.out + block.first) * per_k + c_first, per_k, block.valid, channels, block.width, per_tap, block.at + here * block.width);
             } else {
-              const T* rows = taps + (group * s.in + c_first) * per_k + k;
-              for (int64_t c = 0; c < channels; c += Engine::pair) {
-                auto* word = run + c / Engine::pair * width;
-                if constexpr (Engine::pair > 1)
-                  if (c + 1 < channels && valid == Vec::lanes) {
-                    for (int64_t ahead : {16, 17}) __builtin_prefetch(rows + (c + ahead) * per_k);
-                    Engine::store_pairs(rows + c * per_k, rows + (c + 1) * per_k, word);
-                    continue;
-                  }
-                pack_words<Engine>(rows + c * per_k, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, valid, word);
-              }
+              pack_side_by_side<Engine>(taps + (group * s.in + c_first) * per_k, per_k, channels, here, std::span<const Block>(list).first(count));
             }
           }
-          at += d.phase_words(phase, words) * width;
+          offset += d.phase_words(phase, words);
         }
     }
   });

@@ -2,8 +2,10 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <type_traits>
 
 #include "core/parallel.h"

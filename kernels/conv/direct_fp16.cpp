@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <type_traits>
 
 #include "core/parallel.h"
