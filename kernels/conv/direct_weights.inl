@@ -17,10 +17,11 @@ struct WeightsTask {
   int64_t group, first_block, last_block, chunk, part;
 };
 
-/// Positions of a band and of one of its rows, bytes of a value in the patch and of the sums of all parts at most; blocks of
-/// output channels of a task and positions of a row of 1x1 convolutions; positions of a step.
+/// Positions of a band and of one of its rows; bytes of a value in the patch, and at most of the sums of a block, of the patch
+/// and of the sums of all parts; blocks of output channels of a task and positions of a row of 1x1 convolutions; positions of
+/// a step.
 struct WeightsLayout {
-  int64_t positions = 192, row_positions = 128, value_bytes = 4, parts_bytes = weight_parts_bytes, product_width = 4, product_positions = 0, step = 1;
+  int64_t positions = 192, row_positions = 128, value_bytes = 4, sums_bytes = weight_cache, patch_bytes = patch_cache, parts_bytes = weight_parts_bytes, product_width = 4, product_positions = 0, step = 1;
 };
 
 struct WeightsPlan {
@@ -40,6 +41,8 @@ struct WeightsPlan {
   int64_t tasks() const { return shape.groups * task_blocks() * chunks * parts; }
   /// Sums of one block of output channels in one chunk and part: [tap][channel][64], then the bias.
   int64_t sum_floats() const { return (shape.row_taps() * taps * chunk + 1) * block_width; }
+  /// Where output channel k of a block of `valid` stands in its sums.
+  int64_t column(int64_t k, int64_t /*valid*/) const { return k; }
   float* sums(std::byte* workspace, int64_t group, int64_t block, int64_t chunk_index, int64_t part) const {
     return reinterpret_cast<float*>(workspace) + (((group * blocks + block) * chunks + chunk_index) * parts + part) * sum_floats();
   }
@@ -82,19 +85,20 @@ struct WeightsScratch {
 
 WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(p) {
   taps = shape.column_taps;
-  if (shape.row_taps() * taps == 1) task_width = layout.product_width;
+  const bool product = shape.row_taps() * taps == 1;
+  if (product) task_width = layout.product_width;
   const int64_t all = shape.row_taps() * std::max<int64_t>(1, taps);
   // Sums stay in cache, and so does the input of a long run of positions.
-  cut_channels(std::clamp<int64_t>(weight_cache / (all * block_width * 4) / grain * grain, grain, 256));
+  cut_channels(std::clamp<int64_t>(layout.sums_bytes / (all * block_width * 4) / grain * grain, grain, 256));
   blocks = ceil_div(shape.out, block_width);
-  tiles = ceil_div(shape.positions, shape.row_taps() == 1 ? std::max(layout.row_positions, layout.product_positions) : layout.row_positions);
+  tiles = ceil_div(shape.positions, product ? std::max(layout.row_positions, layout.product_positions) : layout.row_positions);
   // One tile fewer or more where their rows fill steps better.
   const auto filled = [&](int64_t count) { return count * ceil_div(ceil_div(shape.positions, count), layout.step) * layout.step; };
   const int64_t wanted = tiles;
   for (int64_t other : {wanted - 1, wanted + 1})
     if (layout.step > 1 && other >= 1 && filled(other) < filled(tiles)) tiles = other;
   const auto tile_of = [&] { return ceil_div(shape.positions, tiles); };
-  while (tile_of() > 12 && shape.columns(tile_of()) * chunk * layout.value_bytes * shape.row_taps() > patch_cache) ++tiles;
+  while (tile_of() > 12 && shape.columns(tile_of()) * chunk * layout.value_bytes * shape.row_taps() > layout.patch_bytes) ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_floats = shape.columns(tile_positions) * chunk;
   const int64_t affordable = std::max<int64_t>(1, layout.parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
@@ -103,7 +107,7 @@ WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(
   for (;; rows = (rows + 1) / 2) {
     bands = parts * ceil_div(ceil_div(shape.rows(), parts), rows);
     patch_rows = std::max<int64_t>(1, RowSet::largest(shape, bands));
-    if (rows == 1 || patch_rows * row_floats * layout.value_bytes <= patch_cache) break;
+    if (rows == 1 || patch_rows * row_floats * layout.value_bytes <= layout.patch_bytes) break;
   }
   band_rows = ceil_div(shape.rows(), bands);
 }
@@ -172,7 +176,8 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
 }
 
 /// Adds the parts in order and turns [tap][channel][64] into K, KD, KH, KW, C.
-inline void weights_finish(const WeightsPlan& d, int threads, const KernelArgs& args) {
+template <class Plan>
+inline void weights_finish(const Plan& d, int threads, const KernelArgs& args) {
   const DirectShape& s = d.shape;
   float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
   const int64_t per_k = s.row_taps() * s.kernel[2] * s.in;
@@ -190,11 +195,12 @@ inline void weights_finish(const WeightsPlan& d, int threads, const KernelArgs& 
         for (int64_t q = 0; q < d.taps; ++q)
           for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
             for (int64_t k = 0; k < valid; ++k) {
+              const float* sums = from + ((t * d.taps + q) * channels + c) * block_width + d.column(k, valid);
               float* to = dw + (k_first + k) * per_k + (t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight) * s.in + input.begin + c;
-              for (int64_t e = 0; e < std::min<int64_t>(16, channels - c); ++e) to[e] = from[((t * d.taps + q) * channels + c + e) * block_width + k];
+              for (int64_t e = 0; e < std::min<int64_t>(16, channels - c); ++e) to[e] = sums[e * block_width];
             }
       if (chunk == 0)
-        for (int64_t k = 0; k < valid; ++k) db[k_first + k] = from[d.sum_floats() - block_width + k];
+        for (int64_t k = 0; k < valid; ++k) db[k_first + k] = from[d.sum_floats() - block_width + d.column(k, valid)];
     }
   });
 }

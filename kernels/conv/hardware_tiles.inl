@@ -22,7 +22,9 @@ struct HardwareTiles {
   /// The same without a place in the first cache for what will not be read again soon.
   template <int tile>
   static void stream(const void* from, int64_t pitch) {
-    if constexpr (tile == 6) _tile_stream_loadd(6, from, pitch);
+    if constexpr (tile == 4) _tile_stream_loadd(4, from, pitch);
+    else if constexpr (tile == 5) _tile_stream_loadd(5, from, pitch);
+    else if constexpr (tile == 6) _tile_stream_loadd(6, from, pitch);
     else _tile_stream_loadd(7, from, pitch);
   }
   template <int tile>
@@ -32,6 +34,13 @@ struct HardwareTiles {
     else if constexpr (tile == 2) _tile_stored(2, to, pitch);
     else if constexpr (tile == 3) _tile_stored(3, to, pitch);
     else _tile_stored(4, to, pitch);
+  }
+  /// Words of the values of two positions (zeros where null) for 16 < n <= 32 channels, in the order of woven_column.
+  static void weave(const bf16* first, const bf16* second, int64_t n, uint32_t* low, uint32_t* high) {
+    const auto lanes = static_cast<__mmask32>((uint64_t{1} << n) - 1);
+    const __m512i a = first ? _mm512_maskz_loadu_epi16(lanes, first) : _mm512_setzero_si512(), b = second ? _mm512_maskz_loadu_epi16(lanes, second) : _mm512_setzero_si512();
+    _mm512_storeu_si512(low, _mm512_unpacklo_epi16(a, b));
+    _mm512_storeu_si512(high, _mm512_unpackhi_epi16(a, b));
   }
   /// 32 rounded sums, subnormal ones as zero.
   static void store_line(bf16* to, Vec low, Vec high, bool streams) {

@@ -33,6 +33,34 @@ struct TileSegment {
   int64_t steps;
 };
 
+inline int64_t steps_of(std::span<const TileSegment> segments) {
+  int64_t steps = 0;
+  for (const TileSegment& segment : segments) steps += segment.steps;
+  return steps;
+}
+
+/// The rows of bytes that two row tiles are written to.
+struct BlockOutput {
+  const std::byte *upper = nullptr, *lower = nullptr;
+  int64_t step = 0, bytes = 0, rows = 0;
+};
+
+/// Asks for the cache lines of an output, some rows at every step of products: stores would wait for memory one after the
+/// other, and the next tile stores behind them; all rows at once would keep tile loads waiting.
+struct AskAhead {
+  BlockOutput output;
+  int64_t rows_per_step;
+  int64_t row = 0;
+  [[gnu::always_inline]] void step() {
+    if (row >= output.rows) return;
+    for (const int64_t end = row + rows_per_step; row < end; ++row)
+      for (const std::byte* tile : {output.upper, output.lower}) {
+        const std::byte* to = tile + row * output.step;
+        __builtin_prefetch(to, 1), __builtin_prefetch(to + output.bytes - 1, 1);
+      }
+  }
+};
+
 /// Stores a tile to nowhere every 12 steps. A tile store that comes 2048 cycles of products or more behind the last one
 /// was measured to take 1000 cycles longer on a Xeon: half of the time of a block.
 template <class Tiles>
@@ -45,26 +73,35 @@ struct KeepAwake {
 };
 
 /// Sums of up to 2 x 2 tiles in registers 0 to 3: [row tile * 2 + column]. The second tile of columns stands `columns_apart`
-/// words behind the first; `streams` keeps them out of the first cache.
-template <class Tiles, bool two_rows, bool two_columns, bool streams = true>
-inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset, int64_t columns_apart, float* nowhere) {
+/// words behind the first. Whole tiles of rows stream past the first cache, tiles of columns with rows of other forms.
+template <class Tiles, bool two_rows, bool two_columns, bool whole_rows = false>
+inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset, int64_t columns_apart, float* nowhere, const BlockOutput& output = {}) {
   __asm__ volatile("" ::: "memory");
+  AskAhead ask{output, ceil_div(output.rows, std::max<int64_t>(1, steps_of(segments)))};
   KeepAwake<Tiles> awake{nowhere};
+  const auto rows = [row_bytes]<int tile>(std::integral_constant<int, tile>, const uint32_t* from) {
+    if constexpr (whole_rows) Tiles::template stream<tile>(from, 64);
+    else Tiles::template load<tile>(from, row_bytes);
+  };
+  const auto columns = []<int tile>(std::integral_constant<int, tile>, const uint32_t* from) {
+    if constexpr (whole_rows) Tiles::template load<tile>(from, 64);
+    else Tiles::template stream<tile>(from, 64);
+  };
+  constexpr int64_t step = whole_rows ? tile_words : tile_step;
   for (const TileSegment& segment : segments) {
     const uint32_t *upper = segment.upper, *lower = segment.lower, *panel = segment.panel + panel_offset;
-    for (int64_t i = 0; i < segment.steps; ++i, upper += tile_step, lower += tile_step, panel += tile_words) {
-      Tiles::template load<4>(upper, row_bytes);
+    for (int64_t i = 0; i < segment.steps; ++i, upper += step, lower += step, panel += tile_words) {
+      rows(std::integral_constant<int, 4>{}, upper);
       awake.step();
-      if constexpr (streams) Tiles::template stream<6>(panel, 64);
-      else Tiles::template load<6>(panel, 64);
+      ask.step();
+      columns(std::integral_constant<int, 6>{}, panel);
       Tiles::template multiply_add<0, 4, 6>();
       if constexpr (two_rows) {
-        Tiles::template load<5>(lower, row_bytes);
+        rows(std::integral_constant<int, 5>{}, lower);
         Tiles::template multiply_add<2, 5, 6>();
       }
       if constexpr (two_columns) {
-        if constexpr (streams) Tiles::template stream<7>(panel + columns_apart, 64);
-        else Tiles::template load<7>(panel + columns_apart, 64);
+        columns(std::integral_constant<int, 7>{}, panel + columns_apart);
         Tiles::template multiply_add<1, 4, 7>();
         if constexpr (two_rows) Tiles::template multiply_add<3, 5, 7>();
       }
@@ -249,12 +286,13 @@ class TileUnit {
     if (two_rows && two_columns) Tiles::template load<3>(below + 16, init_bytes);
     const int64_t row_bytes = s_.phases[phase].advance * pitch_ * 4, columns_apart = 16 * d_.channel_words();
     float* nowhere = m_.rounded + tile_rows * panel_width;
+    const BlockOutput output = !s_.pooled() && !streams_ && chunk_ + 1 == d_.chunks ? written(phase, upper, two_rows ? lower : upper, k) : BlockOutput{};
     if (two_rows) {
-      if (two_columns) multiply_tiles<Tiles, true, true>(segments, row_bytes, panel_offset, columns_apart, nowhere);
-      else multiply_tiles<Tiles, true, false>(segments, row_bytes, panel_offset, columns_apart, nowhere);
+      if (two_columns) multiply_tiles<Tiles, true, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+      else multiply_tiles<Tiles, true, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
     } else {
-      if (two_columns) multiply_tiles<Tiles, false, true>(segments, row_bytes, panel_offset, columns_apart, nowhere);
-      else multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset, columns_apart, nowhere);
+      if (two_columns) multiply_tiles<Tiles, false, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+      else multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
     }
     if (chunk_ + 1 < d_.chunks || s_.pooled()) {
       keep<0>(upper, sums(phase, upper, k), two_columns);
@@ -284,13 +322,25 @@ class TileUnit {
     __asm__ volatile("" ::: "memory");
   }
 
+  /// Where the first position of a row tile has its output channel k.
+  T* output(const ColumnPhase& phase, const RowTile& rows, int64_t k) const {
+    return args_.out[0].data<T>() + DirectShape::row_offset(s_.y, rows_.begin + rows.row) + group_ * s_.out + k + (phase.start + (first_ + rows.position) * phase.step) * s_.y.stride[3];
+  }
+
+  /// The rows of bytes that two row tiles write.
+  BlockOutput written(size_t phase, const RowTile& upper, const RowTile& lower, int64_t k) const {
+    const auto* first = reinterpret_cast<const std::byte*>(output(s_.phases[phase], upper, k));
+    const auto* second = reinterpret_cast<const std::byte*>(output(s_.phases[phase], lower, k));
+    return {first, second, s_.phases[phase].step * s_.y.stride[3] * int64_t{sizeof(T)}, std::min(panel_width, s_.out - k) * int64_t{sizeof(T)}, std::max(upper.count, lower.count)};
+  }
+
   /// Finished sums, rounded into the output.
   template <int tile>
   void write(size_t phase, const RowTile& rows, int64_t k, bool two_columns) {
     spill<tile>(two_columns);
     const ColumnPhase& at = s_.phases[phase];
     const int64_t valid = std::min(panel_width, s_.out - k), step = at.step * s_.y.stride[3];
-    T* to = args_.out[0].data<T>() + DirectShape::row_offset(s_.y, rows_.begin + rows.row) + group_ * s_.out + k + at.start * s_.y.stride[3] + (first_ + rows.position) * step;
+    T* to = output(at, rows, k);
     const float* from = m_.rounded;
     for (int64_t i = 0; i < rows.count; ++i, to += step, from += panel_width) {
       if (valid == panel_width && !s_.activates) {

@@ -3,9 +3,9 @@
 //
 // A tile of sums holds 16 rows (a row: a tap and an input channel) by 16 output channels; its products run along the
 // positions of all rows of a band. Two tiles of rows, of one tap or of two, and two of columns make a block of 2 x 2.
-// The turned input holds a shifted copy for every column tap, so that tile loads meet whole cache lines: rows of a tile that
-// cross lines were measured to take 1.3 to 3 times as long. Gradients come as whole tiles, 32 positions by 16 channels in
-// 1 KiB: the 24 KiB of 32 channels stay in the first cache while the turned input walks by. A band has about 384 positions:
+// Both come as whole tiles of 1 KiB, 16 rows by 32 positions and 32 positions by 16 channels: the input turned, with a
+// shifted copy for every column tap, since rows of a tile that cross lines were measured to take 1.3 to 3 times as long.
+// The 24 KiB of 32 gradients stay in the first cache while the input streams past it. A band has about 384 positions:
 // fewer, and sums would pass between cache and tiles more often than products are done (8 KiB beside 768 cycles).
 // Limit: the tile product rate; rows of positions are filled up to 32, channels to 16.
 //
@@ -15,6 +15,8 @@ constexpr int64_t tile_band = 384;          // positions of a band
 constexpr int64_t few_channels_band = 1536;  // of fewer than 16 channels: less of a band is read for its neighbours alone
 constexpr int64_t tile_parts_bytes = 6 << 20;  // clearing and adding up more would show beside the products
 constexpr int64_t tile_pair_positions = 32;  // positions of a step
+constexpr int64_t gradients_ahead = 32;      // positions
+constexpr int64_t tile_halves = tile_rows * tile_pair_positions;
 
 /// A 1x1 problem without padding and stride in rows of 384 positions or a little fewer, where its positions can be cut so.
 inline Problem in_even_rows(const Problem& p) {
@@ -28,35 +30,42 @@ inline Problem in_even_rows(const Problem& p) {
   if (length < 128) return p;
   Problem even = p;
   for (TensorDesc& t : even.in) {
-    const Shape& s = t.shape;
-    const int64_t step = t.stride[3];
-    const bool one_row = t.stride[2] == s.w() * step && t.stride[1] == s.h() * t.stride[2] && t.stride[0] == s.d() * t.stride[1];
-    if (!one_row) return p;
-    t.shape = {1, 1, total / length, length, s.c()};
+    const int64_t step = t.pixel_pitch();
+    if (step < 0) return p;
+    t.shape = {1, 1, total / length, length, t.shape.c()};
     t.stride = {total * step, total * step, length * step, step};
   }
   return even;
 }
 
+/// Where the sums of output channel k of a block stand: two lines of channels are woven into words of two positions by one
+/// instruction per tile, which takes runs of four channels in turn. A panel of at most one tile keeps its order.
+inline int64_t woven_column(int64_t k, int64_t valid) {
+  const int64_t panel = k / panel_width * panel_width, at = k - panel;
+  return valid - panel <= 16 ? k : panel + at % 8 / 4 * 16 + at / 8 * 4 + at % 4;
+}
+
 struct TileWeightsPlan : WeightsPlan {
-  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = p.in[0].shape.c() < tile_rows ? few_channels_band : tile_band, .value_bytes = 2, .parts_bytes = tile_parts_bytes, .product_width = 12, .product_positions = tile_band, .step = tile_pair_positions}) {
+  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = p.in[0].shape.c() < tile_rows ? few_channels_band : tile_band, .value_bytes = 2, .sums_bytes = 300 << 10, .patch_bytes = 320 << 10, .parts_bytes = tile_parts_bytes, .product_width = 12, .product_positions = tile_band, .step = tile_pair_positions}) {
     steps = ceil_div(tile_positions, tile_pair_positions);
-    pitch = (steps | 1) * tile_pair_positions;
   }
   int64_t steps;  ///< of a row of positions
-  int64_t pitch;  ///< halves from row to row of the turned input: whole cache lines, an odd number of them
+  int64_t column(int64_t k, int64_t valid) const { return woven_column(k, valid); }
   int64_t tap_rows() const { return taps * chunk; }
-  int64_t slot_halves() const { return (tap_rows() + tile_rows) * pitch; }
-  /// Behind the input rows: one of zeros.
+  /// Tiles of 16 rows of an input row, all steps of them.
+  int64_t row_halves() const { return steps * tile_halves; }
+  int64_t slot_halves() const { return ceil_div(tap_rows(), tile_rows) * row_halves(); }
+  /// Behind the input rows: 16 rows of zeros.
   int64_t zero_slot() const { return patch_rows * slot_halves(); }
-  int64_t patch_bytes() const { return DirectPlan::aligned((zero_slot() + slot_halves()) * 2); }
+  int64_t patch_bytes() const { return DirectPlan::aligned((zero_slot() + row_halves()) * 2); }
   int64_t column_words() const { return band_rows * steps * tile_words; }
   int64_t gradient_bytes() const { return DirectPlan::aligned(block_width / 16 * column_words() * 4); }
   int64_t unpooled_bytes() const { return shape.unpools ? DirectPlan::aligned(tile_positions * block_width * 2) : 0; }
   /// A turned row of all columns, from which those of several taps are copied.
-  bool copies_taps() const { return taps > 1 && shape.phases[0].advance == 1; }
-  int64_t wide_pitch() const { return shape.columns(tile_positions) + tile_pair_positions; }
-  int64_t wide_bytes() const { return copies_taps() ? DirectPlan::aligned((chunk + 1) * wide_pitch() * 2) : 0; }
+  bool copies_taps() const { return taps > 1; }
+  /// Columns of a residue of the stride, or positions.
+  int64_t wide_pitch() const { return copies_taps() ? ceil_div(shape.columns(tile_positions), shape.phases[0].advance) : tile_positions; }
+  int64_t wide_bytes() const { return DirectPlan::aligned(chunk * shape.phases[0].advance * wide_pitch() * 2); }
   /// Which input row stands where in the patch, and room for the next band's.
   int64_t place_bytes() const { return DirectPlan::aligned(patch_rows * (2 * int64_t{sizeof(int64_t)} + 1)); }
   int64_t segment_bytes() const { return DirectPlan::aligned(band_rows * int64_t(sizeof(TileSegment))); }
@@ -67,6 +76,13 @@ struct TileWeightsPlan : WeightsPlan {
 struct SumTile {
   int64_t row_tap, first, count;
 };
+
+/// bias += both values of 16 words.
+inline void add_words(const uint32_t* words, float* bias) {
+  const __m512i both = _mm512_loadu_si512(words);
+  const Vec first{_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))}, second{_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)))};
+  store(bias, load(bias) + (first + second));
+}
 
 template <class T, class Tiles>
 class TileWeightsTask {
@@ -87,8 +103,7 @@ class TileWeightsTask {
   }
 
   void run() {
-    d_.clear(args_.workspace, at_);
-    std::memset(patch_ + d_.zero_slot(), 0, static_cast<size_t>(d_.slot_halves()) * sizeof(T));
+    std::memset(patch_ + d_.zero_slot(), 0, static_cast<size_t>(d_.row_halves()) * sizeof(T));
     const int64_t per_part = d_.bands / d_.parts;
     for (first_ = 0; first_ < s_.phases[0].count; first_ += d_.tile_positions) {
       last_ = std::min(first_ + d_.tile_positions, s_.phases[0].count);
@@ -96,6 +111,7 @@ class TileWeightsTask {
       for (int64_t b = at_.part * per_part; b < (at_.part + 1) * per_part; ++b) {
         rows_ = RowSet::band(s_, b, d_.bands);
         turn_rows(RowSet::collect(s_, rows_.begin, rows_.size(), slots_, sources_));
+        fresh_ = first_ == 0 && b == at_.part * per_part;
         for (int64_t block = at_.first_block; block < at_.last_block; ++block) add_block(block);
       }
     }
@@ -121,51 +137,72 @@ class TileWeightsTask {
       if (slots_[i] >= 0) slots_[i] = static_cast<int32_t>(places[slots_[i]]);
   }
 
-  /// An input row as [column tap][channel][position]; zero outside the image, and past the last position: there it meets
-  /// zero gradients, and must not be NaN.
-  void turn_row(int64_t source, T* to) const {
+  /// An input row as tiles of 16 rows (column tap, channel) by 32 positions; zero outside the image, and past the last
+  /// position: there it meets zero gradients, and must not be NaN.
+  void turn_row(int64_t source, T* slot) const {
     const ColumnPhase& phase = s_.phases[0];
     const T* row = args_.in[0].data<T>() + DirectShape::row_offset(s_.x, source) + at_.group * s_.in + input_.begin;
-    const int64_t step = phase.advance * s_.x.stride[3], count = last_ - first_, padded = ceil_div(count, tile_pair_positions) * tile_pair_positions;
+    const int64_t step = phase.advance * s_.x.stride[3], count = last_ - first_, pitch = d_.wide_pitch();
     const bool four = channels_ == 4 && step == 4;
-    if (d_.copies_taps() && !four) return turn_once(row, count, padded, to);
-    for (const ColumnTap& tap : phase.taps) {
-      const Range inside = s_.inside(phase, tap);
+    if (d_.copies_taps() && !four) {  // copying is faster than turning
+      turn_columns(s_.x, row, first_ * phase.advance + s_.column_low, s_.columns(count), channels_, phase.advance, pitch, wide_);
+      for (size_t q = 0; q < phase.taps.size(); ++q) {
+        const int64_t offset = phase.taps[q].column - s_.column_low;
+        copy_tap(wide_ + offset % phase.advance * pitch + offset / phase.advance, phase.advance * pitch, static_cast<int64_t>(q), slot);
+      }
+      return;
+    }
+    for (size_t q = 0; q < phase.taps.size(); ++q) {
+      const Range inside = s_.inside(phase, phase.taps[q]);
       const int64_t low = std::clamp(inside.begin - first_, int64_t{0}, count), high = std::clamp(inside.end - first_, low, count);
-      const T* from = row + ((first_ + low) * phase.advance + tap.column) * s_.x.stride[3];
-      if (four) turn_four(from, high - low, to + low);
-      else turn_positions(from, step, high - low, channels_, to + low, d_.pitch);
-      clear_columns(to, 0, low);
-      clear_columns(to, high, padded);
-      to += channels_ * d_.pitch;
+      const T* from = row + ((first_ + low) * phase.advance + phase.taps[q].column) * s_.x.stride[3];
+      if (d_.taps == 1 && channels_ >= tile_rows && high - low == count && count % tile_pair_positions == 0) return turn_tiles(from, step, slot);
+      if (four) turn_four(from, high - low, wide_ + low, pitch);
+      else turn_positions(from, step, high - low, channels_, wide_ + low, pitch);
+      clear_columns(0, low);
+      clear_columns(high, count);
+      copy_tap(wide_, pitch, static_cast<int64_t>(q), slot);
     }
   }
 
-  /// All taps from one turned row: copying is faster than turning.
-  void turn_once(const T* row, int64_t count, int64_t padded, T* to) const {
-    const int64_t pitch = d_.wide_pitch();
-    turn_columns(s_.x, row, first_ + s_.column_low, s_.columns(count), channels_, 1, pitch, wide_);
-    for (const ColumnTap& tap : s_.phases[0].taps) {
-      const T* from = wide_ + tap.column - s_.column_low;
-      // A vector reads up to 31 values past the row: the next row, or the room behind the last.
-      for (int64_t c = 0; c < channels_; ++c)
-        for (int64_t i = 0; i < count; i += 32) _mm512_storeu_si512(to + c * d_.pitch + i, _mm512_loadu_si512(from + c * pitch + i));
-      clear_columns(to, count, padded);
-      to += channels_ * d_.pitch;
+  /// Columns [begin, end) of all channels of the turned row; mostly one or none.
+  void clear_columns(int64_t begin, int64_t end) const {
+    for (int64_t c = 0; c < channels_ && begin < end; ++c) std::fill(wide_ + c * d_.wide_pitch() + begin, wide_ + c * d_.wide_pitch() + end, T{});
+  }
+
+  /// The rows of a column tap, from a turned row of its positions.
+  void copy_tap(const T* from, int64_t pitch, int64_t tap, T* slot) const {
+    const int64_t count = last_ - first_;
+    for (int64_t c = 0; c < channels_; ++c, from += pitch) {
+      T* to = slot + tile_offset(tap * channels_ + c);
+      for (int64_t i = 0; i < count; i += tile_pair_positions, to += tile_halves) {
+        const auto positions = static_cast<__mmask32>((uint64_t{1} << std::min(count - i, tile_pair_positions)) - 1);
+        _mm512_storeu_si512(to, _mm512_maskz_loadu_epi16(positions, from + i));
+      }
     }
   }
 
-  /// Columns [begin, end) of all channels; mostly one or none.
-  void clear_columns(T* to, int64_t begin, int64_t end) const {
-    if (begin == end) return;
-    for (int64_t c = 0; c < channels_; ++c, to += d_.pitch) {
-      to[begin] = T{};
-      if (end > begin + 1) std::fill(to + begin + 1, to + end, T{});
-    }
+  /// Row (column tap, channel) of the first step in its tile.
+  int64_t tile_offset(int64_t row) const { return row / tile_rows * d_.row_halves() + row % tile_rows * tile_pair_positions; }
+
+  /// Whole tiles at once; the last one overlaps the one before.
+  void turn_tiles(const T* from, int64_t step, T* slot) const {
+    for (int64_t i = 0; i < last_ - first_; i += tile_pair_positions, from += tile_pair_positions * step, slot += tile_halves)
+      for (int64_t c = 0; c < channels_; c += tile_rows) {
+        if (c % 32 == 0)  // the next positions of a cache line's channels
+          for (int64_t j = tile_pair_positions; j < 2 * tile_pair_positions; ++j) __builtin_prefetch(from + j * step + c);
+        if (c + tile_rows <= channels_) {
+          turn_block(from + c, step, slot + tile_offset(c), tile_pair_positions);
+          continue;
+        }
+        alignas(64) T block[tile_halves];
+        turn_block(from + channels_ - tile_rows, step, block, tile_pair_positions);
+        for (int64_t row = c; row < channels_; ++row) std::memcpy(slot + tile_offset(row), block + (row - channels_ + tile_rows) * tile_pair_positions, 64);
+      }
   }
 
   /// Four channels of consecutive positions, eight positions to a vector.
-  void turn_four(const T* from, int64_t count, T* to) const {
+  void turn_four(const T* from, int64_t count, T* to, int64_t pitch) const {
     const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) {
@@ -176,17 +213,19 @@ class TileWeightsTask {
       const __m512i low = _mm512_or_si512(_mm512_and_si512(first, low_mask), _mm512_slli_epi32(second, 16));
       const __m512i high = _mm512_or_si512(_mm512_srli_epi32(first, 16), _mm512_andnot_si512(low_mask, second));
       // low: words of channels 0, 2, 0, 2, ...; high: 1, 3, ...
-      const auto put_words = [&](int64_t c, __m512i lanes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c * d_.pitch + i), _mm512_cvtepi64_epi32(lanes)); };
+      const auto put_words = [&](int64_t c, __m512i lanes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c * pitch + i), _mm512_cvtepi64_epi32(lanes)); };
       put_words(0, low), put_words(1, high), put_words(2, _mm512_srli_epi64(low, 32)), put_words(3, _mm512_srli_epi64(high, 32));
     }
     for (; i < count; ++i)
-      for (int64_t c = 0; c < 4; ++c) to[c * d_.pitch + i] = from[i * 4 + c];
+      for (int64_t c = 0; c < 4; ++c) to[c * pitch + i] = from[i * 4 + c];
   }
 
   /// Adds the band's products to the sums of a block of output channels.
   void add_block(int64_t block) {
     const int64_t k_first = block * block_width, valid = std::min(block_width, s_.out - k_first);
-    float *sums = d_.sums(args_.workspace, at_.group, block, at_.chunk, at_.part), *bias = at_.chunk == 0 ? sums + d_.sum_floats() - block_width : nullptr;
+    float *sums = d_.sums(args_.workspace, at_.group, block, at_.chunk, at_.part), *bias = sums + d_.sum_floats() - block_width;
+    if (fresh_) std::fill(bias, bias + block_width, 0.0f);
+    if (at_.chunk != 0) bias = nullptr;
     for (int64_t r = 0; r < rows_.size(); ++r) copy_gradient_row(r, at_.group * s_.out + k_first, valid, bias);
     const int64_t per_tap = ceil_div(tap_rows_, tile_rows), tiles = s_.row_taps() * per_tap;
     const auto tile = [&](int64_t i) {
@@ -196,11 +235,12 @@ class TileWeightsTask {
     for (int64_t k = 0; k < valid; k += panel_width)
       for (int64_t i = 0; i < tiles; i += 2) {
         const SumTile upper = tile(i), lower = i + 1 < tiles ? tile(i + 1) : SumTile{0, 0, 0};
-        if (const std::span<const TileSegment> segments = collect(upper, lower, k); !segments.empty()) multiply(segments, upper, lower, sums + k, valid - k > 16);
+        if (const std::span<const TileSegment> segments = collect(upper, lower, k); !segments.empty() || fresh_) multiply(segments, upper, lower, sums + k, valid - k > 16);
       }
   }
 
-  /// Row r of the band's gradients as [16 channels][step][pair of positions], zero past the end; adds them to the bias sums.
+  /// Row r of the band's gradients as [16 channels][step][pair of positions], zero past the end; adds them to the bias sums,
+  /// whose channels stand like those of the sums.
   void copy_gradient_row(int64_t r, int64_t channel, int64_t valid, float* bias) const {
     const TensorDesc& desc = s_.y;
     const int64_t count = last_ - first_, padded = d_.steps * tile_pair_positions;
@@ -210,19 +250,20 @@ class TileWeightsTask {
     else from = args_.in[1].data<T>() + DirectShape::row_offset(desc, rows_.begin + r) + first_ * desc.stride[3] + channel, step = desc.stride[3];
     uint32_t* to = gradient_ + r * d_.steps * tile_words;
     for (int64_t j = 0; j < padded; j += 2, from += 2 * step, to += 16) {
-      const int64_t here = std::min<int64_t>(2, count - j);  // positions of this pair
       if (!s_.unpools)
-        for (int64_t ahead = 16; ahead < 18; ++ahead) prefetch(from + ahead * step, valid * int64_t{sizeof(T)});
-      for_vectors(0, valid, [&](int64_t k, auto n) {
+        for (int64_t ahead = gradients_ahead; ahead < gradients_ahead + 2; ++ahead) prefetch(from + ahead * step, valid * int64_t{sizeof(T)});
+      for (int64_t k = 0; k < valid; k += panel_width) {
+        const int64_t n = valid - k;
+        const T *first = j < count ? from + k : nullptr, *second = j + 1 < count ? from + step + k : nullptr;
         uint32_t* words = to + k / 16 * d_.column_words();
-        if (here <= 0) return _mm512_storeu_si512(words, _mm512_setzero_si512());
-        const T* at = from + k;
-        _mm512_storeu_si512(words, here == 2 ? pair_positions(at, at + step, n) : low_halves(at, n));
-        if (!bias) return;
-        Vec sum = get(bias + k, n) + get(at, n);
-        if (here == 2) sum = sum + get(at + step, n);
-        put(bias + k, sum, n);
-      });
+        if (n > 16) {
+          Tiles::weave(first, second, std::min(n, panel_width), words, words + d_.column_words());
+          if (bias) add_words(words + d_.column_words(), bias + k + 16);
+        } else {
+          _mm512_storeu_si512(words, first ? second ? pair_positions(first, second, n) : low_halves(first, n) : _mm512_setzero_si512());
+        }
+        if (bias) add_words(words, bias + k);
+      }
     }
   }
 
@@ -248,7 +289,7 @@ class TileWeightsTask {
       const Range inside = s_.inside(phase, phase.taps[static_cast<size_t>(q)]);
       meets = inside.begin < last_ && inside.end > first_;
     }
-    return meets ? patch_ + slot * d_.slot_halves() + tile.first * d_.pitch : nullptr;
+    return meets ? patch_ + slot * d_.slot_halves() + tile.first / tile_rows * d_.row_halves() : nullptr;
   }
 
   float* sums_of(const SumTile& tile, float* sums) const { return sums + (tile.row_tap * tap_rows_ + tile.first) * block_width; }
@@ -257,29 +298,31 @@ class TileWeightsTask {
     const bool two_rows = lower.count > 0;
     load<0>(upper, sums, two_columns);
     if (two_rows) load<2>(lower, sums, two_columns);
-    const int64_t row_bytes = d_.pitch * 2, columns_apart = d_.column_words();
+    const int64_t columns_apart = d_.column_words();
     if (two_rows) {
-      if (two_columns) run_tiles<true, true>(segments, row_bytes, columns_apart);
-      else run_tiles<true, false>(segments, row_bytes, columns_apart);
+      if (two_columns) run_tiles<true, true>(segments, columns_apart);
+      else run_tiles<true, false>(segments, columns_apart);
     } else {
-      if (two_columns) run_tiles<false, true>(segments, row_bytes, columns_apart);
-      else run_tiles<false, false>(segments, row_bytes, columns_apart);
+      if (two_columns) run_tiles<false, true>(segments, columns_apart);
+      else run_tiles<false, false>(segments, columns_apart);
     }
     store<0>(upper, sums, two_columns);
     if (two_rows) store<2>(lower, sums, two_columns);
   }
 
   template <bool two_rows, bool two_columns>
-  void run_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t columns_apart) {
-    multiply_tiles<Tiles, two_rows, two_columns, false>(segments, row_bytes, 0, columns_apart, spilled_);
+  void run_tiles(std::span<const TileSegment> segments, int64_t columns_apart) {
+    multiply_tiles<Tiles, two_rows, two_columns, true>(segments, 64, 0, columns_apart, spilled_);
   }
 
-  /// Whole tiles of sums are loaded and stored where they are, partial ones through `spilled_`.
+  /// Whole tiles of sums are loaded and stored where they are, partial ones through `spilled_`; those of the first band are 0.
   template <int tile>
   void load(const SumTile& rows, float* sums, bool two_columns) {
     const float* from = sums_of(rows, sums);
     int64_t pitch = block_width;
-    if (rows.count < tile_rows) {
+    if (fresh_) {
+      from = reinterpret_cast<const float*>(patch_ + d_.zero_slot()), pitch = 0;
+    } else if (rows.count < tile_rows) {
       for (int64_t i = 0; i < rows.count; ++i) std::memcpy(spilled_ + i * panel_width, from + i * block_width, two_columns ? 128 : 64);
       from = spilled_, pitch = panel_width;
     }
@@ -314,6 +357,7 @@ class TileWeightsTask {
   TileSegment* segments_;
   float* spilled_;
   Range rows_{};
+  bool fresh_ = true;  // nothing in the sums yet
   int64_t channels_, tap_rows_, first_ = 0, last_ = 0, held_ = 0;
 };
 
