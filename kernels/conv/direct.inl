@@ -415,9 +415,11 @@ void pack_side_by_side(const T* from, int64_t per_k, int64_t channels, int64_t o
       const T* row = from + c * per_k + block.first;
       auto* word = block.at + (offset + c / Engine::pair) * block.width;
       if constexpr (Engine::pair > 1)
-        if (c + 1 < channels && block.valid == Vec::lanes) {
-          for (int64_t ahead : {16, 17}) __builtin_prefetch(row + ahead * per_k);
-          Engine::store_pairs(row, row + per_k, word);
+        if (c + 1 < channels && block.valid % Vec::lanes == 0) {
+          for (int64_t k = 0; k < block.valid; k += Vec::lanes) {
+            for (int64_t ahead : {16, 17}) __builtin_prefetch(row + ahead * per_k + k);
+            Engine::store_pairs(row + k, row + per_k + k, word + k);
+          }
           continue;
         }
       pack_words<Engine>(row, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, block.valid, word);
