@@ -11,6 +11,7 @@
 
 constexpr int64_t weight_tasks = 64;           // enough to keep this many threads busy
 constexpr int64_t weight_parts_bytes = 16 << 20;  // of sums at most for splitting positions
+constexpr int64_t few_parts_bytes = 6 << 20;      // the same where clearing and adding up more would show beside the products
 
 /// What a task covers.
 struct WeightsTask {
@@ -103,6 +104,8 @@ WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(
   row_floats = shape.columns(tile_positions) * chunk;
   const int64_t affordable = std::max<int64_t>(1, layout.parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
   parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1, std::min(affordable, shape.rows()));
+  // Which blocks share a task changes no sum: fewer where there are many threads.
+  while (task_width > 1 && tasks() < 2 * p.threads) task_width = (task_width + 1) / 2;
   int64_t rows = std::max<int64_t>(1, layout.positions / tile_positions);
   for (;; rows = (rows + 1) / 2) {
     bands = parts * ceil_div(ceil_div(shape.rows(), parts), rows);

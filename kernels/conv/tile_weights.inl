@@ -13,7 +13,6 @@
 
 constexpr int64_t tile_band = 384;          // positions of a band
 constexpr int64_t few_channels_band = 1536;  // of fewer than 16 channels: less of a band is read for its neighbours alone
-constexpr int64_t tile_parts_bytes = 6 << 20;  // clearing and adding up more would show beside the products
 constexpr int64_t tile_pair_positions = 32;  // positions of a step
 constexpr int64_t gradients_ahead = 32;      // positions
 constexpr int64_t tile_halves = tile_rows * tile_pair_positions;
@@ -46,7 +45,7 @@ inline int64_t woven_column(int64_t k, int64_t valid) {
 }
 
 struct TileWeightsPlan : WeightsPlan {
-  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = p.in[0].shape.c() < tile_rows ? few_channels_band : tile_band, .value_bytes = 2, .sums_bytes = 300 << 10, .patch_bytes = 320 << 10, .parts_bytes = tile_parts_bytes, .product_width = 12, .product_positions = tile_band, .step = tile_pair_positions}) {
+  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = p.in[0].shape.c() < tile_rows ? few_channels_band : tile_band, .value_bytes = 2, .sums_bytes = 300 << 10, .patch_bytes = 320 << 10, .parts_bytes = few_parts_bytes, .product_width = 12, .product_positions = tile_band, .step = tile_pair_positions}) {
     steps = ceil_div(tile_positions, tile_pair_positions);
   }
   int64_t steps;  ///< of a row of positions
