@@ -28,6 +28,7 @@ namespace set {
 #include "kernels/conv/depthwise_units.inl"
 #include "kernels/conv/depthwise_lines.inl"
 #include "kernels/conv/depthwise.inl"
+#include "kernels/conv/depthwise_weights.inl"
 }  // namespace set
 }  // namespace
 }  // namespace convoy
