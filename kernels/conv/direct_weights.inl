@@ -6,7 +6,7 @@
 // the block's sums (row taps x column taps x channels x 64) stay in the second-level cache. For every row tap the
 // register block takes 6 values of (column tap, channel) against the gradient's vectors and runs along the positions of
 // the band. Where columns are dilated, positions that meet padding alone are cut off.
-// Tasks and parts depend on the problem alone, so the sums have the same bits for any number of threads.
+// Chunks and parts depend on the problem alone, so the sums have the same bits for any number of threads.
 // Limit: the f32 FMA rate; the gradient streams from the second-level cache, 21 bytes per cycle at two FMA per cycle.
 
 constexpr int64_t weight_tasks = 64;           // enough to keep this many threads busy

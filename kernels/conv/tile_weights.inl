@@ -102,7 +102,7 @@ class TileWeightsTask {
   }
 
   void run() {
-    std::memset(patch_ + d_.zero_slot(), 0, static_cast<size_t>(d_.row_halves()) * sizeof(T));
+    std::memset(static_cast<void*>(patch_ + d_.zero_slot()), 0, static_cast<size_t>(d_.row_halves()) * sizeof(T));
     const int64_t per_part = d_.bands / d_.parts;
     for (first_ = 0; first_ < s_.phases[0].count; first_ += d_.tile_positions) {
       last_ = std::min(first_ + d_.tile_positions, s_.phases[0].count);
