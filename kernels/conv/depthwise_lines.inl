@@ -29,8 +29,8 @@ struct DepthwiseLine<bf16> {
   }
   static Sum add(const Sum& value, const Sum& weight, const Sum& total) {
     return {fma(value.even, weight.even, total.even), fma(value.odd, weight.odd, total.odd)};
-  }  static Sum plus(const Sum& a, const Sum& b) { return {a.even + b.even, a.odd + b.odd}; }
-
+  }
+  static Sum plus(const Sum& a, const Sum& b) { return {a.even + b.even, a.odd + b.odd}; }
   static void write(bf16* p, const Sum& total, Whole, bool streams) {
     const __m512i even = _mm512_srli_epi32(round_to_upper(total.even), 16), odd = round_to_upper(total.odd);
     const __m512i line = _mm512_ternarylogic_epi32(_mm512_set1_epi32(-65536), odd, even, 0xca);  // mask ? odd : even

@@ -16,7 +16,7 @@ struct DepthwiseLine<float> {
   static void unpack(float* p, const Sum& total, Whole) { store(p, total.low), store(p + 8, total.high); }
   static Sum add(const Sum& value, const Sum& weight, const Sum& total) {
     return {fma(value.low, weight.low, total.low), fma(value.high, weight.high, total.high)};
-  }  static Sum plus(const Sum& a, const Sum& b) { return {a.low + b.low, a.high + b.high}; }
-
+  }
+  static Sum plus(const Sum& a, const Sum& b) { return {a.low + b.low, a.high + b.high}; }
   static void write(float* p, const Sum& total, Whole n, bool streams) { put_output(p, total.low, n, streams), put_output(p + 8, total.high, n, streams); }
 };

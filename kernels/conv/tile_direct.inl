@@ -77,7 +77,7 @@ struct KeepAwake {
 template <class Tiles, bool two_rows, bool two_columns, bool whole_rows = false>
 inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset, int64_t columns_apart, float* nowhere, const BlockOutput& output = {}) {
   __asm__ volatile("" ::: "memory");
-  AskAhead ask{output, ceil_div(output.rows, std::max<int64_t>(1, steps_of(segments)))};
+  AskAhead ask{output, output.rows ? ceil_div(output.rows, std::max<int64_t>(1, steps_of(segments))) : 0};
   KeepAwake<Tiles> awake{nowhere};
   const auto rows = [row_bytes]<int tile>(std::integral_constant<int, tile>, const uint32_t* from) {
     if constexpr (whole_rows) Tiles::template stream<tile>(from, 64);

@@ -166,7 +166,9 @@ class TileWeightsTask {
 
   /// Columns [begin, end) of all channels of the turned row; mostly one or none.
   void clear_columns(int64_t begin, int64_t end) const {
-    for (int64_t c = 0; c < channels_ && begin < end; ++c) std::fill(wide_ + c * d_.wide_pitch() + begin, wide_ + c * d_.wide_pitch() + end, T{});
+    if (begin == end) return;
+    T* row = wide_;
+    for (int64_t c = 0; c < channels_; ++c, row += d_.wide_pitch()) std::fill(row + begin, row + end, T{});
   }
 
   /// The rows of a column tap, from a turned row of its positions.

@@ -38,9 +38,9 @@ struct PixelSource {
 template <size_t count, class F>
 void sum_pixels(const Shape& s, int threads, float* partial, const std::array<PixelSource, count>& sources, F&& f) {
   const int64_t channels = s.c(), line = 64 / sources[0].element, ahead = sources[0].ahead(channels);
-  std::fill(partial, partial + pixel_chunks * 2 * channels, 0.0f);
   parallel_ranges(pixel_chunks / chunks_at_once, threads, 1, [&](Range groups) {
     for (int64_t first_chunk = groups.begin * chunks_at_once; first_chunk < groups.end * chunks_at_once; first_chunk += chunks_at_once) {
+      std::fill(partial + first_chunk * 2 * channels, partial + (first_chunk + chunks_at_once) * 2 * channels, 0.0f);
       std::array<Range, chunks_at_once> rows;
       for (int64_t i = 0; i < chunks_at_once; ++i) rows[size_t(i)] = split_range(s.rows(), int(first_chunk + i), int(pixel_chunks));
       for (int64_t done = 0, longest = s.rows() / pixel_chunks + 1; done < longest; done += pixels_at_once)
