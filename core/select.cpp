@@ -148,7 +148,8 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
                  support.reason);
   }
   const auto excluded = [&](const Kernel& kernel) {
-    return !selection.excluded.empty() && kernel.name().starts_with(selection.excluded);
+    return std::any_of(selection.excluded.begin(), selection.excluded.end(),
+                       [&](const std::string& start) { return kernel.name().starts_with(start); });
   };
   if (const std::string name = selection.tuned.find(problem); !name.empty())
     if (const Kernel* kernel = find_kernel(list, name, problem);

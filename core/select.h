@@ -40,7 +40,7 @@ class TunedTable {
 struct Selection {
   std::vector<KernelOverride> overrides;
   TunedTable tuned;
-  std::string excluded;  ///< kernels whose name starts with this are left out (run-wide switches); empty = none
+  std::vector<std::string> excluded;  ///< kernels whose name starts with one of these are left out (run-wide switches)
 };
 
 struct Choice {

@@ -246,7 +246,7 @@ TEST_CASE("convolutions that end in their activation keep all bits", "[climate]"
       o.compute = compute;
       o.fuse = fuse;
       o.plan.threads = 2;
-      o.plan.selection.excluded = "onednn";  // takes no slices: fusing would change which kernel runs
+      o.plan.selection.excluded = {"onednn"};  // takes no slices: fusing would change which kernel runs
       Program program(plan_program(o, kernel_list()), o, 5);
       Executor& e = program.step();
       const auto& nodes = e.plan().nodes;
@@ -357,7 +357,7 @@ TEST_CASE("climate networks fit a tiny sample, with and without passes", "[clima
       o.fuse = passes;
       o.plan.threads = 2;
       if (!passes) o.plan = plain_options(o.plan);
-      o.plan.selection.excluded = "winograd";  // concatenations may change which kernel a convolution finds
+      o.plan.selection.excluded = {"winograd"};  // concatenations may change which kernel a convolution finds
       Program program(plan_program(o, kernel_list()), o, 5);
       std::vector<float> losses;
       for (int step = 0; step < 6; ++step) {

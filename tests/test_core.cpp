@@ -202,7 +202,7 @@ TEST_CASE("every pass on equals every pass off", "[passes]") {
     on.compute = compute;
     on.sparse_gradients = false;  // states a bound of its own, checked below
     // The same kernel with and without fusion: another library sums in another order.
-    on.plan.selection.excluded = "onednn";
+    on.plan.selection.excluded = {"onednn"};
     const std::vector<float> expected = run_small(on, 3);
     CosmoflowOptions off = on;
     off.fuse = false;
@@ -243,7 +243,7 @@ TEST_CASE("updates that run together equal updates one by one, for any number of
       CHECK(dynamic_cast<const Sweep&>(*joined->prepared).rounds() == optimizer.rounds);
     }
     // The same kernels everywhere: others may sum in another order for other thread counts.
-    o.plan.selection.excluded = "onednn";
+    o.plan.selection.excluded = {"onednn"};
     const std::vector<float> expected = run_small(o, 2);
     for (const int threads : {1, 2, 5}) {
       CosmoflowOptions other = o;
@@ -279,7 +279,7 @@ TEST_CASE("algorithms with less arithmetic change results by rounding only", "[p
   CosmoflowOptions dense = small_options();
   dense.model.size = 32;
   dense.sparse_gradients = false;
-  dense.plan.selection.excluded = "winograd";
+  dense.plan.selection.excluded = {"winograd"};
   const std::vector<float> expected = run_small(dense, 3);
   CosmoflowOptions less = small_options();
   less.model.size = 32;
@@ -398,7 +398,7 @@ TEST_CASE("a kernel that was measured faster goes before earlier ones, where it 
     std::string_view name_;
     bool supported_, faster_;
   };
-  const auto chosen = [](const std::vector<Named>& kernels, const std::string& excluded = {}) {
+  const auto chosen = [](const std::vector<Named>& kernels, const std::vector<std::string>& excluded = {}) {
     KernelList list;
     for (const Named& k : kernels) list.push_back(std::make_unique<Named>(k));
     Selection selection;
@@ -409,7 +409,8 @@ TEST_CASE("a kernel that was measured faster goes before earlier ones, where it 
   CHECK(chosen({{"a", true, false}, {"b", true, false}}) == "a first");
   CHECK(chosen({{"a", true, false}, {"b", true, true}, {"c", true, true}}) == "b preferred");
   CHECK(chosen({{"a", true, false}, {"b", false, true}, {"c", true, true}}) == "c preferred");
-  CHECK(chosen({{"a", true, false}, {"b", true, true}}, "b") == "a first");
+  CHECK(chosen({{"a", true, false}, {"b", true, true}}, {"b"}) == "a first");
+  CHECK(chosen({{"a", true, false}, {"b", true, true}, {"c", true, true}}, {"a", "b"}) == "c preferred");
 }
 
 TEST_CASE("concatenations are written in place and give the same bits as copies", "[slices]") {

@@ -233,6 +233,13 @@ std::vector<Problem> conv_problems(DType type) {
     const TensorDesc x({1, 1, 5 * stride, 71 * stride, 37}, type), dy({1, 1, 5, 71, 70}, type);
     list.push_back(problem({OpKind::conv_backward_weights, turned}, {strided(x, 48), strided(dy, 81)}));
   }
+  if (type == DType::f32) {
+    // Strassen's product in several chunks, parts of channels and pairs of tiles, halves and tiles of unequal size.
+    const TensorDesc x({1, 1, 7, 23, 777}, type), w({801, 1, 1, 1, 777}, type);
+    list.push_back(problem({OpKind::conv_forward, ConvAttrs{}}, {x, w}));
+    list.push_back(
+        problem({OpKind::conv_backward_data, ConvAttrs{.result_size = {1, 7, 23}}}, {list.back().out[0], w}));
+  }
   // 1x1 on slices with even and odd strides, several chunks, groups: read in place where whole words allow it.
   for (int64_t step : {402, 401})
     for (int64_t groups : {1, 2}) {
@@ -512,6 +519,41 @@ TEST_CASE("f16 sums are widened before they stall or drift", "[kernels]") {
       CHECK(std::sqrt(error / size) < 1.2e-3);
     }
   }
+}
+
+TEST_CASE("Strassen's product keeps its bound where positions differ in size", "[kernels]") {
+  if (!cpu_features().avx2) return;
+  const int64_t channels = 200;
+  const TensorDesc x({1, 1, 8, 24, channels}, DType::f32), w({120, 1, 1, 1, channels}, DType::f32);
+  const Problem p = problem({OpKind::conv_forward, ConvAttrs{}}, {x, w});
+  const auto large_and_small = [&](Run& run) {
+    for_each_index(x.shape, [&](auto... at) {
+      const std::array<int64_t, 5> index{at...};
+      run.in[0].set(at..., run.in[0].at(at...) * (index[2] % 3 ? 1e-3 : 1e3));
+    });
+  };
+  Run exact = make_run(p, Fill::normal, 5);
+  large_and_small(exact);
+  execute(reference_for(p), p, exact);
+  double largest = 0, weight = 0;
+  for (const double v : values(exact.in[0])) largest = std::max(largest, std::abs(v));
+  for (const double v : values(exact.in[1])) weight = std::max(weight, std::abs(v));
+  int ran = 0;
+  for (const Kernel* kernel : kernels_under_test()) {
+    if (!kernel->name().starts_with("strassen")) continue;
+    if (!kernel->supports(p).ok) continue;
+    Run run = make_run(p, Fill::normal, 5);
+    large_and_small(run);
+    execute(*kernel, p, run);
+    const std::vector<double> found = values(run.out[0]), expected = values(exact.out[0]);
+    double worst = 0;
+    for (size_t i = 0; i < found.size(); ++i) worst = std::max(worst, std::abs(found[i] - expected[i]));
+    // kernels/conv/strassen.inl, "Error"
+    CHECK(worst <= 6 * channels * (channels / 2 + 8) * epsilon_of(DType::f32) * largest * weight);
+    CHECK(worst > 0);
+    ++ran;
+  }
+  CHECK(ran > 0);
 }
 
 TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {

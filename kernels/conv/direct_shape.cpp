@@ -203,6 +203,13 @@ bool direct_avx2_is_measured_faster(const Problem& p) {
   return direct_is_measured_faster(p) && (!is_pointwise(p) || p.op.kind == OpKind::conv_backward_weights);
 }
 
+bool strassen_avx2_is_measured_faster(const Problem& p) {
+  if (p.in[0].dtype != DType::f32 || !is_pointwise(p) || !many_positions(p) || p.op.as<ConvAttrs>().groups != 1)
+    return false;
+  const int64_t in = p.in[0].shape.c(), out = p.out[0].shape.c();
+  return std::min(in, out) >= 512 && (p.op.kind == OpKind::conv_backward_data || in * out <= 768 * 768);
+}
+
 bool direct_bf16_is_measured_faster(const Problem& p) {
   if (p.in[0].dtype != DType::bf16) return false;
   const DirectShape s(p);
