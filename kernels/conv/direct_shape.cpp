@@ -204,10 +204,9 @@ bool direct_avx2_is_measured_faster(const Problem& p) {
 }
 
 bool strassen_avx2_is_measured_faster(const Problem& p) {
-  if (p.in[0].dtype != DType::f32 || !is_pointwise(p) || !many_positions(p) || p.op.as<ConvAttrs>().groups != 1)
-    return false;
-  const int64_t in = p.in[0].shape.c(), out = p.out[0].shape.c();
-  return std::min(in, out) >= 512 && (p.op.kind == OpKind::conv_backward_data || in * out <= 768 * 768);
+  if (p.op.kind != OpKind::conv_backward_data || p.in[0].dtype != DType::f32) return false;
+  return is_pointwise(p) && many_positions(p) && p.op.as<ConvAttrs>().groups == 1 &&
+         std::min(p.in[0].shape.c(), p.out[0].shape.c()) >= 512;
 }
 
 bool direct_bf16_is_measured_faster(const Problem& p) {

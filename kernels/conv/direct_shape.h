@@ -91,8 +91,8 @@ bool is_depthwise(const Problem& p);
 bool direct_is_measured_faster(const Problem& p);
 /// The same for AVX2, but for 1x1 forward and backward_data, where oneDNN is as fast (bench/results/*-avx2-*).
 bool direct_avx2_is_measured_faster(const Problem& p);
-/// Where strassen_avx2 beats those and oneDNN's on a CPU without AVX-512: 1x1 convolutions in f32 between 512 channels
-/// and more; forward up to 768 x 768, from where packing and weights from memory cost what is saved.
+/// Where strassen_avx2 beats those and oneDNN's on a CPU without AVX-512: backward_data of 1x1 convolutions in f32
+/// between 512 channels and more. Forward, packing costs what is saved.
 bool strassen_avx2_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
