@@ -51,8 +51,14 @@ constexpr StrassenProduct strassen_table[strassen_products] = {
     {0, 1, 1, 3, -1, 0, 1, 0, 1, -1}, {2, 0, -1, 0, 1, 1, 3, -1, 1, 0}, {1, 3, -1, 2, 3, 1, 0, -1, 1, 0},
 };
 
-/// The product that completes a quarter of the output.
-constexpr int strassen_last[4] = {6, 4, 3, 5};
+/// The product that completes each quarter of the output.
+constexpr std::array<int, 4> strassen_last = [] {
+  std::array<int, 4> last{};
+  for (int q = 0; q < strassen_products; ++q)
+    for (int quarter : {strassen_table[q].to, strassen_table[q].to_other})
+      if (quarter >= 0) last[size_t(quarter)] = q;
+  return last;
+}();
 
 struct StrassenPlan {
   explicit StrassenPlan(const Problem& p) : shape(p), positions(shape.rows() * shape.positions) {
@@ -194,8 +200,8 @@ class StrassenRun {
  public:
   StrassenRun(const Problem& p, const StrassenPlan& d, const KernelArgs& args)
       : d_(d), x_(args.in[0].data<T>()), y_(args.out[0].data<T>()), weights_(reinterpret_cast<const float*>(args.packed[0])),
-        bias_(args.in.size() > 2 ? args.in[2].data<float>() : nullptr), activates_(d.shape.activates),
-        slope_(Vec::all(activates_ ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f)),
+        bias_(args.in.size() > 2 ? args.in[2].data<float>() : nullptr),
+        slope_(Vec::all(d.shape.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f)),
         streams_(block_width * sizeof(T) % 64 == 0 && streams_lines(d.shape.y, args.out[0], d.shape.out)) {}
   bool streams() const { return streams_; }
 
@@ -210,10 +216,9 @@ class StrassenRun {
     strassen_rows(d_, positions.begin, positions.end, rows, rows + 2 * d_.tile);
     bool written[4] = {};
     for (int64_t step = 0; step < d_.chunks * strassen_products; ++step) {
-      const Step now{step / strassen_products, static_cast<int>(step % strassen_products)};
-      const int64_t next = step + 1;
+      const Step now(step);
       form(now, rows, left);
-      multiply(now, next < d_.chunks * strassen_products ? Step{next / strassen_products, static_cast<int>(next % strassen_products)} : now, blocks, left, rows, written, sums);
+      multiply(now, Step(step + 1), blocks, left, rows, written, sums);
       written[now.product().to] = true;
       if (now.product().to_other >= 0) written[now.product().to_other] = true;
     }
@@ -221,11 +226,12 @@ class StrassenRun {
 
  private:
   struct Step {
+    explicit Step(int64_t step) : chunk(step / strassen_products), index(static_cast<int>(step % strassen_products)) {}
     int64_t chunk;
     int index;
     const StrassenProduct& product() const { return strassen_table[index]; }
   };
-  /// The channels of a quarter's row that the chunk holds; none where there is no row.
+  /// The channels of a quarter's row that the chunk holds; none where there is no row, or past the last chunk.
   StrassenPiece piece(int quarter, int64_t chunk, const int64_t* rows, int64_t i) const {
     if (quarter < 0) return {0, 0};
     const int64_t row = rows[(quarter / 2) * d_.tile + i];
@@ -275,7 +281,7 @@ class StrassenRun {
           const int quarter = quarters[t];
           target[t].total = sums + quarter * d_.quarter_floats() + (block - blocks.begin) * d_.tile * block_width + panel * block_rows * width.size();
           target[t].sign = Vec::all(signs[t]), target[t].first = !written[quarter], target[t].y = nullptr;
-          if (step.chunk + 1 == d_.chunks && strassen_last[quarter] == step.index) complete(quarter, width, panel, rows, target[t]);
+          if (step.chunk + 1 == d_.chunks && strassen_last[size_t(quarter)] == step.index) complete(quarter, width, panel, rows, target[t]);
         }
         const Range asked = split_range(pieces, static_cast<int>((block - blocks.begin) * panels + panel), static_cast<int>(blocks.size() * panels));
         for (int64_t i = asked.begin; i < asked.end; ++i) {
@@ -301,7 +307,6 @@ class StrassenRun {
   const T* x_;
   T* y_;
   const float *weights_, *bias_;
-  bool activates_;
   Vec slope_;
   bool streams_;
 };
