@@ -1,5 +1,5 @@
-// Cache lines of bf16 channels for depthwise_units.inl, AVX-512: even and odd channels apart, which are an instruction each to
-// widen, and two to put together again; vectors of 16 neighbours take several times as many.
+// Cache lines of bf16 channels for depthwise_units.inl, AVX-512: even and odd channels apart, which are an instruction
+// each to widen, and two to put together again; vectors of 16 neighbours take several times as many.
 
 template <>
 struct DepthwiseLine<bf16> {
@@ -12,14 +12,16 @@ struct DepthwiseLine<bf16> {
 
   static Sum input(const bf16* p, Whole) {
     const __m512i both = _mm512_loadu_si512(p);
-    return {{_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))}, {_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)))}};
+    return {{_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))},
+            {_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)))}};
   }
   static Sum weight(const float* p, Whole) { return {load(p), load(p + 16)}; }
   static Sum bias(const float* p, Whole) {
     if (!p) return {Vec::all(0.0f), Vec::all(0.0f)};
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512 low = load(p).v, high = load(p + 16).v;
-    return {{_mm512_permutex2var_ps(low, even, high)}, {_mm512_permutex2var_ps(low, _mm512_or_si512(even, _mm512_set1_epi32(1)), high)}};
+    return {{_mm512_permutex2var_ps(low, even, high)},
+            {_mm512_permutex2var_ps(low, _mm512_or_si512(even, _mm512_set1_epi32(1)), high)}};
   }
   /// Back in the order of the channels.
   static void unpack(float* p, const Sum& total, Whole) {
@@ -34,7 +36,9 @@ struct DepthwiseLine<bf16> {
   static void write(bf16* p, const Sum& total, Whole, bool streams) {
     const __m512i even = _mm512_srli_epi32(round_to_upper(total.even), 16), odd = round_to_upper(total.odd);
     const __m512i line = _mm512_ternarylogic_epi32(_mm512_set1_epi32(-65536), odd, even, 0xca);  // mask ? odd : even
-    if (streams) _mm512_stream_si512(reinterpret_cast<__m512i*>(p), line);
-    else _mm512_storeu_si512(p, line);
+    if (streams)
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(p), line);
+    else
+      _mm512_storeu_si512(p, line);
   }
 };

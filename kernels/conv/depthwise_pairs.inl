@@ -1,5 +1,5 @@
-// Cache lines of f32 channels for depthwise_units.inl, AVX2: two vectors, so that a line's halves are written one after the
-// other and can go past the caches.
+// Cache lines of f32 channels for depthwise_units.inl, AVX2: two vectors, so that a line's halves are written one after
+// the other and can go past the caches.
 
 template <>
 struct DepthwiseLine<float> {
@@ -18,5 +18,7 @@ struct DepthwiseLine<float> {
     return {fma(value.low, weight.low, total.low), fma(value.high, weight.high, total.high)};
   }
   static Sum plus(const Sum& a, const Sum& b) { return {a.low + b.low, a.high + b.high}; }
-  static void write(float* p, const Sum& total, Whole n, bool streams) { put_output(p, total.low, n, streams), put_output(p + 8, total.high, n, streams); }
+  static void write(float* p, const Sum& total, Whole n, bool streams) {
+    put_output(p, total.low, n, streams), put_output(p + 8, total.high, n, streams);
+  }
 };

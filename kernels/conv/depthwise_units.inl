@@ -7,20 +7,31 @@ struct DepthwiseVector {
   static constexpr int64_t channels = 0;  ///< a vector of them, or n
   static int64_t channel_at(int64_t i) { return i; }
   template <class N>
-  static Sum input(const T* p, N n) { return get(p, n); }
+  static Sum input(const T* p, N n) {
+    return get(p, n);
+  }
   template <class N>
-  static Sum weight(const float* p, N n) { return get(p, n); }
+  static Sum weight(const float* p, N n) {
+    return get(p, n);
+  }
   template <class N>
-  static Sum bias(const float* p, N n) { return p ? get(p, n) : Vec::all(0.0f); }
+  static Sum bias(const float* p, N n) {
+    return p ? get(p, n) : Vec::all(0.0f);
+  }
   template <class N>
-  static void unpack(float* p, Sum total, N n) { put(p, total, n); }
+  static void unpack(float* p, Sum total, N n) {
+    put(p, total, n);
+  }
   static Sum add(Sum value, Sum weight, Sum total) { return fma(value, weight, total); }
   static Sum plus(Sum a, Sum b) { return a + b; }
   template <class N>
-  static void write(T* p, Sum total, N n, bool streams) { put_output(p, total, n, streams); }
+  static void write(T* p, Sum total, N n, bool streams) {
+    put_output(p, total, n, streams);
+  }
 };
 
-/// Whole cache lines of channels, where an instruction set has a better way with those; packed weights follow its order.
+/// Whole cache lines of channels, where an instruction set has a better way with those; packed weights follow its
+/// order.
 template <class T>
 struct DepthwiseLine {
   static constexpr int64_t channels = 0;  ///< none
@@ -42,5 +53,6 @@ inline void for_depthwise(int64_t channels, F&& f) {
     for (; c + most * width <= channels; c += most * width) f(Unit{}, std::integral_constant<int, most>{}, c, whole);
   if constexpr (lines)
     for (; c + width <= channels; c += width) f(Unit{}, std::integral_constant<int, 1>{}, c, whole);
-  for_vectors(c, channels, [&](int64_t at, auto n) { f(DepthwiseVector<T>{}, std::integral_constant<int, 1>{}, at, n); });
+  for_vectors(c, channels,
+              [&](int64_t at, auto n) { f(DepthwiseVector<T>{}, std::integral_constant<int, 1>{}, at, n); });
 }

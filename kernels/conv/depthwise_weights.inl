@@ -1,22 +1,24 @@
 // Weight and bias gradients of depthwise convolutions, channels last. Included after depthwise.inl.
 //
-// Per part of the rows, sums of three column taps and up to two lines of channels stay in registers along a row, with the
-// last three inputs, so that each is loaded once; meanwhile the next row's inputs and gradients are asked for in the order
-// of memory. Other taps, strides and rows too long for the second-level cache: sums of up to three taps and four vectors,
-// every input loaded for each.
+// Per part of the rows, sums of three column taps and up to two lines of channels stay in registers along a row, with
+// the last three inputs, so that each is loaded once; meanwhile the next row's inputs and gradients are asked for in
+// the order of memory. Other taps, strides and rows too long for the second-level cache: sums of up to three taps and
+// four vectors, every input loaded for each.
 // Limit: memory. Parts depend on the problem alone: the same bits for any number of threads.
 
 constexpr int64_t depthwise_parts = 64;
 // How far ahead inputs are asked for, in bytes.
 constexpr int64_t bias_ahead = 8192;  // sums of a bias: of whole positions
 constexpr int64_t sums_ahead = 4096;  // sums of weights: of the channels at hand
-// Of the rows that pass through the second-level cache together; with more, chains were measured to take up to a quarter longer.
+// Of the rows that pass through the second-level cache together; with more, chains were measured to take up to a
+// quarter longer.
 constexpr int64_t chained_bytes = 3 << 19;
 
-/// total[taps][vectors] += x * dy along a row for neighbouring vectors of channels. A position adds `columns` that nothing
-/// has read before, `pitch` apart.
+/// total[taps][vectors] += x * dy along a row for neighbouring vectors of channels. A position adds `columns` that
+/// nothing has read before, `pitch` apart.
 template <int taps, int vectors, class T, class N>
-inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t columns, int64_t pitch, const T* dy, int64_t dy_step, const Range* inside, Range all, float* total, int64_t total_step, N n) {
+inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t columns, int64_t pitch, const T* dy,
+                           int64_t dy_step, const Range* inside, Range all, float* total, int64_t total_step, N n) {
   Vec sum[taps][vectors];
 #pragma GCC unroll 3
   for (int q = 0; q < taps; ++q)
@@ -24,7 +26,9 @@ inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t colu
     for (int v = 0; v < vectors; ++v) sum[q][v] = get(total + q * total_step + v * Vec::lanes, n);
   const auto add = [&](int64_t j, int q) {
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) sum[q][v] = fma(get(from[q] + j * from_step + v * Vec::lanes, n), get(dy + j * dy_step + v * Vec::lanes, n), sum[q][v]);
+    for (int v = 0; v < vectors; ++v)
+      sum[q][v] =
+          fma(get(from[q] + j * from_step + v * Vec::lanes, n), get(dy + j * dy_step + v * Vec::lanes, n), sum[q][v]);
   };
   const auto checked = [&](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j)
@@ -35,14 +39,16 @@ inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t colu
   constexpr int64_t ahead = sums_ahead / (vectors * Vec::lanes * int64_t{sizeof(T)});
   constexpr int line_vectors = std::max<int>(1, 64 / (Vec::lanes * int{sizeof(T)}));
   Range interior = all;
-  for (int q = 0; q < taps; ++q) interior = {std::max(interior.begin, inside[q].begin), std::min(interior.end, inside[q].end)};
+  for (int q = 0; q < taps; ++q)
+    interior = {std::max(interior.begin, inside[q].begin), std::min(interior.end, inside[q].end)};
   interior.end = std::max(interior.begin, interior.end);
   checked(all.begin, std::min(interior.begin, all.end));
   for (int64_t j = interior.begin; j < interior.end; ++j) {
     // A few channels of every position are nothing that a prefetcher recognises.
     for (int64_t i = 0; i < columns; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; v += line_vectors) __builtin_prefetch(from[taps - 1] + (j + ahead) * from_step - i * pitch + v * Vec::lanes, 0, 2);
+      for (int v = 0; v < vectors; v += line_vectors)
+        __builtin_prefetch(from[taps - 1] + (j + ahead) * from_step - i * pitch + v * Vec::lanes, 0, 2);
 #pragma GCC unroll 3
     for (int q = 0; q < taps; ++q) add(j, q);
   }
@@ -60,10 +66,12 @@ struct DepthwiseAhead {
   DepthwiseAhead operator+(int64_t elements) const { return {x + elements, dy + elements}; }
 };
 
-/// total[3][units] += x * dy for positions whose three taps follow each other as they do, along a row inside the image: every
-/// input is loaded once for three positions. With `bias`, that one += dy. Asks for a third of the next row's share.
+/// total[3][units] += x * dy for positions whose three taps follow each other as they do, along a row inside the image:
+/// every input is loaded once for three positions. With `bias`, that one += dy. Asks for a third of the next row's
+/// share.
 template <class Unit, int units, bool with_bias, class T, class N>
-inline void depthwise_chain(const T* x, int64_t x_step, const T* dy, int64_t dy_step, int64_t count, DepthwiseAhead<T> ahead, float* total, int64_t total_step, float* bias, N n) {
+inline void depthwise_chain(const T* x, int64_t x_step, const T* dy, int64_t dy_step, int64_t count,
+                            DepthwiseAhead<T> ahead, float* total, int64_t total_step, float* bias, N n) {
   using Sum = typename Unit::Sum;
   constexpr int64_t width = depthwise_width<T>;
   Sum sum[3][units], value[3][units], gradients[units];
@@ -91,7 +99,8 @@ inline void depthwise_chain(const T* x, int64_t x_step, const T* dy, int64_t dy_
   int64_t j = 0;
   for (; j + 3 <= count; j += 3, ahead = ahead + units * width) {
 #pragma GCC unroll 2
-    for (int u = 0; u < units; ++u) __builtin_prefetch(ahead.x + u * width, 0, 2), __builtin_prefetch(ahead.dy + u * width, 0, 2);
+    for (int u = 0; u < units; ++u)
+      __builtin_prefetch(ahead.x + u * width, 0, 2), __builtin_prefetch(ahead.dy + u * width, 0, 2);
     position(first), position(second), position(std::integral_constant<int, 2>{});
   }
   if (j < count) position(first);
@@ -106,7 +115,8 @@ inline void depthwise_chain(const T* x, int64_t x_step, const T* dy, int64_t dy_
 
 /// The sums of a row tap [column tap][channels] over the positions `all` of a row.
 template <class T>
-void depthwise_columns(const DirectShape& s, const ColumnPhase& phase, const T* from, int64_t new_columns, const T* gradient, Range all, float* total) {
+void depthwise_columns(const DirectShape& s, const ColumnPhase& phase, const T* from, int64_t new_columns,
+                       const T* gradient, Range all, float* total) {
   const int64_t channels = s.groups, from_step = phase.advance * s.x.stride[3], dy_step = s.y.stride[3];
   if (all.size() <= 0) return;
   for (int64_t q = 0; q < s.column_taps; q += 3) {
@@ -115,26 +125,36 @@ void depthwise_columns(const DirectShape& s, const ColumnPhase& phase, const T* 
     for (int64_t i = 0; i < taps; ++i) inside[i] = s.inside(phase, phase.taps[static_cast<size_t>(q + i)]);
     const auto sums = [&]<int vectors>(std::integral_constant<int, vectors>, int64_t c, auto n) {
       const T* starts[3];
-      for (int64_t i = 0; i < taps; ++i) starts[i] = from + phase.taps[static_cast<size_t>(q + i)].column * s.x.stride[3] + c;
+      for (int64_t i = 0; i < taps; ++i)
+        starts[i] = from + phase.taps[static_cast<size_t>(q + i)].column * s.x.stride[3] + c;
       float* to = total + q * channels + c;
-      if (taps == 3) depthwise_sums<3, vectors>(starts, from_step, new_columns, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
-      else if (taps == 2) depthwise_sums<2, vectors>(starts, from_step, new_columns, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
-      else depthwise_sums<1, vectors>(starts, from_step, new_columns, s.x.stride[3], gradient + c, dy_step, inside, all, to, channels, n);
+      if (taps == 3)
+        depthwise_sums<3, vectors>(starts, from_step, new_columns, s.x.stride[3], gradient + c, dy_step, inside, all,
+                                   to, channels, n);
+      else if (taps == 2)
+        depthwise_sums<2, vectors>(starts, from_step, new_columns, s.x.stride[3], gradient + c, dy_step, inside, all,
+                                   to, channels, n);
+      else
+        depthwise_sums<1, vectors>(starts, from_step, new_columns, s.x.stride[3], gradient + c, dy_step, inside, all,
+                                   to, channels, n);
     };
     // A whole run of cache lines per position: single vectors would walk along the row a page at a time.
     const int64_t wide = channels / (4 * Vec::lanes) * (4 * Vec::lanes);
-    for (int64_t c = 0; c < wide; c += 4 * Vec::lanes) sums(std::integral_constant<int, 4>{}, c, std::integral_constant<int64_t, 0>{});
+    for (int64_t c = 0; c < wide; c += 4 * Vec::lanes)
+      sums(std::integral_constant<int, 4>{}, c, std::integral_constant<int64_t, 0>{});
     for_vectors(wide, channels, [&](int64_t c, auto n) { sums(std::integral_constant<int, 1>{}, c, n); });
   }
 }
 
-/// The input row that output row `row` reads and no earlier one does, and its gradients; the first ones where there are none.
+/// The input row that output row `row` reads and no earlier one does, and its gradients; the first ones where there are
+/// none.
 template <class T>
 DepthwiseAhead<T> depthwise_new_rows(const DirectShape& s, const T* x, const T* dy, int64_t row) {
   if (row >= s.rows()) return {x, dy};
   dy += DirectShape::row_offset(s.y, row);
   for (int64_t t = 0; t < s.row_taps(); ++t)
-    if (const int64_t source = s.source_row(row, t); source >= 0 && s.meets_new_rows(t)) return {x + DirectShape::row_offset(s.x, source), dy};
+    if (const int64_t source = s.source_row(row, t); source >= 0 && s.meets_new_rows(t))
+      return {x + DirectShape::row_offset(s.x, source), dy};
   return {x, dy};
 }
 
@@ -177,24 +197,31 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
       if (source < 0) continue;
       const T* from = x + DirectShape::row_offset(s.x, source);
       float* to = total + t * s.column_taps * channels;
-      const auto columns = [&](Range some) { depthwise_columns(s, phase, from, s.meets_new_rows(t) ? phase.advance : 0, gradient, some, to); };
+      const auto columns = [&](Range some) {
+        depthwise_columns(s, phase, from, s.meets_new_rows(t) ? phase.advance : 0, gradient, some, to);
+      };
       if (!chained) {
         columns(all);
         continue;
       }
       columns({0, interior.begin});
       columns({interior.end, phase.count});
-      for_depthwise<T, 2>(channels, [&]<class Unit, int units>(Unit, std::integral_constant<int, units>, int64_t c, auto n) {
-        for (int64_t i = 0; i < apart; ++i) {
-          const int64_t first = interior.begin + i, count = (interior.end - first + apart - 1) / apart;
-          const auto chain = [&]<bool sums_bias>(std::bool_constant<sums_bias>) {
-            depthwise_chain<Unit, units, sums_bias>(from + (first + phase.taps[0].column) * x_step + c, apart * x_step, gradient + first * dy_step + c, apart * dy_step, count, ahead, to + c, channels, bias + c, n);
-          };
-          if (with_bias) chain(std::true_type{});
-          else chain(std::false_type{});
-          ahead = ahead + count / 3 * units * depthwise_width<T>;
-        }
-      });
+      for_depthwise<T, 2>(
+          channels, [&]<class Unit, int units>(Unit, std::integral_constant<int, units>, int64_t c, auto n) {
+            for (int64_t i = 0; i < apart; ++i) {
+              const int64_t first = interior.begin + i, count = (interior.end - first + apart - 1) / apart;
+              const auto chain = [&]<bool sums_bias>(std::bool_constant<sums_bias>) {
+                depthwise_chain<Unit, units, sums_bias>(from + (first + phase.taps[0].column) * x_step + c,
+                                                        apart * x_step, gradient + first * dy_step + c, apart * dy_step,
+                                                        count, ahead, to + c, channels, bias + c, n);
+              };
+              if (with_bias)
+                chain(std::true_type{});
+              else
+                chain(std::false_type{});
+              ahead = ahead + count / 3 * units * depthwise_width<T>;
+            }
+          });
       with_bias = false;
     }
     if (!chained) continue;
@@ -205,27 +232,35 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
 
 std::unique_ptr<Prepared> prepare_depthwise_weights(const Problem& p) {
   const DirectShape s(p);
-  const int64_t parts = std::clamp<int64_t>(s.rows() / 4, 1, depthwise_parts), floats = (s.row_taps() * s.column_taps + 1) * s.groups;
-  return prepared([p, s, parts, floats](const KernelArgs& args) {
-    auto* sums = reinterpret_cast<float*>(args.workspace);
-    parallel_ranges(parts, p.threads, 1, [&](Range r) {
-      for (int64_t part = r.begin; part < r.end; ++part)
-        by_storage(p.in[0].dtype, [&](auto zero) { depthwise_part<decltype(zero)>(s, args, split_range(s.rows(), static_cast<int>(part), static_cast<int>(parts)), sums + part * floats); });
-    });
-    // The sums of all parts into those of the first.
-    parallel_ranges(floats, p.threads, 1024, [&](Range r) {
-      for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
-        Vec total = Vec::all(0.0f);
-        for (int64_t part = 0; part < parts; ++part) total = total + get(sums + part * floats + i, n);
-        put(sums + i, total, n);
-      });
-    });
-    float* dw = args.out[0].data<float>();
-    const int64_t per_channel = s.row_taps() * s.kernel[2];
-    std::fill(dw, dw + s.groups * per_channel, 0.0f);
-    for (int64_t t = 0; t < s.row_taps(); ++t)
-      for (int64_t q = 0; q < s.column_taps; ++q, sums += s.groups)
-        for (int64_t c = 0; c < s.groups; ++c) dw[c * per_channel + t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight] = sums[c];
-    std::copy(sums, sums + s.groups, args.out[1].data<float>());
-  }, parts * floats * 4);
+  const int64_t parts = std::clamp<int64_t>(s.rows() / 4, 1, depthwise_parts),
+                floats = (s.row_taps() * s.column_taps + 1) * s.groups;
+  return prepared(
+      [p, s, parts, floats](const KernelArgs& args) {
+        auto* sums = reinterpret_cast<float*>(args.workspace);
+        parallel_ranges(parts, p.threads, 1, [&](Range r) {
+          for (int64_t part = r.begin; part < r.end; ++part)
+            by_storage(p.in[0].dtype, [&](auto zero) {
+              depthwise_part<decltype(zero)>(s, args,
+                                             split_range(s.rows(), static_cast<int>(part), static_cast<int>(parts)),
+                                             sums + part * floats);
+            });
+        });
+        // The sums of all parts into those of the first.
+        parallel_ranges(floats, p.threads, 1024, [&](Range r) {
+          for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
+            Vec total = Vec::all(0.0f);
+            for (int64_t part = 0; part < parts; ++part) total = total + get(sums + part * floats + i, n);
+            put(sums + i, total, n);
+          });
+        });
+        float* dw = args.out[0].data<float>();
+        const int64_t per_channel = s.row_taps() * s.kernel[2];
+        std::fill(dw, dw + s.groups * per_channel, 0.0f);
+        for (int64_t t = 0; t < s.row_taps(); ++t)
+          for (int64_t q = 0; q < s.column_taps; ++q, sums += s.groups)
+            for (int64_t c = 0; c < s.groups; ++c)
+              dw[c * per_channel + t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight] = sums[c];
+        std::copy(sums, sums + s.groups, args.out[1].data<float>());
+      },
+      parts * floats * 4);
 }

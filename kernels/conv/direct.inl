@@ -7,15 +7,15 @@
 //      second-level cache: no border cases below, and any storage type or stride costs the copy only. One tap, or
 //      several over all channels, read rows of whole words where they are unless a tile meets the image's sides. The
 //      register block asks for the next block's cache lines meanwhile, because rows side by side are nothing that a
-//      prefetcher recognises (1x1 with 128 channels: 0.55 -> 0.95 of the FMA rate on Zen 5; engines with a register block
-//      of their own leave that out). in_one_row joins the rows of 1x1;
+//      prefetcher recognises (1x1 with 128 channels: 0.55 -> 0.95 of the FMA rate on Zen 5; engines with a register
+//      block of their own leave that out). in_one_row joins the rows of 1x1;
 //   2. for every 64 (AVX2: 16) output channels, the register block runs over the band's positions; its sum follows the
 //      segments (row tap, column taps, channels) for which the row is not padding;
-//   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace. Before a pool all chunks do,
-//      bands hold whole rows of windows, and the unit ends with activation and maximum. Large outputs go past the
+//   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace. Before a pool all chunks
+//      do, bands hold whole rows of windows, and the unit ends with activation and maximum. Large outputs go past the
 //      caches, which saves reading what is overwritten (a third of the traffic of wide 1x1 layers).
-// Weights come packed in exactly the order of step 2 from a Pack node. Chunks depend on the problem alone, so the order of a
-// sum does not depend on threads or tiles.
+// Weights come packed in exactly the order of step 2 from a Pack node. Chunks depend on the problem alone, so the order
+// of a sum does not depend on threads or tiles.
 // Copying costs about 1/(KW * K/groups) of the multiply-adds. Limit: the f32 FMA rate.
 //
 // Refuses types other than f32, bf16, f16 and depthwise convolutions.
@@ -25,17 +25,19 @@ constexpr int64_t patch_cache = 256 << 10;
 constexpr int64_t unit_positions = 192;
 constexpr int64_t shared_rows = 32;  // more would not save more copies
 constexpr int64_t unit_channels = 4 * block_width;
-constexpr int64_t rounded_floats = std::max<int64_t>(32, block_rows) * block_width;  // a register block before it is rounded
+constexpr int64_t rounded_floats =
+    std::max<int64_t>(32, block_rows) * block_width;  // a register block before it is rounded
 
 /// Blocking of one problem.
 struct DirectPlan {
-  /// `word_channels` channels share a word; runs of words are filled up with zero weights to a multiple of `run_multiple`;
-  /// a register block may read `spare_rows` positions past its last.
+  /// `word_channels` channels share a word; runs of words are filled up with zero weights to a multiple of
+  /// `run_multiple`; a register block may read `spare_rows` positions past its last.
   /// Packed weights come in blocks of `block` output channels, and widths of tiles of columns in multiples of `grain`.
-  /// Positions of a unit share `weight_bytes` and stay in `patch_bytes`; chunks shrink to `least_chunk` for the sake of more
-  /// of them.
+  /// Positions of a unit share `weight_bytes` and stay in `patch_bytes`; chunks shrink to `least_chunk` for the sake of
+  /// more of them.
   struct Layout {
-    int64_t word_channels, run_multiple = 1, spare_rows = 0, block = block_width, grain = 1, weight_bytes = weight_cache, patch_bytes = patch_cache, least_chunk = direct_chunk_words * 2;
+    int64_t word_channels, run_multiple = 1, spare_rows = 0, block = block_width, grain = 1,
+                           weight_bytes = weight_cache, patch_bytes = patch_cache, least_chunk = direct_chunk_words * 2;
   };
   DirectPlan(const Problem& p, const Layout& layout);
   /// Chooses chunks of at most `fit` channels, tiles and bands; false where a unit has few positions.
@@ -55,11 +57,14 @@ struct DirectPlan {
   bool product() const {
     const Shape& x = shape.x.shape;
     const bool one_row = shape.rows() == 1 && x.n() * x.d() * x.h() == 1 && shape.positions <= x.w();
-    return one_row && !shape.unpools && shape.row_taps() == 1 && shape.column_taps == 1 && shape.phases[0].advance == 1 && shape.column_low == 0;
+    return one_row && !shape.unpools && shape.row_taps() == 1 && shape.column_taps == 1 &&
+           shape.phases[0].advance == 1 && shape.column_low == 0;
   }
-  /// Words from column to column of the patch. Where runs do not cross columns, those of tiles start on cache lines, an odd
-  /// number of them apart.
-  int64_t column_words(int64_t words) const { return run_multiple > 1 && product() ? (padded_run(words) / 16 | 1) * 16 : words; }
+  /// Words from column to column of the patch. Where runs do not cross columns, those of tiles start on cache lines, an
+  /// odd number of them apart.
+  int64_t column_words(int64_t words) const {
+    return run_multiple > 1 && product() ? (padded_run(words) / 16 | 1) * 16 : words;
+  }
   int64_t padded_run(int64_t words) const { return (words + run_multiple - 1) / run_multiple * run_multiple; }
   /// Words per output channel that one row tap of a phase takes for a chunk of `words`: one run, or one per column tap.
   int64_t phase_words(const ColumnPhase& phase, int64_t words) const {
@@ -73,13 +78,15 @@ struct DirectPlan {
   }
   /// Words per output channel of all chunks.
   int64_t channel_words() const {
-    return shape.row_taps() * ((chunks - 1) * tap_words(chunk_words) + tap_words(words_of(shape.in - (chunks - 1) * chunk)));
+    return shape.row_taps() *
+           ((chunks - 1) * tap_words(chunk_words) + tap_words(words_of(shape.in - (chunks - 1) * chunk)));
   }
   /// Words of packed weights of one group: out channels padded to whole vectors.
   int64_t group_words() const { return channel_words() * padded_out; }
   /// Where a block of output channels starts for a chunk. Packed order: group, block, chunk, row tap, run, lane.
   int64_t block_words(int64_t group, int64_t k, int64_t width, int64_t chunk_index) const {
-    return group * group_words() + k * channel_words() + width * shape.row_taps() * chunk_index * tap_words(chunk_words);
+    return group * group_words() + k * channel_words() +
+           width * shape.row_taps() * chunk_index * tap_words(chunk_words);
   }
   int64_t sums_pitch() const { return std::min(padded_out, unit_channels); }
   int64_t unit_rows() const { return band_rows * static_cast<int64_t>(shape.phases.size()) * tile_positions; }
@@ -88,7 +95,9 @@ struct DirectPlan {
   /// Behind the rows, where blocks read past their last: one that stays zero.
   int64_t zero_row() const { return patch_rows * row_words; }
   int64_t patch_bytes() const { return aligned(((patch_rows + (spare_rows > 0)) * row_words + spare_words) * 4); }
-  int64_t sums_bytes() const { return aligned(chunks > 1 || shape.pooled() ? (unit_rows() + spare_rows) * sums_pitch() * 4 : 0); }
+  int64_t sums_bytes() const {
+    return aligned(chunks > 1 || shape.pooled() ? (unit_rows() + spare_rows) * sums_pitch() * 4 : 0);
+  }
   int64_t thread_bytes() const {
     return patch_bytes() + sums_bytes() + aligned(unit_channels * 4) + aligned(rounded_floats * 4) +
            aligned(segment_count() * int64_t(sizeof(Segment<float>))) + aligned(band_rows * shape.row_taps() * 4) +
@@ -97,21 +106,35 @@ struct DirectPlan {
   static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 };
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
-DirectPlan::DirectPlan(const Problem& p, const Layout& layout) : shape(in_one_row(p)), pair(layout.word_channels), run_multiple(layout.run_multiple), spare_rows(layout.spare_rows), block(layout.block) {
+DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
+    : shape(in_one_row(p)),
+      pair(layout.word_channels),
+      run_multiple(layout.run_multiple),
+      spare_rows(layout.spare_rows),
+      block(layout.block) {
   const int64_t out_multiple = block < block_width ? block : Vec::lanes;
   padded_out = ceil_div(shape.out, out_multiple) * out_multiple;
   for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
   // Taps whose weights a register block meets: between the outputs of a strided input gradient only some.
   int64_t met_rows = 1, met_columns = 1;
-  for (int axis : {0, 1}) met_rows *= shape.forward ? shape.kernel[axis] : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] / std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
-  for (const ColumnPhase& phase : shape.phases) met_columns = std::max(met_columns, static_cast<int64_t>(phase.taps.size()));
-  int64_t fit = std::clamp<int64_t>(layout.weight_bytes / (met_rows * met_columns * block * 4) * pair / 16 * 16, 16, direct_chunk_words * pair);
+  for (int axis : {0, 1})
+    met_rows *= shape.forward
+                    ? shape.kernel[axis]
+                    : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] /
+                                                       std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
+  for (const ColumnPhase& phase : shape.phases)
+    met_columns = std::max(met_columns, static_cast<int64_t>(phase.taps.size()));
+  int64_t fit = std::clamp<int64_t>(layout.weight_bytes / (met_rows * met_columns * block * 4) * pair / 16 * 16, 16,
+                                    direct_chunk_words * pair);
   // Chunks decide the order of sums: the same for any number of threads.
   Problem alone = p;
   alone.threads = 1;
-  while (!cut(alone, layout, fit, met_rows) && fit > layout.least_chunk) fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
+  while (!cut(alone, layout, fit, met_rows) && fit > layout.least_chunk)
+    fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
   cut(p, layout, fit, met_rows);
 }
 
@@ -126,21 +149,30 @@ bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_
   const bool product = single_taps && shape.rows() == 1;
   tiles = ceil_div(shape.positions, product ? unit_positions : 96);
   const int64_t grain = std::lcm(shape.window[2], layout.grain);
-  const auto tile_of = [&] { return std::min(ceil_div(ceil_div(shape.positions, tiles), grain) * grain, ceil_div(shape.positions, shape.window[2]) * shape.window[2]); };
-  while (tile_of() > std::max<int64_t>(12, layout.grain) && row_bytes(tile_of()) * met_rows > layout.patch_bytes) ++tiles;
+  const auto tile_of = [&] {
+    return std::min(ceil_div(ceil_div(shape.positions, tiles), grain) * grain,
+                    ceil_div(shape.positions, shape.window[2]) * shape.window[2]);
+  };
+  while (tile_of() > std::max<int64_t>(12, layout.grain) && row_bytes(tile_of()) * met_rows > layout.patch_bytes)
+    ++tiles;
   channel_parts = ceil_div(padded_out, unit_channels);
   // Few units: the same number for every thread.
   const auto uneven = [&](int64_t units) { return units < 8 * p.threads && units % p.threads; };
-  while (product && tile_of() > std::max<int64_t>(12, layout.grain) && uneven(tiles * shape.groups * channel_parts)) ++tiles;
+  while (product && tile_of() > std::max<int64_t>(12, layout.grain) && uneven(tiles * shape.groups * channel_parts))
+    ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_words = shape.columns(tile_positions) * column_words(chunk_words);
   spare_words = spare_rows * shape.phases[0].advance * column_words(chunk_words) + run_multiple;
   // Rows are counted in groups that stay together.
   const int64_t group = shape.row_group(), all = shape.rows() / group;
-  const auto rows_of = [&](int64_t positions) { return std::clamp<int64_t>(positions / (tile_positions * phases * group), 1, all); };
+  const auto rows_of = [&](int64_t positions) {
+    return std::clamp<int64_t>(positions / (tile_positions * phases * group), 1, all);
+  };
   int64_t rows = rows_of(unit_positions);
   // Few output channels: more rows make as many sums, and share more of the rows they read.
-  if (shape.row_taps() > 1) rows = std::max(rows, std::min(shared_rows, rows_of(unit_positions * unit_channels / std::min(padded_out, unit_channels))));
+  if (shape.row_taps() > 1)
+    rows = std::max(
+        rows, std::min(shared_rows, rows_of(unit_positions * unit_channels / std::min(padded_out, unit_channels))));
   const int64_t others = tiles * shape.groups * channel_parts;
   const auto bands_of = [&](int64_t most) {
     int64_t count = ceil_div(all, most);
@@ -182,7 +214,8 @@ struct DirectScratch {
 /// Copies columns [first, first + columns) and `channels` channels of an input row as f32, zero outside the image.
 template <class T>
 void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels, float* to) {
-  const int64_t low = std::clamp<int64_t>(-first, 0, columns), high = std::clamp<int64_t>(desc.shape.w() - first, low, columns);
+  const int64_t low = std::clamp<int64_t>(-first, 0, columns),
+                high = std::clamp<int64_t>(desc.shape.w() - first, low, columns);
   std::fill(to, to + low * channels, 0.0f);
   std::fill(to + high * channels, to + columns * channels, 0.0f);
   const T* from = row + (first + low) * desc.stride[3];
@@ -217,7 +250,9 @@ struct F32Engine {
   static void for_blocks(int64_t count, int64_t vectors, F&& f) {
     for_row_blocks(count, vectors, f);
   }
-  static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) { run_block<RegisterBlock<F32Dot, true>>(rows, vectors, call); }
+  static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) {
+    run_block<RegisterBlock<F32Dot, true>>(rows, vectors, call);
+  }
   template <class T>
   static Word word(T first, T) {
     return static_cast<float>(first);
@@ -237,26 +272,34 @@ struct NoLines {
 /// Activates and pools the sums of a unit: [row][position][channel] in the order of the windows. `Lines` may pool whole
 /// lines of channels in its own way.
 template <class T, class Lines = NoLines>
-void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Range rows, int64_t first, int64_t last, int64_t k_first, int64_t k_last, const float* sums) {
+void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Range rows, int64_t first, int64_t last,
+               int64_t k_first, int64_t k_last, const float* sums) {
   const DirectShape& s = d.shape;
   const Vec slope = Vec::all(static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope));
   T* y = args.out[0].data<T>();
   uint8_t* arg = args.out[1].data<uint8_t>();
   const int64_t group = s.row_group();
   for (int64_t r = 0; r < rows.size(); r += group) {
-    const int64_t row = DirectShape::row_offset(p.out[0], (rows.begin + r) / group), arg_row = DirectShape::row_offset(p.out[1], (rows.begin + r) / group);
+    const int64_t row = DirectShape::row_offset(p.out[0], (rows.begin + r) / group),
+                  arg_row = DirectShape::row_offset(p.out[1], (rows.begin + r) / group);
     for (int64_t j = first; j < last; j += 2) {
-      const int64_t at = row + j / 2 * p.out[0].stride[3] + k_first, arg_at = arg_row + j / 2 * p.out[1].stride[3] + k_first;
+      const int64_t at = row + j / 2 * p.out[0].stride[3] + k_first,
+                    arg_at = arg_row + j / 2 * p.out[1].stride[3] + k_first;
       const float* corner = sums + (r * d.tile_positions + j - first) * d.sums_pitch();
       const auto value = [&](int q) { return corner + ((q >> 1) * d.tile_positions + (q & 1)) * d.sums_pitch(); };
       int64_t done = 0;
       if constexpr (Lines::channels > 0)
-        while (done + Lines::channels <= k_last - k_first && Lines::pool_line(value(0) + done, value(2) - value(0), d.sums_pitch(), 2 * group, slope, y + at + done, arg + arg_at + done)) done += Lines::channels;
+        while (done + Lines::channels <= k_last - k_first &&
+               Lines::pool_line(value(0) + done, value(2) - value(0), d.sums_pitch(), 2 * group, slope, y + at + done,
+                                arg + arg_at + done))
+          done += Lines::channels;
       for_vectors(done, k_last - k_first, [&](int64_t k, auto n) {
         const WindowMaximum best = pooled<T>(2 * group, slope, [&](int q) { return load(value(q) + k); });
         put(y + at + k, best.best, n);
-        if constexpr (std::is_same_v<decltype(n), int64_t>) store_bytes(arg + arg_at + k, best.winner, n);
-        else store_bytes(arg + arg_at + k, best.winner);
+        if constexpr (std::is_same_v<decltype(n), int64_t>)
+          store_bytes(arg + arg_at + k, best.winner, n);
+        else
+          store_bytes(arg + arg_at + k, best.winner);
       });
     }
   }
@@ -280,7 +323,8 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
     const Range mine = split_range(d.units(), thread, p.threads);
     for (int64_t unit = mine.begin; unit < mine.end; ++unit) {
       const int64_t part = unit % d.channel_parts, group = unit / d.channel_parts % s.groups;
-      const int64_t tile = unit / (d.channel_parts * s.groups) % d.tiles, band = unit / (d.channel_parts * s.groups * d.tiles);
+      const int64_t tile = unit / (d.channel_parts * s.groups) % d.tiles,
+                    band = unit / (d.channel_parts * s.groups * d.tiles);
       const Range rows = RowSet::band(s, band, d.bands);
       const int64_t first = tile * d.tile_positions, last = std::min(first + d.tile_positions, s.positions);
       const int64_t k_first = part * unit_channels, k_last = std::min(k_first + unit_channels, s.out);
@@ -290,14 +334,18 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
       const int64_t sources = RowSet::collect(s, rows.begin, rows.size(), m.slots, m.sources);
 
       for (int64_t chunk = 0; chunk < d.chunks; ++chunk) {
-        const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
+        const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first),
+                      words = d.words_of(channels);
         // Without padding rows that are whole words already need no copy.
         constexpr bool same_words = sizeof(T) * Engine::pair == sizeof(Word);
         const bool whole_positions = d.chunks == 1 && s.x.stride[3] == s.in;  // several taps are one run
-        const bool in_place = Engine::reads_in_place && same_words && (d.single_taps || whole_positions) && column >= 0 && column + columns <= s.x.shape.w() && channels % Engine::pair == 0 && s.x.stride[3] % Engine::pair == 0;
+        const bool in_place = Engine::reads_in_place && same_words && (d.single_taps || whole_positions) &&
+                              column >= 0 && column + columns <= s.x.shape.w() && channels % Engine::pair == 0 &&
+                              s.x.stride[3] % Engine::pair == 0;
         const int64_t pitch = in_place ? s.x.stride[3] / Engine::pair : words;  // words from column to column
         for (int64_t i = 0; i < sources && !in_place; ++i)
-          Engine::copy(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns, channels, m.patch + i * d.row_words);
+          Engine::copy(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns,
+                       channels, m.patch + i * d.row_words);
         const bool stores = chunk + 1 == d.chunks && !s.pooled();  // otherwise sums stay for the next chunk or the pool
 
         for (int64_t k = k_first; k < k_last; k += block_width) {
@@ -317,13 +365,17 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 const int32_t slot = m.slots[r * s.row_taps() + t];
                 if (slot < 0) continue;
                 const Word* patch_row = m.patch + slot * d.row_words;
-                if (in_place) patch_row = reinterpret_cast<const Word*>(x + DirectShape::row_offset(s.x, m.sources[slot]) + column * s.x.stride[3] + group * s.in + c_first);
+                if (in_place)
+                  patch_row = reinterpret_cast<const Word*>(x + DirectShape::row_offset(s.x, m.sources[slot]) +
+                                                            column * s.x.stride[3] + group * s.in + c_first);
                 const Word* from = phase_weights + t * tap_words;
                 for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
                   const int64_t at = phase.taps[static_cast<size_t>(q)].column;
                   Segment<Word>& segment = m.segments[segments++];
-                  segment = {patch_row + (at - s.column_low) * pitch, from + q * d.padded_run(words) * width, d.padded_run(words), 0, count};
-                  if (phase.contiguous) segment.length = d.padded_run(taps * words);
+                  segment = {patch_row + (at - s.column_low) * pitch, from + q * d.padded_run(words) * width,
+                             d.padded_run(words), 0, count};
+                  if (phase.contiguous)
+                    segment.length = d.padded_run(taps * words);
                   else {
                     const Range inside = s.inside(phase, phase.taps[static_cast<size_t>(q)]);
                     segment.low = inside.begin - first, segment.high = inside.end - first;
@@ -333,7 +385,17 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
               T* out_row = y + DirectShape::row_offset(s.y, rows.begin + r) + group * s.out + k;
               const int64_t out_step = phase.step * s.y.stride[3], valid = std::min(width, s.out - k);
               Engine::for_blocks(count, width / Vec::lanes, [&](int64_t j, int64_t block_size) {
-                BlockCall<Word> call{m.segments, segments, j, j * phase.advance * pitch, phase.advance * pitch, 1, width, m.bias + (k - k_first), 0, m.rounded, width};
+                BlockCall<Word> call{m.segments,
+                                     segments,
+                                     j,
+                                     j * phase.advance * pitch,
+                                     phase.advance * pitch,
+                                     1,
+                                     width,
+                                     m.bias + (k - k_first),
+                                     0,
+                                     m.rounded,
+                                     width};
                 float* sum = m.sums + (sum_row + j) * d.sums_pitch() + (k - k_first);
                 if (chunk > 0) call.init = sum, call.init_pitch = d.sums_pitch();
                 T* to = out_row + phase.start * s.y.stride[3] + (first + j) * out_step;
@@ -342,9 +404,11 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
                 bool rounds = stores;
                 if (!stores) call.to = sum, call.to_pitch = d.sums_pitch();
                 if constexpr (std::is_same_v<T, float>)
-                  if (stores && valid == width && !(streams && s.activates)) call.to = to, call.to_pitch = out_step, call.streams = streams, rounds = false;
+                  if (stores && valid == width && !(streams && s.activates))
+                    call.to = to, call.to_pitch = out_step, call.streams = streams, rounds = false;
                 if constexpr (Engine::narrows)
-                  if (stores && valid == width && !s.activates) call.narrow = to, call.to_pitch = out_step, call.streams = streams, rounds = false;
+                  if (stores && valid == width && !s.activates)
+                    call.narrow = to, call.to_pitch = out_step, call.streams = streams, rounds = false;
                 Engine::block(block_size, width / Vec::lanes, call);
                 if (!rounds && !(stores && s.activates)) return;
                 const float* sums = rounds ? m.rounded : call.to;
@@ -361,14 +425,15 @@ void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
             }
         }
       }
-      if (s.pooled()) pool_sums<T>(p, d, args, rows, first, last, group * s.out + k_first, group * s.out + k_last, m.sums);
+      if (s.pooled())
+        pool_sums<T>(p, d, args, rows, first, last, group * s.out + k_first, group * s.out + k_last, m.sums);
     }
     if (streams) fence();
   });
 }
 
-/// The words of one or two channels (`pair` apart) of a weight for `lanes` outputs, which are `lane_step` apart; a missing
-/// second channel is zero.
+/// The words of one or two channels (`pair` apart) of a weight for `lanes` outputs, which are `lane_step` apart; a
+/// missing second channel is zero.
 template <class Engine, class T, class Step>
 void pack_words(const T* from, int64_t pair, bool both, Step lane_step, int64_t lanes, typename Engine::Word* to) {
   if (Engine::pair > 1 && both)
@@ -380,7 +445,8 @@ void pack_words(const T* from, int64_t pair, bool both, Step lane_step, int64_t 
 /// The same for weights whose channels lie side by side: blocks of words are turned in registers, and those `ahead`
 /// asked for meanwhile, pieces of rows being nothing that a prefetcher recognises.
 template <class Engine, class T>
-void pack_turned(const T* from, int64_t per_k, int64_t outputs, int64_t channels, int64_t width, int64_t ahead, typename Engine::Word* to) {
+void pack_turned(const T* from, int64_t per_k, int64_t outputs, int64_t channels, int64_t width, int64_t ahead,
+                 typename Engine::Word* to) {
   constexpr int64_t run = Vec::lanes * Engine::pair;
   for (int64_t q = 0; q < outputs; q += Vec::lanes)
     for (int64_t c = 0; c < channels; c += run) {
@@ -391,11 +457,13 @@ void pack_turned(const T* from, int64_t per_k, int64_t outputs, int64_t channels
         for (int64_t i = 0; i < Vec::lanes; ++i) words[i] = Engine::words(from + (q + i) * per_k + c);
         turn(words);
 #pragma GCC unroll 16
-        for (int64_t i = 0; i < Vec::lanes; ++i) store(reinterpret_cast<float*>(to + (c / Engine::pair + i) * width + q), words[i]);
+        for (int64_t i = 0; i < Vec::lanes; ++i)
+          store(reinterpret_cast<float*>(to + (c / Engine::pair + i) * width + q), words[i]);
         continue;
       }
       for (int64_t e = c; e < std::min(c + run, channels); e += Engine::pair)
-        pack_words<Engine>(from + q * per_k + e, 1, e + 1 < channels, per_k, std::min<int64_t>(Vec::lanes, outputs - q), to + e / Engine::pair * width + q);
+        pack_words<Engine>(from + q * per_k + e, 1, e + 1 < channels, per_k, std::min<int64_t>(Vec::lanes, outputs - q),
+                           to + e / Engine::pair * width + q);
     }
 }
 
@@ -406,10 +474,11 @@ struct PackedBlock {
   Word* at;
 };
 
-/// The words of backward_data, whose results are the weight's C, for some blocks side by side: pieces of rows of a cache line
-/// and more, since rows lie pages apart.
+/// The words of backward_data, whose results are the weight's C, for some blocks side by side: pieces of rows of a
+/// cache line and more, since rows lie pages apart.
 template <class Engine, class T>
-void pack_side_by_side(const T* from, int64_t per_k, int64_t channels, int64_t offset, std::span<const PackedBlock<typename Engine::Word>> blocks) {
+void pack_side_by_side(const T* from, int64_t per_k, int64_t channels, int64_t offset,
+                       std::span<const PackedBlock<typename Engine::Word>> blocks) {
   for (int64_t c = 0; c < channels; c += Engine::pair)
     for (const auto& block : blocks) {
       const T* row = from + c * per_k + block.first;
@@ -438,14 +507,17 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
   parallel_ranges(s.groups * runs * d.chunks, threads, 1, [&](Range range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t chunk = i % d.chunks, run = i / d.chunks % runs, group = i / (d.chunks * runs);
-      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first), words = d.words_of(channels);
+      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first),
+                    words = d.words_of(channels);
       std::array<Block, 4> list;
       size_t count = 0;
-      for (int64_t k = run * together * d.block; k < std::min((run + 1) * together * d.block, d.padded_out); k += d.block) {
+      for (int64_t k = run * together * d.block; k < std::min((run + 1) * together * d.block, d.padded_out);
+           k += d.block) {
         const int64_t width = std::min(d.block, d.padded_out - k);
         const Block block{k, std::min(width, s.out - k), width, to + d.block_words(group, k, width, chunk)};
         // Lanes past the last channel and the filling of runs.
-        if (block.valid < width || d.run_multiple > 1) std::memset(block.at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
+        if (block.valid < width || d.run_multiple > 1)
+          std::memset(block.at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
         list[count++] = block;
       }
       int64_t offset = 0;
@@ -456,9 +528,11 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
             const T* taps = from + (t * s.kernel[2] + phase.taps[tap].weight) * per_tap;
             if (s.forward) {  // the sum runs over the weight's C, results are its K
               const Block& block = list[0];
-              pack_turned<Engine>(taps + (group * s.out + block.first) * per_k + c_first, per_k, block.valid, channels, block.width, per_tap, block.at + here * block.width);
+              pack_turned<Engine>(taps + (group * s.out + block.first) * per_k + c_first, per_k, block.valid, channels,
+                                  block.width, per_tap, block.at + here * block.width);
             } else {
-              pack_side_by_side<Engine>(taps + (group * s.in + c_first) * per_k, per_k, channels, here, std::span<const Block>(list).first(count));
+              pack_side_by_side<Engine>(taps + (group * s.in + c_first) * per_k, per_k, channels, here,
+                                        std::span<const Block>(list).first(count));
             }
           }
           offset += d.phase_words(phase, words);
@@ -471,11 +545,17 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
 template <class Engine>
 PackRequest direct_pack_request(const Problem& p, const DirectPlan& d, int input) {
   // The order depends on the pass, the blocking and the kept taps.
-  std::string form = "direct" + std::to_string(d.block) + (Engine::pair > 1 ? " pairs" : "") + (d.run_multiple > 1 ? " tiles" : "") + (d.shape.forward ? " forward " : " backward ") + to_text(p.op) + " " + std::to_string(d.chunk);
+  std::string form = "direct" + std::to_string(d.block) + (Engine::pair > 1 ? " pairs" : "") +
+                     (d.run_multiple > 1 ? " tiles" : "") + (d.shape.forward ? " forward " : " backward ") +
+                     to_text(p.op) + " " + std::to_string(d.chunk);
   for (const ColumnPhase& phase : d.shape.phases)
     for (const ColumnTap& tap : phase.taps) form += " " + std::to_string(tap.weight);
-  return {input, form, d.shape.groups * d.group_words() * 4, [plan = d, threads = p.threads](const Tensor& weight, std::byte* packed) {
-            Engine::by_type(weight.dtype(), [&](auto zero) { direct_pack<decltype(zero), Engine>(plan, weight, reinterpret_cast<typename Engine::Word*>(packed), threads); });
+  return {input, form, d.shape.groups * d.group_words() * 4,
+          [plan = d, threads = p.threads](const Tensor& weight, std::byte* packed) {
+            Engine::by_type(weight.dtype(), [&](auto zero) {
+              direct_pack<decltype(zero), Engine>(plan, weight, reinterpret_cast<typename Engine::Word*>(packed),
+                                                  threads);
+            });
           }};
 }
 
@@ -485,13 +565,13 @@ class PreparedDirect final : public Prepared {
   explicit PreparedDirect(const Problem& p) : problem_(p), plan_(p, {.word_channels = Engine::pair}) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override {
-    return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " + std::to_string(plan_.chunks) + " chunks";
+    return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " +
+           std::to_string(plan_.chunks) + " chunks";
   }
-  std::vector<PackRequest> packed_weights() const override {
-    return {direct_pack_request<Engine>(problem_, plan_, 1)};
-  }
+  std::vector<PackRequest> packed_weights() const override { return {direct_pack_request<Engine>(problem_, plan_, 1)}; }
   void run(const KernelArgs& args) const override {
-    Engine::by_type(problem_.in[0].dtype, [&](auto zero) { direct_run<decltype(zero), Engine>(problem_, plan_, args); });
+    Engine::by_type(problem_.in[0].dtype,
+                    [&](auto zero) { direct_run<decltype(zero), Engine>(problem_, plan_, args); });
   }
 
  private:

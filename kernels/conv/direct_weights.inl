@@ -1,38 +1,42 @@
 // Direct weight and bias gradients, channels last: any rank, stride, dilation, padding, groups and tensor strides; f32,
 // bf16 and f16 storage, f32 sums.
 //
-// Loops: a task is up to four blocks of 64 (AVX2: 16) output channels, a chunk of input channels and a part of the output
-// rows. Per band of rows the distinct input rows are copied, widened and zero-padded, and for each block its gradients;
-// the block's sums (row taps x column taps x channels x 64) stay in the second-level cache. For every row tap the
-// register block takes 6 values of (column tap, channel) against the gradient's vectors and runs along the positions of
-// the band. Where columns are dilated, positions that meet padding alone are cut off.
+// Loops: a task is up to four blocks of 64 (AVX2: 16) output channels, a chunk of input channels and a part of the
+// output rows. Per band of rows the distinct input rows are copied, widened and zero-padded, and for each block its
+// gradients; the block's sums (row taps x column taps x channels x 64) stay in the second-level cache. For every row
+// tap the register block takes 6 values of (column tap, channel) against the gradient's vectors and runs along the
+// positions of the band. Where columns are dilated, positions that meet padding alone are cut off.
 // Chunks and parts depend on the problem alone, so the sums have the same bits for any number of threads.
 // Limit: the f32 FMA rate; the gradient streams from the second-level cache, 21 bytes per cycle at two FMA per cycle.
 
-constexpr int64_t weight_tasks = 64;           // enough to keep this many threads busy
+constexpr int64_t weight_tasks = 64;              // enough to keep this many threads busy
 constexpr int64_t weight_parts_bytes = 16 << 20;  // of sums at most for splitting positions
-constexpr int64_t few_parts_bytes = 6 << 20;      // the same where clearing and adding up more would show beside the products
+constexpr int64_t few_parts_bytes =
+    6 << 20;  // the same where clearing and adding up more would show beside the products
 
 /// What a task covers.
 struct WeightsTask {
   int64_t group, first_block, last_block, chunk, part;
 };
 
-/// Positions of a band and of one of its rows; bytes of a value in the patch, and at most of the sums of a block, of the patch
-/// and of the sums of all parts; blocks of output channels of a task and positions of a row of 1x1 convolutions; positions of
-/// a step.
+/// Positions of a band and of one of its rows; bytes of a value in the patch, and at most of the sums of a block, of
+/// the patch and of the sums of all parts; blocks of output channels of a task and positions of a row of 1x1
+/// convolutions; positions of a step.
 struct WeightsLayout {
-  int64_t positions = 192, row_positions = 128, value_bytes = 4, sums_bytes = weight_cache, patch_bytes = patch_cache, parts_bytes = weight_parts_bytes, product_width = 4, product_positions = 0, step = 1;
+  int64_t positions = 192, row_positions = 128, value_bytes = 4, sums_bytes = weight_cache, patch_bytes = patch_cache,
+          parts_bytes = weight_parts_bytes, product_width = 4, product_positions = 0, step = 1;
 };
 
 struct WeightsPlan {
   explicit WeightsPlan(const Problem& p, const WeightsLayout& layout = WeightsLayout());
   DirectShape shape;
-  int64_t grain = 8;        ///< channels that stay together
-  int64_t task_width = 4;   ///< blocks of output channels per task
-  int64_t chunk;            ///< channels of the largest chunk
+  int64_t grain = 8;       ///< channels that stay together
+  int64_t task_width = 4;  ///< blocks of output channels per task
+  int64_t chunk;           ///< channels of the largest chunk
   int64_t chunks, blocks, parts, bands, tiles, tile_positions, band_rows, patch_rows, row_floats, taps;
-  Range channels(int64_t chunk_index) const { return split_range(shape.in, static_cast<int>(chunk_index), static_cast<int>(chunks), grain); }
+  Range channels(int64_t chunk_index) const {
+    return split_range(shape.in, static_cast<int>(chunk_index), static_cast<int>(chunks), grain);
+  }
   /// Cuts the input channels into chunks of nearly equal size, at most `fit` (a multiple of the grain).
   void cut_channels(int64_t fit) {
     chunks = ceil_div(shape.in, fit);
@@ -45,10 +49,12 @@ struct WeightsPlan {
   /// Where output channel k of a block of `valid` stands in its sums.
   int64_t column(int64_t k, int64_t /*valid*/) const { return k; }
   float* sums(std::byte* workspace, int64_t group, int64_t block, int64_t chunk_index, int64_t part) const {
-    return reinterpret_cast<float*>(workspace) + (((group * blocks + block) * chunks + chunk_index) * parts + part) * sum_floats();
+    return reinterpret_cast<float*>(workspace) +
+           (((group * blocks + block) * chunks + chunk_index) * parts + part) * sum_floats();
   }
   WeightsTask task(int64_t index) const {
-    const Range range = split_range(blocks, static_cast<int>(index / (parts * chunks) % task_blocks()), static_cast<int>(task_blocks()));
+    const Range range = split_range(blocks, static_cast<int>(index / (parts * chunks) % task_blocks()),
+                                    static_cast<int>(task_blocks()));
     return {index / (parts * chunks * task_blocks()), range.begin, range.end, index / parts % chunks, index % parts};
   }
   void clear(std::byte* workspace, const WeightsTask& t) const {
@@ -62,7 +68,8 @@ struct WeightsPlan {
   int64_t gradient_bytes() const { return DirectPlan::aligned(band_rows * tile_positions * block_width * 4); }
   /// A thread's memory beside the operands: segments, slots, sources.
   int64_t table_bytes() const {
-    return DirectPlan::aligned(band_rows * int64_t(sizeof(Segment<float>))) + DirectPlan::aligned(band_rows * shape.row_taps() * 4) + DirectPlan::aligned(patch_rows * 8);
+    return DirectPlan::aligned(band_rows * int64_t(sizeof(Segment<float>))) +
+           DirectPlan::aligned(band_rows * shape.row_taps() * 4) + DirectPlan::aligned(patch_rows * 8);
   }
   int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes(); }
 };
@@ -92,18 +99,25 @@ WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(
   // Sums stay in cache, and so does the input of a long run of positions.
   cut_channels(std::clamp<int64_t>(layout.sums_bytes / (all * block_width * 4) / grain * grain, grain, 256));
   blocks = ceil_div(shape.out, block_width);
-  tiles = ceil_div(shape.positions, product ? std::max(layout.row_positions, layout.product_positions) : layout.row_positions);
+  tiles = ceil_div(shape.positions,
+                   product ? std::max(layout.row_positions, layout.product_positions) : layout.row_positions);
   // One tile fewer or more where their rows fill steps better.
-  const auto filled = [&](int64_t count) { return count * ceil_div(ceil_div(shape.positions, count), layout.step) * layout.step; };
+  const auto filled = [&](int64_t count) {
+    return count * ceil_div(ceil_div(shape.positions, count), layout.step) * layout.step;
+  };
   const int64_t wanted = tiles;
   for (int64_t other : {wanted - 1, wanted + 1})
     if (layout.step > 1 && other >= 1 && filled(other) < filled(tiles)) tiles = other;
   const auto tile_of = [&] { return ceil_div(shape.positions, tiles); };
-  while (tile_of() > 12 && shape.columns(tile_of()) * chunk * layout.value_bytes * shape.row_taps() > layout.patch_bytes) ++tiles;
+  while (tile_of() > 12 &&
+         shape.columns(tile_of()) * chunk * layout.value_bytes * shape.row_taps() > layout.patch_bytes)
+    ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_floats = shape.columns(tile_positions) * chunk;
-  const int64_t affordable = std::max<int64_t>(1, layout.parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
-  parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1, std::min(affordable, shape.rows()));
+  const int64_t affordable =
+      std::max<int64_t>(1, layout.parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
+  parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1,
+                              std::min(affordable, shape.rows()));
   // Which blocks share a task changes no sum: fewer where there are many threads.
   while (task_width > 1 && tasks() < 2 * p.threads) task_width = (task_width + 1) / 2;
   int64_t rows = std::max<int64_t>(1, layout.positions / tile_positions);
@@ -117,7 +131,8 @@ WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(
 
 /// Gradient rows of a band as [position][block_width], channels past the end zero; adds them to the bias sums.
 template <class T>
-void copy_gradient(const WeightsPlan& d, const T* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, float* to, float* bias) {
+void copy_gradient(const WeightsPlan& d, const T* dy, Range rows, int64_t first, int64_t last, int64_t channel,
+                   int64_t valid, float* to, float* bias) {
   const TensorDesc& desc = d.shape.y;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
@@ -151,10 +166,13 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
     for (int64_t first = 0; first < phase.count; first += d.tile_positions) {
       const int64_t last = std::min(first + d.tile_positions, phase.count);
       for (int64_t i = 0; i < count; ++i)
-        copy_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low, s.columns(last - first), channels, patch + i * d.row_floats);
+        copy_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low,
+                     s.columns(last - first), channels, patch + i * d.row_floats);
       for (int64_t block = at.first_block; block < at.last_block; ++block) {
-        const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
-        float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part), *bias = sums + d.sum_floats() - block_width;
+        const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first),
+                      vectors = ceil_div(valid, Vec::lanes);
+        float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part),
+              *bias = sums + d.sum_floats() - block_width;
         copy_gradient(d, dy, rows, first, last, at.group * s.out + k_first, valid, gradient, bias);
         for (int64_t t = 0; t < s.row_taps(); ++t)
           for (int64_t q = 0; q < (phase.contiguous ? std::min<int64_t>(1, d.taps) : d.taps); ++q) {
@@ -166,11 +184,15 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
             }
             for (int64_t r = 0; r < rows.size() && low < high; ++r)
               if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0)
-                segments[found++] = {patch + slot * d.row_floats + (column - s.column_low + low * phase.advance) * channels, gradient + (r * d.tile_positions + low) * block_width, high - low, 0, 1};
+                segments[found++] = {
+                    patch + slot * d.row_floats + (column - s.column_low + low * phase.advance) * channels,
+                    gradient + (r * d.tile_positions + low) * block_width, high - low, 0, 1};
             if (!found) continue;
             for_row_blocks(phase.contiguous ? d.taps * channels : channels, vectors, [&](int64_t m, int64_t size) {
               float* sum = sums + ((t * d.taps + q) * channels + m) * block_width;
-              run_block<RegisterBlock<F32Dot, false>>(size, vectors, {segments, found, 0, m, 1, phase.advance * channels, block_width, sum, block_width, sum, block_width});
+              run_block<RegisterBlock<F32Dot, false>>(size, vectors,
+                                                      {segments, found, 0, m, 1, phase.advance * channels, block_width,
+                                                       sum, block_width, sum, block_width});
             });
           }
       }
@@ -190,16 +212,20 @@ inline void weights_finish(const Plan& d, int threads, const KernelArgs& args) {
       const int64_t chunk = i % d.chunks, block = i / d.chunks % d.blocks, group = i / (d.chunks * d.blocks);
       const Range input = d.channels(chunk);
       const int64_t channels = input.size();
-      const int64_t k_first = group * s.out + block * block_width, valid = std::min(block_width, s.out - block * block_width);
+      const int64_t k_first = group * s.out + block * block_width,
+                    valid = std::min(block_width, s.out - block * block_width);
       float* from = d.sums(args.workspace, group, block, chunk, 0);
       for (int64_t part = 1; part < d.parts; ++part)
-        for_vectors(0, d.sum_floats(), [&](int64_t at, auto n) { put(from + at, get(from + at, n) + get(from + part * d.sum_floats() + at, n), n); });
+        for_vectors(0, d.sum_floats(), [&](int64_t at, auto n) {
+          put(from + at, get(from + at, n) + get(from + part * d.sum_floats() + at, n), n);
+        });
       for (int64_t t = 0; t < s.row_taps(); ++t)
         for (int64_t q = 0; q < d.taps; ++q)
           for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
             for (int64_t k = 0; k < valid; ++k) {
               const float* sums = from + ((t * d.taps + q) * channels + c) * block_width + d.column(k, valid);
-              float* to = dw + (k_first + k) * per_k + (t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight) * s.in + input.begin + c;
+              float* to = dw + (k_first + k) * per_k +
+                          (t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight) * s.in + input.begin + c;
               for (int64_t e = 0; e < std::min<int64_t>(16, channels - c); ++e) to[e] = sums[e * block_width];
             }
       if (chunk == 0)
@@ -219,18 +245,23 @@ Support supports_direct_weights(const Problem& p) {
 template <class Scope, class Plan, class Task>
 std::unique_ptr<Prepared> prepare_weights(const Problem& p, const Plan& d, Task task) {
   const int64_t sums = d.sums_bytes();
-  return std::make_unique<PreparedFunction>([threads = p.threads, d, sums, task](const KernelArgs& args) {
-    parallel_threads(threads, [&](int thread) {
-      const Scope scope;
-      const Range mine = split_range(d.tasks(), thread, threads);
-      for (int64_t i = mine.begin; i < mine.end; ++i) task(d, args, i, args.workspace + sums + thread * d.thread_bytes());
-    });
-    weights_finish(d, threads, args);
-  }, sums + p.threads * d.thread_bytes(), std::to_string(d.parts) + " parts, " + std::to_string(d.chunks) + " chunks");
+  return std::make_unique<PreparedFunction>(
+      [threads = p.threads, d, sums, task](const KernelArgs& args) {
+        parallel_threads(threads, [&](int thread) {
+          const Scope scope;
+          const Range mine = split_range(d.tasks(), thread, threads);
+          for (int64_t i = mine.begin; i < mine.end; ++i)
+            task(d, args, i, args.workspace + sums + thread * d.thread_bytes());
+        });
+        weights_finish(d, threads, args);
+      },
+      sums + p.threads * d.thread_bytes(), std::to_string(d.parts) + " parts, " + std::to_string(d.chunks) + " chunks");
 }
 
 inline std::unique_ptr<Prepared> prepare_direct_weights(const Problem& p) {
-  return prepare_weights<F32Engine::Scope>(p, WeightsPlan(p), [type = p.in[0].dtype](const WeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
-    by_storage(type, [&](auto zero) { weights_task<decltype(zero)>(d, args, task, memory); });
-  });
+  return prepare_weights<F32Engine::Scope>(
+      p, WeightsPlan(p),
+      [type = p.in[0].dtype](const WeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
+        by_storage(type, [&](auto zero) { weights_task<decltype(zero)>(d, args, task, memory); });
+      });
 }

@@ -9,7 +9,8 @@ struct EmulatedTiles : NoLines {
   static inline thread_local std::array<std::array<uint32_t, 256>, 8> tiles;
   template <int tile>
   static void load(const void* from, int64_t pitch) {
-    for (int64_t r = 0; r < 16; ++r) std::memcpy(&tiles[tile][static_cast<size_t>(r * 16)], static_cast<const char*>(from) + r * pitch, 64);
+    for (int64_t r = 0; r < 16; ++r)
+      std::memcpy(&tiles[tile][static_cast<size_t>(r * 16)], static_cast<const char*>(from) + r * pitch, 64);
   }
   template <int tile>
   static void stream(const void* from, int64_t pitch) {
@@ -17,7 +18,8 @@ struct EmulatedTiles : NoLines {
   }
   template <int tile>
   static void store(void* to, int64_t pitch) {
-    for (int64_t r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(to) + r * pitch, &tiles[tile][static_cast<size_t>(r * 16)], 64);
+    for (int64_t r = 0; r < 16; ++r)
+      std::memcpy(static_cast<char*>(to) + r * pitch, &tiles[tile][static_cast<size_t>(r * 16)], 64);
   }
   static void weave(const bf16* first, const bf16* second, int64_t n, uint32_t* low, uint32_t* high) {
     for (int64_t k = 0; k < panel_width; ++k) {
@@ -37,7 +39,8 @@ struct EmulatedTiles : NoLines {
       for (size_t k = 0; k < 16; ++k)
         for (size_t c = 0; c < 16; ++c) {
           float total = std::bit_cast<float>(tiles[sum][r * 16 + c]);
-          for (int half = 0; half < 2; ++half) total += widened(tiles[a][r * 16 + k], half) * widened(tiles[b][k * 16 + c], half);
+          for (int half = 0; half < 2; ++half)
+            total += widened(tiles[a][r * 16 + k], half) * widened(tiles[b][k * 16 + c], half);
           tiles[sum][r * 16 + c] = std::bit_cast<uint32_t>(total);
         }
   }

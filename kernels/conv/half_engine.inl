@@ -1,14 +1,15 @@
 // The engine of direct.inl on f16 arithmetic: twice the multiply-adds per instruction of f32. Included after
 // pair_words.inl.
 //
-// A word holds two neighbouring channels, so a vector of 32 halves sums 16 outputs over even and odd channels apart, and the
-// broadcast of a word needs a load port alone (that of 16 bits would take a shuffle too). After `half_run` steps the
-// halves are added up, widened and added to f32 sums in the first cache: about 7 instructions per `half_run` products, 1.6
-// times the f32 rate in all.
-// Error: a product of a run is rounded at most half_run + 1 times to 11 bits, so a sum errs by (half_run + 1) * 2^-11 of its
-// terms' magnitudes at most, typically by 2^-10 of the result, like its storage; and by (half_run + 1) * 2^-25 per run, the
-// spacing of f16 near zero: gradients need their loss scale. A run whose sum passes 65504 becomes infinite: in a backward
-// pass the loss scale falls, in a forward pass the run ends as diverged, and `--kernel '*=direct_avx512'` sums in f32.
+// A word holds two neighbouring channels, so a vector of 32 halves sums 16 outputs over even and odd channels apart,
+// and the broadcast of a word needs a load port alone (that of 16 bits would take a shuffle too). After `half_run`
+// steps the halves are added up, widened and added to f32 sums in the first cache: about 7 instructions per `half_run`
+// products, 1.6 times the f32 rate in all.
+// Error: a product of a run is rounded at most half_run + 1 times to 11 bits, so a sum errs by (half_run + 1) * 2^-11
+// of its terms' magnitudes at most, typically by 2^-10 of the result, like its storage; and by (half_run + 1) * 2^-25
+// per run, the spacing of f16 near zero: gradients need their loss scale. A run whose sum passes 65504 becomes
+// infinite: in a backward pass the loss scale falls, in a forward pass the run ends as diverged, and `--kernel
+// '*=direct_avx512'` sums in f32.
 // Limit: the f16 FMA rate.
 
 constexpr int64_t half_run = 32;
@@ -62,11 +63,14 @@ struct HalfBlock {
       for (int q = 0; q < vectors; ++q) total[r][q] = Halves::zero();
   }
   template <int rows, int vectors>
-  [[gnu::always_inline]] static void add(const typename Halves::Wide (&total)[rows][vectors], const float* sums, int64_t pitch, const BlockCall<Word>& call) {
+  [[gnu::always_inline]] static void add(const typename Halves::Wide (&total)[rows][vectors], const float* sums,
+                                         int64_t pitch, const BlockCall<Word>& call) {
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-      for (int q = 0; q < vectors; ++q) store(call.to + r * call.to_pitch + q * Vec::lanes, load(sums + r * pitch + q * Vec::lanes) + Halves::sum_of_pairs(total[r][q]));
+      for (int q = 0; q < vectors; ++q)
+        store(call.to + r * call.to_pitch + q * Vec::lanes,
+              load(sums + r * pitch + q * Vec::lanes) + Halves::sum_of_pairs(total[r][q]));
   }
 };
 

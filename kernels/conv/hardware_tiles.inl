@@ -10,61 +10,89 @@ struct HardwareTiles {
   // The instructions name their registers: no way around spelling them out.
   template <int tile>
   static void load(const void* from, int64_t pitch) {
-    if constexpr (tile == 0) _tile_loadd(0, from, pitch);
-    else if constexpr (tile == 1) _tile_loadd(1, from, pitch);
-    else if constexpr (tile == 2) _tile_loadd(2, from, pitch);
-    else if constexpr (tile == 3) _tile_loadd(3, from, pitch);
-    else if constexpr (tile == 4) _tile_loadd(4, from, pitch);
-    else if constexpr (tile == 5) _tile_loadd(5, from, pitch);
-    else if constexpr (tile == 6) _tile_loadd(6, from, pitch);
-    else _tile_loadd(7, from, pitch);
+    if constexpr (tile == 0)
+      _tile_loadd(0, from, pitch);
+    else if constexpr (tile == 1)
+      _tile_loadd(1, from, pitch);
+    else if constexpr (tile == 2)
+      _tile_loadd(2, from, pitch);
+    else if constexpr (tile == 3)
+      _tile_loadd(3, from, pitch);
+    else if constexpr (tile == 4)
+      _tile_loadd(4, from, pitch);
+    else if constexpr (tile == 5)
+      _tile_loadd(5, from, pitch);
+    else if constexpr (tile == 6)
+      _tile_loadd(6, from, pitch);
+    else
+      _tile_loadd(7, from, pitch);
   }
   /// The same without a place in the first cache for what will not be read again soon.
   template <int tile>
   static void stream(const void* from, int64_t pitch) {
-    if constexpr (tile == 4) _tile_stream_loadd(4, from, pitch);
-    else if constexpr (tile == 5) _tile_stream_loadd(5, from, pitch);
-    else if constexpr (tile == 6) _tile_stream_loadd(6, from, pitch);
-    else _tile_stream_loadd(7, from, pitch);
+    if constexpr (tile == 4)
+      _tile_stream_loadd(4, from, pitch);
+    else if constexpr (tile == 5)
+      _tile_stream_loadd(5, from, pitch);
+    else if constexpr (tile == 6)
+      _tile_stream_loadd(6, from, pitch);
+    else
+      _tile_stream_loadd(7, from, pitch);
   }
   template <int tile>
   static void store(void* to, int64_t pitch) {
-    if constexpr (tile == 0) _tile_stored(0, to, pitch);
-    else if constexpr (tile == 1) _tile_stored(1, to, pitch);
-    else if constexpr (tile == 2) _tile_stored(2, to, pitch);
-    else if constexpr (tile == 3) _tile_stored(3, to, pitch);
-    else _tile_stored(4, to, pitch);
+    if constexpr (tile == 0)
+      _tile_stored(0, to, pitch);
+    else if constexpr (tile == 1)
+      _tile_stored(1, to, pitch);
+    else if constexpr (tile == 2)
+      _tile_stored(2, to, pitch);
+    else if constexpr (tile == 3)
+      _tile_stored(3, to, pitch);
+    else
+      _tile_stored(4, to, pitch);
   }
   /// Words of the values of two positions (zeros where null) for 16 < n <= 32 channels, in the order of woven_column.
   static void weave(const bf16* first, const bf16* second, int64_t n, uint32_t* low, uint32_t* high) {
     const auto lanes = static_cast<__mmask32>((uint64_t{1} << n) - 1);
-    const __m512i a = first ? _mm512_maskz_loadu_epi16(lanes, first) : _mm512_setzero_si512(), b = second ? _mm512_maskz_loadu_epi16(lanes, second) : _mm512_setzero_si512();
+    const __m512i a = first ? _mm512_maskz_loadu_epi16(lanes, first) : _mm512_setzero_si512(),
+                  b = second ? _mm512_maskz_loadu_epi16(lanes, second) : _mm512_setzero_si512();
     _mm512_storeu_si512(low, _mm512_unpacklo_epi16(a, b));
     _mm512_storeu_si512(high, _mm512_unpackhi_epi16(a, b));
   }
   /// 32 rounded sums, subnormal ones as zero.
   static void store_line(bf16* to, Vec low, Vec high, bool streams) {
     const auto line = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v));
-    if (streams) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
-    else _mm512_storeu_si512(to, line);
+    if (streams)
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
+    else
+      _mm512_storeu_si512(to, line);
   }
-  /// LeakyReLU and maximum of `size` (4 or 8) positions, 32 channels at once as 16-bit integers in the order of the values:
-  /// the bits of pool_window.inl, but that subnormal values and -0 become 0. The positions of code q stand at
+  /// LeakyReLU and maximum of `size` (4 or 8) positions, 32 channels at once as 16-bit integers in the order of the
+  /// values: the bits of pool_window.inl, but that subnormal values and -0 become 0. The positions of code q stand at
   /// corner + (q / 2) * row + (q % 2) * column. False, and nothing done, where a value is not a number.
   static constexpr int64_t channels = 32;
-  static bool pool_line(const float* corner, int64_t row, int64_t column, int64_t size, const Vec& slope, bf16* y, uint8_t* arg) {
-    return size == 8 ? pool_window<8>(corner, row, column, slope, y, arg) : pool_window<4>(corner, row, column, slope, y, arg);
+  static bool pool_line(const float* corner, int64_t row, int64_t column, int64_t size, const Vec& slope, bf16* y,
+                        uint8_t* arg) {
+    return size == 8 ? pool_window<8>(corner, row, column, slope, y, arg)
+                     : pool_window<4>(corner, row, column, slope, y, arg);
   }
   template <int size>
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), noinline)) static bool pool_window(const float* corner, int64_t row, int64_t column, const Vec& slope, bf16* y, uint8_t* arg) {
-    const __m512i magnitude = _mm512_set1_epi16(0x7fff), infinity = _mm512_set1_epi16(0x7f80), none = _mm512_setzero_si512();
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), noinline)) static bool pool_window(
+      const float* corner, int64_t row, int64_t column, const Vec& slope, bf16* y, uint8_t* arg) {
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff), infinity = _mm512_set1_epi16(0x7f80),
+                  none = _mm512_setzero_si512();
     // Sign and magnitude to two's complement and back; -0 becomes 0.
     const auto flip = [&](__m512i bits, __m512i sign) { return _mm512_sub_epi16(_mm512_xor_si512(bits, sign), sign); };
-    const auto round = [](__m512 low, __m512 high) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)); };
+    const auto round = [](__m512 low, __m512 high) {
+      return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+    };
     // Products of the upper and lower 16 bits of every word, back in their places.
     const auto scaled = [&](__m512i v) {
-      const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)), odd = _mm512_castsi512_ps(_mm512_maskz_mov_epi16(0xaaaaaaaa, v));
-      const auto e = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_mul_ps(even, slope.v))), o = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_mul_ps(odd, slope.v)));
+      const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)),
+                   odd = _mm512_castsi512_ps(_mm512_maskz_mov_epi16(0xaaaaaaaa, v));
+      const auto e = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_mul_ps(even, slope.v))),
+                 o = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_mul_ps(odd, slope.v)));
       return _mm512_or_si512(_mm512_cvtepu16_epi32(e), _mm512_slli_epi32(_mm512_cvtepu16_epi32(o), 16));
     };
     __m512i value[size], best = _mm512_set1_epi16(-0x7fff), least = magnitude;
@@ -77,10 +105,13 @@ struct HardwareTiles {
       value[q] = flip(_mm512_and_si512(leaky, magnitude), _mm512_srai_epi16(leaky, 15));
       best = _mm512_max_epi16(best, value[q]), least = _mm512_min_epi16(least, value[q]);
     }
-    if (_mm512_cmpgt_epi16_mask(best, infinity) | _mm512_cmplt_epi16_mask(least, _mm512_sub_epi16(none, infinity))) return false;
+    if (_mm512_cmpgt_epi16_mask(best, infinity) | _mm512_cmplt_epi16_mask(least, _mm512_sub_epi16(none, infinity)))
+      return false;
     __m256i winner = _mm256_setzero_si256();
 #pragma GCC unroll 8
-    for (int q = size - 1; q > 0; --q) winner = _mm256_mask_mov_epi8(winner, _mm512_cmpeq_epi16_mask(value[q], best), _mm256_set1_epi8(static_cast<char>(q)));
+    for (int q = size - 1; q > 0; --q)
+      winner =
+          _mm256_mask_mov_epi8(winner, _mm512_cmpeq_epi16_mask(value[q], best), _mm256_set1_epi8(static_cast<char>(q)));
     winner = _mm256_mask_mov_epi8(winner, _mm512_cmpeq_epi16_mask(value[0], best), _mm256_setzero_si256());
     const __m512i sign = _mm512_srai_epi16(best, 15);
     _mm512_storeu_si512(y, _mm512_or_si512(flip(best, sign), _mm512_andnot_si512(magnitude, sign)));
@@ -89,9 +120,13 @@ struct HardwareTiles {
   }
   template <int sum, int a, int b>
   static void multiply_add() {
-    if constexpr (sum == 0) _tile_dpbf16ps(0, 4, 6);
-    else if constexpr (sum == 1) _tile_dpbf16ps(1, 4, 7);
-    else if constexpr (sum == 2) _tile_dpbf16ps(2, 5, 6);
-    else _tile_dpbf16ps(3, 5, 7);
+    if constexpr (sum == 0)
+      _tile_dpbf16ps(0, 4, 6);
+    else if constexpr (sum == 1)
+      _tile_dpbf16ps(1, 4, 7);
+    else if constexpr (sum == 2)
+      _tile_dpbf16ps(2, 5, 6);
+    else
+      _tile_dpbf16ps(3, 5, 7);
   }
 };

@@ -30,14 +30,15 @@ template <class T>
 void turn_block(const T* from, int64_t step, T* to, int64_t to_pitch) {
   __m512i words[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) words[i] = pair_positions(from + 2 * i * step, from + (2 * i + 1) * step, std::integral_constant<int64_t, 0>{});
+  for (int i = 0; i < 16; ++i)
+    words[i] = pair_positions(from + 2 * i * step, from + (2 * i + 1) * step, std::integral_constant<int64_t, 0>{});
   turn_words(words);
 #pragma GCC unroll 16
   for (int c = 0; c < 16; ++c) _mm512_storeu_si512(to + c * to_pitch, words[c]);
 }
 
-/// `count` positions, `step` values apart, of all channels to [channel][position]. The last block of a side overlaps the
-/// one before.
+/// `count` positions, `step` values apart, of all channels to [channel][position]. The last block of a side overlaps
+/// the one before.
 template <class T>
 void turn_positions(const T* from, int64_t step, int64_t count, int64_t channels, T* to, int64_t to_pitch) {
   if (count < 32 || channels < 16) {
@@ -57,23 +58,27 @@ void turn_positions(const T* from, int64_t step, int64_t count, int64_t channels
 
 /// Columns [first, first + columns) of an input row, turned; zero outside the image.
 template <class T>
-void turn_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels, int64_t advance, int64_t pitch, T* to) {
+void turn_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels,
+                  int64_t advance, int64_t pitch, T* to) {
   for (int64_t residue = 0; residue < advance; ++residue, to += pitch) {
     // Position i of the residue is column first + residue + i * advance.
     const int64_t count = residue < columns ? ceil_div(columns - residue, advance) : 0, start = first + residue;
     const int64_t low = std::clamp<int64_t>(start < 0 ? ceil_div(-start, advance) : 0, 0, count);
-    const int64_t high = std::clamp<int64_t>(start < desc.shape.w() ? ceil_div(desc.shape.w() - start, advance) : 0, low, count);
+    const int64_t high =
+        std::clamp<int64_t>(start < desc.shape.w() ? ceil_div(desc.shape.w() - start, advance) : 0, low, count);
     for (int64_t c = 0; c < channels; ++c) {
       std::fill(to + c * advance * pitch, to + c * advance * pitch + low, T{});
       std::fill(to + c * advance * pitch + high, to + c * advance * pitch + count, T{});
     }
-    turn_positions(row + (start + low * advance) * desc.stride[3], advance * desc.stride[3], high - low, channels, to + low, advance * pitch);
+    turn_positions(row + (start + low * advance) * desc.stride[3], advance * desc.stride[3], high - low, channels,
+                   to + low, advance * pitch);
   }
 }
 
 /// Gradient rows of a band as pairs of positions; adds them to the bias sums.
 template <class Engine>
-void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine::Value* dy, Range rows, int64_t first, int64_t last, int64_t channel, int64_t valid, uint32_t* to, float* bias) {
+void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine::Value* dy, Range rows, int64_t first,
+                         int64_t last, int64_t channel, int64_t valid, uint32_t* to, float* bias) {
   using T = typename Engine::Value;
   const TensorDesc& desc = d.shape.y;
   const int64_t count = last - first, step = desc.stride[3];
@@ -117,10 +122,14 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
     for (int64_t first = 0; first < phase.count; first += d.tile_positions) {
       const int64_t last = std::min(first + d.tile_positions, phase.count);
       for (int64_t i = 0; i < count; ++i)
-        turn_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low, s.columns(last - first), channels, phase.advance, d.pitch, reinterpret_cast<T*>(patch + i * d.row_words()));
+        turn_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low,
+                     s.columns(last - first), channels, phase.advance, d.pitch,
+                     reinterpret_cast<T*>(patch + i * d.row_words()));
       for (int64_t block = at.first_block; block < at.last_block; ++block) {
-        const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first), vectors = ceil_div(valid, Vec::lanes);
-        float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part), *bias = sums + d.sum_floats() - block_width;
+        const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first),
+                      vectors = ceil_div(valid, Vec::lanes);
+        float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part),
+              *bias = sums + d.sum_floats() - block_width;
         copy_gradient_pairs(d, dy, rows, first, last, at.group * s.out + k_first, valid, gradient, bias);
         for (int64_t t = 0; t < s.row_taps(); ++t)
           for (int64_t q = 0; q < d.taps; ++q) {
@@ -129,12 +138,16 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
             for (int64_t r = 0; r < rows.size(); ++r)
               if (const int32_t slot = slots[r * s.row_taps() + t]; slot >= 0) {
                 const auto* row = reinterpret_cast<const T*>(patch + slot * d.row_words());
-                segments[found++] = {reinterpret_cast<const uint32_t*>(row + offset % phase.advance * d.pitch + offset / phase.advance), gradient + r * d.run * block_width, ceil_div(last - first, 2), 0, channels};
+                segments[found++] = {
+                    reinterpret_cast<const uint32_t*>(row + offset % phase.advance * d.pitch + offset / phase.advance),
+                    gradient + r * d.run * block_width, ceil_div(last - first, 2), 0, channels};
               }
             if (!found) continue;
             Engine::for_blocks(channels, vectors, [&](int64_t c, int64_t size) {
               float* sum = sums + ((t * d.taps + q) * channels + c) * block_width;
-              Engine::block(size, vectors, {segments, found, 0, c * d.channel_words, d.channel_words, 1, block_width, sum, block_width, sum, block_width});
+              Engine::block(size, vectors,
+                            {segments, found, 0, c * d.channel_words, d.channel_words, 1, block_width, sum, block_width,
+                             sum, block_width});
             });
           }
       }

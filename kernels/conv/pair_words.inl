@@ -1,5 +1,5 @@
-// Engines for direct.inl whose words are two neighbouring channels of a 16-bit type: products of pairs, f32 sums.
-// Runs that are filled up read neighbouring values against zero weights: where those are infinite or not a number, so is the
+// Engines for direct.inl whose words are two neighbouring channels of a 16-bit type: products of pairs, f32 sums. Runs
+// that are filled up read neighbouring values against zero weights: where those are infinite or not a number, so is the
 // result beside them.
 
 /// 16 neighbouring values of a 16-bit type, each in the lower half of a lane; a tail of n is filled up with zeros.
@@ -29,7 +29,8 @@ struct PairWords {
   }
   /// Bits as they are; a missing odd channel is zero, and so is everything outside the image.
   static void copy(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels, Word* to) {
-    const int64_t low = std::clamp<int64_t>(-first, 0, columns), high = std::clamp<int64_t>(desc.shape.w() - first, low, columns);
+    const int64_t low = std::clamp<int64_t>(-first, 0, columns),
+                  high = std::clamp<int64_t>(desc.shape.w() - first, low, columns);
     const int64_t words = (channels + 1) / 2;
     std::fill(to, to + low * words, 0u);
     std::fill(to + high * words, to + columns * words, 0u);
@@ -43,7 +44,8 @@ struct PairWords {
       for (; c < high; ++c, from += desc.stride[3]) {
         prefetch(from + 8 * desc.stride[3], channels * int64_t{sizeof(T)});
         auto* target = reinterpret_cast<float*>(to + c * words);
-        for_vectors(0, words, [&](int64_t i, auto n) { put(target + i, get(reinterpret_cast<const float*>(from) + i, n), n); });
+        for_vectors(0, words,
+                    [&](int64_t i, auto n) { put(target + i, get(reinterpret_cast<const float*>(from) + i, n), n); });
       }
       return;
     }
@@ -61,13 +63,19 @@ struct PairWords {
   }
   /// One position; a missing odd channel is zero.
   static void copy_column(const T* from, int64_t channels, Word* to) {
-    for_vectors(0, channels / 2, [&](int64_t i, auto n) { put(reinterpret_cast<float*>(to) + i, get(reinterpret_cast<const float*>(from) + i, n), n); });
+    for_vectors(0, channels / 2, [&](int64_t i, auto n) {
+      put(reinterpret_cast<float*>(to) + i, get(reinterpret_cast<const float*>(from) + i, n), n);
+    });
     if (channels % 2) to[channels / 2] = word(from[channels - 1], T{});
   }
   static Vec words(const T* p) { return load(reinterpret_cast<const float*>(p)); }
   /// A vector of words of two rows.
-  static void store_pairs(const T* first, const T* second, Word* to) { _mm512_storeu_si512(to, pair_positions(first, second, std::integral_constant<int64_t, 0>{})); }
-  static Word word(T first, T second) { return std::bit_cast<uint16_t>(first) | uint32_t{std::bit_cast<uint16_t>(second)} << 16; }
+  static void store_pairs(const T* first, const T* second, Word* to) {
+    _mm512_storeu_si512(to, pair_positions(first, second, std::integral_constant<int64_t, 0>{}));
+  }
+  static Word word(T first, T second) {
+    return std::bit_cast<uint16_t>(first) | uint32_t{std::bit_cast<uint16_t>(second)} << 16;
+  }
 };
 
 /// An engine on the register block `Block`.
@@ -82,7 +90,9 @@ struct PairEngine : PairWords<T> {
   static void for_blocks(int64_t count, int64_t vectors, F&& f) {
     for_row_blocks(count, vectors, f);
   }
-  static void block(int64_t rows, int64_t vectors, const BlockCall<uint32_t>& call) { run_block<Block>(rows, vectors, call); }
+  static void block(int64_t rows, int64_t vectors, const BlockCall<uint32_t>& call) {
+    run_block<Block>(rows, vectors, call);
+  }
 };
 
 /// A word in every lane; `p` may point between two words: weight gradients start runs at odd positions.

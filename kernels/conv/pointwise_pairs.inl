@@ -8,7 +8,8 @@ struct Bf16Positions {
   /// The second is null past the last position.
   template <class N>
   static Vec words(const bf16* const* at, int64_t channel, N n) {
-    return {_mm512_castsi512_ps(at[1] ? pair_positions(at[0] + channel, at[1] + channel, n) : low_halves(at[0] + channel, n))};
+    return {_mm512_castsi512_ps(at[1] ? pair_positions(at[0] + channel, at[1] + channel, n)
+                                      : low_halves(at[0] + channel, n))};
   }
 };
 

@@ -1,23 +1,23 @@
-// Weight gradient of a convolution whose output went through a 2x2x2 max-pool: exactly one of eight positions per cell and
-// channel carries a gradient, so the sums run over cells, not positions: an eighth of the dense arithmetic, and the
+// Weight gradient of a convolution whose output went through a 2x2x2 max-pool: exactly one of eight positions per cell
+// and channel carries a gradient, so the sums run over cells, not positions: an eighth of the dense arithmetic, and the
 // un-pooled gradient is never stored.
 //
 // Loops: a task is a slice of 16 input channels and a part of the blocks of pooled cells. The input under a block is
-// copied, zero-padded and widened to f32, into a patch that stays in the first-level cache; gradients and window offsets
-// (from the arg-max byte) of the block go beside it, turned so that a channel's follow each other. Then for every output
-// channel the accumulators of all taps, or of as many as there are registers for (AVX2), stay in registers over the cells
-// of the block: per cell one broadcast, and multiply-adds with the input as memory operand.
+// copied, zero-padded and widened to f32, into a patch that stays in the first-level cache; gradients and window
+// offsets (from the arg-max byte) of the block go beside it, turned so that a channel's follow each other. Then for
+// every output channel the accumulators of all taps, or of as many as there are registers for (AVX2), stay in registers
+// over the cells of the block: per cell one broadcast, and multiply-adds with the input as memory operand.
 // Channels: multiples of 16, or 4 (three taps of four channels are 12 contiguous floats).
 // Tasks depend on the problem alone and their sums are added in order: the same bits for any number of threads.
 // Limit: an eighth of the dense count at the FMA rate; accumulators pass through the second-level cache once per block.
 //
 // Refuses: other geometries than 3x3x3 stride 1 padding 1 before 2x2x2 stride 2, odd extents, strided tensors.
 
-constexpr int64_t sparse_tasks = 32;               // enough to keep this many threads busy
-constexpr int64_t sparse_sum_bytes = 24 << 20;     // of all tasks' accumulators at most
+constexpr int64_t sparse_tasks = 32;            // enough to keep this many threads busy
+constexpr int64_t sparse_sum_bytes = 24 << 20;  // of all tasks' accumulators at most
 
-/// The patch under a block of cells, with a border of one, in floats: constants, so that the 27 windows are offsets in the
-/// instructions. `runs`: accumulators of 16 floats per (kd, kh).
+/// The patch under a block of cells, with a border of one, in floats: constants, so that the 27 windows are offsets in
+/// the instructions. `runs`: accumulators of 16 floats per (kd, kh).
 template <int64_t depth, int64_t height, int64_t width, int64_t lanes, int runs_>
 struct SparsePatch {
   static constexpr Int3 block{depth, height, width};  // cells along D, H, W
@@ -32,10 +32,10 @@ using SixteenChannels = SparsePatch<2, Vec::lanes / 4, 4, 16, 3>;
 
 struct SparseShape {
   Shape x, cells;
-  Int3 block;                          // cells of a block along D, H, W
+  Int3 block;  // cells of a block along D, H, W
   Int3 blocks;
-  int64_t slices, patch, cell_pitch, block_count, parts;  // cell_pitch: cells of a block, in whole vectors
-  int64_t taps;  // accumulator floats of one output channel
+  int64_t slices, patch, cell_pitch, block_count, parts;          // cell_pitch: cells of a block, in whole vectors
+  int64_t taps;                                                   // accumulator floats of one output channel
   int64_t task_floats() const { return cells.c() * (taps + 1); }  // sums, then the bias
   int64_t tasks() const { return slices * parts; }
   int64_t thread_floats() const { return patch + 2 * cell_floats(); }
@@ -66,16 +66,20 @@ struct CellBlock {
   Int3 first, count;  // cells
 };
 inline CellBlock cell_block(const SparseShape& s, int64_t index) {
-  const int64_t at[3] = {index / (s.blocks[1] * s.blocks[2]) % s.blocks[0], index / s.blocks[2] % s.blocks[1], index % s.blocks[2]};
+  const int64_t at[3] = {index / (s.blocks[1] * s.blocks[2]) % s.blocks[0], index / s.blocks[2] % s.blocks[1],
+                         index % s.blocks[2]};
   CellBlock b{index / (s.blocks[0] * s.blocks[1] * s.blocks[2]), {}, {}};
-  for (int i = 0; i < 3; ++i) b.first[i] = at[i] * s.block[i], b.count[i] = std::min(s.block[i], s.cells[i + 1] - b.first[i]);
+  for (int i = 0; i < 3; ++i)
+    b.first[i] = at[i] * s.block[i], b.count[i] = std::min(s.block[i], s.cells[i + 1] - b.first[i]);
   return b;
 }
 
 /// The input under a block with a border of one, zero outside the image, one slice of channels.
 template <class Patch, class T>
-void copy_patch(const SparseShape& s, const TensorDesc& desc, const T* x, const CellBlock& b, int64_t slice, float* to) {
-  const int64_t channels = s.x.c(), width = std::min<int64_t>(channels, 16), columns = 2 * b.count[2] + 2, left = 2 * b.first[2] - 1;
+void copy_patch(const SparseShape& s, const TensorDesc& desc, const T* x, const CellBlock& b, int64_t slice,
+                float* to) {
+  const int64_t channels = s.x.c(), width = std::min<int64_t>(channels, 16), columns = 2 * b.count[2] + 2,
+                left = 2 * b.first[2] - 1;
   const int64_t low = std::max<int64_t>(0, -left), high = std::min(columns, s.x.w() - left);
   for (int64_t i = 0; i < 2 * b.count[0] + 2; ++i)
     for (int64_t j = 0; j < 2 * b.count[1] + 2; ++j) {
@@ -92,7 +96,9 @@ void copy_patch(const SparseShape& s, const TensorDesc& desc, const T* x, const 
       const T* next = from + (left + columns) * channels;
       if (channels == width) {  // one contiguous run
         prefetch(next, 2 * Patch::block[2] * width * int64_t{sizeof(T)});
-        for_vectors(0, (high - low) * width, [&](int64_t k, auto count) { put(row + low * width + k, get(from + (left + low) * width + k, count), count); });
+        for_vectors(0, (high - low) * width, [&](int64_t k, auto count) {
+          put(row + low * width + k, get(from + (left + low) * width + k, count), count);
+        });
       } else {
         for (int64_t c = 0; c < 2 * Patch::block[2]; ++c) __builtin_prefetch(next + c * channels);
         for (int64_t c = low; c < high; ++c)
@@ -103,17 +109,24 @@ void copy_patch(const SparseShape& s, const TensorDesc& desc, const T* x, const 
 }
 
 /// Where the maximum of each channel stood, 0 to 7.
-inline Ints window_of(const uint8_t* arg, std::integral_constant<int64_t, 0>) { return load_bytes(arg); }
-inline Ints window_of(const uint8_t* arg, int64_t count) { return load_bytes(arg, count); }
+inline Ints window_of(const uint8_t* arg, std::integral_constant<int64_t, 0>) {
+  return load_bytes(arg);
+}
+inline Ints window_of(const uint8_t* arg, int64_t count) {
+  return load_bytes(arg, count);
+}
 
-/// Gradients (slope applied, rounded to the storage type) and window offsets of a block, [channel][s.cell_pitch]: an output
-/// channel then walks along cells.
+/// Gradients (slope applied, rounded to the storage type) and window offsets of a block, [channel][s.cell_pitch]: an
+/// output channel then walks along cells.
 template <class Patch, class T>
-void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, float slope, const CellBlock& b, float* gradient, int32_t* offset, float* bias) {
+void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, float slope, const CellBlock& b,
+                float* gradient, int32_t* offset, float* bias) {
   constexpr int lanes = Vec::lanes;
   const Vec none = Vec::all(0.0f), one = Vec::all(1.0f), leak = Vec::all(slope);
   int32_t in_window[lanes];
-  for (int k = 0; k < lanes; ++k) in_window[k] = static_cast<int32_t>((k >> 2 & 1) * Patch::plane + (k >> 1 & 1) * Patch::row + (k & 1) * Patch::lane_step);
+  for (int k = 0; k < lanes; ++k)
+    in_window[k] =
+        static_cast<int32_t>((k >> 2 & 1) * Patch::plane + (k >> 1 & 1) * Patch::row + (k & 1) * Patch::lane_step);
   const Ints positions = load_ints(in_window);
   for_vectors(0, s.cells.c(), [&](int64_t c, auto count) {
     Vec gradients[lanes], offsets[lanes];
@@ -126,7 +139,9 @@ void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, 
 #pragma GCC unroll 16
       for (int i = 0; i < lanes; ++i) store(to + (c + i) * s.cell_pitch, words[i]);
     };
-    const auto flush = [&](int64_t first) { turn_to(gradients, gradient + first), turn_to(offsets, reinterpret_cast<float*>(offset) + first); };
+    const auto flush = [&](int64_t first) {
+      turn_to(gradients, gradient + first), turn_to(offsets, reinterpret_cast<float*>(offset) + first);
+    };
     Vec total = none;
     const int64_t next_block = Patch::block[2] * s.cells.c();
     for (int64_t i = 0; i < b.count[0]; ++i)
@@ -139,7 +154,8 @@ void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, 
           total = total + g;
           const auto corner = static_cast<int32_t>(2 * (i * Patch::plane + j * Patch::row + k * Patch::lane_step));
           gradients[cell % lanes] = g;
-          offsets[cell % lanes] = as_floats(look_up_lane(positions, window_of(args.in[3].data<uint8_t>() + at, count)) + Ints::all(corner));
+          offsets[cell % lanes] =
+              as_floats(look_up_lane(positions, window_of(args.in[3].data<uint8_t>() + at, count)) + Ints::all(corner));
           if (cell % lanes == lanes - 1) flush(cell - (lanes - 1));
         }
     if (cell % lanes) {
@@ -153,7 +169,8 @@ void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, 
 /// total[first to first + count][runs] += g * window for the cells of a block, one output channel: as many of the nine
 /// (kd, kh) as fit in registers.
 template <class Patch, int first, int count>
-inline void accumulate_taps(const float* patch, const float* gradient, const int32_t* offset, int64_t cells, float* total) {
+inline void accumulate_taps(const float* patch, const float* gradient, const int32_t* offset, int64_t cells,
+                            float* total) {
   constexpr int vectors = Patch::runs * 16 / Vec::lanes;
   Vec sum[count][vectors];
   total += first * Patch::runs * 16;
@@ -168,7 +185,9 @@ inline void accumulate_taps(const float* patch, const float* gradient, const int
     for (int t = 0; t < count; ++t)
 #pragma GCC unroll 6
       for (int r = 0; r < vectors; ++r)
-        sum[t][r] = fma(g, load(window + ((first + t) / 3) * Patch::plane + ((first + t) % 3) * Patch::row + r * Vec::lanes), sum[t][r]);
+        sum[t][r] =
+            fma(g, load(window + ((first + t) / 3) * Patch::plane + ((first + t) % 3) * Patch::row + r * Vec::lanes),
+                sum[t][r]);
   }
 #pragma GCC unroll 9
   for (int t = 0; t < count; ++t)
@@ -179,14 +198,16 @@ inline void accumulate_taps(const float* patch, const float* gradient, const int
 /// The nine (kd, kh) in as few, nearly equal turns as the registers allow.
 template <class Patch, int first = 0>
 inline void accumulate(const float* patch, const float* gradient, const int32_t* offset, int64_t cells, float* total) {
-  constexpr int vectors = Patch::runs * 16 / Vec::lanes, sums = Vec::lanes == 16 ? 27 : 13, turns = (9 * vectors + sums - 1) / sums;
+  constexpr int vectors = Patch::runs * 16 / Vec::lanes, sums = Vec::lanes == 16 ? 27 : 13,
+                turns = (9 * vectors + sums - 1) / sums;
   constexpr int count = std::min((9 + turns - 1) / turns, 9 - first);
   accumulate_taps<Patch, first, count>(patch, gradient, offset, cells, total);
   if constexpr (first + count < 9) accumulate<Patch, first + count>(patch, gradient, offset, cells, total);
 }
 
 template <class Patch, class T>
-void sparse_task(const SparseShape& s, const Problem& p, const KernelArgs& args, int64_t task, float* total, float* memory) {
+void sparse_task(const SparseShape& s, const Problem& p, const KernelArgs& args, int64_t task, float* total,
+                 float* memory) {
   const int64_t channels = s.cells.c(), slice = task / s.parts;
   const auto slope = static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope);
   float *patch = memory, *gradient = patch + s.patch, *bias = total + channels * s.taps;
@@ -199,7 +220,8 @@ void sparse_task(const SparseShape& s, const Problem& p, const KernelArgs& args,
     copy_patch<Patch>(s, p.in[0], args.in[0].data<T>(), b, slice, patch);
     read_cells<Patch, T>(s, p, args, slope, b, gradient, offset, slice == 0 ? bias : nullptr);
     const int64_t cells = b.count[0] * b.count[1] * b.count[2];
-    for (int64_t k = 0; k < channels; ++k) accumulate<Patch>(patch, gradient + k * s.cell_pitch, offset + k * s.cell_pitch, cells, total + k * s.taps);
+    for (int64_t k = 0; k < channels; ++k)
+      accumulate<Patch>(patch, gradient + k * s.cell_pitch, offset + k * s.cell_pitch, cells, total + k * s.taps);
   }
 }
 
@@ -230,32 +252,38 @@ inline void sparse_finish(const SparseShape& s, int threads, const KernelArgs& a
 std::unique_ptr<Prepared> prepare_pool_sparse(const Problem& p) {
   const SparseShape s = sparse_shape(p);
   const int64_t sums = (s.tasks() * s.task_floats() + 15) / 16 * 16;
-  return prepared([p, s, sums](const KernelArgs& args) {
-    auto* workspace = reinterpret_cast<float*>(args.workspace);
-    UnitCounter tasks(s.tasks());
-    parallel_threads(p.threads, [&](int thread) {
-      for (int64_t task; (task = tasks.take()) >= 0;)
-        by_storage(p.in[0].dtype, [&](auto zero) {
-          using T = decltype(zero);
-          const auto run = s.x.c() == 4 ? sparse_task<FourChannels, T> : sparse_task<SixteenChannels, T>;
-          run(s, p, args, task, workspace + task * s.task_floats(), workspace + sums + thread * s.thread_floats());
+  return prepared(
+      [p, s, sums](const KernelArgs& args) {
+        auto* workspace = reinterpret_cast<float*>(args.workspace);
+        UnitCounter tasks(s.tasks());
+        parallel_threads(p.threads, [&](int thread) {
+          for (int64_t task; (task = tasks.take()) >= 0;)
+            by_storage(p.in[0].dtype, [&](auto zero) {
+              using T = decltype(zero);
+              const auto run = s.x.c() == 4 ? sparse_task<FourChannels, T> : sparse_task<SixteenChannels, T>;
+              run(s, p, args, task, workspace + task * s.task_floats(), workspace + sums + thread * s.thread_floats());
+            });
         });
-    });
-    sparse_finish(s, p.threads, args);
-  }, (sums + p.threads * s.thread_floats()) * 4);
+        sparse_finish(s, p.threads, args);
+      },
+      (sums + p.threads * s.thread_floats()) * 4);
 }
 
 Support supports_pool_sparse(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
   const auto& a = p.op.as<ConvPoolAttrs>();
   const Int3 one{1, 1, 1}, two{2, 2, 2}, three{3, 3, 3}, zero{0, 0, 0};
-  if (a.conv.result_size != three || a.conv.stride != one || a.conv.dilation != one || a.conv.groups != 1 || a.conv.pad_low != one || a.conv.pad_high != one)
+  if (a.conv.result_size != three || a.conv.stride != one || a.conv.dilation != one || a.conv.groups != 1 ||
+      a.conv.pad_low != one || a.conv.pad_high != one)
     return Support::no("needs a 3x3x3 convolution, stride 1, padding 1");
   const PoolAttrs& pool = a.pool.pool;
-  if (pool.kernel != two || pool.stride != two || pool.pad_low != zero || pool.pad_high != zero) return Support::no("needs a 2x2x2 pool without overlap or padding");
+  if (pool.kernel != two || pool.stride != two || pool.pad_low != zero || pool.pad_high != zero)
+    return Support::no("needs a 2x2x2 pool without overlap or padding");
   if (a.pool.activation.function != Activation::leaky_relu) return Support::no("fuses leaky_relu only");
   const Shape &x = p.in[0].shape, &cells = p.in[1].shape;
-  if (x.d() != 2 * cells.d() || x.h() != 2 * cells.h() || x.w() != 2 * cells.w()) return Support::no("needs even extents, found " + x.str());
-  if (x.c() != 4 && x.c() % 16) return Support::no("needs 4 input channels or a multiple of 16, found " + std::to_string(x.c()));
+  if (x.d() != 2 * cells.d() || x.h() != 2 * cells.h() || x.w() != 2 * cells.w())
+    return Support::no("needs even extents, found " + x.str());
+  if (x.c() != 4 && x.c() % 16)
+    return Support::no("needs 4 input channels or a multiple of 16, found " + std::to_string(x.c()));
   return needs_dense(p);
 }

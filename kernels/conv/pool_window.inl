@@ -21,7 +21,8 @@ inline WindowMaximum window_maximum(const Vec* values) {
   if constexpr (count == 1) {
     return {values[first], Ints::all(first)};
   } else {
-    const WindowMaximum a = window_maximum<first, count / 2>(values), b = window_maximum<first + count / 2, count / 2>(values);
+    const WindowMaximum a = window_maximum<first, count / 2>(values),
+                        b = window_maximum<first + count / 2, count / 2>(values);
     const Mask wins = passes(b.best, a.best);
     return {select(wins, b.best, a.best), select(wins, b.winner, a.winner)};
   }
@@ -44,7 +45,8 @@ inline WindowMaximum pooled(int64_t size, Vec slope, F&& value) {
 inline Support supports_window(const ConvPoolAttrs& a) {
   const PoolAttrs& pool = a.pool.pool;
   const Int3 zero{0, 0, 0}, cube{2, 2, 2}, square{1, 2, 2};
-  if ((pool.kernel != cube && pool.kernel != square) || pool.stride != pool.kernel || pool.pad_low != zero || pool.pad_high != zero)
+  if ((pool.kernel != cube && pool.kernel != square) || pool.stride != pool.kernel || pool.pad_low != zero ||
+      pool.pad_high != zero)
     return Support::no("ends in 2x2x2 or 1x2x2 pools without overlap or padding");
   if (a.pool.activation.function != Activation::leaky_relu) return Support::no("fuses leaky_relu only");
   return Support::yes();

@@ -2,8 +2,8 @@
 // of memory. Forward and backward_data: rows are output positions, the run is taps x channels. Backward_weights: rows
 // are taps x channels of the input, the run is positions. One scheme, so one place to tune.
 //
-// Registers: rows * vectors sums, `vectors` weights, one broadcast. AVX-512 6 x 4 (29 of 32), 8 x 3 or 12 x 2; AVX2 6 x 2
-// (15 of 16) or 12 x 1.
+// Registers: rows * vectors sums, `vectors` weights, one broadcast. AVX-512 6 x 4 (29 of 32), 8 x 3 or 12 x 2; AVX2 6 x
+// 2 (15 of 16) or 12 x 1.
 // Loads per multiply-add: (rows + vectors) / (rows * vectors) = 0.42 and 0.67; the second-level cache supplies
 // `vectors` vectors per rows * vectors multiply-adds (21 bytes per cycle at two FMA per cycle).
 
@@ -49,9 +49,10 @@ struct BlockCall {
   int64_t init_pitch;
   float* to;
   int64_t to_pitch;
-  int64_t ahead = 0;     ///< words from a row to one that a later block reads; its cache lines may be asked for meanwhile
+  int64_t ahead = 0;  ///< words from a row to one that a later block reads; its cache lines may be asked for meanwhile
   bool streams = false;  ///< whole cache lines of `to`, or of `narrow`, go past the caches
-  void* narrow = nullptr;  ///< written instead of `to` (same pitch, in its elements), in the 16-bit type of a Dot that `narrows`
+  void* narrow =
+      nullptr;  ///< written instead of `to` (same pitch, in its elements), in the 16-bit type of a Dot that `narrows`
 };
 constexpr int64_t line_words = 16;  // of a cache line
 
@@ -66,12 +67,14 @@ template <int rows, int vectors, class Put>
 
 /// The same in a 16-bit type, where vectors are even a cache line at a time; streamed blocks are.
 template <class Dot, int rows, int vectors>
-[[gnu::always_inline]] inline void put_narrow(const Vec (&total)[rows][vectors], const BlockCall<typename Dot::Word>& call) {
+[[gnu::always_inline]] inline void put_narrow(const Vec (&total)[rows][vectors],
+                                              const BlockCall<typename Dot::Word>& call) {
 #pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
     if constexpr (vectors % 2 == 0) {
 #pragma GCC unroll 2
-      for (int q = 0; q < vectors; q += 2) Dot::store_line(call.narrow, r * call.to_pitch + q * Vec::lanes, total[r][q], total[r][q + 1], call.streams);
+      for (int q = 0; q < vectors; q += 2)
+        Dot::store_line(call.narrow, r * call.to_pitch + q * Vec::lanes, total[r][q], total[r][q + 1], call.streams);
     } else {
 #pragma GCC unroll 3
       for (int q = 0; q < vectors; ++q) Dot::store_half(call.narrow, r * call.to_pitch + q * Vec::lanes, total[r][q]);
@@ -132,7 +135,9 @@ struct RegisterBlock {
 };
 
 /// Rows that fill the registers beside `vectors` vectors.
-constexpr int rows_beside(int vectors) { return std::min(12, block_rows * block_vectors / vectors); }
+constexpr int rows_beside(int vectors) {
+  return std::min(12, block_rows * block_vectors / vectors);
+}
 
 template <class Block, int vectors, int rows = rows_beside(vectors)>
 void run_block_of(int64_t wanted, const BlockCall<typename Block::Word>& call) {

@@ -1,14 +1,15 @@
-// Direct convolution in bf16 on matrix tiles of 16 rows by 64 bytes: forward, forward with LeakyReLU and max-pool at the
-// end, backward_data, also from the gradient behind a pool. Shares plan, patch and packing with direct.inl; `Tiles` is the
-// hardware's register file or the emulated one. Included after pair_words.inl.
+// Direct convolution in bf16 on matrix tiles of 16 rows by 64 bytes: forward, forward with LeakyReLU and max-pool at
+// the end, backward_data, also from the gradient behind a pool. Shares plan, patch and packing with direct.inl; `Tiles`
+// is the hardware's register file or the emulated one. Included after pair_words.inl.
 //
-// Loops: a unit (a band of rows, a tile of columns, up to 256 output channels) copies its input rows into a patch, as in
-// direct.inl; rows behind a pool are un-pooled while they are copied. Its positions are cut into row tiles of 16 along the
-// rows; two row tiles, of one row or of two, and two columns of 16 output channels make a block of 2 x 2 tiles of sums, so
-// four tile loads (32 cycles from the first cache) feed four products (64 cycles). Weights come as whole tiles, 1 KiB for 32
-// input and 16 output channels, and stream past the first cache (TILELOADDT1) from the second: 32 bytes a cycle of the 45
-// that it was measured to supply to tile loads. Values stay in the first cache: column taps read the same lines, and panels
-// whose weights fit the second-level cache together follow each other on one block of positions.
+// Loops: a unit (a band of rows, a tile of columns, up to 256 output channels) copies its input rows into a patch, as
+// in direct.inl; rows behind a pool are un-pooled while they are copied. Its positions are cut into row tiles of 16
+// along the rows; two row tiles, of one row or of two, and two columns of 16 output channels make a block of 2 x 2
+// tiles of sums, so four tile loads (32 cycles from the first cache) feed four products (64 cycles). Weights come as
+// whole tiles, 1 KiB for 32 input and 16 output channels, and stream past the first cache (TILELOADDT1) from the
+// second: 32 bytes a cycle of the 45 that it was measured to supply to tile loads. Values stay in the first cache:
+// column taps read the same lines, and panels whose weights fit the second-level cache together follow each other on
+// one block of positions.
 // Where only one of two row tiles meets a tap, the other reads a row of zeros.
 // 1x1 convolutions over whole words read their input where it is, but for slices and rows whole pages apart.
 // Limit: the tile product rate; 16-channel inputs and odd rests of 32 waste the remainder of a step.
@@ -16,11 +17,18 @@
 constexpr int64_t tile_rows = 16, tile_step = 16;  // rows of a tile; words of a step: 32 bf16
 constexpr int64_t panel_width = 32;                // output channels of a panel: two tiles of columns
 constexpr int64_t tile_words = tile_rows * 16;
-constexpr int64_t page_halves = 2048;              // values of 4 KiB
-constexpr int64_t awake_steps = 12;                // see KeepAwake
-constexpr int64_t near_panels = 512 << 10;         // bytes of panels that follow each other on a block of positions
+constexpr int64_t page_halves = 2048;       // values of 4 KiB
+constexpr int64_t awake_steps = 12;         // see KeepAwake
+constexpr int64_t near_panels = 512 << 10;  // bytes of panels that follow each other on a block of positions
 
-constexpr DirectPlan::Layout tile_layout{.word_channels = 2, .run_multiple = tile_step, .spare_rows = tile_rows, .block = 16, .grain = tile_rows, .weight_bytes = 256 << 10, .patch_bytes = 512 << 10, .least_chunk = 128};
+constexpr DirectPlan::Layout tile_layout{.word_channels = 2,
+                                         .run_multiple = tile_step,
+                                         .spare_rows = tile_rows,
+                                         .block = 16,
+                                         .grain = tile_rows,
+                                         .weight_bytes = 256 << 10,
+                                         .patch_bytes = 512 << 10,
+                                         .least_chunk = 128};
 
 /// 16 positions along a row of the unit, or fewer at its end.
 struct RowTile {
@@ -45,8 +53,8 @@ struct BlockOutput {
   int64_t step = 0, bytes = 0, rows = 0;
 };
 
-/// Asks for the cache lines of an output, some rows at every step of products: stores would wait for memory one after the
-/// other, and the next tile stores behind them; all rows at once would keep tile loads waiting.
+/// Asks for the cache lines of an output, some rows at every step of products: stores would wait for memory one after
+/// the other, and the next tile stores behind them; all rows at once would keep tile loads waiting.
 struct AskAhead {
   BlockOutput output;
   int64_t rows_per_step;
@@ -72,20 +80,26 @@ struct KeepAwake {
   }
 };
 
-/// Sums of up to 2 x 2 tiles in registers 0 to 3: [row tile * 2 + column]. The second tile of columns stands `columns_apart`
-/// words behind the first. Whole tiles of rows stream past the first cache, tiles of columns with rows of other forms.
+/// Sums of up to 2 x 2 tiles in registers 0 to 3: [row tile * 2 + column]. The second tile of columns stands
+/// `columns_apart` words behind the first. Whole tiles of rows stream past the first cache, tiles of columns with rows
+/// of other forms.
 template <class Tiles, bool two_rows, bool two_columns, bool whole_rows = false>
-inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset, int64_t columns_apart, float* nowhere, const BlockOutput& output = {}) {
+inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset,
+                           int64_t columns_apart, float* nowhere, const BlockOutput& output = {}) {
   __asm__ volatile("" ::: "memory");
   AskAhead ask{output, output.rows ? ceil_div(output.rows, std::max<int64_t>(1, steps_of(segments))) : 0};
   KeepAwake<Tiles> awake{nowhere};
   const auto rows = [row_bytes]<int tile>(std::integral_constant<int, tile>, const uint32_t* from) {
-    if constexpr (whole_rows) Tiles::template stream<tile>(from, 64);
-    else Tiles::template load<tile>(from, row_bytes);
+    if constexpr (whole_rows)
+      Tiles::template stream<tile>(from, 64);
+    else
+      Tiles::template load<tile>(from, row_bytes);
   };
   const auto columns = []<int tile>(std::integral_constant<int, tile>, const uint32_t* from) {
-    if constexpr (whole_rows) Tiles::template load<tile>(from, 64);
-    else Tiles::template stream<tile>(from, 64);
+    if constexpr (whole_rows)
+      Tiles::template load<tile>(from, 64);
+    else
+      Tiles::template stream<tile>(from, 64);
   };
   constexpr int64_t step = whole_rows ? tile_words : tile_step;
   for (const TileSegment& segment : segments) {
@@ -110,12 +124,17 @@ inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_by
 }
 
 /// The lower halves of the lanes.
-inline void store_halves(bf16* p, Ints a, std::integral_constant<int64_t, 0>) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v)); }
-inline void store_halves(bf16* p, Ints a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), a.v); }
+inline void store_halves(bf16* p, Ints a, std::integral_constant<int64_t, 0>) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
+inline void store_halves(bf16* p, Ints a, int64_t n) {
+  _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), a.v);
+}
 
 /// Row `row` of the map that the pool of `p` read, columns [first, first + columns), as its gradient: zero but for the
 /// position of every window that won.
-inline void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input, const Shape& map, int64_t row, int64_t first, int64_t columns, int64_t channel, int64_t channels, bf16* to) {
+inline void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input, const Shape& map, int64_t row,
+                          int64_t first, int64_t columns, int64_t channel, int64_t channels, bf16* to) {
   using T = bf16;
   const auto& pool = p.op.as<ConvPoolAttrs>().pool;
   const Int3& window = pool.pool.kernel;
@@ -126,22 +145,29 @@ inline void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input
   const Vec slope = Vec::all(static_cast<float>(pool.activation.slope)), none = Vec::all(0.0f), one = Vec::all(1.0f);
   const Ints nothing = Ints::all(0);
   const bool inside = cell_d < cells.shape.d() && cell_h < cells.shape.h();
-  const int64_t low = std::clamp<int64_t>(-first, 0, columns), high = inside ? std::clamp<int64_t>(2 * cells.shape.w() - first, low, columns) : low;
+  const int64_t low = std::clamp<int64_t>(-first, 0, columns),
+                high = inside ? std::clamp<int64_t>(2 * cells.shape.w() - first, low, columns) : low;
   std::fill(to, to + low * pitch, T{});
   std::fill(to + high * pitch, to + columns * pitch, T{});
   for (int64_t c = low; c < high;) {
     const int64_t w = first + c, half = w % 2, count = std::min<int64_t>(2 - half, high - c);  // columns of this cell
     const int64_t at = cells.offset(n, cell_d, cell_h, w / 2) + channel;
-    const T *dy = args.in[input].data<T>() + at, *y = args.in[input + 1].data<T>() + p.in[input + 1].offset(n, cell_d, cell_h, w / 2) + channel;
-    const uint8_t* arg = args.in[input + 2].data<uint8_t>() + p.in[input + 2].offset(n, cell_d, cell_h, w / 2) + channel;
+    const T *dy = args.in[input].data<T>() + at,
+            *y = args.in[input + 1].data<T>() + p.in[input + 1].offset(n, cell_d, cell_h, w / 2) + channel;
+    const uint8_t* arg =
+        args.in[input + 2].data<uint8_t>() + p.in[input + 2].offset(n, cell_d, cell_h, w / 2) + channel;
     T* row_to = to + c * pitch;
     for_vectors(0, channels, [&](int64_t k, auto lanes) {
       const Vec g = get(dy + k, lanes) * select(greater(get(y + k, lanes), none), one, slope);
       Ints winner{};
-      if constexpr (std::is_same_v<decltype(lanes), int64_t>) winner = load_bytes(arg + k, lanes);
-      else winner = load_bytes(arg + k);
+      if constexpr (std::is_same_v<decltype(lanes), int64_t>)
+        winner = load_bytes(arg + k, lanes);
+      else
+        winner = load_bytes(arg + k);
       const Ints halves{to_bf16(g)};
-      for (int64_t q = 0; q < count; ++q) store_halves(row_to + q * pitch + k, select(equal(winner, Ints::all(code + static_cast<int>(half + q))), halves, nothing), lanes);
+      for (int64_t q = 0; q < count; ++q)
+        store_halves(row_to + q * pitch + k,
+                     select(equal(winner, Ints::all(code + static_cast<int>(half + q))), halves, nothing), lanes);
     });
     if (channels % 2)
       for (int64_t q = 0; q < count; ++q) row_to[q * pitch + channels] = T{};
@@ -165,7 +191,8 @@ class TileUnit {
 
   void run(int64_t unit) {
     const int64_t part = unit % d_.channel_parts;
-    const int64_t tile = unit / (d_.channel_parts * s_.groups) % d_.tiles, band = unit / (d_.channel_parts * s_.groups * d_.tiles);
+    const int64_t tile = unit / (d_.channel_parts * s_.groups) % d_.tiles,
+                  band = unit / (d_.channel_parts * s_.groups * d_.tiles);
     group_ = unit / d_.channel_parts % s_.groups;
     rows_ = RowSet::band(s_, band, d_.bands);
     first_ = tile * d_.tile_positions, last_ = std::min(first_ + d_.tile_positions, s_.positions);
@@ -177,24 +204,29 @@ class TileUnit {
       c_first_ = chunk_ * d_.chunk, channels_ = std::min(d_.chunk, s_.in - c_first_), words_ = d_.words_of(channels_);
       in_place_ = reads_in_place();
       pitch_ = in_place_ ? s_.x.stride[3] / 2 : d_.column_words(words_);
-      for (int64_t i = 0; i < sources && !in_place_; ++i) copy(m_.sources[i], s_.phases[0].advance * first_ + s_.column_low, s_.columns(last_ - first_), m_.patch + i * d_.row_words);
+      for (int64_t i = 0; i < sources && !in_place_; ++i)
+        copy(m_.sources[i], s_.phases[0].advance * first_ + s_.column_low, s_.columns(last_ - first_),
+             m_.patch + i * d_.row_words);
       multiply();
     }
     if (s_.pooled() && !pools_at_once()) pool(rows_, k_first_, k_last_);
   }
 
  private:
-  /// 1x1 over whole words and whole row tiles. What the rest of a step reads past its words belongs to the tensor too: slices
-  /// of wider ones, whose other channels may hold anything, are copied, and so are rows whole pages apart, which share few
-  /// cache sets.
+  /// 1x1 over whole words and whole row tiles. What the rest of a step reads past its words belongs to the tensor too:
+  /// slices of wider ones, whose other channels may hold anything, are copied, and so are rows whole pages apart, which
+  /// share few cache sets.
   bool reads_in_place() const {
     const bool whole = channels_ % 2 == 0 && s_.x.stride[3] % 2 == 0 && (last_ - first_) % tile_rows == 0;
-    const bool inside = words_ % tile_step == 0 || (s_.x.stride[3] == s_.x.shape.c() && (s_.positions - last_) * s_.x.stride[3] >= 2 * tile_step);
+    const bool inside = words_ % tile_step == 0 ||
+                        (s_.x.stride[3] == s_.x.shape.c() && (s_.positions - last_) * s_.x.stride[3] >= 2 * tile_step);
     return d_.product() && whole && inside && s_.x.stride[3] % page_halves != 0;
   }
 
   void copy(int64_t source, int64_t column, int64_t columns, uint32_t* to) const {
-    if (s_.unpools) return copy_unpooled(p_, args_, 0, s_.x.shape, source, column, columns, group_ * s_.in + c_first_, channels_, reinterpret_cast<T*>(to));
+    if (s_.unpools)
+      return copy_unpooled(p_, args_, 0, s_.x.shape, source, column, columns, group_ * s_.in + c_first_, channels_,
+                           reinterpret_cast<T*>(to));
     if (pitch_ != words_) {
       for (int64_t c = 0; c < columns; ++c) {
         const T* from = args_.in[0].data<T>() + group_ * s_.in + c_first_ + (column + c) * s_.x.stride[3];
@@ -204,43 +236,53 @@ class TileUnit {
       }
       return;
     }
-    PairWords<T>::copy(s_.x, args_.in[0].data<T>() + DirectShape::row_offset(s_.x, source) + group_ * s_.in + c_first_, column, columns, channels_, to);
+    PairWords<T>::copy(s_.x, args_.in[0].data<T>() + DirectShape::row_offset(s_.x, source) + group_ * s_.in + c_first_,
+                       column, columns, channels_, to);
   }
 
   bool pools_at_once() const { return s_.pooled() && d_.chunks == 1; }
 
   /// Pools the sums of rows (indices of the shape's order) and output channels [k, k_end).
   void pool(Range rows, int64_t k, int64_t k_end) const {
-    pool_sums<T, Tiles>(p_, d_, args_, rows, first_, last_, group_ * s_.out + k, group_ * s_.out + k_end, m_.sums + k - k_first_);
+    pool_sums<T, Tiles>(p_, d_, args_, rows, first_, last_, group_ * s_.out + k, group_ * s_.out + k_end,
+                        m_.sums + k - k_first_);
   }
 
-  /// Where the sums of a row tile are kept: one group of rows after the other in the same place where they are pooled at once.
+  /// Where the sums of a row tile are kept: one group of rows after the other in the same place where they are pooled
+  /// at once.
   float* sums(size_t phase, const RowTile& tile, int64_t k) const {
-    const int64_t row = pools_at_once() ? tile.row % s_.row_group() : tile.row * int64_t(s_.phases.size()) + int64_t(phase);
+    const int64_t row =
+        pools_at_once() ? tile.row % s_.row_group() : tile.row * int64_t(s_.phases.size()) + int64_t(phase);
     return m_.sums + (row * d_.tile_positions + tile.position) * d_.sums_pitch() + k - k_first_;
   }
 
   /// All blocks of the unit and chunk: panels that stay in cache together, then pairs of row tiles.
   void multiply() {
     column_words_ = s_.row_taps() * d_.tap_words(words_) * d_.block;
-    const int64_t near = std::max<int64_t>(1, near_panels / std::max<int64_t>(1, 2 * column_words_ * 4)) * panel_width;  // no words: padding alone
+    const int64_t near = std::max<int64_t>(1, near_panels / std::max<int64_t>(1, 2 * column_words_ * 4)) *
+                         panel_width;  // no words: padding alone
     for (int64_t k = k_first_; k < k_last_; k += near) {
-      const uint32_t* panels = reinterpret_cast<const uint32_t*>(args_.packed[0]) + d_.block_words(group_, k, d_.block, chunk_);
+      const uint32_t* panels =
+          reinterpret_cast<const uint32_t*>(args_.packed[0]) + d_.block_words(group_, k, d_.block, chunk_);
       for (size_t q = 0, at = 0; q < s_.phases.size(); ++q) {
         const ColumnPhase& phase = s_.phases[q];
-        const int64_t count = std::min(last_, phase.count) - first_, per_row = ceil_div(std::max<int64_t>(0, count), tile_rows);
+        const int64_t count = std::min(last_, phase.count) - first_,
+                      per_row = ceil_div(std::max<int64_t>(0, count), tile_rows);
         const auto row_tile = [&](int64_t i) {
           const int64_t position = i % per_row * tile_rows;
           return RowTile{i / per_row, position, std::min(tile_rows, count - position)};
         };
-        // Before a pool the rows of a window come together: their sums are still in the first cache when they are pooled.
+        // Before a pool the rows of a window come together: their sums are still in the first cache when they are
+        // pooled.
         const int64_t rows = pools_at_once() ? s_.row_group() : rows_.size();
         for (int64_t r = 0; r < rows_.size(); r += rows) {
           for (int64_t i = r * per_row; i < (r + rows) * per_row; i += 2) {
             const bool both = i + 1 < (r + rows) * per_row;
             const RowTile upper = row_tile(i), lower = both ? row_tile(i + 1) : RowTile{0, 0, 0};
-            const std::span<const TileSegment> segments = collect(phase, panels + static_cast<int64_t>(at) * d_.block, upper, lower);
-            for (int64_t c = k; c < std::min(k + near, k_last_); c += panel_width) block(q, segments, upper, lower, c, (c - k) * d_.channel_words());
+            const std::span<const TileSegment> segments =
+                collect(phase, panels + static_cast<int64_t>(at) * d_.block, upper, lower);
+            for (int64_t c = k; c < std::min(k + near, k_last_); c += panel_width)
+              block(q, segments, upper, lower, c, (c - k) * d_.channel_words());
           }
           if (pools_at_once()) pool({rows_.begin + r, rows_.begin + r + rows}, k, std::min(k + near, k_last_));
         }
@@ -250,7 +292,8 @@ class TileUnit {
   }
 
   /// Runs of the taps that meet the image in either row tile.
-  std::span<const TileSegment> collect(const ColumnPhase& phase, const uint32_t* panel, const RowTile& upper, const RowTile& lower) {
+  std::span<const TileSegment> collect(const ColumnPhase& phase, const uint32_t* panel, const RowTile& upper,
+                                       const RowTile& lower) {
     const auto taps = static_cast<int64_t>(phase.taps.size());
     const int64_t tap_words = d_.tap_words(words_) * d_.block, run = d_.padded_run(words_);
     int64_t found = 0;
@@ -258,26 +301,33 @@ class TileUnit {
       for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
         const ColumnTap& tap = phase.taps[static_cast<size_t>(q)];
         const Range inside = phase.contiguous ? Range{0, phase.count} : s_.inside(phase, tap);
-        const uint32_t *above = values(phase, tap, inside, t, upper), *below = lower.count ? values(phase, tap, inside, t, lower) : nullptr;
+        const uint32_t *above = values(phase, tap, inside, t, upper),
+                       *below = lower.count ? values(phase, tap, inside, t, lower) : nullptr;
         if (!above && !below) continue;
         const uint32_t* zeros = m_.patch + d_.zero_row();
-        segments_[found++] = {above ? above : zeros, below ? below : zeros, panel + q * run * d_.block, (phase.contiguous ? d_.padded_run(taps * words_) : run) / tile_step};
+        segments_[found++] = {above ? above : zeros, below ? below : zeros, panel + q * run * d_.block,
+                              (phase.contiguous ? d_.padded_run(taps * words_) : run) / tile_step};
       }
     return {segments_, static_cast<size_t>(found)};
   }
 
   /// What a row tile reads through a tap; null where that is padding alone.
-  const uint32_t* values(const ColumnPhase& phase, const ColumnTap& tap, Range inside, int64_t t, const RowTile& tile) const {
+  const uint32_t* values(const ColumnPhase& phase, const ColumnTap& tap, Range inside, int64_t t,
+                         const RowTile& tile) const {
     const int64_t position = first_ + tile.position, slot = m_.slots[tile.row * s_.row_taps() + t];
     if (slot < 0 || inside.begin >= position + tile.count || inside.end <= position) return nullptr;
-    if (in_place_) return reinterpret_cast<const uint32_t*>(args_.in[0].data<T>() + group_ * s_.in + c_first_ + position * s_.x.stride[3]);
+    if (in_place_)
+      return reinterpret_cast<const uint32_t*>(args_.in[0].data<T>() + group_ * s_.in + c_first_ +
+                                               position * s_.x.stride[3]);
     return m_.patch + slot * d_.row_words + (tile.position * phase.advance + tap.column - s_.column_low) * pitch_;
   }
 
   /// Sums of a pair of row tiles for output channels [k, k + 32).
-  void block(size_t phase, std::span<const TileSegment> segments, const RowTile& upper, const RowTile& lower, int64_t k, int64_t panel_offset) {
+  void block(size_t phase, std::span<const TileSegment> segments, const RowTile& upper, const RowTile& lower, int64_t k,
+             int64_t panel_offset) {
     const bool two_rows = lower.count > 0, two_columns = s_.out - k > 16;
-    const float *bias = m_.bias + k - k_first_, *above = chunk_ ? sums(phase, upper, k) : bias, *below = chunk_ && two_rows ? sums(phase, lower, k) : bias;
+    const float *bias = m_.bias + k - k_first_, *above = chunk_ ? sums(phase, upper, k) : bias,
+                *below = chunk_ && two_rows ? sums(phase, lower, k) : bias;
     const int64_t init_bytes = chunk_ ? d_.sums_pitch() * 4 : 0;  // 0 repeats the bias in every row
     __asm__ volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
     Tiles::template load<0>(above, init_bytes);
@@ -286,13 +336,19 @@ class TileUnit {
     if (two_rows && two_columns) Tiles::template load<3>(below + 16, init_bytes);
     const int64_t row_bytes = s_.phases[phase].advance * pitch_ * 4, columns_apart = 16 * d_.channel_words();
     float* nowhere = m_.rounded + tile_rows * panel_width;
-    const BlockOutput output = !s_.pooled() && !streams_ && chunk_ + 1 == d_.chunks ? written(phase, upper, two_rows ? lower : upper, k) : BlockOutput{};
+    const BlockOutput output = !s_.pooled() && !streams_ && chunk_ + 1 == d_.chunks
+                                   ? written(phase, upper, two_rows ? lower : upper, k)
+                                   : BlockOutput{};
     if (two_rows) {
-      if (two_columns) multiply_tiles<Tiles, true, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
-      else multiply_tiles<Tiles, true, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+      if (two_columns)
+        multiply_tiles<Tiles, true, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+      else
+        multiply_tiles<Tiles, true, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
     } else {
-      if (two_columns) multiply_tiles<Tiles, false, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
-      else multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+      if (two_columns)
+        multiply_tiles<Tiles, false, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+      else
+        multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
     }
     if (chunk_ + 1 < d_.chunks || s_.pooled()) {
       keep<0>(upper, sums(phase, upper, k), two_columns);
@@ -312,7 +368,8 @@ class TileUnit {
       return;
     }
     spill<tile>(two_columns);
-    for (int64_t i = 0; i < rows.count; ++i) std::memcpy(to + i * d_.sums_pitch(), m_.rounded + i * panel_width, two_columns ? 128 : 64);
+    for (int64_t i = 0; i < rows.count; ++i)
+      std::memcpy(to + i * d_.sums_pitch(), m_.rounded + i * panel_width, two_columns ? 128 : 64);
   }
 
   template <int tile>
@@ -324,14 +381,16 @@ class TileUnit {
 
   /// Where the first position of a row tile has its output channel k.
   T* output(const ColumnPhase& phase, const RowTile& rows, int64_t k) const {
-    return args_.out[0].data<T>() + DirectShape::row_offset(s_.y, rows_.begin + rows.row) + group_ * s_.out + k + (phase.start + (first_ + rows.position) * phase.step) * s_.y.stride[3];
+    return args_.out[0].data<T>() + DirectShape::row_offset(s_.y, rows_.begin + rows.row) + group_ * s_.out + k +
+           (phase.start + (first_ + rows.position) * phase.step) * s_.y.stride[3];
   }
 
   /// The rows of bytes that two row tiles write.
   BlockOutput written(size_t phase, const RowTile& upper, const RowTile& lower, int64_t k) const {
     const auto* first = reinterpret_cast<const std::byte*>(output(s_.phases[phase], upper, k));
     const auto* second = reinterpret_cast<const std::byte*>(output(s_.phases[phase], lower, k));
-    return {first, second, s_.phases[phase].step * s_.y.stride[3] * int64_t{sizeof(T)}, std::min(panel_width, s_.out - k) * int64_t{sizeof(T)}, std::max(upper.count, lower.count)};
+    return {first, second, s_.phases[phase].step * s_.y.stride[3] * int64_t{sizeof(T)},
+            std::min(panel_width, s_.out - k) * int64_t{sizeof(T)}, std::max(upper.count, lower.count)};
   }
 
   /// Finished sums, rounded into the output.
@@ -364,7 +423,8 @@ class TileUnit {
   Vec slope_;
   bool streams_ = false, in_place_ = false;
   Range rows_{};
-  int64_t group_ = 0, first_ = 0, last_ = 0, k_first_ = 0, k_last_ = 0, chunk_ = 0, c_first_ = 0, channels_ = 0, words_ = 0, pitch_ = 0, column_words_ = 0;
+  int64_t group_ = 0, first_ = 0, last_ = 0, k_first_ = 0, k_last_ = 0, chunk_ = 0, c_first_ = 0, channels_ = 0,
+          words_ = 0, pitch_ = 0, column_words_ = 0;
 };
 static_assert(sizeof(TileSegment) <= sizeof(Segment<uint32_t>));  // they share the scratch of segments
 
@@ -374,7 +434,8 @@ class PreparedTiles final : public Prepared {
   explicit PreparedTiles(const Problem& p) : problem_(p), plan_(p, tile_layout) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override {
-    return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " + std::to_string(plan_.chunks) + " chunks";
+    return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " +
+           std::to_string(plan_.chunks) + " chunks";
   }
   std::vector<PackRequest> packed_weights() const override {
     return {direct_pack_request<PairWords<bf16>>(problem_, plan_, plan_.shape.unpools ? 3 : 1)};
@@ -404,6 +465,7 @@ inline Support supports_tiles(const Problem& p) {
   if (p.op.kind == OpKind::conv_backward_weights) return supports_direct_weights(p);
   const bool weights = p.op.kind == OpKind::conv_pool_backward_weights;
   if (!weights && p.op.kind != OpKind::conv_pool_backward_data) return supports_direct(p);
-  if (const TensorDesc& w = weights ? p.out[0] : p.in[3]; !w.dense()) return Support::no("needs dense weights, found " + w.str());
+  if (const TensorDesc& w = weights ? p.out[0] : p.in[3]; !w.dense())
+    return Support::no("needs dense weights, found " + w.str());
   return supports_window(p.op.as<ConvPoolAttrs>());
 }

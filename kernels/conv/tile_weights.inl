@@ -1,23 +1,27 @@
-// Weight and bias gradients in bf16 on matrix tiles, also from the gradient behind a pool. Tasks, parts, turned input and
-// the final turn are those of pair_weights.inl and direct_weights.inl; included after both and after tile_direct.inl.
+// Weight and bias gradients in bf16 on matrix tiles, also from the gradient behind a pool. Tasks, parts, turned input
+// and the final turn are those of pair_weights.inl and direct_weights.inl; included after both and after
+// tile_direct.inl.
 //
 // A tile of sums holds 16 rows (a row: a tap and an input channel) by 16 output channels; its products run along the
 // positions of all rows of a band. Two tiles of rows, of one tap or of two, and two of columns make a block of 2 x 2.
 // Both come as whole tiles of 1 KiB, 16 rows by 32 positions and 32 positions by 16 channels: the input turned, with a
-// shifted copy for every column tap, since rows of a tile that cross lines were measured to take 1.3 to 3 times as long.
-// The 24 KiB of 32 gradients stay in the first cache while the input streams past it. A band has about 384 positions:
-// fewer, and sums would pass between cache and tiles more often than products are done (8 KiB beside 768 cycles).
+// shifted copy for every column tap, since rows of a tile that cross lines were measured to take 1.3 to 3 times as
+// long. The 24 KiB of 32 gradients stay in the first cache while the input streams past it. A band has about 384
+// positions: fewer, and sums would pass between cache and tiles more often than products are done (8 KiB beside 768
+// cycles).
 // Limit: the tile product rate; rows of positions are filled up to 32, channels to 16.
 //
 // Refuses strided weight gradients and depthwise convolutions; behind a pool see supports_window.
 
-constexpr int64_t tile_band = 384;          // positions of a band
-constexpr int64_t few_channels_band = 1536;  // of fewer than 16 channels: less of a band is read for its neighbours alone
+constexpr int64_t tile_band = 384;  // positions of a band
+constexpr int64_t few_channels_band =
+    1536;  // of fewer than 16 channels: less of a band is read for its neighbours alone
 constexpr int64_t tile_pair_positions = 32;  // positions of a step
 constexpr int64_t gradients_ahead = 32;      // positions
 constexpr int64_t tile_halves = tile_rows * tile_pair_positions;
 
-/// A 1x1 problem without padding and stride in rows of 384 positions or a little fewer, where its positions can be cut so.
+/// A 1x1 problem without padding and stride in rows of 384 positions or a little fewer, where its positions can be cut
+/// so.
 inline Problem in_even_rows(const Problem& p) {
   if (p.op.kind != OpKind::conv_backward_weights) return p;
   const auto& a = p.op.as<ConvAttrs>();
@@ -37,15 +41,23 @@ inline Problem in_even_rows(const Problem& p) {
   return even;
 }
 
-/// Where the sums of output channel k of a block stand: two lines of channels are woven into words of two positions by one
-/// instruction per tile, which takes runs of four channels in turn. A panel of at most one tile keeps its order.
+/// Where the sums of output channel k of a block stand: two lines of channels are woven into words of two positions by
+/// one instruction per tile, which takes runs of four channels in turn. A panel of at most one tile keeps its order.
 inline int64_t woven_column(int64_t k, int64_t valid) {
   const int64_t panel = k / panel_width * panel_width, at = k - panel;
   return valid - panel <= 16 ? k : panel + at % 8 / 4 * 16 + at / 8 * 4 + at % 4;
 }
 
 struct TileWeightsPlan : WeightsPlan {
-  explicit TileWeightsPlan(const Problem& p) : WeightsPlan(in_even_rows(p), {.positions = p.in[0].shape.c() < tile_rows ? few_channels_band : tile_band, .value_bytes = 2, .sums_bytes = 300 << 10, .patch_bytes = 320 << 10, .parts_bytes = few_parts_bytes, .product_width = 12, .product_positions = tile_band, .step = tile_pair_positions}) {
+  explicit TileWeightsPlan(const Problem& p)
+      : WeightsPlan(in_even_rows(p), {.positions = p.in[0].shape.c() < tile_rows ? few_channels_band : tile_band,
+                                      .value_bytes = 2,
+                                      .sums_bytes = 300 << 10,
+                                      .patch_bytes = 320 << 10,
+                                      .parts_bytes = few_parts_bytes,
+                                      .product_width = 12,
+                                      .product_positions = tile_band,
+                                      .step = tile_pair_positions}) {
     steps = ceil_div(tile_positions, tile_pair_positions);
   }
   int64_t steps;  ///< of a row of positions
@@ -63,12 +75,17 @@ struct TileWeightsPlan : WeightsPlan {
   /// A turned row of all columns, from which those of several taps are copied.
   bool copies_taps() const { return taps > 1; }
   /// Columns of a residue of the stride, or positions.
-  int64_t wide_pitch() const { return copies_taps() ? ceil_div(shape.columns(tile_positions), shape.phases[0].advance) : tile_positions; }
+  int64_t wide_pitch() const {
+    return copies_taps() ? ceil_div(shape.columns(tile_positions), shape.phases[0].advance) : tile_positions;
+  }
   int64_t wide_bytes() const { return DirectPlan::aligned(chunk * shape.phases[0].advance * wide_pitch() * 2); }
   /// Which input row stands where in the patch, and room for the next band's.
   int64_t place_bytes() const { return DirectPlan::aligned(patch_rows * (2 * int64_t{sizeof(int64_t)} + 1)); }
   int64_t segment_bytes() const { return DirectPlan::aligned(band_rows * int64_t(sizeof(TileSegment))); }
-  int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes() + unpooled_bytes() + wide_bytes() + segment_bytes() + tile_rows * panel_width * 4 + place_bytes(); }
+  int64_t thread_bytes() const {
+    return patch_bytes() + gradient_bytes() + table_bytes() + unpooled_bytes() + wide_bytes() + segment_bytes() +
+           tile_rows * panel_width * 4 + place_bytes();
+  }
 };
 
 /// 16 rows of sums, or fewer at the end: rows [first, first + count) of (column tap, channel) for a row tap.
@@ -79,7 +96,8 @@ struct SumTile {
 /// bias += both values of 16 words.
 inline void add_words(const uint32_t* words, float* bias) {
   const __m512i both = _mm512_loadu_si512(words);
-  const Vec first{_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))}, second{_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)))};
+  const Vec first{_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))},
+      second{_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)))};
   store(bias, load(bias) + (first + second));
 }
 
@@ -89,7 +107,8 @@ class TileWeightsTask {
   TileWeightsTask(const Problem& p, const TileWeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory)
       : p_(p), d_(d), s_(d.shape), args_(args), at_(d.task(task)), input_(d.channels(at_.chunk)) {
     const WeightsScratch<uint32_t> scratch(d, memory);
-    patch_ = reinterpret_cast<T*>(scratch.patch), gradient_ = scratch.gradient, slots_ = scratch.slots, sources_ = scratch.sources;
+    patch_ = reinterpret_cast<T*>(scratch.patch), gradient_ = scratch.gradient, slots_ = scratch.slots,
+    sources_ = scratch.sources;
     std::byte* rest = memory + d.patch_bytes() + d.gradient_bytes() + d.table_bytes();
     unpooled_ = reinterpret_cast<T*>(rest);
     wide_ = reinterpret_cast<T*>(rest += d.unpooled_bytes());
@@ -144,20 +163,26 @@ class TileWeightsTask {
     const int64_t step = phase.advance * s_.x.stride[3], count = last_ - first_, pitch = d_.wide_pitch();
     const bool four = channels_ == 4 && step == 4;
     if (d_.copies_taps() && !four) {  // copying is faster than turning
-      turn_columns(s_.x, row, first_ * phase.advance + s_.column_low, s_.columns(count), channels_, phase.advance, pitch, wide_);
+      turn_columns(s_.x, row, first_ * phase.advance + s_.column_low, s_.columns(count), channels_, phase.advance,
+                   pitch, wide_);
       for (size_t q = 0; q < phase.taps.size(); ++q) {
         const int64_t offset = phase.taps[q].column - s_.column_low;
-        copy_tap(wide_ + offset % phase.advance * pitch + offset / phase.advance, phase.advance * pitch, static_cast<int64_t>(q), slot);
+        copy_tap(wide_ + offset % phase.advance * pitch + offset / phase.advance, phase.advance * pitch,
+                 static_cast<int64_t>(q), slot);
       }
       return;
     }
     for (size_t q = 0; q < phase.taps.size(); ++q) {
       const Range inside = s_.inside(phase, phase.taps[q]);
-      const int64_t low = std::clamp(inside.begin - first_, int64_t{0}, count), high = std::clamp(inside.end - first_, low, count);
+      const int64_t low = std::clamp(inside.begin - first_, int64_t{0}, count),
+                    high = std::clamp(inside.end - first_, low, count);
       const T* from = row + ((first_ + low) * phase.advance + phase.taps[q].column) * s_.x.stride[3];
-      if (d_.taps == 1 && channels_ >= tile_rows && high - low == count && count % tile_pair_positions == 0) return turn_tiles(from, step, slot);
-      if (four) turn_four(from, high - low, wide_ + low, pitch);
-      else turn_positions(from, step, high - low, channels_, wide_ + low, pitch);
+      if (d_.taps == 1 && channels_ >= tile_rows && high - low == count && count % tile_pair_positions == 0)
+        return turn_tiles(from, step, slot);
+      if (four)
+        turn_four(from, high - low, wide_ + low, pitch);
+      else
+        turn_positions(from, step, high - low, channels_, wide_ + low, pitch);
       clear_columns(0, low);
       clear_columns(high, count);
       copy_tap(wide_, pitch, static_cast<int64_t>(q), slot);
@@ -184,27 +209,33 @@ class TileWeightsTask {
   }
 
   /// Row (column tap, channel) of the first step in its tile.
-  int64_t tile_offset(int64_t row) const { return row / tile_rows * d_.row_halves() + row % tile_rows * tile_pair_positions; }
+  int64_t tile_offset(int64_t row) const {
+    return row / tile_rows * d_.row_halves() + row % tile_rows * tile_pair_positions;
+  }
 
   /// Whole tiles at once; the last one overlaps the one before.
   void turn_tiles(const T* from, int64_t step, T* slot) const {
-    for (int64_t i = 0; i < last_ - first_; i += tile_pair_positions, from += tile_pair_positions * step, slot += tile_halves)
+    for (int64_t i = 0; i < last_ - first_;
+         i += tile_pair_positions, from += tile_pair_positions * step, slot += tile_halves)
       for (int64_t c = 0; c < channels_; c += tile_rows) {
         if (c % 32 == 0)  // the next positions of a cache line's channels
-          for (int64_t j = tile_pair_positions; j < 2 * tile_pair_positions; ++j) __builtin_prefetch(from + j * step + c);
+          for (int64_t j = tile_pair_positions; j < 2 * tile_pair_positions; ++j)
+            __builtin_prefetch(from + j * step + c);
         if (c + tile_rows <= channels_) {
           turn_block(from + c, step, slot + tile_offset(c), tile_pair_positions);
           continue;
         }
         alignas(64) T block[tile_halves];
         turn_block(from + channels_ - tile_rows, step, block, tile_pair_positions);
-        for (int64_t row = c; row < channels_; ++row) std::memcpy(slot + tile_offset(row), block + (row - channels_ + tile_rows) * tile_pair_positions, 64);
+        for (int64_t row = c; row < channels_; ++row)
+          std::memcpy(slot + tile_offset(row), block + (row - channels_ + tile_rows) * tile_pair_positions, 64);
       }
   }
 
   /// Four channels of consecutive positions, eight positions to a vector.
   void turn_four(const T* from, int64_t count, T* to, int64_t pitch) const {
-    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14),
+                  odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) {
       const __m512i a = _mm512_loadu_si512(from + i * 4), b = _mm512_loadu_si512(from + i * 4 + 32);
@@ -214,8 +245,11 @@ class TileWeightsTask {
       const __m512i low = _mm512_or_si512(_mm512_and_si512(first, low_mask), _mm512_slli_epi32(second, 16));
       const __m512i high = _mm512_or_si512(_mm512_srli_epi32(first, 16), _mm512_andnot_si512(low_mask, second));
       // low: words of channels 0, 2, 0, 2, ...; high: 1, 3, ...
-      const auto put_words = [&](int64_t c, __m512i lanes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c * pitch + i), _mm512_cvtepi64_epi32(lanes)); };
-      put_words(0, low), put_words(1, high), put_words(2, _mm512_srli_epi64(low, 32)), put_words(3, _mm512_srli_epi64(high, 32));
+      const auto put_words = [&](int64_t c, __m512i lanes) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c * pitch + i), _mm512_cvtepi64_epi32(lanes));
+      };
+      put_words(0, low), put_words(1, high), put_words(2, _mm512_srli_epi64(low, 32)),
+          put_words(3, _mm512_srli_epi64(high, 32));
     }
     for (; i < count; ++i)
       for (int64_t c = 0; c < 4; ++c) to[c * pitch + i] = from[i * 4 + c];
@@ -224,7 +258,8 @@ class TileWeightsTask {
   /// Adds the band's products to the sums of a block of output channels.
   void add_block(int64_t block) {
     const int64_t k_first = block * block_width, valid = std::min(block_width, s_.out - k_first);
-    float *sums = d_.sums(args_.workspace, at_.group, block, at_.chunk, at_.part), *bias = sums + d_.sum_floats() - block_width;
+    float *sums = d_.sums(args_.workspace, at_.group, block, at_.chunk, at_.part),
+          *bias = sums + d_.sum_floats() - block_width;
     if (fresh_) std::fill(bias, bias + block_width, 0.0f);
     if (at_.chunk != 0) bias = nullptr;
     for (int64_t r = 0; r < rows_.size(); ++r) copy_gradient_row(r, at_.group * s_.out + k_first, valid, bias);
@@ -236,23 +271,28 @@ class TileWeightsTask {
     for (int64_t k = 0; k < valid; k += panel_width)
       for (int64_t i = 0; i < tiles; i += 2) {
         const SumTile upper = tile(i), lower = i + 1 < tiles ? tile(i + 1) : SumTile{0, 0, 0};
-        if (const std::span<const TileSegment> segments = collect(upper, lower, k); !segments.empty() || fresh_) multiply(segments, upper, lower, sums + k, valid - k > 16);
+        if (const std::span<const TileSegment> segments = collect(upper, lower, k); !segments.empty() || fresh_)
+          multiply(segments, upper, lower, sums + k, valid - k > 16);
       }
   }
 
-  /// Row r of the band's gradients as [16 channels][step][pair of positions], zero past the end; adds them to the bias sums,
-  /// whose channels stand like those of the sums.
+  /// Row r of the band's gradients as [16 channels][step][pair of positions], zero past the end; adds them to the bias
+  /// sums, whose channels stand like those of the sums.
   void copy_gradient_row(int64_t r, int64_t channel, int64_t valid, float* bias) const {
     const TensorDesc& desc = s_.y;
     const int64_t count = last_ - first_, padded = d_.steps * tile_pair_positions;
     const T* from = unpooled_;
     int64_t step = (valid + 1) / 2 * 2;
-    if (s_.unpools) copy_unpooled(p_, args_, 1, desc.shape, rows_.begin + r, first_, count, channel, valid, unpooled_);
-    else from = args_.in[1].data<T>() + DirectShape::row_offset(desc, rows_.begin + r) + first_ * desc.stride[3] + channel, step = desc.stride[3];
+    if (s_.unpools)
+      copy_unpooled(p_, args_, 1, desc.shape, rows_.begin + r, first_, count, channel, valid, unpooled_);
+    else
+      from = args_.in[1].data<T>() + DirectShape::row_offset(desc, rows_.begin + r) + first_ * desc.stride[3] + channel,
+      step = desc.stride[3];
     uint32_t* to = gradient_ + r * d_.steps * tile_words;
     for (int64_t j = 0; j < padded; j += 2, from += 2 * step, to += 16) {
       if (!s_.unpools)
-        for (int64_t ahead = gradients_ahead; ahead < gradients_ahead + 2; ++ahead) prefetch(from + ahead * step, valid * int64_t{sizeof(T)});
+        for (int64_t ahead = gradients_ahead; ahead < gradients_ahead + 2; ++ahead)
+          prefetch(from + ahead * step, valid * int64_t{sizeof(T)});
       for (int64_t k = 0; k < valid; k += panel_width) {
         const int64_t n = valid - k;
         const T *first = j < count ? from + k : nullptr, *second = j + 1 < count ? from + step + k : nullptr;
@@ -261,7 +301,8 @@ class TileWeightsTask {
           Tiles::weave(first, second, std::min(n, panel_width), words, words + d_.column_words());
           if (bias) add_words(words + d_.column_words(), bias + k + 16);
         } else {
-          _mm512_storeu_si512(words, first ? second ? pair_positions(first, second, n) : low_halves(first, n) : _mm512_setzero_si512());
+          _mm512_storeu_si512(
+              words, first ? second ? pair_positions(first, second, n) : low_halves(first, n) : _mm512_setzero_si512());
         }
         if (bias) add_words(words, bias + k);
       }
@@ -275,7 +316,10 @@ class TileWeightsTask {
       const T *above = values(upper, r), *below = lower.count ? values(lower, r) : nullptr;
       if (!above && !below) continue;
       const T* zeros = patch_ + d_.zero_slot();
-      segments_[found++] = {reinterpret_cast<const uint32_t*>(above ? above : zeros), reinterpret_cast<const uint32_t*>(below ? below : zeros), gradient_ + k / 16 * d_.column_words() + r * d_.steps * tile_words, ceil_div(last_ - first_, tile_pair_positions)};
+      segments_[found++] = {reinterpret_cast<const uint32_t*>(above ? above : zeros),
+                            reinterpret_cast<const uint32_t*>(below ? below : zeros),
+                            gradient_ + k / 16 * d_.column_words() + r * d_.steps * tile_words,
+                            ceil_div(last_ - first_, tile_pair_positions)};
     }
     return {segments_, found};
   }
@@ -293,19 +337,26 @@ class TileWeightsTask {
     return meets ? patch_ + slot * d_.slot_halves() + tile.first / tile_rows * d_.row_halves() : nullptr;
   }
 
-  float* sums_of(const SumTile& tile, float* sums) const { return sums + (tile.row_tap * tap_rows_ + tile.first) * block_width; }
+  float* sums_of(const SumTile& tile, float* sums) const {
+    return sums + (tile.row_tap * tap_rows_ + tile.first) * block_width;
+  }
 
-  void multiply(std::span<const TileSegment> segments, const SumTile& upper, const SumTile& lower, float* sums, bool two_columns) {
+  void multiply(std::span<const TileSegment> segments, const SumTile& upper, const SumTile& lower, float* sums,
+                bool two_columns) {
     const bool two_rows = lower.count > 0;
     load<0>(upper, sums, two_columns);
     if (two_rows) load<2>(lower, sums, two_columns);
     const int64_t columns_apart = d_.column_words();
     if (two_rows) {
-      if (two_columns) run_tiles<true, true>(segments, columns_apart);
-      else run_tiles<true, false>(segments, columns_apart);
+      if (two_columns)
+        run_tiles<true, true>(segments, columns_apart);
+      else
+        run_tiles<true, false>(segments, columns_apart);
     } else {
-      if (two_columns) run_tiles<false, true>(segments, columns_apart);
-      else run_tiles<false, false>(segments, columns_apart);
+      if (two_columns)
+        run_tiles<false, true>(segments, columns_apart);
+      else
+        run_tiles<false, false>(segments, columns_apart);
     }
     store<0>(upper, sums, two_columns);
     if (two_rows) store<2>(lower, sums, two_columns);
@@ -316,7 +367,8 @@ class TileWeightsTask {
     multiply_tiles<Tiles, two_rows, two_columns, true>(segments, 64, 0, columns_apart, spilled_);
   }
 
-  /// Whole tiles of sums are loaded and stored where they are, partial ones through `spilled_`; those of the first band are 0.
+  /// Whole tiles of sums are loaded and stored where they are, partial ones through `spilled_`; those of the first band
+  /// are 0.
   template <int tile>
   void load(const SumTile& rows, float* sums, bool two_columns) {
     const float* from = sums_of(rows, sums);
@@ -324,7 +376,8 @@ class TileWeightsTask {
     if (fresh_) {
       from = reinterpret_cast<const float*>(patch_ + d_.zero_slot()), pitch = 0;
     } else if (rows.count < tile_rows) {
-      for (int64_t i = 0; i < rows.count; ++i) std::memcpy(spilled_ + i * panel_width, from + i * block_width, two_columns ? 128 : 64);
+      for (int64_t i = 0; i < rows.count; ++i)
+        std::memcpy(spilled_ + i * panel_width, from + i * block_width, two_columns ? 128 : 64);
       from = spilled_, pitch = panel_width;
     }
     __asm__ volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
@@ -341,7 +394,8 @@ class TileWeightsTask {
     Tiles::template store<tile>(target, pitch * 4);
     if (two_columns) Tiles::template store<tile + 1>(target + 16, pitch * 4);
     __asm__ volatile("" ::: "memory");
-    for (int64_t i = 0; i < rows.count && !whole; ++i) std::memcpy(to + i * block_width, spilled_ + i * panel_width, two_columns ? 128 : 64);
+    for (int64_t i = 0; i < rows.count && !whole; ++i)
+      std::memcpy(to + i * block_width, spilled_ + i * panel_width, two_columns ? 128 : 64);
   }
 
   const Problem& p_;
@@ -364,7 +418,8 @@ class TileWeightsTask {
 
 template <class Tiles>
 std::unique_ptr<Prepared> prepare_tile_weights(const Problem& p) {
-  return prepare_weights<typename Tiles::Scope>(p, TileWeightsPlan(p), [p](const TileWeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
-    TileWeightsTask<bf16, Tiles>(p, d, args, task, memory).run();
-  });
+  return prepare_weights<typename Tiles::Scope>(
+      p, TileWeightsPlan(p), [p](const TileWeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
+        TileWeightsTask<bf16, Tiles>(p, d, args, task, memory).run();
+      });
 }

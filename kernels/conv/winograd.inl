@@ -2,8 +2,8 @@
 // 2-wide max-pool at the end, and backward_data from the pooled gradient. Dilated kernels run on the sub-lattices of
 // their dilation. Weight gradients: winograd_weights.inl.
 //
-//   F(2,3): 4 points for 2 outputs of 3 taps: 2.25 (2-D) or 3.375 (3-D) times fewer multiplications than the direct sum;
-//   F(4,3): 6 points for 4 outputs: 4 or 8 times fewer, and less than half the transformed data per output in 3-D;
+//   F(2,3): 4 points for 2 outputs of 3 taps: 2.25 (2-D) or 3.375 (3-D) times fewer multiplications than the direct
+//   sum; F(4,3): 6 points for 4 outputs: 4 or 8 times fewer, and less than half the transformed data per output in 3-D;
 //   F(2,5): 6 points for 2 outputs of 5 taps: 2.78 times fewer in 2-D; F(4,5): 8 for 4: 6.25 times.
 //   3x3 with a stride of 2, and transposed: F(3,2) on the outer two taps beside single products of the middle one, 7
 //   points for 3 (transposed: 6) outputs: 1.65 times fewer in 2-D. f32 only: products of 16-bit pairs are faster there.
@@ -14,22 +14,22 @@
 //      vectors of accumulators in registers, then
 //   3. output transform  A^T M A, plus bias, then stored, or activated and pooled, rounded once to the storage type.
 // V and M of a block share the second-level cache; U comes packed (p, K/2 vectors, C, 2 vectors) from a Pack node.
-// Storage may be f32, bf16 or f16; everything inside is f32. Limit: the f32 FMA rate times the factor above in dense-count
-// GFLOP/s, less the transforms.
+// Storage may be f32, bf16 or f16; everything inside is f32. Limit: the f32 FMA rate times the factor above in
+// dense-count GFLOP/s, less the transforms.
 //
-// Error: every term x*w passes through one line of B^T, G and A^T per axis, so an element errs by at most
-// (C + 3 * terms of the lines) * eps * prod over axes |A^T||G||B^T| * sum|x||w|. F(2,3) stays within a factor of 3 of direct
+// Error: every term x*w passes through one line of B^T, G and A^T per axis, so an element errs by at most (C + 3 *
+// terms of the lines) * eps * prod over axes |A^T||G||B^T| * sum|x||w|. F(2,3) stays within a factor of 3 of direct
 // summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; F(4,5) errs four times as much as
-// F(2,5) in the root mean square (4e-6 of normal sums over 128 channels, a direct sum 1e-6). Tests hold all to the bound of
-// a direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
+// F(2,5) in the root mean square (4e-6 of normal sums over 128 channels, a direct sum 1e-6). Tests hold all to the
+// bound of a direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
 //
-// Refuses: other kernels and strides, groups, channels that are no multiple of 16 (forward also takes 4: winograd_four.inl),
-// strided weights, strided tensors beside a pool, few tiles.
+// Refuses: other kernels and strides, groups, channels that are no multiple of 16 (forward also takes 4:
+// winograd_four.inl), strided weights, strided tensors beside a pool, few tiles.
 
 #include "kernels/conv/gemm_tile.inl"
 
-constexpr int64_t point_pad = 16;  // floats between points, so that their streams do not meet in one cache set
-constexpr int64_t pack_inputs = 16;            // of a piece of packed weights
+constexpr int64_t point_pad = 16;    // floats between points, so that their streams do not meet in one cache set
+constexpr int64_t pack_inputs = 16;  // of a piece of packed weights
 constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
 constexpr int64_t weights_stream = 16 << 20;   // bytes of U that no second-level cache holds
 
@@ -57,8 +57,8 @@ struct WinogradShape {
   TensorDesc x;  // read
   TensorDesc y;  // the convolution's output, stored or not
   bool forward = true, pooled = false, activates = false;
-  bool unpools = false;  // x is given as the pooled gradient and its arg-max
-  Int3 pad, dilation, window;             // zeros in front of x; of the pool
+  bool unpools = false;                         // x is given as the pooled gradient and its arg-max
+  Int3 pad, dilation, window;                   // zeros in front of x; of the pool
   std::array<std::vector<int64_t>, 3> origins;  // first output of every tile along an axis
   int points = 0;
   int64_t tile_count = 0, block = 0, blocks = 0, range = 0, v_stride = 0, m_stride = 0;
@@ -71,8 +71,12 @@ inline const ConvAttrs& winograd_conv(const Problem& p) {
   const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs);
   return pool ? pool->conv : p.op.as<ConvAttrs>();
 }
-inline int winograd_weight_input(const Problem& p) { return p.op.kind == OpKind::conv_pool_backward_data ? 3 : 1; }
-inline const TensorDesc& winograd_weight(const Problem& p) { return p.in[static_cast<size_t>(winograd_weight_input(p))]; }
+inline int winograd_weight_input(const Problem& p) {
+  return p.op.kind == OpKind::conv_pool_backward_data ? 3 : 1;
+}
+inline const TensorDesc& winograd_weight(const Problem& p) {
+  return p.in[static_cast<size_t>(winograd_weight_input(p))];
+}
 
 /// The tiles that cover y, on every sub-lattice of the dilation.
 template <class S>
@@ -96,7 +100,9 @@ WinogradShape winograd_shape(const Problem& p) {
   s.activates = p.op.kind == OpKind::conv_activation_forward;
   s.unpools = p.op.kind == OpKind::conv_pool_backward_data;
   s.forward = p.op.kind != OpKind::conv_backward_data && !s.unpools;
-  s.x = s.unpools ? infer({OpKind::activation_max_pool_backward, p.op.as<ConvPoolAttrs>().pool}, std::span(p.in).first(3))[0] : p.in[0];
+  s.x = s.unpools
+            ? infer({OpKind::activation_max_pool_backward, p.op.as<ConvPoolAttrs>().pool}, std::span(p.in).first(3))[0]
+            : p.in[0];
   s.y = s.pooled ? infer({OpKind::conv_forward, a}, p.in)[0] : p.out[0];
   if (s.pooled) s.window = p.op.as<ConvPoolAttrs>().pool.pool.kernel;
   s.dilation = a.dilation;
@@ -112,7 +118,9 @@ WinogradShape winograd_shape(const Problem& p) {
   const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, 2 * gemm_rows, 64);
   // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
-  if (S::weights * in * out * 4 > weights_stream) s.block = std::clamp<int64_t>(s.tile_count / p.threads / gemm_rows * gemm_rows, s.block, std::max<int64_t>(s.block, 32));
+  if (S::weights * in * out * 4 > weights_stream)
+    s.block =
+        std::clamp<int64_t>(s.tile_count / p.threads / gemm_rows * gemm_rows, s.block, std::max<int64_t>(s.block, 32));
   s.block = std::min(s.block, (s.tile_count + gemm_rows - 1) / gemm_rows * gemm_rows);
   s.blocks = (s.tile_count + s.block - 1) / s.block;
   // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.
@@ -127,10 +135,13 @@ WinogradShape winograd_shape(const Problem& p) {
 /// Of the activation at the end, or of the one whose gradient is taken.
 inline Vec winograd_slope(const Problem& p, const WinogradShape& s) {
   const bool pools = s.pooled || s.unpools;
-  return Vec::all(static_cast<float>(pools ? p.op.as<ConvPoolAttrs>().pool.activation.slope : p.op.as<ConvAttrs>().slope));
+  return Vec::all(
+      static_cast<float>(pools ? p.op.as<ConvPoolAttrs>().pool.activation.slope : p.op.as<ConvAttrs>().slope));
 }
 
-inline int64_t winograd_thread_floats(const WinogradShape& s) { return s.points * (s.v_stride + s.m_stride); }
+inline int64_t winograd_thread_floats(const WinogradShape& s) {
+  return s.points * (s.v_stride + s.m_stride);
+}
 
 struct TileCorner {
   int64_t n;
@@ -214,7 +225,8 @@ void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t c
       for (int k = 0; k < S::n[2]; ++k) {
         const bool inside = input.rows[r] && input.columns[k] >= 0;
         in[k] = inside ? load(input.rows[r] + input.columns[k] + c) : Vec::all(0.0f);
-        if (inside && k >= S::n[2] - S::Width::advance) __builtin_prefetch(input.rows[r] + input.columns[k] + c + next_tile);
+        if (inside && k >= S::n[2] - S::Width::advance)
+          __builtin_prefetch(input.rows[r] + input.columns[k] + c + next_tile);
       }
       axis_input<typename S::Width>(in);
       for (int k = 0; k < S::p[2]; ++k) store(to + k * Vec::lanes, in[k]);
@@ -223,10 +235,11 @@ void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t c
   }
 }
 
-/// The gradient before a 2x2x2 pool, read where it is not zero: every cell under the tile gives its activated gradient to
-/// the one position that won.
+/// The gradient before a 2x2x2 pool, read where it is not zero: every cell under the tile gives its activated gradient
+/// to the one position that won.
 template <class S, class T>
-void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, const KernelArgs& args, Vec slope, int64_t tile, int64_t slot, float* v) {
+void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, const KernelArgs& args, Vec slope,
+                              int64_t tile, int64_t slot, float* v) {
   const TileCorner corner = tile_corner(s, tile);
   const int64_t channels = s.channels_in();
   const T *dy = args.in[0].data<T>(), *y = args.in[1].data<T>();
@@ -240,7 +253,8 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
     for (int64_t cd = cell_of(d0); cd <= cell_of(d0 + S::p[0] - 1); ++cd)
       for (int64_t ch = cell_of(h0); ch <= cell_of(h0 + S::p[1] - 1); ++ch)
         for (int64_t cw = cell_of(w0); cw <= cell_of(w0 + S::p[2] - 1); ++cw) {
-          const bool inside = cd >= 0 && ch >= 0 && cw >= 0 && cd < cells.shape.d() && ch < cells.shape.h() && cw < cells.shape.w();
+          const bool inside =
+              cd >= 0 && ch >= 0 && cw >= 0 && cd < cells.shape.d() && ch < cells.shape.h() && cw < cells.shape.w();
           Vec g = none;
           Ints winner = Ints::all(8);
           if (inside) {
@@ -293,7 +307,8 @@ inline void output_lines(const float* m, int64_t m_stride, Vec* out) {
 }
 
 template <class S, class T>
-void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out, Vec bias, Vec slope, int64_t c, T* y, bool streams) {
+void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out, Vec bias, Vec slope, int64_t c, T* y,
+                bool streams) {
   const Shape& ys = s.y.shape;
   constexpr std::integral_constant<int64_t, 0> whole;
   const auto finished = [&](Vec sum) { return s.activates ? leaky<T>(sum + bias, slope) : sum + bias; };
@@ -303,19 +318,23 @@ void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out
       if (d >= ys.d() || h < 0 || h >= ys.h()) continue;
       T* row = y + s.y.offset(corner.n, d, h, 0) + c;
       for (int k = 0; k < S::m[2]; ++k)
-        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w >= 0 && w < ys.w()) put_output(row + w * s.y.stride[3], finished(out[(i * S::m[1] + j) * S::m[2] + k]), whole, streams);
+        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w >= 0 && w < ys.w())
+          put_output(row + w * s.y.stride[3], finished(out[(i * S::m[1] + j) * S::m[2] + k]), whole, streams);
     }
 }
 
 /// The maximum of the window at output (i, j, k) of a tile.
 template <class S, class T>
 inline WindowMaximum tile_maximum(const Vec* out, int window, int i, int j, int k, Vec bias, Vec slope) {
-  return pooled<T>(4 * window, slope, [&](int q) { return out[((i + (q >> 2)) * S::m[1] + j + (q >> 1 & 1)) * S::m[2] + k + (q & 1)] + bias; });
+  return pooled<T>(4 * window, slope, [&](int q) {
+    return out[((i + (q >> 2)) * S::m[1] + j + (q >> 1 & 1)) * S::m[2] + k + (q & 1)] + bias;
+  });
 }
 
 /// Cells of the tile whose window is complete: activated, pooled, stored with the position that won.
 template <class S, class T>
-void pool_tile(const WinogradShape& s, const TensorDesc& desc, const TileCorner& corner, const Vec* out, Vec bias, Vec slope, int64_t c, T* y, uint8_t* arg) {
+void pool_tile(const WinogradShape& s, const TensorDesc& desc, const TileCorner& corner, const Vec* out, Vec bias,
+               Vec slope, int64_t c, T* y, uint8_t* arg) {
   const auto window = static_cast<int>(s.window[0]);
   for (int i = 0; i + window <= S::m[0]; i += window)
     for (int j = 0; j + 2 <= S::m[1]; j += 2)
@@ -330,16 +349,21 @@ void pool_tile(const WinogradShape& s, const TensorDesc& desc, const TileCorner&
 }
 
 /// Floats of one point's packed weights: column blocks are padded to two vectors.
-inline int64_t winograd_point_floats(int64_t in, int64_t out) { return (out + gemm_columns - 1) / gemm_columns * gemm_columns * in; }
+inline int64_t winograd_point_floats(int64_t in, int64_t out) {
+  return (out + gemm_columns - 1) / gemm_columns * gemm_columns * in;
+}
 
 /// Output channels [first, last) of one point for `rows` tiles.
-inline void multiply_point(const WinogradShape& s, const float* v, const float* u, float* m, int64_t rows, int64_t first, int64_t last) {
+inline void multiply_point(const WinogradShape& s, const float* v, const float* u, float* m, int64_t rows,
+                           int64_t first, int64_t last) {
   const int64_t in = s.channels_in();
   for (int64_t k = first; k < last; k += gemm_columns)
     for (int64_t r = 0; r < rows; r += gemm_rows) {
       float* to = m + r * s.range + k - first;
-      if (last - k >= gemm_columns) gemm_tile<2>(v + r * in, in, u + k * in, to, s.range);
-      else gemm_tile<1>(v + r * in, in, u + k * in, to, s.range);
+      if (last - k >= gemm_columns)
+        gemm_tile<2>(v + r * in, in, u + k * in, to, s.range);
+      else
+        gemm_tile<1>(v + r * in, in, u + k * in, to, s.range);
     }
 }
 
@@ -361,21 +385,26 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
       const int64_t first = b * s.block, count = std::min(s.block, s.tile_count - first);
       const int64_t rows = (count + gemm_rows - 1) / gemm_rows * gemm_rows;
       if constexpr (S::p[0] > 1)
-        for (int64_t i = 0; s.unpools && i < count; ++i) input_transform_unpooled<S, T>(s, p.in[0], args, slope, first + i, i, v);
+        for (int64_t i = 0; s.unpools && i < count; ++i)
+          input_transform_unpooled<S, T>(s, p.in[0], args, slope, first + i, i, v);
       for (int64_t i = 0; !s.unpools && i < count; ++i) input_transform<S>(s, x, first + i, in, v + i * in);
       // The rows that fill up the last register block are computed and thrown away.
-      for (int64_t q = 0; q < S::points && count < rows; ++q) std::fill(v + q * s.v_stride + count * in, v + q * s.v_stride + rows * in, 0.0f);
+      for (int64_t q = 0; q < S::points && count < rows; ++q)
+        std::fill(v + q * s.v_stride + count * in, v + q * s.v_stride + rows * in, 0.0f);
       for (int64_t k = 0; k < out; k += s.range) {
         const int64_t last = std::min(k + s.range, out);
-        for (int64_t q = 0; q < S::points; ++q) multiply_point(s, v + q * s.v_stride, u + S::weights_of(q) * point, m + q * s.m_stride, rows, k, last);
+        for (int64_t q = 0; q < S::points; ++q)
+          multiply_point(s, v + q * s.v_stride, u + S::weights_of(q) * point, m + q * s.m_stride, rows, k, last);
         for (int64_t i = 0; i < count; ++i) {
           const TileCorner corner = tile_corner(s, first + i);
           for (int64_t c = k; c < last; c += Vec::lanes) {
             Vec tile[S::m[0] * S::m[1] * S::m[2]];
             output_lines<S>(m + i * s.range + c - k, s.m_stride, tile);
             const Vec offset = bias ? load(bias + c) : Vec::all(0.0f);
-            if (s.pooled) pool_tile<S>(s, p.out[0], corner, tile, offset, slope, c, y, arg);
-            else store_tile<S>(s, corner, tile, offset, slope, c, y, streams);
+            if (s.pooled)
+              pool_tile<S>(s, p.out[0], corner, tile, offset, slope, c, y, arg);
+            else
+              store_tile<S>(s, corner, tile, offset, slope, c, y, streams);
           }
         }
       }
@@ -416,7 +445,8 @@ template <int64_t taps, class T>
 void gather_taps(bool forward, const T* from, int64_t channels, int64_t first, int64_t input, int64_t count, float* g) {
   if (!forward) {
     for (int64_t i = 0; i < count; ++i)
-      for (int64_t t = 0; t < taps; ++t) store(g + (i * taps + t) * Vec::lanes, load(from + ((input + i) * taps + taps - 1 - t) * channels + first));
+      for (int64_t t = 0; t < taps; ++t)
+        store(g + (i * taps + t) * Vec::lanes, load(from + ((input + i) * taps + taps - 1 - t) * channels + first));
   } else if (count == Vec::lanes) {
     for (int64_t t = 0; t < taps; ++t) {
       Vec rows[Vec::lanes];
@@ -428,7 +458,8 @@ void gather_taps(bool forward, const T* from, int64_t channels, int64_t first, i
     }
   } else {
     for (int64_t t = 0; t < taps; ++t)
-      for (int64_t q = 0; q < Vec::lanes; ++q) g[t * Vec::lanes + q] = static_cast<float>(from[((first + q) * taps + t) * channels + input]);
+      for (int64_t q = 0; q < Vec::lanes; ++q)
+        g[t * Vec::lanes + q] = static_cast<float>(from[((first + q) * taps + t) * channels + input]);
   }
 }
 
@@ -452,12 +483,14 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
         for (int64_t c = 0; c < pack_inputs; ++c) {
           if (c % Vec::lanes == 0) gather_taps<taps>(forward, from, w.c(), block + k, input + c, Vec::lanes, g);
           float* to = stage + c * gemm_columns + k;
-          transform_taps<S>(g + c % Vec::lanes * taps * Vec::lanes, [&](int q, Vec value) { store(to + q * pitch, value); });
+          transform_taps<S>(g + c % Vec::lanes * taps * Vec::lanes,
+                            [&](int q, Vec value) { store(to + q * pitch, value); });
         }
       for (int64_t q = 0; q < S::weights; ++q) {
         float* to = u + q * point + block * in + input * gemm_columns;
         for (int64_t v = 0; v < piece; v += Vec::lanes)
-          if (v % gemm_columns < columns) put_output(to + v, load(stage + q * pitch + v), std::integral_constant<int64_t, 0>{}, Vec::lanes == 16);
+          if (v % gemm_columns < columns)
+            put_output(to + v, load(stage + q * pitch + v), std::integral_constant<int64_t, 0>{}, Vec::lanes == 16);
       }
     }
     fence();
@@ -470,14 +503,18 @@ template <class S>
 class PreparedWinograd final : public Prepared {
  public:
   explicit PreparedWinograd(const Problem& p) : problem_(p), shape_(winograd_shape<S>(p)) {}
-  int64_t workspace_bytes() const override { return problem_.threads * (shape_.four() ? four_thread_floats<S>(shape_) : winograd_thread_floats(shape_)) * 4; }
+  int64_t workspace_bytes() const override {
+    return problem_.threads * (shape_.four() ? four_thread_floats<S>(shape_) : winograd_thread_floats(shape_)) * 4;
+  }
   std::string detail() const override {
     return scheme() + (S::p[0] > 1 ? "^3, " : "^2, ") + std::to_string(shape_.block) + " tiles a block";
   }
   std::vector<PackRequest> packed_weights() const override {
     const std::string form = scheme() + (shape_.forward ? " forward" : " backward");
-    return {{winograd_weight_input(problem_), form, S::weights * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4,
-             [four = shape_.four(), forward = shape_.forward, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
+    return {{winograd_weight_input(problem_), form,
+             S::weights * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4,
+             [four = shape_.four(), forward = shape_.forward, threads = problem_.threads](const Tensor& weight,
+                                                                                          std::byte* packed) {
                auto* u = reinterpret_cast<float*>(packed);
                by_storage(weight.dtype(), [&](auto zero) {
                  using T = decltype(zero);
@@ -537,7 +574,9 @@ Support with_strided_scheme(const Problem& p, F&& f) {
 Support supports_strided(const Problem& p) {
   const Shape& w = winograd_weight(p).shape;
   if (p.in[0].dtype != DType::f32) return Support::no("with a stride handles f32, found " + p.in[0].str());
-  if (w.n() % 16 || w.c() % 16) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+  if (w.n() % 16 || w.c() % 16)
+    return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
+                       std::to_string(w.n()));
   if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
   return with_strided_scheme(p, [&](auto scheme) {
     const int64_t tiles = winograd_shape<decltype(scheme)>(p).tile_count;
@@ -555,7 +594,9 @@ Support supports_winograd(const Problem& p) {
   if (a.stride != one) return outputs > 2 ? Support::no("needs stride 1") : supports_strided(p);
   const bool backward = p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_pool_backward_data;
   const bool four = w.c() == 4 && !backward && w.n() % 16 == 0;
-  if ((w.n() % 16 || w.c() % 16) && !four) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+  if ((w.n() % 16 || w.c() % 16) && !four)
+    return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
+                       std::to_string(w.n()));
   if (p.op.kind == OpKind::conv_pool_forward) {
     if (const Support window = supports_window(p.op.as<ConvPoolAttrs>()); !window.ok) return window;
     if (a.dilation != one) return Support::no("pools undilated convolutions only");
@@ -567,7 +608,8 @@ Support supports_winograd(const Problem& p) {
     if (pool.pool.kernel != two || w.d() != 3) return Support::no("un-pools 2x2x2 windows in three dimensions only");
     if (a.dilation != one) return Support::no("un-pools undilated convolutions only");
     const Shape& cells = p.in[0].shape;
-    if (pool.pool.result_size != Int3{2 * cells.d(), 2 * cells.h(), 2 * cells.w()}) return Support::no("un-pools even extents only");
+    if (pool.pool.result_size != Int3{2 * cells.d(), 2 * cells.h(), 2 * cells.w()})
+      return Support::no("un-pools even extents only");
   }
   return with_scheme<outputs>(w, [&](auto scheme) {
     using S = decltype(scheme);
@@ -576,9 +618,11 @@ Support supports_winograd(const Problem& p) {
       if (s.pad[i] < 0) return Support::no("pads at most dilation * (kernel - 1) in front");
     // Transformed weights stream once per block: with few tiles that costs more than the products saved, least so in
     // three dimensions and with many channels.
-    const bool saves_much = outputs > 2 || S::k[0] > 1 || (S::k[2] == 3 && s.channels_in() * s.channels_out() >= 128 * 128);
+    const bool saves_much =
+        outputs > 2 || S::k[0] > 1 || (S::k[2] == 3 && s.channels_in() * s.channels_out() >= 128 * 128);
     const int64_t least = saves_much ? 64 : 256;
-    if (s.tile_count < least) return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
+    if (s.tile_count < least)
+      return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
     if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
     const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
     return pools ? needs_dense(p) : Support::yes();
@@ -592,10 +636,14 @@ std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
     prepared = std::make_unique<PreparedWinograd<decltype(scheme)>>(p);
     return Support::yes();
   };
-  if (outputs == 2 && winograd_conv(p).stride != Int3{1, 1, 1}) with_strided_scheme(p, make);
-  else with_scheme<outputs>(winograd_weight(p).shape, make);
+  if (outputs == 2 && winograd_conv(p).stride != Int3{1, 1, 1})
+    with_strided_scheme(p, make);
+  else
+    with_scheme<outputs>(winograd_weight(p).shape, make);
   return prepared;
 }
 
 /// With a stride even the direct kernels that are preferred elsewhere are slower, from 16 channels on.
-inline bool prefers_winograd(const Problem& p) { return winograd_conv(p).stride != Int3{1, 1, 1}; }
+inline bool prefers_winograd(const Problem& p) {
+  return winograd_conv(p).stride != Int3{1, 1, 1};
+}

@@ -4,8 +4,8 @@
 // With channels along the vector, products of four terms are written to memory and read again for every point: that
 // traffic, not arithmetic, was the limit. Here the points of the first axis stay in registers from the products to the
 // end of their output transform. Per vector of tiles:
-//   1. rows of 4-channel positions are turned into vectors of tiles, and transformed: V[jk][i][c] (i: point of the first
-//      axis, jk: of the other two);
+//   1. rows of 4-channel positions are turned into vectors of tiles, and transformed: V[jk][i][c] (i: point of the
+//      first axis, jk: of the other two);
 //   2. for `four_group` outputs at a time: for every jk the products of all i, and at once A^T along the first axis;
 //   3. A^T along the others, bias, activation, pool; then sixteen outputs are turned back to lie side by side.
 // U is packed [output / four_group][jk][i][c][four_group].
@@ -25,8 +25,8 @@ int64_t four_thread_floats(const WinogradShape& s) {
   return (S::points * 4 + half + 2 * four_results<S>(s) * Vec::lanes) * Vec::lanes;
 }
 
-/// Where the tiles of a vector begin in a row of x: in place, or, at an edge or where positions do not lie side by side,
-/// in a copy.
+/// Where the tiles of a vector begin in a row of x: in place, or, at an edge or where positions do not lie side by
+/// side, in a copy.
 template <class S, class T>
 struct FourRows {
   static constexpr int loads = (S::p[2] * 4 + Vec::lanes - 1) / Vec::lanes, length = loads * Vec::lanes;
@@ -51,7 +51,8 @@ struct FourRows {
       }
       T* copy = copies[t];
       for (int k = 0; k < S::p[2]; ++k)
-        for (int c = 0; c < 4; ++c) copy[k * 4 + c] = begin && tiles[t].columns[k] >= 0 ? begin[tiles[t].columns[k] + c] : T(0.0f);
+        for (int c = 0; c < 4; ++c)
+          copy[k * 4 + c] = begin && tiles[t].columns[k] >= 0 ? begin[tiles[t].columns[k] + c] : T(0.0f);
       from[t] = copy;
     }
   }
@@ -142,7 +143,8 @@ void four_products(const float* v, const float* u, float* half) {
 
 /// The results of one output channel: results[result][channel of the vector], and the arg-max behind them.
 template <class S, class T>
-inline void four_finish(const WinogradShape& s, const float* half, Vec bias, Vec slope, float* results, float* winners) {
+inline void four_finish(const WinogradShape& s, const float* half, Vec bias, Vec slope, float* results,
+                        float* winners) {
   Vec out[S::m[0] * S::m[1] * S::m[2]];
   output_plane<S>(half, out);
   if (!s.pooled) {
@@ -201,10 +203,11 @@ struct FourPlaces {
 
 /// A vector of channels from c on to their places: results are turned so that channels lie side by side.
 template <class S, class T>
-void four_store(const FourPlaces<S>& places, const float* results, const float* winners, T* y, uint8_t* arg, bool streams) {
+void four_store(const FourPlaces<S>& places, const float* results, const float* winners, T* y, uint8_t* arg,
+                bool streams) {
   constexpr std::integral_constant<int64_t, 0> whole;
   Vec rows[Vec::lanes], codes[Vec::lanes];
-  const auto turned = [](const float* from, Vec (&to)[Vec::lanes]) {
+  const auto turned = [](const float* from, Vec(&to)[Vec::lanes]) {
 #pragma GCC unroll 16
     for (int q = 0; q < Vec::lanes; ++q) to[q] = load(from + q * Vec::lanes);
     turn(to);
@@ -244,7 +247,8 @@ void winograd_run_four(const Problem& p, const WinogradShape& s, const KernelArg
       for (int64_t k = 0; k < s.channels_out(); ++k) {
         if (k % four_group == 0) four_products<S>(v, u + k * S::points * 4, half);
         const int64_t lane = k % Vec::lanes * Vec::lanes;
-        four_finish<S, T>(s, half + k % four_group * S::m[0] * plane * Vec::lanes, Vec::all(bias ? bias[k] : 0.0f), slope, results + lane, winners + lane);
+        four_finish<S, T>(s, half + k % four_group * S::m[0] * plane * Vec::lanes, Vec::all(bias ? bias[k] : 0.0f),
+                          slope, results + lane, winners + lane);
         if (k % Vec::lanes != Vec::lanes - 1) continue;
         const int64_t c = k + 1 - Vec::lanes;
         four_store<S>(places, results, winners, y + c, arg ? arg + c : nullptr, streams);

@@ -81,11 +81,15 @@ template <int points>
     for (int i = 0; i < pairs; ++i) {
       even[i] = d[last - 1], odd[i] = d[last - 2];
 #pragma GCC unroll 2
-      for (int k = 0; k < pairs - 1; ++k) even[i] = fma(Vec::all(lines.pair[i][k]), d[2 * k + 2], even[i]), odd[i] = fma(Vec::all(lines.pair[i][k]), d[2 * k + 1], odd[i]);
+      for (int k = 0; k < pairs - 1; ++k)
+        even[i] = fma(Vec::all(lines.pair[i][k]), d[2 * k + 2], even[i]),
+        odd[i] = fma(Vec::all(lines.pair[i][k]), d[2 * k + 1], odd[i]);
     }
     d[0] = zero, d[last] = infinity;
 #pragma GCC unroll 3
-    for (int i = 0; i < pairs; ++i) d[2 * i + 1] = fma(Vec::all(lines.root[i]), odd[i], even[i]), d[2 * i + 2] = fma(Vec::all(-lines.root[i]), odd[i], even[i]);
+    for (int i = 0; i < pairs; ++i)
+      d[2 * i + 1] = fma(Vec::all(lines.root[i]), odd[i], even[i]),
+                d[2 * i + 2] = fma(Vec::all(-lines.root[i]), odd[i], even[i]);
   }
 }
 
@@ -108,7 +112,8 @@ template <int points, int outputs>
     for (int j = 1; j < outputs; ++j) {
       const Vec* term = terms[j % 2];
       Vec total = Vec::all(lines.power[0][j]) * term[0];
-      if (j == outputs - 1) total = fma(Vec::all(lines.power[0][j]), term[0], last);  // infinity belongs to the last output
+      if (j == outputs - 1)
+        total = fma(Vec::all(lines.power[0][j]), term[0], last);  // infinity belongs to the last output
 #pragma GCC unroll 2
       for (int i = 1; i < pairs; ++i) total = fma(Vec::all(lines.power[i][j]), term[i], total);
       out[j] = total;
@@ -136,13 +141,14 @@ template <int points, int taps>
 }
 
 /// One axis of a scheme. A stride of 2 splits three taps: the outer two meet every second position, two taps in four
-/// points (F(3,2)), and the middle one meets the positions between, a product each: 7 instead of 9 for 3 outputs. Upwards
-/// (transposed) the same taps give every second output from four inputs: 7 for 6 outputs.
-template <int points_, int outputs_, int taps_, int inputs_ = points_, int weights_ = points_, int down_ = 1, int up_ = 1>
+/// points (F(3,2)), and the middle one meets the positions between, a product each: 7 instead of 9 for 3 outputs.
+/// Upwards (transposed) the same taps give every second output from four inputs: 7 for 6 outputs.
+template <int points_, int outputs_, int taps_, int inputs_ = points_, int weights_ = points_, int down_ = 1,
+          int up_ = 1>
 struct Axis {
   static constexpr int points = points_, outputs = outputs_, taps = taps_, inputs = inputs_;
-  static constexpr int weights = weights_;        ///< the points behind use the last of them again
-  static constexpr int down = down_, up = up_;    ///< stride, and stride of the convolution that is transposed
+  static constexpr int weights = weights_;             ///< the points behind use the last of them again
+  static constexpr int down = down_, up = up_;         ///< stride, and stride of the convolution that is transposed
   static constexpr int advance = outputs * down / up;  ///< inputs from tile to tile
   static constexpr bool splits = down > 1 || up > 1;
   /// First input position of the tile at output `at`.
@@ -161,8 +167,8 @@ template <class A>
 struct MirroredAxis {
   using Type = Axis<A::points, A::taps, A::outputs>;
 };
-/// Three values of the gradient become seven points, 4 for the outer taps and each for itself in the middle, whose three
-/// products add up in one of five sums.
+/// Three values of the gradient become seven points, 4 for the outer taps and each for itself in the middle, whose
+/// three products add up in one of five sums.
 struct ThreeGradient {
   static constexpr int points = 5, outputs = 3, taps = 3, inputs = 5, weights = 7, down = 1, up = 1;
 };
@@ -202,8 +208,10 @@ inline void axis_output(const Vec* in, Vec* out) {
     Vec outer[3];
     output_line<4, 3>(in, outer);
     for (int i = 0; i < 3; ++i) {
-      if constexpr (A::up > 1) out[2 * i] = outer[i], out[2 * i + 1] = in[4 + i];
-      else out[i] = outer[i] + in[4 + i];
+      if constexpr (A::up > 1)
+        out[2 * i] = outer[i], out[2 * i + 1] = in[4 + i];
+      else
+        out[i] = outer[i] + in[4 + i];
     }
   }
 }

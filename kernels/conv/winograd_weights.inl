@@ -5,29 +5,31 @@
 // m + k - 1 of x. It meets in the points of F(m,k) and needs as many times fewer multiplications as the forward pass
 // (winograd.inl); the lines of dy and of the results are those of F(k,m).
 //
-// Loops: a task is a chunk of input channels, up to four blocks of 64 (AVX2: 16) output channels and a part of the tiles.
-// A run of tiles at a time
+// Loops: a task is a chunk of input channels, up to four blocks of 64 (AVX2: 16) output channels and a part of the
+// tiles. A run of tiles at a time
 //   1. V[p][tile][c] = B^T x B and U[p][block][tile][64] = G dy G^T, a vector of channels at a time through L1;
 //   2. M[p][block][c][64] += V[p]^T U[p]: the register block of the direct kernels, along the tiles.
-// A task ends with A^T M A; the parts are added in order. Tasks, parts and runs depend on the problem alone, so that the
-// gradients have the same bits for any number of threads.
-// Limit: the f32 FMA rate times the factor of the scheme in dense-count GFLOP/s; M, read and written once per run, comes
-// from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, 4.2 MB with 5x5 taps, up to 14 MB in 3-D).
+// A task ends with A^T M A; the parts are added in order. Tasks, parts and runs depend on the problem alone, so that
+// the gradients have the same bits for any number of threads.
+// Limit: the f32 FMA rate times the factor of the scheme in dense-count GFLOP/s; M, read and written once per run,
+// comes from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, 4.2 MB with 5x5 taps, up to
+// 14 MB in 3-D).
 //
-// Error: as in winograd.inl, the terms' growth along the lines times (tiles * eps) * sum|x||dy|; tests hold it to the bound
-// of a direct sum over all positions.
+// Error: as in winograd.inl, the terms' growth along the lines times (tiles * eps) * sum|x||dy|; tests hold it to the
+// bound of a direct sum over all positions.
 //
 // With a stride of 2 (f32): the outer taps are F(2,3), the middle one a product per output: 1.65 times fewer in 2-D.
 //
-// Refuses: other kernels and strides, groups, channels that are no multiple of 16, fewer than 12 tiles, gradients that are not
-// dense, and tiles that stick out of the image so far that less than half of the multiplications are saved (with a stride: 1.4 times).
+// Refuses: other kernels and strides, groups, channels that are no multiple of 16, fewer than 12 tiles, gradients that
+// are not dense, and tiles that stick out of the image so far that less than half of the multiplications are saved
+// (with a stride: 1.4 times).
 
-constexpr int64_t weights_tasks = 64;      // enough to keep this many threads busy, where there are tiles for them
-constexpr int64_t weights_tasks_least = 16;  // runs get shorter for that, down to shortest_run
-constexpr int64_t shortest_run = 16;       // tiles
-constexpr int64_t weights_chunk = 64;      // input channels of a task
-constexpr int64_t weights_blocks = 4;      // blocks of output channels of a task
-constexpr int64_t weights_operands = 2 << 20;      // bytes of V and U of a run, if that leaves the shortest
+constexpr int64_t weights_tasks = 64;          // enough to keep this many threads busy, where there are tiles for them
+constexpr int64_t weights_tasks_least = 16;    // runs get shorter for that, down to shortest_run
+constexpr int64_t shortest_run = 16;           // tiles
+constexpr int64_t weights_chunk = 64;          // input channels of a task
+constexpr int64_t weights_blocks = 4;          // blocks of output channels of a task
+constexpr int64_t weights_operands = 2 << 20;  // bytes of V and U of a run, if that leaves the shortest
 constexpr int64_t weights_parts_bytes = 16 << 20;  // of gradients at most for splitting tiles
 
 /// Of a forward scheme: its lines for x, mirrored ones for dy and the gradients.
@@ -82,7 +84,8 @@ WinogradWeights winograd_weights(const Problem& p) {
 
 /// dy under a tile, zero outside the image, through G; adds it to the bias gradient where `bias` is not null.
 template <class S, class T>
-void gradient_transform(const WinogradShape& s, const T* dy, int64_t tile, int64_t channels, float* u, int64_t stride, int64_t block_floats, float* bias) {
+void gradient_transform(const WinogradShape& s, const T* dy, int64_t tile, int64_t channels, float* u, int64_t stride,
+                        int64_t block_floats, float* bias) {
   using L = typename S::Lines;
   const TileCorner corner = tile_corner(s, tile);
   const Shape& ys = s.y.shape;
@@ -90,8 +93,10 @@ void gradient_transform(const WinogradShape& s, const T* dy, int64_t tile, int64
   for (int i = 0; i < L::m[0]; ++i)
     for (int j = 0; j < L::m[1]; ++j)
       for (int k = 0; k < L::m[2]; ++k) {
-        const int64_t d = corner.at[0] + i * s.dilation[0], h = corner.at[1] + j * s.dilation[1], w = corner.at[2] + k * s.dilation[2];
-        at[(i * L::m[1] + j) * L::m[2] + k] = d < ys.d() && h < ys.h() && w < ys.w() ? s.y.offset(corner.n, d, h, w) : -1;
+        const int64_t d = corner.at[0] + i * s.dilation[0], h = corner.at[1] + j * s.dilation[1],
+                      w = corner.at[2] + k * s.dilation[2];
+        at[(i * L::m[1] + j) * L::m[2] + k] =
+            d < ys.d() && h < ys.h() && w < ys.w() ? s.y.offset(corner.n, d, h, w) : -1;
       }
   const int64_t next_tile = s.dilation[2] * L::m[2] * s.y.stride[3];
   alignas(64) float g[S::outputs * Vec::lanes];
@@ -117,7 +122,8 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
   const int64_t c_first = chunk * w.chunk, channels = std::min(w.chunk, s.channels_in() - c_first);
   const int64_t k_first = group * w.width(), valid = std::min(w.width(), s.channels_out() - k_first);
   float *v = scratch, *u = v + s.points * s.v_stride, *m = u + s.points * w.u_stride;
-  float *result = reinterpret_cast<float*>(args.workspace) + task * w.result_floats(), *bias = result + w.taps * w.chunk * w.width();
+  float *result = reinterpret_cast<float*>(args.workspace) + task * w.result_floats(),
+        *bias = result + w.taps * w.chunk * w.width();
   std::fill(m, m + w.sums * w.m_stride, 0.0f);
   std::fill(bias, bias + w.width(), 0.0f);
   const T *x = args.in[0].data<T>() + c_first, *dy = args.in[1].data<T>() + k_first;
@@ -126,23 +132,27 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
     const int64_t count = std::min(w.run, tiles.end - first);
     for (int64_t i = 0; i < count; ++i) {
       input_transform<L, T>(s, x, first + i, channels, v + i * channels);
-      gradient_transform<S, T>(s, dy, first + i, valid, u + i * block_width, w.u_stride, w.run * block_width, chunk == 0 ? bias : nullptr);
+      gradient_transform<S, T>(s, dy, first + i, valid, u + i * block_width, w.u_stride, w.run * block_width,
+                               chunk == 0 ? bias : nullptr);
     }
     for (int q = 0; q < s.points; ++q)
       for (int64_t k = 0; k < valid; k += block_width) {
-        const int64_t block = k / block_width, vectors = (std::min(block_width, valid - k) + Vec::lanes - 1) / Vec::lanes;
+        const int64_t block = k / block_width,
+                      vectors = (std::min(block_width, valid - k) + Vec::lanes - 1) / Vec::lanes;
         const Segment<float> segment{v + q * s.v_stride, u + q * w.u_stride + block * w.run * block_width, count, 0, 1};
         float* sums = m + L::weights_of(q) * w.m_stride + block * w.chunk * block_width;
         for_row_blocks(channels, vectors, [&](int64_t c, int64_t rows) {
           float* sum = sums + c * block_width;
-          run_block<RegisterBlock<F32Dot, false>>(rows, vectors, {&segment, 1, 0, c, 1, channels, block_width, sum, block_width, sum, block_width});
+          run_block<RegisterBlock<F32Dot, false>>(
+              rows, vectors, {&segment, 1, 0, c, 1, channels, block_width, sum, block_width, sum, block_width});
         });
       }
   }
   for (int64_t c = 0; c < channels; ++c)
     for (int64_t k = 0; k < valid; k += Vec::lanes) {
       Vec taps[S::taps];
-      output_lines<typename S::Results>(m + (k / block_width * w.chunk + c) * block_width + k % block_width, w.m_stride, taps);
+      output_lines<typename S::Results>(m + (k / block_width * w.chunk + c) * block_width + k % block_width, w.m_stride,
+                                        taps);
       for (int t = 0; t < S::taps; ++t) store(result + (t * w.chunk + c) * w.width() + k, taps[t]);
     }
 }
@@ -156,16 +166,20 @@ inline void winograd_weights_finish(const WinogradWeights& w, int threads, const
       const int64_t t = i % w.taps, chunk = i / w.taps % w.chunks, group = i / (w.taps * w.chunks);
       const int64_t c_first = chunk * w.chunk, channels = std::min(w.chunk, in - c_first);
       const int64_t k_first = group * width, valid = std::min(width, w.shape.channels_out() - k_first);
-      float* results = reinterpret_cast<float*>(args.workspace) + (group * w.chunks + chunk) * w.parts * w.result_floats();
+      float* results =
+          reinterpret_cast<float*>(args.workspace) + (group * w.chunks + chunk) * w.parts * w.result_floats();
       const auto add_parts = [&](float* to, int64_t count) {
         for (int64_t part = 1; part < w.parts; ++part)
-          for_vectors(0, count, [&](int64_t at, auto n) { put(to + at, get(to + at, n) + get(to + part * w.result_floats() + at, n), n); });
+          for_vectors(0, count, [&](int64_t at, auto n) {
+            put(to + at, get(to + at, n) + get(to + part * w.result_floats() + at, n), n);
+          });
       };
       float* from = results + t * w.chunk * width;
       for (int64_t c = 0; c < channels; ++c) add_parts(from + c * width, valid);
       for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
         for (int64_t k = 0; k < valid; ++k)
-          for (int64_t e = c; e < c + 16; ++e) dw[((k_first + k) * w.taps + t) * in + c_first + e] = from[e * width + k];
+          for (int64_t e = c; e < c + 16; ++e)
+            dw[((k_first + k) * w.taps + t) * in + c_first + e] = from[e * width + k];
       if (chunk == 0 && t == 0) {
         float* bias = results + w.taps * w.chunk * width;
         add_parts(bias, valid);
@@ -199,7 +213,9 @@ Support supports_winograd_weights(const Problem& p) {
   const ConvAttrs& a = p.op.as<ConvAttrs>();
   if (a.groups != 1) return Support::no("needs one group");
   const Shape& w = p.out[0].shape;
-  if (w.n() % 16 || w.c() % 16) return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+  if (w.n() % 16 || w.c() % 16)
+    return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
+                       std::to_string(w.n()));
   return with_weights_scheme<outputs>(p, [&](auto scheme) {
     using S = WeightsScheme<decltype(scheme)>;
     const WinogradShape s = winograd_weights<S>(p).shape;
@@ -222,23 +238,27 @@ std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
     const auto run = [p, w, threads](const KernelArgs& args) {
       UnitCounter tasks(w.tasks());
       parallel_threads(threads, [&](int thread) {
-        float* scratch = reinterpret_cast<float*>(args.workspace) + w.tasks() * w.result_floats() + thread * w.thread_floats();
+        float* scratch =
+            reinterpret_cast<float*>(args.workspace) + w.tasks() * w.result_floats() + thread * w.thread_floats();
         for (int64_t task; (task = tasks.take()) >= 0;)
-          by_storage(p.in[0].dtype, [&](auto zero) { winograd_weights_task<S, decltype(zero)>(w, args, task, scratch); });
+          by_storage(p.in[0].dtype,
+                     [&](auto zero) { winograd_weights_task<S, decltype(zero)>(w, args, task, scratch); });
       });
       winograd_weights_finish(w, p.threads, args);
     };
     using L = typename S::Lines;
-    const std::string detail = (L::Width::splits ? std::string("down 2 F(2,3") : "F(" + std::to_string(L::k[2]) + "," + std::to_string(L::m[2])) + ")^" + (L::p[0] > 1 ? "3, " : "2, ") +
-                               std::to_string(w.parts) + " parts, " + std::to_string(w.run) + " tiles a run";
+    const std::string detail = (L::Width::splits ? std::string("down 2 F(2,3")
+                                                 : "F(" + std::to_string(L::k[2]) + "," + std::to_string(L::m[2])) +
+                               ")^" + (L::p[0] > 1 ? "3, " : "2, ") + std::to_string(w.parts) + " parts, " +
+                               std::to_string(w.run) + " tiles a run";
     made = std::make_unique<PreparedFunction>(run, w.workspace() + threads * w.thread_floats() * 4, detail);
     return Support::yes();
   });
   return made;
 }
 
-/// In f32 the direct kernels are preferred to what stands before them in the list; these are faster still, with a stride
-/// from 32 channels on.
+/// In f32 the direct kernels are preferred to what stands before them in the list; these are faster still, with a
+/// stride from 32 channels on.
 inline bool prefers_winograd_weights(const Problem& p) {
   const bool strided = p.op.as<ConvAttrs>().stride != Int3{1, 1, 1};
   const int64_t channels = std::min(p.in[0].shape.c(), p.in[1].shape.c());

@@ -63,7 +63,8 @@ void dense_forward_outputs(const DenseShape& s, const KernelArgs& args, Range ou
   for (int64_t f = 0; f < s.features; f += dense_tile) {
     const int64_t length = std::min(dense_tile, s.features - f);
     for (int64_t k = 0; s.samples == 1 && k < count; k += 8)
-      dense_dots_one(x + f, w + (outputs.begin + k) * s.features + f, s.features, std::min<int64_t>(8, count - k), length, sums + k);
+      dense_dots_one(x + f, w + (outputs.begin + k) * s.features + f, s.features, std::min<int64_t>(8, count - k),
+                     length, sums + k);
     for (int64_t k = 0; s.samples > 1 && k < count; k += dense_block)
       for (int64_t n = 0; n < s.samples; n += dense_block) {
         const T *xs[dense_block], *ws[dense_block];
@@ -74,12 +75,15 @@ void dense_forward_outputs(const DenseShape& s, const KernelArgs& args, Range ou
         float part[dense_block][dense_block];
         dense_dots(xs, ws, length, part);
         for (int64_t i = 0; i < std::min<int64_t>(dense_block, s.samples - n); ++i)
-          for (int64_t j = 0; j < std::min<int64_t>(dense_block, count - k); ++j) sums[(n + i) * count + k + j] += part[i][j];
+          for (int64_t j = 0; j < std::min<int64_t>(dense_block, count - k); ++j)
+            sums[(n + i) * count + k + j] += part[i][j];
       }
   }
   T* y = args.out[0].data<T>();
   for (int64_t n = 0; n < s.samples; ++n)
-    for_vectors(0, count, [&](int64_t k, auto lanes) { put(y + n * s.outputs + outputs.begin + k, get(sums + n * count + k, lanes), lanes); });
+    for_vectors(0, count, [&](int64_t k, auto lanes) {
+      put(y + n * s.outputs + outputs.begin + k, get(sums + n * count + k, lanes), lanes);
+    });
 }
 
 template <class T>
@@ -112,7 +116,9 @@ void dense_data_features(const DenseShape& s, const KernelArgs& args, Range feat
     for (; k + 4 <= s.outputs; k += 4) add_rows(std::integral_constant<int, 4>{}, k);
     for (; k < s.outputs; ++k) add_rows(std::integral_constant<int, 1>{}, k);
     for (int64_t n = 0; n < s.samples; ++n)
-      for_vectors(0, length, [&](int64_t i, auto lanes) { put(dx + n * s.features + f + i, get(tile + n * dense_tile + i, lanes), lanes); });
+      for_vectors(0, length, [&](int64_t i, auto lanes) {
+        put(dx + n * s.features + f + i, get(tile + n * dense_tile + i, lanes), lanes);
+      });
   }
 }
 
@@ -133,7 +139,8 @@ void dense_weight_outputs(const DenseShape& s, const KernelArgs& args, Range out
         for (Vec& v : total) v = Vec::all(0.0f);
         for (int64_t n = 0; n < s.samples; ++n) {
           const Vec value = get(x + n * s.features + i, lanes);
-          for (int64_t j = 0; j < rows; ++j) total[j] = fma(value, Vec::all(static_cast<float>(dy[n * s.outputs + k + j])), total[j]);
+          for (int64_t j = 0; j < rows; ++j)
+            total[j] = fma(value, Vec::all(static_cast<float>(dy[n * s.outputs + k + j])), total[j]);
         }
         for (int64_t j = 0; j < rows; ++j) put(dw + (k + j) * s.features + i, total[j], lanes);
       });
@@ -148,19 +155,24 @@ std::unique_ptr<Prepared> prepare_dense(const Problem& p) {
   const int64_t thread_floats = kind == OpKind::dense_forward         ? s.samples * s.outputs + 16
                                 : kind == OpKind::dense_backward_data ? s.samples * dense_tile
                                                                       : 0;
-  return prepared([p, s, thread_floats](const KernelArgs& args) {
-    const int64_t total = kind == OpKind::dense_backward_data ? s.features : s.outputs;
-    const int64_t grain = kind == OpKind::dense_backward_data ? dense_tile : 8;
-    const int used = static_cast<int>(std::clamp<int64_t>((total + grain - 1) / grain, 1, p.threads));
-    parallel_threads(used, [&](int thread) {
-      auto* memory = reinterpret_cast<float*>(args.workspace) + thread * thread_floats;
-      const Range range = split_range(total, thread, used, grain);
-      by_storage(p.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        if constexpr (kind == OpKind::dense_forward) dense_forward_outputs<T>(s, args, range, memory);
-        else if constexpr (kind == OpKind::dense_backward_data) dense_data_features<T>(s, args, range, memory);
-        else dense_weight_outputs<T>(s, args, range);
-      });
-    });
-  }, p.threads * thread_floats * 4);
+  return prepared(
+      [p, s, thread_floats](const KernelArgs& args) {
+        const int64_t total = kind == OpKind::dense_backward_data ? s.features : s.outputs;
+        const int64_t grain = kind == OpKind::dense_backward_data ? dense_tile : 8;
+        const int used = static_cast<int>(std::clamp<int64_t>((total + grain - 1) / grain, 1, p.threads));
+        parallel_threads(used, [&](int thread) {
+          auto* memory = reinterpret_cast<float*>(args.workspace) + thread * thread_floats;
+          const Range range = split_range(total, thread, used, grain);
+          by_storage(p.in[0].dtype, [&](auto zero) {
+            using T = decltype(zero);
+            if constexpr (kind == OpKind::dense_forward)
+              dense_forward_outputs<T>(s, args, range, memory);
+            else if constexpr (kind == OpKind::dense_backward_data)
+              dense_data_features<T>(s, args, range, memory);
+            else
+              dense_weight_outputs<T>(s, args, range);
+          });
+        });
+      },
+      p.threads * thread_floats * 4);
 }

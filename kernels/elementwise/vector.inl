@@ -1,7 +1,7 @@
 // Element-wise ops at memory speed: load, a few operations in f32, store; tails by masked or padded access. Work is cut
 // into static ranges; sums go through partial sums over fixed chunks, so that the thread count never changes a bit.
 
-constexpr int64_t grain = 1024;        // elements per thread at least
+constexpr int64_t grain = 1024;              // elements per thread at least
 constexpr int64_t sum_chunk = Sweep::grain;  // elements per partial sum
 
 Support supports_dense_float(const Problem& p) {
@@ -38,7 +38,8 @@ void for_elements(const Problem& p, const TensorDesc& a, const TensorDesc& b, co
     for (int64_t row = r.begin; row < r.end;) {
       const int64_t end = std::min(r.end, (row / y.shape.w() + 1) * y.shape.w());
       int64_t at_a = row_offset(a, row), at_b = row_offset(b, row), at_y = row_offset(y, row);
-      for (; row < end; ++row, at_a += a.stride[3], at_b += b.stride[3], at_y += y.stride[3]) f(at_a, at_b, at_y, 0, rows.length);
+      for (; row < end; ++row, at_a += a.stride[3], at_b += b.stride[3], at_y += y.stride[3])
+        f(at_a, at_b, at_y, 0, rows.length);
     }
   });
 }
@@ -87,8 +88,10 @@ std::unique_ptr<Prepared> prepare_activation(const Problem& p) {
     by_storage(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
       const Vec slope = Vec::all(float(a.slope)), scale = Vec::all(float(a.scale)), none = Vec::all(0.0f);
-      if (a.function == Activation::tanh) map1<T, T>(p, args, [=](Vec x) { return scale * tanh(x); });
-      else map1<T, T>(p, args, [=](Vec x) { return select(greater(x, none), x, slope * x); });
+      if (a.function == Activation::tanh)
+        map1<T, T>(p, args, [=](Vec x) { return scale * tanh(x); });
+      else
+        map1<T, T>(p, args, [=](Vec x) { return select(greater(x, none), x, slope * x); });
     });
   });
 }
@@ -100,14 +103,17 @@ std::unique_ptr<Prepared> prepare_activation_backward(const Problem& p) {
       using T = decltype(zero);
       const Vec slope = Vec::all(float(a.slope)), scale = Vec::all(float(a.scale)), none = Vec::all(0.0f);
       const Vec inverse = Vec::all(float(1 / a.scale));
-      if (a.function == Activation::tanh) map2<T>(p, args, [=](Vec g, Vec y) { return g * (scale - y * y * inverse); });
-      else map2<T>(p, args, [=](Vec g, Vec y) { return g * select(greater(y, none), Vec::all(1.0f), slope); });
+      if (a.function == Activation::tanh)
+        map2<T>(p, args, [=](Vec g, Vec y) { return g * (scale - y * y * inverse); });
+      else
+        map2<T>(p, args, [=](Vec g, Vec y) { return g * select(greater(y, none), Vec::all(1.0f), slope); });
     });
   });
 }
 
 Support supports_elementwise(const Problem& p) {
-  return narrow_float(p.in[0].dtype) ? Support::yes() : Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  return narrow_float(p.in[0].dtype) ? Support::yes()
+                                     : Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
 }
 
 std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
@@ -118,7 +124,8 @@ std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
     const uint64_t key = uint64_t(field(StepField::seed_high)) << 32 | field(StepField::seed_low);
     const uint32_t first = field(StepField::first_sample), number = field(StepField::step), stream = uint32_t(a.stream);
     const float keep = float(1 / (1 - a.rate)), rate = float(a.rate);
-    const int64_t samples = p.in[0].shape.n(), elements = p.in[0].shape.elements() / samples, blocks = (elements + 3) / 4;
+    const int64_t samples = p.in[0].shape.n(), elements = p.in[0].shape.elements() / samples,
+                  blocks = (elements + 3) / 4;
     by_storage(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
       const T* x = args.in[0].data<T>();
@@ -141,8 +148,10 @@ std::unique_ptr<Prepared> prepare_cast(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     by_storage(p.out[0].dtype, [&](auto to) {
       using TO = decltype(to);
-      if (p.in[0].dtype == DType::i16) map1<int16_t, TO>(p, args, [](Vec x) { return x; });
-      else by_storage(p.in[0].dtype, [&](auto from) { map1<decltype(from), TO>(p, args, [](Vec x) { return x; }); });
+      if (p.in[0].dtype == DType::i16)
+        map1<int16_t, TO>(p, args, [](Vec x) { return x; });
+      else
+        by_storage(p.in[0].dtype, [&](auto from) { map1<decltype(from), TO>(p, args, [](Vec x) { return x; }); });
     });
   });
 }
@@ -213,14 +222,16 @@ std::unique_ptr<Prepared> prepare_add(const Problem& p) {
 std::unique_ptr<Prepared> prepare_scale(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     const Vec factor = Vec::all(float(p.op.as<ScaleAttrs>().alpha));
-    by_storage(p.in[0].dtype, [&](auto zero) { map1<decltype(zero), decltype(zero)>(p, args, [=](Vec x) { return factor * x; }); });
+    by_storage(p.in[0].dtype,
+               [&](auto zero) { map1<decltype(zero), decltype(zero)>(p, args, [=](Vec x) { return factor * x; }); });
   });
 }
 
 std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     const Vec factor = Vec::all(float(p.op.as<ScaleAttrs>().alpha * args.in[2].data<double>()[int(ScaleField::scale)]));
-    by_storage(p.in[0].dtype, [&](auto zero) { map2<decltype(zero)>(p, args, [=](Vec a, Vec b) { return fma(factor, b, a); }); });
+    by_storage(p.in[0].dtype,
+               [&](auto zero) { map2<decltype(zero)>(p, args, [=](Vec a, Vec b) { return fma(factor, b, a); }); });
   });
 }
 
@@ -232,7 +243,8 @@ double chunked_sum(int64_t count, int threads, std::byte* workspace, F&& f) {
   parallel_ranges(chunks, threads, 1, [&](Range r) {
     for (int64_t k = r.begin; k < r.end; ++k) {
       Vec total = Vec::all(0.0f);
-      for_vectors(k * sum_chunk, std::min(count, (k + 1) * sum_chunk), [&](int64_t i, auto n) { total = total + f(i, n); });
+      for_vectors(k * sum_chunk, std::min(count, (k + 1) * sum_chunk),
+                  [&](int64_t i, auto n) { total = total + f(i, n); });
       partial[k] = double(sum(total));
     }
   });
@@ -240,19 +252,23 @@ double chunked_sum(int64_t count, int threads, std::byte* workspace, F&& f) {
   for (int64_t k = 0; k < chunks; ++k) result += partial[k];
   return result;
 }
-inline int64_t partial_bytes(int64_t count) { return (count + sum_chunk - 1) / sum_chunk * int64_t(sizeof(double)); }
+inline int64_t partial_bytes(int64_t count) {
+  return (count + sum_chunk - 1) / sum_chunk * int64_t(sizeof(double));
+}
 
 std::unique_ptr<Prepared> prepare_sum_squares(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    by_storage(p.in[0].dtype, [&](auto zero) {
-      const auto* x = args.in[0].data<decltype(zero)>();
-      const double total = chunked_sum(p.in[0].shape.elements(), p.threads, args.workspace, [&](int64_t i, auto n) {
-        const Vec v = get(x + i, n);
-        return v * v;
-      });
-      args.out[0].data<float>()[0] = float(p.op.as<ScaleAttrs>().alpha * total);
-    });
-  }, partial_bytes(p.in[0].shape.elements()));
+  return prepared(
+      [p](const KernelArgs& args) {
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          const auto* x = args.in[0].data<decltype(zero)>();
+          const double total = chunked_sum(p.in[0].shape.elements(), p.threads, args.workspace, [&](int64_t i, auto n) {
+            const Vec v = get(x + i, n);
+            return v * v;
+          });
+          args.out[0].data<float>()[0] = float(p.op.as<ScaleAttrs>().alpha * total);
+        });
+      },
+      partial_bytes(p.in[0].shape.elements()));
 }
 
 Support supports_loss(const Problem& p) {
@@ -260,16 +276,18 @@ Support supports_loss(const Problem& p) {
 }
 
 std::unique_ptr<Prepared> prepare_loss(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    const float *a = args.in[0].data<float>(), *b = args.in[1].data<float>();
-    const bool squared = p.op.as<LossAttrs>().loss == Loss::mse;
-    const int64_t count = p.in[0].shape.elements();
-    const double total = chunked_sum(count, p.threads, args.workspace, [&](int64_t i, auto n) {
-      const Vec e = get(a + i, n) - get(b + i, n);
-      return squared ? e * e : abs(e);
-    });
-    args.out[0].data<float>()[0] = float(total / double(count));
-  }, partial_bytes(p.in[0].shape.elements()));
+  return prepared(
+      [p](const KernelArgs& args) {
+        const float *a = args.in[0].data<float>(), *b = args.in[1].data<float>();
+        const bool squared = p.op.as<LossAttrs>().loss == Loss::mse;
+        const int64_t count = p.in[0].shape.elements();
+        const double total = chunked_sum(count, p.threads, args.workspace, [&](int64_t i, auto n) {
+          const Vec e = get(a + i, n) - get(b + i, n);
+          return squared ? e * e : abs(e);
+        });
+        args.out[0].data<float>()[0] = float(total / double(count));
+      },
+      partial_bytes(p.in[0].shape.elements()));
 }
 
 std::unique_ptr<Prepared> prepare_loss_backward(const Problem& p) {
@@ -317,32 +335,37 @@ constexpr int64_t channel_chunks = 64;
 
 /// Rows are summed in 64 fixed chunks into the workspace, then the chunks in order.
 std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    by_storage(p.in[0].dtype, [&](auto zero) {
-      const auto* x = args.in[0].data<decltype(zero)>();
-      const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows();
-      float* partial = reinterpret_cast<float*>(args.workspace);
-      parallel_ranges(channel_chunks, p.threads, 1, [&](Range r) {
-        for (int64_t k = r.begin; k < r.end; ++k) {
-          float* total = partial + k * channels;
-          std::fill(total, total + channels, 0.0f);
-          const Range part = split_range(rows, int(k), int(channel_chunks));
-          for (int64_t row = part.begin; row < part.end; ++row)
-            for_vectors(0, channels, [&](int64_t c, auto n) { put(total + c, get(total + c, n) + get(x + row * channels + c, n), n); });
-        }
-      });
-      float* y = args.out[0].data<float>();
-      std::fill(y, y + channels, 0.0f);
-      for (int64_t k = 0; k < channel_chunks; ++k)
-        for (int64_t c = 0; c < channels; ++c) y[c] += partial[k * channels + c];
-    });
-  }, channel_chunks * p.in[0].shape.c() * 4);
+  return prepared(
+      [p](const KernelArgs& args) {
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          const auto* x = args.in[0].data<decltype(zero)>();
+          const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows();
+          float* partial = reinterpret_cast<float*>(args.workspace);
+          parallel_ranges(channel_chunks, p.threads, 1, [&](Range r) {
+            for (int64_t k = r.begin; k < r.end; ++k) {
+              float* total = partial + k * channels;
+              std::fill(total, total + channels, 0.0f);
+              const Range part = split_range(rows, int(k), int(channel_chunks));
+              for (int64_t row = part.begin; row < part.end; ++row)
+                for_vectors(0, channels, [&](int64_t c, auto n) {
+                  put(total + c, get(total + c, n) + get(x + row * channels + c, n), n);
+                });
+            }
+          });
+          float* y = args.out[0].data<float>();
+          std::fill(y, y + channels, 0.0f);
+          for (int64_t k = 0; k < channel_chunks; ++k)
+            for (int64_t c = 0; c < channels; ++c) y[c] += partial[k * channels + c];
+        });
+      },
+      channel_chunks * p.in[0].shape.c() * 4);
 }
 
 std::unique_ptr<Prepared> prepare_assign(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     const float* from = args.in[0].data<float>();
     float* to = args.out[0].data<float>();
-    parallel_ranges(p.in[0].shape.elements(), p.threads, grain, [&](Range r) { std::copy(from + r.begin, from + r.end, to + r.begin); });
+    parallel_ranges(p.in[0].shape.elements(), p.threads, grain,
+                    [&](Range r) { std::copy(from + r.begin, from + r.end, to + r.begin); });
   });
 }

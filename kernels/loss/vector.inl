@@ -6,7 +6,8 @@ constexpr int64_t pixel_block = 4096;  // pixels per partial sum
 
 Support supports_pixel_loss(const Problem& p) {
   if (p.in[0].dtype != DType::f32) return Support::no("is computed in f32, found " + p.in[0].str());
-  if (p.in[0].shape.c() > most_classes) return Support::no("handles 16 classes, found " + std::to_string(p.in[0].shape.c()));
+  if (p.in[0].shape.c() > most_classes)
+    return Support::no("handles 16 classes, found " + std::to_string(p.in[0].shape.c()));
   return needs_dense(p);
 }
 
@@ -50,35 +51,40 @@ inline double pixel_share(const Problem& p) {
 }
 
 std::unique_ptr<Prepared> prepare_pixel_loss(const Problem& p) {
-  const int64_t pixels = p.in[0].shape.rows(), classes = p.in[0].shape.c(), blocks = (pixels + pixel_block - 1) / pixel_block;
-  return prepared([=, weights = label_weights(p.op.as<PixelLossAttrs>(), p.in[0].shape.c())](const KernelArgs& args) {
-    const auto& a = p.op.as<PixelLossAttrs>();
-    const float* logits = args.in[0].data<float>();
-    const uint8_t* labels = args.in[1].data<uint8_t>();
-    double* partial = reinterpret_cast<double*>(args.workspace);
-    parallel_ranges(blocks, p.threads, 1, [&](Range mine) {
-      for (int64_t b = mine.begin; b < mine.end; ++b) {
-        double total = 0;
-        const int64_t end = std::min(pixels, (b + 1) * pixel_block);
-        for (int64_t i = b * pixel_block; i < end; i += Vec::lanes) {
-          const int64_t count = std::min<int64_t>(Vec::lanes, end - i);
-          const PixelVector v(logits + i * classes, classes, count);
-          for (int64_t j = 0; j < count; ++j) {
-            const uint8_t label = labels[i + j];
-            const float weight = weights[label];
-            if (weight == 0) continue;
-            // log of the sum less the logit; the logit itself is exact where its exponential underflows
-            const double loss = double(v.largest[j]) + std::log(double(v.sum[j])) - double(logits[(i + j) * classes + std::min<int64_t>(label, classes - 1)]);
-            total += double(weight) * loss * (a.loss == PixelLoss::focal ? std::pow(-std::expm1(-loss), a.gamma) : 1.0);
+  const int64_t pixels = p.in[0].shape.rows(), classes = p.in[0].shape.c(),
+                blocks = (pixels + pixel_block - 1) / pixel_block;
+  return prepared(
+      [=, weights = label_weights(p.op.as<PixelLossAttrs>(), p.in[0].shape.c())](const KernelArgs& args) {
+        const auto& a = p.op.as<PixelLossAttrs>();
+        const float* logits = args.in[0].data<float>();
+        const uint8_t* labels = args.in[1].data<uint8_t>();
+        double* partial = reinterpret_cast<double*>(args.workspace);
+        parallel_ranges(blocks, p.threads, 1, [&](Range mine) {
+          for (int64_t b = mine.begin; b < mine.end; ++b) {
+            double total = 0;
+            const int64_t end = std::min(pixels, (b + 1) * pixel_block);
+            for (int64_t i = b * pixel_block; i < end; i += Vec::lanes) {
+              const int64_t count = std::min<int64_t>(Vec::lanes, end - i);
+              const PixelVector v(logits + i * classes, classes, count);
+              for (int64_t j = 0; j < count; ++j) {
+                const uint8_t label = labels[i + j];
+                const float weight = weights[label];
+                if (weight == 0) continue;
+                // log of the sum less the logit; the logit itself is exact where its exponential underflows
+                const double loss = double(v.largest[j]) + std::log(double(v.sum[j])) -
+                                    double(logits[(i + j) * classes + std::min<int64_t>(label, classes - 1)]);
+                total +=
+                    double(weight) * loss * (a.loss == PixelLoss::focal ? std::pow(-std::expm1(-loss), a.gamma) : 1.0);
+              }
+            }
+            partial[b] = total;
           }
-        }
-        partial[b] = total;
-      }
-    });
-    double total = 0;
-    for (int64_t b = 0; b < blocks; ++b) total += partial[b];
-    args.out[0].data<float>()[0] = float(total * pixel_share(p));
-  }, blocks * int64_t(sizeof(double)));
+        });
+        double total = 0;
+        for (int64_t b = 0; b < blocks; ++b) total += partial[b];
+        args.out[0].data<float>()[0] = float(total * pixel_share(p));
+      },
+      blocks * int64_t(sizeof(double)));
 }
 
 std::unique_ptr<Prepared> prepare_pixel_loss_backward(const Problem& p) {
@@ -102,8 +108,10 @@ std::unique_ptr<Prepared> prepare_pixel_loss_backward(const Problem& p) {
           }
           float factor = scale * weights[label];
           if (a.loss == PixelLoss::focal) {
-            const double own = double(v.value[std::min<int64_t>(label, classes - 1)][j]) / double(v.sum[j]), rest = 1 - own;
-            const double slope = a.gamma > 0 && own > 0 && rest > 0 ? a.gamma * std::pow(rest, a.gamma - 1) * own * std::log(own) : 0.0;
+            const double own = double(v.value[std::min<int64_t>(label, classes - 1)][j]) / double(v.sum[j]),
+                         rest = 1 - own;
+            const double slope =
+                a.gamma > 0 && own > 0 && rest > 0 ? a.gamma * std::pow(rest, a.gamma - 1) * own * std::log(own) : 0.0;
             factor *= float(std::pow(rest, a.gamma) - slope);
           }
           const float inverse = 1 / v.sum[j];

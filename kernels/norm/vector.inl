@@ -15,12 +15,17 @@ constexpr int64_t pixels_ahead = 4096;  // bytes
 /// Pixels that a pass reads or writes.
 struct PixelSource {
   template <class T>
-  PixelSource(const T* first, int64_t pitch, int64_t channels) : data(reinterpret_cast<const std::byte*>(first)), pitch_bytes(pitch * int64_t{sizeof(T)}), element(sizeof(T)), whole(pitch == channels) {}
+  PixelSource(const T* first, int64_t pitch, int64_t channels)
+      : data(reinterpret_cast<const std::byte*>(first)),
+        pitch_bytes(pitch * int64_t{sizeof(T)}),
+        element(sizeof(T)),
+        whole(pitch == channels) {}
   const std::byte* data;
   int64_t pitch_bytes, element;
   bool whole;  ///< nothing between pixels
 
-  /// Asks the second-level cache for the share of the channels at c in the pixels from `row`, in the order of memory if it can.
+  /// Asks the second-level cache for the share of the channels at c in the pixels from `row`, in the order of memory if
+  /// it can.
   void ask(int64_t row, int64_t c) const {
     const std::byte* from = data + row * pitch_bytes + (whole ? pixels_at_once : 1) * c * element;
     const int64_t step = whole ? 64 : pitch_bytes;
@@ -28,25 +33,30 @@ struct PixelSource {
     for (int i = 0; i < pixels_at_once; ++i) __builtin_prefetch(from + i * step, 0, 2);
   }
   /// Pixels ahead of a pass that are asked for: some thousand bytes, a multiple of pixels_at_once.
-  int64_t ahead(int64_t channels) const { return (1 + pixels_ahead / (channels * element) / pixels_at_once) * pixels_at_once; }
+  int64_t ahead(int64_t channels) const {
+    return (1 + pixels_ahead / (channels * element) / pixels_at_once) * pixels_at_once;
+  }
 };
 
-/// Two sums per channel and chunk into `partial`: f(chunk, row, c, n, sums0, sums1) adds the vector of channels at c. A cache
-/// line of a few pixels at a time, of several chunks in turn: a core draws up to 1.6 times as much from memory by many
-/// streams as by one, if it comes back to each within a page. Later pixels of every source are asked for: their lines are too
-/// many short runs for a prefetcher.
+/// Two sums per channel and chunk into `partial`: f(chunk, row, c, n, sums0, sums1) adds the vector of channels at c. A
+/// cache line of a few pixels at a time, of several chunks in turn: a core draws up to 1.6 times as much from memory by
+/// many streams as by one, if it comes back to each within a page. Later pixels of every source are asked for: their
+/// lines are too many short runs for a prefetcher.
 template <size_t count, class F>
 void sum_pixels(const Shape& s, int threads, float* partial, const std::array<PixelSource, count>& sources, F&& f) {
   const int64_t channels = s.c(), line = 64 / sources[0].element, ahead = sources[0].ahead(channels);
   parallel_ranges(pixel_chunks / chunks_at_once, threads, 1, [&](Range groups) {
-    for (int64_t first_chunk = groups.begin * chunks_at_once; first_chunk < groups.end * chunks_at_once; first_chunk += chunks_at_once) {
+    for (int64_t first_chunk = groups.begin * chunks_at_once; first_chunk < groups.end * chunks_at_once;
+         first_chunk += chunks_at_once) {
       std::fill(partial + first_chunk * 2 * channels, partial + (first_chunk + chunks_at_once) * 2 * channels, 0.0f);
       std::array<Range, chunks_at_once> rows;
-      for (int64_t i = 0; i < chunks_at_once; ++i) rows[size_t(i)] = split_range(s.rows(), int(first_chunk + i), int(pixel_chunks));
+      for (int64_t i = 0; i < chunks_at_once; ++i)
+        rows[size_t(i)] = split_range(s.rows(), int(first_chunk + i), int(pixel_chunks));
       for (int64_t done = 0, longest = s.rows() / pixel_chunks + 1; done < longest; done += pixels_at_once)
         for (int64_t begin = 0; begin < channels; begin += line)
           for (int64_t i = 0; i < chunks_at_once; ++i) {
-            const int64_t row = rows[size_t(i)].begin + done, end = std::min(row + pixels_at_once, rows[size_t(i)].end), chunk = first_chunk + i;
+            const int64_t row = rows[size_t(i)].begin + done, end = std::min(row + pixels_at_once, rows[size_t(i)].end),
+                          chunk = first_chunk + i;
             for (const PixelSource& source : sources) source.ask(row + ahead, begin);
             float *first = partial + chunk * 2 * channels, *second = first + channels;
             for_vectors(begin, std::min(begin + line, channels), [&](int64_t c, auto n) {
@@ -77,54 +87,64 @@ void map_pixels(const Shape& s, int threads, bool streams, std::span<const Pixel
 }
 
 std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    const int64_t channels = p.in[0].shape.c(), pa = p.in[0].pixel_pitch(), pb = p.in[1].pixel_pitch();
-    float* partial = reinterpret_cast<float*>(args.workspace);
-    by_storage(p.in[0].dtype, [&](auto zero) {
-      const auto *a = args.in[0].data<decltype(zero)>(), *b = args.in[1].data<decltype(zero)>();
-      sum_pixels(p.in[0].shape, p.threads, partial, std::array{PixelSource(a, pa, channels), PixelSource(b, pb, channels)}, [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) {
-        sum = fma(get(a + row * pa + c, n), get(b + row * pb + c, n), sum);
-      });
-    });
-    for (int64_t c = 0; c < channels; ++c) {
-      double total = 0;
-      for (int64_t k = 0; k < pixel_chunks; ++k) total += double(partial[k * 2 * channels + c]);
-      args.out[0].data<float>()[c] = float(total);
-    }
-  }, pixel_chunks * 2 * p.in[0].shape.c() * 4);
+  return prepared(
+      [p](const KernelArgs& args) {
+        const int64_t channels = p.in[0].shape.c(), pa = p.in[0].pixel_pitch(), pb = p.in[1].pixel_pitch();
+        float* partial = reinterpret_cast<float*>(args.workspace);
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          const auto *a = args.in[0].data<decltype(zero)>(), *b = args.in[1].data<decltype(zero)>();
+          sum_pixels(p.in[0].shape, p.threads, partial,
+                     std::array{PixelSource(a, pa, channels), PixelSource(b, pb, channels)},
+                     [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) {
+                       sum = fma(get(a + row * pa + c, n), get(b + row * pb + c, n), sum);
+                     });
+        });
+        for (int64_t c = 0; c < channels; ++c) {
+          double total = 0;
+          for (int64_t k = 0; k < pixel_chunks; ++k) total += double(partial[k * 2 * channels + c]);
+          args.out[0].data<float>()[c] = float(total);
+        }
+      },
+      pixel_chunks * 2 * p.in[0].shape.c() * 4);
 }
 
 /// Sums about the first pixel of each chunk, so that squares do not cancel.
 std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pitch = p.in[0].pixel_pitch();
-    float* partial = reinterpret_cast<float*>(args.workspace);
-    double* moments = args.out[0].data<double>();
-    std::fill(moments, moments + 2 * channels, 0.0);
-    by_storage(p.in[0].dtype, [&](auto zero) {
-      const auto* x = args.in[0].data<decltype(zero)>();
-      const auto centre = [&](int64_t k) { return x + split_range(rows, int(k), int(pixel_chunks)).begin * pitch; };
-      sum_pixels(p.in[0].shape, p.threads, partial, std::array{PixelSource(x, pitch, channels)}, [&](int64_t k, int64_t row, int64_t c, auto n, Vec& sum, Vec& squares) {
-        const Vec d = get(x + row * pitch + c, n) - get(centre(k) + c, n);
-        sum = sum + d;
-        squares = fma(d, d, squares);
-      });
-      for (int64_t k = 0; k < pixel_chunks; ++k) {
-        const double count = double(split_range(rows, int(k), int(pixel_chunks)).size());
-        if (count == 0) continue;
-        for (int64_t c = 0; c < channels; ++c) {
-          const double m = double(float(centre(k)[c])), sum = double(partial[k * 2 * channels + c]), squares = double(partial[k * 2 * channels + channels + c]);
-          moments[c] += sum + count * m;
-          moments[channels + c] += squares + 2 * m * sum + count * m * m;
-        }
-      }
-    });
-    for (int64_t c = 0; c < 2 * channels; ++c) moments[c] /= double(rows);
-  }, pixel_chunks * 2 * p.in[0].shape.c() * 4);
+  return prepared(
+      [p](const KernelArgs& args) {
+        const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pitch = p.in[0].pixel_pitch();
+        float* partial = reinterpret_cast<float*>(args.workspace);
+        double* moments = args.out[0].data<double>();
+        std::fill(moments, moments + 2 * channels, 0.0);
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          const auto* x = args.in[0].data<decltype(zero)>();
+          const auto centre = [&](int64_t k) { return x + split_range(rows, int(k), int(pixel_chunks)).begin * pitch; };
+          sum_pixels(p.in[0].shape, p.threads, partial, std::array{PixelSource(x, pitch, channels)},
+                     [&](int64_t k, int64_t row, int64_t c, auto n, Vec& sum, Vec& squares) {
+                       const Vec d = get(x + row * pitch + c, n) - get(centre(k) + c, n);
+                       sum = sum + d;
+                       squares = fma(d, d, squares);
+                     });
+          for (int64_t k = 0; k < pixel_chunks; ++k) {
+            const double count = double(split_range(rows, int(k), int(pixel_chunks)).size());
+            if (count == 0) continue;
+            for (int64_t c = 0; c < channels; ++c) {
+              const double m = double(float(centre(k)[c])), sum = double(partial[k * 2 * channels + c]),
+                           squares = double(partial[k * 2 * channels + channels + c]);
+              moments[c] += sum + count * m;
+              moments[channels + c] += squares + 2 * m * sum + count * m * m;
+            }
+          }
+        });
+        for (int64_t c = 0; c < 2 * channels; ++c) moments[c] /= double(rows);
+      },
+      pixel_chunks * 2 * p.in[0].shape.c() * 4);
 }
 
 /// In place, half a line would leave before its other half is read.
-inline bool parts_may_stream(const void* from, const void* to) { return Vec::lanes == 16 || from != to; }
+inline bool parts_may_stream(const void* from, const void* to) {
+  return Vec::lanes == 16 || from != to;
+}
 
 /// y = x*scale[c] (+ shift[c]), clamped at zero if asked. A NaN stays one.
 template <class T>
@@ -136,16 +156,18 @@ void affine_pixels(const Problem& p, const KernelArgs& args, const float* scale,
   const bool streams = streams_lines(p.out[0], args.out[0], channels) && parts_may_stream(x, y);
   // An output that is kept comes from memory, unlike gradients, whose memory is used again and again.
   const std::array places{PixelSource(x, px, channels), PixelSource(y, py, channels)};
-  map_pixels(p.in[0].shape, p.threads, streams, std::span(places).first(streams ? 1 : 2), [&](int64_t row, int64_t c, auto n) {
-    const Vec value = fma(get(x + row * px + c, n), get(scale + c, n), shift ? get(shift + c, n) : none);
-    put_output(y + row * py + c, relu ? max(none, value) : value, n, streams);
-  });
+  map_pixels(p.in[0].shape, p.threads, streams, std::span(places).first(streams ? 1 : 2),
+             [&](int64_t row, int64_t c, auto n) {
+               const Vec value = fma(get(x + row * px + c, n), get(scale + c, n), shift ? get(shift + c, n) : none);
+               put_output(y + row * py + c, relu ? max(none, value) : value, n, streams);
+             });
 }
 
 std::unique_ptr<Prepared> prepare_channel_scale(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     const float* shift = p.in.size() > 2 ? args.in[2].data<float>() : nullptr;
-    by_storage(p.in[0].dtype, [&](auto zero) { affine_pixels<decltype(zero)>(p, args, args.in[1].data<float>(), shift, false); });
+    by_storage(p.in[0].dtype,
+               [&](auto zero) { affine_pixels<decltype(zero)>(p, args, args.in[1].data<float>(), shift, false); });
   });
 }
 
@@ -170,73 +192,92 @@ inline ChannelNorm channel_norm(const Problem& p, const KernelArgs& args, size_t
 }
 
 std::unique_ptr<Prepared> prepare_batch_norm(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    const int64_t channels = p.in[0].shape.c();
-    float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels;
-    for (int64_t c = 0; c < channels; ++c) {
-      const ChannelNorm norm = channel_norm(p, args, 0, c);
-      scale[c] = norm.scale, shift[c] = norm.shift;
-    }
-    by_storage(p.in[0].dtype, [&](auto zero) { affine_pixels<decltype(zero)>(p, args, scale, shift, p.op.as<BatchNormAttrs>().relu != 0); });
-  }, 2 * p.in[0].shape.c() * 4);
+  return prepared(
+      [p](const KernelArgs& args) {
+        const int64_t channels = p.in[0].shape.c();
+        float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels;
+        for (int64_t c = 0; c < channels; ++c) {
+          const ChannelNorm norm = channel_norm(p, args, 0, c);
+          scale[c] = norm.scale, shift[c] = norm.shift;
+        }
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          affine_pixels<decltype(zero)>(p, args, scale, shift, p.op.as<BatchNormAttrs>().relu != 0);
+        });
+      },
+      2 * p.in[0].shape.c() * 4);
 }
 
 std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pg = p.in[0].pixel_pitch(), px = p.in[1].pixel_pitch();
-    float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels, *mean = shift + channels, *partial = mean + channels;
-    for (int64_t c = 0; c < channels; ++c) {
-      const ChannelNorm norm = channel_norm(p, args, 1, c);
-      scale[c] = norm.scale, shift[c] = norm.shift, mean[c] = float(norm.mean);
-    }
-    const bool relu = p.op.as<BatchNormAttrs>().relu != 0;
-    const Vec none = Vec::all(0.0f);
-    by_storage(p.in[0].dtype, [&](auto zero) {
-      const auto *dy = args.in[0].data<decltype(zero)>(), *x = args.in[1].data<decltype(zero)>();
-      sum_pixels(p.in[0].shape, p.threads, partial, std::array{PixelSource(dy, pg, channels), PixelSource(x, px, channels)}, [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec& dot) {
-        const Vec value = get(x + row * px + c, n);
-        Vec g = get(dy + row * pg + c, n);
-        if (relu) g = select(greater(fma(value, get(scale + c, n), get(shift + c, n)), none), g, none);
-        sum = sum + g;
-        dot = fma(g, value - get(mean + c, n), dot);
-      });
-    });
-    double* means = args.out[0].data<double>();
-    for (int64_t c = 0; c < channels; ++c) {
-      double sum = 0, dot = 0;
-      for (int64_t k = 0; k < pixel_chunks; ++k) sum += double(partial[k * 2 * channels + c]), dot += double(partial[k * 2 * channels + channels + c]);
-      const ChannelNorm norm = channel_norm(p, args, 1, c);
-      // The pixels were shifted by the mean as f32 rounds it.
-      dot = (dot + (double(mean[c]) - norm.mean) * sum) * norm.inverse;
-      means[c] = sum / double(rows), means[channels + c] = dot / double(rows);
-    }
-  }, (3 + pixel_chunks * 2) * p.in[0].shape.c() * 4);
+  return prepared(
+      [p](const KernelArgs& args) {
+        const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pg = p.in[0].pixel_pitch(),
+                      px = p.in[1].pixel_pitch();
+        float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels, *mean = shift + channels,
+              *partial = mean + channels;
+        for (int64_t c = 0; c < channels; ++c) {
+          const ChannelNorm norm = channel_norm(p, args, 1, c);
+          scale[c] = norm.scale, shift[c] = norm.shift, mean[c] = float(norm.mean);
+        }
+        const bool relu = p.op.as<BatchNormAttrs>().relu != 0;
+        const Vec none = Vec::all(0.0f);
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          const auto *dy = args.in[0].data<decltype(zero)>(), *x = args.in[1].data<decltype(zero)>();
+          sum_pixels(p.in[0].shape, p.threads, partial,
+                     std::array{PixelSource(dy, pg, channels), PixelSource(x, px, channels)},
+                     [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec& dot) {
+                       const Vec value = get(x + row * px + c, n);
+                       Vec g = get(dy + row * pg + c, n);
+                       if (relu) g = select(greater(fma(value, get(scale + c, n), get(shift + c, n)), none), g, none);
+                       sum = sum + g;
+                       dot = fma(g, value - get(mean + c, n), dot);
+                     });
+        });
+        double* means = args.out[0].data<double>();
+        for (int64_t c = 0; c < channels; ++c) {
+          double sum = 0, dot = 0;
+          for (int64_t k = 0; k < pixel_chunks; ++k)
+            sum += double(partial[k * 2 * channels + c]), dot += double(partial[k * 2 * channels + channels + c]);
+          const ChannelNorm norm = channel_norm(p, args, 1, c);
+          // The pixels were shifted by the mean as f32 rounds it.
+          dot = (dot + (double(mean[c]) - norm.mean) * sum) * norm.inverse;
+          means[c] = sum / double(rows), means[channels + c] = dot / double(rows);
+        }
+      },
+      (3 + pixel_chunks * 2) * p.in[0].shape.c() * 4);
 }
 
 /// dx = scale*(dy - mean(dy) - xhat*mean(dy*xhat)) = scale*dy + slope*(x - mean) - offset.
 std::unique_ptr<Prepared> prepare_batch_norm_backward_data(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    const int64_t channels = p.in[0].shape.c(), pg = p.in[0].pixel_pitch(), px = p.in[1].pixel_pitch(), po = p.out[0].pixel_pitch();
-    float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels, *slope = shift + channels, *offset = slope + channels;
-    const double* means = args.in[5].data<double>();
-    for (int64_t c = 0; c < channels; ++c) {
-      const ChannelNorm norm = channel_norm(p, args, 1, c);
-      const double factor = double(norm.scale), tilt = -factor * norm.inverse * means[channels + c];
-      scale[c] = norm.scale, shift[c] = norm.shift, slope[c] = float(tilt), offset[c] = float(-factor * means[c] - tilt * norm.mean);
-    }
-    const bool relu = p.op.as<BatchNormAttrs>().relu != 0;
-    const Vec none = Vec::all(0.0f);
-    by_storage(p.in[0].dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T *dy = args.in[0].data<T>(), *x = args.in[1].data<T>();
-      T* dx = args.out[0].data<T>();
-      const bool streams = streams_lines(p.out[0], args.out[0], channels) && parts_may_stream(dy, dx);
-      map_pixels(p.in[0].shape, p.threads, streams, std::array{PixelSource(dy, pg, channels), PixelSource(x, px, channels)}, [&](int64_t row, int64_t c, auto n) {
-        const Vec value = get(x + row * px + c, n), factor = get(scale + c, n);
-        Vec g = get(dy + row * pg + c, n);
-        if (relu) g = select(greater(fma(value, factor, get(shift + c, n)), none), g, none);
-        put_output(dx + row * po + c, fma(factor, g, fma(get(slope + c, n), value, get(offset + c, n))), n, streams);
-      });
-    });
-  }, 4 * p.in[0].shape.c() * 4);
+  return prepared(
+      [p](const KernelArgs& args) {
+        const int64_t channels = p.in[0].shape.c(), pg = p.in[0].pixel_pitch(), px = p.in[1].pixel_pitch(),
+                      po = p.out[0].pixel_pitch();
+        float *scale = reinterpret_cast<float*>(args.workspace), *shift = scale + channels, *slope = shift + channels,
+              *offset = slope + channels;
+        const double* means = args.in[5].data<double>();
+        for (int64_t c = 0; c < channels; ++c) {
+          const ChannelNorm norm = channel_norm(p, args, 1, c);
+          const double factor = double(norm.scale), tilt = -factor * norm.inverse * means[channels + c];
+          scale[c] = norm.scale, shift[c] = norm.shift, slope[c] = float(tilt),
+          offset[c] = float(-factor * means[c] - tilt * norm.mean);
+        }
+        const bool relu = p.op.as<BatchNormAttrs>().relu != 0;
+        const Vec none = Vec::all(0.0f);
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          using T = decltype(zero);
+          const T *dy = args.in[0].data<T>(), *x = args.in[1].data<T>();
+          T* dx = args.out[0].data<T>();
+          const bool streams = streams_lines(p.out[0], args.out[0], channels) && parts_may_stream(dy, dx);
+          map_pixels(p.in[0].shape, p.threads, streams,
+                     std::array{PixelSource(dy, pg, channels), PixelSource(x, px, channels)},
+                     [&](int64_t row, int64_t c, auto n) {
+                       const Vec value = get(x + row * px + c, n), factor = get(scale + c, n);
+                       Vec g = get(dy + row * pg + c, n);
+                       if (relu) g = select(greater(fma(value, factor, get(shift + c, n)), none), g, none);
+                       put_output(dx + row * po + c, fma(factor, g, fma(get(slope + c, n), value, get(offset + c, n))),
+                                  n, streams);
+                     });
+        });
+      },
+      4 * p.in[0].shape.c() * 4);
 }

@@ -8,7 +8,8 @@ Support supports_update(const Problem& p) {
 /// Calls f(number, elements) for every block of a part; parts begin with a block.
 template <class F>
 void for_blocks(Range part, F&& f) {
-  for (int64_t begin = part.begin; begin < part.end; begin += Sweep::grain) f(begin / Sweep::grain, Range{begin, std::min(part.end, begin + Sweep::grain)});
+  for (int64_t begin = part.begin; begin < part.end; begin += Sweep::grain)
+    f(begin / Sweep::grain, Range{begin, std::min(part.end, begin + Sweep::grain)});
 }
 
 template <class F>
@@ -64,7 +65,8 @@ struct Larc {
     });
   }
   double factor(int64_t blocks, const KernelArgs& args) const {
-    const double rate = args.in[1].data<double>()[int(StepField::learning_rate)], scale = args.in[2].data<double>()[int(ScaleField::scale)];
+    const double rate = args.in[1].data<double>()[int(StepField::learning_rate)],
+                 scale = args.in[2].data<double>()[int(ScaleField::scale)];
     if (!on() || rate == 0) return 1;
     const double* partial = reinterpret_cast<const double*>(args.workspace);
     const double weights = std::sqrt(total_of(partial, blocks));
@@ -79,7 +81,8 @@ struct Sgd : Larc<SgdAttrs> {
   explicit Sgd(const Problem& p) : Larc{p.op.as<SgdAttrs>()} {}
   void run(int round, Range part, int64_t blocks, const KernelArgs& args) const {
     if (round + 1 < rounds()) return add_up(part, blocks, args);
-    const Vec rate = Vec::all(float(factor(blocks, args) * args.in[1].data<double>()[int(StepField::learning_rate)] / args.in[2].data<double>()[int(ScaleField::scale)]));
+    const Vec rate = Vec::all(float(factor(blocks, args) * args.in[1].data<double>()[int(StepField::learning_rate)] /
+                                    args.in[2].data<double>()[int(ScaleField::scale)]));
     const Vec momentum = Vec::all(float(a.momentum));
     const float* g = args.in[0].data<float>();
     float *w = args.out[0].data<float>(), *v = args.out[1].data<float>();
@@ -100,8 +103,10 @@ struct AdamDirection {
     const double* scale = args.in[2].data<double>();
     const double t = scale[int(ScaleField::applied)] + 1;
     factor = Vec::all(float(gradient_factor / scale[int(ScaleField::scale)]));
-    b1 = Vec::all(float(a.beta1)), b2 = Vec::all(float(a.beta2)), d1 = Vec::all(float(1 - a.beta1)), d2 = Vec::all(float(1 - a.beta2));
-    first = Vec::all(float(1 / (1 - std::pow(a.beta1, t)))), second = Vec::all(float(1 / std::sqrt(1 - std::pow(a.beta2, t)))), epsilon = Vec::all(float(a.epsilon));
+    b1 = Vec::all(float(a.beta1)), b2 = Vec::all(float(a.beta2)), d1 = Vec::all(float(1 - a.beta1)),
+    d2 = Vec::all(float(1 - a.beta2));
+    first = Vec::all(float(1 / (1 - std::pow(a.beta1, t)))),
+    second = Vec::all(float(1 / std::sqrt(1 - std::pow(a.beta2, t)))), epsilon = Vec::all(float(a.epsilon));
   }
   template <class N>
   Vec advance(Vec gradient, float* m, float* v, N n) const {
@@ -171,15 +176,19 @@ std::unique_ptr<Prepared> prepare_gradient_norm(const Problem& p) {
   const std::vector<int64_t> elements = elements_of(std::span(p.in).first(p.in.size() - 1));
   std::vector<int64_t> first(elements.size() + 1);  // block of each gradient
   for (size_t k = 0; k < elements.size(); ++k) first[k + 1] = first[k] + Sweep::blocks(elements[k]);
-  return prepared([p, elements, first](const KernelArgs& args) {
-    double* partial = reinterpret_cast<double*>(args.workspace);
-    parallel_parts(elements, p.threads, Sweep::grain, [&](size_t k, Range part) {
-      for_blocks(part, [&](int64_t block, Range r) { partial[first[k] + block] = square_sum(args.in[k].data<float>(), r); });
-    });
-    double total = 0;
-    for (size_t k = 0; k < elements.size(); ++k) total += total_of(partial + first[k], first[k + 1] - first[k]);
-    args.out[0].data<double>()[0] = std::sqrt(total) / args.in.back().data<double>()[int(ScaleField::scale)];
-  }, first.back() * int64_t(sizeof(double)));
+  return prepared(
+      [p, elements, first](const KernelArgs& args) {
+        double* partial = reinterpret_cast<double*>(args.workspace);
+        parallel_parts(elements, p.threads, Sweep::grain, [&](size_t k, Range part) {
+          for_blocks(part, [&](int64_t block, Range r) {
+            partial[first[k] + block] = square_sum(args.in[k].data<float>(), r);
+          });
+        });
+        double total = 0;
+        for (size_t k = 0; k < elements.size(); ++k) total += total_of(partial + first[k], first[k + 1] - first[k]);
+        args.out[0].data<double>()[0] = std::sqrt(total) / args.in.back().data<double>()[int(ScaleField::scale)];
+      },
+      first.back() * int64_t(sizeof(double)));
 }
 
 /// Gradients of several passes, added up.
@@ -192,7 +201,8 @@ class SweptAccumulation final : public Sweep {
     const bool first = args.in[1].data<double>()[int(StepField::micro_step)] == 0;
     const float* g = args.in[0].data<float>();
     float* sum = args.out[0].data<float>();
-    for_vectors(part.begin, part.end, [&](int64_t i, auto n) { put(sum + i, first ? get(g + i, n) : get(sum + i, n) + get(g + i, n), n); });
+    for_vectors(part.begin, part.end,
+                [&](int64_t i, auto n) { put(sum + i, first ? get(g + i, n) : get(sum + i, n) + get(g + i, n), n); });
   }
 
  private:

@@ -1,6 +1,7 @@
 // Pooling, channels last: a vector of channels at a time, windows walked in order, so every input row is read and every
-// output row written exactly once. Bound by memory: bytes of x + y + arg-max. Backward gathers: each input position looks
-// up the windows that cover it (one for non-overlapping pools), so nothing is zeroed first and threads never collide.
+// output row written exactly once. Bound by memory: bytes of x + y + arg-max. Backward gathers: each input position
+// looks up the windows that cover it (one for non-overlapping pools), so nothing is zeroed first and threads never
+// collide.
 
 /// Outputs whose window covers input i along one axis: first..last, and the tap index of `first`.
 struct Cover {
@@ -19,7 +20,8 @@ inline const PoolAttrs& pool_attrs(const Problem& p) {
 
 Support supports_pool(const Problem& p) {
   if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
-  if (const auto* fused = std::get_if<ActivationPoolAttrs>(&p.op.attrs); fused && fused->activation.function != Activation::leaky_relu)
+  if (const auto* fused = std::get_if<ActivationPoolAttrs>(&p.op.attrs);
+      fused && fused->activation.function != Activation::leaky_relu)
     return Support::no("fuses leaky_relu only");
   return needs_dense(p);
 }
@@ -31,7 +33,8 @@ inline Range inside(const PoolAttrs& a, int axis, int64_t o, int64_t extent) {
 }
 
 template <class T, bool activated>
-void max_pool_row(const Problem& p, const PoolAttrs& a, const T* x, T* y, uint8_t* arg, Vec slope, int64_t n, int64_t od, int64_t oh) {
+void max_pool_row(const Problem& p, const PoolAttrs& a, const T* x, T* y, uint8_t* arg, Vec slope, int64_t n,
+                  int64_t od, int64_t oh) {
   const TensorDesc& xd = p.in[0];
   const Shape &xs = xd.shape, &ys = p.out[0].shape;
   const Range rd = inside(a, 0, od, xs.d()), rh = inside(a, 1, oh, xs.h());
@@ -39,7 +42,8 @@ void max_pool_row(const Problem& p, const PoolAttrs& a, const T* x, T* y, uint8_
   for (int64_t ow = 0; ow < ys.w(); ++ow) {
     const Range rw = inside(a, 2, ow, xs.w());
     const int64_t to = p.out[0].offset(n, od, oh, ow);
-    const T* corner = x + xd.offset(n, od * a.stride[0] - a.pad_low[0], oh * a.stride[1] - a.pad_low[1], ow * a.stride[2] - a.pad_low[2]);
+    const T* corner = x + xd.offset(n, od * a.stride[0] - a.pad_low[0], oh * a.stride[1] - a.pad_low[1],
+                                    ow * a.stride[2] - a.pad_low[2]);
     for_vectors(0, ys.c(), [&](int64_t c, auto count) {
       Vec best = none;
       Ints winner = Ints::all(0);
@@ -59,8 +63,10 @@ void max_pool_row(const Problem& p, const PoolAttrs& a, const T* x, T* y, uint8_
             winner = select(wins, code, winner);
           }
       put(y + to + c, best, count);
-      if constexpr (std::is_same_v<decltype(count), int64_t>) store_bytes(arg + to + c, winner, count);
-      else store_bytes(arg + to + c, winner);
+      if constexpr (std::is_same_v<decltype(count), int64_t>)
+        store_bytes(arg + to + c, winner, count);
+      else
+        store_bytes(arg + to + c, winner);
     });
   }
 }
@@ -86,7 +92,8 @@ std::unique_ptr<Prepared> prepare_max_pool(const Problem& p) {
 }
 
 template <class T, bool activated>
-void max_pool_backward_row(const Problem& p, const PoolAttrs& a, const KernelArgs& args, Vec slope, int64_t n, int64_t d, int64_t h) {
+void max_pool_backward_row(const Problem& p, const PoolAttrs& a, const KernelArgs& args, Vec slope, int64_t n,
+                           int64_t d, int64_t h) {
   const T *dy = args.in[0].data<T>(), *y = activated ? args.in[1].data<T>() : nullptr;
   const uint8_t* arg = args.in[activated ? 2 : 1].data<uint8_t>();
   T* dx = args.out[0].data<T>();
@@ -107,8 +114,10 @@ void max_pool_backward_row(const Problem& p, const PoolAttrs& a, const KernelArg
                           kw = cw.tap - (ow - cw.first) * a.stride[2];
             const Ints code = Ints::all(int((kd * a.kernel[1] + kh) * a.kernel[2] + kw));
             Ints winner;
-            if constexpr (std::is_same_v<decltype(count), int64_t>) winner = load_bytes(arg + from, count);
-            else winner = load_bytes(arg + from);
+            if constexpr (std::is_same_v<decltype(count), int64_t>)
+              winner = load_bytes(arg + from, count);
+            else
+              winner = load_bytes(arg + from);
             Vec g = get(dy + from, count);
             if constexpr (activated) g = rounded_to<T>(g * select(greater(get(y + from, count), none), one, slope));
             total = total + select(equal(winner, code), g, none);
@@ -130,8 +139,10 @@ void max_pool_backward_cells(const Problem& p, const KernelArgs& args, Vec slope
     T* dx = args.out[0].data<T>() + xd.offset(n, 2 * od, 2 * oh, 2 * ow);
     for_vectors(0, yd.shape.c(), [&](int64_t c, auto count) {
       Ints winner;
-      if constexpr (std::is_same_v<decltype(count), int64_t>) winner = load_bytes(arg + c, count);
-      else winner = load_bytes(arg + c);
+      if constexpr (std::is_same_v<decltype(count), int64_t>)
+        winner = load_bytes(arg + c, count);
+      else
+        winner = load_bytes(arg + c);
       Vec g = get(dy + c, count);
       if constexpr (activated) g = g * select(greater(get(y + c, count), none), one, slope);
       for (int k = 0; k < 8; ++k)
@@ -143,7 +154,8 @@ void max_pool_backward_cells(const Problem& p, const KernelArgs& args, Vec slope
 
 inline bool is_cells(const PoolAttrs& a, const Shape& x) {
   const Int3 two{2, 2, 2}, zero{0, 0, 0};
-  return a.kernel == two && a.stride == two && a.pad_low == zero && a.pad_high == zero && x.d() % 2 == 0 && x.h() % 2 == 0 && x.w() % 2 == 0;
+  return a.kernel == two && a.stride == two && a.pad_low == zero && a.pad_high == zero && x.d() % 2 == 0 &&
+         x.h() % 2 == 0 && x.w() % 2 == 0;
 }
 
 template <bool activated>
@@ -159,8 +171,10 @@ std::unique_ptr<Prepared> prepare_max_pool_backward(const Problem& p) {
       parallel_ranges(s.n() * s.d() * s.h(), p.threads, 1, [&](Range r) {
         for (int64_t i = r.begin; i < r.end; ++i) {
           const int64_t n = i / (s.d() * s.h()), d = i / s.h() % s.d(), h = i % s.h();
-          if (cells) max_pool_backward_cells<T, activated>(p, args, slope, n, d, h);
-          else max_pool_backward_row<T, activated>(p, a, args, slope, n, d, h);
+          if (cells)
+            max_pool_backward_cells<T, activated>(p, args, slope, n, d, h);
+          else
+            max_pool_backward_row<T, activated>(p, a, args, slope, n, d, h);
         }
       });
     });
@@ -183,10 +197,12 @@ std::unique_ptr<Prepared> prepare_avg_pool(const Problem& p) {
       T* y = args.out[0].data<T>();
       parallel_ranges(ys.rows(), p.threads, 16, [&](Range r) {
         for (int64_t i = r.begin; i < r.end; ++i) {
-          const int64_t ow = i % ys.w(), oh = i / ys.w() % ys.h(), od = i / (ys.w() * ys.h()) % ys.d(), n = i / (ys.w() * ys.h() * ys.d());
+          const int64_t ow = i % ys.w(), oh = i / ys.w() % ys.h(), od = i / (ys.w() * ys.h()) % ys.d(),
+                        n = i / (ys.w() * ys.h() * ys.d());
           const Range rd = inside(a, 0, od, xs.d()), rh = inside(a, 1, oh, xs.h()), rw = inside(a, 2, ow, xs.w());
           const Vec share = Vec::all(window_share(a, xs, od, oh, ow));
-          const T* corner = x + xd.offset(n, od * a.stride[0] - a.pad_low[0], oh * a.stride[1] - a.pad_low[1], ow * a.stride[2] - a.pad_low[2]);
+          const T* corner = x + xd.offset(n, od * a.stride[0] - a.pad_low[0], oh * a.stride[1] - a.pad_low[1],
+                                          ow * a.stride[2] - a.pad_low[2]);
           for_vectors(0, ys.c(), [&](int64_t c, auto count) {
             Vec total = Vec::all(0.0f);
             for (int64_t kd = rd.begin; kd < rd.end; ++kd)
@@ -212,14 +228,16 @@ std::unique_ptr<Prepared> prepare_avg_pool_backward(const Problem& p) {
       T* dx = args.out[0].data<T>();
       parallel_ranges(xs.rows(), p.threads, 16, [&](Range r) {
         for (int64_t i = r.begin; i < r.end; ++i) {
-          const int64_t w = i % xs.w(), h = i / xs.w() % xs.h(), d = i / (xs.w() * xs.h()) % xs.d(), n = i / (xs.w() * xs.h() * xs.d());
+          const int64_t w = i % xs.w(), h = i / xs.w() % xs.h(), d = i / (xs.w() * xs.h()) % xs.d(),
+                        n = i / (xs.w() * xs.h() * xs.d());
           const Cover cd = covering(a, 0, d, ys.d()), ch = covering(a, 1, h, ys.h()), cw = covering(a, 2, w, ys.w());
           for_vectors(0, xs.c(), [&](int64_t c, auto count) {
             Vec total = Vec::all(0.0f);
             for (int64_t od = cd.first; od <= cd.last; ++od)
               for (int64_t oh = ch.first; oh <= ch.last; ++oh)
                 for (int64_t ow = cw.first; ow <= cw.last; ++ow)
-                  total = fma(get(dy + yd.offset(n, od, oh, ow) + c, count), Vec::all(window_share(a, xs, od, oh, ow)), total);
+                  total = fma(get(dy + yd.offset(n, od, oh, ow) + c, count), Vec::all(window_share(a, xs, od, oh, ow)),
+                              total);
             put(dx + i * xs.c() + c, total, count);
           });
         }

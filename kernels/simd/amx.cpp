@@ -14,9 +14,7 @@ namespace convoy {
 namespace {
 
 sigjmp_buf trial;
-extern "C" void convoy_amx_trial_failed(int) {
-  siglongjmp(trial, 1);
-}
+extern "C" void convoy_amx_trial_failed(int) { siglongjmp(trial, 1); }
 
 __attribute__((target("amx-tile,amx-bf16"))) void use_tiles() {
   _tile_loadconfig(&tile_config);

@@ -28,12 +28,15 @@ inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline Vec round_nearest(Vec a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 /// 2^n for integral n in the normal range.
 inline Vec exp2_integral(Vec n) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127)), 23))};
+  return {
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127)), 23))};
 }
 inline Mask greater(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)}; }
 inline Mask is_nan(Vec a) { return {_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q)}; }
 /// a is larger, or a NaN that b is not.
-inline Mask passes(Vec a, Vec b) { return {_mm256_and_ps(_mm256_cmp_ps(a.v, b.v, _CMP_NLE_UQ), _mm256_cmp_ps(b.v, b.v, _CMP_ORD_Q))}; }
+inline Mask passes(Vec a, Vec b) {
+  return {_mm256_and_ps(_mm256_cmp_ps(a.v, b.v, _CMP_NLE_UQ), _mm256_cmp_ps(b.v, b.v, _CMP_ORD_Q))};
+}
 inline Vec select(Mask m, Vec yes, Vec no) { return {_mm256_blendv_ps(no.v, yes.v, m.m)}; }
 inline Ints select(Mask m, Ints yes, Ints no) { return {_mm256_blendv_epi8(no.v, yes.v, _mm256_castps_si256(m.m))}; }
 inline Mask equal(Ints a, Ints b) { return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.v, b.v))}; }
@@ -52,10 +55,13 @@ inline float sum(Vec a) {
 
 inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
 inline Vec load(const bf16* p) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16))};
+  return {_mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16))};
 }
 inline Vec load(const f16* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
-inline Vec load(const int16_t* p) { return {_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))}; }
+inline Vec load(const int16_t* p) {
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
 /// Tails go through a padded copy: AVX2 has no 16-bit masked loads.
 template <class T>
 inline Vec load(const T* p, int64_t n) {
@@ -91,7 +97,9 @@ inline void store(T* p, Vec a, int64_t n) {
   std::memcpy(p, padded, static_cast<size_t>(n) * sizeof(T));
 }
 
-inline Ints load_bytes(const uint8_t* p) { return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))}; }
+inline Ints load_bytes(const uint8_t* p) {
+  return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
+}
 inline Ints load_bytes(const uint8_t* p, int64_t n) {
   uint8_t padded[8] = {};
   std::memcpy(padded, p, static_cast<size_t>(n));

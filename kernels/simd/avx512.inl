@@ -1,5 +1,5 @@
-// Sixteen f32 lanes. Included inside a namespace, after `#pragma GCC target` for AVX-512 F. Foundation instructions only
-// (no BW, DQ, VL): Knights Landing runs every kernel built on this file; tests/isa_rules.sh reads the objects.
+// Sixteen f32 lanes. Included inside a namespace, after `#pragma GCC target` for AVX-512 F. Foundation instructions
+// only (no BW, DQ, VL): Knights Landing runs every kernel built on this file; tests/isa_rules.sh reads the objects.
 
 struct Vec {
   static constexpr int lanes = 16;
@@ -27,12 +27,15 @@ inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Vec round_nearest(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 /// 2^n for integral n in the normal range.
 inline Vec exp2_integral(Vec n) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
+  return {
+      _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
 }
 inline Mask greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
 inline Mask is_nan(Vec a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q); }
 /// a is larger, or a NaN that b is not.
-inline Mask passes(Vec a, Vec b) { return _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(b.v, b.v, _CMP_ORD_Q), a.v, b.v, _CMP_NLE_UQ); }
+inline Mask passes(Vec a, Vec b) {
+  return _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(b.v, b.v, _CMP_ORD_Q), a.v, b.v, _CMP_NLE_UQ);
+}
 inline Vec select(Mask m, Vec yes, Vec no) { return {_mm512_mask_blend_ps(m, no.v, yes.v)}; }
 inline Ints select(Mask m, Ints yes, Ints no) { return {_mm512_mask_blend_epi32(m, no.v, yes.v)}; }
 inline Mask equal(Ints a, Ints b) { return _mm512_cmpeq_epi32_mask(a.v, b.v); }
@@ -49,7 +52,8 @@ inline Mask first_lanes(int64_t n) { return static_cast<Mask>((1u << n) - 1u); }
 
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline Vec load(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
-/// Sixteen 16-bit values, or the first n and zeros. Masked loads of 16 bits are not Foundation: pairs, then an odd last one.
+/// Sixteen 16-bit values, or the first n and zeros. Masked loads of 16 bits are not Foundation: pairs, then an odd last
+/// one.
 inline __m256i load_halves(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline __m256i load_halves(const void* p, int64_t n) {
   __m512i pairs = _mm512_maskz_loadu_epi32(first_lanes(n / 2), p);
@@ -60,7 +64,9 @@ inline __m256i load_halves(const void* p, int64_t n) {
   }
   return _mm512_castsi512_si256(pairs);
 }
-inline Vec widened(bf16, __m256i halves) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))}; }
+inline Vec widened(bf16, __m256i halves) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))};
+}
 inline Vec widened(f16, __m256i halves) { return {_mm512_cvtph_ps(halves)}; }
 inline Vec widened(int16_t, __m256i halves) { return {_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(halves))}; }
 template <class T>
@@ -87,16 +93,24 @@ inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
 /// A whole, aligned cache line past the caches, for lines that stand far apart; `fence` before others read them.
 inline void store_line(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
 inline void fence() { _mm_sfence(); }
-inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(to_bf16(a))); }
+inline void store(bf16* p, Vec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(to_bf16(a)));
+}
 inline void store(f16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(a)); }
 /// Half a line of 16-bit values; the other half must follow.
-inline void store_line(bf16* p, Vec a) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(to_bf16(a))); }
+inline void store_line(bf16* p, Vec a) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(to_bf16(a)));
+}
 inline void store_line(f16* p, Vec a) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_f16(a)); }
 inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
 inline void store(bf16* p, Vec a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), to_bf16(a)); }
-inline void store(f16* p, Vec a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), _mm512_cvtepu16_epi32(to_f16(a))); }
+inline void store(f16* p, Vec a, int64_t n) {
+  _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), _mm512_cvtepu16_epi32(to_f16(a)));
+}
 
-inline Ints load_bytes(const uint8_t* p) { return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+inline Ints load_bytes(const uint8_t* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
 inline Ints load_bytes(const uint8_t* p, int64_t n) {
   uint8_t padded[16] = {};
   std::memcpy(padded, p, static_cast<size_t>(n));
@@ -106,7 +120,9 @@ inline Ints load_ints(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
 /// table[lane]; all lanes must be below the number of lanes.
 inline Ints look_up_lane(Ints table, Ints lane) { return {_mm512_permutexvar_epi32(lane.v, table.v)}; }
-inline void store_bytes(uint8_t* p, Ints a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+inline void store_bytes(uint8_t* p, Ints a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
 inline void store_bytes(uint8_t* p, Ints a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi8(p, first_lanes(n), a.v); }
 
 /// table[p[i]] with the counts read as unsigned 16-bit numbers.
@@ -136,7 +152,8 @@ inline void turn_words(__m512i (&m)[16]) {
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
     const __m512i even = _mm512_shuffle_i32x4(m[j], m[4 + j], 0x88), odd = _mm512_shuffle_i32x4(m[j], m[4 + j], 0xdd);
-    const __m512i even_below = _mm512_shuffle_i32x4(m[8 + j], m[12 + j], 0x88), odd_below = _mm512_shuffle_i32x4(m[8 + j], m[12 + j], 0xdd);
+    const __m512i even_below = _mm512_shuffle_i32x4(m[8 + j], m[12 + j], 0x88),
+                  odd_below = _mm512_shuffle_i32x4(m[8 + j], m[12 + j], 0xdd);
     m[j] = _mm512_shuffle_i32x4(even, even_below, 0x88);
     m[4 + j] = _mm512_shuffle_i32x4(odd, odd_below, 0x88);
     m[8 + j] = _mm512_shuffle_i32x4(even, even_below, 0xdd);

@@ -20,10 +20,22 @@ inline void for_vectors(int64_t begin, int64_t end, F&& f) {
   if (i < end) f(i, end - i);
 }
 /// Whole-vector and tail forms under one name: the tail count is a compile-time 0 for whole vectors.
-template <class T> inline Vec get(const T* p, std::integral_constant<int64_t, 0>) { return load(p); }
-template <class T> inline Vec get(const T* p, int64_t n) { return load(p, n); }
-template <class T> inline void put(T* p, Vec a, std::integral_constant<int64_t, 0>) { store(p, a); }
-template <class T> inline void put(T* p, Vec a, int64_t n) { store(p, a, n); }
+template <class T>
+inline Vec get(const T* p, std::integral_constant<int64_t, 0>) {
+  return load(p);
+}
+template <class T>
+inline Vec get(const T* p, int64_t n) {
+  return load(p, n);
+}
+template <class T>
+inline void put(T* p, Vec a, std::integral_constant<int64_t, 0>) {
+  store(p, a);
+}
+template <class T>
+inline void put(T* p, Vec a, int64_t n) {
+  store(p, a, n);
+}
 
 /// Asks for the cache lines of `bytes` from p, which may lie anywhere.
 inline void prefetch(const void* p, int64_t bytes) {
@@ -33,14 +45,18 @@ inline void prefetch(const void* p, int64_t bytes) {
 /// Whether whole cache lines of a large output can be written past the caches; `run` channels at a time.
 inline bool streams_lines(const TensorDesc& desc, const Tensor& y, int64_t run) {
   const int64_t size = size_of(y.dtype()), line = 64 / size;
-  const bool lines = run % line == 0 && std::all_of(desc.stride.begin(), desc.stride.end(), [line](int64_t step) { return step % line == 0; });
-  return lines && desc.shape.elements() * size >= streamed_output_bytes && reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
+  const bool lines = run % line == 0 && std::all_of(desc.stride.begin(), desc.stride.end(),
+                                                    [line](int64_t step) { return step % line == 0; });
+  return lines && desc.shape.elements() * size >= streamed_output_bytes &&
+         reinterpret_cast<uintptr_t>(y.bytes()) % 64 == 0;
 }
 /// The same where a vector is a line.
-inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) { return Vec::lanes * size_of(y.dtype()) == 64 && streams_lines(desc, y, run); }
+inline bool streams_output(const TensorDesc& desc, const Tensor& y, int64_t run) {
+  return Vec::lanes * size_of(y.dtype()) == 64 && streams_lines(desc, y, run);
+}
 
-/// Whole vectors past the caches where the output streams; fence() afterwards. Who writes the vectors of a line one after
-/// the other asks streams_lines, everybody else streams_output.
+/// Whole vectors past the caches where the output streams; fence() afterwards. Who writes the vectors of a line one
+/// after the other asks streams_lines, everybody else streams_output.
 template <class T, class N>
 inline void put_output(T* p, Vec a, N n, bool streams) {
   if constexpr (!std::is_same_v<N, int64_t>)
@@ -53,9 +69,12 @@ inline bool narrow_float(DType t) { return t == DType::f32 || t == DType::bf16 |
 /// dispatch over the three storage types these kernels know.
 template <class F>
 inline void by_storage(DType t, F&& f) {
-  if (t == DType::f32) f(float{});
-  else if (t == DType::bf16) f(bf16{});
-  else f(f16{});
+  if (t == DType::f32)
+    f(float{});
+  else if (t == DType::bf16)
+    f(bf16{});
+  else
+    f(f16{});
 }
 
 inline Support needs_dense(const Problem& p) {
