@@ -1,4 +1,5 @@
 #include "core/memory_planner.h"
+#include "core/round_up.h"
 
 #include <algorithm>
 #include <numeric>

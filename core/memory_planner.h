@@ -7,11 +7,6 @@
 
 namespace convoy {
 
-/// The next multiple of `unit`.
-inline int64_t round_up(int64_t bytes, int64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
 /// A block of memory alive from node `first` to node `last`, both included.
 struct Lifetime {
   int64_t bytes = 0;

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <span>
 
+#include "core/round_up.h"
+
 #if defined(__SANITIZE_THREAD__)
 #include <thread>
 #include <vector>
@@ -25,7 +27,7 @@ struct Range {
 
 /// Part `index` of [0, total) cut into `parts` pieces whose boundaries are multiples of `grain`.
 inline Range split_range(int64_t total, int index, int parts, int64_t grain = 1) {
-  const int64_t blocks = (total + grain - 1) / grain;
+  const int64_t blocks = ceil_div(total, grain);
   const int64_t begin = blocks * index / parts * grain, end = blocks * (index + 1) / parts * grain;
   return {std::min(begin, total), std::min(end, total)};
 }
@@ -112,7 +114,7 @@ void parallel_units(int64_t total, int threads, F&& body) {
 /// Runs body(Range) over a static partition of [0, total): the same partition for the same thread count, every time.
 template <class F>
 void parallel_ranges(int64_t total, int threads, int64_t grain, F&& body) {
-  const int64_t blocks = (total + grain - 1) / grain;
+  const int64_t blocks = ceil_div(total, grain);
   const int used = static_cast<int>(std::clamp<int64_t>(blocks, 1, threads));
   parallel_threads(used, [&](int t) {
     const Range range = split_range(total, t, used, grain);

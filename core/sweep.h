@@ -5,6 +5,7 @@
 
 #include "core/kernel.h"
 #include "core/parallel.h"
+#include "core/round_up.h"
 
 namespace convoy {
 
@@ -14,7 +15,7 @@ class Sweep : public Prepared {
  public:
   explicit Sweep(int threads) : threads_(threads) {}
   static constexpr int64_t grain = 16384;
-  static int64_t blocks(int64_t elements) { return (elements + grain - 1) / grain; }
+  static int64_t blocks(int64_t elements) { return ceil_div(elements, grain); }
   virtual int rounds() const = 0;
   virtual int64_t elements() const = 0;
   virtual void run_part(int round, Range part, const KernelArgs& args) const = 0;

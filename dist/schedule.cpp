@@ -1,4 +1,5 @@
 #include "dist/schedule.h"
+#include "core/round_up.h"
 
 #include <algorithm>
 
@@ -58,7 +59,7 @@ Schedule folded(const Members& m, Core core) {
 
 Piece part_of(Piece range, int index, int parts) {
   // Parts are cut at cache lines of f32.
-  const int64_t lines = (range.count + 15) / 16, each = (lines + parts - 1) / parts * 16;
+  const int64_t lines = ceil_div(range.count, 16), each = ceil_div(lines, parts) * 16;
   const int64_t begin = std::min(range.count, each * index), end = std::min(range.count, each * (index + 1));
   return {range.begin + begin, end - begin};
 }

@@ -1,4 +1,5 @@
 #include "dist/shared_buffer.h"
+#include "core/round_up.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -38,7 +39,7 @@ bool reserve(int file, int64_t bytes) {
 }  // namespace
 
 std::shared_ptr<Buffer> share_buffer(Communicator& members, int64_t bytes) {
-  const int64_t rounded = (bytes + page - 1) / page * page, mapped = rounded + page;
+  const int64_t rounded = round_up(bytes, page), mapped = rounded + page;
   const auto token_in = [&](std::byte* data) { return reinterpret_cast<uint64_t*>(data + rounded); };
   Offer offer;
   int file = -1;

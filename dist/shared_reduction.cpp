@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/round_up.h"
 #include "dist/add_up.h"
 
 namespace convoy {
@@ -49,7 +50,7 @@ Piece SharedReduction::chunk(size_t rank, int64_t piece) const {
 int64_t SharedReduction::pieces() const {
   const auto ranks = static_cast<int>(areas_.size());
   const int64_t length = slot_bytes_ / size_of(type_) / ranks / 16 * 16, longest = part_of(range_, 0, ranks).count;
-  return (longest + length - 1) / length;
+  return ceil_div(longest, length);
 }
 
 void SharedReduction::start(Part part, std::byte* data, DType type, Piece range, double scale, int threads) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/philox.h"
+#include "core/round_up.h"
 
 namespace convoy {
 
@@ -46,7 +47,7 @@ void Loader::end_workers() {
 
 int64_t Loader::own_size() const {
   const int64_t round = options_.block * options_.ranks;
-  return options_.ranks == 1 ? size() : (size() + round - 1) / round * options_.block;
+  return options_.ranks == 1 ? size() : ceil_div(size(), round) * options_.block;
 }
 
 int64_t Loader::sample_at(int64_t sequence) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/round_up.h"
 #include "core/select.h"
 #include "kernels/kernel_list.h"
 
@@ -36,7 +37,7 @@ class Widened final : public Prepared {
     for (const TensorDesc& d : p.in) in_.push_back(side(d, wide(d), p.threads));
     for (const TensorDesc& d : p.out) out_.push_back(side(wide(d), d, p.threads));
     inner_at_ = size_;
-    size_ += (inner_->workspace_bytes() + 63) / 64 * 64;
+    size_ += round_up(inner_->workspace_bytes(), 64);
     for (const PackRequest& request : inner_->packed_weights()) add_pack(p, request);
   }
   int64_t workspace_bytes() const override { return size_; }
@@ -74,9 +75,9 @@ class Widened final : public Prepared {
     Side s{wide(from), nullptr, size_, 0};
     if (from == to) return s;
     s.cast = make_cast(from, to, threads);
-    size_ += (s.wide.bytes() + 63) / 64 * 64;
+    size_ += round_up(s.wide.bytes(), 64);
     s.scratch = size_;
-    size_ += (s.cast->workspace_bytes() + 63) / 64 * 64;
+    size_ += round_up(s.cast->workspace_bytes(), 64);
     return s;
   }
 

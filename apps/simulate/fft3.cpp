@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/round_up.h"
 
 namespace convoy::simulate {
 
@@ -38,7 +39,7 @@ void Fft3::lines(std::vector<Complex>& data, int axis, bool inverse) const {
   constexpr int64_t group = 8;
   const int64_t h = half(), stride = axis == 0 ? n_ * h : h;
   const int64_t per_plane = axis == 0 ? n_ * h : h, planes = axis == 0 ? 1 : n_;
-  const int64_t groups = (per_plane + group - 1) / group;
+  const int64_t groups = ceil_div(per_plane, group);
   const kiss_fft_cfg plan = inverse ? plans_->inverse : plans_->forward;
   parallel_ranges(planes * groups, threads_, 1, [&](Range range) {
     std::vector<Complex> in(static_cast<size_t>(group * n_)), out(static_cast<size_t>(n_));

@@ -3,6 +3,7 @@
 #include "core/ops/communication.h"
 
 #include "core/ops/families.h"
+#include "core/round_up.h"
 
 namespace convoy {
 
@@ -10,7 +11,7 @@ std::vector<int64_t> bucket_offsets(std::span<const TensorDesc> parts) {
   std::vector<int64_t> offsets{0};
   for (const TensorDesc& part : parts) {
     const int64_t line = 64 / size_of(part.dtype);
-    offsets.push_back(offsets.back() + (part.shape.elements() + line - 1) / line * line);
+    offsets.push_back(offsets.back() + round_up(part.shape.elements(), line));
   }
   return offsets;
 }

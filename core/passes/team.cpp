@@ -1,4 +1,5 @@
 #include "core/passes/team.h"
+#include "core/round_up.h"
 
 #include <algorithm>
 
@@ -35,7 +36,7 @@ Part part_of_update(Problem& problem, int team, int place) {
   if (!def.division || def.division(problem.op) != Division::by_element) return {};
   if (elements < team * smallest_part || !whole.dense()) return {};
   // Members write cache lines of their own.
-  const int64_t unit = line / size_of(whole.dtype), lines = (elements + unit - 1) / unit;
+  const int64_t unit = line / size_of(whole.dtype), lines = ceil_div(elements, unit);
   const auto begin_of = [&](int member) { return std::min(elements, lines * member / team * unit); };
   const Part part{begin_of(place), begin_of(place + 1) - begin_of(place)};
   for (auto* list : {&problem.in, &problem.out})

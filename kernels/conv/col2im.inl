@@ -21,13 +21,13 @@ struct Col2im {
         attrs(p.op.as<ConvAttrs>()),
         run(weights.w() * weights.c()),
         columns(weights.h() * run),
-        padded((columns + gemm_columns - 1) / gemm_columns * gemm_columns),
+        padded(round_up(columns, gemm_columns)),
         ring((weights.h() + attrs.stride[1] - 1) / attrs.stride[1]),
         band(std::max(8 * weights.h(), std::min<int64_t>(dx.shape.h() * dx.shape.n() / (4 * p.threads), 128))),
-        bands((dx.shape.h() + band - 1) / band) {
+        bands(ceil_div(dx.shape.h(), band)) {
     const int64_t reached =
         std::max((dy.shape.w() - 1) * attrs.stride[2] + weights.w(), dx.shape.w() + attrs.pad_low[2]);
-    sums = (reached * weights.c() + 15) / 16 * 16;
+    sums = round_up(reached * weights.c(), 16);
   }
   int64_t row_floats() const { return (dy.shape.w() + gemm_rows) * padded; }
   int64_t thread_floats() const { return ring * row_floats() + 2 * sums + gemm_rows * dy.shape.c(); }

@@ -144,7 +144,7 @@ struct DepthwiseScratch {
   DepthwiseTap<T>*taps, *rows;
   const T** fresh;
   static int64_t bytes(const DirectShape& s) {
-    return (s.row_taps() * ((s.kernel[2] + 1) * int64_t(sizeof(DepthwiseTap<T>)) + int64_t(sizeof(T*))) + 63) / 64 * 64;
+    return round_up(s.row_taps() * ((s.kernel[2] + 1) * int64_t(sizeof(DepthwiseTap<T>)) + int64_t(sizeof(T*))), 64);
   }
   DepthwiseScratch(const DirectShape& s, std::byte* at)
       : taps(reinterpret_cast<DepthwiseTap<T>*>(at)),

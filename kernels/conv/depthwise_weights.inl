@@ -209,7 +209,7 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
       for_depthwise<T, 2>(
           channels, [&]<class Unit, int units>(Unit, std::integral_constant<int, units>, int64_t c, auto n) {
             for (int64_t i = 0; i < apart; ++i) {
-              const int64_t first = interior.begin + i, count = (interior.end - first + apart - 1) / apart;
+              const int64_t first = interior.begin + i, count = ceil_div(interior.end - first, apart);
               const auto chain = [&]<bool sums_bias>(std::bool_constant<sums_bias>) {
                 depthwise_chain<Unit, units, sums_bias>(from + (first + phase.taps[0].column) * x_step + c,
                                                         apart * x_step, gradient + first * dy_step + c, apart * dy_step,

@@ -52,7 +52,7 @@ struct DirectPlan {
   int64_t tile_positions, band_rows, patch_rows, row_words, padded_out;
 
   int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
-  int64_t words_of(int64_t channels) const { return (channels + pair - 1) / pair; }
+  int64_t words_of(int64_t channels) const { return ceil_div(channels, pair); }
   /// 1x1 at stride 1 without padding, all positions in one row.
   bool product() const {
     const Shape& x = shape.x.shape;
@@ -65,7 +65,7 @@ struct DirectPlan {
   int64_t column_words(int64_t words) const {
     return run_multiple > 1 && product() ? (padded_run(words) / 16 | 1) * 16 : words;
   }
-  int64_t padded_run(int64_t words) const { return (words + run_multiple - 1) / run_multiple * run_multiple; }
+  int64_t padded_run(int64_t words) const { return round_up(words, run_multiple); }
   /// Words per output channel that one row tap of a phase takes for a chunk of `words`: one run, or one per column tap.
   int64_t phase_words(const ColumnPhase& phase, int64_t words) const {
     const auto taps = static_cast<int64_t>(phase.taps.size());
@@ -94,21 +94,16 @@ struct DirectPlan {
   // The thread's memory, in bytes from its start.
   /// Behind the rows, where blocks read past their last: one that stays zero.
   int64_t zero_row() const { return patch_rows * row_words; }
-  int64_t patch_bytes() const { return aligned(((patch_rows + (spare_rows > 0)) * row_words + spare_words) * 4); }
+  int64_t patch_bytes() const { return round_up(((patch_rows + (spare_rows > 0)) * row_words + spare_words) * 4, 64); }
   int64_t sums_bytes() const {
-    return aligned(chunks > 1 || shape.pooled() ? (unit_rows() + spare_rows) * sums_pitch() * 4 : 0);
+    return round_up(chunks > 1 || shape.pooled() ? (unit_rows() + spare_rows) * sums_pitch() * 4 : 0, 64);
   }
   int64_t thread_bytes() const {
-    return patch_bytes() + sums_bytes() + aligned(unit_channels * 4) + aligned(rounded_floats * 4) +
-           aligned(segment_count() * int64_t(sizeof(Segment<float>))) + aligned(band_rows * shape.row_taps() * 4) +
-           aligned(patch_rows * 8);
+    return patch_bytes() + sums_bytes() + round_up(unit_channels * 4, 64) + round_up(rounded_floats * 4, 64) +
+           round_up(segment_count() * int64_t(sizeof(Segment<float>)), 64) +
+           round_up(band_rows * shape.row_taps() * 4, 64) + round_up(patch_rows * 8, 64);
   }
-  static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 };
-
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
     : shape(in_one_row(p)),
@@ -117,7 +112,7 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
       spare_rows(layout.spare_rows),
       block(layout.block) {
   const int64_t out_multiple = block < block_width ? block : Vec::lanes;
-  padded_out = ceil_div(shape.out, out_multiple) * out_multiple;
+  padded_out = round_up(shape.out, out_multiple);
   for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
   // Taps whose weights a register block meets: between the outputs of a strided input gradient only some.
   int64_t met_rows = 1, met_columns = 1;
@@ -142,7 +137,7 @@ bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_
   const auto phases = static_cast<int64_t>(shape.phases.size());
   chunks = ceil_div(shape.in, fit);
   const int64_t whole = std::max<int64_t>(16, pair * run_multiple);  // channels of a run without filling
-  chunk = chunks == 1 ? shape.in : ceil_div(ceil_div(shape.in, chunks), whole) * whole;
+  chunk = chunks == 1 ? shape.in : round_up(ceil_div(shape.in, chunks), whole);
   chunks = ceil_div(shape.in, chunk);
   chunk_words = words_of(chunk);
   const auto row_bytes = [&](int64_t positions) { return shape.columns(positions) * chunk_words * 4; };
@@ -150,8 +145,7 @@ bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_
   tiles = ceil_div(shape.positions, product ? unit_positions : 96);
   const int64_t grain = std::lcm(shape.window[2], layout.grain);
   const auto tile_of = [&] {
-    return std::min(ceil_div(ceil_div(shape.positions, tiles), grain) * grain,
-                    ceil_div(shape.positions, shape.window[2]) * shape.window[2]);
+    return std::min(round_up(ceil_div(shape.positions, tiles), grain), round_up(shape.positions, shape.window[2]));
   };
   while (tile_of() > std::max<int64_t>(12, layout.grain) && row_bytes(tile_of()) * met_rows > layout.patch_bytes)
     ++tiles;
@@ -194,7 +188,7 @@ struct DirectScratch {
   DirectScratch(const DirectPlan& d, std::byte* at) {
     const auto take = [&](auto*& pointer, int64_t bytes) {
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(at);
-      at += DirectPlan::aligned(bytes);
+      at += round_up(bytes, 64);
     };
     take(patch, d.patch_bytes());
     take(sums, d.sums_bytes());

@@ -1,5 +1,6 @@
 #include "kernels/conv/direct_shape.h"
 
+#include "core/round_up.h"
 #include "kernels/simd/cpu.h"
 
 #include <algorithm>
@@ -43,7 +44,7 @@ DirectShape::DirectShape(const Problem& p) {
     phases.push_back(std::move(phase));
   } else {
     for (int64_t r = 0; r < std::min(s, width); ++r) {
-      ColumnPhase phase{.start = r, .step = s, .count = (width - r + s - 1) / s};
+      ColumnPhase phase{.start = r, .step = s, .count = ceil_div(width - r, s)};
       for (int64_t t = 0; t < kernel[2]; ++t)
         if (const int64_t shifted = r + pad - t * d; floor_mod(shifted, s) == 0) phase.taps.push_back({t, shifted / s});
       phases.push_back(std::move(phase));
@@ -109,7 +110,7 @@ Range DirectShape::inside(const ColumnPhase& phase, const ColumnTap& tap) const 
   // The first position at or past an input column.
   const auto reaches = [&](int64_t column) {
     const int64_t distance = column - tap.column;
-    return distance <= 0 ? 0 : std::min((distance + phase.advance - 1) / phase.advance, phase.count);
+    return distance <= 0 ? 0 : std::min(ceil_div(distance, phase.advance), phase.count);
   };
   return {reaches(0), reaches(x.shape.w())};
 }
@@ -169,8 +170,7 @@ bool is_wide_pointwise(const Problem& p) {
   if (p.op.kind != OpKind::conv_backward_weights || !is_pointwise(p) || a.groups != 1) return false;
   if (a.pad_low != Int3{0, 0, 0} || a.pad_high != Int3{0, 0, 0}) return false;
   const int64_t in = p.in[0].shape.c(), out = p.in[1].shape.c(),
-                tasks = (in + pointwise_task_inputs - 1) / pointwise_task_inputs *
-                        ((out + pointwise_task_outputs - 1) / pointwise_task_outputs);
+                tasks = ceil_div(in, pointwise_task_inputs) * ceil_div(out, pointwise_task_outputs);
   const bool strided = a.stride != Int3{1, 1, 1};
   const bool wide = in * out >= 256 * 704 || (in * out >= 256 * 256 && (in >= 384 || strided));
   return wide && many_positions(p) && tasks >= 2 * p.threads;
@@ -263,7 +263,7 @@ Range RowSet::band(const DirectShape& s, int64_t index, int64_t bands) {
 }
 
 int64_t RowSet::largest(const DirectShape& s, int64_t bands) {
-  const int64_t groups = s.rows() / s.row_group(), most = (groups + bands - 1) / bands * s.row_group();
+  const int64_t groups = s.rows() / s.row_group(), most = ceil_div(groups, bands) * s.row_group();
   std::vector<int32_t> slots(static_cast<size_t>(most * s.row_taps()));
   std::vector<int64_t> sources(slots.size() + 1);
   int64_t largest = 0;

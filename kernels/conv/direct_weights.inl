@@ -63,13 +63,13 @@ struct WeightsPlan {
       std::fill(to, to + sum_floats(), 0.0f);
     }
   }
-  int64_t sums_bytes() const { return DirectPlan::aligned(shape.groups * blocks * chunks * parts * sum_floats() * 4); }
-  int64_t patch_bytes() const { return DirectPlan::aligned(patch_rows * row_floats * 4); }
-  int64_t gradient_bytes() const { return DirectPlan::aligned(band_rows * tile_positions * block_width * 4); }
+  int64_t sums_bytes() const { return round_up(shape.groups * blocks * chunks * parts * sum_floats() * 4, 64); }
+  int64_t patch_bytes() const { return round_up(patch_rows * row_floats * 4, 64); }
+  int64_t gradient_bytes() const { return round_up(band_rows * tile_positions * block_width * 4, 64); }
   /// A thread's memory beside the operands: segments, slots, sources.
   int64_t table_bytes() const {
-    return DirectPlan::aligned(band_rows * int64_t(sizeof(Segment<float>))) +
-           DirectPlan::aligned(band_rows * shape.row_taps() * 4) + DirectPlan::aligned(patch_rows * 8);
+    return round_up(band_rows * int64_t(sizeof(Segment<float>)), 64) + round_up(band_rows * shape.row_taps() * 4, 64) +
+           round_up(patch_rows * 8, 64);
   }
   int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes(); }
 };
@@ -82,8 +82,8 @@ struct WeightsScratch {
     patch = reinterpret_cast<Word*>(at);
     gradient = reinterpret_cast<Word*>(at += d.patch_bytes());
     segments = reinterpret_cast<Segment<Word>*>(at += d.gradient_bytes());
-    slots = reinterpret_cast<int32_t*>(at += DirectPlan::aligned(d.band_rows * int64_t(sizeof(Segment<Word>))));
-    sources = reinterpret_cast<int64_t*>(at += DirectPlan::aligned(d.band_rows * d.shape.row_taps() * 4));
+    slots = reinterpret_cast<int32_t*>(at += round_up(d.band_rows * int64_t(sizeof(Segment<Word>)), 64));
+    sources = reinterpret_cast<int64_t*>(at += round_up(d.band_rows * d.shape.row_taps() * 4, 64));
   }
   Word *patch, *gradient;
   Segment<Word>* segments;

@@ -20,8 +20,8 @@ struct PairWeightsPlan : WeightsPlan {
   int64_t pitch;          // halves of a (channel, residue)
   int64_t channel_words;  // from channel to channel
   int64_t row_words() const { return chunk * channel_words; }
-  int64_t patch_bytes() const { return DirectPlan::aligned(patch_rows * row_words() * 4); }
-  int64_t gradient_bytes() const { return DirectPlan::aligned(band_rows * run * block_width * 4); }
+  int64_t patch_bytes() const { return round_up(patch_rows * row_words() * 4, 64); }
+  int64_t gradient_bytes() const { return round_up(band_rows * run * block_width * 4, 64); }
   int64_t thread_bytes() const { return patch_bytes() + gradient_bytes() + table_bytes(); }
 };
 

@@ -48,9 +48,8 @@ struct PointwisePlan : WeightsPlan {
   /// few of the cache's sets.
   int64_t panel_words() const { return band_steps * panel_channels + line_words; }
   int64_t block_words() const { return band_steps * block_width + line_words; }
-  int64_t panels_bytes() const { return aligned(ceil_div(shape.in, panel_channels) * panel_words() * 4); }
-  int64_t gradient_bytes() const { return aligned(blocks * block_words() * 4); }
-  static int64_t aligned(int64_t bytes) { return DirectPlan::aligned(bytes); }
+  int64_t panels_bytes() const { return round_up(ceil_div(shape.in, panel_channels) * panel_words() * 4, 64); }
+  int64_t gradient_bytes() const { return round_up(blocks * block_words() * 4, 64); }
 };
 
 /// Input and gradient of one position after the other, in the order of the rows; null past the last.

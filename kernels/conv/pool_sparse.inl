@@ -39,7 +39,7 @@ struct SparseShape {
   int64_t task_floats() const { return cells.c() * (taps + 1); }  // sums, then the bias
   int64_t tasks() const { return slices * parts; }
   int64_t thread_floats() const { return patch + 2 * cell_floats(); }
-  int64_t cell_floats() const { return cell_pitch * ((cells.c() + 15) / 16 * 16); }
+  int64_t cell_floats() const { return cell_pitch * round_up(cells.c(), 16); }
 };
 
 inline SparseShape sparse_shape(const Problem& p) {
@@ -54,10 +54,10 @@ inline SparseShape sparse_shape(const Problem& p) {
     s.blocks[i] = (s.cells[i + 1] + s.block[i] - 1) / s.block[i];
     s.block_count *= s.blocks[i];
   }
-  s.cell_pitch = (s.block[0] * s.block[1] * s.block[2] + 15) / 16 * 16;
+  s.cell_pitch = round_up(s.block[0] * s.block[1] * s.block[2], 16);
   s.taps = 9 * 16 * (four ? FourChannels::runs : SixteenChannels::runs);
   const int64_t affordable = std::max<int64_t>(1, sparse_sum_bytes / (s.slices * s.task_floats() * 4));
-  s.parts = std::clamp<int64_t>((sparse_tasks + s.slices - 1) / s.slices, 1, std::min(affordable, s.block_count));
+  s.parts = std::clamp<int64_t>(ceil_div(sparse_tasks, s.slices), 1, std::min(affordable, s.block_count));
   return s;
 }
 
@@ -251,7 +251,7 @@ inline void sparse_finish(const SparseShape& s, int threads, const KernelArgs& a
 
 std::unique_ptr<Prepared> prepare_pool_sparse(const Problem& p) {
   const SparseShape s = sparse_shape(p);
-  const int64_t sums = (s.tasks() * s.task_floats() + 15) / 16 * 16;
+  const int64_t sums = round_up(s.tasks() * s.task_floats(), 16);
   return prepared(
       [p, s, sums](const KernelArgs& args) {
         auto* workspace = reinterpret_cast<float*>(args.workspace);

@@ -155,7 +155,7 @@ void run_block(int64_t rows, int64_t vectors, const BlockCall<typename Block::Wo
 /// Cuts `total` rows into register blocks of nearly equal size: no tail of a single row.
 template <class F>
 void for_row_blocks(int64_t total, int64_t vectors, F&& f) {
-  const int64_t most = rows_beside(static_cast<int>(vectors)), blocks = (total + most - 1) / most;
+  const int64_t most = rows_beside(static_cast<int>(vectors)), blocks = ceil_div(total, most);
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t begin = total * i / blocks, end = total * (i + 1) / blocks;
     f(begin, end - begin);

@@ -35,12 +35,6 @@ constexpr int64_t strassen_long_tile = 72;       // and otherwise, to read weigh
 constexpr int64_t strassen_sums = 4 * 48 * 384;  // values of a unit's four quarters of sums
 constexpr int64_t strassen_chunk = 384;          // input channels of either half
 constexpr int strassen_products = 7;
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-inline int64_t strassen_aligned(int64_t bytes) {
-  return ceil_div(bytes, 64) * 64;
-}
 
 /// Quarters are numbered 11, 12, 21, 22 from 0; -1 is none. A factor is a quarter plus sign times another, a result is
 /// added with a sign to one or two quarters of the output.
@@ -70,14 +64,14 @@ constexpr std::array<int, 4> strassen_last = [] {
 struct StrassenPlan {
   explicit StrassenPlan(const Problem& p) : shape(p), positions(shape.rows() * shape.positions) {
     in_half = ceil_div(shape.in, 2);
-    out_half = ceil_div(ceil_div(shape.out, 2), 16) * 16;
+    out_half = round_up(ceil_div(shape.out, 2), 16);
     blocks = ceil_div(out_half, block_width);
     chunks = ceil_div(in_half, strassen_chunk);
-    chunk = ceil_div(ceil_div(in_half, chunks), 16) * 16;
+    chunk = round_up(ceil_div(in_half, chunks), 16);
     chunks = ceil_div(in_half, chunk);
     const int64_t longest = 4 * strassen_tile * out_half <= strassen_sums ? strassen_tile : strassen_long_tile;
     pairs = ceil_div(positions, 2 * longest);
-    tile = ceil_div(ceil_div(ceil_div(positions, pairs), 2), block_rows) * block_rows;
+    tile = round_up(ceil_div(ceil_div(positions, pairs), 2), block_rows);
     pairs = ceil_div(positions, 2 * tile);
     // Every unit reads its rows again: as few as the cache and the threads allow. The same sums for any number.
     parts = ceil_div(out_half, strassen_sums / (4 * longest));
@@ -106,7 +100,7 @@ struct StrassenPlan {
   int64_t left_floats() const { return tile * chunk + Vec::lanes; }
   int64_t quarter_floats() const { return part_blocks() * tile * block_width; }
   int64_t thread_bytes() const {
-    return strassen_aligned((left_floats() + 4 * quarter_floats()) * 4) + strassen_aligned(4 * tile * 8);
+    return round_up((left_floats() + 4 * quarter_floats()) * 4, 64) + round_up(4 * tile * 8, 64);
   }
 };
 
@@ -232,8 +226,7 @@ class StrassenRun {
     const Range positions = split_range(d_.positions, static_cast<int>(pair), static_cast<int>(d_.pairs));
     auto* left = reinterpret_cast<float*>(memory);
     float* sums = left + d_.left_floats();
-    auto* rows =
-        reinterpret_cast<int64_t*>(memory + strassen_aligned((d_.left_floats() + 4 * d_.quarter_floats()) * 4));
+    auto* rows = reinterpret_cast<int64_t*>(memory + round_up((d_.left_floats() + 4 * d_.quarter_floats()) * 4, 64));
     strassen_rows(d_, positions.begin, positions.end, rows, rows + 2 * d_.tile);
     bool written[4] = {};
     for (int64_t step = 0; step < d_.chunks * strassen_products; ++step) {

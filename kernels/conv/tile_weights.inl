@@ -68,20 +68,20 @@ struct TileWeightsPlan : WeightsPlan {
   int64_t slot_halves() const { return ceil_div(tap_rows(), tile_rows) * row_halves(); }
   /// Behind the input rows: 16 rows of zeros.
   int64_t zero_slot() const { return patch_rows * slot_halves(); }
-  int64_t patch_bytes() const { return DirectPlan::aligned((zero_slot() + row_halves()) * 2); }
+  int64_t patch_bytes() const { return round_up((zero_slot() + row_halves()) * 2, 64); }
   int64_t column_words() const { return band_rows * steps * tile_words; }
-  int64_t gradient_bytes() const { return DirectPlan::aligned(block_width / 16 * column_words() * 4); }
-  int64_t unpooled_bytes() const { return shape.unpools ? DirectPlan::aligned(tile_positions * block_width * 2) : 0; }
+  int64_t gradient_bytes() const { return round_up(block_width / 16 * column_words() * 4, 64); }
+  int64_t unpooled_bytes() const { return shape.unpools ? round_up(tile_positions * block_width * 2, 64) : 0; }
   /// A turned row of all columns, from which those of several taps are copied.
   bool copies_taps() const { return taps > 1; }
   /// Columns of a residue of the stride, or positions.
   int64_t wide_pitch() const {
     return copies_taps() ? ceil_div(shape.columns(tile_positions), shape.phases[0].advance) : tile_positions;
   }
-  int64_t wide_bytes() const { return DirectPlan::aligned(chunk * shape.phases[0].advance * wide_pitch() * 2); }
+  int64_t wide_bytes() const { return round_up(chunk * shape.phases[0].advance * wide_pitch() * 2, 64); }
   /// Which input row stands where in the patch, and room for the next band's.
-  int64_t place_bytes() const { return DirectPlan::aligned(patch_rows * (2 * int64_t{sizeof(int64_t)} + 1)); }
-  int64_t segment_bytes() const { return DirectPlan::aligned(band_rows * int64_t(sizeof(TileSegment))); }
+  int64_t place_bytes() const { return round_up(patch_rows * (2 * int64_t{sizeof(int64_t)} + 1), 64); }
+  int64_t segment_bytes() const { return round_up(band_rows * int64_t(sizeof(TileSegment)), 64); }
   int64_t thread_bytes() const {
     return patch_bytes() + gradient_bytes() + table_bytes() + unpooled_bytes() + wide_bytes() + segment_bytes() +
            tile_rows * panel_width * 4 + place_bytes();

@@ -111,18 +111,18 @@ WinogradShape winograd_shape(const Problem& p) {
   set_tiles<S>(s);
   if (s.four()) {
     s.block = Vec::lanes;
-    s.blocks = (s.tile_count + s.block - 1) / s.block;
+    s.blocks = ceil_div(s.tile_count, s.block);
     return s;
   }
-  const int64_t in = s.channels_in(), out = (s.channels_out() + gemm_columns - 1) / gemm_columns * gemm_columns;
+  const int64_t in = s.channels_in(), out = round_up(s.channels_out(), gemm_columns);
   const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, 2 * gemm_rows, 64);
   // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
   if (S::weights * in * out * 4 > weights_stream)
     s.block =
         std::clamp<int64_t>(s.tile_count / p.threads / gemm_rows * gemm_rows, s.block, std::max<int64_t>(s.block, 32));
-  s.block = std::min(s.block, (s.tile_count + gemm_rows - 1) / gemm_rows * gemm_rows);
-  s.blocks = (s.tile_count + s.block - 1) / s.block;
+  s.block = std::min(s.block, round_up(s.tile_count, gemm_rows));
+  s.blocks = ceil_div(s.tile_count, s.block);
   // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.
   int64_t room = winograd_cache * 4 / 3 / (S::points * 4 * s.block);
   if (S::Width::splits) room = std::min<int64_t>(room, 128);  // V alone fills the cache: measured
@@ -350,7 +350,7 @@ void pool_tile(const WinogradShape& s, const TensorDesc& desc, const TileCorner&
 
 /// Floats of one point's packed weights: column blocks are padded to two vectors.
 inline int64_t winograd_point_floats(int64_t in, int64_t out) {
-  return (out + gemm_columns - 1) / gemm_columns * gemm_columns * in;
+  return round_up(out, gemm_columns) * in;
 }
 
 /// Output channels [first, last) of one point for `rows` tiles.
@@ -383,7 +383,7 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
     float* m = v + S::points * s.v_stride;
     for (int64_t b; (b = blocks.take()) >= 0;) {
       const int64_t first = b * s.block, count = std::min(s.block, s.tile_count - first);
-      const int64_t rows = (count + gemm_rows - 1) / gemm_rows * gemm_rows;
+      const int64_t rows = round_up(count, gemm_rows);
       if constexpr (S::p[0] > 1)
         for (int64_t i = 0; s.unpools && i < count; ++i)
           input_transform_unpooled<S, T>(s, p.in[0], args, slope, first + i, i, v);
@@ -474,7 +474,7 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
   // piece of every point is put together in the second-level cache, then written as a whole.
   constexpr int64_t piece = pack_inputs * gemm_columns, pitch = piece + point_pad;
   const int64_t pieces = in / pack_inputs;
-  parallel_ranges((out + gemm_columns - 1) / gemm_columns * pieces, threads, 1, [&](Range range) {
+  parallel_ranges(ceil_div(out, gemm_columns) * pieces, threads, 1, [&](Range range) {
     alignas(64) float g[taps * Vec::lanes * Vec::lanes], stage[S::weights * pitch];
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t block = i / pieces * gemm_columns, input = i % pieces * pack_inputs;

@@ -64,18 +64,18 @@ WinogradWeights winograd_weights(const Problem& p) {
   set_tiles<L>(s);
   const int64_t in = s.channels_in(), out = s.channels_out();
   w.taps = S::taps, w.sums = L::weights;
-  w.chunks = (in + weights_chunk - 1) / weights_chunk;
-  w.chunk = (in / 16 + w.chunks - 1) / w.chunks * 16;
-  w.chunks = (in + w.chunk - 1) / w.chunk;
-  w.blocks = (out + block_width - 1) / block_width;
-  w.groups = (w.blocks + weights_blocks - 1) / weights_blocks;
+  w.chunks = ceil_div(in, weights_chunk);
+  w.chunk = ceil_div(in / 16, w.chunks) * 16;
+  w.chunks = ceil_div(in, w.chunk);
+  w.blocks = ceil_div(out, block_width);
+  w.groups = ceil_div(w.blocks, weights_blocks);
   const int64_t whole = w.groups * w.chunks;  // tasks before tiles are split
-  const int64_t least = (weights_tasks_least + whole - 1) / whole, share = (s.tile_count + least - 1) / least;
+  const int64_t least = ceil_div(weights_tasks_least, whole), share = ceil_div(s.tile_count, least);
   w.run = std::clamp<int64_t>(weights_operands / (s.points * 4 * (w.chunk + w.width())), shortest_run, 128);
   w.run = std::min(w.run, std::max(shortest_run, share));
   const int64_t affordable = std::max<int64_t>(1, weights_parts_bytes / (whole * w.result_floats() * 4));
-  const int64_t runs = (s.tile_count + w.run - 1) / w.run;
-  w.parts = std::clamp<int64_t>((weights_tasks + whole - 1) / whole, 1, std::min(affordable, runs));
+  const int64_t runs = ceil_div(s.tile_count, w.run);
+  w.parts = std::clamp<int64_t>(ceil_div(weights_tasks, whole), 1, std::min(affordable, runs));
   s.v_stride = w.run * w.chunk + point_pad;
   w.u_stride = w.run * w.width() + point_pad;
   w.m_stride = w.chunk * w.width() + point_pad;

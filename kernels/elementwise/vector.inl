@@ -125,7 +125,7 @@ std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
     const uint32_t first = field(StepField::first_sample), number = field(StepField::step), stream = uint32_t(a.stream);
     const float keep = float(1 / (1 - a.rate)), rate = float(a.rate);
     const int64_t samples = p.in[0].shape.n(), elements = p.in[0].shape.elements() / samples,
-                  blocks = (elements + 3) / 4;
+                  blocks = ceil_div(elements, 4);
     by_storage(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
       const T* x = args.in[0].data<T>();
@@ -239,7 +239,7 @@ std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {
 template <class F>
 double chunked_sum(int64_t count, int threads, std::byte* workspace, F&& f) {
   double* partial = reinterpret_cast<double*>(workspace);
-  const int64_t chunks = (count + sum_chunk - 1) / sum_chunk;
+  const int64_t chunks = ceil_div(count, sum_chunk);
   parallel_ranges(chunks, threads, 1, [&](Range r) {
     for (int64_t k = r.begin; k < r.end; ++k) {
       Vec total = Vec::all(0.0f);
@@ -253,7 +253,7 @@ double chunked_sum(int64_t count, int threads, std::byte* workspace, F&& f) {
   return result;
 }
 inline int64_t partial_bytes(int64_t count) {
-  return (count + sum_chunk - 1) / sum_chunk * int64_t(sizeof(double));
+  return ceil_div(count, sum_chunk) * int64_t(sizeof(double));
 }
 
 std::unique_ptr<Prepared> prepare_sum_squares(const Problem& p) {

@@ -51,8 +51,7 @@ inline double pixel_share(const Problem& p) {
 }
 
 std::unique_ptr<Prepared> prepare_pixel_loss(const Problem& p) {
-  const int64_t pixels = p.in[0].shape.rows(), classes = p.in[0].shape.c(),
-                blocks = (pixels + pixel_block - 1) / pixel_block;
+  const int64_t pixels = p.in[0].shape.rows(), classes = p.in[0].shape.c(), blocks = ceil_div(pixels, pixel_block);
   return prepared(
       [=, weights = label_weights(p.op.as<PixelLossAttrs>(), p.in[0].shape.c())](const KernelArgs& args) {
         const auto& a = p.op.as<PixelLossAttrs>();

@@ -1,4 +1,5 @@
 #include "kernels/onednn/prepared.h"
+#include "core/round_up.h"
 
 #include <cstdio>
 #include <unordered_map>
@@ -32,7 +33,7 @@ PreparedPrimitive::PreparedPrimitive(dnnl::primitive primitive, const dnnl::memo
 
 int64_t PreparedPrimitive::book(int64_t bytes) {
   const int64_t at = workspace_;
-  workspace_ += (bytes + 63) / 64 * 64;
+  workspace_ += round_up(bytes, 64);
   return at;
 }
 

@@ -37,7 +37,7 @@ std::unique_ptr<Prepared> prepare_resize(const Problem& p) {
   const auto terms = [&](int64_t from, int64_t to) {
     return backward ? resize_terms(corners, from, to, true) : resize_terms(corners, to, from, false);
   };
-  const int64_t row_floats = (x.w() * x.c() + 15) / 16 * 16;
+  const int64_t row_floats = round_up(x.w() * x.c(), 16);
   return prepared(
       [p, high = terms(x.h(), y.h()), wide = terms(x.w(), y.w()), row_floats](const KernelArgs& args) {
         const Shape &x = p.in[0].shape, &y = p.out[0].shape;
