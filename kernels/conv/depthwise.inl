@@ -258,11 +258,8 @@ class PreparedDepthwise final : public Prepared {
  public:
   explicit PreparedDepthwise(const Problem& p) : problem_(p), shape_(p) {}
   std::vector<PackRequest> packed_weights() const override {
-    // Taps that only meet padding are left out, so the order depends on which are kept.
-    std::string form = "depthwise " + to_text(problem_.op);
-    for (const ColumnPhase& phase : shape_.phases)
-      for (const ColumnTap& tap : phase.taps) form += " " + std::to_string(tap.weight);
-    return {{1, form, std::max<int64_t>(64, shape_.row_taps() * shape_.column_taps * shape_.groups * 4),
+    return {{1, "depthwise " + to_text(problem_.op) + shape_.kept_taps(),
+             std::max<int64_t>(64, shape_.row_taps() * shape_.column_taps * shape_.groups * 4),
              [s = shape_](const Tensor& weight, std::byte* packed) {
                by_storage(weight.dtype(), [&](auto zero) {
                  depthwise_pack<decltype(zero)>(s, weight, reinterpret_cast<float*>(packed));

@@ -103,8 +103,10 @@ inline void depthwise_chain(const T* x, int64_t x_step, const T* dy, int64_t dy_
       __builtin_prefetch(ahead.x + u * width, 0, 2), __builtin_prefetch(ahead.dy + u * width, 0, 2);
     position(first), position(second), position(std::integral_constant<int, 2>{});
   }
-  if (j < count) position(first);
-  if (j + 1 < count) position(second);
+  if (j < count) {
+    position(first);
+    if (j + 1 < count) position(second);
+  }
 #pragma GCC unroll 2
   for (int u = 0; u < units; ++u) {
 #pragma GCC unroll 3

@@ -539,11 +539,12 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
 template <class Engine>
 PackRequest direct_pack_request(const Problem& p, const DirectPlan& d, int input) {
   // The order depends on the pass, the blocking and the kept taps.
-  std::string form = "direct" + std::to_string(d.block) + (Engine::pair > 1 ? " pairs" : "") +
-                     (d.run_multiple > 1 ? " tiles" : "") + (d.shape.forward ? " forward " : " backward ") +
-                     to_text(p.op) + " " + std::to_string(d.chunk);
-  for (const ColumnPhase& phase : d.shape.phases)
-    for (const ColumnTap& tap : phase.taps) form += " " + std::to_string(tap.weight);
+  std::string form = "direct" + std::to_string(d.block);
+  form += Engine::pair > 1 ? " pairs" : "";
+  form += d.run_multiple > 1 ? " tiles" : "";
+  form += d.shape.forward ? " forward " : " backward ";
+  form += to_text(p.op);
+  form.append(" ").append(std::to_string(d.chunk)).append(d.shape.kept_taps());
   return {input, form, d.shape.groups * d.group_words() * 4,
           [plan = d, threads = p.threads](const Tensor& weight, std::byte* packed) {
             Engine::by_type(weight.dtype(), [&](auto zero) {

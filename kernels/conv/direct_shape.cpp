@@ -4,6 +4,7 @@
 #include "kernels/simd/cpu.h"
 
 #include <algorithm>
+#include <string>
 
 namespace convoy {
 namespace {
@@ -113,6 +114,13 @@ Range DirectShape::inside(const ColumnPhase& phase, const ColumnTap& tap) const 
     return distance <= 0 ? 0 : std::min(ceil_div(distance, phase.advance), phase.count);
   };
   return {reaches(0), reaches(x.shape.w())};
+}
+
+std::string DirectShape::kept_taps() const {
+  std::string list;
+  for (const ColumnPhase& phase : phases)
+    for (const ColumnTap& tap : phase.taps) list.append(" ").append(std::to_string(tap.weight));
+  return list;
 }
 
 Range DirectShape::interior(const ColumnPhase& phase) const {

@@ -2,6 +2,7 @@
 // padding, group and tensor stride, forward and backward_data alike. Knows nothing of instruction sets.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/kernel.h"
@@ -72,6 +73,8 @@ struct DirectShape {
   static int64_t row_offset(const TensorDesc& desc, int64_t row);
   /// Positions of a phase for which the tap is inside the image; empty when it only meets padding.
   Range inside(const ColumnPhase& phase, const ColumnTap& tap) const;
+  /// Lists the column taps' weights, without those that only meet padding: the order of packed weights depends on them.
+  std::string kept_taps() const;
   /// Positions of a phase for which all its taps are inside the image; empty ranges begin where they end.
   Range interior(const ColumnPhase& phase) const;
   /// Columns that `count` positions of all phases read: the length of a padded row.

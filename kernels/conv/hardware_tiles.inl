@@ -84,7 +84,7 @@ struct HardwareTiles {
                   none = _mm512_setzero_si512();
     // Sign and magnitude to two's complement and back; -0 becomes 0.
     const auto flip = [&](__m512i bits, __m512i sign) { return _mm512_sub_epi16(_mm512_xor_si512(bits, sign), sign); };
-    const auto round = [](__m512 low, __m512 high) {
+    const auto round = [&](__m512 low, __m512 high) {  // not convertible to a function without these instructions
       return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
     };
     // Products of the upper and lower 16 bits of every word, back in their places.
