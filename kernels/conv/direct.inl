@@ -20,191 +20,6 @@
 //
 // Refuses types other than f32, bf16, f16 and depthwise convolutions.
 
-constexpr int64_t weight_cache = 256 << 10;  // bytes of packed weights of one block and chunk
-constexpr int64_t patch_cache = 256 << 10;
-constexpr int64_t unit_positions = 192;
-constexpr int64_t shared_rows = 32;  // more would not save more copies
-constexpr int64_t unit_channels = 4 * block_width;
-constexpr int64_t rounded_floats =
-    std::max<int64_t>(32, block_rows) * block_width;  // a register block before it is rounded
-
-/// Blocking of one problem.
-struct DirectPlan {
-  /// `word_channels` channels share a word; runs of words are filled up with zero weights to a multiple of
-  /// `run_multiple`; a register block may read `spare_rows` positions past its last.
-  /// Packed weights come in blocks of `block` output channels, and widths of tiles of columns in multiples of `grain`.
-  /// Positions of a unit share `weight_bytes` and stay in `patch_bytes`; chunks shrink to `least_chunk` for the sake of
-  /// more of them.
-  struct Layout {
-    int64_t word_channels, run_multiple = 1, spare_rows = 0, block = block_width, grain = 1,
-                           weight_bytes = weight_cache, patch_bytes = patch_cache, least_chunk = direct_chunk_words * 2;
-  };
-  DirectPlan(const Problem& p, const Layout& layout);
-  /// Chooses chunks of at most `fit` channels, tiles and bands; false where a unit has few positions.
-  bool cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows);
-  DirectShape shape;
-  int64_t chunk, chunks;  ///< input channels per pass over the patch
-  int64_t chunk_words;    ///< words that hold a chunk's channels
-  int64_t pair;           ///< channels per word
-  int64_t run_multiple, spare_rows, spare_words, block;
-  bool single_taps = true;  ///< no phase has two column taps
-  int64_t tiles, bands, channel_parts;
-  int64_t tile_positions, band_rows, patch_rows, row_words, padded_out;
-
-  int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
-  int64_t words_of(int64_t channels) const { return ceil_div(channels, pair); }
-  /// 1x1 at stride 1 without padding, all positions in one row.
-  bool product() const {
-    const Shape& x = shape.x.shape;
-    const bool one_row = shape.rows() == 1 && x.n() * x.d() * x.h() == 1 && shape.positions <= x.w();
-    return one_row && !shape.unpools && shape.row_taps() == 1 && shape.column_taps == 1 &&
-           shape.phases[0].advance == 1 && shape.column_low == 0;
-  }
-  /// Words from column to column of the patch. Where runs do not cross columns, those of tiles start on cache lines, an
-  /// odd number of them apart.
-  int64_t column_words(int64_t words) const {
-    return run_multiple > 1 && product() ? (padded_run(words) / 16 | 1) * 16 : words;
-  }
-  int64_t padded_run(int64_t words) const { return round_up(words, run_multiple); }
-  /// Words per output channel that one row tap of a phase takes for a chunk of `words`: one run, or one per column tap.
-  int64_t phase_words(const ColumnPhase& phase, int64_t words) const {
-    const auto taps = static_cast<int64_t>(phase.taps.size());
-    return phase.contiguous ? padded_run(taps * words) : taps * padded_run(words);
-  }
-  int64_t tap_words(int64_t words) const {
-    int64_t total = 0;
-    for (const ColumnPhase& phase : shape.phases) total += phase_words(phase, words);
-    return total;
-  }
-  /// Words per output channel of all chunks.
-  int64_t channel_words() const {
-    return shape.row_taps() *
-           ((chunks - 1) * tap_words(chunk_words) + tap_words(words_of(shape.in - (chunks - 1) * chunk)));
-  }
-  /// Words of packed weights of one group: out channels padded to whole vectors.
-  int64_t group_words() const { return channel_words() * padded_out; }
-  /// Where a block of output channels starts for a chunk. Packed order: group, block, chunk, row tap, run, lane.
-  int64_t block_words(int64_t group, int64_t k, int64_t width, int64_t chunk_index) const {
-    return group * group_words() + k * channel_words() +
-           width * shape.row_taps() * chunk_index * tap_words(chunk_words);
-  }
-  int64_t sums_pitch() const { return std::min(padded_out, unit_channels); }
-  int64_t unit_rows() const { return band_rows * static_cast<int64_t>(shape.phases.size()) * tile_positions; }
-  int64_t segment_count() const { return shape.row_taps() * std::max<int64_t>(1, shape.column_taps); }
-  // The thread's memory, in bytes from its start.
-  /// Behind the rows, where blocks read past their last: one that stays zero.
-  int64_t zero_row() const { return patch_rows * row_words; }
-  int64_t patch_bytes() const { return round_up(((patch_rows + (spare_rows > 0)) * row_words + spare_words) * 4, 64); }
-  int64_t sums_bytes() const {
-    return round_up(chunks > 1 || shape.pooled() ? (unit_rows() + spare_rows) * sums_pitch() * 4 : 0, 64);
-  }
-  int64_t thread_bytes() const {
-    return patch_bytes() + sums_bytes() + round_up(unit_channels * 4, 64) + round_up(rounded_floats * 4, 64) +
-           round_up(segment_count() * int64_t(sizeof(Segment<float>)), 64) +
-           round_up(band_rows * shape.row_taps() * 4, 64) + round_up(patch_rows * 8, 64);
-  }
-};
-
-DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
-    : shape(in_one_row(p)),
-      pair(layout.word_channels),
-      run_multiple(layout.run_multiple),
-      spare_rows(layout.spare_rows),
-      block(layout.block) {
-  const int64_t out_multiple = block < block_width ? block : Vec::lanes;
-  padded_out = round_up(shape.out, out_multiple);
-  for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
-  // Taps whose weights a register block meets: between the outputs of a strided input gradient only some.
-  int64_t met_rows = 1, met_columns = 1;
-  for (int axis : {0, 1})
-    met_rows *= shape.forward
-                    ? shape.kernel[axis]
-                    : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] /
-                                                       std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
-  for (const ColumnPhase& phase : shape.phases)
-    met_columns = std::max(met_columns, static_cast<int64_t>(phase.taps.size()));
-  int64_t fit = std::clamp<int64_t>(layout.weight_bytes / (met_rows * met_columns * block * 4) * pair / 16 * 16, 16,
-                                    direct_chunk_words * pair);
-  // Chunks decide the order of sums: the same for any number of threads.
-  Problem alone = p;
-  alone.threads = 1;
-  while (!cut(alone, layout, fit, met_rows) && fit > layout.least_chunk)
-    fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
-  cut(p, layout, fit, met_rows);
-}
-
-bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows) {
-  const auto phases = static_cast<int64_t>(shape.phases.size());
-  chunks = ceil_div(shape.in, fit);
-  const int64_t whole = std::max<int64_t>(16, pair * run_multiple);  // channels of a run without filling
-  chunk = chunks == 1 ? shape.in : round_up(ceil_div(shape.in, chunks), whole);
-  chunks = ceil_div(shape.in, chunk);
-  chunk_words = words_of(chunk);
-  const auto row_bytes = [&](int64_t positions) { return shape.columns(positions) * chunk_words * 4; };
-  const bool product = single_taps && shape.rows() == 1;
-  tiles = ceil_div(shape.positions, product ? unit_positions : 96);
-  const int64_t grain = std::lcm(shape.window[2], layout.grain);
-  const auto tile_of = [&] {
-    return std::min(round_up(ceil_div(shape.positions, tiles), grain), round_up(shape.positions, shape.window[2]));
-  };
-  while (tile_of() > std::max<int64_t>(12, layout.grain) && row_bytes(tile_of()) * met_rows > layout.patch_bytes)
-    ++tiles;
-  channel_parts = ceil_div(padded_out, unit_channels);
-  // Few units: the same number for every thread.
-  const auto uneven = [&](int64_t units) { return units < 8 * p.threads && units % p.threads; };
-  while (product && tile_of() > std::max<int64_t>(12, layout.grain) && uneven(tiles * shape.groups * channel_parts))
-    ++tiles;
-  tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
-  row_words = shape.columns(tile_positions) * column_words(chunk_words);
-  spare_words = spare_rows * shape.phases[0].advance * column_words(chunk_words) + run_multiple;
-  // Rows are counted in groups that stay together.
-  const int64_t group = shape.row_group(), all = shape.rows() / group;
-  const auto rows_of = [&](int64_t positions) {
-    return std::clamp<int64_t>(positions / (tile_positions * phases * group), 1, all);
-  };
-  int64_t rows = rows_of(unit_positions);
-  // Few output channels: more rows make as many sums, and share more of the rows they read.
-  if (shape.row_taps() > 1)
-    rows = std::max(
-        rows, std::min(shared_rows, rows_of(unit_positions * unit_channels / std::min(padded_out, unit_channels))));
-  const int64_t others = tiles * shape.groups * channel_parts;
-  const auto bands_of = [&](int64_t most) {
-    int64_t count = ceil_div(all, most);
-    while (uneven(count * others) && count < all) ++count;
-    return count;
-  };
-  for (;; rows = (rows + 1) / 2) {
-    bands = bands_of(rows);
-    patch_rows = std::max<int64_t>(1, RowSet::largest(shape, bands));
-    if (rows == 1 || patch_rows * row_words * 4 <= layout.patch_bytes) break;
-  }
-  band_rows = ceil_div(all, bands) * group;
-  return band_rows == all * group || band_rows * tile_positions * phases >= unit_positions * 3 / 4;
-}
-
-/// A thread's share of the workspace.
-template <class Word>
-struct DirectScratch {
-  DirectScratch(const DirectPlan& d, std::byte* at) {
-    const auto take = [&](auto*& pointer, int64_t bytes) {
-      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(at);
-      at += round_up(bytes, 64);
-    };
-    take(patch, d.patch_bytes());
-    take(sums, d.sums_bytes());
-    take(bias, unit_channels * 4);
-    take(rounded, rounded_floats * 4);
-    take(segments, d.segment_count() * int64_t(sizeof(Segment<Word>)));
-    take(slots, d.band_rows * d.shape.row_taps() * 4);
-    take(sources, d.patch_rows * 8);
-  }
-  Word* patch;
-  float *sums, *bias, *rounded;
-  Segment<Word>* segments;
-  int32_t* slots;
-  int64_t* sources;
-};
-
 /// Copies columns [first, first + columns) and `channels` channels of an input row as f32, zero outside the image.
 template <class T>
 void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t columns, int64_t channels, float* to) {
@@ -299,260 +114,174 @@ void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Ra
   }
 }
 
+/// The units of a thread, one after the other.
 template <class T, class Engine>
-void direct_run(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
+class DirectUnit {
+ public:
+  DirectUnit(const Problem& p, const DirectPlan& d, const KernelArgs& args, std::byte* memory)
+      : p_(p), d_(d), s_(d.shape), args_(args), m_(d, memory) {
+    if (args.in.size() > 2) bias_ = args.in[2].data<float>();
+    // A block of 16-bit channels that is half a line (AVX2) would come back for the other half.
+    streams_ = !s_.pooled() && block_width * sizeof(T) % 64 == 0 && streams_lines(s_.y, args.out[0], s_.out);
+    slope_ = Vec::all(s_.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
+  }
+  bool streams() const { return streams_; }
+
+  void run(int64_t index) {
+    unit_ = d_.unit(index);
+    std::fill(m_.bias, m_.bias + unit_channels, 0.0f);
+    if (bias_)
+      std::copy(bias_ + unit_.group * s_.out + unit_.k_first, bias_ + unit_.group * s_.out + unit_.k_last, m_.bias);
+    const int64_t sources = RowSet::collect(s_, unit_.rows.begin, unit_.rows.size(), m_.slots, m_.sources);
+    for (int64_t chunk = 0; chunk < d_.chunks; ++chunk) {
+      begin(chunk);
+      for (int64_t i = 0; i < sources && !in_place_; ++i)
+        Engine::copy(s_.x, source_row(m_.sources[i]), column_, s_.columns(unit_.last - unit_.first), channels_,
+                     m_.patch + i * d_.row_words);
+      for (int64_t k = unit_.k_first; k < unit_.k_last; k += block_width) multiply(k);
+    }
+    if (s_.pooled())
+      pool_sums<T>(p_, d_, args_, unit_.rows, unit_.first, unit_.last, unit_.group * s_.out + unit_.k_first,
+                   unit_.group * s_.out + unit_.k_last, m_.sums);
+  }
+
+ private:
   using Word = typename Engine::Word;
-  const DirectShape& s = d.shape;
-  const T* x = args.in[0].data<T>();
-  T* y = args.out[0].data<T>();
-  const auto* weights = reinterpret_cast<const Word*>(args.packed[0]);
-  const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
-  const Vec slope = Vec::all(s.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
-  // A block of 16-bit channels that is half a line (AVX2) would come back for the other half.
-  const bool streams = !s.pooled() && block_width * sizeof(T) % 64 == 0 && streams_lines(s.y, args.out[0], s.out);
+  /// Positions of a row and phase that are computed together, and where they go.
+  struct Line {
+    const ColumnPhase& phase;
+    int64_t segments, count;  ///< of m_.segments; of positions
+    int64_t k, width;         ///< output channels of the block, padded
+    float* sums;              ///< of the first position, between chunks
+    T* to;                    ///< its output
+    int64_t to_step;          ///< elements from position to position of the output
+  };
 
-  parallel_threads(p.threads, [&](int thread) {
-    const DirectScratch<Word> m(d, args.workspace + thread * d.thread_bytes());
-    const typename Engine::Scope scope;
-    const Range mine = split_range(d.units(), thread, p.threads);
-    for (int64_t unit = mine.begin; unit < mine.end; ++unit) {
-      const int64_t part = unit % d.channel_parts, group = unit / d.channel_parts % s.groups;
-      const int64_t tile = unit / (d.channel_parts * s.groups) % d.tiles,
-                    band = unit / (d.channel_parts * s.groups * d.tiles);
-      const Range rows = RowSet::band(s, band, d.bands);
-      const int64_t first = tile * d.tile_positions, last = std::min(first + d.tile_positions, s.positions);
-      const int64_t k_first = part * unit_channels, k_last = std::min(k_first + unit_channels, s.out);
-      const int64_t column = s.phases[0].advance * first + s.column_low, columns = s.columns(last - first);
-      std::fill(m.bias, m.bias + unit_channels, 0.0f);
-      if (bias) std::copy(bias + group * s.out + k_first, bias + group * s.out + k_last, m.bias);
-      const int64_t sources = RowSet::collect(s, rows.begin, rows.size(), m.slots, m.sources);
+  void begin(int64_t chunk) {
+    chunk_ = chunk, c_first_ = chunk * d_.chunk;
+    channels_ = std::min(d_.chunk, s_.in - c_first_), words_ = d_.words_of(channels_);
+    column_ = s_.phases[0].advance * unit_.first + s_.column_low;
+    in_place_ = reads_in_place();
+    pitch_ = in_place_ ? s_.x.stride[3] / Engine::pair : words_;
+    stores_ = chunk + 1 == d_.chunks && !s_.pooled();
+  }
+  /// Rows that are whole words already, and that the unit's columns do not leave.
+  bool reads_in_place() const {
+    const bool same_words = Engine::reads_in_place && sizeof(T) * Engine::pair == sizeof(Word);
+    const bool whole_words = channels_ % Engine::pair == 0 && s_.x.stride[3] % Engine::pair == 0;
+    const bool one_run = d_.single_taps || (d_.chunks == 1 && s_.x.stride[3] == s_.in);  // several taps side by side
+    return same_words && whole_words && one_run && column_ >= 0 &&
+           column_ + s_.columns(unit_.last - unit_.first) <= s_.x.shape.w();
+  }
+  /// The chunk's channels of column 0 of an input row.
+  const T* source_row(int64_t row) const {
+    return args_.in[0].data<T>() + DirectShape::row_offset(s_.x, row) + unit_.group * s_.in + c_first_;
+  }
 
-      for (int64_t chunk = 0; chunk < d.chunks; ++chunk) {
-        const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first),
-                      words = d.words_of(channels);
-        // Without padding rows that are whole words already need no copy.
-        constexpr bool same_words = sizeof(T) * Engine::pair == sizeof(Word);
-        const bool whole_positions = d.chunks == 1 && s.x.stride[3] == s.in;  // several taps are one run
-        const bool in_place = Engine::reads_in_place && same_words && (d.single_taps || whole_positions) &&
-                              column >= 0 && column + columns <= s.x.shape.w() && channels % Engine::pair == 0 &&
-                              s.x.stride[3] % Engine::pair == 0;
-        const int64_t pitch = in_place ? s.x.stride[3] / Engine::pair : words;  // words from column to column
-        for (int64_t i = 0; i < sources && !in_place; ++i)
-          Engine::copy(s.x, x + DirectShape::row_offset(s.x, m.sources[i]) + group * s.in + c_first, column, columns,
-                       channels, m.patch + i * d.row_words);
-        const bool stores = chunk + 1 == d.chunks && !s.pooled();  // otherwise sums stay for the next chunk or the pool
+  /// All rows and phases of the unit for output channels from k on.
+  void multiply(int64_t k) {
+    const int64_t width = std::min(block_width, d_.padded_out - k);
+    const Word* block = reinterpret_cast<const Word*>(args_.packed[0]) + d_.block_words(unit_.group, k, width, chunk_);
+    float* sums = m_.sums + k - unit_.k_first;
+    for (int64_t r = 0; r < unit_.rows.size(); ++r) {
+      T* row = args_.out[0].data<T>() + DirectShape::row_offset(s_.y, unit_.rows.begin + r) + unit_.group * s_.out + k;
+      const Word* weights = block;
+      for (const ColumnPhase& phase : s_.phases) {
+        const int64_t count = std::min(unit_.last, phase.count) - unit_.first, to_step = phase.step * s_.y.stride[3];
+        T* to = row + phase.start * s_.y.stride[3] + unit_.first * to_step;
+        if (count > 0) blocks({phase, collect(phase, r, count, weights, width), count, k, width, sums, to, to_step});
+        weights += d_.phase_words(phase, words_) * width;
+        sums += d_.tile_positions * d_.sums_pitch();
+      }
+    }
+  }
 
-        for (int64_t k = k_first; k < k_last; k += block_width) {
-          const int64_t width = std::min(block_width, d.padded_out - k);
-          const Word* block = weights + d.block_words(group, k, width, chunk);
-          const int64_t tap_words = d.tap_words(words) * width;
-          int64_t sum_row = 0;
-          for (int64_t r = 0; r < rows.size(); ++r)
-            for (int64_t phase_at = 0; const ColumnPhase& phase : s.phases) {
-              const Word* phase_weights = block + phase_at * width;
-              phase_at += d.phase_words(phase, words);
-              const int64_t count = std::min(last, phase.count) - first;
-              if (count <= 0) continue;
-              const auto taps = static_cast<int64_t>(phase.taps.size());
-              int64_t segments = 0;
-              for (int64_t t = 0; t < s.row_taps() && taps > 0; ++t) {
-                const int32_t slot = m.slots[r * s.row_taps() + t];
-                if (slot < 0) continue;
-                const Word* patch_row = m.patch + slot * d.row_words;
-                if (in_place)
-                  patch_row = reinterpret_cast<const Word*>(x + DirectShape::row_offset(s.x, m.sources[slot]) +
-                                                            column * s.x.stride[3] + group * s.in + c_first);
-                const Word* from = phase_weights + t * tap_words;
-                for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
-                  const int64_t at = phase.taps[static_cast<size_t>(q)].column;
-                  Segment<Word>& segment = m.segments[segments++];
-                  segment = {patch_row + (at - s.column_low) * pitch, from + q * d.padded_run(words) * width,
-                             d.padded_run(words), 0, count};
-                  if (phase.contiguous)
-                    segment.length = d.padded_run(taps * words);
-                  else {
-                    const Range inside = s.inside(phase, phase.taps[static_cast<size_t>(q)]);
-                    segment.low = inside.begin - first, segment.high = inside.end - first;
-                  }
-                }
-              }
-              T* out_row = y + DirectShape::row_offset(s.y, rows.begin + r) + group * s.out + k;
-              const int64_t out_step = phase.step * s.y.stride[3], valid = std::min(width, s.out - k);
-              Engine::for_blocks(count, width / Vec::lanes, [&](int64_t j, int64_t block_size) {
-                BlockCall<Word> call{m.segments,
-                                     segments,
-                                     j,
-                                     j * phase.advance * pitch,
-                                     phase.advance * pitch,
-                                     1,
-                                     width,
-                                     m.bias + (k - k_first),
-                                     0,
-                                     m.rounded,
-                                     width};
-                float* sum = m.sums + (sum_row + j) * d.sums_pitch() + (k - k_first);
-                if (chunk > 0) call.init = sum, call.init_pitch = d.sums_pitch();
-                T* to = out_row + phase.start * s.y.stride[3] + (first + j) * out_step;
-                // Rows in place come from memory when the unit's first outputs meet them.
-                if (in_place && k == k_first) call.ahead = block_size * call.row_step;
-                bool rounds = stores;
-                if (!stores) call.to = sum, call.to_pitch = d.sums_pitch();
-                if constexpr (std::is_same_v<T, float>)
-                  if (stores && valid == width && !(streams && s.activates))
-                    call.to = to, call.to_pitch = out_step, call.streams = streams, rounds = false;
-                if constexpr (Engine::narrows)
-                  if (stores && valid == width && !s.activates)
-                    call.narrow = to, call.to_pitch = out_step, call.streams = streams, rounds = false;
-                Engine::block(block_size, width / Vec::lanes, call);
-                if (!rounds && !(stores && s.activates)) return;
-                const float* sums = rounds ? m.rounded : call.to;
-                const int64_t sums_pitch = rounds ? width : call.to_pitch;
-                for (int64_t i = 0; i < block_size; ++i) {
-                  T* row = to + i * out_step;
-                  for_vectors(0, valid, [&](int64_t c, auto n) {
-                    const Vec sum = load(sums + i * sums_pitch + c);
-                    put_output(row + c, s.activates ? leaky<T>(sum, slope) : sum, n, streams);
-                  });
-                }
-              });
-              sum_row += d.tile_positions;
-            }
+  /// Lists the segments of a row's sums; returns how many.
+  int64_t collect(const ColumnPhase& phase, int64_t r, int64_t count, const Word* weights, int64_t width) {
+    const auto taps = static_cast<int64_t>(phase.taps.size());
+    const int64_t run = d_.padded_run(words_);
+    int64_t found = 0;
+    for (int64_t t = 0; t < s_.row_taps() && taps > 0; ++t) {
+      const int32_t slot = m_.slots[r * s_.row_taps() + t];
+      if (slot < 0) continue;
+      const Word* row = in_place_
+                            ? reinterpret_cast<const Word*>(source_row(m_.sources[slot]) + column_ * s_.x.stride[3])
+                            : m_.patch + slot * d_.row_words;
+      const Word* from = weights + t * d_.tap_words(words_) * width;
+      for (int64_t q = 0; q < (phase.contiguous ? 1 : taps); ++q) {
+        const ColumnTap& tap = phase.taps[static_cast<size_t>(q)];
+        Segment<Word>& segment = m_.segments[found++];
+        segment = {row + (tap.column - s_.column_low) * pitch_, from + q * run * width, run, 0, count};
+        if (phase.contiguous) {
+          segment.length = d_.padded_run(taps * words_);
+        } else {
+          const Range inside = s_.inside(phase, tap);
+          segment.low = inside.begin - unit_.first, segment.high = inside.end - unit_.first;
         }
       }
-      if (s.pooled())
-        pool_sums<T>(p, d, args, rows, first, last, group * s.out + k_first, group * s.out + k_last, m.sums);
     }
-    if (streams) fence();
-  });
-}
+    return found;
+  }
 
-/// The words of one or two channels (`pair` apart) of a weight for `lanes` outputs, which are `lane_step` apart; a
-/// missing second channel is zero.
-template <class Engine, class T, class Step>
-void pack_words(const T* from, int64_t pair, bool both, Step lane_step, int64_t lanes, typename Engine::Word* to) {
-  if (Engine::pair > 1 && both)
-    for (int64_t f = 0; f < lanes; ++f) to[f] = Engine::word(from[f * lane_step], from[f * lane_step + pair]);
-  else
-    for (int64_t f = 0; f < lanes; ++f) to[f] = Engine::word(from[f * lane_step], T{});
-}
-
-/// The same for weights whose channels lie side by side: blocks of words are turned in registers, and those `ahead`
-/// asked for meanwhile, pieces of rows being nothing that a prefetcher recognises.
-template <class Engine, class T>
-void pack_turned(const T* from, int64_t per_k, int64_t outputs, int64_t channels, int64_t width, int64_t ahead,
-                 typename Engine::Word* to) {
-  constexpr int64_t run = Vec::lanes * Engine::pair;
-  for (int64_t q = 0; q < outputs; q += Vec::lanes)
-    for (int64_t c = 0; c < channels; c += run) {
-      if (outputs - q >= Vec::lanes && channels - c >= run) {
-        for (int64_t i = 0; i < Vec::lanes; ++i) __builtin_prefetch(from + (q + i) * per_k + c + ahead);
-        Vec words[Vec::lanes];
-#pragma GCC unroll 16
-        for (int64_t i = 0; i < Vec::lanes; ++i) words[i] = Engine::words(from + (q + i) * per_k + c);
-        turn(words);
-#pragma GCC unroll 16
-        for (int64_t i = 0; i < Vec::lanes; ++i)
-          store(reinterpret_cast<float*>(to + (c / Engine::pair + i) * width + q), words[i]);
-        continue;
+  /// The register blocks of a line.
+  void blocks(const Line& line) {
+    const int64_t row_step = line.phase.advance * pitch_;
+    Engine::for_blocks(line.count, line.width / Vec::lanes, [&](int64_t j, int64_t rows) {
+      BlockCall<Word> call{.segments = m_.segments,
+                           .count = line.segments,
+                           .position = j,
+                           .a_shift = j * row_step,
+                           .row_step = row_step,
+                           .run_step = 1,
+                           .width = line.width,
+                           .init = m_.bias + (line.k - unit_.k_first),
+                           .init_pitch = 0,
+                           .to = m_.rounded,
+                           .to_pitch = line.width};
+      float* sums = line.sums + j * d_.sums_pitch();
+      if (chunk_ > 0) call.init = sums, call.init_pitch = d_.sums_pitch();
+      // Rows in place come from memory when the unit's first outputs meet them.
+      if (in_place_ && line.k == unit_.k_first) call.ahead = rows * row_step;
+      if (!stores_) {
+        call.to = sums, call.to_pitch = d_.sums_pitch();
+        return Engine::block(rows, line.width / Vec::lanes, call);
       }
-      for (int64_t e = c; e < std::min(c + run, channels); e += Engine::pair)
-        pack_words<Engine>(from + q * per_k + e, 1, e + 1 < channels, per_k, std::min<int64_t>(Vec::lanes, outputs - q),
-                           to + e / Engine::pair * width + q);
-    }
-}
+      T* to = line.to + j * line.to_step;
+      const bool whole = line.k + line.width <= s_.out;
+      bool direct = false;  // the block writes the output itself
+      if constexpr (std::is_same_v<T, float>)
+        if (whole && !(streams_ && s_.activates)) call.to = to, direct = true;
+      if constexpr (Engine::narrows)
+        if (whole && !s_.activates) call.narrow = to, direct = true;
+      if (direct) call.to_pitch = line.to_step, call.streams = streams_;
+      Engine::block(rows, line.width / Vec::lanes, call);
+      if (!direct || s_.activates) round(call.to, call.to_pitch, line, to, rows);
+    });
+  }
 
-/// Where a block of outputs is packed: its first lane, lanes with and without fillings.
-template <class Word>
-struct PackedBlock {
-  int64_t first, valid, width;
-  Word* at;
+  /// Activates finished sums and rounds them into the output.
+  void round(const float* sums, int64_t pitch, const Line& line, T* to, int64_t rows) const {
+    for (int64_t i = 0; i < rows; ++i, sums += pitch, to += line.to_step)
+      for_vectors(0, std::min(line.width, s_.out - line.k), [&](int64_t c, auto n) {
+        const Vec sum = load(sums + c);
+        put_output(to + c, s_.activates ? leaky<T>(sum, slope_) : sum, n, streams_);
+      });
+  }
+
+  const Problem& p_;
+  const DirectPlan& d_;
+  const DirectShape& s_;
+  const KernelArgs& args_;
+  const DirectScratch<Word> m_;
+  const float* bias_ = nullptr;
+  Vec slope_;
+  bool streams_ = false;
+  DirectPlan::Unit unit_{};
+  // Of the present chunk: its index and channels, the unit's first input column, words from column to column, and
+  // whether its sums are the last.
+  int64_t chunk_ = 0, c_first_ = 0, channels_ = 0, words_ = 0, column_ = 0, pitch_ = 0;
+  bool in_place_ = false, stores_ = false;
 };
-
-/// The words of backward_data, whose results are the weight's C, for some blocks side by side: pieces of rows of a
-/// cache line and more, since rows lie pages apart.
-template <class Engine, class T>
-void pack_side_by_side(const T* from, int64_t per_k, int64_t channels, int64_t offset,
-                       std::span<const PackedBlock<typename Engine::Word>> blocks) {
-  for (int64_t c = 0; c < channels; c += Engine::pair)
-    for (const auto& block : blocks) {
-      const T* row = from + c * per_k + block.first;
-      auto* word = block.at + (offset + c / Engine::pair) * block.width;
-      if constexpr (Engine::pair > 1)
-        if (c + 1 < channels && block.valid % Vec::lanes == 0) {
-          for (int64_t k = 0; k < block.valid; k += Vec::lanes) {
-            for (int64_t ahead : {16, 17}) __builtin_prefetch(row + ahead * per_k + k);
-            Engine::store_pairs(row + k, row + per_k + k, word + k);
-          }
-          continue;
-        }
-      pack_words<Engine>(row, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, block.valid, word);
-    }
-}
-
-/// Packs K, KD, KH, KW, C/groups into the order of direct_run.
-template <class T, class Engine>
-void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Word* to, int threads) {
-  using Block = PackedBlock<typename Engine::Word>;
-  const DirectShape& s = d.shape;
-  const T* from = weight.data<T>();
-  const Shape& w = weight.shape();
-  const int64_t blocks = ceil_div(d.padded_out, d.block), per_tap = w.c(), per_k = s.row_taps() * s.kernel[2] * per_tap;
-  const int64_t together = s.forward ? 1 : 4, runs = ceil_div(blocks, together);
-  parallel_ranges(s.groups * runs * d.chunks, threads, 1, [&](Range range) {
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t chunk = i % d.chunks, run = i / d.chunks % runs, group = i / (d.chunks * runs);
-      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first),
-                    words = d.words_of(channels);
-      std::array<Block, 4> list;
-      size_t count = 0;
-      for (int64_t k = run * together * d.block; k < std::min((run + 1) * together * d.block, d.padded_out);
-           k += d.block) {
-        const int64_t width = std::min(d.block, d.padded_out - k);
-        const Block block{k, std::min(width, s.out - k), width, to + d.block_words(group, k, width, chunk)};
-        // Lanes past the last channel and the filling of runs.
-        if (block.valid < width || d.run_multiple > 1)
-          std::memset(block.at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
-        list[count++] = block;
-      }
-      int64_t offset = 0;
-      for (int64_t t = 0; t < s.row_taps(); ++t)
-        for (const ColumnPhase& phase : s.phases) {
-          for (size_t tap = 0; tap < phase.taps.size(); ++tap) {
-            const int64_t here = offset + static_cast<int64_t>(tap) * (phase.contiguous ? words : d.padded_run(words));
-            const T* taps = from + (t * s.kernel[2] + phase.taps[tap].weight) * per_tap;
-            if (s.forward) {  // the sum runs over the weight's C, results are its K
-              const Block& block = list[0];
-              pack_turned<Engine>(taps + (group * s.out + block.first) * per_k + c_first, per_k, block.valid, channels,
-                                  block.width, per_tap, block.at + here * block.width);
-            } else {
-              pack_side_by_side<Engine>(taps + (group * s.in + c_first) * per_k, per_k, channels, here,
-                                        std::span<const Block>(list).first(count));
-            }
-          }
-          offset += d.phase_words(phase, words);
-        }
-    }
-  });
-}
-
-/// Asks for the weights (input `input`) in the order of a plan.
-template <class Engine>
-PackRequest direct_pack_request(const Problem& p, const DirectPlan& d, int input) {
-  // The order depends on the pass, the blocking and the kept taps.
-  std::string form = "direct" + std::to_string(d.block);
-  form += Engine::pair > 1 ? " pairs" : "";
-  form += d.run_multiple > 1 ? " tiles" : "";
-  form += d.shape.forward ? " forward " : " backward ";
-  form += to_text(p.op);
-  form.append(" ").append(std::to_string(d.chunk)).append(d.shape.kept_taps());
-  return {input, form, d.shape.groups * d.group_words() * 4,
-          [plan = d, threads = p.threads](const Tensor& weight, std::byte* packed) {
-            Engine::by_type(weight.dtype(), [&](auto zero) {
-              direct_pack<decltype(zero), Engine>(plan, weight, reinterpret_cast<typename Engine::Word*>(packed),
-                                                  threads);
-            });
-          }};
-}
 
 template <class Engine>
 class PreparedDirect final : public Prepared {
@@ -565,11 +294,20 @@ class PreparedDirect final : public Prepared {
   }
   std::vector<PackRequest> packed_weights() const override { return {direct_pack_request<Engine>(problem_, plan_, 1)}; }
   void run(const KernelArgs& args) const override {
-    Engine::by_type(problem_.in[0].dtype,
-                    [&](auto zero) { direct_run<decltype(zero), Engine>(problem_, plan_, args); });
+    Engine::by_type(problem_.in[0].dtype, [&](auto zero) { run_as<decltype(zero)>(args); });
   }
 
  private:
+  template <class T>
+  void run_as(const KernelArgs& args) const {
+    parallel_threads(problem_.threads, [&](int thread) {
+      const typename Engine::Scope scope;
+      DirectUnit<T, Engine> work(problem_, plan_, args, args.workspace + thread * plan_.thread_bytes());
+      const Range mine = split_range(plan_.units(), thread, problem_.threads);
+      for (int64_t unit = mine.begin; unit < mine.end; ++unit) work.run(unit);
+      if (work.streams()) fence();
+    });
+  }
   Problem problem_;
   DirectPlan plan_;
 };

@@ -4,6 +4,8 @@
 #include "kernels/simd/common.inl"
 #include "kernels/conv/register_block.inl"
 #include "kernels/conv/pool_window.inl"
+#include "kernels/conv/direct_plan.inl"
+#include "kernels/conv/direct_pack.inl"
 #include "kernels/conv/direct.inl"
 #include "kernels/conv/direct_weights.inl"
 #include "kernels/conv/pair_words.inl"

@@ -189,14 +189,10 @@ class TileUnit {
   }
   bool streams() const { return streams_; }
 
-  void run(int64_t unit) {
-    const int64_t part = unit % d_.channel_parts;
-    const int64_t tile = unit / (d_.channel_parts * s_.groups) % d_.tiles,
-                  band = unit / (d_.channel_parts * s_.groups * d_.tiles);
-    group_ = unit / d_.channel_parts % s_.groups;
-    rows_ = RowSet::band(s_, band, d_.bands);
-    first_ = tile * d_.tile_positions, last_ = std::min(first_ + d_.tile_positions, s_.positions);
-    k_first_ = part * unit_channels, k_last_ = std::min(k_first_ + unit_channels, s_.out);
+  void run(int64_t index) {
+    const DirectPlan::Unit unit = d_.unit(index);
+    rows_ = unit.rows, group_ = unit.group;
+    first_ = unit.first, last_ = unit.last, k_first_ = unit.k_first, k_last_ = unit.k_last;
     std::fill(m_.bias, m_.bias + unit_channels, 0.0f);
     if (bias_) std::copy(bias_ + group_ * s_.out + k_first_, bias_ + group_ * s_.out + k_last_, m_.bias);
     const int64_t sources = RowSet::collect(s_, rows_.begin, rows_.size(), m_.slots, m_.sources);

@@ -1,0 +1,129 @@
+// Weights in the order in which the register blocks of a direct convolution (direct_plan.inl) read them.
+
+/// The words of one or two channels (`pair` apart) of a weight for `lanes` outputs, which are `lane_step` apart; a
+/// missing second channel is zero.
+template <class Engine, class T, class Step>
+void pack_words(const T* from, int64_t pair, bool both, Step lane_step, int64_t lanes, typename Engine::Word* to) {
+  if (Engine::pair > 1 && both)
+    for (int64_t f = 0; f < lanes; ++f) to[f] = Engine::word(from[f * lane_step], from[f * lane_step + pair]);
+  else
+    for (int64_t f = 0; f < lanes; ++f) to[f] = Engine::word(from[f * lane_step], T{});
+}
+
+/// The same for weights whose channels lie side by side: blocks of words are turned in registers, and those `ahead`
+/// asked for meanwhile, pieces of rows being nothing that a prefetcher recognises.
+template <class Engine, class T>
+void pack_turned(const T* from, int64_t per_k, int64_t outputs, int64_t channels, int64_t width, int64_t ahead,
+                 typename Engine::Word* to) {
+  constexpr int64_t run = Vec::lanes * Engine::pair;
+  for (int64_t q = 0; q < outputs; q += Vec::lanes)
+    for (int64_t c = 0; c < channels; c += run) {
+      if (outputs - q >= Vec::lanes && channels - c >= run) {
+        for (int64_t i = 0; i < Vec::lanes; ++i) __builtin_prefetch(from + (q + i) * per_k + c + ahead);
+        Vec words[Vec::lanes];
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < Vec::lanes; ++i) words[i] = Engine::words(from + (q + i) * per_k + c);
+        turn(words);
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < Vec::lanes; ++i)
+          store(reinterpret_cast<float*>(to + (c / Engine::pair + i) * width + q), words[i]);
+        continue;
+      }
+      for (int64_t e = c; e < std::min(c + run, channels); e += Engine::pair)
+        pack_words<Engine>(from + q * per_k + e, 1, e + 1 < channels, per_k, std::min<int64_t>(Vec::lanes, outputs - q),
+                           to + e / Engine::pair * width + q);
+    }
+}
+
+/// Where a block of outputs is packed: its first lane, lanes with and without fillings.
+template <class Word>
+struct PackedBlock {
+  int64_t first, valid, width;
+  Word* at;
+};
+
+/// The words of backward_data, whose results are the weight's C, for some blocks side by side: pieces of rows of a
+/// cache line and more, since rows lie pages apart.
+template <class Engine, class T>
+void pack_side_by_side(const T* from, int64_t per_k, int64_t channels, int64_t offset,
+                       std::span<const PackedBlock<typename Engine::Word>> blocks) {
+  for (int64_t c = 0; c < channels; c += Engine::pair)
+    for (const auto& block : blocks) {
+      const T* row = from + c * per_k + block.first;
+      auto* word = block.at + (offset + c / Engine::pair) * block.width;
+      if constexpr (Engine::pair > 1)
+        if (c + 1 < channels && block.valid % Vec::lanes == 0) {
+          for (int64_t k = 0; k < block.valid; k += Vec::lanes) {
+            for (int64_t ahead : {16, 17}) __builtin_prefetch(row + ahead * per_k + k);
+            Engine::store_pairs(row + k, row + per_k + k, word + k);
+          }
+          continue;
+        }
+      pack_words<Engine>(row, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, block.valid, word);
+    }
+}
+
+/// Packs K, KD, KH, KW, C/groups into the order of direct_run.
+template <class T, class Engine>
+void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Word* to, int threads) {
+  using Block = PackedBlock<typename Engine::Word>;
+  const DirectShape& s = d.shape;
+  const T* from = weight.data<T>();
+  const Shape& w = weight.shape();
+  const int64_t blocks = ceil_div(d.padded_out, d.block), per_tap = w.c(), per_k = s.row_taps() * s.kernel[2] * per_tap;
+  const int64_t together = s.forward ? 1 : 4, runs = ceil_div(blocks, together);
+  parallel_ranges(s.groups * runs * d.chunks, threads, 1, [&](Range range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const int64_t chunk = i % d.chunks, run = i / d.chunks % runs, group = i / (d.chunks * runs);
+      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first),
+                    words = d.words_of(channels);
+      std::array<Block, 4> list;
+      size_t count = 0;
+      for (int64_t k = run * together * d.block; k < std::min((run + 1) * together * d.block, d.padded_out);
+           k += d.block) {
+        const int64_t width = std::min(d.block, d.padded_out - k);
+        const Block block{k, std::min(width, s.out - k), width, to + d.block_words(group, k, width, chunk)};
+        // Lanes past the last channel and the filling of runs.
+        if (block.valid < width || d.run_multiple > 1)
+          std::memset(block.at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
+        list[count++] = block;
+      }
+      int64_t offset = 0;
+      for (int64_t t = 0; t < s.row_taps(); ++t)
+        for (const ColumnPhase& phase : s.phases) {
+          for (size_t tap = 0; tap < phase.taps.size(); ++tap) {
+            const int64_t here = offset + static_cast<int64_t>(tap) * (phase.contiguous ? words : d.padded_run(words));
+            const T* taps = from + (t * s.kernel[2] + phase.taps[tap].weight) * per_tap;
+            if (s.forward) {  // the sum runs over the weight's C, results are its K
+              const Block& block = list[0];
+              pack_turned<Engine>(taps + (group * s.out + block.first) * per_k + c_first, per_k, block.valid, channels,
+                                  block.width, per_tap, block.at + here * block.width);
+            } else {
+              pack_side_by_side<Engine>(taps + (group * s.in + c_first) * per_k, per_k, channels, here,
+                                        std::span<const Block>(list).first(count));
+            }
+          }
+          offset += d.phase_words(phase, words);
+        }
+    }
+  });
+}
+
+/// Asks for the weights (input `input`) in the order of a plan.
+template <class Engine>
+PackRequest direct_pack_request(const Problem& p, const DirectPlan& d, int input) {
+  // The order depends on the pass, the blocking and the kept taps.
+  std::string form = "direct" + std::to_string(d.block);
+  form += Engine::pair > 1 ? " pairs" : "";
+  form += d.run_multiple > 1 ? " tiles" : "";
+  form += d.shape.forward ? " forward " : " backward ";
+  form += to_text(p.op);
+  form.append(" ").append(std::to_string(d.chunk)).append(d.shape.kept_taps());
+  return {input, form, d.shape.groups * d.group_words() * 4,
+          [plan = d, threads = p.threads](const Tensor& weight, std::byte* packed) {
+            Engine::by_type(weight.dtype(), [&](auto zero) {
+              direct_pack<decltype(zero), Engine>(plan, weight, reinterpret_cast<typename Engine::Word*>(packed),
+                                                  threads);
+            });
+          }};
+}

@@ -1,0 +1,201 @@
+// How a direct convolution is cut into units and chunks (direct.inl, tile_direct.inl), and a thread's memory for it.
+
+constexpr int64_t weight_cache = 256 << 10;  // bytes of packed weights of one block and chunk
+constexpr int64_t patch_cache = 256 << 10;
+constexpr int64_t unit_positions = 192;
+constexpr int64_t shared_rows = 32;  // more would not save more copies
+constexpr int64_t unit_channels = 4 * block_width;
+constexpr int64_t rounded_floats =
+    std::max<int64_t>(32, block_rows) * block_width;  // a register block before it is rounded
+
+/// Blocking of one problem.
+struct DirectPlan {
+  /// `word_channels` channels share a word; runs of words are filled up with zero weights to a multiple of
+  /// `run_multiple`; a register block may read `spare_rows` positions past its last.
+  /// Packed weights come in blocks of `block` output channels, and widths of tiles of columns in multiples of `grain`.
+  /// Positions of a unit share `weight_bytes` and stay in `patch_bytes`; chunks shrink to `least_chunk` for the sake of
+  /// more of them.
+  struct Layout {
+    int64_t word_channels, run_multiple = 1, spare_rows = 0, block = block_width, grain = 1,
+                           weight_bytes = weight_cache, patch_bytes = patch_cache, least_chunk = direct_chunk_words * 2;
+  };
+  DirectPlan(const Problem& p, const Layout& layout);
+  /// Chooses chunks of at most `fit` channels, tiles and bands; false where a unit has few positions.
+  bool cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows);
+  DirectShape shape;
+  int64_t chunk, chunks;  ///< input channels per pass over the patch
+  int64_t chunk_words;    ///< words that hold a chunk's channels
+  int64_t pair;           ///< channels per word
+  int64_t run_multiple, spare_rows, spare_words, block;
+  bool single_taps = true;  ///< no phase has two column taps
+  int64_t tiles, bands, channel_parts;
+  int64_t tile_positions, band_rows, patch_rows, row_words, padded_out;
+
+  int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
+  /// A unit's output rows, positions of every phase, and output channels within its group.
+  struct Unit {
+    Range rows;
+    int64_t group, first, last, k_first, k_last;
+  };
+  Unit unit(int64_t index) const {
+    const int64_t part = index % channel_parts, group = index / channel_parts % shape.groups;
+    const int64_t others = index / (channel_parts * shape.groups), tile = others % tiles, band = others / tiles;
+    return {RowSet::band(shape, band, bands),
+            group,
+            tile * tile_positions,
+            std::min((tile + 1) * tile_positions, shape.positions),
+            part * unit_channels,
+            std::min((part + 1) * unit_channels, shape.out)};
+  }
+  int64_t words_of(int64_t channels) const { return ceil_div(channels, pair); }
+  /// 1x1 at stride 1 without padding, all positions in one row.
+  bool product() const {
+    const Shape& x = shape.x.shape;
+    const bool one_row = shape.rows() == 1 && x.n() * x.d() * x.h() == 1 && shape.positions <= x.w();
+    return one_row && !shape.unpools && shape.row_taps() == 1 && shape.column_taps == 1 &&
+           shape.phases[0].advance == 1 && shape.column_low == 0;
+  }
+  /// Words from column to column of the patch. Where runs do not cross columns, those of tiles start on cache lines, an
+  /// odd number of them apart.
+  int64_t column_words(int64_t words) const {
+    return run_multiple > 1 && product() ? (padded_run(words) / 16 | 1) * 16 : words;
+  }
+  int64_t padded_run(int64_t words) const { return round_up(words, run_multiple); }
+  /// Words per output channel that one row tap of a phase takes for a chunk of `words`: one run, or one per column tap.
+  int64_t phase_words(const ColumnPhase& phase, int64_t words) const {
+    const auto taps = static_cast<int64_t>(phase.taps.size());
+    return phase.contiguous ? padded_run(taps * words) : taps * padded_run(words);
+  }
+  int64_t tap_words(int64_t words) const {
+    int64_t total = 0;
+    for (const ColumnPhase& phase : shape.phases) total += phase_words(phase, words);
+    return total;
+  }
+  /// Words per output channel of all chunks.
+  int64_t channel_words() const {
+    return shape.row_taps() *
+           ((chunks - 1) * tap_words(chunk_words) + tap_words(words_of(shape.in - (chunks - 1) * chunk)));
+  }
+  /// Words of packed weights of one group: out channels padded to whole vectors.
+  int64_t group_words() const { return channel_words() * padded_out; }
+  /// Where a block of output channels starts for a chunk. Packed order: group, block, chunk, row tap, run, lane.
+  int64_t block_words(int64_t group, int64_t k, int64_t width, int64_t chunk_index) const {
+    return group * group_words() + k * channel_words() +
+           width * shape.row_taps() * chunk_index * tap_words(chunk_words);
+  }
+  int64_t sums_pitch() const { return std::min(padded_out, unit_channels); }
+  int64_t unit_rows() const { return band_rows * static_cast<int64_t>(shape.phases.size()) * tile_positions; }
+  int64_t segment_count() const { return shape.row_taps() * std::max<int64_t>(1, shape.column_taps); }
+  // The thread's memory, in bytes from its start.
+  /// Behind the rows, where blocks read past their last: one that stays zero.
+  int64_t zero_row() const { return patch_rows * row_words; }
+  int64_t patch_bytes() const { return round_up(((patch_rows + (spare_rows > 0)) * row_words + spare_words) * 4, 64); }
+  int64_t sums_bytes() const {
+    return round_up(chunks > 1 || shape.pooled() ? (unit_rows() + spare_rows) * sums_pitch() * 4 : 0, 64);
+  }
+  int64_t thread_bytes() const {
+    return patch_bytes() + sums_bytes() + round_up(unit_channels * 4, 64) + round_up(rounded_floats * 4, 64) +
+           round_up(segment_count() * int64_t(sizeof(Segment<float>)), 64) +
+           round_up(band_rows * shape.row_taps() * 4, 64) + round_up(patch_rows * 8, 64);
+  }
+};
+
+DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
+    : shape(in_one_row(p)),
+      pair(layout.word_channels),
+      run_multiple(layout.run_multiple),
+      spare_rows(layout.spare_rows),
+      block(layout.block) {
+  const int64_t out_multiple = block < block_width ? block : Vec::lanes;
+  padded_out = round_up(shape.out, out_multiple);
+  for (const ColumnPhase& phase : shape.phases) single_taps = single_taps && phase.taps.size() < 2;
+  // Taps whose weights a register block meets: between the outputs of a strided input gradient only some.
+  int64_t met_rows = 1, met_columns = 1;
+  for (int axis : {0, 1})
+    met_rows *= shape.forward
+                    ? shape.kernel[axis]
+                    : ceil_div(shape.kernel[axis], shape.attrs.stride[axis] /
+                                                       std::gcd(shape.attrs.stride[axis], shape.attrs.dilation[axis]));
+  for (const ColumnPhase& phase : shape.phases)
+    met_columns = std::max(met_columns, static_cast<int64_t>(phase.taps.size()));
+  int64_t fit = std::clamp<int64_t>(layout.weight_bytes / (met_rows * met_columns * block * 4) * pair / 16 * 16, 16,
+                                    direct_chunk_words * pair);
+  // Chunks decide the order of sums: the same for any number of threads.
+  Problem alone = p;
+  alone.threads = 1;
+  while (!cut(alone, layout, fit, met_rows) && fit > layout.least_chunk)
+    fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
+  cut(p, layout, fit, met_rows);
+}
+
+bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows) {
+  const auto phases = static_cast<int64_t>(shape.phases.size());
+  chunks = ceil_div(shape.in, fit);
+  const int64_t whole = std::max<int64_t>(16, pair * run_multiple);  // channels of a run without filling
+  chunk = chunks == 1 ? shape.in : round_up(ceil_div(shape.in, chunks), whole);
+  chunks = ceil_div(shape.in, chunk);
+  chunk_words = words_of(chunk);
+  const auto row_bytes = [&](int64_t positions) { return shape.columns(positions) * chunk_words * 4; };
+  const bool product = single_taps && shape.rows() == 1;
+  tiles = ceil_div(shape.positions, product ? unit_positions : 96);
+  const int64_t grain = std::lcm(shape.window[2], layout.grain);
+  const auto tile_of = [&] {
+    return std::min(round_up(ceil_div(shape.positions, tiles), grain), round_up(shape.positions, shape.window[2]));
+  };
+  while (tile_of() > std::max<int64_t>(12, layout.grain) && row_bytes(tile_of()) * met_rows > layout.patch_bytes)
+    ++tiles;
+  channel_parts = ceil_div(padded_out, unit_channels);
+  // Few units: the same number for every thread.
+  const auto uneven = [&](int64_t units) { return units < 8 * p.threads && units % p.threads; };
+  while (product && tile_of() > std::max<int64_t>(12, layout.grain) && uneven(tiles * shape.groups * channel_parts))
+    ++tiles;
+  tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
+  row_words = shape.columns(tile_positions) * column_words(chunk_words);
+  spare_words = spare_rows * shape.phases[0].advance * column_words(chunk_words) + run_multiple;
+  // Rows are counted in groups that stay together.
+  const int64_t group = shape.row_group(), all = shape.rows() / group;
+  const auto rows_of = [&](int64_t positions) {
+    return std::clamp<int64_t>(positions / (tile_positions * phases * group), 1, all);
+  };
+  int64_t rows = rows_of(unit_positions);
+  // Few output channels: more rows make as many sums, and share more of the rows they read.
+  if (shape.row_taps() > 1)
+    rows = std::max(
+        rows, std::min(shared_rows, rows_of(unit_positions * unit_channels / std::min(padded_out, unit_channels))));
+  const int64_t others = tiles * shape.groups * channel_parts;
+  const auto bands_of = [&](int64_t most) {
+    int64_t count = ceil_div(all, most);
+    while (uneven(count * others) && count < all) ++count;
+    return count;
+  };
+  for (;; rows = (rows + 1) / 2) {
+    bands = bands_of(rows);
+    patch_rows = std::max<int64_t>(1, RowSet::largest(shape, bands));
+    if (rows == 1 || patch_rows * row_words * 4 <= layout.patch_bytes) break;
+  }
+  band_rows = ceil_div(all, bands) * group;
+  return band_rows == all * group || band_rows * tile_positions * phases >= unit_positions * 3 / 4;
+}
+
+/// A thread's share of the workspace.
+template <class Word>
+struct DirectScratch {
+  DirectScratch(const DirectPlan& d, std::byte* at) {
+    const auto take = [&](auto*& pointer, int64_t bytes) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(at);
+      at += round_up(bytes, 64);
+    };
+    take(patch, d.patch_bytes());
+    take(sums, d.sums_bytes());
+    take(bias, unit_channels * 4);
+    take(rounded, rounded_floats * 4);
+    take(segments, d.segment_count() * int64_t(sizeof(Segment<Word>)));
+    take(slots, d.band_rows * d.shape.row_taps() * 4);
+    take(sources, d.patch_rows * 8);
+  }
+  Word* patch;
+  float *sums, *bias, *rounded;
+  Segment<Word>* segments;
+  int32_t* slots;
+  int64_t* sources;
+};
