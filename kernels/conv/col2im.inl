@@ -55,7 +55,8 @@ void col2im_products(const Col2im& s, const T* dy, const float* u, float* values
         put(values + r * channels + c, get(from, n), n);
       });
     for (int64_t k = 0; k < s.padded; k += gemm_columns)
-      gemm_tile<2>(values, channels, u + k * channels, products + w * s.padded + k, s.padded);
+      gemm_tile<gemm_rows, 2>(
+          {values, channels, u + k * channels, products + w * s.padded + k, s.padded, u, 0});  // u stays in cache
   }
 }
 

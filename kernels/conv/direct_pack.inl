@@ -63,7 +63,7 @@ void pack_side_by_side(const T* from, int64_t per_k, int64_t channels, int64_t o
     }
 }
 
-/// Packs K, KD, KH, KW, C/groups into the order of direct_run.
+/// Packs K, KD, KH, KW, C/groups into the order in which DirectUnit reads them.
 template <class T, class Engine>
 void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Word* to, int threads) {
   using Block = PackedBlock<typename Engine::Word>;

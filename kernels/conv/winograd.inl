@@ -116,12 +116,11 @@ WinogradShape winograd_shape(const Problem& p) {
   }
   const int64_t in = s.channels_in(), out = round_up(s.channels_out(), gemm_columns);
   const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
-  s.block = std::clamp<int64_t>(fit / gemm_rows * gemm_rows, 2 * gemm_rows, 64);
+  s.block = std::clamp<int64_t>(fit, 2 * gemm_rows, 64) / gemm_rows * gemm_rows;
   // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
   if (S::weights * in * out * 4 > weights_stream)
-    s.block =
-        std::clamp<int64_t>(s.tile_count / p.threads / gemm_rows * gemm_rows, s.block, std::max<int64_t>(s.block, 32));
-  s.block = std::min(s.block, round_up(s.tile_count, gemm_rows));
+    s.block = std::clamp<int64_t>(ceil_div(s.tile_count, p.threads), s.block, std::max<int64_t>(s.block, 32));
+  s.block = std::min(s.block, s.tile_count);
   s.blocks = ceil_div(s.tile_count, s.block);
   // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.
   int64_t room = winograd_cache * 4 / 3 / (S::points * 4 * s.block);
@@ -353,18 +352,29 @@ inline int64_t winograd_point_floats(int64_t in, int64_t out) {
   return round_up(out, gemm_columns) * in;
 }
 
-/// Output channels [first, last) of one point for `rows` tiles.
-inline void multiply_point(const WinogradShape& s, const float* v, const float* u, float* m, int64_t rows,
-                           int64_t first, int64_t last) {
-  const int64_t in = s.channels_in();
-  for (int64_t k = first; k < last; k += gemm_columns)
-    for (int64_t r = 0; r < rows; r += gemm_rows) {
-      float* to = m + r * s.range + k - first;
+/// Output channels [first, last) of one point for `count` tiles; `next` is what follows of the packed weights.
+inline void multiply_point(const WinogradShape& s, const float* v, const float* u, const float* next, float* m,
+                           int64_t count, int64_t first, int64_t last) {
+  const int64_t in = s.channels_in(), parts = ceil_div(count, gemm_rows);
+  const int64_t ahead_step = ceil_div(gemm_columns * 4, parts);  // every part asks for its share of the next columns
+  for (int64_t k = first; k < last; k += gemm_columns) {
+    const auto* ahead =
+        reinterpret_cast<const std::byte*>(k + gemm_columns < last ? u + (k + gemm_columns) * in : next);
+    for (int64_t i = 0; i < parts; ++i) {
+      const Range rows = split_range(count, static_cast<int>(i), static_cast<int>(parts));
+      const GemmTile tile{.v = v + rows.begin * in,
+                          .channels = in,
+                          .u = u + k * in,
+                          .m = m + rows.begin * s.range + k - first,
+                          .m_row = s.range,
+                          .ahead = ahead + i * in * ahead_step,
+                          .ahead_step = ahead_step};
       if (last - k >= gemm_columns)
-        gemm_tile<2>(v + r * in, in, u + k * in, to, s.range);
+        run_gemm_tile<2>(rows.size(), tile);
       else
-        gemm_tile<1>(v + r * in, in, u + k * in, to, s.range);
+        run_gemm_tile<1>(rows.size(), tile);
     }
+  }
 }
 
 template <class S, class T>
@@ -383,18 +393,17 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
     float* m = v + S::points * s.v_stride;
     for (int64_t b; (b = blocks.take()) >= 0;) {
       const int64_t first = b * s.block, count = std::min(s.block, s.tile_count - first);
-      const int64_t rows = round_up(count, gemm_rows);
       if constexpr (S::p[0] > 1)
         for (int64_t i = 0; s.unpools && i < count; ++i)
           input_transform_unpooled<S, T>(s, p.in[0], args, slope, first + i, i, v);
       for (int64_t i = 0; !s.unpools && i < count; ++i) input_transform<S>(s, x, first + i, in, v + i * in);
-      // The rows that fill up the last register block are computed and thrown away.
-      for (int64_t q = 0; q < S::points && count < rows; ++q)
-        std::fill(v + q * s.v_stride + count * in, v + q * s.v_stride + rows * in, 0.0f);
       for (int64_t k = 0; k < out; k += s.range) {
         const int64_t last = std::min(k + s.range, out);
-        for (int64_t q = 0; q < S::points; ++q)
-          multiply_point(s, v + q * s.v_stride, u + S::weights_of(q) * point, m + q * s.m_stride, rows, k, last);
+        for (int64_t q = 0; q < S::points; ++q) {
+          const bool more = q + 1 < S::points;  // otherwise the next range, or block, begins
+          const float* next = u + (more ? S::weights_of(q + 1) * point + k * in : (last < out ? last : 0) * in);
+          multiply_point(s, v + q * s.v_stride, u + S::weights_of(q) * point, next, m + q * s.m_stride, count, k, last);
+        }
         for (int64_t i = 0; i < count; ++i) {
           const TileCorner corner = tile_corner(s, first + i);
           for (int64_t c = k; c < last; c += Vec::lanes) {
