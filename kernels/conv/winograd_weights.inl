@@ -5,15 +5,15 @@
 // m + k - 1 of x. It meets in the points of F(m,k) and needs as many times fewer multiplications as the forward pass
 // (winograd.inl); the lines of dy and of the results are those of F(k,m).
 //
-// Loops: a task is a chunk of input channels, up to four blocks of 64 (AVX2: 16) output channels and a part of the
-// tiles. A run of tiles at a time
-//   1. V[p][tile][c] = B^T x B and U[p][block][tile][64] = G dy G^T, a vector of channels at a time through L1;
-//   2. M[p][block][c][64] += V[p]^T U[p]: the register block of the direct kernels, along the tiles.
+// Loops: a task is a chunk of input channels, up to 256 output channels (AVX2 in 3-D: 64) in blocks of 64 (AVX2: 16)
+// and a part of the tiles. A run of tiles at a time
+//   1. V[p][tile][c] = B^T x B and U[p][block][tile][k] = G dy G^T, a vector of channels at a time through L1;
+//   2. M[p][block][c][k] += V[p]^T U[p]: the register block of the direct kernels, along the tiles.
 // A task ends with A^T M A; the parts are added in order. Tasks, parts and runs depend on the problem alone, so that
 // the gradients have the same bits for any number of threads.
 // Limit: the f32 FMA rate times the factor of the scheme in dense-count GFLOP/s; M, read and written once per run,
 // comes from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, 4.2 MB with 5x5 taps, up to
-// 14 MB in 3-D).
+// 14 MB in 3-D, with AVX2 3.5).
 //
 // Error: as in winograd.inl, the terms' growth along the lines times (tiles * eps) * sum|x||dy|; tests hold it to the
 // bound of a direct sum over all positions.
@@ -28,7 +28,9 @@ constexpr int64_t weights_tasks = 64;          // enough to keep this many threa
 constexpr int64_t weights_tasks_least = 16;    // runs get shorter for that, down to shortest_run
 constexpr int64_t shortest_run = 16;           // tiles
 constexpr int64_t weights_chunk = 64;          // input channels of a task
-constexpr int64_t weights_blocks = 4;          // blocks of output channels of a task
+constexpr int64_t weights_blocks = 4;          // blocks of output channels of a task, and up to
+constexpr int64_t weights_outputs = 256;       // channels of them, so that fewer tasks transform x again,
+constexpr int64_t weights_sums = 3 << 20;      // where M stays within so many bytes
 constexpr int64_t weights_operands = 2 << 20;  // bytes of V and U of a run, if that leaves the shortest
 constexpr int64_t weights_parts_bytes = 16 << 20;  // of gradients at most for splitting tiles
 
@@ -44,9 +46,9 @@ struct WeightsScheme {
 struct WinogradWeights {
   WinogradShape shape;
   int taps = 0, sums = 0;  ///< sums: of products, fewer than points where some share one
-  int64_t chunk = 0, chunks = 0, blocks = 0, groups = 0, parts = 0, run = 0;
+  int64_t chunk = 0, chunks = 0, blocks = 0, task_blocks = 0, groups = 0, parts = 0, run = 0;
   int64_t u_stride = 0, m_stride = 0;  ///< floats between points; those of V in shape
-  int64_t width() const { return std::min(blocks, weights_blocks) * block_width; }
+  int64_t width() const { return task_blocks * block_width; }
   int64_t tasks() const { return groups * chunks * parts; }
   /// Gradients of a task: [tap][c][width], then the bias.
   int64_t result_floats() const { return (taps * chunk + 1) * width(); }
@@ -68,7 +70,9 @@ WinogradWeights winograd_weights(const Problem& p) {
   w.chunk = ceil_div(in / 16, w.chunks) * 16;
   w.chunks = ceil_div(in, w.chunk);
   w.blocks = ceil_div(out, block_width);
-  w.groups = ceil_div(w.blocks, weights_blocks);
+  const int64_t fit = std::min(weights_outputs / block_width, weights_sums / (w.sums * w.chunk * block_width * 4));
+  w.task_blocks = std::min(w.blocks, std::max(weights_blocks, fit));
+  w.groups = ceil_div(w.blocks, w.task_blocks);
   const int64_t whole = w.groups * w.chunks;  // tasks before tiles are split
   const int64_t least = ceil_div(weights_tasks_least, whole), share = ceil_div(s.tile_count, least);
   w.run = std::clamp<int64_t>(weights_operands / (s.points * 4 * (w.chunk + w.width())), shortest_run, 128);
