@@ -23,7 +23,7 @@ std::vector<OpDef> build_table() {
 struct FieldPrinter {
   std::string text;
   void add(std::string_view key, const std::string& value) {
-    text += (text.empty() ? "" : ";") + std::string(key) + "=" + value;
+    text.append(text.empty() ? "" : ";").append(key).append("=").append(value);
   }
 };
 
@@ -45,7 +45,7 @@ std::string value_text(const ClassWeights& v) {
   size_t count = v.values.size();
   while (count > 0 && v.values[count - 1] == 0) --count;
   std::string text;
-  for (size_t i = 0; i < count; ++i) text += (text.empty() ? "" : ",") + value_text(v.values[i]);
+  for (size_t i = 0; i < count; ++i) text.append(text.empty() ? "" : ",").append(value_text(v.values[i]));
   return text;
 }
 

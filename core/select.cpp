@@ -10,7 +10,7 @@ namespace {
 
 std::string join_descs(std::span<const TensorDesc> descs) {
   std::string text;
-  for (const TensorDesc& desc : descs) text += (text.empty() ? "" : "|") + desc.str();
+  for (const TensorDesc& desc : descs) text.append(text.empty() ? "" : "|").append(desc.str());
   return text;
 }
 

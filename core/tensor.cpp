@@ -15,7 +15,7 @@ namespace convoy {
 
 std::string Shape::str() const {
   std::string text;
-  for (int axis = 0; axis < 5; ++axis) text += (axis ? "x" : "") + std::to_string(extent[axis]);
+  for (int axis = 0; axis < 5; ++axis) text.append(axis ? "x" : "").append(std::to_string(extent[axis]));
   return text;
 }
 
@@ -32,7 +32,7 @@ int64_t TensorDesc::span_bytes() const {
 std::string TensorDesc::str() const {
   std::string text = std::string(name_of(dtype)) + ":" + shape.str();
   if (!dense())
-    for (int axis = 0; axis < 4; ++axis) text += (axis ? "," : "@") + std::to_string(stride[axis]);
+    for (int axis = 0; axis < 4; ++axis) text.append(axis ? "," : "@").append(std::to_string(stride[axis]));
   return text;
 }
 

@@ -234,7 +234,7 @@ std::string Collectives::reason(const Operation& op) const {
   }
   std::string text = op.what.name;
   if (!peers.empty()) text += peers.size() > 1 ? ", for ranks" : ", for rank";
-  for (int peer : peers) text += " " + std::to_string(peer);
+  for (int peer : peers) text.append(" ").append(std::to_string(peer));
   return text;
 }
 

@@ -157,7 +157,8 @@ void name_universes(const Hdf5File& file, std::vector<SampleRef>& refs) {
   for (size_t i = 0; i < refs.size(); ++i) {
     refs[i].universe = "labels";
     for (int64_t k = 0; k < t[1]; ++k)
-      refs[i].universe += " " + std::to_string(labels[i * static_cast<size_t>(t[1]) + static_cast<size_t>(k)]);
+      refs[i].universe.append(" ").append(
+          std::to_string(labels[i * static_cast<size_t>(t[1]) + static_cast<size_t>(k)]));
   }
 }
 

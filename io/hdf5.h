@@ -53,7 +53,7 @@ class Hdf5File {
 /// "768x1152x16", for messages.
 inline std::string extents_text(std::span<const int64_t> extents) {
   std::string text;
-  for (int64_t e : extents) text += (text.empty() ? "" : "x") + std::to_string(e);
+  for (int64_t e : extents) text.append(text.empty() ? "" : "x").append(std::to_string(e));
   return text.empty() ? "a scalar" : text;
 }
 /// Whether this build has HDF5.

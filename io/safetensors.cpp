@@ -38,7 +38,7 @@ std::optional<DType> parse_type(const std::string& text) {
 
 std::string shape_text(std::span<const int64_t> shape) {
   std::string text = "[";
-  for (int64_t e : shape) text += (text.size() > 1 ? "," : "") + std::to_string(e);
+  for (int64_t e : shape) text.append(text.size() > 1 ? "," : "").append(std::to_string(e));
   return text + "]";
 }
 
