@@ -1,8 +1,9 @@
 #include "core/memory_planner.h"
-#include "core/round_up.h"
 
 #include <algorithm>
 #include <numeric>
+
+#include "core/round_up.h"
 
 namespace convoy {
 

@@ -1,7 +1,8 @@
 #include "dist/schedule.h"
-#include "core/round_up.h"
 
 #include <algorithm>
+
+#include "core/round_up.h"
 
 namespace convoy {
 namespace {

@@ -1,5 +1,4 @@
 #include "dist/shared_buffer.h"
-#include "core/round_up.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,6 +8,8 @@
 #include <cerrno>
 #include <random>
 #include <string>
+
+#include "core/round_up.h"
 
 namespace convoy {
 namespace {

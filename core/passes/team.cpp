@@ -1,7 +1,8 @@
 #include "core/passes/team.h"
-#include "core/round_up.h"
 
 #include <algorithm>
+
+#include "core/round_up.h"
 
 namespace convoy {
 namespace {

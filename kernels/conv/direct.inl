@@ -288,26 +288,15 @@ class PreparedDirect final : public Prepared {
  public:
   explicit PreparedDirect(const Problem& p) : problem_(p), plan_(p, {.word_channels = Engine::pair}) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
-  std::string detail() const override {
-    return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " +
-           std::to_string(plan_.chunks) + " chunks";
-  }
+  std::string detail() const override { return plan_.detail(); }
   std::vector<PackRequest> packed_weights() const override { return {direct_pack_request<Engine>(problem_, plan_, 1)}; }
   void run(const KernelArgs& args) const override {
-    Engine::by_type(problem_.in[0].dtype, [&](auto zero) { run_as<decltype(zero)>(args); });
+    Engine::by_type(problem_.in[0].dtype, [&](auto zero) {
+      run_units<DirectUnit<decltype(zero), Engine>, typename Engine::Scope>(problem_, plan_, args);
+    });
   }
 
  private:
-  template <class T>
-  void run_as(const KernelArgs& args) const {
-    parallel_threads(problem_.threads, [&](int thread) {
-      const typename Engine::Scope scope;
-      DirectUnit<T, Engine> work(problem_, plan_, args, args.workspace + thread * plan_.thread_bytes());
-      const Range mine = split_range(plan_.units(), thread, problem_.threads);
-      for (int64_t unit = mine.begin; unit < mine.end; ++unit) work.run(unit);
-      if (work.streams()) fence();
-    });
-  }
   Problem problem_;
   DirectPlan plan_;
 };

@@ -32,6 +32,10 @@ struct DirectPlan {
   int64_t tile_positions, band_rows, patch_rows, row_words, padded_out;
 
   int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
+  std::string detail() const {
+    return std::to_string(band_rows) + "x" + std::to_string(tile_positions) + " positions, " + std::to_string(chunks) +
+           " chunks";
+  }
   /// A unit's output rows, positions of every phase, and output channels within its group.
   struct Unit {
     Range rows;
@@ -199,3 +203,16 @@ struct DirectScratch {
   int32_t* slots;
   int64_t* sources;
 };
+
+/// All units of a plan, a share per thread. `Work` computes units one after the other in the thread's memory, while a
+/// `Scope` lives.
+template <class Work, class Scope>
+void run_units(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
+  parallel_threads(p.threads, [&](int thread) {
+    const Scope scope;
+    Work work(p, d, args, args.workspace + thread * d.thread_bytes());
+    const Range mine = split_range(d.units(), thread, p.threads);
+    for (int64_t unit = mine.begin; unit < mine.end; ++unit) work.run(unit);
+    if (work.streams()) fence();
+  });
+}

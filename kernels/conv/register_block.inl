@@ -152,12 +152,8 @@ void run_block(int64_t rows, int64_t vectors, const BlockCall<typename Block::Wo
   if constexpr (most > 1) run_block<Block, most - 1>(rows, vectors, call);
 }
 
-/// Cuts `total` rows into register blocks of nearly equal size: no tail of a single row.
+/// Cuts `total` rows into register blocks.
 template <class F>
 void for_row_blocks(int64_t total, int64_t vectors, F&& f) {
-  const int64_t most = rows_beside(static_cast<int>(vectors)), blocks = ceil_div(total, most);
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t begin = total * i / blocks, end = total * (i + 1) / blocks;
-    f(begin, end - begin);
-  }
+  for_even_blocks(total, rows_beside(static_cast<int>(vectors)), f);
 }

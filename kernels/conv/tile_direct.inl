@@ -429,21 +429,12 @@ class PreparedTiles final : public Prepared {
  public:
   explicit PreparedTiles(const Problem& p) : problem_(p), plan_(p, tile_layout) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
-  std::string detail() const override {
-    return std::to_string(plan_.band_rows) + "x" + std::to_string(plan_.tile_positions) + " positions, " +
-           std::to_string(plan_.chunks) + " chunks";
-  }
+  std::string detail() const override { return plan_.detail(); }
   std::vector<PackRequest> packed_weights() const override {
     return {direct_pack_request<PairWords<bf16>>(problem_, plan_, plan_.shape.unpools ? 3 : 1)};
   }
   void run(const KernelArgs& args) const override {
-    parallel_threads(problem_.threads, [&](int thread) {
-      const typename Tiles::Scope scope;
-      TileUnit<bf16, Tiles> work(problem_, plan_, args, args.workspace + thread * plan_.thread_bytes());
-      const Range mine = split_range(plan_.units(), thread, problem_.threads);
-      for (int64_t unit = mine.begin; unit < mine.end; ++unit) work.run(unit);
-      if (work.streams()) fence();
-    });
+    run_units<TileUnit<bf16, Tiles>, typename Tiles::Scope>(problem_, plan_, args);
   }
 
  private:

@@ -355,25 +355,26 @@ inline int64_t winograd_point_floats(int64_t in, int64_t out) {
 /// Output channels [first, last) of one point for `count` tiles; `next` is what follows of the packed weights.
 inline void multiply_point(const WinogradShape& s, const float* v, const float* u, const float* next, float* m,
                            int64_t count, int64_t first, int64_t last) {
-  const int64_t in = s.channels_in(), parts = ceil_div(count, gemm_rows);
-  const int64_t ahead_step = ceil_div(gemm_columns * 4, parts);  // every part asks for its share of the next columns
+  const int64_t in = s.channels_in();
+  // Every block of rows asks for its share of the next columns.
+  const int64_t ahead_step = ceil_div(gemm_columns * 4, ceil_div(count, gemm_rows));
   for (int64_t k = first; k < last; k += gemm_columns) {
     const auto* ahead =
         reinterpret_cast<const std::byte*>(k + gemm_columns < last ? u + (k + gemm_columns) * in : next);
-    for (int64_t i = 0; i < parts; ++i) {
-      const Range rows = split_range(count, static_cast<int>(i), static_cast<int>(parts));
-      const GemmTile tile{.v = v + rows.begin * in,
+    for_even_blocks(count, gemm_rows, [&](int64_t row, int64_t rows) {
+      const GemmTile tile{.v = v + row * in,
                           .channels = in,
                           .u = u + k * in,
-                          .m = m + rows.begin * s.range + k - first,
+                          .m = m + row * s.range + k - first,
                           .m_row = s.range,
-                          .ahead = ahead + i * in * ahead_step,
+                          .ahead = ahead,
                           .ahead_step = ahead_step};
       if (last - k >= gemm_columns)
-        run_gemm_tile<2>(rows.size(), tile);
+        run_gemm_tile<2>(rows, tile);
       else
-        run_gemm_tile<1>(rows.size(), tile);
-    }
+        run_gemm_tile<1>(rows, tile);
+      ahead += in * ahead_step;
+    });
   }
 }
 

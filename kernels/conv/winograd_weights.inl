@@ -141,8 +141,7 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
     }
     for (int q = 0; q < s.points; ++q)
       for (int64_t k = 0; k < valid; k += block_width) {
-        const int64_t block = k / block_width,
-                      vectors = (std::min(block_width, valid - k) + Vec::lanes - 1) / Vec::lanes;
+        const int64_t block = k / block_width, vectors = ceil_div(std::min(block_width, valid - k), Vec::lanes);
         const Segment<float> segment{v + q * s.v_stride, u + q * w.u_stride + block * w.run * block_width, count, 0, 1};
         float* sums = m + L::weights_of(q) * w.m_stride + block * w.chunk * block_width;
         for_row_blocks(channels, vectors, [&](int64_t c, int64_t rows) {

@@ -1,8 +1,9 @@
 #include "kernels/onednn/prepared.h"
-#include "core/round_up.h"
 
 #include <cstdio>
 #include <unordered_map>
+
+#include "core/round_up.h"
 
 namespace convoy::onednn {
 namespace {

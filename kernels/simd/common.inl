@@ -19,6 +19,15 @@ inline void for_vectors(int64_t begin, int64_t end, F&& f) {
   for (; i + Vec::lanes <= end; i += Vec::lanes) f(i, std::integral_constant<int64_t, 0>{});
   if (i < end) f(i, end - i);
 }
+/// Calls f(begin, size) for blocks of nearly equal size, `most` at most: no tail of a single one.
+template <class F>
+inline void for_even_blocks(int64_t total, int64_t most, F&& f) {
+  const int64_t blocks = ceil_div(total, most);
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t begin = total * i / blocks, end = total * (i + 1) / blocks;
+    f(begin, end - begin);
+  }
+}
 /// Whole-vector and tail forms under one name: the tail count is a compile-time 0 for whole vectors.
 template <class T>
 inline Vec get(const T* p, std::integral_constant<int64_t, 0>) {
