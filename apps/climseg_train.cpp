@@ -212,7 +212,6 @@ int train(OptionTable& o, Ranks& ranks) {
                                  "kernel",
                                  "tuned",
                                  "winograd",
-                                 "strassen",
                                  "sparse-gradients",
                                  "passes"});
   t.identity.update(settings_json(o, optimizer_flags()));

@@ -96,7 +96,6 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "kernel",
                                 "tuned",
                                 "winograd",
-                                "strassen",
                                 "sparse-gradients",
                                 "passes"}));
   json.update(settings_json(o, optimizer_flags()));

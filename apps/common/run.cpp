@@ -38,8 +38,7 @@ PlanOptions plan_options(const OptionTable& o) {
   set_default_threads(p.threads);
   for (const std::string& text : o.list("kernel")) p.selection.overrides.push_back(parse_override(text));
   if (!o.text("tuned").empty()) p.selection.tuned = TunedTable::load(o.text("tuned"));
-  for (const char* algorithm : {"winograd", "strassen"})
-    if (!o.toggle(algorithm)) p.selection.excluded.push_back(algorithm);
+  if (!o.toggle("winograd")) p.selection.excluded.push_back("winograd");
   if (o.has("recompute")) {
     p.recompute = o.toggle("recompute");
     o.refuse_idle({{"recompute", o.toggle("passes"), "--no-passes, which keeps every value"}});
@@ -77,7 +76,6 @@ std::vector<Option> run_options() {
           {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
           {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
           {"winograd", "", "true", "off: no Winograd convolutions", K::toggle},
-          {"strassen", "", "true", "off: no Strassen products in 1x1 convolutions", K::toggle},
           {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
           {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
           {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},

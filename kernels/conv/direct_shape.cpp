@@ -159,6 +159,15 @@ bool is_depthwise(const Problem& p) {
   return groups > 1 && groups == p.in[0].shape.c() && groups == y.c();
 }
 
+Support needs_pointwise(const Problem& p) {
+  const auto& a = p.op.as<ConvAttrs>();
+  const Shape& w = p.op.kind == OpKind::conv_backward_weights ? p.out[0].shape : p.in[1].shape;
+  if (w.d() * w.h() * w.w() != 1 || a.pad_low != Int3{} || a.pad_high != Int3{})
+    return Support::no("needs a 1x1 kernel without padding");
+  if (a.groups != 1) return Support::no("needs one group");
+  return Support::yes();
+}
+
 namespace {
 
 bool is_pointwise(const Problem& p) {
@@ -175,8 +184,7 @@ bool many_positions(const Problem& p) {
 /// Weight gradients that gain from panels.
 bool is_wide_pointwise(const Problem& p) {
   const auto& a = p.op.as<ConvAttrs>();
-  if (p.op.kind != OpKind::conv_backward_weights || !is_pointwise(p) || a.groups != 1) return false;
-  if (a.pad_low != Int3{0, 0, 0} || a.pad_high != Int3{0, 0, 0}) return false;
+  if (p.op.kind != OpKind::conv_backward_weights || !needs_pointwise(p).ok) return false;
   const int64_t in = p.in[0].shape.c(), out = p.in[1].shape.c(),
                 tasks = ceil_div(in, pointwise_task_inputs) * ceil_div(out, pointwise_task_outputs);
   const bool strided = a.stride != Int3{1, 1, 1};
@@ -207,14 +215,16 @@ bool direct_is_measured_faster(const Problem& p) {
 }
 
 bool direct_avx2_is_measured_faster(const Problem& p) {
-  // oneDNN's 1x1 forward and backward_data are as fast or faster.
-  return direct_is_measured_faster(p) && (!is_pointwise(p) || p.op.kind == OpKind::conv_backward_weights);
+  if (!direct_is_measured_faster(p)) return false;
+  if (!is_pointwise(p) || p.op.kind == OpKind::conv_backward_weights) return true;
+  return p.op.kind == OpKind::conv_backward_data && p.out[0].shape.c() <= 2 * p.in[0].shape.c();
 }
 
-bool strassen_avx2_is_measured_faster(const Problem& p) {
+bool pointwise_avx2_is_measured_faster(const Problem& p) {
   if (p.op.kind != OpKind::conv_backward_data || p.in[0].dtype != DType::f32) return false;
-  return is_pointwise(p) && many_positions(p) && p.op.as<ConvAttrs>().groups == 1 &&
-         std::min(p.in[0].shape.c(), p.out[0].shape.c()) >= 512;
+  if (!needs_pointwise(p).ok || p.op.as<ConvAttrs>().stride != Int3{1, 1, 1} || !many_positions(p)) return false;
+  const int64_t in = p.in[0].shape.c(), out = p.out[0].shape.c();
+  return in * out >= 256 * 256 && std::max(in, out) > 256 && std::min(in, out) >= 32;
 }
 
 bool direct_bf16_is_measured_faster(const Problem& p) {

@@ -88,15 +88,19 @@ Problem in_one_row(const Problem& p);
 /// A plain convolution (any pass) with as many groups as channels on both sides: those have kernels of their own.
 bool is_depthwise(const Problem& p);
 
+/// Refuses all but 1x1 convolutions (any pass and stride) without padding, in one group.
+Support needs_pointwise(const Problem& p);
+
 /// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: depthwise
 /// convolutions in f32 and bf16; in f32 1x1 ones of 2048 positions and 32 output channels or more, weight gradients of
 /// 3x3 kernels, transposed and strided convolutions with 64 or more channels in the larger image.
 bool direct_is_measured_faster(const Problem& p);
-/// The same for AVX2, but for 1x1 forward and backward_data, where oneDNN is as fast (bench/results/*-avx2-*).
+/// The same for AVX2, but for 1x1 ones forward, or backward into more than twice their channels, where oneDNN is as
+/// fast or faster (bench/results/*-avx2-*, epyc7003-*).
 bool direct_avx2_is_measured_faster(const Problem& p);
-/// Where strassen_avx2 beats those and oneDNN's on a CPU without AVX-512: backward_data of 1x1 convolutions in f32
-/// between 512 channels and more. Forward, packing costs what is saved.
-bool strassen_avx2_is_measured_faster(const Problem& p);
+/// Where pointwise_avx2 beats those and oneDNN's on a CPU without AVX-512: backward_data of 1x1 convolutions with more
+/// than 256 x 256 weights, in f32. Forward, a training step gains nothing.
+bool pointwise_avx2_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
 /// weight gradients of large images, pooled convolutions of many channels with too few positions for Winograd's large

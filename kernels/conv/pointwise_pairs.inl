@@ -14,5 +14,5 @@ struct Bf16Positions {
 };
 
 inline std::unique_ptr<Prepared> prepare_pointwise_bf16(const Problem& p) {
-  return prepare_pointwise<Bf16Positions>(p, [](DType, auto f) { f(bf16{}); });
+  return prepare_pointwise_sums<Bf16Positions>(p, [](DType, auto f) { f(bf16{}); });
 }

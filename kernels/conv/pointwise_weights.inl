@@ -30,8 +30,8 @@ struct SinglePositions {
 };
 
 template <class Product>
-struct PointwisePlan : WeightsPlan {
-  explicit PointwisePlan(const Problem& p) : WeightsPlan(p) {
+struct PointwiseWeightsPlan : WeightsPlan {
+  explicit PointwiseWeightsPlan(const Problem& p) : WeightsPlan(p) {
     grain = panel_channels, task_width = pointwise_task_outputs / block_width, parts = 1;
     cut_channels(pointwise_task_inputs);
     steps = ceil_div(shape.rows() * shape.positions, Product::positions);
@@ -89,9 +89,9 @@ class PositionWalk {
 template <class Product>
 struct PointwiseBand {
   using Word = typename Product::Dot::Word;
-  PointwiseBand(const PointwisePlan<Product>& plan, std::byte* at)
+  PointwiseBand(const PointwiseWeightsPlan<Product>& plan, std::byte* at)
       : d(plan), panels(reinterpret_cast<Word*>(at)), gradient(reinterpret_cast<Word*>(at + plan.panels_bytes())) {}
-  const PointwisePlan<Product>& d;
+  const PointwiseWeightsPlan<Product>& d;
   Word *panels, *gradient;
 
   /// Copies steps [range.begin, range.end) of the band that starts at `first`.
@@ -162,7 +162,7 @@ struct PointwiseBand {
 };
 
 template <class Product, class T>
-void pointwise_run(const PointwisePlan<Product>& d, int threads, const KernelArgs& args) {
+void pointwise_run(const PointwiseWeightsPlan<Product>& d, int threads, const KernelArgs& args) {
   const PointwiseBand<Product> band(d, args.workspace + d.sums_bytes());
   for (int64_t first = 0; first < d.steps; first += d.band_steps) {
     const int64_t size = std::min(d.band_steps, d.steps - first);
@@ -181,18 +181,14 @@ void pointwise_run(const PointwisePlan<Product>& d, int threads, const KernelArg
 }
 
 Support supports_pointwise_weights(const Problem& p) {
-  if (const Support support = supports_direct_weights(p); !support.ok) return support;
-  const auto& a = p.op.as<ConvAttrs>();
-  if (a.result_size != Int3{1, 1, 1} || a.pad_low != Int3{} || a.pad_high != Int3{})
-    return Support::no("needs a 1x1 kernel without padding");
-  if (a.groups != 1) return Support::no("needs one group");
-  return Support::yes();
+  const Support support = supports_direct_weights(p);
+  return support.ok ? needs_pointwise(p) : support;
 }
 
 /// `by_type(type, f)` calls f with a zero of each storage type that the product takes.
 template <class Product, class ByType>
-std::unique_ptr<Prepared> prepare_pointwise(const Problem& p, ByType by_type) {
-  const PointwisePlan<Product> plan(p);
+std::unique_ptr<Prepared> prepare_pointwise_sums(const Problem& p, ByType by_type) {
+  const PointwiseWeightsPlan<Product> plan(p);
   return std::make_unique<PreparedFunction>(
       [plan, threads = p.threads, type = p.in[0].dtype, by_type](const KernelArgs& args) {
         by_type(type, [&](auto zero) { pointwise_run<Product, decltype(zero)>(plan, threads, args); });
@@ -202,5 +198,5 @@ std::unique_ptr<Prepared> prepare_pointwise(const Problem& p, ByType by_type) {
 }
 
 inline std::unique_ptr<Prepared> prepare_pointwise_weights(const Problem& p) {
-  return prepare_pointwise<SinglePositions>(p, [](DType type, auto f) { by_storage(type, f); });
+  return prepare_pointwise_sums<SinglePositions>(p, [](DType type, auto f) { by_storage(type, f); });
 }

@@ -5,8 +5,8 @@
 // m + k - 1 of x. It meets in the points of F(m,k) and needs as many times fewer multiplications as the forward pass
 // (winograd.inl); the lines of dy and of the results are those of F(k,m).
 //
-// Loops: a task is a chunk of input channels, up to 256 output channels (AVX2 in 3-D: 64) in blocks of 64 (AVX2: 16)
-// and a part of the tiles. A run of tiles at a time
+// Loops: a task is a chunk of input channels, up to 256 output channels (AVX2: as many of those as keep M within 3 MB)
+// in blocks of 64 (AVX2: 16), and a part of the tiles. A run of tiles at a time
 //   1. V[p][tile][c] = B^T x B and U[p][block][tile][k] = G dy G^T, a vector of channels at a time through L1;
 //   2. M[p][block][c][k] += V[p]^T U[p]: the register block of the direct kernels, along the tiles.
 // A task ends with A^T M A; the parts are added in order. Tasks, parts and runs depend on the problem alone, so that
@@ -24,14 +24,14 @@
 // are not dense, and tiles that stick out of the image so far that less than half of the multiplications are saved
 // (with a stride: 1.4 times).
 
-constexpr int64_t weights_tasks = 64;          // enough to keep this many threads busy, where there are tiles for them
-constexpr int64_t weights_tasks_least = 16;    // runs get shorter for that, down to shortest_run
-constexpr int64_t shortest_run = 16;           // tiles
-constexpr int64_t weights_chunk = 64;          // input channels of a task
-constexpr int64_t weights_blocks = 4;          // blocks of output channels of a task, and up to
-constexpr int64_t weights_outputs = 256;       // channels of them, so that fewer tasks transform x again,
-constexpr int64_t weights_sums = 3 << 20;      // where M stays within so many bytes
-constexpr int64_t weights_operands = 2 << 20;  // bytes of V and U of a run, if that leaves the shortest
+constexpr int64_t weights_tasks = 64;              // for as many threads, where there are tiles and memory for them
+constexpr int64_t weights_tasks_least = 16;        // runs get shorter for that, down to shortest_run
+constexpr int64_t shortest_run = 16;               // tiles
+constexpr int64_t weights_chunk = 64;              // input channels of a task
+constexpr int64_t weights_blocks = 4;              // blocks of output channels of a task, and up to
+constexpr int64_t weights_outputs = 256;           // channels of them, so that fewer tasks transform x again,
+constexpr int64_t weights_sums = 3 << 20;          // where M stays within so many bytes
+constexpr int64_t weights_operands = 2 << 20;      // bytes of V and U of a run, if that leaves the shortest
 constexpr int64_t weights_parts_bytes = 16 << 20;  // of gradients at most for splitting tiles
 
 /// Of a forward scheme: its lines for x, mirrored ones for dy and the gradients.

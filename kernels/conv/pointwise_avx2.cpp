@@ -1,4 +1,4 @@
-// Strassen's product for 1x1 convolutions compiled for one instruction set; see strassen.inl.
+// 1x1 convolutions as products, compiled for one instruction set; see pointwise.inl.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace set {
 #include "kernels/simd/common.inl"
 #include "kernels/conv/register_block.inl"
 #include "kernels/conv/pool_window.inl"
-#include "kernels/conv/strassen.inl"
+#include "kernels/conv/pointwise.inl"
 }  // namespace set
 }  // namespace
 }  // namespace convoy
@@ -30,11 +30,11 @@ namespace set {
 
 namespace convoy {
 
-std::vector<KernelPtr> strassen_avx2_kernels() {
+std::vector<KernelPtr> pointwise_avx2_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward})
-    list.push_back(std::make_unique<IsaKernel>("strassen_avx2", Isa::avx2, kind, set::supports_strassen,
-                                               set::prepare_strassen, strassen_avx2_is_measured_faster));
+    list.push_back(std::make_unique<IsaKernel>("pointwise_avx2", Isa::avx2, kind, set::supports_pointwise,
+                                               set::prepare_pointwise, pointwise_avx2_is_measured_faster));
   return list;
 }
 
