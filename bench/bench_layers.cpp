@@ -1,6 +1,7 @@
 // Times every kernel on every problem of a model's training step, of a problem file or given on the command line,
 // beside oneDNN and the measured ceilings. A kernel is checked on a small version of the problem before it is timed.
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <sstream>
 
@@ -126,6 +127,18 @@ void time_candidates(const std::vector<std::unique_ptr<Candidate>>& candidates, 
     }
 }
 
+/// A long run may meet another machine at its end than at its start: neighbours come and go.
+void warn_of_changes(const std::vector<Ceiling>& start, std::chrono::steady_clock::time_point began, int threads,
+                     RowFile& json) {
+  if (std::chrono::steady_clock::now() - began < std::chrono::seconds(30)) return;
+  const std::string changes = changed_ceilings(start, measure_ceilings(threads));
+  if (changes.empty()) return;
+  std::fprintf(stderr,
+               "warning: the machine's speed changed during the run (%s); shares of the ceiling are off by as much\n",
+               changes.c_str());
+  json.row("{\"changed_ceilings\":" + json_string(changes) + "}");
+}
+
 int run(int argc, char** argv) {
   std::vector<Arguments::Flag> flags = problem_flags();
   for (Arguments::Flag flag : std::vector<Arguments::Flag>{
@@ -156,6 +169,7 @@ int run(int argc, char** argv) {
   }
   const Choice chosen(a);
   RowFile json(a.text("json")), csv(a.text("csv"));
+  const auto began = std::chrono::steady_clock::now();
   const std::vector<Ceiling> ceilings = measure_ceilings(threads);
   std::printf("%s [%s], %s, %d threads\n", cpu_features().model.c_str(), describe_cpu().c_str(),
               kernel_library_versions().c_str(), threads);
@@ -219,6 +233,7 @@ int run(int argc, char** argv) {
   if (timed == 0)
     fail_usage("nothing was timed: of the kernels asked for none supports a problem (--refusals says why)");
   if (!a.text("tune").empty()) tuned.save(a.text("tune"));
+  warn_of_changes(ceilings, began, threads, json);
   return wrong ? 1 : 0;
 }
 

@@ -15,4 +15,8 @@ struct Ceiling {
 /// Runs every probe the CPU supports on `threads` threads; the best of several short runs.
 std::vector<Ceiling> measure_ceilings(int threads);
 
+/// Says which ceilings differ by more than a tenth between the start and the end of a run, whose shares of the ceiling
+/// are off by as much then; empty where none does.
+std::string changed_ceilings(const std::vector<Ceiling>& start, const std::vector<Ceiling>& end);
+
 }  // namespace convoy::bench

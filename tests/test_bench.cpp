@@ -1,6 +1,7 @@
 // Problem strings of the benches: benchdnn notation, oneDNN verbose lines, and what they become.
 #include <fstream>
 
+#include "bench/ceilings.h"
 #include "bench/check.h"
 #include "bench/problem_strings.h"
 #include "bench/rank_test.h"
@@ -104,6 +105,16 @@ TEST_CASE("every shipped problem file reads, and counts the published work", "[b
   CHECK(forward_gflop("deeplab") > 2609);
   CHECK(forward_gflop("deepcam") > 150);
   CHECK(forward_gflop("tiramisu") > 500);
+}
+
+TEST_CASE("a machine that changes its speed during a run is told", "[bench]") {
+  using bench::changed_ceilings;
+  const std::vector<bench::Ceiling> start{{"f32_fma", 200, "GFLOP/s"}, {"triad", 25, "GB/s"}};
+  CHECK(changed_ceilings(start, {{"f32_fma", 185, "GFLOP/s"}, {"triad", 27, "GB/s"}}).empty());
+  CHECK(changed_ceilings(start, {{"f32_fma", 101.25, "GFLOP/s"}, {"triad", 25, "GB/s"}}) ==
+        "f32_fma 200.0 GFLOP/s at the start, 101.2 at the end");
+  CHECK(changed_ceilings(start, {{"f32_fma", 250, "GFLOP/s"}, {"triad", 10, "GB/s"}}) ==
+        "f32_fma 200.0 GFLOP/s at the start, 250.0 at the end; triad 25.0 GB/s at the start, 10.0 at the end");
 }
 
 TEST_CASE("times are told apart by rank", "[bench]") {
