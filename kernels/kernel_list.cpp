@@ -44,7 +44,6 @@ KernelList build() {
 #endif
   add(direct_bf16_kernels());
   add(direct_avx512_kernels());
-  add(pointwise_avx2_kernels());
   add(direct_avx2_kernels());
   add(widened_kernels());
   list.push_back(make_loss_scale_kernel());

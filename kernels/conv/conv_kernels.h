@@ -17,10 +17,8 @@ std::vector<KernelPtr> pool_sparse_avx2_kernels();
 /// backward_data of images into few channels.
 std::vector<KernelPtr> col2im_avx512_kernels();
 std::vector<KernelPtr> col2im_avx2_kernels();
-/// Forward and backward_data of 1x1 convolutions as products.
-std::vector<KernelPtr> pointwise_avx2_kernels();
-/// The three passes of any convolution as sums over taps; depthwise ones, and weight gradients of 1x1 ones, on their
-/// own.
+/// The three passes of any convolution as sums over taps; depthwise ones, weight gradients of 1x1 ones and, with AVX2,
+/// their other passes on their own.
 std::vector<KernelPtr> direct_avx512_kernels();
 std::vector<KernelPtr> direct_avx2_kernels();
 /// The three passes, and forward into the pool, on bf16 pairs: AMX tiles, VDPBF16PS where it is fast.

@@ -1,4 +1,5 @@
-// Direct and depthwise convolution compiled for one instruction set; see direct.inl, direct_weights.inl, depthwise.inl.
+// Direct, 1x1 and depthwise convolution compiled for one instruction set; see direct.inl, direct_weights.inl,
+// pointwise.inl, depthwise.inl.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@ namespace set {
 #include "kernels/conv/direct_pack.inl"
 #include "kernels/conv/direct.inl"
 #include "kernels/conv/direct_weights.inl"
+#include "kernels/conv/pointwise.inl"
 #include "kernels/conv/pointwise_weights.inl"
 #include "kernels/conv/depthwise_units.inl"
 #include "kernels/conv/depthwise_pairs.inl"
@@ -47,6 +49,8 @@ std::vector<KernelPtr> direct_avx2_kernels() {
   add("depthwise_avx2", OpKind::conv_forward, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx2", OpKind::conv_backward_data, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx2", OpKind::conv_backward_weights, set::supports_depthwise, set::prepare_depthwise_weights);
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward})
+    add("pointwise_avx2", kind, set::supports_pointwise, set::prepare_pointwise, pointwise_avx2_is_measured_faster);
   for (OpKind kind :
        {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
     add("direct_avx2", kind, set::supports_direct, set::prepare_direct_with<set::F32Engine>);

@@ -206,8 +206,8 @@ struct DirectScratch {
 
 /// All units of a plan, a share per thread. `Work` computes units one after the other in the thread's memory, while a
 /// `Scope` lives.
-template <class Work, class Scope>
-void run_units(const Problem& p, const DirectPlan& d, const KernelArgs& args) {
+template <class Work, class Scope, class Plan>
+void run_units(const Problem& p, const Plan& d, const KernelArgs& args) {
   parallel_threads(p.threads, [&](int thread) {
     const Scope scope;
     Work work(p, d, args, args.workspace + thread * d.thread_bytes());

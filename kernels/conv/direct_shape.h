@@ -98,8 +98,8 @@ bool direct_is_measured_faster(const Problem& p);
 /// The same for AVX2, but for 1x1 ones forward, or backward into more than twice their channels, where oneDNN is as
 /// fast or faster (bench/results/*-avx2-*, epyc7003-*).
 bool direct_avx2_is_measured_faster(const Problem& p);
-/// Where pointwise_avx2 beats those and oneDNN's on a CPU without AVX-512: backward_data of 1x1 convolutions with more
-/// than 256 x 256 weights, in f32. Forward, a training step gains nothing.
+/// Where pointwise_avx2 beats those and oneDNN's on a CPU without AVX-512: backward_data of 1x1 convolutions with
+/// 256 x 256 weights or more and over 256 channels on one side, in f32. Forward, a training step gains nothing.
 bool pointwise_avx2_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided

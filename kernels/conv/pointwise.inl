@@ -10,39 +10,37 @@
 // Two channels are computed a turn, because a thread that shares its core gains from every instruction less. Beside the
 // same block over rows in place (the direct kernels), 728 -> 728 channels, Zen 3: 1.05 times as fast, 1.1 to 1.25 with
 // busy neighbours.
-// The same bits for any number of threads; f32 results equal those of the direct kernels.
-// Limit: the f32 FMA rate. Copying takes 3 % of 728 -> 728 channels, a fifth of 64 -> 128.
+// Weights are packed as for the direct kernels, whose order of a sum it keeps: the same bits for any number of threads.
+// Limit: the f32 FMA rate. Copying takes 2.5 % of 728 -> 728 channels.
 // Tried without gain: 4 x 3 vectors, four channels a turn written in assembly (g++ 12 puts a sum on the stack), asking
 // for the next tile's rows or the next block's weights, smaller tiles, and one level of Strassen's product: at
 // best 1.05 times as fast with 1.75 times the weights and a worse error.
 //
 // Refuses other kernels, padding, groups, strided weights, and a stride in backward_data.
 
-constexpr int panel_positions = block_rows;
-constexpr int panel_vectors = block_vectors;
-constexpr int64_t panel_width = block_width;
-static_assert(panel_positions <= Vec::lanes);
+static_assert(block_rows <= Vec::lanes);
 
-constexpr int64_t tile_bytes = 512 << 10;                      // of panels: what a second-level cache holds
-constexpr int64_t least_positions = 48, most_positions = 144;  // of a tile
+constexpr int64_t tile_bytes = 512 << 10;                  // of panels: what a second-level cache holds
+constexpr int64_t shortest_tile = 48, longest_tile = 144;  // of a tile
 constexpr int64_t copying_blocks = 2;  // copying a tile takes as long as so many blocks of a product
 
 struct PointwisePlan {
-  explicit PointwisePlan(const Problem& p) : shape(p), positions(shape.rows() * shape.positions) {
-    padded_out = round_up(shape.out, int64_t{Vec::lanes});
-    blocks = ceil_div(padded_out, panel_width);
-    const int64_t longest = std::clamp(tile_bytes / (shape.in * 4), least_positions, most_positions);
-    tiles = ceil_div(positions, longest / panel_positions * panel_positions);
-    panels = ceil_div(ceil_div(positions, panel_positions), tiles);
+  explicit PointwisePlan(const Problem& p) : direct(p, {.word_channels = 1}) {
+    blocks = ceil_div(direct.padded_out, block_width);
+    const int64_t longest = std::clamp(tile_bytes / (shape().in * 4), shortest_tile, longest_tile);
+    tiles = ceil_div(positions(), longest / block_rows * block_rows);
+    panels = ceil_div(ceil_div(positions(), block_rows), tiles);
     parts = best_parts(p.threads);
   }
-  DirectShape shape;
-  int64_t positions, padded_out;
-  int64_t blocks;  ///< of output channels
-  int64_t tiles;   ///< of positions
-  int64_t panels;  ///< of a tile at most
-  int64_t parts;   ///< of the blocks; each copies its tile again
+  DirectPlan direct;  ///< of the packed weights and the geometry
+  int64_t blocks;     ///< of output channels
+  int64_t tiles;      ///< of positions
+  int64_t panels;     ///< of a tile at most
+  int64_t parts;      ///< of the blocks; each copies its tile again
 
+  const DirectShape& shape() const { return direct.shape; }
+  int64_t positions() const { return shape().rows() * shape().positions; }
+  int64_t units() const { return tiles * parts; }
   /// So many that the slowest thread has the least to do.
   int64_t best_parts(int threads) const {
     const auto time = [&](int64_t count) {
@@ -54,29 +52,31 @@ struct PointwisePlan {
     return best;
   }
   Range tile(int64_t index) const {
-    return split_range(positions, static_cast<int>(index), static_cast<int>(tiles), panel_positions);
+    return split_range(positions(), static_cast<int>(index), static_cast<int>(tiles), block_rows);
   }
-  Range lanes(int64_t block) const { return {block * panel_width, std::min((block + 1) * panel_width, padded_out)}; }
+  Range lanes(int64_t block) const {
+    return {block * block_width, std::min((block + 1) * block_width, direct.padded_out)};
+  }
   // The thread's memory.
   /// Panels, and what a whole vector writes past the last.
-  int64_t panels_bytes() const { return round_up((panels * panel_positions * shape.in + Vec::lanes) * 4, 64); }
-  int64_t thread_bytes() const { return panels_bytes() + round_up(panels * panel_positions * 8, 64); }
+  int64_t panels_bytes() const { return round_up((panels * block_rows * shape().in + Vec::lanes) * 4, 64); }
+  int64_t thread_bytes() const { return panels_bytes() + round_up(panels * block_rows * 8, 64); }
 };
 
 /// Copies rows of `channels` channels into a panel [channel][position]; a null row becomes zeros. Whole vectors write
 /// past the panel's end, where the next panel follows.
 template <class T>
-void copy_panel(const std::array<const T*, panel_positions>& rows, int64_t channels, float* panel) {
+void copy_panel(const std::array<const T*, block_rows>& rows, int64_t channels, float* panel) {
   const bool all = std::find(rows.begin(), rows.end(), nullptr) == rows.end();
   for_vectors(0, channels, [&](int64_t c, auto n) {
     Vec square[Vec::lanes];
 #pragma GCC unroll 16
     for (size_t r = 0; r < Vec::lanes; ++r)
-      square[r] = r < panel_positions && (all || rows[r]) ? get(rows[r] + c, n) : Vec::all(0.0f);
+      square[r] = r < block_rows && (all || rows[r]) ? get(rows[r] + c, n) : Vec::all(0.0f);
     turn(square);
     // What a vector writes past a channel's positions, the next writes again.
     for (int64_t i = 0; i < std::min<int64_t>(Vec::lanes, channels - c); ++i)
-      store(panel + (c + i) * panel_positions, square[i]);
+      store(panel + (c + i) * block_rows, square[i]);
   });
 }
 
@@ -96,9 +96,9 @@ struct PointwiseTarget {
 template <class T, int vectors, bool activates>
 [[gnu::noinline]] void multiply_panel(const float* panel, const float* weights, int64_t channels,
                                       const PointwiseTarget<T>& to) {
-  Vec total[panel_positions][vectors];
+  Vec total[block_rows][vectors];
 #pragma GCC unroll 12
-  for (int r = 0; r < panel_positions; ++r)
+  for (int r = 0; r < block_rows; ++r)
 #pragma GCC unroll 4
     for (int q = 0; q < vectors; ++q) total[r][q] = load(to.bias + q * Vec::lanes);
   const auto step = [&](const float* a, const float* b) __attribute__((always_inline)) {
@@ -106,7 +106,7 @@ template <class T, int vectors, bool activates>
 #pragma GCC unroll 4
     for (int q = 0; q < vectors; ++q) weight[q] = load(b + q * Vec::lanes);
 #pragma GCC unroll 12
-    for (int r = 0; r < panel_positions; ++r) {
+    for (int r = 0; r < block_rows; ++r) {
       const Vec value = Vec::all(a[r]);
 #pragma GCC unroll 4
       for (int q = 0; q < vectors; ++q) total[r][q] = fma(value, weight[q], total[r][q]);
@@ -114,13 +114,13 @@ template <class T, int vectors, bool activates>
   };
   constexpr int64_t width = vectors * Vec::lanes;
   const float *a = panel, *b = weights;
-  for (int64_t c = 0; c + 2 <= channels; c += 2, a += 2 * panel_positions, b += 2 * width) {
+  for (int64_t c = 0; c + 2 <= channels; c += 2, a += 2 * block_rows, b += 2 * width) {
     step(a, b);
-    step(a + panel_positions, b + width);
+    step(a + block_rows, b + width);
   }
   if (channels % 2) step(a, b);
 #pragma GCC unroll 12
-  for (int r = 0; r < panel_positions; ++r) {
+  for (int r = 0; r < block_rows; ++r) {
     if (r >= to.positions) break;
     T* row = to.rows[r] + to.first;
 #pragma GCC unroll 4
@@ -134,55 +134,56 @@ template <class T, int vectors, bool activates>
   }
 }
 
+/// The units of a thread, one after the other.
 template <class T>
-class PointwiseRun {
+class PointwiseUnit {
  public:
-  PointwiseRun(const Problem& p, const PointwisePlan& d, const KernelArgs& args)
+  PointwiseUnit(const Problem& p, const PointwisePlan& d, const KernelArgs& args, std::byte* memory)
       : d_(d),
-        s_(d.shape),
+        s_(d.shape()),
         x_(args.in[0].data<T>()),
         y_(args.out[0].data<T>()),
         weights_(reinterpret_cast<const float*>(args.packed[0])),
         bias_(args.in.size() > 2 ? args.in[2].data<float>() : nullptr),
         slope_(Vec::all(s_.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f)),
-        streams_(panel_width * sizeof(T) % 64 == 0 && streams_lines(s_.y, args.out[0], s_.out)) {}
+        streams_(block_width * sizeof(T) % 64 == 0 && streams_lines(s_.y, args.out[0], s_.out)),
+        panels_(reinterpret_cast<float*>(memory)),
+        rows_(reinterpret_cast<T**>(memory + d.panels_bytes())) {}
   bool streams() const { return streams_; }
 
-  void unit(int64_t index, std::byte* memory) const {
+  void run(int64_t index) {
     const Range positions = d_.tile(index % d_.tiles),
                 blocks = split_range(d_.blocks, static_cast<int>(index / d_.tiles), static_cast<int>(d_.parts));
-    auto* panels = reinterpret_cast<float*>(memory);
-    auto** rows = reinterpret_cast<T**>(memory + d_.panels_bytes());
-    copy(positions, panels, rows);
-    const int64_t panel_floats = panel_positions * s_.in;
+    copy(positions);
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
       const Range lanes = d_.lanes(block);
+      const float* weights = weights_ + d_.direct.block_words(0, lanes.begin, lanes.size(), 0);
       const int64_t valid = std::min(lanes.end, s_.out) - lanes.begin;
-      float bias[panel_width] = {};
+      float bias[block_width] = {};
       if (bias_) std::copy_n(bias_ + lanes.begin, valid, bias);
-      for (int64_t i = 0; i < positions.size(); i += panel_positions)
-        multiply(lanes.size() / Vec::lanes, panels + i / panel_positions * panel_floats, weights_ + lanes.begin * s_.in,
-                 {rows + i, std::min<int64_t>(panel_positions, positions.size() - i), lanes.begin, valid, bias, slope_,
+      for (int64_t i = 0; i < positions.size(); i += block_rows)
+        multiply(lanes.size() / Vec::lanes, panels_ + i * s_.in, weights,
+                 {rows_ + i, std::min<int64_t>(block_rows, positions.size() - i), lanes.begin, valid, bias, slope_,
                   streams_});
     }
   }
 
  private:
   /// Fills the panels of a tile and lists its output rows.
-  void copy(Range positions, float* panels, T** rows) const {
+  void copy(Range positions) {
     int64_t row = positions.begin / s_.positions, column = positions.begin % s_.positions;
-    for (int64_t i = 0; i < positions.size(); i += panel_positions, panels += panel_positions * s_.in) {
-      std::array<const T*, panel_positions> from{};
-      for (int64_t r = 0; r < std::min<int64_t>(panel_positions, positions.size() - i); ++r) {
+    for (int64_t i = 0; i < positions.size(); i += block_rows) {
+      std::array<const T*, block_rows> from{};
+      for (int64_t r = 0; r < std::min<int64_t>(block_rows, positions.size() - i); ++r) {
         from[size_t(r)] =
             x_ + DirectShape::row_offset(s_.x, s_.source_row(row, 0)) + column * s_.phases[0].advance * s_.x.stride[3];
-        rows[i + r] = y_ + DirectShape::row_offset(s_.y, row) + column * s_.y.stride[3];
+        rows_[i + r] = y_ + DirectShape::row_offset(s_.y, row) + column * s_.y.stride[3];
         if (++column == s_.positions) column = 0, ++row;
       }
-      copy_panel(from, s_.in, panels);
+      copy_panel(from, s_.in, panels_ + i * s_.in);
     }
   }
-  template <int most = panel_vectors>
+  template <int most = block_vectors>
   void multiply(int64_t vectors, const float* panel, const float* weights, const PointwiseTarget<T>& to) const {
     if (vectors == most)
       return s_.activates ? multiply_panel<T, most, true>(panel, weights, s_.in, to)
@@ -197,77 +198,24 @@ class PointwiseRun {
   const float *weights_, *bias_;
   Vec slope_;
   bool streams_;
+  float* panels_;
+  T** rows_;
 };
-
-/// A square of the weight (K x C), a vector of outputs per channel, of which `channels` and `outputs` exist; zeros for
-/// others. `outputs_last`: outputs lie side by side and channels `pitch` apart; otherwise the other way round.
-template <class T>
-inline void weight_square(const T* from, bool outputs_last, int64_t pitch, int64_t channels, int64_t outputs,
-                          Vec (&square)[Vec::lanes]) {
-  const int64_t rows = outputs_last ? channels : outputs, columns = outputs_last ? outputs : channels;
-  if (rows >= Vec::lanes && columns >= Vec::lanes) {
-#pragma GCC unroll 16
-    for (int i = 0; i < Vec::lanes; ++i) square[i] = load(from + i * pitch);
-  } else {
-    for (int i = 0; i < Vec::lanes; ++i)
-      square[i] =
-          i < rows && columns > 0 ? load(from + i * pitch, std::min<int64_t>(columns, Vec::lanes)) : Vec::all(0.0f);
-  }
-  if (!outputs_last) turn(square);
-}
-
-/// Packs the weight as [block][input channel][lane], zeros past the last output.
-template <class T>
-void pointwise_pack(const PointwisePlan& d, const Tensor& weight, float* to, int threads) {
-  const DirectShape& s = d.shape;
-  const T* from = weight.data<T>();
-  const int64_t in_step = s.forward ? 1 : s.out, out_step = s.forward ? s.in : 1;
-  // Backward, rows of outputs lie pages apart: blocks side by side read them by whole cache lines.
-  const int64_t together = s.forward ? 1 : 4;
-  parallel_ranges(ceil_div(d.blocks, together), threads, 1, [&](Range range) {
-    for (int64_t first = range.begin * together; first < std::min(range.end * together, d.blocks); first += together)
-      for (int64_t c = 0; c < s.in; c += Vec::lanes)
-        for (int64_t block = first; block < std::min(first + together, d.blocks); ++block) {
-          const Range lanes = d.lanes(block);
-          for (int64_t k = lanes.begin; k < lanes.end; k += Vec::lanes) {
-            Vec square[Vec::lanes];
-            weight_square(from + c * in_step + k * out_step, !s.forward, s.forward ? out_step : in_step, s.in - c,
-                          s.out - k, square);
-            float* at = to + lanes.begin * s.in + c * lanes.size() + (k - lanes.begin);
-            for (int64_t e = 0; e < std::min<int64_t>(Vec::lanes, s.in - c); ++e)
-              store(at + e * lanes.size(), square[e]);
-          }
-        }
-  });
-}
 
 class PreparedPointwise final : public Prepared {
  public:
   explicit PreparedPointwise(const Problem& p) : problem_(p), plan_(p) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override {
-    return std::to_string(plan_.tiles) + " tiles of " + std::to_string(plan_.panels * panel_positions) +
-           " positions, " + std::to_string(plan_.parts) + " parts";
+    return std::to_string(plan_.tiles) + " tiles of " + std::to_string(plan_.panels * block_rows) + " positions, " +
+           std::to_string(plan_.parts) + " parts";
   }
   std::vector<PackRequest> packed_weights() const override {
-    return {{1, std::string("pointwise") + (plan_.shape.forward ? " forward" : " backward"),
-             plan_.padded_out * plan_.shape.in * 4,
-             [plan = plan_, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
-               by_storage(weight.dtype(), [&](auto zero) {
-                 pointwise_pack<decltype(zero)>(plan, weight, reinterpret_cast<float*>(packed), threads);
-               });
-             }}};
+    return {direct_pack_request<F32Engine>(problem_, plan_.direct, 1)};
   }
   void run(const KernelArgs& args) const override {
-    by_storage(problem_.in[0].dtype, [&](auto zero) {
-      const PointwiseRun<decltype(zero)> run(problem_, plan_, args);
-      parallel_threads(problem_.threads, [&](int thread) {
-        const Range mine = split_range(plan_.tiles * plan_.parts, thread, problem_.threads);
-        for (int64_t unit = mine.begin; unit < mine.end; ++unit)
-          run.unit(unit, args.workspace + thread * plan_.thread_bytes());
-        if (run.streams()) fence();
-      });
-    });
+    by_storage(problem_.in[0].dtype,
+               [&](auto zero) { run_units<PointwiseUnit<decltype(zero)>, F32Engine::Scope>(problem_, plan_, args); });
   }
 
  private:
