@@ -129,25 +129,115 @@ WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(
   band_rows = ceil_div(shape.rows(), bands);
 }
 
+/// Calls f(q, n) for the vectors of a block of `valid` channels. Unrolled: what f keeps for every q stays in registers.
+template <class F>
+[[gnu::always_inline]] inline void for_block_vectors(int64_t valid, F&& f) {
+#pragma GCC unroll 4
+  for (int q = 0; q < block_vectors; ++q)
+    if (const int64_t left = valid - q * Vec::lanes; left >= Vec::lanes)
+      f(q, std::integral_constant<int64_t, 0>{});
+    else if (left > 0)
+      f(q, left);
+}
+
 /// Gradient rows of a band as [position][block_width], channels past the end zero; adds them to the bias sums.
 template <class T>
 void copy_gradient(const WeightsPlan& d, const T* dy, Range rows, int64_t first, int64_t last, int64_t channel,
                    int64_t valid, float* to, float* bias) {
   const TensorDesc& desc = d.shape.y;
+  Vec total[block_vectors] = {};
+  for_block_vectors(
+      valid, [&](int q, auto n) __attribute__((always_inline)) { total[q] = get(bias + q * Vec::lanes, n); });
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T* from = dy + DirectShape::row_offset(desc, r) + first * desc.stride[3] + channel;
     float* row = to + (r - rows.begin) * d.tile_positions * block_width;
     for (int64_t j = 0; j < last - first; ++j, from += desc.stride[3], row += block_width) {
       prefetch(from + 8 * desc.stride[3], valid * int64_t{sizeof(T)});
-      std::fill(row + valid / Vec::lanes * Vec::lanes, row + block_width, 0.0f);
-      for_vectors(0, valid, [&](int64_t k, auto n) {
-        const Vec g = get(from + k, n);
-        put(row + k, g, n);
-        put(bias + k, get(bias + k, n) + g, n);
-      });
+      if (valid < block_width) std::fill(row + valid / Vec::lanes * Vec::lanes, row + block_width, 0.0f);
+      for_block_vectors(
+          valid, [&](int q, auto n) __attribute__((always_inline)) {
+            const Vec g = get(from + q * Vec::lanes, n);
+            put(row + q * Vec::lanes, g, n);
+            total[q] = total[q] + g;
+          });
     }
   }
+  for_block_vectors(
+      valid, [&](int q, auto n) __attribute__((always_inline)) { put(bias + q * Vec::lanes, total[q], n); });
 }
+
+/// What a task of a 1x1 convolution copies next, asked for a share at a time between its products, which hide the
+/// memory's latency: 1.02 to 1.3 times as fast on Zen 4, most where channels are few. Other kernels compute so long on
+/// what they have copied that copying does not show.
+template <class T>
+class NextOperands {
+ public:
+  /// x and dy point at the task's first input channel and at the first output channel.
+  NextOperands(const WeightsPlan& d, const WeightsTask& at, const T* x, const T* dy)
+      : d_(d), s_(d.shape), at_(at), x_(x), dy_(dy), product_(s_.row_taps() * d.taps == 1) {}
+
+  /// The task works on the tile that starts at position `first` of a band.
+  void start(int64_t band, int64_t first) {
+    if (!product_) return;
+    rows_ = next_rows_ = RowSet::band(s_, band, d_.bands), first_ = first, next_first_ = first + d_.tile_positions;
+    if (next_first_ >= s_.phases[0].count) {
+      next_rows_ = RowSet::band(s_, std::min(band + 1, d_.bands - 1), d_.bands), next_first_ = 0;
+    }
+    next_x_ = lines(s_.x, x_ + next_first_ * x_step(), next_rows_, next_first_, x_step(), d_.channels(at_.chunk).size(),
+                    [&](int64_t row) { return std::max<int64_t>(s_.source_row(row, 0), 0); });
+  }
+  /// Its products for a block of outputs begin, and take so many turns.
+  void start_block(int64_t block, int64_t turns) {
+    if (!product_) return;
+    const bool last = block + 1 == at_.last_block;
+    const int64_t after = (last ? at_.first_block : block + 1) * block_width;
+    const int64_t first = last ? next_first_ : first_, step = s_.y.stride[3];
+    next_dy_ = lines(s_.y, dy_ + first * step + after, last ? next_rows_ : rows_, first, step,
+                     std::min(block_width, s_.out - after), [](int64_t row) { return row; });
+    next_dy_.share = ceil_div(next_dy_.left, turns);
+    next_x_.share = ceil_div(next_x_.left, turns * (at_.last_block - block));
+  }
+  void ask() { next_x_.ask(), next_dy_.ask(); }
+
+ private:
+  struct Lines {
+    const std::byte* at = nullptr;
+    int64_t step = 0, bytes = 0;              ///< between positions; of one
+    int64_t row = 0, row_gap = 0;             ///< positions of a row; bytes from behind it to the next
+    int64_t in_row = 0, left = 0, share = 0;  ///< positions left in the row and in all; of a turn
+    void ask() {
+      const int64_t end = std::max<int64_t>(left - share, 0);
+      for (; left > end; --left, at += step) {
+        if (in_row == 0) in_row = row, at += row_gap;
+        --in_row;
+        for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
+      }
+    }
+  };
+  /// `row_of` gives a row's place in the tensor; rows keep the distance of the first two.
+  template <class Row>
+  Lines lines(const TensorDesc& desc, const T* from, Range rows, int64_t first, int64_t step, int64_t channels,
+              Row row_of) const {
+    const int64_t start = DirectShape::row_offset(desc, row_of(rows.begin)),
+                  row = std::min(d_.tile_positions, s_.phases[0].count - first);
+    Lines l{reinterpret_cast<const std::byte*>(from + start), step * size, channels * size, row, 0, row, 0, 0};
+    if (rows.size() > 1)
+      l.row_gap = (DirectShape::row_offset(desc, row_of(rows.begin + 1)) - start - row * step) * size;
+    l.left = rows.size() * row;
+    return l;
+  }
+  int64_t x_step() const { return s_.phases[0].advance * s_.x.stride[3]; }
+
+  static constexpr int64_t size = sizeof(T);
+  const WeightsPlan& d_;
+  const DirectShape& s_;
+  const WeightsTask at_;
+  const T *x_, *dy_;
+  const bool product_;
+  Range rows_{0, 0}, next_rows_{0, 0};
+  int64_t first_ = 0, next_first_ = 0;
+  Lines next_x_, next_dy_;
+};
 
 template <class T>
 void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
@@ -159,6 +249,7 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
   const int64_t channels = input.size();
   const T *x = args.in[0].data<T>() + at.group * s.in + input.begin, *dy = args.in[1].data<T>();
   d.clear(args.workspace, at);
+  NextOperands<T> next(d, at, x, dy + at.group * s.out);
   const int64_t per_part = d.bands / d.parts;
   for (int64_t b = at.part * per_part; b < (at.part + 1) * per_part; ++b) {
     const Range rows = RowSet::band(s, b, d.bands);
@@ -168,6 +259,7 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
       for (int64_t i = 0; i < count; ++i)
         copy_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low,
                      s.columns(last - first), channels, patch + i * d.row_floats);
+      next.start(b, first);
       for (int64_t block = at.first_block; block < at.last_block; ++block) {
         const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first),
                       vectors = ceil_div(valid, Vec::lanes);
@@ -188,7 +280,11 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
                     patch + slot * d.row_floats + (column - s.column_low + low * phase.advance) * channels,
                     gradient + (r * d.tile_positions + low) * block_width, high - low, 0, 1};
             if (!found) continue;
-            for_row_blocks(phase.contiguous ? d.taps * channels : channels, vectors, [&](int64_t m, int64_t size) {
+            const int64_t block_values = phase.contiguous ? d.taps * channels : channels;
+            const int64_t turns = ceil_div(block_values, rows_beside(static_cast<int>(vectors)));
+            next.start_block(block, turns);
+            for_row_blocks(block_values, vectors, [&](int64_t m, int64_t size) {
+              next.ask();
               float* sum = sums + ((t * d.taps + q) * channels + m) * block_width;
               run_block<RegisterBlock<F32Dot, false>>(size, vectors,
                                                       {segments, found, 0, m, 1, phase.advance * channels, block_width,

@@ -82,6 +82,9 @@ void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine
   using T = typename Engine::Value;
   const TensorDesc& desc = d.shape.y;
   const int64_t count = last - first, step = desc.stride[3];
+  Vec total[block_vectors];
+  for_block_vectors(
+      valid, [&](int q, auto n) __attribute__((always_inline)) { total[q] = get(bias + q * Vec::lanes, n); });
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     uint32_t* row = to + (r - rows.begin) * d.run * block_width;
     // Lanes past the last channel and positions past the last are zero.
@@ -91,14 +94,17 @@ void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine
     for (int64_t j = 0; j < count; j += 2, from += 2 * step, row += block_width) {
       const bool both = j + 1 < count;
       for (int64_t ahead = 16; ahead < 18; ++ahead) prefetch(from + ahead * step, valid * int64_t{sizeof(T)});
-      for_vectors(0, valid, [&](int64_t k, auto n) {
-        Vec sum = get(bias + k, n) + get(from + k, n);
-        if (both) sum = sum + get(from + step + k, n);
-        put(bias + k, sum, n);
-        _mm512_storeu_si512(row + k, both ? pair_positions(from + k, from + step + k, n) : low_halves(from + k, n));
-      });
+      for_block_vectors(
+          valid, [&](int q, auto n) __attribute__((always_inline)) {
+            const int64_t k = q * Vec::lanes;
+            total[q] = total[q] + get(from + k, n);
+            if (both) total[q] = total[q] + get(from + step + k, n);
+            _mm512_storeu_si512(row + k, both ? pair_positions(from + k, from + step + k, n) : low_halves(from + k, n));
+          });
     }
   }
+  for_block_vectors(
+      valid, [&](int q, auto n) __attribute__((always_inline)) { put(bias + q * Vec::lanes, total[q], n); });
 }
 
 template <class Engine>
@@ -115,6 +121,7 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
   // What a run reads past a row's columns meets zero gradients, and must not be NaN.
   std::memset(patch, 0, static_cast<size_t>(d.patch_bytes()));
 
+  NextOperands<T> next(d, at, x, dy + at.group * s.out);
   const int64_t per_part = d.bands / d.parts;
   for (int64_t b = at.part * per_part; b < (at.part + 1) * per_part; ++b) {
     const Range rows = RowSet::band(s, b, d.bands);
@@ -125,6 +132,7 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
         turn_columns(s.x, x + DirectShape::row_offset(s.x, sources[i]), phase.advance * first + s.column_low,
                      s.columns(last - first), channels, phase.advance, d.pitch,
                      reinterpret_cast<T*>(patch + i * d.row_words()));
+      next.start(b, first);
       for (int64_t block = at.first_block; block < at.last_block; ++block) {
         const int64_t k_first = block * block_width, valid = std::min(block_width, s.out - k_first),
                       vectors = ceil_div(valid, Vec::lanes);
@@ -143,7 +151,10 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
                     gradient + r * d.run * block_width, ceil_div(last - first, 2), 0, channels};
               }
             if (!found) continue;
+            const int64_t turns = ceil_div(channels, rows_beside(static_cast<int>(vectors)));
+            next.start_block(block, turns);
             Engine::for_blocks(channels, vectors, [&](int64_t c, int64_t size) {
+              next.ask();
               float* sum = sums + ((t * d.taps + q) * channels + c) * block_width;
               Engine::block(size, vectors,
                             {segments, found, 0, c * d.channel_words, d.channel_words, 1, block_width, sum, block_width,
