@@ -181,26 +181,7 @@ bool many_positions(const Problem& p) {
   return y.elements() / y.c() >= 2048;
 }
 
-/// Weight gradients that gain from panels.
-bool is_wide_pointwise(const Problem& p) {
-  const auto& a = p.op.as<ConvAttrs>();
-  if (p.op.kind != OpKind::conv_backward_weights || !needs_pointwise(p).ok) return false;
-  const int64_t in = p.in[0].shape.c(), out = p.in[1].shape.c(),
-                tasks = ceil_div(in, pointwise_task_inputs) * ceil_div(out, pointwise_task_outputs);
-  const bool strided = a.stride != Int3{1, 1, 1};
-  const bool wide = in * out >= 256 * 704 || (in * out >= 256 * 256 && (in >= 384 || strided));
-  return wide && many_positions(p) && tasks >= 2 * p.threads;
-}
-
 }  // namespace
-
-bool pointwise_is_measured_faster(const Problem& p) {
-  return p.in[0].dtype == DType::f32 && is_wide_pointwise(p);
-}
-
-bool pointwise_bf16_is_measured_faster(const Problem& p) {
-  return p.in[0].dtype == DType::bf16 && is_wide_pointwise(p);
-}
 
 bool direct_is_measured_faster(const Problem& p) {
   if (p.op.kind == OpKind::conv_pool_forward) return false;
@@ -208,8 +189,7 @@ bool direct_is_measured_faster(const Problem& p) {
   if (is_depthwise(p)) return p.in[0].dtype == DType::f32 || p.in[0].dtype == DType::bf16;
   if (p.in[0].dtype != DType::f32) return false;
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
-  if (is_pointwise(p))
-    return a.groups == 1 && many_positions(p) && (sums_weights ? !is_wide_pointwise(p) : p.out[0].shape.c() >= 32);
+  if (is_pointwise(p)) return a.groups == 1 && many_positions(p) && (sums_weights || p.out[0].shape.c() >= 32);
   if (sums_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
   return p.op.kind == OpKind::conv_backward_data && a.stride != Int3{1, 1, 1} && p.out[0].shape.c() >= 64;
 }
@@ -220,11 +200,35 @@ bool direct_avx2_is_measured_faster(const Problem& p) {
   return p.op.kind == OpKind::conv_backward_data && p.out[0].shape.c() <= 2 * p.in[0].shape.c();
 }
 
+namespace {
+
+/// Weight gradients whose tasks in pointwise_weights.inl are enough for all threads.
+bool has_pointwise_tasks(const Problem& p) {
+  if (p.op.kind != OpKind::conv_backward_weights || !needs_pointwise(p).ok || !many_positions(p)) return false;
+  const int64_t tasks =
+      ceil_div(p.in[0].shape.c(), pointwise_task_inputs) * ceil_div(p.in[1].shape.c(), pointwise_task_outputs);
+  return tasks >= 2 * p.threads;
+}
+
+}  // namespace
+
+bool pointwise_avx512_is_measured_faster(const Problem& p) {
+  return p.in[0].dtype == DType::f32 && has_pointwise_tasks(p) && std::min(p.in[0].shape.c(), p.in[1].shape.c()) >= 704;
+}
+
+bool pointwise_bf16_is_measured_faster(const Problem& p) {
+  return p.in[0].dtype == DType::bf16 && has_pointwise_tasks(p) && p.in[0].shape.c() >= 704;
+}
+
 bool pointwise_avx2_is_measured_faster(const Problem& p) {
-  if (p.op.kind != OpKind::conv_backward_data || p.in[0].dtype != DType::f32) return false;
-  if (!needs_pointwise(p).ok || p.op.as<ConvAttrs>().stride != Int3{1, 1, 1} || !many_positions(p)) return false;
-  const int64_t in = p.in[0].shape.c(), out = p.out[0].shape.c();
-  return in * out >= 256 * 256 && std::max(in, out) > 256 && std::min(in, out) >= 32;
+  if (p.in[0].dtype != DType::f32) return false;
+  const bool sums_weights = p.op.kind == OpKind::conv_backward_weights,
+             strided = p.op.as<ConvAttrs>().stride != Int3{1, 1, 1};
+  const int64_t in = p.in[0].shape.c(), out = sums_weights ? p.in[1].shape.c() : p.out[0].shape.c();
+  if (in * out < 256 * 256) return false;
+  if (sums_weights) return has_pointwise_tasks(p) && (in * out >= 256 * 704 || in >= 384 || strided);
+  return p.op.kind == OpKind::conv_backward_data && !strided && needs_pointwise(p).ok && many_positions(p) &&
+         std::max(in, out) > 256 && std::min(in, out) >= 32;
 }
 
 bool direct_bf16_is_measured_faster(const Problem& p) {
@@ -235,7 +239,7 @@ bool direct_bf16_is_measured_faster(const Problem& p) {
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   if (is_pointwise(p)) {
     if (a.groups != 1 || !many_positions(p)) return false;
-    return sums_weights ? !is_wide_pointwise(p) : s.y.shape.c() >= 32 && s.x.shape.c() <= 2 * direct_chunk_words;
+    return sums_weights || (s.y.shape.c() >= 32 && s.x.shape.c() <= 2 * direct_chunk_words);
   }
   if (is_depthwise(p)) return false;
   if (a.stride != Int3{1, 1, 1}) {

@@ -98,9 +98,6 @@ bool direct_is_measured_faster(const Problem& p);
 /// The same for AVX2, but for 1x1 ones forward, or backward into more than twice their channels, where oneDNN is as
 /// fast or faster (bench/results/*-avx2-*, epyc7003-*).
 bool direct_avx2_is_measured_faster(const Problem& p);
-/// Where pointwise_avx2 beats those and oneDNN's on a CPU without AVX-512: backward_data of 1x1 convolutions with
-/// 256 x 256 weights or more and over 256 channels on one side, in f32. Forward, a training step gains nothing.
-bool pointwise_avx2_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
 /// weight gradients of large images, pooled convolutions of many channels with too few positions for Winograd's large
@@ -109,10 +106,14 @@ bool pointwise_avx2_is_measured_faster(const Problem& p);
 bool direct_bf16_is_measured_faster(const Problem& p);
 /// Channels of a task of the 1x1 weight gradients at most; a problem needs several tasks per thread.
 constexpr int64_t pointwise_task_inputs = 24, pointwise_task_outputs = 512;
-/// Where panels beat both: weight gradients of wide 1x1 convolutions (256 x 704 channels or more; 256 x 256 with 384
-/// inputs or a stride), in f32; in bf16, with full-rate products.
-bool pointwise_is_measured_faster(const Problem& p);
+/// Where kernels with panels (pointwise*.inl) beat those and oneDNN's, 1x1 convolutions all: weight gradients with 704
+/// channels or more on both sides, in f32;
+bool pointwise_avx512_is_measured_faster(const Problem& p);
+/// from 704 channels on, in bf16 with full-rate products;
 bool pointwise_bf16_is_measured_faster(const Problem& p);
+/// with AVX2, in f32: of 256 x 704 channels or more, or 256 x 256 with 384 inputs or a stride, and backward_data of 256
+/// x 256 weights or more and over 256 channels on one side. Forward, a training step gains nothing.
+bool pointwise_avx2_is_measured_faster(const Problem& p);
 
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.
 class RowSet {
