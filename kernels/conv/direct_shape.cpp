@@ -37,6 +37,7 @@ DirectShape::DirectShape(const Problem& p) {
   const Shape& w = weights ? p.out[0].shape : p.in[unpooled_data ? 3 : 1].shape;
   kernel = {w.d(), w.h(), w.w()};
   in = x.shape.c() / groups, out = y.shape.c() / groups;
+  if (forward && !pool) leave_out_unread();
   const int64_t s = attrs.stride[2], d = attrs.dilation[2], pad = attrs.pad_low[2];
   const int64_t width = pooled() ? cells[2] * window[2] : y.shape.w();
   if (forward) {
@@ -66,6 +67,15 @@ DirectShape::DirectShape(const Problem& p) {
       first = false;
     }
   }
+}
+
+void DirectShape::leave_out_unread() {
+  if (kernel != Int3{1, 1, 1} || attrs.pad_low != Int3{}) return;
+  for (int axis = 0; axis < 3; ++axis)
+    if ((y.shape[axis + 1] - 1) * attrs.stride[axis] >= x.shape[axis + 1]) return;  // padding behind the last column
+  x.shape = {x.shape.n(), y.shape.d(), y.shape.h(), y.shape.w(), x.shape.c()};
+  for (size_t axis = 0; axis < 3; ++axis) x.stride[axis + 1] *= attrs.stride[axis];
+  attrs.stride = {1, 1, 1};
 }
 
 int64_t DirectShape::source(int axis, int64_t o, int64_t t) const {

@@ -79,6 +79,11 @@ struct DirectShape {
   Range interior(const ColumnPhase& phase) const;
   /// Columns that `count` positions of all phases read: the length of a padded row.
   int64_t columns(int64_t count) const;
+
+ private:
+  /// Forward and backward_weights of a strided 1x1x1 convolution without padding read only every stride-th position: x
+  /// becomes the view of those, and the stride 1.
+  void leave_out_unread();
 };
 
 /// A 1x1x1 convolution at stride 1 (forward or backward_data) whose rows follow each other in memory is a product of
