@@ -1,8 +1,9 @@
 // Softmax cross-entropy per pixel, a vector of pixels at a time: the classes of a pixel lie side by side, so that they
-// are turned on the way in and out.
+// are turned on the way in and out. Only the focal loss goes pixel by pixel, for its powers.
 
 constexpr int64_t most_classes = 16;
 constexpr int64_t pixel_block = 4096;  // pixels per partial sum
+constexpr int64_t pixel_run = 256;     // of them summed in f32 before they are added in f64
 
 Support supports_pixel_loss(const Problem& p) {
   if (p.in[0].dtype != DType::f32) return Support::no("is computed in f32, found " + p.in[0].str());
@@ -16,67 +17,98 @@ inline Vec exp_negative(Vec x) {
   return select(greater(Vec::all(-87.0f), x), Vec::all(0.0f), exp_bounded(x));
 }
 
-/// Exponentials of the classes of up to a vector of pixels and what goes with them.
+/// Turns `pixels` pixels of `classes` values to [class][pixel], or back: f(element, class, pixel). Their number is
+/// known to the compiler for the three of climate segmentation.
+template <class F>
+inline void for_pixel_classes(int64_t pixels, int64_t classes, F&& f) {
+  const auto each = [&](auto count) {
+    for (int64_t i = 0; i < pixels; ++i)
+      for (int64_t k = 0; k < count; ++k) f(i * count + k, k, i);
+  };
+  classes == 3 ? each(std::integral_constant<int64_t, 3>{}) : each(classes);
+}
+
+/// Exponentials of the classes of up to a vector of pixels and what goes with them; lanes without a pixel count as one
+/// of zeros.
 struct PixelVector {
-  float value[most_classes][Vec::lanes] = {};  // exp(logit - largest)
-  float largest[Vec::lanes], sum[Vec::lanes];
+  alignas(64) float logit[most_classes][Vec::lanes];
+  Vec value[most_classes];  // exp(logit - largest)
+  Vec largest, sum;
 
   PixelVector(const float* logits, int64_t classes, int64_t pixels) {
-    for (int64_t i = 0; i < pixels; ++i)
-      for (int64_t k = 0; k < classes; ++k) value[k][i] = logits[i * classes + k];
-    Vec top = load(value[0]);
-    for (int64_t k = 1; k < classes; ++k) top = max(top, load(value[k]));
-    Vec total = Vec::all(0.0f);
+    if (pixels < Vec::lanes) std::fill(logit[0], logit[0] + classes * Vec::lanes, 0.0f);
+    for_pixel_classes(pixels, classes, [&](int64_t at, int64_t k, int64_t i) { logit[k][i] = logits[at]; });
+    largest = Vec::all(-INFINITY);
+    for (int64_t k = 0; k < classes; ++k) largest = max(largest, load(logit[k]));
+    sum = Vec::all(0.0f);
     for (int64_t k = 0; k < classes; ++k) {
-      const Vec z = load(value[k]) - top, e = select(is_nan(z), z, exp_negative(z));
-      store(value[k], e);
-      total = total + e;
+      const Vec z = load(logit[k]) - largest;
+      value[k] = select(is_nan(z), z, exp_negative(z));
+      sum = sum + value[k];
     }
-    store(largest, top);
-    store(sum, total);
   }
 };
 
-/// Weight of a label: 0 where it is ignored, not a number where no class has it.
-inline std::array<float, 256> label_weights(const PixelLossAttrs& a, int64_t classes) {
-  std::array<float, 256> table;
-  table.fill(NAN);
-  for (int64_t k = 0; k < classes; ++k) table[size_t(k)] = float(a.weights[k]);
-  if (a.ignore >= 0 && a.ignore < 256) table[size_t(a.ignore)] = 0;
-  return table;
-}
+/// The labels of a vector of pixels and their weights: 0 where they are ignored, not a number where no class has them.
+struct PixelLabels {
+  Ints label;
+  Vec weight = Vec::all(NAN);
+  PixelLabels(const PixelLossAttrs& a, const uint8_t* labels, int64_t classes, int64_t pixels)
+      : label(pixels < Vec::lanes ? load_bytes(labels, pixels) : load_bytes(labels)) {
+    for (int64_t k = 0; k < classes; ++k) weight = select(is(k), Vec::all(float(a.weights[k])), weight);
+    if (a.ignore >= 0 && a.ignore < 256) weight = select(is(a.ignore), Vec::all(0.0f), weight);
+  }
+  Mask is(int64_t k) const { return equal(label, Ints::all(static_cast<int>(k))); }
+  /// `value`, or 0 where the weight is 0: NaN of an ignored pixel goes no further.
+  Vec counted(Vec value) const { return select(equal(as_ints(abs(weight)), Ints::all(0)), Vec::all(0.0f), value); }
+};
 
 inline double pixel_share(const Problem& p) {
   return p.op.as<PixelLossAttrs>().reduction == Reduction::mean ? 1.0 / double(p.in[0].shape.rows()) : 1.0;
 }
 
+/// Weighted losses of a vector of pixels.
+inline Vec pixel_losses(const PixelLossAttrs& a, const float* logits, const uint8_t* labels, int64_t classes,
+                        int64_t pixels) {
+  const PixelVector v(logits, classes, pixels);
+  const PixelLabels l(a, labels, classes, pixels);
+  // log of the sum less the logit; the logit itself is exact where its exponential underflows
+  Vec own = v.largest;
+  for (int64_t k = 0; k < classes; ++k) own = select(l.is(k), load(v.logit[k]), own);
+  Vec loss = (v.largest - own) + log_one_to_sixteen(v.sum);
+  if (a.loss == PixelLoss::focal) {
+    float lanes[Vec::lanes];
+    store(lanes, loss);
+    for (float& value : lanes) value *= float(std::pow(-std::expm1(-double(value)), a.gamma));
+    loss = load(lanes);
+  }
+  loss = l.counted(l.weight * loss);
+  if (pixels == Vec::lanes) return loss;
+  float lanes[Vec::lanes];
+  store(lanes, loss);
+  std::fill(lanes + pixels, lanes + Vec::lanes, 0.0f);
+  return load(lanes);
+}
+
 std::unique_ptr<Prepared> prepare_pixel_loss(const Problem& p) {
   const int64_t pixels = p.in[0].shape.rows(), classes = p.in[0].shape.c(), blocks = ceil_div(pixels, pixel_block);
   return prepared(
-      [=, weights = label_weights(p.op.as<PixelLossAttrs>(), p.in[0].shape.c())](const KernelArgs& args) {
+      [=](const KernelArgs& args) {
         const auto& a = p.op.as<PixelLossAttrs>();
         const float* logits = args.in[0].data<float>();
         const uint8_t* labels = args.in[1].data<uint8_t>();
         double* partial = reinterpret_cast<double*>(args.workspace);
         parallel_ranges(blocks, p.threads, 1, [&](Range mine) {
           for (int64_t b = mine.begin; b < mine.end; ++b) {
-            double total = 0;
+            partial[b] = 0;
             const int64_t end = std::min(pixels, (b + 1) * pixel_block);
-            for (int64_t i = b * pixel_block; i < end; i += Vec::lanes) {
-              const int64_t count = std::min<int64_t>(Vec::lanes, end - i);
-              const PixelVector v(logits + i * classes, classes, count);
-              for (int64_t j = 0; j < count; ++j) {
-                const uint8_t label = labels[i + j];
-                const float weight = weights[label];
-                if (weight == 0) continue;
-                // log of the sum less the logit; the logit itself is exact where its exponential underflows
-                const double loss = double(v.largest[j]) + std::log(double(v.sum[j])) -
-                                    double(logits[(i + j) * classes + std::min<int64_t>(label, classes - 1)]);
-                total +=
-                    double(weight) * loss * (a.loss == PixelLoss::focal ? std::pow(-std::expm1(-loss), a.gamma) : 1.0);
-              }
+            for (int64_t begin = b * pixel_block; begin < end; begin += pixel_run) {
+              Vec total = Vec::all(0.0f);
+              for (int64_t i = begin; i < std::min(end, begin + pixel_run); i += Vec::lanes)
+                total = total + pixel_losses(a, logits + i * classes, labels + i, classes,
+                                             std::min<int64_t>(Vec::lanes, end - i));
+              partial[b] += double(sum(total));
             }
-            partial[b] = total;
           }
         });
         double total = 0;
@@ -86,11 +118,25 @@ std::unique_ptr<Prepared> prepare_pixel_loss(const Problem& p) {
       blocks * int64_t(sizeof(double)));
 }
 
+/// Of the focal loss: its derivative by the log of the label's probability, over that of the plain one.
+inline Vec focal_factor(double gamma, const PixelVector& v, const PixelLabels& l, int64_t classes) {
+  Vec own = v.value[0];
+  for (int64_t k = 1; k < classes; ++k) own = select(l.is(k), v.value[k], own);
+  float value[Vec::lanes], sum[Vec::lanes];
+  store(value, own), store(sum, v.sum);
+  for (int i = 0; i < Vec::lanes; ++i) {
+    const double q = double(value[i]) / double(sum[i]), rest = 1 - q;
+    const double slope = gamma > 0 && q > 0 && rest > 0 ? gamma * std::pow(rest, gamma - 1) * q * std::log(q) : 0.0;
+    value[i] = float(std::pow(rest, gamma) - slope);
+  }
+  return load(value);
+}
+
 std::unique_ptr<Prepared> prepare_pixel_loss_backward(const Problem& p) {
   const int64_t pixels = p.in[0].shape.rows(), classes = p.in[0].shape.c();
-  return prepared([=, weights = label_weights(p.op.as<PixelLossAttrs>(), p.in[0].shape.c())](const KernelArgs& args) {
+  return prepared([=](const KernelArgs& args) {
     const auto& a = p.op.as<PixelLossAttrs>();
-    const float scale = float(args.in[2].data<double>()[int(ScaleField::scale)] * pixel_share(p));
+    const Vec scale = Vec::all(float(args.in[2].data<double>()[int(ScaleField::scale)] * pixel_share(p)));
     const float* logits = args.in[0].data<float>();
     const uint8_t* labels = args.in[1].data<uint8_t>();
     float* gradient = args.out[0].data<float>();
@@ -98,24 +144,17 @@ std::unique_ptr<Prepared> prepare_pixel_loss_backward(const Problem& p) {
       for (int64_t i = mine.begin; i < mine.end; i += Vec::lanes) {
         const int64_t count = std::min<int64_t>(Vec::lanes, mine.end - i);
         const PixelVector v(logits + i * classes, classes, count);
-        for (int64_t j = 0; j < count; ++j) {
-          float* to = gradient + (i + j) * classes;
-          const uint8_t label = labels[i + j];
-          if (weights[label] == 0) {
-            std::fill(to, to + classes, 0.0f);
-            continue;
-          }
-          float factor = scale * weights[label];
-          if (a.loss == PixelLoss::focal) {
-            const double own = double(v.value[std::min<int64_t>(label, classes - 1)][j]) / double(v.sum[j]),
-                         rest = 1 - own;
-            const double slope =
-                a.gamma > 0 && own > 0 && rest > 0 ? a.gamma * std::pow(rest, a.gamma - 1) * own * std::log(own) : 0.0;
-            factor *= float(std::pow(rest, a.gamma) - slope);
-          }
-          const float inverse = 1 / v.sum[j];
-          for (int64_t k = 0; k < classes; ++k) to[k] = factor * (v.value[k][j] * inverse - float(k == label));
+        const PixelLabels l(a, labels + i, classes, count);
+        Vec factor = scale * l.weight;
+        if (a.loss == PixelLoss::focal) factor = factor * focal_factor(a.gamma, v, l, classes);
+        const Vec inverse = Vec::all(1.0f) / v.sum;
+        alignas(64) float turned[most_classes][Vec::lanes];
+        for (int64_t k = 0; k < classes; ++k) {
+          const Vec hit = select(l.is(k), Vec::all(1.0f), Vec::all(0.0f));
+          store(turned[k], l.counted(factor * (v.value[k] * inverse - hit)));
         }
+        float* to = gradient + i * classes;
+        for_pixel_classes(count, classes, [&](int64_t at, int64_t k, int64_t j) { to[at] = turned[k][j]; });
       }
     });
   });
