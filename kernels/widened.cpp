@@ -26,8 +26,11 @@ Problem wide_problem(const Problem& p) {
   return w;
 }
 
+/// Without Winograd's kernels: those read and write narrow types themselves, and a run may have turned them off.
 const Kernel& best(const Problem& p) {
-  return *choose_kernel(kernel_list(), p, "widened", {}).kernel;
+  Selection selection;
+  selection.excluded = {"winograd"};
+  return *choose_kernel(kernel_list(), p, "widened", selection).kernel;
 }
 
 class Widened final : public Prepared {

@@ -33,7 +33,6 @@ bool rounds_inside(const Kernel& kernel, const Problem& p) {
   const TensorDesc& weights =
       p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[std::min<size_t>(1, p.in.size() - 1)];
   const bool five = weights.shape.w() == 5;
-  if (kernel.name() == "widened") return kernel.prepare(p)->detail().find("winograd") != std::string::npos;
   return kernel.name().starts_with("winograd4") || (kernel.name().starts_with("winograd") && five);
 }
 /// Sums of products: exact on small integers, bounded by K * eps * sum|a||b| on others.

@@ -22,7 +22,7 @@ struct Col2im {
         run(weights.w() * weights.c()),
         columns(weights.h() * run),
         padded(round_up(columns, gemm_columns)),
-        ring((weights.h() + attrs.stride[1] - 1) / attrs.stride[1]),
+        ring(ceil_div(weights.h(), attrs.stride[1])),
         band(std::max(8 * weights.h(), std::min<int64_t>(dx.shape.h() * dx.shape.n() / (4 * p.threads), 128))),
         bands(ceil_div(dx.shape.h(), band)) {
     const int64_t reached =

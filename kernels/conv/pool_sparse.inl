@@ -51,7 +51,7 @@ inline SparseShape sparse_shape(const Problem& p) {
   s.block_count = s.cells.n();
   for (int i = 0; i < 3; ++i) {
     s.block[i] = std::min(wanted[i], s.cells[i + 1]);
-    s.blocks[i] = (s.cells[i + 1] + s.block[i] - 1) / s.block[i];
+    s.blocks[i] = ceil_div(s.cells[i + 1], s.block[i]);
     s.block_count *= s.blocks[i];
   }
   s.cell_pitch = round_up(s.block[0] * s.block[1] * s.block[2], 16);
@@ -199,8 +199,8 @@ inline void accumulate_taps(const float* patch, const float* gradient, const int
 template <class Patch, int first = 0>
 inline void accumulate(const float* patch, const float* gradient, const int32_t* offset, int64_t cells, float* total) {
   constexpr int vectors = Patch::runs * 16 / Vec::lanes, sums = Vec::lanes == 16 ? 27 : 13,
-                turns = (9 * vectors + sums - 1) / sums;
-  constexpr int count = std::min((9 + turns - 1) / turns, 9 - first);
+                turns = ceil_div(9 * vectors, sums);
+  constexpr int count = std::min<int>(ceil_div(9, turns), 9 - first);
   accumulate_taps<Patch, first, count>(patch, gradient, offset, cells, total);
   if constexpr (first + count < 9) accumulate<Patch, first + count>(patch, gradient, offset, cells, total);
 }

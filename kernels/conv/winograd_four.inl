@@ -29,7 +29,7 @@ int64_t four_thread_floats(const WinogradShape& s) {
 /// side, in a copy.
 template <class S, class T>
 struct FourRows {
-  static constexpr int loads = (S::p[2] * 4 + Vec::lanes - 1) / Vec::lanes, length = loads * Vec::lanes;
+  static constexpr int loads = ceil_div(S::p[2] * 4, Vec::lanes), length = loads * Vec::lanes;
 
   FourRows(const WinogradShape& s, const T* x, int64_t first, int64_t count) {
     const bool side_by_side = s.x.stride[3] == 4 && s.dilation[2] == 1;
@@ -179,7 +179,7 @@ struct FourPlaces {
       const TileCorner corner = tile_corner(s, first + t);
       for (int i = 0; i < 3; ++i) {
         const int64_t at = corner.at[i] / step[i];
-        left[t][i] = (y[i + 1] - at + s.dilation[i] - 1) / s.dilation[i];
+        left[t][i] = ceil_div(y[i + 1] - at, s.dilation[i]);
       }
       begin[t] = desc.offset(corner.n, corner.at[0] / step[0], corner.at[1] / step[1], corner.at[2] / step[2]);
     }
