@@ -17,7 +17,8 @@ struct Option {
   /// numbers: comma-separated, on the command line also apart; integers too.
   enum class Kind : uint8_t { text, integer, number, toggle, list, numbers } kind = Kind::text;
   std::string origin = "default";
-  std::string alias{};  ///< another name of the flag, as a reference program has it; empty: none
+  std::string alias{};     ///< another name of the flag, as a reference program has it; empty: none
+  std::string standard{};  ///< text of the default, filled by the table
 };
 
 /// A setting that only matters beside others.
@@ -29,7 +30,9 @@ struct IdleFlag {
 
 class OptionTable {
  public:
-  explicit OptionTable(std::vector<Option> options) : options_(std::move(options)) {}
+  explicit OptionTable(std::vector<Option> options) : options_(std::move(options)) {
+    for (Option& option : options_) option.standard = option.value;
+  }
 
   /// Keys of a YAML file that are known but cannot be honoured unless they have this value; the reason is shown.
   struct Refusal {
@@ -63,6 +66,8 @@ class OptionTable {
     const Option& option = find(flag);
     return canonical(option, option.value) == canonical(option, value);
   }
+  /// Whether the flag's value says the same as its default.
+  bool is_standard(const std::string& flag) const { return agrees(flag, find(flag).standard); }
   std::vector<std::string> list(const std::string& flag) const;  ///< comma-separated
   std::vector<double> numbers(const std::string& flag) const;    ///< comma-separated
   void set(const std::string& flag, const std::string& value, const std::string& origin);

@@ -144,8 +144,8 @@ TrainerOptions trainer_options(const OptionTable& o) {
   t.early_stopping = o.integer_within("early-stopping", 0);
   t.trace = o.toggle("trace");
   t.config = settings_json(o);
-  t.agrees = [&o](const std::string& setting, const std::string& saved) {
-    return o.has(setting) && o.agrees(setting, saved);
+  t.agrees = [&o](const std::string& setting, const std::string* saved) {
+    return o.has(setting) && (saved ? o.agrees(setting, *saved) : o.is_standard(setting));
   };
   return t;
 }

@@ -31,8 +31,9 @@ struct TrainerOptions {
   std::function<double(int64_t epoch, int64_t step)> rate;
   nlohmann::json config;    ///< echo of every setting
   nlohmann::json identity;  ///< what must be equal for a resume
-  /// Whether the text that a checkpoint has for a setting means what this run's means.
-  std::function<bool(const std::string& setting, const std::string& saved)> agrees;
+  /// Whether the text that a checkpoint has for a setting means what this run's means. Null: the checkpoint was written
+  /// before there was the setting, and means its default.
+  std::function<bool(const std::string& setting, const std::string* saved)> agrees;
   std::string data_digest;  ///< of the samples' names and sizes: ranks must see the same
   /// Of the identity, what may differ when a run goes on at another number of ranks.
   std::vector<std::string> per_rank;

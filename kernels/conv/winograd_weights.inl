@@ -146,6 +146,7 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
         float* sums = m + L::weights_of(q) * w.m_stride + block * w.chunk * block_width;
         for_row_blocks(channels, vectors, [&](int64_t c, int64_t rows) {
           float* sum = sums + c * block_width;
+          prefetch(sum + rows * block_width, rows * block_width * 4);  // the next: M comes from far, 1.02 on Zen 4
           run_block<RegisterBlock<F32Dot, false>>(
               rows, vectors, {&segment, 1, 0, c, 1, channels, block_width, sum, block_width, sum, block_width});
         });

@@ -1,0 +1,89 @@
+// What a resumed run asks of the settings that its checkpoint holds.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/common/options.h"
+#include "apps/common/trainer.h"
+#include "io/hdf5.h"
+#include "kernels/kernel_list.h"
+#include "tests/catch.hpp"
+
+using namespace convoy;
+using namespace convoy::apps;
+
+namespace {
+
+/// Two samples an epoch of what the trainer makes up, and nothing to validate.
+class NoData final : public Task {
+ public:
+  int64_t training_samples() const override { return 2; }
+  int64_t validation_samples() const override { return 0; }
+  std::shared_ptr<const SampleSource> training() const override { return nullptr; }
+  Quality validate(Program&, Communicator*) override { return {}; }
+  bool reached(const Quality&) const override { return false; }
+  bool has_target() const override { return false; }
+  std::string metric() const override { return "MAE"; }
+  void fill_dummy(const Tensor& x, const Tensor& labels, uint64_t) const override {
+    std::fill(x.span<float>().begin(), x.span<float>().end(), 1.0f);
+    std::fill(labels.span<uint8_t>().begin(), labels.span<uint8_t>().end(), uint8_t{0});
+  }
+  void log_start(MlLog&) const override {}
+  void log_quality(MlLog&, const Quality&, int64_t) const override {}
+};
+
+Outcome train(TrainerOptions o, const OptionTable& settings) {
+  OptionTable table(rank_options());
+  Ranks ranks(table);
+  ClimateOptions shape;
+  shape.model.width_divisor = 16, shape.model.height = 32, shape.model.width = 48;
+  Program program(plan_program(shape, kernel_list()), shape, 5);
+  NoData task;
+  o.agrees = [&](const std::string& setting, const std::string* saved) {
+    return settings.has(setting) && (saved ? settings.agrees(setting, *saved) : settings.is_standard(setting));
+  };
+  o.config = nlohmann::json::object();
+  o.rate = [](int64_t, int64_t) { return 1e-3; };
+  return Trainer(program, task, ranks, std::move(o)).run();
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint without a newer setting means the setting's default", "[apps]") {
+  if (!has_hdf5()) return;
+  const auto folder = std::filesystem::temp_directory_path() / ("convoy-resume-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  OptionTable settings(
+      {{"rate", "", "1.0", "", Option::Kind::number}, {"newer", "", "true", "", Option::Kind::toggle}});
+  TrainerOptions o;
+  o.output_dir = folder.string();
+  o.identity = {{"rate", "1.0"}};
+  CHECK(train(o, settings) == Outcome::finished);
+
+  o.resume = true, o.epochs = 2;
+  o.identity = {{"rate", "1"}, {"newer", "on"}};  // other texts of the same values
+  settings.set("rate", "1", "flag"), settings.set("newer", "on", "flag");
+  CHECK(train(o, settings) == Outcome::finished);
+
+  o.identity["newest"] = "1";  // which no flag explains
+  CHECK_THROWS_WITH(train(o, settings), Catch::Contains("setting newest: expected null, found \"1\""));
+  o.identity.erase("newest");
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a newer setting that is not at its default needs another run", "[apps]") {
+  if (!has_hdf5()) return;
+  const auto folder = std::filesystem::temp_directory_path() / ("convoy-newer-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  OptionTable settings({{"newer", "", "true", "", Option::Kind::toggle}});
+  TrainerOptions o;
+  o.output_dir = folder.string();
+  o.identity = {{"rate", "1.0"}};
+  CHECK(train(o, settings) == Outcome::finished);
+  o.resume = true, o.epochs = 2;
+  o.identity["newer"] = "off";
+  settings.set("newer", "off", "flag");
+  CHECK_THROWS_WITH(train(o, settings), Catch::Contains("setting newer: expected null, found \"off\""));
+  std::filesystem::remove_all(folder);
+}
