@@ -90,6 +90,11 @@ std::vector<Problem> conv_problems(DType type) {
       // several chunks; with 12 channels oneDNN 2.6.3 reads past the end of the result
       {{1, 1, 7, 9, 16}, 528, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
       {{1, 1, 64, 64, 8}, 16, {1, 1, 1}, {.stride = {1, 2, 2}}},  // oneDNN 2.6.3 overruns its scratch memory
+      // strided 1x1: one output row, groups and three dimensions, padding behind the last column
+      {{1, 1, 1, 96, 64}, 40, {1, 1, 1}, {.stride = {1, 1, 2}}},
+      {{1, 1, 2, 70, 40}, 24, {1, 1, 1}, {.stride = {1, 2, 2}}},
+      {{2, 3, 5, 9, 12}, 18, {1, 1, 1}, {.stride = {2, 2, 2}, .groups = 3}},
+      {{1, 1, 7, 9, 37}, 16, {1, 1, 1}, {.stride = {1, 2, 2}, .pad_high = {0, 1, 2}}},
       // oneDNN 2.6.3's bf16 weight gradient multiplies scratch memory that it never wrote
       {{1, 1, 48, 72, 16},
        16,
@@ -112,6 +117,8 @@ std::vector<Problem> conv_problems(DType type) {
   const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {1, 3, 3}};
   const TensorDesc wide({1, 1, 30, 29, 80}, type), narrow({1, 1, 30, 29, 144}, type);
   list.push_back(problem({OpKind::conv_backward_weights, same}, {strided(wide, 96), strided(narrow, 160)}));
+  list.push_back(problem({OpKind::conv_backward_weights, {ConvAttrs{.stride = {1, 2, 2}, .result_size = {1, 1, 1}}}},
+                         {strided(wide, 96), strided(TensorDesc({1, 1, 15, 15, 144}, type), 160)}));
   list.push_back(problem({OpKind::conv_forward, same}, {strided(wide, 96), TensorDesc({16, 1, 3, 3, 80}, type)}));
   list.back().out[0] = strided(list.back().out[0], 48);
   const TensorDesc slice = strided(TensorDesc({1, 1, 34, 35, 16}, type), 48);
@@ -543,6 +550,57 @@ TEST_CASE("f16 sums are widened before they stall or drift", "[kernels]") {
 
 TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
   for (DType type : storage_types) check_all(other_problems(type));
+}
+
+TEST_CASE("pixel losses: the logarithm, ignored and unknown labels", "[kernels]") {
+  PixelLossAttrs a;
+  a.reduction = Reduction::sum, a.ignore = 200;
+  // A pixel whose label has the largest logit costs the log of the sum: of `same` such classes and others far below,
+  // or `gap` below.
+  const auto logits_of = [](float* to, int classes, int same, float gap) {
+    for (int k = 0; k < classes; ++k) to[k] = k < same ? 3.0f : k == same ? 3.0f - gap : -90.0f;
+  };
+  for (const auto& kernel : kernel_list()) {
+    for (const int classes : {3, 16})
+      for (int same = 1; same <= classes; ++same)
+        for (const float gap : {1e-6f, 0.01f, 0.5f, 0.88f, 1.7f, 8.0f, 40.0f}) {
+          if (same == classes && gap != 0.5f) continue;
+          const Problem p = problem({OpKind::pixel_loss, a}, {TensorDesc({1, 1, 1, 1, classes}, DType::f32),
+                                                              TensorDesc({1, 1, 1, 1, 1}, DType::u8)});
+          if (!kernel->supports(p).ok) continue;
+          Run run = make_run(p, Fill::normal, 1);
+          logits_of(run.in[0].data<float>(), classes, same, gap);
+          run.in[1].data<uint8_t>()[0] = 0;
+          execute(*kernel, p, run);
+          const double sum = same + (same < classes ? std::exp(double(3.0f - gap) - 3.0) : 0.0);
+          INFO(kernel->name() << ", " << classes << " classes, sum " << sum);
+          CHECK(std::abs(run.out[0].data<float>()[0] - std::log(sum)) <= 4e-7 * std::log(sum) + 1.2e-7);
+        }
+    // More pixels than one partial sum: ignored ones hold NaN and count nothing; one unknown label spoils the sum.
+    const TensorDesc logits({1, 1, 67, 71, 3}, DType::f32), labels({1, 1, 67, 71, 1}, DType::u8);
+    const Problem loss = problem({OpKind::pixel_loss, a}, {logits, labels}),
+                  slope = problem({OpKind::pixel_loss_backward, a},
+                                  {logits, labels, TensorDesc(Shape::vector(4), DType::f64)});
+    if (!kernel->supports(loss).ok && !kernel->supports(slope).ok) continue;
+    for (const Problem& p : {loss, slope}) {
+      if (!kernel->supports(p).ok) continue;
+      INFO(kernel->name() << " " << p.text());
+      Run run = make_run(p, Fill::normal, 1), wanted = make_run(p, Fill::normal, 1);
+      for (Run* r : {&run, &wanted}) {
+        for (int64_t i = 0; i < 67 * 71; ++i) {
+          r->in[1].data<uint8_t>()[i] = i % 5 == 3 ? 200 : uint8_t(i % 3);
+          if (i % 5 == 3) r->in[0].data<float>()[i * 3] = NAN;
+        }
+        if (p.in.size() > 2) std::fill(r->in[2].span<double>().begin(), r->in[2].span<double>().end(), 1.0);
+      }
+      execute(*kernel, p, run), execute(reference_for(p), p, wanted);
+      const auto found = run.out[0].span<float>(), expected = wanted.out[0].span<float>();
+      for (size_t i = 0; i < found.size(); ++i) REQUIRE(found[i] == Approx(expected[i]).epsilon(2e-6).margin(1e-6));
+      run.in[1].data<uint8_t>()[9] = 17;
+      execute(*kernel, p, run);
+      CHECK(std::isnan(run.out[0].data<float>()[p.in.size() > 2 ? 27 : 0]));
+    }
+  }
 }
 
 TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]") {

@@ -1,14 +1,13 @@
 // What a resumed run asks of the settings that its checkpoint holds.
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
 
 #include "apps/common/options.h"
+#include "apps/common/run.h"
 #include "apps/common/trainer.h"
 #include "io/hdf5.h"
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
+#include "tests/temporary.h"
 
 using namespace convoy;
 using namespace convoy::apps;
@@ -41,7 +40,7 @@ Outcome train(TrainerOptions o, const OptionTable& settings) {
   Program program(plan_program(shape, kernel_list()), shape, 5);
   NoData task;
   o.agrees = [&](const std::string& setting, const std::string* saved) {
-    return settings.has(setting) && (saved ? settings.agrees(setting, *saved) : settings.is_standard(setting));
+    return means_the_same(settings, setting, saved);
   };
   o.config = nlohmann::json::object();
   o.rate = [](int64_t, int64_t) { return 1e-3; };
@@ -52,12 +51,11 @@ Outcome train(TrainerOptions o, const OptionTable& settings) {
 
 TEST_CASE("a checkpoint without a newer setting means the setting's default", "[apps]") {
   if (!has_hdf5()) return;
-  const auto folder = std::filesystem::temp_directory_path() / ("convoy-resume-" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
+  const testing::TemporaryFolder folder;
   OptionTable settings(
       {{"rate", "", "1.0", "", Option::Kind::number}, {"newer", "", "true", "", Option::Kind::toggle}});
   TrainerOptions o;
-  o.output_dir = folder.string();
+  o.output_dir = folder.path();
   o.identity = {{"rate", "1.0"}};
   CHECK(train(o, settings) == Outcome::finished);
 
@@ -68,22 +66,18 @@ TEST_CASE("a checkpoint without a newer setting means the setting's default", "[
 
   o.identity["newest"] = "1";  // which no flag explains
   CHECK_THROWS_WITH(train(o, settings), Catch::Contains("setting newest: expected null, found \"1\""));
-  o.identity.erase("newest");
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a newer setting that is not at its default needs another run", "[apps]") {
   if (!has_hdf5()) return;
-  const auto folder = std::filesystem::temp_directory_path() / ("convoy-newer-" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
+  const testing::TemporaryFolder folder;
   OptionTable settings({{"newer", "", "true", "", Option::Kind::toggle}});
   TrainerOptions o;
-  o.output_dir = folder.string();
+  o.output_dir = folder.path();
   o.identity = {{"rate", "1.0"}};
   CHECK(train(o, settings) == Outcome::finished);
   o.resume = true, o.epochs = 2;
   o.identity["newer"] = "off";
   settings.set("newer", "off", "flag");
   CHECK_THROWS_WITH(train(o, settings), Catch::Contains("setting newer: expected null, found \"off\""));
-  std::filesystem::remove_all(folder);
 }

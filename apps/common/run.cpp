@@ -132,6 +132,10 @@ LoaderOptions loader_options(const OptionTable& o) {
   return l;
 }
 
+bool means_the_same(const OptionTable& o, const std::string& setting, const std::string* saved) {
+  return o.has(setting) && (saved ? o.agrees(setting, *saved) : o.is_standard(setting));
+}
+
 TrainerOptions trainer_options(const OptionTable& o) {
   TrainerOptions t;
   t.output_dir = o.text("output-dir");
@@ -144,9 +148,7 @@ TrainerOptions trainer_options(const OptionTable& o) {
   t.early_stopping = o.integer_within("early-stopping", 0);
   t.trace = o.toggle("trace");
   t.config = settings_json(o);
-  t.agrees = [&o](const std::string& setting, const std::string* saved) {
-    return o.has(setting) && (saved ? o.agrees(setting, *saved) : o.is_standard(setting));
-  };
+  t.agrees = [&o](const std::string& setting, const std::string* saved) { return means_the_same(o, setting, saved); };
   return t;
 }
 

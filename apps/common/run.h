@@ -48,6 +48,8 @@ void limit(std::vector<Ref>& samples, const OptionTable& o, const char* flag) {
 /// Compute type, passes and plan.
 void apply_run_options(const OptionTable& options, ProgramOptions& program);
 LoaderOptions loader_options(const OptionTable& options);
+/// TrainerOptions::agrees by a program's settings.
+bool means_the_same(const OptionTable& options, const std::string& setting, const std::string* saved);
 /// Everything but rate, loader and identity.
 TrainerOptions trainer_options(const OptionTable& options);
 

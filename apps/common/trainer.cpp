@@ -132,7 +132,7 @@ std::string Trainer::load_newest() {
       if (other_ranks && std::find(o_.per_rank.begin(), o_.per_rank.end(), key) != o_.per_rank.end()) continue;
       const nlohmann::json saved = meta["identity"].value(key, nlohmann::json());
       const std::string text = saved.is_string() ? saved.get<std::string>() : std::string();
-      const bool has_meaning = o_.agrees && (saved.is_string() || saved.is_null());
+      const bool has_meaning = o_.agrees && (saved.is_string() || (saved.is_null() && value.is_string()));
       if (saved != value && !(has_meaning && o_.agrees(key, saved.is_null() ? nullptr : &text)))
         fail_usage(
             fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key, saved.dump(), value.dump()));

@@ -51,12 +51,13 @@ std::vector<KernelPtr> direct_avx2_kernels() {
   add("depthwise_avx2", OpKind::conv_backward_weights, set::supports_depthwise, set::prepare_depthwise_weights);
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward})
     add("pointwise_avx2", kind, set::supports_pointwise, set::prepare_pointwise, pointwise_avx2_is_measured_faster);
-  add("pointwise_avx2", OpKind::conv_backward_weights, set::supports_pointwise_weights, set::prepare_pointwise_weights,
-      pointwise_avx2_is_measured_faster);
   for (OpKind kind :
        {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
     add("direct_avx2", kind, set::supports_direct, set::prepare_direct_with<set::F32Engine>);
-  add("direct_avx2", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights);
+  add("direct_avx2", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights,
+      [](const Problem& p) { return direct_avx2_is_measured_faster(p) && !pointwise_avx2_is_measured_faster(p); });
+  add("pointwise_avx2", OpKind::conv_backward_weights, set::supports_pointwise_weights, set::prepare_pointwise_weights,
+      pointwise_avx2_is_measured_faster);
   return list;
 }
 

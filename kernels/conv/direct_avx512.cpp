@@ -47,12 +47,13 @@ std::vector<KernelPtr> direct_avx512_kernels() {
   add("depthwise_avx512", OpKind::conv_forward, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx512", OpKind::conv_backward_data, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx512", OpKind::conv_backward_weights, set::supports_depthwise, set::prepare_depthwise_weights);
-  add("pointwise_avx512", OpKind::conv_backward_weights, set::supports_pointwise_weights,
-      set::prepare_pointwise_weights, pointwise_avx512_is_measured_faster);
   for (OpKind kind :
        {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
     add("direct_avx512", kind, set::supports_direct, set::prepare_direct_with<set::F32Engine>);
-  add("direct_avx512", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights);
+  add("direct_avx512", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights,
+      [](const Problem& p) { return direct_is_measured_faster(p) && !pointwise_avx512_is_measured_faster(p); });
+  add("pointwise_avx512", OpKind::conv_backward_weights, set::supports_pointwise_weights,
+      set::prepare_pointwise_weights, pointwise_avx512_is_measured_faster);
   return list;
 }
 

@@ -52,7 +52,7 @@ struct DirectPlan {
             std::min((part + 1) * unit_channels, shape.out)};
   }
   int64_t words_of(int64_t channels) const { return ceil_div(channels, pair); }
-  /// 1x1 at stride 1 without padding, all positions in one row.
+  /// 1x1 without padding, at stride 1 or in the view that has it, all positions in one row.
   bool product() const {
     const Shape& x = shape.x.shape;
     const bool one_row = shape.rows() == 1 && x.n() * x.d() * x.h() == 1 && shape.positions <= x.w();

@@ -227,7 +227,7 @@ bool pointwise_avx512_is_measured_faster(const Problem& p) {
 }
 
 bool pointwise_bf16_is_measured_faster(const Problem& p) {
-  return p.in[0].dtype == DType::bf16 && has_pointwise_tasks(p) && p.in[0].shape.c() >= 704;
+  return p.in[0].dtype == DType::bf16 && has_pointwise_tasks(p) && p.in[0].shape.c() >= 704 && p.in[1].shape.c() >= 256;
 }
 
 bool pointwise_avx2_is_measured_faster(const Problem& p) {

@@ -39,8 +39,9 @@ struct DirectShape {
   bool forward = true;
   bool activates = false;  ///< ends in leaky_relu without a pool
   bool unpools = false;    ///< the gradient is given behind the pool, with its arg-max
-  ConvAttrs attrs;
-  TensorDesc x, y;       ///< read and written; backward_weights: input and gradient; pooled: the map that is not stored
+  ConvAttrs attrs;         ///< with a stride of 1 where x is a view that has it
+  TensorDesc x, y;  ///< read and written; backward_weights: input and gradient; pooled: the map that is not stored; x
+                    ///< may be a view of the problem's (leave_out_unread)
   Int3 window{1, 1, 1};  ///< of the pool behind a forward pass
   Int3 cells{0, 0, 0};   ///< pooled extents
   Int3 kernel;
@@ -114,7 +115,7 @@ constexpr int64_t pointwise_task_inputs = 24, pointwise_task_outputs = 512;
 /// Where kernels with panels (pointwise*.inl) beat those and oneDNN's, 1x1 convolutions all: weight gradients with 704
 /// channels or more on both sides, in f32;
 bool pointwise_avx512_is_measured_faster(const Problem& p);
-/// from 704 channels on, in bf16 with full-rate products;
+/// with 704 inputs and 256 outputs or more, in bf16 with full-rate products;
 bool pointwise_bf16_is_measured_faster(const Problem& p);
 /// with AVX2, in f32: of 256 x 704 channels or more, or 256 x 256 with 384 inputs or a stride, and backward_data of 256
 /// x 256 weights or more and over 256 channels on one side. Forward, a training step gains nothing.

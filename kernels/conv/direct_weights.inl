@@ -9,20 +9,22 @@
 // Chunks and parts depend on the problem alone, so the sums have the same bits for any number of threads.
 // Limit: the f32 FMA rate; the gradient streams from the second-level cache, 21 bytes per cycle at two FMA per cycle.
 
-constexpr int64_t weight_tasks = 64;             // enough to keep this many threads busy
-constexpr int64_t weight_parts_bytes = 6 << 20;  // of sums at most for splitting positions: clearing and adding up
-                                                 // more shows beside the products
+constexpr int64_t weight_tasks = 64;              // enough to keep this many threads busy
+constexpr int64_t weight_parts_bytes = 16 << 20;  // of sums at most for splitting positions
+constexpr int64_t product_parts_bytes =
+    6 << 20;  // the same for 1x1 in f32 and for narrow types, where clearing and adding up more shows
 
 /// What a task covers.
 struct WeightsTask {
   int64_t group, first_block, last_block, chunk, part;
 };
 
-/// Positions of a band and of one of its rows; bytes of a value in the patch, and at most of the sums of a block and of
-/// the patch; of 1x1 convolutions blocks of output channels of a task and, where more, positions; positions of a step.
+/// Positions of a band and of one of its rows; bytes of a value in the patch, and at most of the sums of a block, of
+/// the patch and of the sums of all parts; of 1x1 convolutions blocks of output channels of a task and, where more,
+/// positions; positions of a step.
 struct WeightsLayout {
   int64_t positions = 192, row_positions = 128, value_bytes = 4, sums_bytes = weight_cache, patch_bytes = patch_cache,
-          product_width = 4, product_positions = 256, step = 1;
+          parts_bytes = weight_parts_bytes, product_width = 4, product_positions = 256, step = 1;
 };
 
 struct WeightsPlan {
@@ -112,8 +114,8 @@ WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(
     ++tiles;
   tile_positions = tile_of(), tiles = ceil_div(shape.positions, tile_positions);
   row_floats = shape.columns(tile_positions) * chunk;
-  const int64_t affordable =
-      std::max<int64_t>(1, weight_parts_bytes / (shape.groups * blocks * chunks * sum_floats() * 4));
+  const int64_t affordable = std::max<int64_t>(
+      1, (product ? product_parts_bytes : layout.parts_bytes) / (shape.groups * blocks * chunks * sum_floats() * 4));
   parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1,
                               std::min(affordable, shape.rows()));
   // Which blocks share a task changes no sum: fewer where there are many threads.

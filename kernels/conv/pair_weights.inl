@@ -8,7 +8,8 @@
 
 template <class Engine>
 struct PairWeightsPlan : WeightsPlan {
-  explicit PairWeightsPlan(const Problem& p) : WeightsPlan(p, {.product_width = 12}) {
+  explicit PairWeightsPlan(const Problem& p)
+      : WeightsPlan(p, {.parts_bytes = product_parts_bytes, .product_width = 12}) {
     const int64_t advance = shape.phases[0].advance, columns = ceil_div(shape.columns(tile_positions), advance);
     run = ceil_div(tile_positions, 2);
     pitch = (columns + 1) / 2 * 2 + 2 * run;

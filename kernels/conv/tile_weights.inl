@@ -54,6 +54,7 @@ struct TileWeightsPlan : WeightsPlan {
                                       .value_bytes = 2,
                                       .sums_bytes = 300 << 10,
                                       .patch_bytes = 320 << 10,
+                                      .parts_bytes = product_parts_bytes,
                                       .product_width = 12,
                                       .product_positions = tile_band,
                                       .step = tile_pair_positions}) {
