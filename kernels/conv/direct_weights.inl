@@ -181,15 +181,15 @@ class NextOperands {
   void start(int64_t band, int64_t first) {
     if (!product_) return;
     rows_ = next_rows_ = RowSet::band(s_, band, d_.bands), first_ = first, next_first_ = first + d_.tile_positions;
-    if (next_first_ >= s_.phases[0].count) {
+    if (next_first_ >= s_.phases[0].count)
       next_rows_ = RowSet::band(s_, std::min(band + 1, d_.bands - 1), d_.bands), next_first_ = 0;
-    }
     next_x_ = lines(s_.x, x_ + next_first_ * x_step(), next_rows_, next_first_, x_step(), d_.channels(at_.chunk).size(),
                     [&](int64_t row) { return std::max<int64_t>(s_.source_row(row, 0), 0); });
   }
-  /// Its products for a block of outputs begin, and take so many turns.
-  void start_block(int64_t block, int64_t turns) {
+  /// Its products for a block of so many vectors of outputs begin.
+  void start_block(int64_t block, int64_t vectors) {
     if (!product_) return;
+    const int64_t turns = ceil_div(d_.channels(at_.chunk).size(), rows_beside(static_cast<int>(vectors)));
     const bool last = block + 1 == at_.last_block;
     const int64_t after = (last ? at_.first_block : block + 1) * block_width;
     const int64_t first = last ? next_first_ : first_, step = s_.y.stride[3];
@@ -267,6 +267,7 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
         float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part),
               *bias = sums + d.sum_floats() - block_width;
         copy_gradient(d, dy, rows, first, last, at.group * s.out + k_first, valid, gradient, bias);
+        next.start_block(block, vectors);
         for (int64_t t = 0; t < s.row_taps(); ++t)
           for (int64_t q = 0; q < (phase.contiguous ? std::min<int64_t>(1, d.taps) : d.taps); ++q) {
             const int64_t column = phase.taps[static_cast<size_t>(q)].column;
@@ -281,10 +282,7 @@ void weights_task(const WeightsPlan& d, const KernelArgs& args, int64_t task, st
                     patch + slot * d.row_floats + (column - s.column_low + low * phase.advance) * channels,
                     gradient + (r * d.tile_positions + low) * block_width, high - low, 0, 1};
             if (!found) continue;
-            const int64_t block_values = phase.contiguous ? d.taps * channels : channels;
-            const int64_t turns = ceil_div(block_values, rows_beside(static_cast<int>(vectors)));
-            next.start_block(block, turns);
-            for_row_blocks(block_values, vectors, [&](int64_t m, int64_t size) {
+            for_row_blocks(phase.contiguous ? d.taps * channels : channels, vectors, [&](int64_t m, int64_t size) {
               next.ask();
               float* sum = sums + ((t * d.taps + q) * channels + m) * block_width;
               run_block<RegisterBlock<F32Dot, false>>(size, vectors,

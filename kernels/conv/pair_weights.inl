@@ -140,6 +140,7 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
         float *sums = d.sums(args.workspace, at.group, block, at.chunk, at.part),
               *bias = sums + d.sum_floats() - block_width;
         copy_gradient_pairs(d, dy, rows, first, last, at.group * s.out + k_first, valid, gradient, bias);
+        next.start_block(block, vectors);
         for (int64_t t = 0; t < s.row_taps(); ++t)
           for (int64_t q = 0; q < d.taps; ++q) {
             const int64_t offset = phase.taps[static_cast<size_t>(q)].column - s.column_low;
@@ -152,8 +153,6 @@ void pair_weights_task(const PairWeightsPlan<Engine>& d, const KernelArgs& args,
                     gradient + r * d.run * block_width, ceil_div(last - first, 2), 0, channels};
               }
             if (!found) continue;
-            const int64_t turns = ceil_div(channels, rows_beside(static_cast<int>(vectors)));
-            next.start_block(block, turns);
             Engine::for_blocks(channels, vectors, [&](int64_t c, int64_t size) {
               next.ask();
               float* sum = sums + ((t * d.taps + q) * channels + c) * block_width;

@@ -175,8 +175,7 @@ class PointwiseUnit {
     for (int64_t i = 0; i < positions.size(); i += block_rows) {
       std::array<const T*, block_rows> from{};
       for (int64_t r = 0; r < std::min<int64_t>(block_rows, positions.size() - i); ++r) {
-        from[size_t(r)] =
-            x_ + DirectShape::row_offset(s_.x, s_.source_row(row, 0)) + column * s_.phases[0].advance * s_.x.stride[3];
+        from[size_t(r)] = x_ + DirectShape::row_offset(s_.x, row) + column * s_.x.stride[3];
         rows_[i + r] = y_ + DirectShape::row_offset(s_.y, row) + column * s_.y.stride[3];
         if (++column == s_.positions) column = 0, ++row;
       }

@@ -52,16 +52,13 @@ struct PointwiseWeightsPlan : WeightsPlan {
   int64_t gradient_bytes() const { return round_up(blocks * block_words() * 4, 64); }
 };
 
-/// Input and gradient of one position after the other, in the order of the rows; null past the last.
+/// Input and gradient of one position after the other, in the order of the rows; null past the last. Strides are in the
+/// shape's view of the input (leave_out_unread).
 template <class T>
 class PositionWalk {
  public:
   PositionWalk(const DirectShape& s, const KernelArgs& args, int64_t position)
-      : s_(s),
-        args_(args),
-        row_(position / s.positions),
-        column_(position % s.positions),
-        step_(s.phases[0].advance * s.x.stride[3]) {
+      : s_(s), args_(args), row_(position / s.positions), column_(position % s.positions) {
     start();
   }
   void next(const T** x, const T** dy) {
@@ -69,19 +66,19 @@ class PositionWalk {
     if (++column_ == s_.positions)
       ++row_, column_ = 0, start();
     else if (x_)
-      x_ += step_, dy_ += s_.y.stride[3];
+      x_ += s_.x.stride[3], dy_ += s_.y.stride[3];
   }
 
  private:
   void start() {
     x_ = dy_ = nullptr;
     if (row_ >= s_.rows()) return;
-    x_ = args_.in[0].data<T>() + DirectShape::row_offset(s_.x, s_.source_row(row_, 0)) + column_ * step_;
+    x_ = args_.in[0].data<T>() + DirectShape::row_offset(s_.x, row_) + column_ * s_.x.stride[3];
     dy_ = args_.in[1].data<T>() + DirectShape::row_offset(s_.y, row_) + column_ * s_.y.stride[3];
   }
   const DirectShape& s_;
   const KernelArgs& args_;
-  int64_t row_, column_, step_;
+  int64_t row_, column_;
   const T *x_, *dy_;
 };
 
