@@ -209,6 +209,13 @@ std::vector<Problem> conv_problems(DType type) {
       list.push_back(problem({OpKind::conv_backward_weights, chain},
                              {slices ? strided(x, 128) : x, slices ? strided(dy, 121) : dy}));
     }
+  // The same with rows of several bands of positions, the last ones in the padding alone.
+  for (int64_t apart : {1, 2}) {
+    ConvAttrs chain{.dilation = {1, apart, apart}, .pad_low = {0, apart, apart}, .pad_high = {0, apart, apart}};
+    chain.groups = 800, chain.result_size = {1, 3, 3};
+    const TensorDesc image({1, 1, 6, 100, 800}, type);
+    list.push_back(problem({OpKind::conv_backward_weights, chain}, {image, image}));
+  }
   // 1x1 that is no product of positions: columns, or rows, beyond the input; taps that meet padding alone.
   for (const auto& [width, right] : {std::pair<int64_t, int64_t>{40, 3}, {32, 16}})
     list.push_back(problem({OpKind::conv_forward, ConvAttrs{.pad_high = {0, 0, right}}},

@@ -1,18 +1,17 @@
 // Weight and bias gradients of depthwise convolutions, channels last. Included after depthwise.inl.
 //
-// Per part of the rows, sums of three column taps and up to two lines of channels stay in registers along a row, with
-// the last three inputs, so that each is loaded once; meanwhile the next row's inputs and gradients are asked for in
-// the order of memory. Other taps, strides and rows too long for the second-level cache: sums of up to three taps and
-// four vectors, every input loaded for each.
-// Limit: memory. Parts depend on the problem alone: the same bits for any number of threads.
+// Per part of the rows, sums of three column taps stay in registers along a row, with the last three inputs, so that
+// each is loaded once: of three rows of taps (then a gradient is loaded once, too) or of two lines of channels,
+// whatever the registers hold. Meanwhile the next row's inputs and gradients are asked for in the order of memory. A
+// part takes bands of its columns one after the other, so that the rows of all taps stay in the second-level cache
+// until the last one has read them. Other taps and strides: sums of up to three taps and four vectors, every input
+// loaded for each. Limit: memory. Parts depend on the problem alone: the same bits for any number of threads.
 
 constexpr int64_t depthwise_parts = 64;
 // How far ahead inputs are asked for, in bytes.
-constexpr int64_t bias_ahead = 8192;  // sums of a bias: of whole positions
-constexpr int64_t sums_ahead = 4096;  // sums of weights: of the channels at hand
-// Of the rows that pass through the second-level cache together; with more, chains were measured to take up to a
-// quarter longer.
-constexpr int64_t chained_bytes = 3 << 19;
+constexpr int64_t bias_ahead = 8192;            // sums of a bias: of whole positions
+constexpr int64_t sums_ahead = 4096;            // sums of weights: of the channels at hand
+constexpr int64_t column_band_bytes = 3 << 18;  // that pass through the second-level cache together
 
 /// total[taps][vectors] += x * dy along a row for neighbouring vectors of channels. A position adds `columns` that
 /// nothing has read before, `pitch` apart.
@@ -63,56 +62,89 @@ inline void depthwise_sums(const T* const* from, int64_t from_step, int64_t colu
 template <class T>
 struct DepthwiseAhead {
   const T *x, *dy;
-  DepthwiseAhead operator+(int64_t elements) const { return {x + elements, dy + elements}; }
+  void advance(int64_t elements) { x += elements, dy += elements; }
 };
 
-/// total[3][units] += x * dy for positions whose three taps follow each other as they do, along a row inside the image:
-/// every input is loaded once for three positions. With `bias`, that one += dy. Asks for a third of the next row's
-/// share.
-template <class Unit, int units, bool with_bias, class T, class N>
-inline void depthwise_chain(const T* x, int64_t x_step, const T* dy, int64_t dy_step, int64_t count,
-                            DepthwiseAhead<T> ahead, float* total, int64_t total_step, float* bias, N n) {
+/// A row tap: the inputs under the first position's first column tap, and its sums [column tap][groups].
+template <class T>
+struct DepthwiseRow {
+  const T* x;
+  float* total;
+};
+
+/// Row taps that a chain sums at a time: as many as registers hold with the inputs of three positions.
+template <class T>
+constexpr int chained_rows = Vec::lanes == 16 && DepthwiseLine<T>::channels == 0 ? 3 : 1;
+
+/// total[rows][3][units] += x * dy for positions whose three column taps follow each other as they do, along a row
+/// inside the image: every input is loaded once for three positions, every gradient once for `rows` row taps. With
+/// `bias`, that one += dy. Asks for `rows` thirds of the next row's share, and returns what is left of it.
+template <class Unit, int rows, int units, bool with_bias, class T, class N>
+inline DepthwiseAhead<T> depthwise_chain(const DepthwiseRow<T>* row, int64_t x_step, const T* dy, int64_t dy_step,
+                                         int64_t count, DepthwiseAhead<T> ahead, int64_t c, int64_t total_step,
+                                         float* bias, N n) {
   using Sum = typename Unit::Sum;
   constexpr int64_t width = depthwise_width<T>;
-  Sum sum[3][units], value[3][units], gradients[units];
-#pragma GCC unroll 2
-  for (int u = 0; u < units; ++u) {
+  Sum sum[rows][3][units], value[rows][3][units], gradients[units];
+  const T* x[rows];
+  dy += c;
 #pragma GCC unroll 3
-    for (int q = 0; q < 3; ++q) sum[q][u] = Unit::bias(total + q * total_step + u * width, n);
-    if constexpr (with_bias) gradients[u] = Unit::bias(bias + u * width, n);
-    value[0][u] = Unit::input(x + u * width, n), value[1][u] = Unit::input(x + x_step + u * width, n);
+  for (int r = 0; r < rows; ++r) {
+    x[r] = row[r].x + c;
+#pragma GCC unroll 2
+    for (int u = 0; u < units; ++u) {
+#pragma GCC unroll 3
+      for (int q = 0; q < 3; ++q) sum[r][q][u] = Unit::bias(row[r].total + q * total_step + c + u * width, n);
+      value[r][0][u] = Unit::input(x[r] + u * width, n), value[r][1][u] = Unit::input(x[r] + x_step + u * width, n);
+    }
+    x[r] += 2 * x_step;
   }
-  x += 2 * x_step;
+  if constexpr (with_bias)
+#pragma GCC unroll 2
+    for (int u = 0; u < units; ++u) gradients[u] = Unit::bias(bias + c + u * width, n);
   const auto position = [&]<int k>(std::integral_constant<int, k>) {
 #pragma GCC unroll 2
     for (int u = 0; u < units; ++u) {
-      value[(k + 2) % 3][u] = Unit::input(x + u * width, n);
       const Sum gradient = Unit::input(dy + u * width, n);
 #pragma GCC unroll 3
-      for (int q = 0; q < 3; ++q) sum[q][u] = Unit::add(value[(k + q) % 3][u], gradient, sum[q][u]);
+      for (int r = 0; r < rows; ++r) {
+        value[r][(k + 2) % 3][u] = Unit::input(x[r] + u * width, n);
+#pragma GCC unroll 3
+        for (int q = 0; q < 3; ++q) sum[r][q][u] = Unit::add(value[r][(k + q) % 3][u], gradient, sum[r][q][u]);
+      }
       if constexpr (with_bias) gradients[u] = Unit::plus(gradient, gradients[u]);
     }
-    x += x_step, dy += dy_step;
+#pragma GCC unroll 3
+    for (int r = 0; r < rows; ++r) x[r] += x_step;
+    dy += dy_step;
   };
   constexpr std::integral_constant<int, 0> first;
   constexpr std::integral_constant<int, 1> second;
   int64_t j = 0;
-  for (; j + 3 <= count; j += 3, ahead = ahead + units * width) {
+  for (; j + 3 <= count; j += 3) {
+#pragma GCC unroll 3
+    for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 2
-    for (int u = 0; u < units; ++u)
-      __builtin_prefetch(ahead.x + u * width, 0, 2), __builtin_prefetch(ahead.dy + u * width, 0, 2);
+      for (int u = 0; u < units; ++u)
+        __builtin_prefetch(ahead.x + u * width, 0, 2), __builtin_prefetch(ahead.dy + u * width, 0, 2);
+      ahead.advance(units * width);
+    }
     position(first), position(second), position(std::integral_constant<int, 2>{});
   }
   if (j < count) {
     position(first);
     if (j + 1 < count) position(second);
   }
-#pragma GCC unroll 2
-  for (int u = 0; u < units; ++u) {
 #pragma GCC unroll 3
-    for (int q = 0; q < 3; ++q) Unit::unpack(total + q * total_step + u * width, sum[q][u], n);
-    if constexpr (with_bias) Unit::unpack(bias + u * width, gradients[u], n);
-  }
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 2
+    for (int u = 0; u < units; ++u)
+#pragma GCC unroll 3
+      for (int q = 0; q < 3; ++q) Unit::unpack(row[r].total + q * total_step + c + u * width, sum[r][q][u], n);
+  if constexpr (with_bias)
+#pragma GCC unroll 2
+    for (int u = 0; u < units; ++u) Unit::unpack(bias + c + u * width, gradients[u], n);
+  return ahead;
 }
 
 /// The sums of a row tap [column tap][channels] over the positions `all` of a row.
@@ -152,12 +184,15 @@ void depthwise_columns(const DirectShape& s, const ColumnPhase& phase, const T* 
 /// none.
 template <class T>
 DepthwiseAhead<T> depthwise_new_rows(const DirectShape& s, const T* x, const T* dy, int64_t row) {
-  if (row >= s.rows()) return {x, dy};
-  dy += DirectShape::row_offset(s.y, row);
+  DepthwiseAhead<T> ahead{x, dy};
+  if (row >= s.rows()) return ahead;
+  ahead.dy += DirectShape::row_offset(s.y, row);
   for (int64_t t = 0; t < s.row_taps(); ++t)
-    if (const int64_t source = s.source_row(row, t); source >= 0 && s.meets_new_rows(t))
-      return {x + DirectShape::row_offset(s.x, source), dy};
-  return {x, dy};
+    if (const int64_t source = s.source_row(row, t); source >= 0 && s.meets_new_rows(t)) {
+      ahead.x += DirectShape::row_offset(s.x, source);
+      break;
+    }
+  return ahead;
 }
 
 /// bias += gradients of the positions `all` of a row, four of them at a time.
@@ -175,61 +210,85 @@ void depthwise_bias(int64_t channels, const T* gradient, int64_t step, Range all
     });
 }
 
-/// Sums of a part of the rows: [row tap][column tap][channels], then the bias.
+/// Adds the positions `band` of a row to total: [row tap][column tap][channels], then the bias.
+template <class T>
+void depthwise_edge(const DirectShape& s, const KernelArgs& args, int64_t row, Range band, float* total) {
+  if (band.size() <= 0) return;
+  const ColumnPhase& phase = s.phases[0];
+  const int64_t channels = s.groups;
+  const T* gradient = args.in[1].data<T>() + DirectShape::row_offset(s.y, row);
+  // The bias comes first: it asks for the gradients in the order of memory.
+  depthwise_bias(channels, gradient, s.y.stride[3], band, total + s.row_taps() * s.column_taps * channels);
+  for (int64_t t = 0; t < s.row_taps(); ++t)
+    if (const int64_t source = s.source_row(row, t); source >= 0)
+      depthwise_columns(s, phase, args.in[0].data<T>() + DirectShape::row_offset(s.x, source),
+                        s.meets_new_rows(t) ? phase.advance : 0, gradient, band, total + t * s.column_taps * channels);
+}
+
+/// The same by chains, for positions `band` that are inside the image for all column taps.
+template <class T>
+void depthwise_chains(const DirectShape& s, const KernelArgs& args, int64_t row, Range band, float* total) {
+  if (band.size() <= 0) return;
+  const ColumnPhase& phase = s.phases[0];
+  const int64_t channels = s.groups, x_step = s.x.stride[3], dy_step = s.y.stride[3], apart = shared_columns(s, phase);
+  const T* x = args.in[0].data<T>() + (band.begin + phase.taps[0].column) * x_step;
+  const T *first_dy = args.in[1].data<T>() + band.begin * dy_step, *dy = first_dy + DirectShape::row_offset(s.y, row);
+  float* bias = total + s.row_taps() * s.column_taps * channels;
+  DepthwiseAhead<T> ahead = depthwise_new_rows(s, x, first_dy, row + 1);
+  bool bias_is_due = true;  // the first chain sums it, too
+  const auto chain = [&]<int rows>(std::integral_constant<int, rows>, const DepthwiseRow<T>* taps) {
+    for_depthwise<T, rows == 1 ? 2 : 1>(
+        channels, [&]<class Unit, int units>(Unit, std::integral_constant<int, units>, int64_t c, auto n) {
+          for (int64_t i = 0; i < std::min(apart, band.size()); ++i) {
+            DepthwiseRow<T> from_here[rows];
+            for (int r = 0; r < rows; ++r) from_here[r] = {taps[r].x + i * x_step, taps[r].total};
+            const auto run = [&]<bool with_bias>(std::bool_constant<with_bias>) {
+              ahead = depthwise_chain<Unit, rows, units, with_bias>(from_here, apart * x_step, dy + i * dy_step,
+                                                                    apart * dy_step, ceil_div(band.size() - i, apart),
+                                                                    ahead, c, channels, bias, n);
+            };
+            if (bias_is_due)
+              run(std::true_type{});
+            else
+              run(std::false_type{});
+          }
+        });
+    bias_is_due = false;
+  };
+  DepthwiseRow<T> taps[chained_rows<T>];
+  int count = 0;
+  for (int64_t t = 0; t < s.row_taps(); ++t) {
+    const int64_t source = s.source_row(row, t);
+    if (source < 0) continue;
+    taps[count++] = {x + DirectShape::row_offset(s.x, source), total + t * s.column_taps * channels};
+    if (count < chained_rows<T>) continue;
+    chain(std::integral_constant<int, chained_rows<T>>{}, taps);
+    count = 0;
+  }
+  if constexpr (chained_rows<T> == 3)
+    if (count == 2) chain(std::integral_constant<int, 2>{}, taps);
+  if (count == 1) chain(std::integral_constant<int, 1>{}, taps);
+  if (bias_is_due) depthwise_bias(channels, dy, dy_step, {0, band.size()}, bias);
+}
+
+/// Sums of a part of the rows. With chains as many positions at a time as pass through the second-level cache together:
+/// the rows of all taps, the gradients and the next row's share.
 template <class T>
 void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, float* total) {
   const ColumnPhase& phase = s.phases[0];
-  const int64_t channels = s.groups, x_step = s.x.stride[3], dy_step = s.y.stride[3];
-  const T *x = args.in[0].data<T>(), *dy = args.in[1].data<T>();
-  float* bias = total + s.row_taps() * s.column_taps * channels;
-  std::fill(total, bias + channels, 0.0f);
-  const int64_t apart = shared_columns(s, phase);
-  const Range interior = s.interior(phase), all{0, phase.count};
-  // The rows of all taps, the gradients and the next row's share must fit the second-level cache together.
-  const int64_t row_bytes = channels * std::max(s.x.shape.w(), phase.count) * int64_t{sizeof(T)};
-  const bool chained = apart > 0 && interior.size() >= 3 * apart && (s.row_taps() + 3) * row_bytes <= chained_bytes;
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    const T* gradient = dy + DirectShape::row_offset(s.y, row);
-    DepthwiseAhead<T> ahead = depthwise_new_rows(s, x, dy, row + 1);
-    // Without chains the bias comes first: it asks for the gradients in the order of memory.
-    if (!chained) depthwise_bias(channels, gradient, dy_step, all, bias);
-    bool with_bias = chained;  // the first chain of a row sums its bias, too
-    for (int64_t t = 0; t < s.row_taps(); ++t) {
-      const int64_t source = s.source_row(row, t);
-      if (source < 0) continue;
-      const T* from = x + DirectShape::row_offset(s.x, source);
-      float* to = total + t * s.column_taps * channels;
-      const auto columns = [&](Range some) {
-        depthwise_columns(s, phase, from, s.meets_new_rows(t) ? phase.advance : 0, gradient, some, to);
-      };
-      if (!chained) {
-        columns(all);
-        continue;
-      }
-      columns({0, interior.begin});
-      columns({interior.end, phase.count});
-      for_depthwise<T, 2>(
-          channels, [&]<class Unit, int units>(Unit, std::integral_constant<int, units>, int64_t c, auto n) {
-            for (int64_t i = 0; i < apart; ++i) {
-              const int64_t first = interior.begin + i, count = ceil_div(interior.end - first, apart);
-              const auto chain = [&]<bool sums_bias>(std::bool_constant<sums_bias>) {
-                depthwise_chain<Unit, units, sums_bias>(from + (first + phase.taps[0].column) * x_step + c,
-                                                        apart * x_step, gradient + first * dy_step + c, apart * dy_step,
-                                                        count, ahead, to + c, channels, bias + c, n);
-              };
-              if (with_bias)
-                chain(std::true_type{});
-              else
-                chain(std::false_type{});
-              ahead = ahead + count / 3 * units * depthwise_width<T>;
-            }
-          });
-      with_bias = false;
+  const int64_t apart = shared_columns(s, phase), bytes = (s.row_taps() + 3) * s.groups * int64_t{sizeof(T)},
+                most = std::max(column_band_bytes / bytes, 12 * apart);
+  const bool chained = apart > 0 && s.interior(phase).size() >= 3 * apart;
+  const Range chains = chained ? s.interior(phase) : Range{0, 0};
+  std::fill(total, total + (s.row_taps() * s.column_taps + 1) * s.groups, 0.0f);
+  for_even_blocks(phase.count, chained ? most : phase.count, [&](int64_t first, int64_t size) {
+    const Range inside{std::max(first, chains.begin), std::min(first + size, chains.end)};
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      depthwise_chains<T>(s, args, row, inside, total);
+      depthwise_edge<T>(s, args, row, {first, std::min(first + size, inside.begin)}, total);
+      depthwise_edge<T>(s, args, row, {std::max(first, inside.end), first + size}, total);
     }
-    if (!chained) continue;
-    depthwise_bias(channels, gradient, dy_step, with_bias ? all : Range{0, interior.begin}, bias);
-    if (!with_bias) depthwise_bias(channels, gradient, dy_step, {interior.end, phase.count}, bias);
-  }
+  });
 }
 
 std::unique_ptr<Prepared> prepare_depthwise_weights(const Problem& p) {

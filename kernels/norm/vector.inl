@@ -41,18 +41,20 @@ struct PixelSource {
 /// Two sums per channel and chunk into `partial`: f(chunk, row, c, n, sums0, sums1) adds the vector of channels at c. A
 /// cache line of a few pixels at a time, of several chunks in turn: a core draws up to 1.6 times as much from memory by
 /// many streams as by one, if it comes back to each within a page. Later pixels of every source are asked for: their
-/// lines are too many short runs for a prefetcher.
+/// lines are too many short runs for a prefetcher. Every thread has its own copy of f: what f captured by reference
+/// would be read again behind every store.
 template <size_t count, class F>
-void sum_pixels(const Shape& s, int threads, float* partial, const std::array<PixelSource, count>& sources, F&& f) {
+void sum_pixels(const Shape& s, int threads, float* partial, const std::array<PixelSource, count>& sources, F f) {
   const int64_t channels = s.c(), line = 64 / sources[0].element, ahead = sources[0].ahead(channels);
-  parallel_ranges(pixel_chunks / chunks_at_once, threads, 1, [&](Range groups) {
+  parallel_ranges(pixel_chunks / chunks_at_once, threads, 1, [=, rows_in_all = s.rows()](Range groups) {
+    const F each = f;
     for (int64_t first_chunk = groups.begin * chunks_at_once; first_chunk < groups.end * chunks_at_once;
          first_chunk += chunks_at_once) {
       std::fill(partial + first_chunk * 2 * channels, partial + (first_chunk + chunks_at_once) * 2 * channels, 0.0f);
       std::array<Range, chunks_at_once> rows;
       for (int64_t i = 0; i < chunks_at_once; ++i)
-        rows[size_t(i)] = split_range(s.rows(), int(first_chunk + i), int(pixel_chunks));
-      for (int64_t done = 0, longest = s.rows() / pixel_chunks + 1; done < longest; done += pixels_at_once)
+        rows[size_t(i)] = split_range(rows_in_all, int(first_chunk + i), int(pixel_chunks));
+      for (int64_t done = 0, longest = rows_in_all / pixel_chunks + 1; done < longest; done += pixels_at_once)
         for (int64_t begin = 0; begin < channels; begin += line)
           for (int64_t i = 0; i < chunks_at_once; ++i) {
             const int64_t row = rows[size_t(i)].begin + done, end = std::min(row + pixels_at_once, rows[size_t(i)].end),
@@ -61,7 +63,7 @@ void sum_pixels(const Shape& s, int threads, float* partial, const std::array<Pi
             float *first = partial + chunk * 2 * channels, *second = first + channels;
             for_vectors(begin, std::min(begin + line, channels), [&](int64_t c, auto n) {
               Vec a = get(first + c, n), b = get(second + c, n);
-              for (int64_t r = row; r < end; ++r) f(chunk, r, c, n, a, b);
+              for (int64_t r = row; r < end; ++r) each(chunk, r, c, n, a, b);
               put(first + c, a, n);
               put(second + c, b, n);
             });
@@ -70,17 +72,18 @@ void sum_pixels(const Shape& s, int threads, float* partial, const std::array<Pi
   });
 }
 
-/// f(row, c, n) writes the vector of channels at c; those of a line one after the other. Asks ahead in `places` like
-/// sum_pixels; more streams gain nothing where pixels are written, too.
+/// f(row, c, n) writes the vector of channels at c; those of a line one after the other. Asks ahead in `places` and
+/// copies f like sum_pixels; more streams gain nothing where pixels are written, too.
 template <class F>
-void map_pixels(const Shape& s, int threads, bool streams, std::span<const PixelSource> places, F&& f) {
+void map_pixels(const Shape& s, int threads, bool streams, std::span<const PixelSource> places, F f) {
   const int64_t channels = s.c(), line = 64 / places[0].element, ahead = places[0].ahead(channels);
-  parallel_ranges(s.rows(), threads, std::max<int64_t>(1, grain / channels), [&](Range rows) {
+  parallel_ranges(s.rows(), threads, std::max<int64_t>(1, grain / channels), [=](Range rows) {
+    const F each = f;
     for (int64_t row = rows.begin; row < rows.end; row += pixels_at_once)
       for (int64_t begin = 0; begin < channels; begin += line) {
         for (const PixelSource& place : places) place.ask(row + ahead, begin);
         for (int64_t r = row; r < std::min(row + pixels_at_once, rows.end); ++r)
-          for_vectors(begin, std::min(begin + line, channels), [&](int64_t c, auto n) { f(r, c, n); });
+          for_vectors(begin, std::min(begin + line, channels), [&](int64_t c, auto n) { each(r, c, n); });
       }
     if (streams) fence();
   });
@@ -95,7 +98,7 @@ std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
           const auto *a = args.in[0].data<decltype(zero)>(), *b = args.in[1].data<decltype(zero)>();
           sum_pixels(p.in[0].shape, p.threads, partial,
                      std::array{PixelSource(a, pa, channels), PixelSource(b, pb, channels)},
-                     [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) {
+                     [=](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) {
                        sum = fma(get(a + row * pa + c, n), get(b + row * pb + c, n), sum);
                      });
         });
@@ -118,9 +121,9 @@ std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
         std::fill(moments, moments + 2 * channels, 0.0);
         by_storage(p.in[0].dtype, [&](auto zero) {
           const auto* x = args.in[0].data<decltype(zero)>();
-          const auto centre = [&](int64_t k) { return x + split_range(rows, int(k), int(pixel_chunks)).begin * pitch; };
+          const auto centre = [=](int64_t k) { return x + split_range(rows, int(k), int(pixel_chunks)).begin * pitch; };
           sum_pixels(p.in[0].shape, p.threads, partial, std::array{PixelSource(x, pitch, channels)},
-                     [&](int64_t k, int64_t row, int64_t c, auto n, Vec& sum, Vec& squares) {
+                     [=](int64_t k, int64_t row, int64_t c, auto n, Vec& sum, Vec& squares) {
                        const Vec d = get(x + row * pitch + c, n) - get(centre(k) + c, n);
                        sum = sum + d;
                        squares = fma(d, d, squares);
@@ -157,7 +160,7 @@ void affine_pixels(const Problem& p, const KernelArgs& args, const float* scale,
   // An output that is kept comes from memory, unlike gradients, whose memory is used again and again.
   const std::array places{PixelSource(x, px, channels), PixelSource(y, py, channels)};
   map_pixels(p.in[0].shape, p.threads, streams, std::span(places).first(streams ? 1 : 2),
-             [&](int64_t row, int64_t c, auto n) {
+             [=](int64_t row, int64_t c, auto n) {
                const Vec value = fma(get(x + row * px + c, n), get(scale + c, n), shift ? get(shift + c, n) : none);
                put_output(y + row * py + c, relu ? max(none, value) : value, n, streams);
              });
@@ -224,7 +227,7 @@ std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
           const auto *dy = args.in[0].data<decltype(zero)>(), *x = args.in[1].data<decltype(zero)>();
           sum_pixels(p.in[0].shape, p.threads, partial,
                      std::array{PixelSource(dy, pg, channels), PixelSource(x, px, channels)},
-                     [&](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec& dot) {
+                     [=](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec& dot) {
                        const Vec value = get(x + row * px + c, n);
                        Vec g = get(dy + row * pg + c, n);
                        if (relu) g = select(greater(fma(value, get(scale + c, n), get(shift + c, n)), none), g, none);
@@ -270,7 +273,7 @@ std::unique_ptr<Prepared> prepare_batch_norm_backward_data(const Problem& p) {
           const bool streams = streams_lines(p.out[0], args.out[0], channels) && parts_may_stream(dy, dx);
           map_pixels(p.in[0].shape, p.threads, streams,
                      std::array{PixelSource(dy, pg, channels), PixelSource(x, px, channels)},
-                     [&](int64_t row, int64_t c, auto n) {
+                     [=](int64_t row, int64_t c, auto n) {
                        const Vec value = get(x + row * px + c, n), factor = get(scale + c, n);
                        Vec g = get(dy + row * pg + c, n);
                        if (relu) g = select(greater(fma(value, factor, get(shift + c, n)), none), g, none);
