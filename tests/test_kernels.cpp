@@ -107,6 +107,9 @@ std::vector<Problem> conv_problems(DType type) {
       {{1, 5, 5, 5, 8}, 8, {3, 3, 3}, {.dilation = {2, 2, 2}, .pad_low = {2, 2, 2}, .pad_high = {2, 2, 2}}},
       // tiles that meet no side of the image, whose rows are read in place; an odd number of channels is not
       {{1, 1, 4, 300, 4}, 16, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
+      // vectors of neighbouring tiles, inside the image and at its sides, and of tiles of two rows
+      {{1, 6, 10, 72, 4}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
+      {{1, 6, 10, 74, 4}, 16, {3, 3, 3}, {}},
       {{1, 1, 5, 300, 4}, 16, {1, 3, 3}, {.dilation = {1, 2, 2}, .pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
       {{1, 1, 5, 600, 4}, 16, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 0}}},
       {{1, 1, 5, 40, 16}, 16, {1, 3, 3}, {}},

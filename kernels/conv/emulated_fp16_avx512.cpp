@@ -33,7 +33,7 @@ struct EmulatedHalves {
     const Vec low = fma(even(a), even(b), even(total)), high = fma(odd(a), odd(b), odd(total));
     return _mm512_or_si512(words(low), _mm512_slli_epi32(words(high), 16));
   }
-  static Vec sum_of_pairs(Wide total) { return rounded_to<f16>(even(total) + odd(total)); }
+  static Vec sum_of_pairs(Wide total) { return rounded(f16{}, even(total) + odd(total)); }
 
  private:
   static Vec even(Wide a) { return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(a))}; }

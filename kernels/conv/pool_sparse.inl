@@ -150,7 +150,7 @@ void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, 
           const int64_t at = p.in[1].offset(b.n, b.first[0] + i, b.first[1] + j, b.first[2] + k) + c;
           const T *dy = args.in[1].data<T>() + at, *y = args.in[2].data<T>() + at;
           for (const T* ahead : {dy, y}) __builtin_prefetch(ahead + next_block);
-          const Vec g = rounded_to<T>(get(dy, count) * select(greater(get(y, count), none), one, leak));
+          const Vec g = rounded(T{}, get(dy, count) * select(greater(get(y, count), none), one, leak));
           total = total + g;
           const auto corner = static_cast<int32_t>(2 * (i * Patch::plane + j * Patch::row + k * Patch::lane_step));
           gradients[cell % lanes] = g;

@@ -10,8 +10,8 @@ struct WindowMaximum {
 /// leaky_relu of what a stored map would hold.
 template <class T>
 inline Vec leaky(Vec value, Vec slope) {
-  value = rounded_to<T>(value);
-  return select(greater(value, Vec::all(0.0f)), value, rounded_to<T>(slope * value));
+  value = rounded(T{}, value);
+  return select(greater(value, Vec::all(0.0f)), value, rounded(T{}, slope * value));
 }
 
 /// Of the values [first, first + count) the largest, the earliest of equal ones. As a tree: one after the other would

@@ -258,7 +258,7 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
           Ints winner = Ints::all(8);
           if (inside) {
             const int64_t at = cells.offset(corner.n, cd, ch, cw) + c;
-            g = rounded_to<T>(load(dy + at) * select(greater(load(y + at), none), one, slope));
+            g = rounded(T{}, load(dy + at) * select(greater(load(y + at), none), one, slope));
             winner = load_bytes(arg + at);
           }
           for (int q = 0; q < 8; ++q) {

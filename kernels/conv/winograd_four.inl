@@ -5,7 +5,7 @@
 // traffic, not arithmetic, was the limit. Here the points of the first axis stay in registers from the products to the
 // end of their output transform. Per vector of tiles:
 //   1. rows of 4-channel positions are turned into vectors of tiles, and transformed: V[jk][i][c] (i: point of the
-//      first axis, jk: of the other two);
+//      first axis, jk: of the other two). Tiles that follow each other share positions, which are turned once;
 //   2. for `four_group` outputs at a time: for every jk the products of all i, and at once A^T along the first axis;
 //   3. A^T along the others, bias, activation, pool; then sixteen outputs are turned back to lie side by side.
 // U is packed [output / four_group][jk][i][c][four_group].
@@ -18,15 +18,15 @@ int64_t four_results(const WinogradShape& s) {
   return s.pooled ? S::m[0] / s.window[0] * (S::m[1] / 2) * (S::m[2] / 2) : S::m[0] * S::m[1] * S::m[2];
 }
 
-/// V, one group between the axes, and results of a vector of outputs with their arg-max.
+/// V, one group between the axes, and results of a vector of outputs with their arg-max, before them V half done.
 template <class S>
 int64_t four_thread_floats(const WinogradShape& s) {
   const int64_t half = four_group * S::m[0] * S::p[1] * S::p[2];
-  return (S::points * 4 + half + 2 * four_results<S>(s) * Vec::lanes) * Vec::lanes;
+  return (S::points * 4 + std::max<int64_t>(S::points * 4, half + 2 * four_results<S>(s) * Vec::lanes)) * Vec::lanes;
 }
 
-/// Where the tiles of a vector begin in a row of x: in place, or, at an edge or where positions do not lie side by
-/// side, in a copy.
+/// Where the tiles of a vector begin in a row of x, wherever they are: in place, or, at an edge or where positions do
+/// not lie side by side, in a copy.
 template <class S, class T>
 struct FourRows {
   static constexpr int loads = ceil_div(S::p[2] * 4, Vec::lanes), length = loads * Vec::lanes;
@@ -76,42 +76,122 @@ inline void four_turn(const T* const (&from)[Vec::lanes], float* values) {
   }
 }
 
-/// B^T d B of a vector of tiles.
+/// Values of one row of positions under a vector of tiles.
+template <class S>
+using FourLine = Vec[S::p[2]][4];
+
+/// Rows under any tiles.
 template <class S, class T>
-void four_input(const WinogradShape& s, const T* x, int64_t first, int64_t count, float* v) {
-  constexpr int plane = S::p[1] * S::p[2];
-  FourRows<S, T> rows(s, x, first, count);
-  const auto place = [v](int i, int jk, int c) { return v + ((jk * S::p[0] + i) * 4 + c) * Vec::lanes; };
+class FourScattered {
+ public:
+  FourScattered(const WinogradShape& s, const T* x, int64_t first, int64_t count) : rows_(s, x, first, count) {}
+  void read(int row, FourLine<S>& line) {
+    const T* from[Vec::lanes];
+    rows_.find(row, from);
+    alignas(64) float values[FourRows<S, T>::length * Vec::lanes];
+    four_turn<FourRows<S, T>::length>(from, values);
+    for (int k = 0; k < S::p[2]; ++k)
+      for (int c = 0; c < 4; ++c) line[k][c] = load(values + (k * 4 + c) * Vec::lanes);
+  }
+
+ private:
+  FourRows<S, T> rows_;
+};
+
+/// Rows under tiles that follow each other along W: one stretch of memory, in which the last positions of a tile are
+/// its neighbour's first ones, so that each is turned once.
+template <class S, class T>
+class FourNeighbours {
+ public:
+  static constexpr int own = S::m[2] * 4, shared = (S::p[2] - S::m[2]) * 4, length = Vec::lanes * own + shared;
+  static bool fit(const WinogradShape& s, int64_t first, int64_t count) {
+    const auto across = static_cast<int64_t>(s.origins[2].size());
+    return own % Vec::lanes == 0 && shared <= own && count == Vec::lanes && first % across + count <= across &&
+           s.x.stride[3] == 4 && s.dilation[2] == 1;
+  }
+  FourNeighbours(const WinogradShape& s, const T* x, int64_t first)
+      : tile_(s, x, first), begin_(S::Width::first(tile_corner(s, first).at[2], s.pad[2])) {
+    inside_ = {std::max<int64_t>(0, -begin_) * 4, std::min<int64_t>(length, (s.x.shape.w() - begin_) * 4)};
+    ahead_ = s.dilation[1] * S::m[1] * s.x.stride[2];
+  }
+  void read(int row, FourLine<S>& line) {
+    const T* from = tile_.rows[row];
+    if (from) {
+      from += begin_ * 4;
+      // The next tiles below begin with this one's last rows, and read as many new ones as they have outputs.
+      if (row % S::p[1] >= S::p[1] - S::m[1])
+        for (int64_t at = 0; at < length; at += 64 / int64_t{sizeof(T)}) __builtin_prefetch(from + ahead_ + at, 0, 2);
+    }
+    if (!from || inside_.size() < length) {
+      if (from)
+        std::copy(from + inside_.begin, from + inside_.end, copy_ + inside_.begin);
+      else
+        std::fill(copy_ + inside_.begin, copy_ + inside_.end, T(0.0f));
+      from = copy_;
+    }
+#pragma GCC unroll 2
+    for (int l = 0; l < own; l += Vec::lanes) {
+      Vec turned[Vec::lanes];
+#pragma GCC unroll 16
+      for (int t = 0; t < Vec::lanes; ++t) turned[t] = load(from + t * own + l);
+      turn(turned);
+#pragma GCC unroll 16
+      for (int q = 0; q < Vec::lanes; ++q) line[(l + q) / 4][q % 4] = turned[q];
+    }
+    float behind[Vec::lanes];
+    store(behind, load(from + Vec::lanes * own, shared));
+#pragma GCC unroll 8
+    for (int q = 0; q < shared; ++q) line[S::m[2] + q / 4][q % 4] = next_lanes(line[q / 4][q % 4], Vec::all(behind[q]));
+  }
+
+ private:
+  TileInput<S, T> tile_;  // the first one
+  int64_t begin_, ahead_;
+  Range inside_;
+  alignas(64) T copy_[length] = {};  // zeros outside the image
+};
+
+/// B^T d B of a vector of tiles; `scratch` holds as much as v.
+template <class S, class Rows>
+void four_transform(Rows&& rows, float* scratch, float* v) {
+  constexpr int plane = S::p[1] * S::p[2], vectors = plane * 4;
   for (int i = 0; i < S::p[0]; ++i) {
-    alignas(64) float lines[plane * 4 * Vec::lanes];
+    float* lines = scratch + i * vectors * Vec::lanes;
     for (int j = 0; j < S::p[1]; ++j) {
-      const T* from[Vec::lanes];
-      rows.find(i * S::p[1] + j, from);
-      alignas(64) float values[rows.length * Vec::lanes];
-      four_turn<rows.length>(from, values);
+      FourLine<S> values;
+      rows.read(i * S::p[1] + j, values);
+#pragma GCC unroll 4
       for (int c = 0; c < 4; ++c) {
         Vec line[S::p[2]];
-        for (int k = 0; k < S::p[2]; ++k) line[k] = load(values + (k * 4 + c) * Vec::lanes);
+#pragma GCC unroll 6
+        for (int k = 0; k < S::p[2]; ++k) line[k] = values[k][c];
         input_line<S::p[2]>(line);
+#pragma GCC unroll 6
         for (int k = 0; k < S::p[2]; ++k) store(lines + ((j * S::p[2] + k) * 4 + c) * Vec::lanes, line[k]);
       }
     }
-    for (int k = 0; k < S::p[2]; ++k)
-      for (int c = 0; c < 4; ++c) {
-        Vec line[S::p[1]];
-        for (int j = 0; j < S::p[1]; ++j) line[j] = load(lines + ((j * S::p[2] + k) * 4 + c) * Vec::lanes);
-        input_line<S::p[1]>(line);
-        for (int j = 0; j < S::p[1]; ++j) store(place(i, j * S::p[2] + k, c), line[j]);
-      }
+    for (int kc = 0; kc < S::p[2] * 4; ++kc) {
+      Vec line[S::p[1]];
+      for (int j = 0; j < S::p[1]; ++j) line[j] = load(lines + (j * S::p[2] * 4 + kc) * Vec::lanes);
+      input_line<S::p[1]>(line);
+      for (int j = 0; j < S::p[1]; ++j) store(lines + (j * S::p[2] * 4 + kc) * Vec::lanes, line[j]);
+    }
   }
-  if constexpr (S::p[0] > 1)
-    for (int jk = 0; jk < plane; ++jk)
-      for (int c = 0; c < 4; ++c) {
-        Vec line[S::p[0]];
-        for (int i = 0; i < S::p[0]; ++i) line[i] = load(place(i, jk, c));
-        input_line<S::p[0]>(line);
-        for (int i = 0; i < S::p[0]; ++i) store(place(i, jk, c), line[i]);
-      }
+  for (int jk = 0; jk < plane; ++jk)
+    for (int c = 0; c < 4; ++c) {
+      Vec line[S::p[0]];
+      for (int i = 0; i < S::p[0]; ++i) line[i] = load(scratch + (i * vectors + jk * 4 + c) * Vec::lanes);
+      input_line<S::p[0]>(line);
+      for (int i = 0; i < S::p[0]; ++i) store(v + ((jk * S::p[0] + i) * 4 + c) * Vec::lanes, line[i]);
+    }
+}
+
+template <class S, class T>
+void four_input(const WinogradShape& s, const T* x, int64_t first, int64_t count, float* scratch, float* v) {
+  if (FourNeighbours<S, T>::fit(s, first, count))
+    four_transform<S>(FourNeighbours<S, T>(s, x, first), scratch, v);
+  else
+    four_transform<S>(FourScattered<S, T>(s, x, first, count), scratch, v);
 }
 
 /// Products of one group of outputs, transformed along the first axis: half[output][result][jk].
@@ -243,7 +323,7 @@ void winograd_run_four(const Problem& p, const WinogradShape& s, const KernelArg
     for (int64_t b; (b = blocks.take()) >= 0;) {
       const int64_t first = b * s.block, count = std::min(s.block, s.tile_count - first);
       const FourPlaces<S> places(s, p.out[0], first, count);
-      four_input<S>(s, x, first, count, v);
+      four_input<S>(s, x, first, count, half, v);
       for (int64_t k = 0; k < s.channels_out(); ++k) {
         if (k % four_group == 0) four_products<S>(v, u + k * S::points * 4, half);
         const int64_t lane = k % Vec::lanes * Vec::lanes;

@@ -52,7 +52,7 @@ void max_pool_row(const Problem& p, const PoolAttrs& a, const T* x, T* y, uint8_
         for (int64_t kh = rh.begin; kh < rh.end; ++kh)
           for (int64_t kw = rw.begin; kw < rw.end; ++kw) {
             Vec value = get(corner + kd * xd.stride[1] + kh * xd.stride[2] + kw * xd.stride[3] + c, count);
-            if constexpr (activated) value = select(greater(value, none), value, rounded_to<T>(slope * value));
+            if constexpr (activated) value = select(greater(value, none), value, rounded(T{}, slope * value));
             const Ints code = Ints::all(int((kd * a.kernel[1] + kh) * a.kernel[2] + kw));
             if (first) {
               best = value, winner = code, first = false;
@@ -119,7 +119,7 @@ void max_pool_backward_row(const Problem& p, const PoolAttrs& a, const KernelArg
             else
               winner = load_bytes(arg + from);
             Vec g = get(dy + from, count);
-            if constexpr (activated) g = rounded_to<T>(g * select(greater(get(y + from, count), none), one, slope));
+            if constexpr (activated) g = rounded(T{}, g * select(greater(get(y + from, count), none), one, slope));
             total = total + select(equal(winner, code), g, none);
           }
       put(to + c, total, count);

@@ -73,18 +73,25 @@ inline Vec load(const T* p, int64_t n) {
 inline __m128i narrow(__m256i words) {  // eight 32-bit values below 65536 to 16 bits
   return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0x08));
 }
-/// Round to nearest even, NaN kept quiet.
-inline __m128i to_bf16(Vec a) {
+/// Rounds to nearest even, NaN kept quiet: bf16 in the upper halves of the lanes, anything in the lower ones.
+inline __m256i round_to_upper(Vec a) {
   const __m256i u = _mm256_castps_si256(a.v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-  const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
-  return narrow(_mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(is_nan(a).m)));
+  const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(is_nan(a).m));
 }
+inline __m128i to_bf16(Vec a) { return narrow(_mm256_srli_epi32(round_to_upper(a), 16)); }
+inline __m128i to_f16(Vec a) { return _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/// Values as they read back after a store of the type.
+inline Vec rounded(float, Vec a) { return a; }
+inline Vec rounded(bf16, Vec a) {
+  return {_mm256_castsi256_ps(_mm256_and_si256(round_to_upper(a), _mm256_set1_epi32(-65536)))};
+}
+inline Vec rounded(f16, Vec a) { return {_mm256_cvtph_ps(to_f16(a))}; }
 inline void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
 inline void fence() { _mm_sfence(); }
 inline void store(bf16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16(a)); }
-inline __m128i to_f16(Vec a) { return _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline void store(f16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_f16(a)); }
 /// Part of an aligned cache line past the caches; the other parts must follow.
 inline void store_line(float* p, Vec a) { _mm256_stream_ps(p, a.v); }
@@ -117,6 +124,12 @@ inline void store_bytes(uint8_t* p, Ints a, int64_t n) {
   uint8_t padded[8];
   store_bytes(padded, a);
   std::memcpy(p, padded, static_cast<size_t>(n));
+}
+
+/// Every lane's right neighbour, and `behind` in the last one.
+inline Vec next_lanes(Vec a, Vec behind) {
+  const __m256i right = _mm256_setr_epi32(1, 2, 3, 4, 5, 6, 7, 7);
+  return {_mm256_blend_ps(_mm256_permutevar8x32_ps(a.v, right), behind.v, 0x80)};
 }
 
 /// table[p[i]] with the counts read as unsigned 16-bit numbers.

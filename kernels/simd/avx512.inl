@@ -89,6 +89,13 @@ inline __m512i round_to_upper(Vec a) {
 inline __m512i to_bf16(Vec a) { return _mm512_srli_epi32(round_to_upper(a), 16); }
 inline __m256i to_f16(Vec a) { return _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
+/// Values as they read back after a store of the type.
+inline Vec rounded(float, Vec a) { return a; }
+inline Vec rounded(bf16, Vec a) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(round_to_upper(a), _mm512_set1_epi32(-65536)))};
+}
+inline Vec rounded(f16, Vec a) { return {_mm512_cvtph_ps(to_f16(a))}; }
+
 inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
 /// A whole, aligned cache line past the caches, for lines that stand far apart; `fence` before others read them.
 inline void store_line(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
@@ -124,6 +131,11 @@ inline void store_bytes(uint8_t* p, Ints a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 inline void store_bytes(uint8_t* p, Ints a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi8(p, first_lanes(n), a.v); }
+
+/// Every lane's right neighbour, and `behind` in the last one.
+inline Vec next_lanes(Vec a, Vec behind) {
+  return {_mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(behind.v), _mm512_castps_si512(a.v), 1))};
+}
 
 /// table[p[i]] with the counts read as unsigned 16-bit numbers.
 inline Vec look_up(const float* table, const int16_t* p) {

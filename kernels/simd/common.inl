@@ -1,17 +1,5 @@
 // Pieces shared by the vector kernels of every instruction set. Included inside the namespace of one of them.
 
-/// Value as it reads back after a store of type T.
-template <class T>
-inline Vec rounded_to(Vec a) {
-  if constexpr (std::is_same_v<T, float>) {
-    return a;
-  } else {
-    T stored[Vec::lanes];
-    store(stored, a);
-    return load(stored);
-  }
-}
-
 /// Calls f(i, n) for the whole vectors of [0, count), n = lanes, then once for the tail.
 template <class F>
 inline void for_vectors(int64_t begin, int64_t end, F&& f) {
