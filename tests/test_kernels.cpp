@@ -451,6 +451,10 @@ std::vector<Problem> other_problems(DType type) {
   const int64_t line = 64 / size_of(type);
   const TensorDesc large({1, 1, 512, 256, line}, type), scales(Shape::vector(line), wide),
       means(Shape::vector(2 * line), DType::f64);
+  list.push_back(problem({OpKind::add, NoAttrs{}}, {large, strided(large, 2 * line)}));
+  list.back().out[0] = strided(large, 3 * line);
+  list.push_back(problem({OpKind::activation, ActivationAttrs{.slope = 0.01}}, {large}));
+  list.push_back(problem({OpKind::cast, CastAttrs{type}}, {TensorDesc(large.shape, DType::f32)}));
   const BatchNormAttrs relu{.relu = 1};
   list.push_back(problem({OpKind::batch_norm, relu}, {large, scales, scales, means}));
   list.push_back(problem({OpKind::batch_norm_backward_data, relu}, {large, large, scales, scales, means, means}));

@@ -25,12 +25,17 @@ inline int64_t row_offset(const TensorDesc& d, int64_t row) {
   return d.offset(rest2 / d.shape.d(), rest2 % d.shape.d(), h, w);
 }
 
-/// Runs f(offsets per operand, begin, end) over all elements in parallel; operand k is in[0..], then out[0].
+/// Runs f(offsets per operand, begin, end) over all elements in parallel; operand k is in[0..], then out[0], which may
+/// go past the caches.
 template <class F>
-void for_elements(const Problem& p, const TensorDesc& a, const TensorDesc& b, const TensorDesc& y, F&& f) {
+void for_elements(const Problem& p, const TensorDesc& a, const TensorDesc& b, const TensorDesc& y, bool streams,
+                  F&& f) {
   const Rows rows(p);
   if (rows.rows == 1) {
-    parallel_ranges(rows.length, p.threads, grain, [&](Range r) { f(0, 0, 0, r.begin, r.end); });
+    parallel_ranges(rows.length, p.threads, grain, [&](Range r) {
+      f(0, 0, 0, r.begin, r.end);
+      if (streams) fence();
+    });
     return;
   }
   parallel_ranges(rows.rows, p.threads, std::max<int64_t>(1, grain / rows.length), [&](Range r) {
@@ -41,30 +46,46 @@ void for_elements(const Problem& p, const TensorDesc& a, const TensorDesc& b, co
       for (; row < end; ++row, at_a += a.stride[3], at_b += b.stride[3], at_y += y.stride[3])
         f(at_a, at_b, at_y, 0, rows.length);
     }
+    if (streams) fence();
   });
+}
+
+/// Whether a large output goes past the caches: not one that takes an operand's place, whose lines are there already.
+inline bool map_streams(const Problem& p, const KernelArgs& args) {
+  const Tensor& y = args.out[0];
+  const bool in_place =
+      std::any_of(args.in.begin(), args.in.end(), [&](const Tensor& x) { return x.bytes() == y.bytes(); });
+  return !in_place && streams_lines(p.out[0], y, Rows(p).length);
 }
 
 template <class TI, class TO, class F>
 void map1(const Problem& p, const KernelArgs& args, F&& f) {
   const TI* x = args.in[0].data<TI>();
   TO* y = args.out[0].data<TO>();
-  for_elements(p, p.in[0], p.in[0], p.out[0], [&](int64_t ox, int64_t, int64_t oy, int64_t begin, int64_t end) {
-    for_vectors(begin, end, [&](int64_t i, auto n) { put(y + oy + i, f(get(x + ox + i, n)), n); });
-  });
+  const bool streams = map_streams(p, args);
+  for_elements(p, p.in[0], p.in[0], p.out[0], streams,
+               [&](int64_t ox, int64_t, int64_t oy, int64_t begin, int64_t end) {
+                 for_vectors(begin, end, [f, from = x + ox, to = y + oy, streams](int64_t i, auto n) {
+                   put_output(to + i, f(get(from + i, n)), n, streams);
+                 });
+               });
 }
 
 template <class T, class F>
 void map2(const Problem& p, const KernelArgs& args, F&& f) {
   const T *a = args.in[0].data<T>(), *b = args.in[1].data<T>();
   T* y = args.out[0].data<T>();
-  const bool strided = Rows(p).rows > 1;
-  for_elements(p, p.in[0], p.in[1], p.out[0], [&](int64_t oa, int64_t ob, int64_t oy, int64_t begin, int64_t end) {
-    if (strided) {  // pieces of rows are nothing that a prefetcher recognises
-      prefetch(a + oa + 16 * p.in[0].stride[3], (end - begin) * int64_t{sizeof(T)});
-      prefetch(b + ob + 16 * p.in[1].stride[3], (end - begin) * int64_t{sizeof(T)});
-    }
-    for_vectors(begin, end, [&](int64_t i, auto n) { put(y + oy + i, f(get(a + oa + i, n), get(b + ob + i, n)), n); });
-  });
+  const bool strided = Rows(p).rows > 1, streams = map_streams(p, args);
+  for_elements(
+      p, p.in[0], p.in[1], p.out[0], streams, [&](int64_t oa, int64_t ob, int64_t oy, int64_t begin, int64_t end) {
+        if (strided) {  // pieces of rows are nothing that a prefetcher recognises
+          prefetch(a + oa + 16 * p.in[0].stride[3], (end - begin) * int64_t{sizeof(T)});
+          prefetch(b + ob + 16 * p.in[1].stride[3], (end - begin) * int64_t{sizeof(T)});
+        }
+        for_vectors(begin, end, [f, from_a = a + oa, from_b = b + ob, to = y + oy, streams](int64_t i, auto n) {
+          put_output(to + i, f(get(from_a + i, n), get(from_b + i, n)), n, streams);
+        });
+      });
 }
 
 /// tanh to about 2 units in the last place: the odd polynomial of Moshier's Cephes library below 0.625, else
