@@ -107,13 +107,21 @@ std::vector<Problem> conv_problems(DType type) {
       {{1, 5, 5, 5, 8}, 8, {3, 3, 3}, {.dilation = {2, 2, 2}, .pad_low = {2, 2, 2}, .pad_high = {2, 2, 2}}},
       // tiles that meet no side of the image, whose rows are read in place; an odd number of channels is not
       {{1, 1, 4, 300, 4}, 16, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
-      // vectors of neighbouring tiles, inside the image and at its sides, and of tiles of two rows
-      {{1, 6, 10, 72, 4}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
-      {{1, 6, 10, 74, 4}, 16, {3, 3, 3}, {}},
       {{1, 1, 5, 300, 4}, 16, {1, 3, 3}, {.dilation = {1, 2, 2}, .pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
       {{1, 1, 5, 600, 4}, 16, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 0}}},
       {{1, 1, 5, 40, 16}, 16, {1, 3, 3}, {}},
       {{1, 1, 3, 300, 5}, 16, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
+      // four channels, vectors of neighbouring tiles: at both sides of the image, at one or none, of two rows of tiles,
+      // in place, with five taps, and in the padding alone
+      {{1, 6, 10, 64, 4}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
+      {{1, 6, 10, 192, 4}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
+      {{1, 6, 10, 72, 4}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
+      {{1, 6, 10, 130, 4}, 16, {3, 3, 3}, {}},
+      {{1, 1, 40, 64, 4}, 16, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
+      {{1, 1, 6, 8, 4}, 16, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 200}}},
+      // depthwise with nine rows of taps
+      {{2, 3, 5, 11, 119}, 119, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}, .groups = 119}},
+      {{1, 4, 6, 10, 48}, 48, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}, .groups = 48}},
   };
   std::vector<Problem> list;
   // Slices of wider tensors, as concatenations have them; several chunks and blocks of channels.
@@ -214,10 +222,10 @@ std::vector<Problem> conv_problems(DType type) {
     }
   // The same with rows of several bands of positions, the last ones in the padding alone.
   for (int64_t apart : {1, 2}) {
-    ConvAttrs chain{.dilation = {1, apart, apart}, .pad_low = {0, apart, apart}, .pad_high = {0, apart, apart}};
+    ConvAttrs chain{.dilation = {1, apart, apart}, .pad_low = {0, apart, apart}, .pad_high = {0, apart, 80 + apart}};
     chain.groups = 800, chain.result_size = {1, 3, 3};
-    const TensorDesc image({1, 1, 6, 100, 800}, type);
-    list.push_back(problem({OpKind::conv_backward_weights, chain}, {image, image}));
+    list.push_back(problem({OpKind::conv_backward_weights, chain},
+                           {TensorDesc({1, 1, 6, 100, 800}, type), TensorDesc({1, 1, 6, 180, 800}, type)}));
   }
   // 1x1 that is no product of positions: columns, or rows, beyond the input; taps that meet padding alone.
   for (const auto& [width, right] : {std::pair<int64_t, int64_t>{40, 3}, {32, 16}})

@@ -18,14 +18,15 @@ int64_t four_results(const WinogradShape& s) {
   return s.pooled ? S::m[0] / s.window[0] * (S::m[1] / 2) * (S::m[2] / 2) : S::m[0] * S::m[1] * S::m[2];
 }
 
-/// V, one group between the axes, and results of a vector of outputs with their arg-max, before them V half done.
+/// V, one group between the axes, and results of a vector of outputs with their arg-max; V half done takes the place of
+/// the last two first.
 template <class S>
 int64_t four_thread_floats(const WinogradShape& s) {
   const int64_t half = four_group * S::m[0] * S::p[1] * S::p[2];
   return (S::points * 4 + std::max<int64_t>(S::points * 4, half + 2 * four_results<S>(s) * Vec::lanes)) * Vec::lanes;
 }
 
-/// Where the tiles of a vector begin in a row of x, wherever they are: in place, or, at an edge or where positions do
+/// Where the tiles of a vector, any ones, begin in a row of x: in place, or, at an edge or where positions do
 /// not lie side by side, in a copy.
 template <class S, class T>
 struct FourRows {
@@ -104,14 +105,16 @@ template <class S, class T>
 class FourNeighbours {
  public:
   static constexpr int own = S::m[2] * 4, shared = (S::p[2] - S::m[2]) * 4, length = Vec::lanes * own + shared;
+  /// Whole vectors are turned, and what is behind the last tile is a vector at most.
+  static constexpr bool possible = own % Vec::lanes == 0 && shared <= own && shared <= Vec::lanes;
   static bool fit(const WinogradShape& s, int64_t first, int64_t count) {
     const auto across = static_cast<int64_t>(s.origins[2].size());
-    return own % Vec::lanes == 0 && shared <= own && count == Vec::lanes && first % across + count <= across &&
-           s.x.stride[3] == 4 && s.dilation[2] == 1;
+    return count == Vec::lanes && first % across + count <= across && s.x.stride[3] == 4 && s.dilation[2] == 1;
   }
   FourNeighbours(const WinogradShape& s, const T* x, int64_t first)
       : tile_(s, x, first), begin_(S::Width::first(tile_corner(s, first).at[2], s.pad[2])) {
-    inside_ = {std::max<int64_t>(0, -begin_) * 4, std::min<int64_t>(length, (s.x.shape.w() - begin_) * 4)};
+    const int64_t low = std::clamp<int64_t>(-begin_ * 4, 0, length);
+    inside_ = {low, std::clamp<int64_t>((s.x.shape.w() - begin_) * 4, low, length)};
     ahead_ = s.dilation[1] * S::m[1] * s.x.stride[2];
   }
   void read(int row, FourLine<S>& line) {
@@ -140,7 +143,7 @@ class FourNeighbours {
     }
     float behind[Vec::lanes];
     store(behind, load(from + Vec::lanes * own, shared));
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int q = 0; q < shared; ++q) line[S::m[2] + q / 4][q % 4] = next_lanes(line[q / 4][q % 4], Vec::all(behind[q]));
   }
 
@@ -156,17 +159,17 @@ template <class S, class Rows>
 void four_transform(Rows&& rows, float* scratch, float* v) {
   constexpr int plane = S::p[1] * S::p[2], vectors = plane * 4;
   for (int i = 0; i < S::p[0]; ++i) {
-    float* lines = scratch + i * vectors * Vec::lanes;
+    float* lines = S::p[0] > 1 ? scratch + i * vectors * Vec::lanes : v;
     for (int j = 0; j < S::p[1]; ++j) {
       FourLine<S> values;
       rows.read(i * S::p[1] + j, values);
 #pragma GCC unroll 4
       for (int c = 0; c < 4; ++c) {
         Vec line[S::p[2]];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
         for (int k = 0; k < S::p[2]; ++k) line[k] = values[k][c];
         input_line<S::p[2]>(line);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
         for (int k = 0; k < S::p[2]; ++k) store(lines + ((j * S::p[2] + k) * 4 + c) * Vec::lanes, line[k]);
       }
     }
@@ -177,21 +180,22 @@ void four_transform(Rows&& rows, float* scratch, float* v) {
       for (int j = 0; j < S::p[1]; ++j) store(lines + (j * S::p[2] * 4 + kc) * Vec::lanes, line[j]);
     }
   }
-  for (int jk = 0; jk < plane; ++jk)
-    for (int c = 0; c < 4; ++c) {
-      Vec line[S::p[0]];
-      for (int i = 0; i < S::p[0]; ++i) line[i] = load(scratch + (i * vectors + jk * 4 + c) * Vec::lanes);
-      input_line<S::p[0]>(line);
-      for (int i = 0; i < S::p[0]; ++i) store(v + ((jk * S::p[0] + i) * 4 + c) * Vec::lanes, line[i]);
-    }
+  if constexpr (S::p[0] > 1)
+    for (int jk = 0; jk < plane; ++jk)
+      for (int c = 0; c < 4; ++c) {
+        Vec line[S::p[0]];
+        for (int i = 0; i < S::p[0]; ++i) line[i] = load(scratch + (i * vectors + jk * 4 + c) * Vec::lanes);
+        input_line<S::p[0]>(line);
+        for (int i = 0; i < S::p[0]; ++i) store(v + ((jk * S::p[0] + i) * 4 + c) * Vec::lanes, line[i]);
+      }
 }
 
 template <class S, class T>
 void four_input(const WinogradShape& s, const T* x, int64_t first, int64_t count, float* scratch, float* v) {
-  if (FourNeighbours<S, T>::fit(s, first, count))
-    four_transform<S>(FourNeighbours<S, T>(s, x, first), scratch, v);
-  else
-    four_transform<S>(FourScattered<S, T>(s, x, first, count), scratch, v);
+  if constexpr (FourNeighbours<S, T>::possible)
+    if (FourNeighbours<S, T>::fit(s, first, count))
+      return four_transform<S>(FourNeighbours<S, T>(s, x, first), scratch, v);
+  four_transform<S>(FourScattered<S, T>(s, x, first, count), scratch, v);
 }
 
 /// Products of one group of outputs, transformed along the first axis: half[output][result][jk].
