@@ -1,0 +1,125 @@
+// What kernels make of special values: ignored and unknown labels, overflow, NaN, ties.
+#include <cmath>
+
+#include "kernels/kernel_list.h"
+#include "tests/catch.hpp"
+#include "tests/kernel_tiers.h"
+
+using namespace convoy;
+using namespace convoy::testing;
+
+TEST_CASE("pixel losses: the logarithm, ignored and unknown labels", "[kernels]") {
+  PixelLossAttrs a;
+  a.reduction = Reduction::sum, a.ignore = 200;
+  // A pixel whose label has the largest logit costs the log of the sum: of `same` such classes and others far below,
+  // or `gap` below.
+  const auto logits_of = [](float* to, int classes, int same, float gap) {
+    for (int k = 0; k < classes; ++k) to[k] = k < same ? 3.0f : k == same ? 3.0f - gap : -90.0f;
+  };
+  for (const auto& kernel : kernel_list()) {
+    for (const int classes : {3, 16})
+      for (int same = 1; same <= classes; ++same)
+        for (const float gap : {1e-6f, 0.01f, 0.5f, 0.88f, 1.7f, 8.0f, 40.0f}) {
+          if (same == classes && gap != 0.5f) continue;
+          const Problem p = problem({OpKind::pixel_loss, a}, {TensorDesc({1, 1, 1, 1, classes}, DType::f32),
+                                                              TensorDesc({1, 1, 1, 1, 1}, DType::u8)});
+          if (!kernel->supports(p).ok) continue;
+          Run run = make_run(p, Fill::normal, 1);
+          logits_of(run.in[0].data<float>(), classes, same, gap);
+          run.in[1].data<uint8_t>()[0] = 0;
+          execute(*kernel, p, run);
+          const double sum = same + (same < classes ? std::exp(double(3.0f - gap) - 3.0) : 0.0);
+          INFO(kernel->name() << ", " << classes << " classes, sum " << sum);
+          CHECK(std::abs(run.out[0].data<float>()[0] - std::log(sum)) <= 4e-7 * std::log(sum) + 1.2e-7);
+        }
+    // More pixels than one partial sum: ignored ones hold NaN and count nothing; one unknown label spoils the sum.
+    const TensorDesc logits({1, 1, 67, 71, 3}, DType::f32), labels({1, 1, 67, 71, 1}, DType::u8);
+    const Problem loss = problem({OpKind::pixel_loss, a}, {logits, labels}),
+                  slope = problem({OpKind::pixel_loss_backward, a},
+                                  {logits, labels, TensorDesc(Shape::vector(4), DType::f64)});
+    if (!kernel->supports(loss).ok && !kernel->supports(slope).ok) continue;
+    for (const Problem& p : {loss, slope}) {
+      if (!kernel->supports(p).ok) continue;
+      INFO(kernel->name() << " " << p.text());
+      Run run = make_run(p, Fill::normal, 1), wanted = make_run(p, Fill::normal, 1);
+      for (Run* r : {&run, &wanted}) {
+        for (int64_t i = 0; i < 67 * 71; ++i) {
+          r->in[1].data<uint8_t>()[i] = i % 5 == 3 ? 200 : uint8_t(i % 3);
+          if (i % 5 == 3) r->in[0].data<float>()[i * 3] = NAN;
+        }
+        if (p.in.size() > 2) std::fill(r->in[2].span<double>().begin(), r->in[2].span<double>().end(), 1.0);
+      }
+      execute(*kernel, p, run), execute(reference_for(p), p, wanted);
+      const auto found = run.out[0].span<float>(), expected = wanted.out[0].span<float>();
+      for (size_t i = 0; i < found.size(); ++i) REQUIRE(found[i] == Approx(expected[i]).epsilon(2e-6).margin(1e-6));
+      run.in[1].data<uint8_t>()[9] = 17;
+      execute(*kernel, p, run);
+      CHECK(std::isnan(run.out[0].data<float>()[p.in.size() > 2 ? 27 : 0]));
+    }
+  }
+}
+
+TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]") {
+  const TensorDesc vector(Shape::vector(1000), DType::f32), step(Shape::vector(8), DType::f64),
+      scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32);
+  const Problem finite = problem({OpKind::all_finite, NoAttrs{}}, {vector, vector});
+  const Problem sgd = problem({OpKind::sgd_update, SgdAttrs{}}, {vector, step, scale, flag, vector, vector});
+  for (const auto& kernel : kernel_list()) {
+    if (kernel->supports(finite).ok)
+      for (const float bad : {NAN, INFINITY, -INFINITY}) {
+        Run run = make_run(finite, Fill::normal, 1);
+        execute(*kernel, finite, run);
+        CHECK(run.out[0].data<float>()[0] == 1);
+        run.in[1].data<float>()[999] = bad;
+        execute(*kernel, finite, run);
+        CHECK(run.out[0].data<float>()[0] == 0);
+      }
+    if (kernel->supports(sgd).ok) {
+      Run run = make_run(sgd, Fill::normal, 1);
+      run.in[3].data<float>()[0] = 0;
+      const std::string before = bits(run.out[0]) + bits(run.out[1]);
+      execute(*kernel, sgd, run);
+      CHECK(before == bits(run.out[0]) + bits(run.out[1]));
+    }
+  }
+}
+
+TEST_CASE("a NaN wins its pool and stays, the earliest of equal values is remembered", "[kernels]") {
+  const Shape x{1, 4, 6, 8, 20}, w{16, 3, 3, 3, 20};
+  const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
+  const ActivationPoolAttrs cube{{.slope = 0.25}, {}};
+  for (const Problem& p :
+       {problem({OpKind::activation_max_pool, cube}, {TensorDesc(x, DType::f32)}),
+        problem({OpKind::conv_pool_forward, ConvPoolAttrs{same, cube}},
+                {TensorDesc(x, DType::f32), TensorDesc(w, DType::f32), TensorDesc(Shape::vector(16), DType::f32)}),
+        // Lines of 32 channels in a narrow type, and a rest.
+        problem({OpKind::conv_pool_forward, ConvPoolAttrs{same, cube}},
+                {TensorDesc(x, DType::bf16), TensorDesc({52, 3, 3, 3, 20}, DType::bf16),
+                 TensorDesc(Shape::vector(52), DType::f32)})}) {
+    Run expected = make_run(p, Fill::integers, 3);
+    const auto poison = [](Run& run) {
+      for (int64_t i : {0, 1, 2}) run.in[0].set(0, i, 2 * i, 3 * i + 1, 7 * i, NAN);
+      run.in[0].set(0, 1, 1, 1, 0, NAN);  // a second one in the first window
+    };
+    poison(expected);
+    execute(reference_for(p), p, expected);
+    int ran = 0;
+    for (const Kernel* kernel : kernels_under_test()) {
+      // Transforms spread a NaN over their tile.
+      if (!kernel->supports(p).ok || kernel->name().find("winograd") != std::string::npos) continue;
+      Run run = make_run(p, Fill::integers, 3);
+      poison(run);
+      execute(*kernel, p, run);
+      int different = 0;
+      for_each_index(p.out[0].shape, [&](auto... at) {
+        const double a = run.out[0].at(at...), b = expected.out[0].at(at...);
+        different += !(a == b || (std::isnan(a) && std::isnan(b)));
+        different += run.out[1].at(at...) != expected.out[1].at(at...);
+      });
+      INFO(kernel->name() << " " << p.text());
+      CHECK(different == 0);
+      ++ran;
+    }
+    CHECK(ran > 1);
+  }
+}
