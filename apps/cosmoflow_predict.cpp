@@ -48,7 +48,8 @@ int predict_main(int argc, char** argv) {
   const std::vector<SampleRef> samples = samples_below(split_folder(o).string(), read);
   const SampleShape shape = data_shape(o, samples, read);
   const CosmoflowOptions options = program_options(o, shape);
-  Program program(plan_program(options, kernel_list()), options, 0);
+  const auto made = make_program(o, plan_program(options, kernel_list()), options, 0);
+  Program& program = *made;
   load_state(o, program, {"apply-log", "hidden-activation"});
   const Predictions p = predict(program, samples, reading_options(o, shape), loader_options(o));
 

@@ -79,6 +79,7 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "hidden-activation",
                                 "apply-log",
                                 "compute",
+                                "device",
                                 "batch-size",
                                 "seed",
                                 "shuffle",

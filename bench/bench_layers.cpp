@@ -15,6 +15,8 @@
 #include "bench/valid_flops.h"
 #include "core/parallel.h"
 #include "core/select.h"
+#include "kernels/device/device.h"
+#include "kernels/device/probes.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
@@ -25,7 +27,13 @@ using namespace convoy::bench;
 namespace {
 
 constexpr int least_rounds = 5;  // what a rank test can tell apart at p < 0.01
-constexpr const char* definition_name = "onednn_definition";
+/// Of the library that is beside us on the CPU or on a device.
+bool is_definition(std::string_view kernel) {
+  return kernel.ends_with("_definition");
+}
+bool is_library(std::string_view kernel) {
+  return kernel.starts_with("onednn") || kernel.starts_with("cudnn");
+}
 
 /// The kernels that --kernels and --skip leave: words are the beginning of a name, or what stands behind its underscore
 /// ("avx512" for direct_avx512).
@@ -50,7 +58,8 @@ class Choice {
       if (word.empty()) fail_usage("--" + flag + ": expected names of kernels, found \"" + a.text(flag) + "\"");
       list.emplace_back(word);
       // oneDNN's names are known where it is not built in, too.
-      bool known = names(word, "onednn") || names(word, "onednn_blocked") || names(word, definition_name);
+      bool known = names(word, "onednn") || names(word, "onednn_blocked") || names(word, "onednn_definition") ||
+                   names(word, "cudnn_definition");
       for (const auto& kernel : kernel_list()) known = known || names(word, kernel->name());
       if (!known) fail_usage("--" + flag + ": no kernel is called \"" + list.back() + "\"");
     }
@@ -94,10 +103,11 @@ std::vector<std::unique_ptr<Candidate>> find_candidates(const NamedProblem& name
                                                         bool print_refusals, RowFile& json) {
   const Problem& p = named.problem;
   std::vector<std::unique_ptr<Candidate>> candidates;
+  std::unique_ptr<Candidate> plain;
   for (const auto& kernel : kernel_list()) {
     if (!chosen(kernel->name())) continue;
     if (const Support support = kernel->supports(p); !support.ok) {
-      if (support.reason == "other op") continue;
+      if (support.reason == "other op" || support.reason.starts_with("runs on")) continue;
       json.row(row_head(named, kernel->name()) + ",\"refused\":" + json_string(support.reason) +
                ",\"problem\":" + json_string(p.text()) + "}");
       if (print_refusals)
@@ -106,12 +116,24 @@ std::vector<std::unique_ptr<Candidate>> find_candidates(const NamedProblem& name
       continue;
     }
     candidates.push_back(std::make_unique<Candidate>(*kernel, p));
-    const Check result = check(kernel_list(), *kernel, p);
-    candidates.back()->wrong = result == Check::wrong, candidates.back()->checked = result != Check::none;
+    Candidate& c = *candidates.back();
+    if (p.device == DeviceKind::cpu) {
+      const Check result = check(kernel_list(), *kernel, p);
+      c.wrong = result == Check::wrong, c.checked = result != Check::none;
+    } else if (kernel->name() != "cuda_plain") {  // against plain kernels, at full size
+      if (!plain) plain = Candidate::plain(kernel_list(), p);
+      if (plain) c.wrong = !c.agrees_with(*plain), c.checked = true;
+    }
   }
-  if (chosen(definition_name))
+  if (chosen(p.device == DeviceKind::cpu ? "onednn_definition" : "cudnn_definition"))
     if (auto definition = Candidate::definition(kernel_list(), p)) candidates.push_back(std::move(definition));
   return candidates;
+}
+
+std::vector<Ceiling> device_ceilings() {
+  std::vector<Ceiling> list;
+  for (const DeviceProbe& probe : probe_device()) list.push_back({probe.name, probe.value, probe.unit});
+  return list;
 }
 
 /// Interleaved, so that a disturbance hits all candidates.
@@ -142,6 +164,7 @@ void warn_of_changes(const std::vector<Ceiling>& start, std::chrono::steady_cloc
 int run(int argc, char** argv) {
   std::vector<Arguments::Flag> flags = problem_flags();
   for (Arguments::Flag flag : std::vector<Arguments::Flag>{
+           {"device", "cpu", "cpu, cuda or cuda:N"},
            {"threads", "0", "0 = all"},
            {"kernels", "",
             "only these kernels: beginnings or endings of names (direct, avx512), comma-separated; onednn gives the "
@@ -162,7 +185,14 @@ int run(int argc, char** argv) {
   const double min_seconds = a.number("min-seconds");
   if (!(min_seconds >= 0 && min_seconds < 1e6))
     fail_usage("--min-seconds: expected a number of at least 0, found " + a.text("min-seconds"));
-  const std::vector<NamedProblem> problems = wanted_problems(a, threads);
+  const DeviceChoice place = parse_device(a.text("device"));
+  std::shared_ptr<Device> device;
+  if (place.kind != DeviceKind::cpu) {
+    if (a.flag("cold")) fail_usage("--cold: on a device there are no caches to flush from here");
+    device = open_cuda_device(place.ordinal);
+    use_device(device.get());
+  }
+  const std::vector<NamedProblem> problems = wanted_problems(a, threads, place.kind);
   if (a.flag("list")) {
     for (const NamedProblem& n : problems) std::printf("%s\t%s\n", n.name.c_str(), n.problem.text().c_str());
     return 0;
@@ -170,9 +200,12 @@ int run(int argc, char** argv) {
   const Choice chosen(a);
   RowFile json(a.text("json")), csv(a.text("csv"));
   const auto began = std::chrono::steady_clock::now();
-  const std::vector<Ceiling> ceilings = measure_ceilings(threads);
-  std::printf("%s [%s], %s, %d threads\n", cpu_features().model.c_str(), describe_cpu().c_str(),
-              kernel_library_versions().c_str(), threads);
+  const std::vector<Ceiling> ceilings = device ? device_ceilings() : measure_ceilings(threads);
+  if (device)
+    std::printf("%s\n", device->description().c_str());
+  else
+    std::printf("%s [%s], %s, %d threads\n", cpu_features().model.c_str(), describe_cpu().c_str(),
+                kernel_library_versions().c_str(), threads);
   std::map<std::string, double> roofs;
   for (const Ceiling& c : ceilings) {
     std::printf("  ceiling %-9s %8.1f %s\n", c.name.c_str(), c.value, c.unit.c_str());
@@ -184,7 +217,7 @@ int run(int argc, char** argv) {
   csv.row("name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio,correct");
 
   std::printf("%-36s %-4s %-17s %-24s %9s %9s %9s %7s %8s %9s\n", "problem", "type", "kernel", "runs", "min ms",
-              "median", "GFLOP/s", "of peak", "GB/s", "vs oneDNN");
+              "median", "GFLOP/s", "of peak", "GB/s", device ? "vs cuDNN" : "vs oneDNN");
   TunedTable tuned;
   CacheFlush flush(a.flag("cold"));
   int wrong = 0, timed = 0;
@@ -195,7 +228,7 @@ int run(int argc, char** argv) {
     time_candidates(candidates, min_seconds, flush);
     double onednn = 0;
     for (const auto& c : candidates)
-      if (!c->wrong && c->name().starts_with("onednn") && (onednn == 0 || c->minimum() < onednn)) onednn = c->minimum();
+      if (!c->wrong && is_library(c->name()) && (onednn == 0 || c->minimum() < onednn)) onednn = c->minimum();
     const std::string type(name_of(p.in[0].dtype));
     const auto [roof, peak] = machine_ceiling(roofs, type);
     const double valid = double(valid_tap_flops(p));
@@ -203,20 +236,22 @@ int run(int argc, char** argv) {
     for (const auto& c : candidates) {
       const double ms = 1e3 * c->minimum(), gflops = double(p.flops()) / c->minimum() * 1e-9,
                    gbs = double(p.bytes()) / c->minimum() * 1e-9, share = peak > 0 ? gflops / peak : 0,
-                   ratio = onednn > 0 ? onednn / c->minimum() : 0;
+                   ratio = onednn > 0 ? onednn / c->minimum() : 0, stream = roofs[device ? "copy" : "triad"],
+                   bandwidth = stream > 0 ? gbs / stream : 0;
       std::printf("%-36s %-4s %-17s %-24s %9.3f %9.3f %9.1f %6.1f%% %8.1f %9s%s\n", named.name.c_str(), type.c_str(),
                   c->name().c_str(), c->detail().substr(0, 24).c_str(), ms, 1e3 * c->median(), gflops, 100 * share, gbs,
                   onednn > 0 ? std::to_string(ratio).substr(0, 5).c_str() : "-",
-                  c->wrong                                     ? "  WRONG"
-                  : c->checked || c->name() == definition_name ? ""
-                                                               : "  not checked");
+                  c->wrong                                 ? "  WRONG"
+                  : c->checked || is_definition(c->name()) ? ""
+                                                           : "  not checked");
       std::fflush(stdout);
       const char* correct = c->wrong ? "false" : c->checked ? "true" : "null";
       std::ostringstream row;
       row << row_head(named, c->name()) << ",\"detail\":" << json_string(c->detail()) << ",\"min_ms\":" << ms
           << ",\"median_ms\":" << 1e3 * c->median() << ",\"gflops\":" << gflops
           << ",\"gflops_valid\":" << valid / c->minimum() * 1e-9 << ",\"ceiling_share\":" << share
-          << ",\"ceiling_name\":\"" << roof << "\",\"onednn_ratio\":" << ratio << ",\"bytes\":" << p.bytes()
+          << ",\"ceiling_name\":\"" << roof << "\",\"bandwidth_share\":" << bandwidth << ",\""
+          << (device ? "cudnn" : "onednn") << "_ratio\":" << ratio << ",\"bytes\":" << p.bytes()
           << ",\"flop_per_byte\":" << double(p.flops()) / double(p.bytes()) << ",\"correct\":" << correct
           << ",\"samples_ms\":[" << samples_text(c->seconds) << "],\"problem\":" << json_string(p.text()) << "}";
       json.row(row.str());
@@ -225,15 +260,14 @@ int run(int argc, char** argv) {
             << 1e3 * c->median() << ',' << gflops << ',' << share << ',' << ratio << ',' << correct;
       csv.row(cells.str());
       wrong += c->wrong, ++timed;
-      if (!c->wrong && c->name() != definition_name && (!fastest || c->minimum() < fastest->minimum()))
-        fastest = c.get();
+      if (!c->wrong && !is_definition(c->name()) && (!fastest || c->minimum() < fastest->minimum())) fastest = c.get();
     }
     if (fastest) tuned.set(p, fastest->name());
   }
   if (timed == 0)
     fail_usage("nothing was timed: of the kernels asked for none supports a problem (--refusals says why)");
   if (!a.text("tune").empty()) tuned.save(a.text("tune"));
-  warn_of_changes(ceilings, began, threads, json);
+  if (!device) warn_of_changes(ceilings, began, threads, json);
   return wrong ? 1 : 0;
 }
 

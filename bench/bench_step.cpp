@@ -6,6 +6,7 @@
 #include "bench/arguments.h"
 #include "core/median.h"
 #include "core/parallel.h"
+#include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
@@ -31,11 +32,23 @@ void fill(Executor& e) {
   }
 }
 
+/// On a device a step is replayed as a whole; for the times of its nodes it runs node by node.
+void time_nodes(Executor& e, int64_t steps) {
+  fill(e);
+  e.set_eager(true);
+  for (int64_t s = 0; s <= steps; ++s) {
+    if (s == 1) e.reset_times();
+    e.run();
+  }
+  e.set_eager(false);
+}
+
 int run(int argc, char** argv) {
   const Arguments a(argc, argv,
                     {{"size", "128", "extent of the volume"},
                      {"batch", "1", "samples per step"},
                      {"compute", "f32", "f32, bf16 or f16"},
+                     {"device", "cpu", "cpu, cuda or cuda:N"},
                      {"threads", "0", "0 = all"},
                      {"steps", "5", "timed steps, after one that is not"},
                      {"kernel", "", "overrides node=kernel, comma-separated"},
@@ -53,16 +66,29 @@ int run(int argc, char** argv) {
     for (std::string_view part : split(a.text("kernel"), ','))
       o.plan.selection.overrides.push_back(parse_override(part));
   if (!a.text("tuned").empty()) o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
-  Program program(plan_program(o, kernel_list()), o, 1);
+  const DeviceChoice choice = parse_device(a.text("device"));
+  std::shared_ptr<Device> device;
+  if (choice.kind != DeviceKind::cpu) device = open_cuda_device(choice.ordinal);
+  o.plan.device = choice.kind;
+  ProgramPlans plans = plan_program(o, kernel_list());
+  Program program = device ? Program(std::move(plans), o, 1, device) : Program(std::move(plans), o, 1);
   Executor& e = program.step();
   program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 1e-4;
   std::vector<double> seconds;
-  for (int64_t s = 0; s <= a.integer("steps"); ++s) {
-    fill(e);
-    if (s == 1) e.reset_times();
+  if (device) {
+    std::fprintf(stderr, "%s\n", device->description().c_str());
+    if (a.flag("nodes")) time_nodes(e, a.integer("steps"));
+  }
+  // The first step touches its memory; on a device the second one is recorded.
+  const int64_t untimed = device ? 2 : 1;
+  for (int64_t s = 0; s < a.integer("steps") + untimed; ++s) {
+    if (s == 0 || !device) fill(e);
+    if (s == 1 && !device) e.reset_times();
     const auto start = Clock::now();
-    e.run();
-    if (s > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    // On a device the next inputs travel while a step runs.
+    if (s == 0) e.stage_inputs();
+    e.start(), e.inputs_free(), e.stage_inputs(), e.finish();
+    if (s >= untimed) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   if (seconds.empty()) fail_usage("--steps must be at least 1");
   if (a.flag("nodes"))
@@ -74,10 +100,11 @@ int run(int argc, char** argv) {
                   double(node.bytes) / s * 1e-9);
     }
   std::printf(
-      "{\"framework\":\"convoy\",\"library\":\"%s\",\"compute\":\"%s\",\"size\":%lld,\"batch\":%lld,\"threads\":%d,"
+      "{\"framework\":\"convoy\",\"device\":\"%s\",\"library\":\"%s\",\"compute\":\"%s\",\"size\":%lld,\"batch\":%lld,"
+      "\"threads\":%d,"
       "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f}\n",
-      kernel_library_versions().c_str(), a.text("compute").c_str(), static_cast<long long>(o.model.size),
-      static_cast<long long>(o.batch), o.plan.threads, median(seconds),
+      device ? device->description().c_str() : "cpu", kernel_library_versions().c_str(), a.text("compute").c_str(),
+      static_cast<long long>(o.model.size), static_cast<long long>(o.batch), o.plan.threads, median(seconds),
       *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20));
   return 0;
 }

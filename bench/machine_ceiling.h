@@ -6,14 +6,15 @@
 
 namespace convoy::bench {
 
-/// The fastest of the ceilings that a type may use: AMX and bf16 products for bf16, f16 FMA for f16, f32 FMA for all.
-/// Empty name and 0 where none was measured.
+/// The fastest of the ceilings that a type may use: AMX and bf16 products for bf16, f16 FMA for f16, tensor cores for
+/// both, f32 FMA for all. Empty name and 0 where none was measured.
 inline std::pair<std::string, double> machine_ceiling(const std::map<std::string, double>& ceilings,
                                                       const std::string& dtype) {
   std::pair<std::string, double> best;
   for (const auto& [name, value] : ceilings) {
-    const bool usable = name == "f32_fma" || (dtype == "bf16" && (name == "bf16_dot" || name == "amx_bf16")) ||
-                        (dtype == "f16" && name == "f16_fma");
+    const bool usable = name == "f32_fma" ||
+                        (dtype == "bf16" && (name == "bf16_dot" || name == "amx_bf16" || name == "bf16_mma")) ||
+                        (dtype == "f16" && (name == "f16_fma" || name == "f16_mma"));
     if (usable && value > best.second) best = {name, value};
   }
   return best;

@@ -72,11 +72,11 @@ Tape model_tape(const Arguments& a, DType compute) {
   return record(o);
 }
 
-std::vector<NamedProblem> model_problems(const Arguments& a, int threads) {
+std::vector<NamedProblem> model_problems(const Arguments& a, int threads, DeviceKind device) {
   std::vector<NamedProblem> list;
   std::set<std::string> seen;
   PlanOptions options;
-  options.threads = threads;
+  options.threads = threads, options.device = device;
   for (DType type : wanted_types(a)) {
     const Plan plan = make_plan(model_tape(a, type), kernel_list(), options);
     const auto descs = [&](const std::vector<ValueId>& ids) {
@@ -86,7 +86,7 @@ std::vector<NamedProblem> model_problems(const Arguments& a, int threads) {
     };
     for (const PlannedNode& node : plan.nodes) {
       if (node.op.kind == OpKind::pack) continue;  // part of its user's time
-      Problem p{node.op, descs(node.in), descs(node.out), DeviceKind::cpu, threads};
+      Problem p{node.op, descs(node.in), descs(node.out), device, threads};
       if (!seen.insert(p.text()).second) continue;
       const size_t dot = node.name.rfind('.');
       list.push_back({node.name, dot == std::string::npos ? "" : node.name.substr(dot + 1), std::move(p)});
@@ -146,7 +146,7 @@ std::vector<Arguments::Flag> problem_flags() {
       {"match", "", "only problems whose name contains this"}};
 }
 
-std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads) {
+std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads, DeviceKind device) {
   std::vector<NamedProblem> list;
   const bool lines = a.given("problem") || a.given("problems");
   for (const char* flag : {"model", "size", "batch-norm"})
@@ -160,7 +160,8 @@ std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads) {
       std::string line;
       while (std::getline(file, line)) add_line(a, line, threads, list);
     }
-  if (!lines) list = model_problems(a, threads);
+  if (!lines) list = model_problems(a, threads, device);
+  for (NamedProblem& n : list) n.problem.device = device;
   std::set<std::string> seen;
   std::erase_if(list, [&](const NamedProblem& n) {
     return n.name.find(a.text("match")) == std::string::npos || !seen.insert(n.problem.text()).second;

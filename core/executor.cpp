@@ -1,6 +1,7 @@
 #include "core/executor.h"
 
 #include <cmath>
+#include <cstring>
 
 namespace convoy {
 namespace {
@@ -33,6 +34,30 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
                  std::to_string(plan_.arena_bytes));
   if (plan_.shared_bytes > 0 && (!shared_ || shared_->bytes() < plan_.shared_bytes))
     fail_runtime("the plan needs " + std::to_string(plan_.shared_bytes) + " bytes of memory shared with its team");
+  bind(store);
+}
+
+Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, Device& device,
+                   const StateStore& states)
+    : plan_(std::move(plan)), arena_(std::move(arena)), device_(&device) {
+  if (plan_.shared_bytes + plan_.shared_state_bytes > 0) fail_usage("a device has no memory to share with a team");
+  mirror_of_.assign(plan_.values.size(), -1);
+  bind(states);
+  for (size_t v = 0; v < plan_.values.size(); ++v) {
+    const Value& value = plan_.values[v];
+    if (tensors_[v].empty()) continue;
+    const bool control = value.kind == ValueKind::state && value.desc.dtype == DType::f64;
+    const bool input = value.kind == ValueKind::input;
+    if (!control && !input && !value.keep) continue;
+    if (!value.desc.dense()) fail_usage("value " + value.name + " is a slice: the host cannot see it");
+    mirror_of_[v] = static_cast<int>(mirrors_.size());
+    const Tensor host = control ? store.get(value.name) : Tensor(value.desc, device.allocate_host(value.desc.bytes()));
+    mirrors_.push_back({v, host, input ? device.allocate(value.desc.bytes()) : nullptr,
+                        control ? device.allocate_host(value.desc.bytes()) : nullptr, control, control || value.keep});
+  }
+}
+
+void Executor::bind(const StateStore& store) {
   for (size_t v = 0; v < plan_.values.size(); ++v) {
     const Value& value = plan_.values[v];
     if (value.kind == ValueKind::state)
@@ -58,6 +83,8 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
 }
 
 const Tensor& Executor::tensor(ValueId id) const {
+  if (device_ && !mirror_of_.empty() && mirror_of_.at(static_cast<size_t>(id)) >= 0)
+    return mirrors_[static_cast<size_t>(mirror_of_[static_cast<size_t>(id)])].host;
   const Tensor& t = tensors_.at(static_cast<size_t>(id));
   if (t.empty()) fail_usage("value " + plan_.values[static_cast<size_t>(id)].name + " has no storage in this plan");
   return t;
@@ -69,9 +96,15 @@ SharedWindow Executor::window() const {
 }
 
 void Executor::refresh() {
-  run_nodes(0, refresh_nodes_);
+  if (!device_) return run_nodes(0, refresh_nodes_);
+  queue_nodes(0, refresh_nodes_, false);
+  device_->synchronize();
 }
 void Executor::run() {
+  if (device_) {
+    stage_inputs(), start(), finish();
+    return;
+  }
   if (plan_.shared_bytes + plan_.shared_state_bytes == 0) return run_nodes(refresh_nodes_, plan_.nodes.size());
   if (!team_) fail_usage("a plan that shares memory runs with its team: set_team");
   run_nodes(0, plan_.team_nodes);
@@ -80,6 +113,79 @@ void Executor::run() {
   if (plan_.shared_state_bytes > 0) team_->barrier();  // nobody reads the parameters of this step any more
   run_nodes(plan_.first_update, plan_.nodes.size());
   team_->barrier();  // everybody's parameters are there, and nobody reads packs any more
+}
+
+void Executor::stage_inputs() {
+  if (!device_) return;
+  for (const Mirror& m : mirrors_)
+    if (m.staging) device_->stage(m.staging->data(), m.host.bytes(), m.host.desc().bytes());
+  staged_ = true;
+}
+
+/// Queues what was staged, and control states, to where the plan wants them.
+void Executor::place_inputs() {
+  device_->await_staged();
+  for (const Mirror& m : mirrors_) {
+    if (m.staging) device_->copy(tensors_[m.value].bytes(), m.staging->data(), m.host.desc().bytes());
+    if (m.locked) std::memcpy(m.locked->data(), m.host.bytes(), static_cast<size_t>(m.host.desc().bytes()));
+    if (m.up) device_->upload(tensors_[m.value].bytes(), m.traveller(), m.host.desc().bytes());
+  }
+  device_->staging_free();
+  staged_ = false;
+}
+
+void Executor::start() {
+  if (!device_) return run();
+  if (!staged_) fail_usage("start: no inputs were staged");
+  place_inputs();
+  started_ = Clock::now();
+  // The first run, node by node, also loads every kernel: loading cannot be recorded.
+  timed_ = eager_ || !warm_;
+  if (timed_) {
+    device_->clear_marks();
+    queue_nodes(refresh_nodes_, plan_.nodes.size(), true);
+  } else {
+    if (!recording_) recording_ = device_->record([&] { queue_nodes(refresh_nodes_, plan_.nodes.size(), false); });
+    recording_->replay();
+  }
+  for (const Mirror& m : mirrors_)
+    if (m.down) device_->download(m.traveller(), tensors_[m.value].bytes(), m.host.desc().bytes());
+  warm_ = true;
+}
+
+void Executor::inputs_free() {
+  if (device_) device_->wait_until_staged();
+}
+
+void Executor::finish() {
+  if (!device_) return;
+  device_->synchronize();
+  for (const Mirror& m : mirrors_)
+    if (m.locked) std::memcpy(m.host.bytes(), m.locked->data(), static_cast<size_t>(m.host.desc().bytes()));
+  if (!timed_) return;
+  double at = microseconds(started_.time_since_epoch());
+  for (size_t i = refresh_nodes_; i < plan_.nodes.size(); ++i) {
+    const double seconds = device_->seconds_after(i - refresh_nodes_);
+    times_[i].seconds += seconds, ++times_[i].runs;
+    if (tracing_) trace_.push_back({static_cast<int>(i), at, 1e6 * seconds});
+    at += 1e6 * seconds;
+  }
+}
+
+void Executor::queue_nodes(size_t begin, size_t end, bool marks) {
+  if (marks) device_->mark();
+  for (size_t i = begin; i < end; ++i) {
+    plan_.nodes[i].prepared->run(args_of(i));
+    if (marks) device_->mark();
+  }
+}
+
+Tensor Executor::on_host(const Tensor& t) {
+  if (!device_) return t;
+  const Tensor copy(t.desc(), std::make_shared<Buffer>(t.desc().span_bytes(), Buffer::Fill::none));
+  device_->download(copy.bytes(), t.bytes(), t.desc().span_bytes());
+  device_->synchronize();
+  return copy;
 }
 
 void Executor::run_nodes(size_t begin, size_t end) {
@@ -131,15 +237,17 @@ void Executor::note_times(Clock::time_point before, Clock::time_point after) {
 }
 
 std::string Executor::find_non_finite() {
+  if (device_) stage_inputs(), place_inputs();
   for (size_t i = 0; i < plan_.nodes.size(); ++i) {
     const PlannedNode& node = plan_.nodes[i];
     if (op_def(node.op.kind).updated_inputs > 0 || node.owner >= 0) continue;  // shared packs are what they were
     for (size_t k = 0; k < node.in.size(); ++k)
-      if (plan_.values[static_cast<size_t>(node.in[k])].kind != ValueKind::temporary && !all_finite(bound_[i].in[k]))
+      if (plan_.values[static_cast<size_t>(node.in[k])].kind != ValueKind::temporary &&
+          !all_finite(on_host(bound_[i].in[k])))
         return plan_.values[static_cast<size_t>(node.in[k])].name;
     node.prepared->run({bound_[i].in, bound_[i].out, bound_[i].packed, bound_[i].workspace});
     for (const Tensor& out : bound_[i].out)
-      if (!all_finite(out)) return node.name;
+      if (!all_finite(on_host(out))) return node.name;
   }
   return {};
 }

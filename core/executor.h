@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/device.h"
 #include "core/plan.h"
 #include "core/state_store.h"
 #include "core/sweep.h"
@@ -28,6 +29,11 @@ class Executor {
   /// `arena` must hold at least plan.arena_bytes; several executors may share one, taking turns. `shared`: the same for
   /// plan.shared_bytes in memory that all members of the team see.
   Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, std::shared_ptr<Buffer> shared = nullptr);
+  /// On a device: `arena` and `states` are its memory, `store` holds the same states on the host. Inputs and kept
+  /// values live on the host between runs, and so do states in f64: what the host tells a step and what steps count.
+  /// All else stays on the device (Program::to_device, to_host). The first run queues node after node; later ones
+  /// replay its recording.
+  Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, Device& device, const StateStore& states);
 
   /// Runs the nodes that depend on states alone; call after the states changed and before the next run. A plan without
   /// such nodes needs no call.
@@ -37,6 +43,17 @@ class Executor {
   /// Runs again, on this rank alone, stopping at the first node that writes a value that is not finite; returns its
   /// name, or an empty string. States are left as they were.
   std::string find_non_finite();
+
+  /// run() in pieces, for a device that works while the host fills the inputs of the next run: stage_inputs copies them
+  /// beside the queue, start queues a run on what was staged last, inputs_free waits until inputs may be filled again,
+  /// finish until kept values are there. On the CPU start runs, and the others do nothing.
+  void stage_inputs();
+  void start();
+  void inputs_free();
+  void finish();
+
+  /// On a device: every run queues node after node and times them.
+  void set_eager(bool eager) { eager_ = eager; }
 
   /// An input to fill, or a kept value to read after a run.
   const Tensor& tensor(const std::string& name) const { return tensor(plan_.find(name)); }
@@ -58,12 +75,32 @@ class Executor {
 
  private:
   using Clock = std::chrono::steady_clock;
+  void bind(const StateStore& store);
   void run_nodes(size_t begin, size_t end);
+  void place_inputs();
+  void queue_nodes(size_t begin, size_t end, bool marks);
+  /// Values of the host that belong to values of the device.
+  struct Mirror {
+    size_t value;
+    Tensor host;
+    std::shared_ptr<Buffer> staging;  ///< on the device, of inputs
+    /// Of control states, whose memory copies would wait for: what travels up and down in its place.
+    std::shared_ptr<Buffer> locked;
+    bool up, down;
+    void* traveller() const { return locked ? locked->data() : host.bytes(); }
+  };
+  Tensor on_host(const Tensor& t);
   KernelArgs args_of(size_t node) const;
   void run_together();
   void note_times(Clock::time_point before, Clock::time_point after);
   Plan plan_;
   std::shared_ptr<Buffer> arena_, shared_;
+  Device* device_ = nullptr;
+  std::vector<Mirror> mirrors_;
+  std::vector<int> mirror_of_;  ///< by value, -1 for none
+  std::unique_ptr<Recording> recording_;
+  bool eager_ = false, warm_ = false, staged_ = false, timed_ = false;
+  Clock::time_point started_;
   std::vector<Tensor> tensors_;
   struct Bound {
     std::vector<Tensor> in, out;

@@ -14,7 +14,7 @@ namespace convoy {
 using PhiloxBlock = std::array<uint32_t, 4>;
 
 /// Four independent 32-bit words from a 128-bit counter and a 64-bit key.
-inline PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
+constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t(0xD2511F53u) * counter[0];
@@ -34,7 +34,7 @@ constexpr uint64_t hash_name(std::string_view text) {
 }
 
 /// 24-bit uniform in [0, 1).
-inline float uniform01(uint32_t word) {
+constexpr float uniform01(uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-24f;
 }
 

@@ -69,12 +69,19 @@ class Planner {
     });
   }
 
+  bool runs(const Problem& problem) const {
+    return std::any_of(kernels_.begin(), kernels_.end(),
+                       [&](const auto& kernel) { return kernel->supports(problem).ok; });
+  }
+
   /// Copies run what is asked for by their original's name.
   Choice choose(const Node& node, const Problem& problem) const {
     return choose_kernel(kernels_, problem, original_name(node.name), options_.selection);
   }
 
+  /// True when no kernel but the reference runs the node; on devices, where there is no reference: no kernel at all.
   bool falls_to_reference(const Node& node) const {
+    if (options_.device != DeviceKind::cpu && !runs(problem_of(node))) return true;
     const Choice choice = choose(node, problem_of(node));
     return choice.why != "override" && choice.kernel->name() == reference_name;
   }
@@ -82,9 +89,7 @@ class Planner {
   /// True when strided operands push a node from a real kernel to the reference, or leave it none (all-reduces).
   bool loses_kernel(const Node& node) const {
     Problem dense = problem_of(node);
-    const bool runs =
-        std::any_of(kernels_.begin(), kernels_.end(), [&](const auto& kernel) { return kernel->supports(dense).ok; });
-    if (runs && !falls_to_reference(node)) return false;
+    if (runs(dense) && !falls_to_reference(node)) return false;
     for (auto* list : {&dense.in, &dense.out})
       for (TensorDesc& desc : *list) desc = TensorDesc(desc.shape, desc.dtype);
     return choose(node, dense).kernel->name() != reference_name;

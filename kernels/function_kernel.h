@@ -11,13 +11,15 @@ class FunctionKernel final : public Kernel {
  public:
   using Supports = Support (*)(const Problem&);
   using Prepare = std::unique_ptr<Prepared> (*)(const Problem&);
-  FunctionKernel(std::string_view name, OpKind kind, Supports supports, Prepare prepare)
-      : name_(name), kind_(kind), supports_(supports), prepare_(prepare) {}
+  FunctionKernel(std::string_view name, OpKind kind, Supports supports, Prepare prepare,
+                 DeviceKind device = DeviceKind::cpu)
+      : name_(name), kind_(kind), supports_(supports), prepare_(prepare), device_(device) {}
 
   std::string_view name() const override { return name_; }
   Support supports(const Problem& problem) const override {
     if (problem.op.kind != kind_) return Support::no("other op");
-    if (problem.device != DeviceKind::cpu) return Support::no("runs on the CPU");
+    if (problem.device != device_)
+      return Support::no(device_ == DeviceKind::cpu ? "runs on the CPU" : "runs on CUDA devices");
     return supports_(problem);
   }
   std::unique_ptr<Prepared> prepare(const Problem& problem) const override { return prepare_(problem); }
@@ -27,6 +29,7 @@ class FunctionKernel final : public Kernel {
   OpKind kind_;
   Supports supports_;
   Prepare prepare_;
+  DeviceKind device_;
 };
 
 using KernelPtr = std::unique_ptr<Kernel>;

@@ -3,12 +3,17 @@
 #include "kernels/kernel_list.h"
 
 #include "kernels/communication/communication_kernels.h"
+#include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_kernels.h"
+#include "kernels/dense/dense_cuda.h"
 #include "kernels/dense/dense_kernels.h"
+#include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/elementwise/vector_kernels.h"
 #include "kernels/norm/norm_kernels.h"
 #include "kernels/onednn/kernels.h"
+#include "kernels/optimizer/optimizer_cuda.h"
 #include "kernels/optimizer/optimizer_kernels.h"
+#include "kernels/pool/pool_cuda.h"
 #include "kernels/reference.h"
 #include "kernels/widened.h"
 
@@ -57,6 +62,17 @@ KernelList build() {
   add(pixel_reference_kernels());
   add(optimizer_reference_kernels());
   list.push_back(make_loss_scale_reference());
+#ifdef CONVOY_WITH_CUDA
+  add(elementwise_cuda_kernels());
+  add(pool_cuda_kernels());
+  add(dense_cuda_kernels());
+  add(optimizer_cuda_kernels());
+  add(conv_mma_kernels());
+#ifdef CONVOY_WITH_CUDNN
+  add(conv_cudnn_kernels());
+#endif
+  add(conv_plain_cuda_kernels());
+#endif
   return list;
 }
 

@@ -206,20 +206,57 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
     const Value& state = plans.step.values[static_cast<size_t>(id)];
     store_.place(state.name, Tensor(state.desc, shared, plans.shared_states_begin() + at), options.plan.place == 0);
   }
-  store_.initialise(plans.step_tape, seed);
-  store_.initialise(plans.evaluate_tape, seed);
-  store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] =
-      options.compute == DType::f16 ? f16_initial_scale : 1.0;
-  for (ValueId id : plans.step_tape.parameters()) parameters_.push_back(plans.step_tape.value(id).name);
-  for (const StateSpec& state : plans.evaluate_tape.states())
-    if (const std::string& name = plans.evaluate_tape.value(state.value).name;
-        name.ends_with(".running_mean") || name.ends_with(".running_var"))
-      statistics_.push_back(name);
+  initialise(plans, seed);
   const auto arena = std::make_shared<Buffer>(plans.arena_bytes(), Buffer::Fill::none);
   step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena, shared);
   if (plans.micro) micro_ = std::make_unique<Executor>(std::move(*plans.micro), store_, arena, shared);
   if (plans.statistics) statistics_pass_ = std::make_unique<Executor>(std::move(*plans.statistics), store_, arena);
   evaluate_ = std::make_unique<Executor>(std::move(plans.evaluate), store_, arena);
+}
+
+Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed, std::shared_ptr<Device> device)
+    : options_(options), device_(std::move(device)) {
+  initialise(plans, seed);
+  for (const auto& [name, tensor] : store_.entries())
+    device_states_.place(name, Tensor(tensor.desc(), device_->allocate(tensor.desc().bytes())), false);
+  device_states_.initialise(plans.step_tape, seed);
+  device_states_.initialise(plans.evaluate_tape, seed);
+  to_device();
+  const auto arena = device_->allocate(plans.arena_bytes());
+  const auto executor = [&](Plan& plan) {
+    return std::make_unique<Executor>(std::move(plan), store_, arena, *device_, device_states_);
+  };
+  step_ = executor(plans.step);
+  if (plans.micro) micro_ = executor(*plans.micro);
+  if (plans.statistics) statistics_pass_ = executor(*plans.statistics);
+  evaluate_ = executor(plans.evaluate);
+}
+
+void Program::initialise(const ProgramPlans& plans, uint64_t seed) {
+  store_.initialise(plans.step_tape, seed);
+  store_.initialise(plans.evaluate_tape, seed);
+  store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] =
+      options_.compute == DType::f16 ? f16_initial_scale : 1.0;
+  for (ValueId id : plans.step_tape.parameters()) parameters_.push_back(plans.step_tape.value(id).name);
+  for (const StateSpec& state : plans.evaluate_tape.states())
+    if (const std::string& name = plans.evaluate_tape.value(state.value).name;
+        name.ends_with(".running_mean") || name.ends_with(".running_var"))
+      statistics_.push_back(name);
+}
+
+void Program::to_device() {
+  if (!device_) return;
+  for (const auto& [name, tensor] : store_.entries())
+    device_->upload(device_states_.get(name).bytes(), tensor.bytes(), tensor.desc().bytes());
+  device_->synchronize();
+}
+
+void Program::to_host() {
+  if (!device_) return;
+  for (const auto& [name, tensor] : store_.entries())
+    if (tensor.dtype() != DType::f64)  // the host's own are newer
+      device_->download(tensor.bytes(), device_states_.get(name).bytes(), tensor.desc().bytes());
+  device_->synchronize();
 }
 
 }  // namespace convoy

@@ -101,6 +101,12 @@ class Program {
   /// member at place 0: the others wait for it before they read them.
   Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed,
           const std::shared_ptr<Buffer>& shared = nullptr);
+  /// On an accelerator, for plans made for its kind.
+  Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed, std::shared_ptr<Device> device);
+  /// Copies all states of the store to the device, after they were loaded or set; without a device: nothing.
+  void to_device();
+  /// And back, before they are saved or read.
+  void to_host();
   Executor& step() { return *step_; }
   Executor& evaluate() { return *evaluate_; }
   /// The pass that only adds up gradients; null without accumulation.
@@ -115,8 +121,11 @@ class Program {
   const std::vector<std::string>& statistics() const { return statistics_; }
 
  private:
+  void initialise(const ProgramPlans& plans, uint64_t seed);
   ProgramOptions options_;
   StateStore store_;
+  std::shared_ptr<Device> device_;
+  StateStore device_states_;
   std::vector<std::string> parameters_, statistics_;
   std::unique_ptr<Executor> step_, evaluate_, micro_, statistics_pass_;
 };

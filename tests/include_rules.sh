@@ -11,7 +11,7 @@ check() {
     checked=$((checked + 1))
     local target; target=$(sed -E 's/.*#include "([a-z_]+)\/.*/\1/' <<<"$text")
     case " $allowed " in *" $target "*) ;; *) echo "$file:$line: $folder must not include $target: $text"; failed=1 ;; esac
-  done < <(grep -rnE '#include "(core|kernels|layers|models|dist|io|apps|tests|bench)/' "$folder" --include=*.h --include=*.cpp --include=*.inl)
+  done < <(grep -rnE '#include "(core|kernels|layers|models|dist|io|apps|tests|bench)/' "$folder" --include=*.h --include=*.cpp --include=*.inl --include=*.cu)
 }
 check core
 check kernels core
@@ -21,14 +21,14 @@ check dist core
 check io core
 check apps core kernels layers models dist io
 # Programs reach kernels through the list alone.
-bad=$(grep -rnE '#include "kernels/' apps | grep -vE 'kernels/(kernel_list|versions|simd/cpu)\.h' || true)
+bad=$(grep -rnE '#include "kernels/' apps | grep -vE 'kernels/(kernel_list|versions|simd/cpu|device/device)\.h' || true)
 [ -n "$bad" ] && { echo "apps/ includes single kernels: $bad"; failed=1; }
-for pair in 'dnnl:kernels' 'hdf5\.h>:io' 'mpi\.h:dist' 'cuda:kernels'; do
+for pair in 'dnnl:kernels' 'hdf5\.h>:io' 'mpi\.h:dist' 'cuda:kernels' 'cudnn:kernels'; do
   word=${pair%%:*} home=${pair##*:}
   bad=$(grep -rnE "#include <${word}" core kernels layers models dist io apps | grep -v "^$home/" || true)
   [ -n "$bad" ] && { echo "$bad"; failed=1; }
 done
-long=$(find core kernels layers models dist io apps tests bench -name '*.cpp' -o -name '*.h' -o -name '*.inl' | xargs wc -l | awk '$1 > 700 && $2 != "total"')
+long=$(find core kernels layers models dist io apps tests bench -name '*.cpp' -o -name '*.h' -o -name '*.inl' -o -name '*.cu' | xargs wc -l | awk '$1 > 700 && $2 != "total"')
 [ -n "$long" ] && { echo "longer than 700 lines: $long"; failed=1; }
 [ $checked -gt 50 ] || { echo "only $checked includes found"; failed=1; }
 [ $failed -eq 0 ] && echo "$checked includes follow the rules"

@@ -53,9 +53,9 @@ bool cancels(OpKind kind) {
          kind == OpKind::resize_backward;
 }
 
-void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth) {
+void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth, const Execute& execute_kernel) {
   Run ours = truth.fresh(fill, 7);
-  execute(kernel, p, ours);
+  execute_kernel(kernel, p, ours);
   for (size_t i = 0; i < p.out.size(); ++i) {
     INFO(kernel.name() << " " << p.text() << " output " << i);
     const bool equal = bits(ours.out[i]) == bits(truth.rounded(fill).out[i]);
@@ -65,10 +65,10 @@ void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth
 
 /// Error bound per element from the number of terms and the sum of their magnitudes; smooth functions get a few units
 /// in the last place of f32 and one rounding to the storage type.
-void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth) {
+void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& execute_kernel) {
   if (always_exact(p.op.kind)) return;
   Run ours = truth.fresh(Fill::normal, 11);
-  execute(kernel, p, ours);
+  execute_kernel(kernel, p, ours);
   const Run &exact = truth.exact(false), &magnitude = truth.exact(true);
   for (size_t i = 0; i < p.out.size(); ++i) {
     if (!is_float(p.out[i].dtype)) continue;
@@ -119,15 +119,27 @@ const Kernel& reference_for(const Problem& p) {
   throw 0;
 }
 
+void check_exact_and_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& run) {
+  if (always_exact(p.op.kind)) check_exact(kernel, p, Fill::normal, truth, run);
+  if ((linear(p.op.kind) || exact_on_integers(p.op.kind)) && !rounds_inside(kernel, p))
+    check_exact(kernel, p, Fill::integers, truth, run);
+  check_bounded(kernel, p, truth, run);
+}
+
 const std::vector<const Kernel*>& kernels_under_test() {
   static const KernelList tiles = emulated_amx_kernels(), halves = emulated_fp16_kernels();
   static const std::vector<const Kernel*> all = [] {
     std::vector<const Kernel*> list;
     for (const KernelList* from : {&kernel_list(), &tiles, &halves})
-      for (const auto& kernel : *from) list.push_back(kernel.get());
+      for (const auto& kernel : *from)
+        if (!on_device(*kernel)) list.push_back(kernel.get());
     return list;
   }();
   return all;
+}
+
+bool on_device(const Kernel& kernel) {
+  return kernel.name().starts_with("cu");  // cuda, cuda_mma, cudnn
 }
 
 bool sums_in_f16(const Kernel& kernel) {
@@ -180,7 +192,7 @@ void check_all(const std::vector<Problem>& problems) {
     // In f16 only the kernels with f16 arithmetic differ from bf16: the slow sanitized runs leave out the others.
     const bool halves_only = sanitized && p.in[0].dtype == DType::f16;
     if (!sanitized)
-      check_bounded(reference_for(p), p, truth);
+      check_bounded(reference_for(p), p, truth, execute);
     else if (!halves_only)
       truth.rounded(Fill::normal);
     for (const Kernel* kernel : kernels_under_test()) {
@@ -192,10 +204,7 @@ void check_all(const std::vector<Problem>& problems) {
         execute(*kernel, p, run);
         continue;
       }
-      if (always_exact(p.op.kind)) check_exact(*kernel, p, Fill::normal, truth);
-      if ((linear(p.op.kind) || exact_on_integers(p.op.kind)) && !rounds_inside(*kernel, p))
-        check_exact(*kernel, p, Fill::integers, truth);
-      check_bounded(*kernel, p, truth);
+      check_exact_and_bounded(*kernel, p, truth, execute);
       if (!kernel->name().starts_with("onednn") && kernel->name() != "widened") check_threads(*kernel, p, truth);
     }
   }

@@ -1,6 +1,7 @@
 // T0 (exact), T1 (bounded) and T3 (hygiene) for every kernel of the list on any problem.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ const Kernel& reference_for(const Problem& p);
 /// machine.
 const std::vector<const Kernel*>& kernels_under_test();
 bool sums_in_f16(const Kernel& kernel);
+/// Whether it runs on CUDA devices: test_cuda checks it.
+bool on_device(const Kernel& kernel);
 /// Values bit for bit; -0 and +0 are the same.
 std::string bits(const Tensor& t);
 
@@ -45,6 +48,11 @@ class Truth {
   Inputs inputs_;
   std::optional<Run> integers_, normal_, exact_, magnitude_;
 };
+
+/// How a kernel runs on the tensors of a Run. On the host: execute(); for devices tests/device_run.h.
+using Execute = std::function<void(const Kernel&, const Problem&, Run&)>;
+/// T0 and T1 for one kernel: exact where its op is, bounded elsewhere.
+void check_exact_and_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& run);
 
 /// Runs all tiers over all kernels, and the reference in the problem's types against the one in f64.
 void check_all(const std::vector<Problem>& problems);

@@ -17,6 +17,7 @@
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "io/safetensors.h"
+#include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
 
 namespace convoy::apps {
@@ -78,6 +79,7 @@ std::vector<Option> run_options() {
           {"winograd", "", "true", "off: no Winograd convolutions", K::toggle},
           {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
           {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
+          {"device", "", "cpu", "cpu, cuda or cuda:N (the CosmoFlow network)"},
           {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
           {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
           {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer, "default",
@@ -118,11 +120,32 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
   return list;
 }
 
+std::shared_ptr<Device> run_device(const OptionTable& o) {
+  static std::shared_ptr<Device> open;  // kernels say what they support by the device that is open
+  const DeviceChoice choice = parse_device(o.text("device"));
+  if (choice.kind == DeviceKind::cpu) return nullptr;
+  if (!open) open = open_cuda_device(choice.ordinal);
+  return open;
+}
+
+std::unique_ptr<Program> make_program(const OptionTable& o, ProgramPlans plans, const ProgramOptions& p, uint64_t seed,
+                                      const std::shared_ptr<Buffer>& shared) {
+  if (const auto device = run_device(o)) {
+    auto program = std::make_unique<Program>(std::move(plans), p, seed, device);
+    if (o.has("profile") && (o.toggle("profile") || o.toggle("trace")))
+      for (Executor* e : {&program->step(), program->micro()})
+        if (e) e->set_eager(true);
+    return program;
+  }
+  return std::make_unique<Program>(std::move(plans), p, seed, shared);
+}
+
 void apply_run_options(const OptionTable& o, ProgramOptions& p) {
   p.compute = compute_type(o.text("compute"));
   p.fuse = o.toggle("passes");
   p.sparse_gradients = o.toggle("sparse-gradients");
   p.plan = plan_options(o);
+  if (run_device(o)) p.plan.device = DeviceKind::cuda;
 }
 
 LoaderOptions loader_options(const OptionTable& o) {
@@ -242,6 +265,11 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
       program_options_(program),
       plans_(std::move(plans)),
       kernels_(kernel_table(plans_->step)) {
+  if (const auto device = run_device(o)) {
+    if (ranks_.size() > 1)
+      fail_usage("--device " + o.text("device") + ": one rank only, found " + std::to_string(ranks_.size()));
+    fmt::print("device: {}\n", device->description());
+  }
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
   if (!o.text("tuned").empty()) report_tuned(o.text("tuned"), program.plan.selection.tuned, *plans_);
   fmt::print("{}", ranks_.report(program.plan.threads, program.training.averaging));
@@ -256,8 +284,8 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
 Program& Run::start() {
   if (ranks_.root()) std::filesystem::create_directories(options_.text("output-dir"));
   const std::shared_ptr<Buffer> shared = ranks_.share(*plans_);
-  program_ = std::make_unique<Program>(std::move(*plans_), program_options_,
-                                       static_cast<uint64_t>(options_.integer("seed")), shared);
+  program_ = make_program(options_, std::move(*plans_), program_options_,
+                          static_cast<uint64_t>(options_.integer("seed")), shared);
   plans_.reset();
   if (!options_.text("init").empty()) load_weights(options_.text("init"), *program_, Needed::parameters);
   ranks_.meet_team();
@@ -329,9 +357,11 @@ void load_weights(const std::string& path, Program& program, Needed needed) {
       fail_data(path + ": tensor " + name + " is no parameter of this network");
     if (program.store().fills(name)) from_torch(array, program.store().get(name), path);
   }
+  program.to_device();
 }
 
 void save_weights(const std::string& path, Program& program) {
+  program.to_host();
   std::vector<NamedArray> arrays;
   for (const std::string& name : weight_names(program)) arrays.push_back(to_torch(name, program.store().get(name)));
   write_safetensors(path, arrays);
@@ -380,6 +410,7 @@ void load_state(const OptionTable& o, Program& program, const std::vector<std::s
   weights.initialise(names, 0);
   checkpoint.restore(weights);
   for (const std::string& name : weight_names(program)) program.store().get(name).copy_from(weights.get(name));
+  program.to_device();
 }
 
 }  // namespace convoy::apps

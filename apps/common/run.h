@@ -10,6 +10,7 @@
 
 #include "apps/common/options.h"
 #include "apps/common/trainer.h"
+#include "core/device.h"
 #include "core/error.h"
 #include "io/loader.h"
 #include "models/program.h"
@@ -45,7 +46,12 @@ void limit(std::vector<Ref>& samples, const OptionTable& o, const char* flag) {
   if (wanted > 0) samples.resize(static_cast<size_t>(wanted));
 }
 
-/// Compute type, passes and plan.
+/// What --device names, opened once; null for the CPU.
+std::shared_ptr<Device> run_device(const OptionTable& options);
+/// A program on that device, or on the CPU, where `shared` is the team's memory.
+std::unique_ptr<Program> make_program(const OptionTable& options, ProgramPlans plans, const ProgramOptions& program,
+                                      uint64_t seed, const std::shared_ptr<Buffer>& shared = nullptr);
+/// Compute type, passes and plan; opens the device that the plan is for.
 void apply_run_options(const OptionTable& options, ProgramOptions& program);
 LoaderOptions loader_options(const OptionTable& options);
 /// TrainerOptions::agrees by a program's settings.

@@ -177,11 +177,13 @@ void Trainer::resume() {
     if (!fills) unused.resize(std::max(unused.size(), bytes));
     ranks_.world().broadcast({fills ? tensor.bytes() : unused.data(), bytes}, 0);
   }
+  program_.to_device();
   ranks_.meet_team();
 }
 
 void Trainer::save() {
   settle();
+  program_.to_host();
   share_statistics();
   if (!has_hdf5() || !ranks_.root()) return;  // a build without HDF5 says so when it starts
   const auto start = Clock::now();

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""One CosmoFlow training step in PyTorch, in its four CPU configurations. Development only: nothing in Convoy needs it.
+"""One CosmoFlow training step in PyTorch, in its four CPU configurations or, with --device cuda, in its six CUDA ones
+(cudnn.benchmark, the whole step replayed as one CUDA graph, inputs on the device). Development only: nothing in Convoy
+needs it.
 
 Prints one JSON line per configuration: median and minimum seconds per step, peak resident MiB of a process that ran only
 that configuration. Each configuration runs in a process of its own (peak memory), rounds interleaved by --rounds.
@@ -13,6 +15,7 @@ import sys
 import time
 
 CONFIGURATIONS = ("f32", "f32_channels_last", "bf16", "bf16_channels_last")
+CUDA_CONFIGURATIONS = CONFIGURATIONS + ("f16", "f16_channels_last")
 
 
 def build(size, channels=4):
@@ -70,14 +73,63 @@ def measure(configuration, size, batch, steps, threads):
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
+def measure_cuda(configuration, size, batch, steps):
+    import torch
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(1)
+    model = build(size).cuda()
+    x = torch.log1p(torch.poisson(torch.full((batch, 4, size, size, size), 1.0))).cuda()
+    target = (torch.rand(batch, 4) * 2 - 1).cuda()
+    if "channels_last" in configuration:
+        model = model.to(memory_format=torch.channels_last_3d)
+        x = x.contiguous(memory_format=torch.channels_last_3d)
+    narrow = {"bf16": torch.bfloat16, "f16": torch.float16}.get(configuration.split("_")[0])
+    scale = 1024.0 if narrow == torch.float16 else 1.0  # fixed: a GradScaler would only add to the step
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3 / scale, momentum=0.9)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", narrow or torch.bfloat16, enabled=narrow is not None, cache_enabled=False):
+            prediction = model(x)
+        loss = torch.nn.functional.mse_loss(prediction.float(), target)
+        (loss * scale).backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(5):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    seconds = []
+    for _ in range(steps + 2):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        graph.replay()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    seconds = seconds[2:]
+    return {"framework": "torch " + torch.__version__, "device": torch.cuda.get_device_name(),
+            "configuration": configuration, "size": size, "batch": batch, "median_seconds": statistics.median(seconds),
+            "min_seconds": min(seconds), "samples_per_second": batch / statistics.median(seconds)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=CONFIGURATIONS, help="one configuration, in this process")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--only", choices=CUDA_CONFIGURATIONS, help="one configuration, in this process")
     args = parser.parse_args()
+    if args.device == "cuda":
+        for configuration in [args.only] if args.only else CUDA_CONFIGURATIONS:
+            print(json.dumps(measure_cuda(configuration, args.size, args.batch, args.steps)), flush=True)
+        return
     if args.only:
         print(json.dumps(measure(args.only, args.size, args.batch, args.steps, args.threads)), flush=True)
         return

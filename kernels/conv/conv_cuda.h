@@ -1,0 +1,11 @@
+#pragma once
+
+#include "kernels/function_kernel.h"
+
+namespace convoy {
+
+std::vector<KernelPtr> conv_mma_kernels();         ///< tensor cores (conv_mma.cu)
+std::vector<KernelPtr> conv_cudnn_kernels();       ///< cuDNN (conv_cudnn.cpp)
+std::vector<KernelPtr> conv_plain_cuda_kernels();  ///< any geometry
+
+}  // namespace convoy

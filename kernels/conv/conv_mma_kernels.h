@@ -1,0 +1,49 @@
+// The CUDA functions behind conv_mma.cu, one per file so that they compile side by side.
+#pragma once
+
+#include "kernels/conv/mma_tile.h"
+
+namespace convoy::cuda {
+
+/// Where a convolution reads from and what becomes of its result.
+struct MmaSource {
+  const void* x = nullptr;                            ///< the input itself, or
+  const void *gradient = nullptr, *output = nullptr;  ///< of the pooled map that it is spread from
+  const uint8_t* arg = nullptr;
+};
+struct MmaResult {
+  void* y = nullptr;
+  uint8_t* arg = nullptr;  ///< given: y is the pooled map
+};
+
+/// How a convolution is cut: positions across a tile (16 or 8), channels of a block (64 or 32), and shares of the input
+/// channels, whose sums then go through `parts`: [splits][positions][k] in f32.
+struct MmaCut {
+  int columns = 16, block_k = 64, splits = 1;
+  float* parts = nullptr;
+};
+/// Queues y = x * w, weights as [k][taps][c]: channels in multiples of 32, kernels of up to 3 x 3 x 3
+/// (conv_mma_direct.cu).
+void queue_mma_direct(DType type, const MmaConv& p, const MmaCut& cut, const MmaSource& from, const void* w,
+                      const float* bias, const MmaResult& to);
+/// [k][taps][c] to [c][taps backwards][k].
+void queue_mma_turn(DType type, int k, int taps, int c, const void* w, void* turned);
+
+/// Four channels to 32, 3 x 3 x 3, an even width and one position of padding in front of it, into the pool
+/// (conv_mma_four.cu). `packed` is what queue_mma_four_pack writes.
+void queue_mma_four(DType type, const MmaConv& p, const void* x, const void* packed, const float* bias,
+                    const MmaResult& to);
+constexpr int mma_four_pack_bytes = 2 * 32 * 304;
+void queue_mma_four_pack(DType type, const void* w, void* packed);
+
+/// Shared memory that a block of each asks for.
+int mma_direct_shared_bytes();
+int mma_weights_shared_bytes();
+
+/// Weight gradients of a 3 x 3 x 3 convolution from the gradient of its pooled map: parts of `splits` blocks, each
+/// [k][27][c] in f32 (conv_mma_weights.cu; four channels: conv_mma_four.cu).
+void queue_mma_weights(DType type, const MmaConv& p, int columns, int splits, const void* x, const MmaSource& dy,
+                       float* parts);
+void queue_mma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy, float* parts);
+
+}  // namespace convoy::cuda

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "kernels/function_kernel.h"
+
+namespace convoy {
+
+std::vector<KernelPtr> dense_cuda_kernels();
+
+}  // namespace convoy

@@ -1,0 +1,117 @@
+// What all CUDA kernels share: the device in use, its stream, errors, and how types and loops are written.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "kernels/function_kernel.h"
+
+namespace convoy::cuda {
+
+/// The stream of the open device; kernels queue everything there.
+cudaStream_t stream();
+/// 10 * major + minor of the open device, 0 where none is open.
+int capability();
+int multiprocessors();
+/// Most shared memory of a block, in bytes.
+int shared_memory();
+/// Lets a kernel ask for more than 48 KiB; once per kernel is enough.
+void allow_shared_bytes(const void* kernel, int bytes);
+/// Throws Error(runtime) saying what failed.
+void check(cudaError_t status, const char* what);
+/// After a launch.
+inline void check_launch(const char* kernel) {
+  check(cudaGetLastError(), kernel);
+}
+
+using bfloat = __nv_bfloat16;
+
+__host__ __device__ inline float to_float(float v) {
+  return v;
+}
+__host__ __device__ inline float to_float(bfloat v) {
+  return __bfloat162float(v);
+}
+__host__ __device__ inline float to_float(__half v) {
+  return __half2float(v);
+}
+__host__ __device__ inline float to_float(int16_t v) {
+  return v;
+}
+template <class T>
+__host__ __device__ inline T from_float(float v) {
+  if constexpr (std::is_same_v<T, bfloat>)
+    return __float2bfloat16(v);
+  else if constexpr (std::is_same_v<T, __half>)
+    return __float2half(v);
+  else
+    return v;
+}
+/// What a value is once it was stored.
+template <class T>
+__host__ __device__ inline float rounded(float v) {
+  return to_float(from_float<T>(v));
+}
+
+/// Calls f with a zero of the device's type for f32, bf16 or f16.
+template <class F>
+void dispatch(DType type, F&& f) {
+  switch (type) {
+    case DType::bf16:
+      return f(bfloat());
+    case DType::f16:
+      return f(__half());
+    default:
+      return f(0.0f);
+  }
+}
+
+/// For the 16-bit types alone.
+template <class F>
+void dispatch_16(DType type, F&& f) {
+  type == DType::bf16 ? f(bfloat()) : f(__half());
+}
+
+template <class T>
+T* data(const Tensor& t) {
+  return reinterpret_cast<T*>(t.bytes());
+}
+
+/// Several elements that are read or written by one instruction.
+template <class T, int n>
+struct alignas(sizeof(T) * n) Pack {
+  T v[n];
+};
+
+/// Blocks for `work` threads of a loop that strides over the grid: enough to fill the device, no more.
+int grid_for(int64_t work, int threads);
+
+/// One of three float types that kernels of this folder compute with, dense everywhere.
+Support dense_floats(const Problem& p);
+
+inline KernelPtr kernel(std::string_view name, OpKind kind, FunctionKernel::Supports supports,
+                        FunctionKernel::Prepare prepare) {
+  return std::make_unique<FunctionKernel>(name, kind, supports, prepare, DeviceKind::cuda);
+}
+inline std::unique_ptr<Prepared> prepared(PreparedFunction::Run run, int64_t workspace = 0, std::string detail = {}) {
+  return std::make_unique<PreparedFunction>(std::move(run), workspace, std::move(detail));
+}
+
+#ifdef __CUDACC__
+/// Adds up v over the threads of a block of up to 1024; thread 0 has the sum.
+__device__ inline float block_sum(float v) {
+  __shared__ float part[32];
+  for (int step = 16; step; step /= 2) v += __shfl_down_sync(0xffffffffu, v, step);
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+  __syncthreads();
+  const int warps = (blockDim.x + 31) / 32;
+  v = threadIdx.x < warps ? part[threadIdx.x] : 0;
+  if (threadIdx.x < 32)
+    for (int step = 16; step; step /= 2) v += __shfl_down_sync(0xffffffffu, v, step);
+  __syncthreads();
+  return v;
+}
+#endif
+
+}  // namespace convoy::cuda

@@ -1,0 +1,201 @@
+// The CUDA device: memory, one stream, graphs. Plain cudaMalloc throughout: an arena is one allocation per program.
+#include <set>
+
+#include "kernels/device/cuda.h"
+#include "kernels/device/device.h"
+
+namespace convoy {
+namespace cuda {
+namespace {
+
+struct Current {
+  cudaStream_t stream = nullptr;
+  int capability = 0, multiprocessors = 1, shared_memory = 0;
+};
+Current current;
+
+}  // namespace
+
+cudaStream_t stream() {
+  return current.stream;
+}
+int capability() {
+  return current.capability;
+}
+int multiprocessors() {
+  return current.multiprocessors;
+}
+int shared_memory() {
+  return current.shared_memory;
+}
+
+void allow_shared_bytes(const void* kernel, int bytes) {
+  static std::set<const void*> allowed;
+  if (allowed.insert(kernel).second)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "asking for shared memory");
+}
+
+void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) fail_runtime(std::string("CUDA: ") + what + ": " + cudaGetErrorString(status));
+}
+
+int grid_for(int64_t work, int threads) {
+  const int64_t blocks = (work + threads - 1) / threads, most = int64_t(current.multiprocessors) * (2048 / threads) * 4;
+  return static_cast<int>(std::max<int64_t>(1, std::min(blocks, most)));
+}
+
+Support dense_floats(const Problem& p) {
+  for (const auto* list : {&p.in, &p.out})
+    for (const TensorDesc& desc : *list) {
+      if (!desc.dense()) return Support::no("dense tensors only");
+      if (desc.shape.elements() >= int64_t(1) << 40) return Support::no("too many elements");
+    }
+  const DType type = p.in[0].dtype;
+  if (type != DType::f32 && type != DType::bf16 && type != DType::f16) return Support::no("f32, bf16 or f16 only");
+  return Support::yes();
+}
+
+namespace {
+
+__global__ void probe() {}
+
+class Graph final : public Recording {
+ public:
+  explicit Graph(cudaGraph_t graph) {
+    check(cudaGraphInstantiate(&graph_, graph, 0), "instantiating a graph");
+    check(cudaGraphDestroy(graph), "destroying a graph");
+  }
+  ~Graph() override { cudaGraphExecDestroy(graph_); }
+  void replay() override { check(cudaGraphLaunch(graph_, current.stream), "launching a graph"); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int ordinal) {
+    int count = 0;
+    if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0)
+      fail_usage(std::string("device cuda: no device: ") + cudaGetErrorString(status));
+    if (ordinal < 0 || ordinal >= count)
+      fail_usage("device cuda:" + std::to_string(ordinal) + ": there are " + std::to_string(count) + " devices");
+    check(cudaSetDevice(ordinal), "choosing a device");
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, ordinal), "reading the device's properties");
+    probe<<<1, 1>>>();
+    if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
+      fail_usage("device cuda:" + std::to_string(ordinal) + ": this build has no code for compute capability " +
+                 std::to_string(properties.major) + "." + std::to_string(properties.minor) +
+                 " (CMAKE_CUDA_ARCHITECTURES): " + cudaGetErrorString(status));
+    if (current.stream) fail_usage("a CUDA device is open already");
+    check(cudaStreamCreateWithFlags(&current.stream, cudaStreamNonBlocking), "creating a stream");
+    check(cudaStreamCreateWithFlags(&uploads_, cudaStreamNonBlocking), "creating a stream");
+    for (cudaEvent_t* event : {&staged_, &free_})
+      check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "creating an event");
+    current.capability = 10 * properties.major + properties.minor;
+    current.multiprocessors = properties.multiProcessorCount;
+    current.shared_memory = int(properties.sharedMemPerBlockOptin);
+    description_ = std::string(properties.name) + ", compute capability " + std::to_string(properties.major) + "." +
+                   std::to_string(properties.minor) + ", " + std::to_string(properties.totalGlobalMem >> 20) + " MiB";
+  }
+  ~CudaDevice() override {
+    clear_marks();
+    for (cudaEvent_t event : spare_) cudaEventDestroy(event);
+    cudaEventDestroy(staged_), cudaEventDestroy(free_), cudaStreamDestroy(uploads_);
+    cudaStreamDestroy(current.stream);
+    current = {};
+  }
+
+  std::string description() const override { return description_; }
+
+  std::shared_ptr<Buffer> allocate(int64_t bytes) override {
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))) != cudaSuccess) {
+      cudaGetLastError();  // the failure is reported here and nowhere else
+      size_t free = 0, total = 0;
+      check(cudaMemGetInfo(&free, &total), "reading the free memory");
+      fail_runtime("device memory: asked for " + std::to_string(bytes) + " bytes, " + std::to_string(free) + " of " +
+                   std::to_string(total) + " are free");
+    }
+    return std::make_shared<Buffer>(static_cast<std::byte*>(memory), bytes, [memory] { cudaFree(memory); });
+  }
+
+  std::shared_ptr<Buffer> allocate_host(int64_t bytes) override {
+    void* memory = nullptr;
+    check(cudaMallocHost(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))), "page-locking host memory");
+    return std::make_shared<Buffer>(static_cast<std::byte*>(memory), bytes, [memory] { cudaFreeHost(memory); });
+  }
+
+  void upload(void* to, const void* from, int64_t bytes) override {
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, current.stream), "copying up");
+  }
+  void download(void* to, const void* from, int64_t bytes) override {
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, current.stream),
+          "copying down");
+  }
+  void stage(void* to, const void* from, int64_t bytes) override {
+    check(cudaStreamWaitEvent(uploads_, free_), "waiting for staging memory");
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, uploads_), "copying ahead");
+    check(cudaEventRecord(staged_, uploads_), "recording an event");
+  }
+  void await_staged() override { check(cudaStreamWaitEvent(current.stream, staged_), "waiting for inputs"); }
+  void staging_free() override { check(cudaEventRecord(free_, current.stream), "recording an event"); }
+  void wait_until_staged() override { check(cudaEventSynchronize(staged_), "copying ahead"); }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, current.stream), "copying");
+  }
+  void synchronize() override { check(cudaStreamSynchronize(current.stream), "running the queue"); }
+
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+    check(cudaStreamBeginCapture(current.stream, cudaStreamCaptureModeThreadLocal), "starting a recording");
+    cudaGraph_t graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(current.stream, &graph);
+      throw;
+    }
+    check(cudaStreamEndCapture(current.stream, &graph), "ending a recording");
+    return std::make_unique<Graph>(graph);
+  }
+
+  void mark() override {
+    if (spare_.empty()) {
+      spare_.emplace_back();
+      check(cudaEventCreate(&spare_.back()), "creating an event");
+    }
+    marks_.push_back(spare_.back());
+    spare_.pop_back();
+    check(cudaEventRecord(marks_.back(), current.stream), "recording an event");
+  }
+  double seconds_after(size_t mark) override {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, marks_.at(mark), marks_.at(mark + 1)), "reading an event");
+    return 1e-3 * double(milliseconds);
+  }
+  void clear_marks() override {
+    spare_.insert(spare_.end(), marks_.begin(), marks_.end());
+    marks_.clear();
+  }
+
+ private:
+  std::string description_;
+  cudaStream_t uploads_ = nullptr;
+  cudaEvent_t staged_ = nullptr, free_ = nullptr;
+  std::vector<cudaEvent_t> marks_, spare_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::shared_ptr<Device> open_cuda_device(int ordinal) {
+  return std::make_shared<cuda::CudaDevice>(ordinal);
+}
+
+int cuda_device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+}  // namespace convoy

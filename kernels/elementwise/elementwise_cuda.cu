@@ -1,0 +1,330 @@
+// Element-wise ops, losses and sums on CUDA devices. Eight neighbouring elements to a thread, read and written by
+// instructions of 16 bytes: bound by memory, the small ones by their launch.
+#include <cmath>
+
+#include "core/tape.h"
+#include "kernels/device/cuda.h"
+#include "kernels/device/sums.h"
+#include "kernels/elementwise/elementwise_cuda.h"
+
+namespace convoy {
+namespace {
+
+using namespace cuda;
+
+constexpr int threads = 256, width = 8;
+
+template <class A, class O, class F>
+__global__ void map1(int64_t n, const A* a, O* out, F f) {
+  const int64_t packs = n / width;
+  for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < packs; i += int64_t(gridDim.x) * threads) {
+    const auto x = reinterpret_cast<const Pack<A, width>*>(a)[i];
+    Pack<O, width> y;
+    for (int k = 0; k < width; ++k) y.v[k] = from_float<O>(f(to_float(x.v[k])));
+    reinterpret_cast<Pack<O, width>*>(out)[i] = y;
+  }
+  const int64_t rest = packs * width + int64_t(blockIdx.x) * threads + threadIdx.x;
+  if (rest < n) out[rest] = from_float<O>(f(to_float(a[rest])));
+}
+
+template <class A, class B, class O, class F>
+__global__ void map2(int64_t n, const A* a, const B* b, O* out, F f) {
+  const int64_t packs = n / width;
+  for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < packs; i += int64_t(gridDim.x) * threads) {
+    const auto x = reinterpret_cast<const Pack<A, width>*>(a)[i];
+    const auto y = reinterpret_cast<const Pack<B, width>*>(b)[i];
+    Pack<O, width> z;
+    for (int k = 0; k < width; ++k) z.v[k] = from_float<O>(f(to_float(x.v[k]), to_float(y.v[k])));
+    reinterpret_cast<Pack<O, width>*>(out)[i] = z;
+  }
+  const int64_t rest = packs * width + int64_t(blockIdx.x) * threads + threadIdx.x;
+  if (rest < n) out[rest] = from_float<O>(f(to_float(a[rest]), to_float(b[rest])));
+}
+
+int64_t elements(const Problem& p) {
+  return p.in[0].shape.elements();
+}
+int grid(int64_t n) {
+  return grid_for((n + width - 1) / width, threads);
+}
+
+/// The functors are named so that host compilers see them.
+struct Same {
+  __device__ float operator()(float v) const { return v; }
+};
+struct Log1p {
+  __device__ float operator()(float v) const { return log1pf(v); }
+};
+struct LeakyRelu {
+  float slope;
+  __device__ float operator()(float v) const { return v > 0 ? v : slope * v; }
+};
+struct Tanh {
+  float scale;
+  __device__ float operator()(float v) const { return scale * tanhf(v); }
+};
+struct LeakyReluBackward {
+  float slope;
+  __device__ float operator()(float g, float y) const { return y > 0 ? g : slope * g; }
+};
+struct TanhBackward {
+  float scale;
+  __device__ float operator()(float g, float y) const { return g * (scale - y * y / scale); }
+};
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Times {
+  float factor;
+  __device__ float operator()(float v) const { return factor * v; }
+};
+struct AddScaled {
+  float alpha;
+  const double* scale;  ///< of the device
+  __device__ float operator()(float a, float b) const {
+    return a + float(double(alpha) * scale[int(ScaleField::scale)]) * b;
+  }
+};
+
+Support supports_log1p(const Problem& p) {
+  if (p.in[0].dtype != DType::i16) return Support::no("counts in i16 only");
+  return dense_floats({p.op, p.out, p.in});
+}
+Support supports_f32(const Problem& p) {
+  if (p.in[0].dtype != DType::f32) return Support::no("f32 only");
+  return dense_floats(p);
+}
+
+std::unique_ptr<Prepared> prepare_log1p(const Problem& p) {
+  return prepared([p](const KernelArgs& a) {
+    dispatch(p.out[0].dtype, [&](auto zero) {
+      using O = decltype(zero);
+      map1<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const int16_t>(a.in[0]), data<O>(a.out[0]),
+                                                        Log1p());
+    });
+    check_launch("log1p");
+  });
+}
+
+std::unique_ptr<Prepared> prepare_cast(const Problem& p) {
+  return prepared([p](const KernelArgs& a) {
+    dispatch(p.in[0].dtype, [&](auto from) {
+      dispatch(p.out[0].dtype, [&](auto to) {
+        map1<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const decltype(from)>(a.in[0]),
+                                                          data<decltype(to)>(a.out[0]), Same());
+      });
+    });
+    check_launch("cast");
+  });
+}
+
+/// y = f(x), both of one type.
+template <class F>
+std::unique_ptr<Prepared> prepare_unary(const Problem& p, F f) {
+  return prepared([p, f](const KernelArgs& a) {
+    dispatch(p.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      map1<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const T>(a.in[0]), data<T>(a.out[0]), f);
+    });
+    check_launch("an element-wise op");
+  });
+}
+template <class F>
+std::unique_ptr<Prepared> prepare_binary(const Problem& p, F f) {
+  return prepared([p, f](const KernelArgs& a) {
+    dispatch(p.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      map2<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const T>(a.in[0]), data<const T>(a.in[1]),
+                                                        data<T>(a.out[0]), f);
+    });
+    check_launch("an element-wise op");
+  });
+}
+
+std::unique_ptr<Prepared> prepare_activation(const Problem& p) {
+  const auto& a = p.op.as<ActivationAttrs>();
+  if (a.function == Activation::tanh) return prepare_unary(p, Tanh{float(a.scale)});
+  return prepare_unary(p, LeakyRelu{float(a.slope)});
+}
+std::unique_ptr<Prepared> prepare_activation_backward(const Problem& p) {
+  const auto& a = p.op.as<ActivationAttrs>();
+  if (a.function == Activation::tanh) return prepare_binary(p, TanhBackward{float(a.scale)});
+  return prepare_binary(p, LeakyReluBackward{float(a.slope)});
+}
+
+std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {
+  return prepared([p](const KernelArgs& a) {
+    const AddScaled f{float(p.op.as<ScaleAttrs>().alpha), data<const double>(a.in[2])};
+    map2<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const float>(a.in[0]),
+                                                      data<const float>(a.in[1]), data<float>(a.out[0]), f);
+    check_launch("add_scaled");
+  });
+}
+
+template <class T>
+__global__ void dropout(int64_t n, int64_t per_sample, const T* x, const double* step, float rate, uint32_t layer,
+                        T* y) {
+  const auto field = [&](StepField f) { return static_cast<uint32_t>(static_cast<int64_t>(step[int(f)])); };
+  const uint64_t key = uint64_t(field(StepField::seed_high)) << 32 | field(StepField::seed_low);
+  for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < n; i += int64_t(gridDim.x) * threads) {
+    const int64_t sample = i / per_sample, element = i % per_sample;
+    const PhiloxBlock block =
+        philox({uint32_t(element >> 2), uint32_t(field(StepField::first_sample) + uint32_t(sample)),
+                field(StepField::step), layer},
+               key);
+    y[i] = from_float<T>(uniform01(block[element & 3]) >= rate ? to_float(x[i]) / (1 - rate) : 0.0f);
+  }
+}
+
+std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
+  return prepared([p](const KernelArgs& a) {
+    const auto& attrs = p.op.as<DropoutAttrs>();
+    dispatch(p.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      dropout<<<grid_for(elements(p), threads), threads, 0, stream()>>>(
+          elements(p), elements(p) / p.in[0].shape.n(), data<const T>(a.in[0]), data<const double>(a.in[1]),
+          float(attrs.rate), uint32_t(attrs.stream), data<T>(a.out[0]));
+    });
+    check_launch("dropout");
+  });
+}
+
+__global__ void loss(int64_t n, const float* y, const float* target, bool squares, float* out) {
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += threads) {
+    const float e = y[i] - target[i];
+    sum += squares ? e * e : fabsf(e);
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *out = sum / float(n);
+}
+
+__global__ void loss_backward(int64_t n, const float* y, const float* target, const double* scale, bool squares,
+                              float* out) {
+  const float factor = float(scale[int(ScaleField::scale)] / double(n));
+  for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < n; i += int64_t(gridDim.x) * threads) {
+    const float e = y[i] - target[i];
+    out[i] = factor * (squares ? 2 * e : float(e > 0) - float(e < 0));
+  }
+}
+
+std::unique_ptr<Prepared> prepare_loss(const Problem& p) {
+  return prepared([p](const KernelArgs& a) {
+    loss<<<1, threads, 0, stream()>>>(elements(p), data<const float>(a.in[0]), data<const float>(a.in[1]),
+                                      p.op.as<LossAttrs>().loss == Loss::mse, data<float>(a.out[0]));
+    check_launch("loss");
+  });
+}
+std::unique_ptr<Prepared> prepare_loss_backward(const Problem& p) {
+  return prepared([p](const KernelArgs& a) {
+    loss_backward<<<grid_for(elements(p), threads), threads, 0, stream()>>>(
+        elements(p), data<const float>(a.in[0]), data<const float>(a.in[1]), data<const double>(a.in[2]),
+        p.op.as<LossAttrs>().loss == Loss::mse, data<float>(a.out[0]));
+    check_launch("loss_backward");
+  });
+}
+
+struct Square {
+  const float* x;
+  int64_t n;
+  float factor;
+  __device__ float operator()(int64_t row, int64_t) const { return factor * x[row] * x[row]; }
+};
+
+std::unique_ptr<Prepared> prepare_sum_squares(const Problem& p) {
+  return prepared(
+      [p](const KernelArgs& a) {
+        const Square square{data<const float>(a.in[0]), elements(p), float(p.op.as<ScaleAttrs>().alpha)};
+        row_sums(elements(p), 1, square, reinterpret_cast<float*>(a.workspace), data<float>(a.out[0]));
+      },
+      4 * row_sum_floats(elements(p), 1));
+}
+
+std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
+  const int64_t rows = p.in[0].shape.rows(), columns = p.in[0].shape.c();
+  return prepared(
+      [=](const KernelArgs& a) {
+        dispatch(p.in[0].dtype, [&](auto zero) {
+          using T = decltype(zero);
+          row_sums(rows, columns, Element<T>{data<const T>(a.in[0]), columns}, reinterpret_cast<float*>(a.workspace),
+                   data<float>(a.out[0]));
+        });
+      },
+      4 * row_sum_floats(rows, columns));
+}
+Support supports_channel_sum(const Problem& p) {
+  return p.out[0].dtype == DType::f32 ? dense_floats(p) : Support::no("sums in f32 only");
+}
+
+constexpr size_t most_tensors = 64;
+struct Tensors {
+  const float* data[most_tensors];
+  int64_t elements[most_tensors];
+};
+
+__global__ void set_one(float* flag) {
+  *flag = 1;
+}
+/// One row of blocks for each tensor.
+__global__ void find_non_finite(const __grid_constant__ Tensors tensors, float* flag) {
+  const float* x = tensors.data[blockIdx.y];
+  bool bad = false;
+  for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < tensors.elements[blockIdx.y];
+       i += int64_t(gridDim.x) * threads)
+    bad |= !isfinite(x[i]);
+  if (bad) *flag = 0;
+}
+
+Support supports_all_finite(const Problem& p) {
+  if (p.in.size() > most_tensors) return Support::no("more than 64 tensors");
+  for (const TensorDesc& desc : p.in)
+    if (desc.dtype != DType::f32) return Support::no("f32 only");
+  return dense_floats(p);
+}
+std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
+  return prepared([p](const KernelArgs& a) {
+    Tensors tensors{};
+    int64_t largest = 0;
+    for (size_t i = 0; i < p.in.size(); ++i) {
+      tensors.data[i] = data<const float>(a.in[i]), tensors.elements[i] = p.in[i].shape.elements();
+      largest = std::max(largest, tensors.elements[i]);
+    }
+    set_one<<<1, 1, 0, stream()>>>(data<float>(a.out[0]));
+    const int blocks = std::min(grid_for(largest / 8 + 1, threads), 2 * multiprocessors());
+    find_non_finite<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(p.in.size())), threads, 0, stream()>>>(
+        tensors, data<float>(a.out[0]));
+    check_launch("all_finite");
+  });
+}
+
+Support supports_step(const Problem& p) {
+  for (const TensorDesc& desc : p.in)
+    if (!desc.dense()) return Support::no("dense tensors only");
+  return p.in[0].dtype == DType::f32 ? Support::yes() : Support::no("f32 only");
+}
+
+}  // namespace
+
+std::vector<KernelPtr> elementwise_cuda_kernels() {
+  std::vector<KernelPtr> list;
+  const auto add = [&](OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {
+    list.push_back(kernel("cuda", kind, supports, prepare));
+  };
+  add(OpKind::log1p, supports_log1p, prepare_log1p);
+  add(OpKind::cast, dense_floats, prepare_cast);
+  add(OpKind::activation, dense_floats, prepare_activation);
+  add(OpKind::activation_backward, dense_floats, prepare_activation_backward);
+  add(OpKind::dropout, dense_floats, prepare_dropout);
+  add(OpKind::add, dense_floats, [](const Problem& p) { return prepare_binary(p, Sum()); });
+  add(OpKind::scale, dense_floats,
+      [](const Problem& p) { return prepare_unary(p, Times{float(p.op.as<ScaleAttrs>().alpha)}); });
+  add(OpKind::add_scaled, supports_step, prepare_add_scaled);
+  add(OpKind::loss, supports_f32, prepare_loss);
+  add(OpKind::loss_backward, supports_step, prepare_loss_backward);
+  add(OpKind::sum_squares, supports_f32, prepare_sum_squares);
+  add(OpKind::channel_sum, supports_channel_sum, prepare_channel_sum);
+  add(OpKind::all_finite, supports_all_finite, prepare_all_finite);
+  return list;
+}
+
+}  // namespace convoy

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "kernels/function_kernel.h"
+
+namespace convoy {
+
+std::vector<KernelPtr> elementwise_cuda_kernels();
+
+}  // namespace convoy

@@ -1,0 +1,19 @@
+// Problems that tests put to every kernel.
+#pragma once
+
+#include <vector>
+
+#include "core/kernel.h"
+#include "models/program.h"
+
+namespace convoy::testing {
+
+/// Every distinct problem of a model's training step, small enough to run in the reference.
+std::vector<Problem> model_problems(DType compute, const CosmoflowConfig& model, int64_t batch);
+/// Convolutions that break kernels: tails, odd sizes, strides, dilation beyond the image, groups, asymmetric padding,
+/// one pixel, two dimensions, more channels than a vector but not a multiple.
+std::vector<Problem> conv_problems(DType type);
+/// All other ops, at sizes that no vector divides.
+std::vector<Problem> other_problems(DType type);
+
+}  // namespace convoy::testing

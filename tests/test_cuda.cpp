@@ -1,0 +1,239 @@
+// Every CUDA kernel against the references and against plain kernels of the device at full size; whole steps against
+// the CPU. Without a device everything here is skipped, and says so.
+#include <map>
+
+#include "core/conv_shapes.h"
+#include "kernels/device/device.h"
+#include "kernels/kernel_list.h"
+#include "tests/catch.hpp"
+#include "tests/device_run.h"
+#include "tests/kernel_problems.h"
+#include "tests/kernel_tiers.h"
+
+using namespace convoy;
+using namespace convoy::testing;
+
+namespace {
+
+constexpr double rate = 0.0002;
+
+/// The device of all tests, or null.
+std::shared_ptr<Device> device() {
+  static const std::shared_ptr<Device> open = cuda_device_count() > 0 ? open_cuda_device(0) : nullptr;
+  if (!open) WARN("skipped: no CUDA device");
+  return open;
+}
+
+std::map<std::string, int> checked;  ///< problems, by kernel and op
+
+/// T0 and T1 of all kernels that take the problems on the device, and the same bits from a second run.
+void check_on_device(Device& device, const std::vector<Problem>& problems) {
+  for (const Problem& host : problems) {
+    const Problem p = on_cuda(host);
+    Truth truth(host);
+    for (const auto& kernel : kernel_list()) {
+      if (!on_device(*kernel) || !kernel->supports(p).ok) continue;
+      const Execute run = [&](const Kernel& k, const Problem& q, Run& r) {
+        execute_on_device(device, k, on_cuda(q), r);
+      };
+      check_exact_and_bounded(*kernel, host, truth, run);
+      Run first = truth.fresh(Fill::normal, 11), second = truth.fresh(Fill::normal, 11);
+      run(*kernel, host, first), run(*kernel, host, second);
+      for (size_t i = 0; i < p.out.size(); ++i) {
+        INFO(kernel->name() << " " << p.text());
+        const bool equal = bits(first.out[i]) == bits(second.out[i]);
+        REQUIRE(equal);
+      }
+      ++checked[std::string(kernel->name()) + " " + std::string(name_of(p.op.kind))];
+    }
+  }
+}
+
+/// Convolutions, alone, into a pool and from a pooled gradient, whose tiles reach over every side.
+std::vector<Problem> pooled_problems(DType type) {
+  struct Case {
+    Shape x;
+    int64_t k;
+    Int3 low, high;
+  };
+  const std::vector<Case> cases{
+      {{2, 6, 10, 22, 4}, 32, {1, 1, 1}, {1, 1, 1}}, {{1, 5, 7, 38, 4}, 32, {1, 0, 1}, {1, 1, 1}},
+      {{1, 4, 6, 18, 32}, 64, {1, 1, 1}, {1, 1, 1}}, {{2, 7, 9, 11, 64}, 32, {1, 0, 1}, {1, 1, 0}},
+      {{1, 6, 8, 8, 96}, 128, {1, 1, 1}, {1, 1, 1}}, {{3, 4, 4, 4, 32}, 64, {0, 1, 2}, {2, 1, 0}}};
+  std::vector<Problem> list;
+  const DType wide = accumulation_type(type);
+  for (const Case& c : cases) {
+    const ConvAttrs conv{.pad_low = c.low, .pad_high = c.high};
+    const TensorDesc x(c.x, type), w({c.k, 3, 3, 3, c.x.c()}, type), bias(Shape::vector(c.k), wide);
+    list.push_back(problem({OpKind::conv_forward, conv}, {x, w, bias}));
+    const Shape y = list.back().out[0].shape;
+    ConvPoolAttrs pooled{conv, {{.slope = 0.25}, {}}};
+    list.push_back(problem({OpKind::conv_pool_forward, pooled}, {x, w, bias}));
+    list.push_back(problem({OpKind::conv_pool_forward, pooled}, {x, w}));
+    const std::vector<TensorDesc> out = list.back().out;
+    pooled.pool.pool.result_size = {y.d(), y.h(), y.w()};
+    pooled.conv.result_size = {3, 3, 3};
+    list.push_back(problem({OpKind::conv_pool_backward_weights, pooled}, {x, out[0], out[0], out[1]}));
+    pooled.conv.result_size = {c.x.d(), c.x.h(), c.x.w()};
+    list.push_back(problem({OpKind::conv_pool_backward_data, pooled}, {out[0], out[0], out[1], w}));
+  }
+  return list;
+}
+
+Program make_program(const CosmoflowOptions& o, const std::shared_ptr<Device>& device, uint64_t seed) {
+  CosmoflowOptions with = o;
+  with.plan.device = device ? DeviceKind::cuda : DeviceKind::cpu;
+  ProgramPlans plans = plan_program(with, kernel_list());
+  if (device) return Program(std::move(plans), with, seed, device);
+  return Program(std::move(plans), with, seed);
+}
+
+void fill(Executor& e, uint64_t seed) {
+  const PhiloxStream random(seed, 1);
+  const Tensor x = e.tensor("x"), target = e.tensor("target");
+  for (int64_t i = 0; i < x.shape().elements(); ++i)
+    x.data<int16_t>()[i] = static_cast<int16_t>(random.below(static_cast<uint64_t>(i), 4));
+  for (int64_t i = 0; i < target.shape().elements(); ++i)
+    target.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
+}
+
+std::vector<double> losses(Program& program, int steps, double rate, bool eager) {
+  program.step().set_eager(eager);
+  double* state = program.store().get(step_state_name).data<double>();
+  std::vector<double> all;
+  for (int s = 0; s < steps; ++s) {
+    state[int(StepField::learning_rate)] = rate, state[int(StepField::step)] = s;
+    fill(program.step(), 3);  // the same sample, so that the loss falls
+    program.step().run();
+    all.push_back(double(program.step().tensor("loss").data<float>()[0]));
+  }
+  return all;
+}
+
+/// Without dropout, which would turn roundings into different losses, and without transforms on the CPU.
+CosmoflowOptions small_step(DType compute) {
+  CosmoflowOptions o;
+  o.model.size = 32;
+  o.model.dropout = 0;
+  o.plan.selection.excluded = {"winograd"};
+  o.batch = 2;
+  o.compute = compute;
+  o.plan.threads = 2;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("CUDA kernels on the problems of a small CosmoFlow step", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  CosmoflowConfig model;
+  model.size = 16;
+  for (DType type : storage_types) check_on_device(*open, model_problems(type, model, 2));
+}
+
+TEST_CASE("CUDA kernels on nasty convolutions and pools", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  for (DType type : storage_types) {
+    check_on_device(*open, pooled_problems(type));
+    check_on_device(*open, conv_problems(type));
+    check_on_device(*open, other_problems(type));
+  }
+  std::string table;
+  for (const auto& [name, count] : checked) table += "  " + name + " " + std::to_string(count) + "\n";
+  WARN("problems checked:\n" << table);
+}
+
+TEST_CASE("CUDA kernels at full size give what plain ones give", "[cuda][full]") {
+  const auto open = device();
+  if (!open) return;
+  CosmoflowConfig model;
+  model.slope = 0.25;  // exact in every type
+  for (DType type : {DType::bf16, DType::f16, DType::f32})
+    for (const Problem& host : model_problems(type, model, 1)) {
+      const Problem p = on_cuda(host);
+      if (!conv_shapes(p)) continue;
+      std::optional<Run> expected;
+      for (const auto& kernel : kernel_list()) {
+        if (!on_device(*kernel) || kernel->name() == "cuda_plain" || !kernel->supports(p).ok) continue;
+        // Integers: every sum is exact in f32, whatever its order.
+        if (!expected) {
+          expected = make_run(host, Fill::integers, 7);
+          execute_definition_on_device(*open, p, *expected);
+        }
+        Run run = make_run(host, Fill::integers, 7);
+        execute_on_device(*open, *kernel, p, run);
+        for (size_t i = 0; i < p.out.size(); ++i) {
+          INFO(kernel->name() << " " << p.text() << " output " << i);
+          const bool equal = bits(run.out[i]) == bits(expected->out[i]);
+          CHECK(equal);
+        }
+      }
+    }
+}
+
+TEST_CASE("twenty steps on a CUDA device follow those on the CPU", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  // Of the CPU's own narrow kernels: relative bands of the loss.
+  const std::map<DType, double> bands{{DType::f32, 1e-4}, {DType::bf16, 0.04}, {DType::f16, 0.015}};
+  for (const auto& [type, band] : bands) {
+    const CosmoflowOptions o = small_step(type);
+    Program cpu = make_program(o, nullptr, 5), cuda = make_program(o, open, 5);
+    const std::vector<double> expected = losses(cpu, 20, rate, false), found = losses(cuda, 20, rate, false);
+    INFO(name_of(type) << ": " << expected.front() << " to " << expected.back());
+    CHECK(expected.back() < 0.8 * expected.front());
+    for (size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected[i]).epsilon(band));
+    cuda.to_host();
+    for (const std::string& name : cuda.parameters()) {
+      double difference = 0, size = 0;
+      const auto a = values(cuda.store().get(name)), b = values(cpu.store().get(name));
+      for (size_t i = 0; i < a.size(); ++i) difference += std::pow(a[i] - b[i], 2), size += b[i] * b[i];
+      INFO(name);
+      if (type == DType::f32) CHECK(std::sqrt(difference) <= 1e-3 * std::sqrt(size) + 1e-6);
+    }
+  }
+}
+
+TEST_CASE("a replayed step gives the bits of one that runs node by node", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  for (DType type : storage_types) {
+    const CosmoflowOptions o = small_step(type);
+    Program eager = make_program(o, open, 5), replayed = make_program(o, open, 5);
+    CHECK(losses(eager, 6, rate, true) == losses(replayed, 6, rate, false));
+    eager.to_host(), replayed.to_host();
+    for (const std::string& name : eager.parameters()) {
+      const bool equal = bits(eager.store().get(name)) == bits(replayed.store().get(name));
+      CHECK(equal);
+    }
+  }
+}
+
+TEST_CASE("evaluation on a CUDA device sees the weights of the step", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  Program program = make_program(small_step(DType::bf16), open, 5);
+  losses(program, 3, rate, false);
+  Executor& e = program.evaluate();
+  const Tensor x = e.tensor("x");
+  for (int64_t i = 0; i < x.shape().elements(); ++i) x.data<int16_t>()[i] = int16_t(i % 3);
+  std::vector<std::vector<double>> found;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    if (repeat == 2) losses(program, 3, rate, false);
+    e.refresh();
+    e.run();
+    found.push_back(values(e.tensor("prediction")));
+  }
+  CHECK(found[0] == found[1]);
+  CHECK(found[0] != found[2]);
+}
+
+TEST_CASE("devices are named cpu, cuda and cuda:N", "[device]") {
+  CHECK(parse_device("cpu").kind == DeviceKind::cpu);
+  CHECK(parse_device("cuda").ordinal == 0);
+  CHECK(parse_device("cuda:3").ordinal == 3);
+  for (const char* wrong : {"", "gpu", "cuda:", "cuda:x", "cuda3"}) CHECK_THROWS_AS(parse_device(wrong), Error);
+  CHECK_THROWS_AS(open_cuda_device(cuda_device_count()), Error);
+}
