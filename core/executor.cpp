@@ -174,9 +174,17 @@ void Executor::finish() {
 
 void Executor::queue_nodes(size_t begin, size_t end, bool marks) {
   if (marks) device_->mark();
-  for (size_t i = begin; i < end; ++i) {
-    plan_.nodes[i].prepared->run(args_of(i));
-    if (marks) device_->mark();
+  for (size_t i = begin; i < end;) {
+    const size_t next = i + static_cast<size_t>(plan_.nodes[i].sweep_size);
+    if (const auto* first = dynamic_cast<const Joinable*>(plan_.nodes[i].prepared.get())) {
+      std::vector<KernelArgs> all;
+      for (size_t k = i; k < next; ++k) all.push_back(args_of(k));
+      first->run_joined(all);
+    } else {
+      plan_.nodes[i].prepared->run(args_of(i));
+    }
+    for (; i < next; ++i)
+      if (marks) device_->mark();
   }
 }
 

@@ -70,6 +70,17 @@ class Prepared {
   virtual void run(const KernelArgs& args) const = 0;
 };
 
+/// A kernel of a device that can run in one launch with the same kernels of the nodes behind it; none of them may write
+/// what another reads or writes.
+class Joinable : public Prepared {
+ public:
+  /// Whether the next node's kernel runs in the same launch as this one's.
+  virtual bool joins(const Prepared& next) const = 0;
+  /// This kernel and those behind it; `all[0]` is this one's.
+  virtual void run_joined(std::span<const KernelArgs> all) const = 0;
+  void run(const KernelArgs& args) const final { run_joined({&args, 1}); }
+};
+
 class Kernel {
  public:
   virtual ~Kernel() = default;

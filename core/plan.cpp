@@ -162,13 +162,18 @@ class Planner {
     std::stable_partition(plan_.nodes.begin(), plan_.nodes.end(), [](const PlannedNode& n) { return n.refresh; });
   }
 
-  /// Neighbours whose kernels are sweeps run as one; what waits for the team in between keeps them apart.
+  /// Neighbours whose kernels are sweeps, or join each other on a device, run as one; what waits for the team in
+  /// between keeps them apart.
   void join_sweeps() {
     for (size_t i = 0; i < plan_.nodes.size();) {
       size_t end = i;
       while (end < plan_.nodes.size() && dynamic_cast<const Sweep*>(plan_.nodes[end].prepared.get()) &&
              !(end > i && (end == plan_.team_nodes || end == plan_.first_update)))
         plan_.nodes[end++].sweep_size = 0;
+      if (const auto* first = dynamic_cast<const Joinable*>(plan_.nodes[i].prepared.get())) {
+        plan_.nodes[end++].sweep_size = 0;
+        while (end < plan_.nodes.size() && first->joins(*plan_.nodes[end].prepared)) plan_.nodes[end++].sweep_size = 0;
+      }
       if (end > i) plan_.nodes[i].sweep_size = static_cast<int>(end - i);
       i = std::max(end, i + 1);
     }

@@ -53,7 +53,7 @@ struct PlannedNode {
   bool refresh = false;  ///< depends on states alone: runs once after they change, not once per run
   int owner = -1;        ///< place in the team of the one rank that runs it; -1: every rank
   Part part;             ///< of an update that the team divides by element
-  /// Nodes that run together, on the first of them, and 0 on the others (core/sweep.h).
+  /// Nodes that run together, on the first of them, and 0 on the others (core/sweep.h, Joinable).
   int sweep_size = 1;
 };
 

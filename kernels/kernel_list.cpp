@@ -68,6 +68,7 @@ KernelList build() {
   add(dense_cuda_kernels());
   add(optimizer_cuda_kernels());
   add(conv_mma_kernels());
+  add(conv_sparse_cuda_kernels());
 #ifdef CONVOY_WITH_CUDNN
   add(conv_cudnn_kernels());
 #endif

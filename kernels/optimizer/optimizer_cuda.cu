@@ -18,6 +18,7 @@ constexpr int threads = 256;
 struct StepInputs {
   const double *step, *scale;
   const float* finite;
+  StepInputs() = default;
   explicit StepInputs(const KernelArgs& a)
       : step(data<const double>(a.in[1])), scale(data<const double>(a.in[2])), finite(data<const float>(a.in[3])) {}
   __device__ float rate() const { return float(step[int(StepField::learning_rate)]); }
@@ -124,16 +125,31 @@ struct Adam {
   }
 };
 
+/// The tensors of one launch: every block takes `chunk` elements of one of them.
+constexpr int most_tensors = 24, chunk = 16 * threads;
+template <class Update>
+struct Batch {
+  Update update[most_tensors];
+  const float* gradient[most_tensors];
+  int64_t elements[most_tensors];
+  int first_block[most_tensors + 1];
+  int count;
+};
+
 /// A step whose gradients are not finite leaves everything as it was.
 template <class Update>
-__global__ void update(int64_t n, const float* g, Update u) {
+__global__ void update(const __grid_constant__ Batch<Update> batch) {
+  int t = 0;
+  while (int(blockIdx.x) >= batch.first_block[t + 1]) ++t;
+  const Update& u = batch.update[t];
   if (*u.in.finite == 0) return;
   __shared__ typename Update::Factors factors;  // of powers in double, which every thread would wait for
   const float larc_factor = u.larc.factor(u.in.rate(), u.in.inverse_scale());
   if (threadIdx.x == 0) factors = u.factors(larc_factor);
   __syncthreads();
-  for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < n; i += int64_t(gridDim.x) * threads)
-    u.update(factors, i, g[i]);
+  const float* g = batch.gradient[t];
+  const int64_t begin = int64_t(blockIdx.x - batch.first_block[t]) * chunk, end = min(begin + chunk, batch.elements[t]);
+  for (int64_t i = begin + threadIdx.x; i < end; i += threads) u.update(factors, i, g[i]);
 }
 
 Support supports_update(const Problem& p) {
@@ -142,17 +158,10 @@ Support supports_update(const Problem& p) {
   return p.in[0].dtype == DType::f32 ? Support::yes() : Support::no("f32 only");
 }
 
-template <class Update>
-void launch(const Problem& p, const KernelArgs& a, const Update& u) {
-  const int64_t n = p.in[0].shape.elements();
-  update<<<grid_for((n + 3) / 4, threads), threads, 0, stream()>>>(n, data<const float>(a.in[0]), u);
-  check_launch("an update");
-}
-
 /// The sums that LARC needs are queued where it is on.
-Larc queue_larc(const Problem& p, const KernelArgs& a, double trust, double epsilon) {
+Larc queue_larc(const KernelArgs& a, double trust, double epsilon) {
   auto* parts = reinterpret_cast<float2*>(a.workspace);
-  const int64_t n = p.in[0].shape.elements();
+  const int64_t n = a.in[0].shape().elements();
   if (trust > 0) {
     sum_terms<<<parts_of(n), threads, 0, stream()>>>(
         n, SquaresOfTwo{data<const float>(a.out[0]), data<const float>(a.in[0])}, parts);
@@ -162,28 +171,57 @@ Larc queue_larc(const Problem& p, const KernelArgs& a, double trust, double epsi
 }
 constexpr int64_t parts_bytes = most_parts * int64_t(sizeof(float2));
 
-std::unique_ptr<Prepared> prepare_sgd(const Problem& p) {
-  return prepared(
-      [p](const KernelArgs& a) {
-        const auto& t = p.op.as<SgdAttrs>();
-        launch(p, a,
-               Sgd{StepInputs(a), queue_larc(p, a, t.larc, t.larc_epsilon), float(t.momentum), t.nesterov != 0,
-                   data<float>(a.out[0]), data<float>(a.out[1])});
-      },
-      parts_bytes);
+Sgd update_of(const SgdAttrs& t, const KernelArgs& a) {
+  return {StepInputs(a),         queue_larc(a, t.larc, t.larc_epsilon),
+          float(t.momentum),     t.nesterov != 0,
+          data<float>(a.out[0]), data<float>(a.out[1])};
+}
+Adam update_of(const AdamAttrs& t, const KernelArgs& a) {
+  return {StepInputs(a), queue_larc(a, t.larc, t.larc_epsilon),
+          Moments{t.beta1, t.beta2, float(t.epsilon), float(t.weight_decay), data<float>(a.out[0]),
+                  data<float>(a.out[1]), data<float>(a.out[2])},
+          float(t.l2)};
 }
 
+/// Updates of parameters one after the other in the plan are one launch (per 24 of them).
+template <class Attrs>
+class Updates final : public Joinable {
+ public:
+  explicit Updates(const Attrs& attrs) : attrs_(attrs) {}
+  int64_t workspace_bytes() const override { return attrs_.larc > 0 ? parts_bytes : 0; }
+  bool joins(const Prepared& next) const override {
+    const auto* other = dynamic_cast<const Updates*>(&next);
+    return other && other->attrs_ == attrs_;
+  }
+  void run_joined(std::span<const KernelArgs> all) const override {
+    for (size_t first = 0; first < all.size(); first += most_tensors)
+      launch(all.subspan(first, std::min<size_t>(most_tensors, all.size() - first)));
+  }
+
+ private:
+  using Update = decltype(update_of(Attrs(), std::declval<const KernelArgs&>()));
+  void launch(std::span<const KernelArgs> all) const {
+    auto batch = std::make_unique<Batch<Update>>();
+    batch->count = int(all.size());
+    int blocks = 0;
+    for (size_t t = 0; t < all.size(); ++t) {
+      const int64_t n = all[t].in[0].shape().elements();
+      batch->update[t] = update_of(attrs_, all[t]), batch->gradient[t] = data<const float>(all[t].in[0]);
+      batch->elements[t] = n, batch->first_block[t] = blocks;
+      blocks += int((n + chunk - 1) / chunk);
+    }
+    batch->first_block[all.size()] = blocks;
+    update<<<static_cast<unsigned>(blocks), threads, 0, stream()>>>(*batch);
+    check_launch("updates");
+  }
+  Attrs attrs_;
+};
+
+std::unique_ptr<Prepared> prepare_sgd(const Problem& p) {
+  return std::make_unique<Updates<SgdAttrs>>(p.op.as<SgdAttrs>());
+}
 std::unique_ptr<Prepared> prepare_adam(const Problem& p) {
-  return prepared(
-      [p](const KernelArgs& a) {
-        const auto& t = p.op.as<AdamAttrs>();
-        launch(p, a,
-               Adam{StepInputs(a), queue_larc(p, a, t.larc, t.larc_epsilon),
-                    Moments{t.beta1, t.beta2, float(t.epsilon), float(t.weight_decay), data<float>(a.out[0]),
-                            data<float>(a.out[1]), data<float>(a.out[2])},
-                    float(t.l2)});
-      },
-      parts_bytes);
+  return std::make_unique<Updates<AdamAttrs>>(p.op.as<AdamAttrs>());
 }
 
 /// First pass of LAMB: moments, and the parts of |w|^2 and |u|^2.
