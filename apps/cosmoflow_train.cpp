@@ -79,7 +79,6 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "hidden-activation",
                                 "apply-log",
                                 "compute",
-                                "device",
                                 "batch-size",
                                 "seed",
                                 "shuffle",
@@ -100,6 +99,7 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "sparse-gradients",
                                 "passes"}));
   json.update(settings_json(o, optimizer_flags()));
+  json["device"] = p.plan.device == DeviceKind::cuda ? "cuda" : "cpu";
   return json;
 }
 

@@ -132,7 +132,8 @@ int summary(const std::vector<std::string>& paths) {
     for (const Measurement& m : read_run(path).measurements) {
       if (!pairs.count(m.problem)) order.push_back(m.problem);
       Pair& pair = pairs[m.problem];
-      Measurement& best = m.kernel.rfind("onednn", 0) == 0 ? pair.library : pair.ours;
+      Measurement& best =
+          m.kernel.rfind("onednn", 0) == 0 || m.kernel.rfind("cudnn", 0) == 0 ? pair.library : pair.ours;
       if (m.kernel != "reference" && (best.kernel.empty() || m.min_ms < best.min_ms)) best = m;
     }
   fmt::print("{:<36} {:<5} {:<18} {:>10} {:>9} {:>8} {:>10} {:>8}\n", "problem", "type", "kernel", "min ms", "GFLOP/s",
@@ -179,9 +180,9 @@ int roofline(const std::string& path, const std::string& out) {
     ++drawn, low = std::min(low, m.flop_per_byte), high = std::max(high, m.flop_per_byte);
   }
   if (drawn == 0) fail_data(path + ": holds no measurement of a problem with floating-point operations");
-  const auto triad = run.ceilings.find("triad");
+  const auto triad = run.ceilings.find(run.ceilings.count("triad") ? "triad" : "copy");
   for (const auto& [name, value] : run.ceilings) {
-    if (name == "triad" || triad == run.ceilings.end()) continue;
+    if (name == "triad" || name == "copy" || triad == run.ceilings.end()) continue;
     const double knee = value / triad->second;
     Series roof{fmt::format("{} {:.0f} GFLOP/s", name, value), {}, {}, Series::Mark::line};
     for (double x : {std::min(low, knee), knee, std::max(high, knee)})

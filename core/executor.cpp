@@ -164,11 +164,17 @@ void Executor::finish() {
     if (m.locked) std::memcpy(m.host.bytes(), m.locked->data(), static_cast<size_t>(m.host.desc().bytes()));
   if (!timed_) return;
   double at = microseconds(started_.time_since_epoch());
-  for (size_t i = refresh_nodes_; i < plan_.nodes.size(); ++i) {
-    const double seconds = device_->seconds_after(i - refresh_nodes_);
-    times_[i].seconds += seconds, ++times_[i].runs;
-    if (tracing_) trace_.push_back({static_cast<int>(i), at, 1e6 * seconds});
-    at += 1e6 * seconds;
+  for (size_t i = refresh_nodes_; i < plan_.nodes.size();) {
+    const size_t next = i + static_cast<size_t>(plan_.nodes[i].sweep_size);
+    double seconds = 0, bytes = 0;  // nodes that ran together share the time by their bytes
+    for (size_t k = i; k < next; ++k)
+      seconds += device_->seconds_after(k - refresh_nodes_), bytes += double(plan_.nodes[k].bytes);
+    for (; i < next; ++i) {
+      const double share = bytes > 0 ? double(plan_.nodes[i].bytes) / bytes : 1;
+      times_[i].seconds += share * seconds, ++times_[i].runs;
+      if (tracing_) trace_.push_back({static_cast<int>(i), at, 1e6 * share * seconds});
+      at += 1e6 * share * seconds;
+    }
   }
 }
 
@@ -181,7 +187,7 @@ void Executor::queue_nodes(size_t begin, size_t end, bool marks) {
       for (size_t k = i; k < next; ++k) all.push_back(args_of(k));
       first->run_joined(all);
     } else {
-      plan_.nodes[i].prepared->run(args_of(i));
+      for (size_t k = i; k < next; ++k) plan_.nodes[k].prepared->run(args_of(k));
     }
     for (; i < next; ++i)
       if (marks) device_->mark();

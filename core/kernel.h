@@ -58,8 +58,8 @@ struct KernelArgs {
 };
 
 /// A kernel made ready for one problem. `run` finds all room that grows with the problem in its workspace, and neither
-/// decides nor throws; all-reduces alone throw, where a rank is lost. (References, which are made to be read,
-/// allocate.)
+/// decides nor throws; all-reduces alone throw, where a rank is lost, and launches on a device that fails. (References,
+/// which are made to be read, allocate.)
 class Prepared {
  public:
   virtual ~Prepared() = default;

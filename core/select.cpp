@@ -184,7 +184,7 @@ std::string explain(const KernelList& list, const Problem& problem) {
   std::string text;
   for (const auto& kernel : list) {
     const Support support = kernel->supports(problem);
-    if (!support.ok && support.reason == "other op") continue;
+    if (!support.ok && (support.reason == "other op" || support.reason.starts_with("runs on"))) continue;
     text += "  " + std::string(kernel->name()) + ": " +
             (support.ok ? (kernel->preferred(problem) ? "yes, preferred" : "yes") : support.reason) + "\n";
   }

@@ -346,6 +346,8 @@ ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train,
     fail_data(fmt::format("{}: expected {} channels as the training images have, found {}", o.text("data-dir"),
                           train.channels(), evaluation->channels()));
   if (evaluation) p.evaluation_height = evaluation->reading().height, p.evaluation_width = evaluation->reading().width;
+  if (o.text("device") != "cpu")
+    fail_usage("--device " + o.text("device") + ": the segmentation networks run on the CPU alone");
   apply_run_options(o, p);
   return p;
 }

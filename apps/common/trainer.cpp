@@ -421,7 +421,7 @@ Outcome Trainer::run() {
   mllog_.event("seed", o_.seed);
   mllog_.event("number_of_ranks", ranks_.size());
   mllog_.event("number_of_nodes", ranks_.nodes());
-  mllog_.event("accelerators_per_node", 0);
+  mllog_.event("accelerators_per_node", program_.options().plan.device == DeviceKind::cuda ? 1 : 0);
   mllog_.event("global_batch_size", samples_per_step());
   mllog_.event("train_samples", task_.training_samples());
   mllog_.event("eval_samples", task_.validation_samples());

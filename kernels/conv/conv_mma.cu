@@ -68,20 +68,19 @@ Support supports(const Problem& p) {
   const Int3 one{1, 1, 1}, two{2, 2, 2}, zero{0, 0, 0};
   if (s.attrs.stride != one || s.attrs.dilation != one || s.attrs.groups != 1)
     return Support::no("stride, dilation and groups 1 only");
-  for (int i = 0; i < 3; ++i)
-    if (s.w[i + 1] > 3 || s.attrs.pad_low[i] >= s.w[i + 1] || s.attrs.pad_high[i] >= s.w[i + 1])
-      return Support::no("kernels of up to 3 x 3 x 3, padding smaller than they are");
+  if (s.w.d() != 3 || s.w.h() != 3 || s.w.w() != 3 || s.attrs.pad_low != one || s.attrs.pad_high != one)
+    return Support::no("3 x 3 x 3 kernels with one position of padding only");
   if (s.y.d() < 2) return Support::no("three dimensions only");
   if (s.x.rows() > (1 << 30) || s.y.rows() > (1 << 30)) return Support::no("more than 2^30 positions");
   if (const PoolAttrs* pool = pool_of(p))
     if (pool->kernel != two || pool->stride != two || pool->pad_low != zero || pool->pad_high != zero)
       return Support::no("pools of 2 x 2 x 2 only");
-  const bool cube = s.w.d() == 3 && s.w.h() == 3 && s.w.w() == 3;
-  // Rows of 16 bytes: two positions.
-  const bool four = s.x.c() == 4 && s.y.c() == 32 && cube && s.x.w() % 2 == 0 && s.attrs.pad_low[2] == 1;
-  if (slope_of(p) > 1) return Support::no("slopes up to 1 only");
-  if (shared_memory() <
-      (p.op.kind == OpKind::conv_pool_backward_weights ? mma_weights_shared_bytes() : mma_direct_shared_bytes()))
+  if (s.y.d() % 2 || s.y.h() % 2 || s.y.w() % 2) return Support::no("even extents only");
+  const bool four = s.x.c() == 4 && s.y.c() == 32;
+  const bool weights = p.op.kind == OpKind::conv_pool_backward_weights;
+  if (shared_memory() < (!weights ? mma_direct_shared_bytes()
+                         : four   ? mma_four_shared_bytes()
+                                  : mma_weights_shared_bytes()))
     return Support::no("the device's blocks have too little shared memory");
   switch (p.op.kind) {
     case OpKind::conv_pool_forward:
@@ -89,7 +88,7 @@ Support supports(const Problem& p) {
       break;
     case OpKind::conv_pool_backward_weights:
       if (four) return Support::yes();
-      if (!cube || s.y.c() % 64) return Support::no("3 x 3 x 3 kernels and multiples of 64 output channels");
+      if (s.y.c() % 64) return Support::no("multiples of 64 output channels");
       break;
     default:
       break;

@@ -224,6 +224,10 @@ __global__ void __launch_bounds__(weight_threads, 2)
 
 }  // namespace
 
+int mma_four_shared_bytes() {
+  return weight_bytes;
+}
+
 void queue_mma_four(DType type, const MmaConv& p, const void* x, const void* packed, const float* bias,
                     const MmaResult& to) {
   dispatch_16(type, [&](auto zero) {

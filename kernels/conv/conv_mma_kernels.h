@@ -39,6 +39,7 @@ void queue_mma_four_pack(DType type, const void* w, void* packed);
 /// Shared memory that a block of each asks for.
 int mma_direct_shared_bytes();
 int mma_weights_shared_bytes();
+int mma_four_shared_bytes();
 
 /// Weight gradients of a 3 x 3 x 3 convolution from the gradient of its pooled map: parts of `splits` blocks, each
 /// [k][27][c] in f32 (conv_mma_weights.cu; four channels: conv_mma_four.cu).

@@ -161,7 +161,8 @@ Support supports(const Problem& p) {
   if ((s.x.c() != 4 && s.x.c() % 32) || s.y.c() % block_k)
     return Support::no("4 input channels or multiples of 32, multiples of 32 output channels");
   if (s.x.rows() > (1 << 30)) return Support::no("more than 2^30 positions");
-  if (shared_memory() < Layout<8>::bytes) return Support::no("the device's blocks have too little shared memory");
+  if (shared_memory() < (s.x.c() == 4 ? Layout<1>::bytes : Layout<8>::bytes))
+    return Support::no("the device's blocks have too little shared memory");
   return Support::yes();
 }
 

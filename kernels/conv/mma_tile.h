@@ -103,7 +103,7 @@ __device__ inline void pool_window(const Sums& sums, float2 bias, float slope, T
 #pragma unroll
   for (int code = 0; code < 8; ++code) {
     const float2 sum = sums(code), v = widened(rounded_two<T>(make_float2(sum.x + bias.x, sum.y + bias.y)));
-    active[code] = rounded_two<T>(make_float2(fmaxf(v.x, slope * v.x), fmaxf(v.y, slope * v.y)));
+    active[code] = rounded_two<T>(make_float2(v.x > 0 ? v.x : slope * v.x, v.y > 0 ? v.y : slope * v.y));
     best = code == 0 ? active[0] : __hmax2_nan(best, active[code]);
   }
   uint32_t winner = 0x00070007;

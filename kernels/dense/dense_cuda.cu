@@ -72,6 +72,9 @@ __global__ void backward_weights(int batch, int64_t features, int outputs, const
 Support supports(const Problem& p) {
   const Support support = dense_floats(p);
   if (!support.ok) return support;
+  for (const auto* list : {&p.in, &p.out})
+    for (const TensorDesc& desc : *list)
+      if (desc.shape.n() > 65535) return Support::no("more than 65535 samples or outputs");
   if (p.in[0].shape.n() > 4096 || p.in[0].shape.elements() / p.in[0].shape.n() > (1 << 30))
     return Support::no("more than 4096 samples or 2^30 features");
   return Support::yes();

@@ -45,6 +45,7 @@ int grid_for(int64_t work, int threads) {
 }
 
 Support dense_floats(const Problem& p) {
+  if (!current.capability) return Support::no("no CUDA device is open");
   for (const auto* list : {&p.in, &p.out})
     for (const TensorDesc& desc : *list) {
       if (!desc.dense()) return Support::no("dense tensors only");
@@ -75,6 +76,7 @@ class Graph final : public Recording {
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) {
+    if (current.stream) fail_usage("a CUDA device is open already");
     int count = 0;
     if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0)
       fail_usage(std::string("device cuda: no device: ") + cudaGetErrorString(status));
@@ -88,7 +90,6 @@ class CudaDevice final : public Device {
       fail_usage("device cuda:" + std::to_string(ordinal) + ": this build has no code for compute capability " +
                  std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                  " (CMAKE_CUDA_ARCHITECTURES): " + cudaGetErrorString(status));
-    if (current.stream) fail_usage("a CUDA device is open already");
     check(cudaStreamCreateWithFlags(&current.stream, cudaStreamNonBlocking), "creating a stream");
     check(cudaStreamCreateWithFlags(&uploads_, cudaStreamNonBlocking), "creating a stream");
     for (cudaEvent_t* event : {&staged_, &free_})

@@ -5,27 +5,39 @@
 namespace convoy::cuda {
 
 DeviceBytes::DeviceBytes(int64_t bytes) {
-  if (bytes > 0) check(cudaMalloc(&data_, static_cast<size_t>(bytes)), "memory to time a convolution");
+  if (bytes <= 0) return;
+  const cudaError_t status = cudaMalloc(&data_, static_cast<size_t>(bytes));
+  if (status != cudaSuccess) cudaGetLastError();  // reported here alone
+  check(status, "memory to time a kernel");
 }
 DeviceBytes::~DeviceBytes() {
   cudaFree(data_);
 }
 
+namespace {
+
+struct Event {
+  cudaEvent_t event = nullptr;
+  Event() { check(cudaEventCreate(&event), "creating an event"); }
+  ~Event() { cudaEventDestroy(event); }
+  Event(const Event&) = delete;
+};
+
+}  // namespace
+
 float least_milliseconds(int runs, const std::function<void()>& queue) {
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "creating an event"), check(cudaEventCreate(&end), "creating an event");
+  const Event begin, end;
   float least = 1e30f;
   queue();
   for (int i = 0; i < runs; ++i) {
-    cudaEventRecord(begin, stream());
+    check(cudaEventRecord(begin.event, stream()), "recording an event");
     queue();
-    cudaEventRecord(end, stream());
-    check(cudaEventSynchronize(end), "timing a convolution");
+    check(cudaEventRecord(end.event, stream()), "recording an event");
+    check(cudaEventSynchronize(end.event), "timing a kernel");
     float milliseconds = 0;
-    cudaEventElapsedTime(&milliseconds, begin, end);
+    check(cudaEventElapsedTime(&milliseconds, begin.event, end.event), "timing a kernel");
     least = std::min(least, milliseconds);
   }
-  cudaEventDestroy(begin), cudaEventDestroy(end);
   return least;
 }
 

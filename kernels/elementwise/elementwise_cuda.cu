@@ -74,10 +74,6 @@ struct TanhBackward {
 struct Sum {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
-struct Times {
-  float factor;
-  __device__ float operator()(float v) const { return factor * v; }
-};
 struct AddScaled {
   float alpha;
   const double* scale;  ///< of the device
@@ -240,22 +236,6 @@ std::unique_ptr<Prepared> prepare_sum_squares(const Problem& p) {
       4 * row_sum_floats(elements(p), 1));
 }
 
-std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
-  const int64_t rows = p.in[0].shape.rows(), columns = p.in[0].shape.c();
-  return prepared(
-      [=](const KernelArgs& a) {
-        dispatch(p.in[0].dtype, [&](auto zero) {
-          using T = decltype(zero);
-          row_sums(rows, columns, Element<T>{data<const T>(a.in[0]), columns}, reinterpret_cast<float*>(a.workspace),
-                   data<float>(a.out[0]));
-        });
-      },
-      4 * row_sum_floats(rows, columns));
-}
-Support supports_channel_sum(const Problem& p) {
-  return p.out[0].dtype == DType::f32 ? dense_floats(p) : Support::no("sums in f32 only");
-}
-
 constexpr size_t most_tensors = 64;
 struct Tensors {
   const float* data[most_tensors];
@@ -316,13 +296,10 @@ std::vector<KernelPtr> elementwise_cuda_kernels() {
   add(OpKind::activation_backward, dense_floats, prepare_activation_backward);
   add(OpKind::dropout, dense_floats, prepare_dropout);
   add(OpKind::add, dense_floats, [](const Problem& p) { return prepare_binary(p, Sum()); });
-  add(OpKind::scale, dense_floats,
-      [](const Problem& p) { return prepare_unary(p, Times{float(p.op.as<ScaleAttrs>().alpha)}); });
   add(OpKind::add_scaled, supports_step, prepare_add_scaled);
   add(OpKind::loss, supports_f32, prepare_loss);
   add(OpKind::loss_backward, supports_step, prepare_loss_backward);
   add(OpKind::sum_squares, supports_f32, prepare_sum_squares);
-  add(OpKind::channel_sum, supports_channel_sum, prepare_channel_sum);
   add(OpKind::all_finite, supports_all_finite, prepare_all_finite);
   return list;
 }

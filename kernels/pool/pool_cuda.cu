@@ -1,5 +1,5 @@
 // Max-pool with its arg-max byte, alone or behind an activation, on CUDA devices: channels-last, eight channels to a
-// thread where they divide, bound by memory. Backward gathers: a position asks the windows that hold it.
+// thread, bound by memory. Backward gathers: a position asks the windows that hold it.
 #include <optional>
 
 #include "kernels/device/cuda.h"
@@ -10,7 +10,7 @@ namespace {
 
 using namespace cuda;
 
-constexpr int threads = 256;
+constexpr int threads = 256, width = 8;
 
 struct Geometry {
   int64_t n;
@@ -38,7 +38,7 @@ struct Place {
   }
 };
 
-template <class T, int width>
+template <class T>
 __global__ void pool(int64_t packs, Geometry g, Leaky<T> activation, const T* x, T* y, uint8_t* arg) {
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < packs; i += int64_t(gridDim.x) * threads) {
     const Place p(i, g.channels, g.y);
@@ -68,7 +68,7 @@ __global__ void pool(int64_t packs, Geometry g, Leaky<T> activation, const T* x,
   }
 }
 
-template <class T, int width>
+template <class T>
 __global__ void unpool(int64_t packs, Geometry g, Leaky<T> activation, const T* dy, const T* y, const uint8_t* arg,
                        T* dx) {
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < packs; i += int64_t(gridDim.x) * threads) {
@@ -112,7 +112,7 @@ Setup setup(const Problem& p, const Shape& x, const Shape& y) {
   const auto* both = std::get_if<ActivationPoolAttrs>(&p.op.attrs);
   const PoolAttrs& a = both ? both->pool : p.op.as<PoolAttrs>();
   Setup s{{}, both ? float(both->activation.slope) : 1.0f, both != nullptr};
-  s.g.n = x.n(), s.g.channels = int(x.c() % 8 == 0 ? x.c() / 8 : x.c());
+  s.g.n = x.n(), s.g.channels = int(x.c() / width);
   for (int i = 0; i < 3; ++i)
     s.g.x[i] = int(x[i + 1]), s.g.y[i] = int(y[i + 1]), s.g.kernel[i] = int(a.kernel[i]),
     s.g.stride[i] = int(a.stride[i]), s.g.pad[i] = int(a.pad_low[i]);
@@ -123,27 +123,22 @@ Support supports(const Problem& p) {
   if (const auto* both = std::get_if<ActivationPoolAttrs>(&p.op.attrs);
       both && both->activation.function != Activation::leaky_relu)
     return Support::no("leaky_relu only");
+  const auto* both = std::get_if<ActivationPoolAttrs>(&p.op.attrs);
+  const PoolAttrs& a = both ? both->pool : p.op.as<PoolAttrs>();
+  const Int3 none{0, 0, 0};
+  if (a.stride != a.kernel || a.pad_low != none || a.pad_high != none)
+    return Support::no("windows next to each other, without padding");
+  if (p.in[0].shape.c() % width) return Support::no("multiples of eight channels");
   return dense_floats(p);
-}
-
-/// Calls f(zero of T, width constant).
-template <class F>
-void dispatch_width(DType type, int64_t channels, F&& f) {
-  dispatch(type, [&](auto zero) {
-    if (channels % 8 == 0)
-      f(zero, std::integral_constant<int, 8>());
-    else
-      f(zero, std::integral_constant<int, 1>());
-  });
 }
 
 std::unique_ptr<Prepared> prepare_pool(const Problem& p) {
   const Setup s = setup(p, p.in[0].shape, p.out[0].shape);
   return prepared([p, s](const KernelArgs& a) {
-    dispatch_width(p.in[0].dtype, p.in[0].shape.c(), [&](auto zero, auto width) {
+    dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      const int64_t packs = p.out[0].shape.elements() / width();
-      pool<T, width()><<<grid_for(packs, threads), threads, 0, stream()>>>(
+      const int64_t packs = p.out[0].shape.elements() / width;
+      pool<T><<<grid_for(packs, threads), threads, 0, stream()>>>(
           packs, s.g, Leaky<T>{s.slope, s.active}, data<const T>(a.in[0]), data<T>(a.out[0]), data<uint8_t>(a.out[1]));
     });
     check_launch("max_pool");
@@ -153,10 +148,10 @@ std::unique_ptr<Prepared> prepare_pool(const Problem& p) {
 std::unique_ptr<Prepared> prepare_unpool(const Problem& p) {
   const Setup s = setup(p, p.out[0].shape, p.in[0].shape);
   return prepared([p, s](const KernelArgs& a) {
-    dispatch_width(p.in[0].dtype, p.in[0].shape.c(), [&](auto zero, auto width) {
+    dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      const int64_t packs = p.out[0].shape.elements() / width();
-      unpool<T, width()><<<grid_for(packs, threads), threads, 0, stream()>>>(
+      const int64_t packs = p.out[0].shape.elements() / width;
+      unpool<T><<<grid_for(packs, threads), threads, 0, stream()>>>(
           packs, s.g, Leaky<T>{s.slope, s.active}, data<const T>(a.in[0]), data<const T>(a.in[1]),
           data<const uint8_t>(a.in[s.active ? 2 : 1]), data<T>(a.out[0]));
     });
