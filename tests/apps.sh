@@ -30,6 +30,8 @@ CONVOY_MAX_ISA=avx2 "${train[@]}" --summary > older.txt
 grep -q '^conv1.forward .*avx2' older.txt && ! grep -q avx512 older.txt && ok || bad "expected kernels up to CONVOY_MAX_ISA=avx2"
 CONVOY_MAX_ISA=sse expect 2 "CONVOY_MAX_ISA: expected one of scalar, avx2" "${train[@]}" --output-dir x
 expect 2 "expected one of SGD" "${train[@]}" --optimizer Lion --output-dir x
+expect 2 "device: expected cpu, cuda or cuda:N, found \"gpu\"" "${train[@]}" --device gpu --output-dir x
+[ -e /dev/nvidia0 ] || expect 2 "device cuda" "${train[@]}" --device cuda --output-dir x
 expect 2 "no effect on --optimizer Adam" "${train[@]}" --momentum 0.8 --output-dir x
 expect 2 "optimizer-betas: expected two numbers of [0, 1), found 1,1" "${train[@]}" --optimizer-betas 1,1 --output-dir x
 expect 2 "gradient-lag: expected 0 or 1, found 2" "${train[@]}" --gradient-lag 2 --output-dir x

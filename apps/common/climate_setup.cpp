@@ -171,6 +171,8 @@ void fill_climate_defaults(OptionTable& o) {
 }
 
 ClimateConfig climate_config(const OptionTable& o) {
+  if (o.text("device") != "cpu")
+    fail_usage("--device " + o.text("device") + ": the segmentation networks run on the CPU alone");
   ClimateConfig c;
   c.model = chosen_model(o);
   const auto only = [&](ClimateModel model, std::initializer_list<const char*> flags) {
@@ -346,8 +348,6 @@ ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train,
     fail_data(fmt::format("{}: expected {} channels as the training images have, found {}", o.text("data-dir"),
                           train.channels(), evaluation->channels()));
   if (evaluation) p.evaluation_height = evaluation->reading().height, p.evaluation_width = evaluation->reading().width;
-  if (o.text("device") != "cpu")
-    fail_usage("--device " + o.text("device") + ": the segmentation networks run on the CPU alone");
   apply_run_options(o, p);
   return p;
 }
