@@ -62,8 +62,7 @@ int predict_main(int argc, char** argv) {
   const ClimateStats stats = climate_stats(o, images);
   const auto source = std::make_shared<ClimateSource>(images, climate_reading(o, stats, false));
   const ClimateOptions options = climate_program(o, *source, nullptr);
-  const auto made = make_program(o, plan_program(options, kernel_list()), options, 0);
-  Program& program = *made;
+  Program program(plan_program(options, kernel_list()), options, 0);
   // Shapes of weights do not show all of it, and what a checkpoint holds besides is not read.
   std::vector<std::string> settings = {"model",   "batch-norm",   "output-stride",  "width-divisor", "low-level-relu",
                                        "decoder", "decoder-relu", "resize-corners", "deconv-crop",   "blocks",

@@ -83,7 +83,7 @@ void Executor::bind(const StateStore& store) {
 }
 
 const Tensor& Executor::tensor(ValueId id) const {
-  if (device_ && !mirror_of_.empty() && mirror_of_.at(static_cast<size_t>(id)) >= 0)
+  if (!mirror_of_.empty() && mirror_of_.at(static_cast<size_t>(id)) >= 0)
     return mirrors_[static_cast<size_t>(mirror_of_[static_cast<size_t>(id)])].host;
   const Tensor& t = tensors_.at(static_cast<size_t>(id));
   if (t.empty()) fail_usage("value " + plan_.values[static_cast<size_t>(id)].name + " has no storage in this plan");
@@ -166,15 +166,11 @@ void Executor::finish() {
   double at = microseconds(started_.time_since_epoch());
   for (size_t i = refresh_nodes_; i < plan_.nodes.size();) {
     const size_t next = i + static_cast<size_t>(plan_.nodes[i].sweep_size);
-    double seconds = 0, bytes = 0;  // nodes that ran together share the time by their bytes
-    for (size_t k = i; k < next; ++k)
-      seconds += device_->seconds_after(k - refresh_nodes_), bytes += double(plan_.nodes[k].bytes);
-    for (; i < next; ++i) {
-      const double share = bytes > 0 ? double(plan_.nodes[i].bytes) / bytes : 1;
-      times_[i].seconds += share * seconds, ++times_[i].runs;
-      if (tracing_) trace_.push_back({static_cast<int>(i), at, 1e6 * share * seconds});
-      at += 1e6 * share * seconds;
-    }
+    double seconds = 0;
+    turn_.clear();
+    for (; i < next; ++i) turn_.push_back(i), seconds += device_->seconds_after(i - refresh_nodes_);
+    note_times(at, 1e6 * seconds);
+    at += 1e6 * seconds;
   }
 }
 
@@ -215,7 +211,7 @@ void Executor::run_nodes(size_t begin, size_t end) {
     else
       run_together();
     const Clock::time_point after = Clock::now();
-    note_times(before, after);
+    note_times(microseconds(before.time_since_epoch()), microseconds(after - before));
     before = after;
     if (!groups_.empty()) {
       groups_[0]->progress();
@@ -236,17 +232,15 @@ void Executor::run_together() {
 }
 
 /// Nodes that ran together share the time by their bytes.
-void Executor::note_times(Clock::time_point before, Clock::time_point after) {
+void Executor::note_times(double start_us, double duration_us) {
   double bytes = 0;
   for (size_t i : turn_) bytes += double(plan_.nodes[i].bytes);
-  double start = microseconds(before.time_since_epoch());
   for (size_t i : turn_) {
-    const double share = turn_.size() == 1 ? 1 : double(plan_.nodes[i].bytes) / bytes;
-    const double duration = share * microseconds(after - before);
+    const double duration = duration_us * (turn_.size() == 1 ? 1 : double(plan_.nodes[i].bytes) / bytes);
     times_[i].seconds += 1e-6 * duration;
     ++times_[i].runs;
-    if (tracing_) trace_.push_back({static_cast<int>(i), start, duration});
-    start += duration;
+    if (tracing_) trace_.push_back({static_cast<int>(i), start_us, duration});
+    start_us += duration;
   }
 }
 

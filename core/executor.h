@@ -92,7 +92,7 @@ class Executor {
   Tensor on_host(const Tensor& t);
   KernelArgs args_of(size_t node) const;
   void run_together();
-  void note_times(Clock::time_point before, Clock::time_point after);
+  void note_times(double start_us, double duration_us);
   Plan plan_;
   std::shared_ptr<Buffer> arena_, shared_;
   Device* device_ = nullptr;
@@ -108,7 +108,7 @@ class Executor {
     std::byte* workspace;
   };
   std::vector<Bound> bound_;
-  std::vector<size_t> turn_;  ///< the nodes of one turn of run_nodes
+  std::vector<size_t> turn_;  ///< nodes that run, or ran, as one
   std::vector<Swept> swept_;  ///< the same, where they run together
   std::vector<int64_t> swept_elements_;
   std::vector<NodeTime> times_;

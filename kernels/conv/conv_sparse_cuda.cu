@@ -6,10 +6,8 @@
 // at most seven apart, meet in few banks. A tile is 32 windows; copies of the next one run beside the sums.
 //
 // Bound by shared memory: 27 reads of 16 bytes for 108 products of each lane. Parts of all blocks are added in order.
-#include "core/conv_shapes.h"
 #include "kernels/conv/conv_cuda.h"
-#include "kernels/conv/mma_tile.h"
-#include "kernels/device/sums.h"
+#include "kernels/conv/pooled_cube.h"
 
 namespace convoy {
 namespace {
@@ -136,31 +134,14 @@ __global__ void __launch_bounds__(threads, 1)
 #endif
 }
 
-struct ScaledGradient {
-  const float *gradient, *output;
-  int64_t columns;
-  float slope;
-  __device__ float operator()(int64_t row, int64_t column) const {
-    const int64_t i = row * columns + column;
-    return output[i] > 0 ? gradient[i] : slope * gradient[i];
-  }
-};
-
 Support supports(const Problem& p) {
   if (capability() < 80) return Support::no(capability() ? "compute capability below 8.0" : "no CUDA device is open");
   if (p.in[0].dtype != DType::f32) return Support::no("f32 only");
   if (const Support support = dense_floats(p); !support.ok) return support;
   const ConvShapes s = *conv_shapes(p);
-  const Int3 one{1, 1, 1}, two{2, 2, 2}, zero{0, 0, 0};
-  const PoolAttrs& pool = p.op.as<ConvPoolAttrs>().pool.pool;
-  if (s.attrs.stride != one || s.attrs.dilation != one || s.attrs.groups != 1)
-    return Support::no("stride, dilation and groups 1 only");
-  if (s.w.d() != 3 || s.w.h() != 3 || s.w.w() != 3) return Support::no("3 x 3 x 3 kernels only");
-  if (pool.kernel != two || pool.stride != two || pool.pad_low != zero || pool.pad_high != zero)
-    return Support::no("pools of 2 x 2 x 2 only");
+  if (const Support support = supports_cube(p, s); !support.ok) return support;
   if ((s.x.c() != 4 && s.x.c() % 32) || s.y.c() % block_k)
     return Support::no("4 input channels or multiples of 32, multiples of 32 output channels");
-  if (s.x.rows() > (1 << 30)) return Support::no("more than 2^30 positions");
   if (shared_memory() < (s.x.c() == 4 ? Layout<1>::bytes : Layout<8>::bytes))
     return Support::no("the device's blocks have too little shared memory");
   return Support::yes();
@@ -168,43 +149,32 @@ Support supports(const Problem& p) {
 
 class Sparse final : public Prepared {
  public:
-  explicit Sparse(const Problem& p) : pooled_(p.in[1].shape), weights_(p.out[0].shape.elements()) {
+  explicit Sparse(const Problem& p) {
     const ConvShapes s = *conv_shapes(p);
-    c_.n = int(s.x.n()), c_.d = int(s.x.d()), c_.h = int(s.x.h()), c_.w = int(s.x.w()), c_.c = int(s.x.c());
-    c_.od = int(s.y.d()), c_.oh = int(s.y.h()), c_.ow = int(s.y.w()), c_.k = int(s.y.c());
-    for (int i = 0; i < 3; ++i) c_.kernel[i] = 3, c_.pad[i] = int(s.attrs.pad_low[i]);
-    c_.slope = float(p.op.as<ConvPoolAttrs>().pool.activation.slope);
-    c_.tiles[0] = (c_.od + 3) / 4, c_.tiles[1] = (c_.oh + 3) / 4, c_.tiles[2] = (c_.ow + 15) / 16;
+    c_ = describe(s.x, s.y, s.attrs.pad_low, slope_of(p), 16);
     const int blocks = c_.k / block_k * std::max(1, c_.c / 32);
-    splits_ = std::min(c_.all_tiles(), std::max(1, multiprocessors() / blocks));
+    parts_ = {p.in[1].shape, p.out[0].shape.elements(),
+              std::min(c_.all_tiles(), std::max(1, multiprocessors() / blocks))};
   }
-  std::string detail() const override { return std::to_string(splits_) + " shares of the positions"; }
-  int64_t workspace_bytes() const override {
-    return 4 * (weights_ * splits_ + row_sum_floats(pooled_.rows(), pooled_.c()));
-  }
+  std::string detail() const override { return std::to_string(parts_.splits) + " shares of the positions"; }
+  int64_t workspace_bytes() const override { return parts_.workspace_bytes(); }
   void run(const KernelArgs& a) const override {
-    auto* parts = reinterpret_cast<float*>(a.workspace);
-    float* target = splits_ > 1 ? parts : data<float>(a.out[0]);
     const dim3 grid(static_cast<unsigned>(c_.k / block_k), static_cast<unsigned>(std::max(1, c_.c / 32)),
-                    static_cast<unsigned>(splits_));
+                    static_cast<unsigned>(parts_.splits));
     const auto launch = [&](auto kernel, int bytes) {
       allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
       kernel<<<grid, threads, bytes, stream()>>>(c_, data<const float>(a.in[0]), data<const float>(a.in[1]),
-                                                 data<const float>(a.in[2]), data<const uint8_t>(a.in[3]), target);
+                                                 data<const float>(a.in[2]), data<const uint8_t>(a.in[3]),
+                                                 parts_.target(a));
     };
     c_.c == 4 ? launch(weights<1>, Layout<1>::bytes) : launch(weights<8>, Layout<8>::bytes);
     check_launch("conv_sparse");
-    if (splits_ > 1) add_parts(splits_, weights_, parts, data<float>(a.out[0]));
-    row_sums(pooled_.rows(), pooled_.c(),
-             ScaledGradient{data<const float>(a.in[1]), data<const float>(a.in[2]), pooled_.c(), c_.slope},
-             parts + weights_ * splits_, data<float>(a.out[1]));
+    parts_.finish<float>(a, c_.slope);
   }
 
  private:
   MmaConv c_{};
-  Shape pooled_;
-  int64_t weights_;
-  int splits_ = 1;
+  WeightParts parts_{};
 };
 
 }  // namespace

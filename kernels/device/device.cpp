@@ -1,6 +1,7 @@
 #include "kernels/device/device.h"
 
 #include "core/text.h"
+#include "kernels/device/probes.h"
 
 namespace convoy {
 
@@ -17,6 +18,9 @@ std::shared_ptr<Device> open_cuda_device(int) {
 }
 int cuda_device_count() {
   return 0;
+}
+std::vector<DeviceProbe> probe_device() {
+  return {};
 }
 #endif
 

@@ -222,7 +222,6 @@ std::unique_ptr<Prepared> prepare_loss_backward(const Problem& p) {
 
 struct Square {
   const float* x;
-  int64_t n;
   float factor;
   __device__ float operator()(int64_t row, int64_t) const { return factor * x[row] * x[row]; }
 };
@@ -230,7 +229,7 @@ struct Square {
 std::unique_ptr<Prepared> prepare_sum_squares(const Problem& p) {
   return prepared(
       [p](const KernelArgs& a) {
-        const Square square{data<const float>(a.in[0]), elements(p), float(p.op.as<ScaleAttrs>().alpha)};
+        const Square square{data<const float>(a.in[0]), float(p.op.as<ScaleAttrs>().alpha)};
         row_sums(elements(p), 1, square, reinterpret_cast<float*>(a.workspace), data<float>(a.out[0]));
       },
       4 * row_sum_floats(elements(p), 1));
@@ -277,12 +276,6 @@ std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
   });
 }
 
-Support supports_step(const Problem& p) {
-  for (const TensorDesc& desc : p.in)
-    if (!desc.dense()) return Support::no("dense tensors only");
-  return p.in[0].dtype == DType::f32 ? Support::yes() : Support::no("f32 only");
-}
-
 }  // namespace
 
 std::vector<KernelPtr> elementwise_cuda_kernels() {
@@ -296,9 +289,9 @@ std::vector<KernelPtr> elementwise_cuda_kernels() {
   add(OpKind::activation_backward, dense_floats, prepare_activation_backward);
   add(OpKind::dropout, dense_floats, prepare_dropout);
   add(OpKind::add, dense_floats, [](const Problem& p) { return prepare_binary(p, Sum()); });
-  add(OpKind::add_scaled, supports_step, prepare_add_scaled);
+  add(OpKind::add_scaled, supports_f32, prepare_add_scaled);
   add(OpKind::loss, supports_f32, prepare_loss);
-  add(OpKind::loss_backward, supports_step, prepare_loss_backward);
+  add(OpKind::loss_backward, supports_f32, prepare_loss_backward);
   add(OpKind::sum_squares, supports_f32, prepare_sum_squares);
   add(OpKind::all_finite, supports_all_finite, prepare_all_finite);
   return list;

@@ -1,6 +1,7 @@
 // Bookkeeping of a step: four numbers, nothing to vectorise, so the same code is reference and production kernel
 // (listed once under its own name and once as the reference).
-#include "core/tape.h"
+#include "kernels/optimizer/loss_scale.h"
+
 #include "kernels/optimizer/optimizer_kernels.h"
 #include "kernels/reference.h"
 
@@ -8,18 +9,7 @@ namespace convoy {
 namespace {
 
 void update(const Problem& p, const KernelArgs& args) {
-  const auto& a = p.op.as<LossScaleAttrs>();
-  double* state = args.out[0].data<double>();
-  double &scale = state[int(ScaleField::scale)], &good = state[int(ScaleField::good_steps)];
-  if (args.in[0].data<float>()[0] != 0) {
-    state[int(ScaleField::applied)] += 1;
-    good += 1;
-    if (good >= double(a.interval)) scale *= a.growth, good = 0;
-  } else {
-    state[int(ScaleField::skipped)] += 1;
-    scale *= a.backoff;
-    good = 0;
-  }
+  advance_loss_scale(p.op.as<LossScaleAttrs>(), args.in[0].data<float>()[0] != 0, args.out[0].data<double>());
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 // see it.
 #include <cmath>
 
-#include "core/tape.h"
 #include "kernels/device/cuda.h"
+#include "kernels/optimizer/loss_scale.h"
 #include "kernels/optimizer/optimizer_cuda.h"
 
 namespace convoy {
@@ -70,7 +70,6 @@ struct Batch {
   const float* gradient[most_tensors];
   int64_t elements[most_tensors];
   int first_block[most_tensors + 1];
-  int count;
 };
 
 /// A step whose gradients are not finite leaves everything as it was.
@@ -89,12 +88,10 @@ __global__ void update(const __grid_constant__ Batch<Update> batch) {
 }
 
 Support supports_update(const Problem& p) {
-  for (const TensorDesc& desc : p.in)
-    if (!desc.dense()) return Support::no("dense tensors only");
   const auto* sgd = std::get_if<SgdAttrs>(&p.op.attrs);
   const auto* adam = std::get_if<AdamAttrs>(&p.op.attrs);
   if ((sgd && sgd->larc > 0) || (adam && adam->larc > 0)) return Support::no("no LARC");
-  return p.in[0].dtype == DType::f32 ? Support::yes() : Support::no("f32 only");
+  return p.in[0].dtype == DType::f32 ? dense_floats(p) : Support::no("f32 only");
 }
 
 Sgd update_of(const SgdAttrs& t, const KernelArgs& a) {
@@ -130,7 +127,6 @@ class Updates final : public Joinable {
   using Update = decltype(update_of(Attrs(), std::declval<const KernelArgs&>()));
   void launch(std::span<const KernelArgs> all) const {
     auto batch = std::make_unique<Batch<Update>>();
-    batch->count = int(all.size());
     int blocks = 0;
     for (size_t t = 0; t < all.size(); ++t) {
       const int64_t n = all[t].in[0].shape().elements();
@@ -153,16 +149,7 @@ std::unique_ptr<Prepared> prepare_adam(const Problem& p) {
 }
 
 __global__ void loss_scale(LossScaleAttrs a, const float* finite, double* state) {
-  double &scale = state[int(ScaleField::scale)], &good = state[int(ScaleField::good_steps)];
-  if (*finite != 0) {
-    state[int(ScaleField::applied)] += 1;
-    good += 1;
-    if (good >= double(a.interval)) scale *= a.growth, good = 0;
-  } else {
-    state[int(ScaleField::skipped)] += 1;
-    scale *= a.backoff;
-    good = 0;
-  }
+  advance_loss_scale(a, *finite != 0, state);
 }
 
 std::unique_ptr<Prepared> prepare_loss_scale(const Problem& p) {

@@ -1,7 +1,5 @@
 // Max-pool with its arg-max byte, alone or behind an activation, on CUDA devices: channels-last, eight channels to a
 // thread, bound by memory. Backward gathers: a position asks the windows that hold it.
-#include <optional>
-
 #include "kernels/device/cuda.h"
 #include "kernels/pool/pool_cuda.h"
 
@@ -13,7 +11,6 @@ using namespace cuda;
 constexpr int threads = 256, width = 8;
 
 struct Geometry {
-  int64_t n;
   int x[3], y[3], kernel[3], stride[3], pad[3];
   int channels;  ///< in packs
 };
@@ -108,11 +105,16 @@ struct Setup {
   bool active;
 };
 
+const PoolAttrs& pool_of(const Problem& p) {
+  const auto* both = std::get_if<ActivationPoolAttrs>(&p.op.attrs);
+  return both ? both->pool : p.op.as<PoolAttrs>();
+}
+
 Setup setup(const Problem& p, const Shape& x, const Shape& y) {
   const auto* both = std::get_if<ActivationPoolAttrs>(&p.op.attrs);
-  const PoolAttrs& a = both ? both->pool : p.op.as<PoolAttrs>();
+  const PoolAttrs& a = pool_of(p);
   Setup s{{}, both ? float(both->activation.slope) : 1.0f, both != nullptr};
-  s.g.n = x.n(), s.g.channels = int(x.c() / width);
+  s.g.channels = int(x.c() / width);
   for (int i = 0; i < 3; ++i)
     s.g.x[i] = int(x[i + 1]), s.g.y[i] = int(y[i + 1]), s.g.kernel[i] = int(a.kernel[i]),
     s.g.stride[i] = int(a.stride[i]), s.g.pad[i] = int(a.pad_low[i]);
@@ -123,8 +125,7 @@ Support supports(const Problem& p) {
   if (const auto* both = std::get_if<ActivationPoolAttrs>(&p.op.attrs);
       both && both->activation.function != Activation::leaky_relu)
     return Support::no("leaky_relu only");
-  const auto* both = std::get_if<ActivationPoolAttrs>(&p.op.attrs);
-  const PoolAttrs& a = both ? both->pool : p.op.as<PoolAttrs>();
+  const PoolAttrs& a = pool_of(p);
   const Int3 none{0, 0, 0};
   if (a.stride != a.kernel || a.pad_low != none || a.pad_high != none)
     return Support::no("windows next to each other, without padding");

@@ -1,0 +1,79 @@
+// What the CUDA convolutions of 3 x 3 x 3 around a 2x2x2 pool share on the host's side: what they refuse, how they are
+// described to their kernels, and how weight gradients end.
+#pragma once
+
+#include "core/conv_shapes.h"
+#include "kernels/conv/mma_tile.h"
+#include "kernels/device/sums.h"
+
+namespace convoy::cuda {
+
+/// Null where no pool is part of the op.
+inline const ConvPoolAttrs* pooled(const Problem& p) {
+  return std::get_if<ConvPoolAttrs>(&p.op.attrs);
+}
+inline double slope_of(const Problem& p) {
+  return pooled(p) ? pooled(p)->pool.activation.slope : 1;
+}
+
+inline Support supports_cube(const Problem& p, const ConvShapes& s) {
+  const Int3 one{1, 1, 1}, two{2, 2, 2}, zero{0, 0, 0};
+  if (s.attrs.stride != one || s.attrs.dilation != one || s.attrs.groups != 1)
+    return Support::no("stride, dilation and groups 1 only");
+  if (s.w.d() != 3 || s.w.h() != 3 || s.w.w() != 3) return Support::no("3 x 3 x 3 kernels only");
+  if (s.x.rows() > (1 << 30) || s.y.rows() > (1 << 30)) return Support::no("more than 2^30 positions");
+  if (const ConvPoolAttrs* both = pooled(p))
+    if (const PoolAttrs& pool = both->pool.pool;
+        pool.kernel != two || pool.stride != two || pool.pad_low != zero || pool.pad_high != zero)
+      return Support::no("pools of 2 x 2 x 2 only");
+  return Support::yes();
+}
+
+/// From `from` to `to`, cut into tiles of `columns` positions across.
+inline MmaConv describe(const Shape& from, const Shape& to, const Int3& pad, double slope, int columns) {
+  MmaConv p{};
+  p.n = int(from.n()), p.d = int(from.d()), p.h = int(from.h()), p.w = int(from.w()), p.c = int(from.c());
+  p.od = int(to.d()), p.oh = int(to.h()), p.ow = int(to.w()), p.k = int(to.c());
+  for (int i = 0; i < 3; ++i) p.kernel[i] = 3, p.pad[i] = int(pad[i]);
+  p.slope = float(slope);
+  p.tiles[0] = (p.od + 3) / 4;
+  p.tiles[1] = (p.oh + 64 / columns - 1) / (64 / columns);
+  p.tiles[2] = (p.ow + columns - 1) / columns;
+  return p;
+}
+
+/// A pooled gradient behind the slope of its activation.
+template <class T>
+struct ScaledGradient {
+  const T *gradient, *output;
+  int64_t columns;
+  float slope;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    const int64_t i = row * columns + column;
+    return to_float(output[i]) > 0 ? to_float(gradient[i]) : rounded<T>(slope * to_float(gradient[i]));
+  }
+};
+
+/// Weight gradients in `splits` parts and what adds them: the workspace holds the parts, then room for the bias's sums.
+struct WeightParts {
+  Shape pooled;
+  int64_t weights;
+  int splits;
+
+  int64_t workspace_bytes() const { return 4 * (weights * splits + row_sum_floats(pooled.rows(), pooled.c())); }
+  /// Where a kernel writes its parts; one alone is the result.
+  float* target(const KernelArgs& a) const {
+    return splits > 1 ? reinterpret_cast<float*>(a.workspace) : data<float>(a.out[0]);
+  }
+  /// Adds the parts to the weight gradient and the pooled gradient to that of the bias.
+  template <class T>
+  void finish(const KernelArgs& a, float slope) const {
+    auto* parts = reinterpret_cast<float*>(a.workspace);
+    if (splits > 1) add_parts(splits, weights, parts, data<float>(a.out[0]));
+    row_sums(pooled.rows(), pooled.c(),
+             ScaledGradient<T>{data<const T>(a.in[1]), data<const T>(a.in[2]), pooled.c(), slope},
+             parts + weights * splits, data<float>(a.out[1]));
+  }
+};
+
+}  // namespace convoy::cuda
