@@ -26,8 +26,8 @@ std::vector<Option> option_list() {
           {"name", "", "image", "start of the file names"},
           {"first", "", "0", "first step", K::integer},
           {"steps", "", "0", "steps converted (0 = all)", K::integer},
-          {"height", "", "768", "rows of the images", K::integer},
-          {"width", "", "1152", "columns of the images", K::integer},
+          Option{"height", "", "768", "rows of the images", K::integer}.within(32, 1 << 16),
+          Option{"width", "", "1152", "columns of the images", K::integer}.within(32, 1 << 16),
           {"labels", "", "false", "label by the detector of climate_simulate (needs TMQ, U850, V850, PSL and T500)",
            K::toggle}};
 }
@@ -86,8 +86,7 @@ int convert_main(int argc, char** argv) {
   for (const std::string& text : o.list("map")) sources.push_back(parse_source(text));
   if (sources.empty()) fail_usage("--map is required");
   if (o.text("out").empty()) fail_usage("--out is required");
-  const int64_t height = o.integer_within("height", 32, 1 << 16), width = o.integer_within("width", 32, 1 << 16),
-                first = o.integer_within("first", 0);
+  const int64_t height = o.integer("height"), width = o.integer("width"), first = o.integer("first");
   std::map<std::string, std::unique_ptr<NetcdfFile>> files;
   for (const Source& s : sources)
     if (!files.count(s.path)) files[s.path] = std::make_unique<NetcdfFile>(s.path);
@@ -103,7 +102,7 @@ int convert_main(int argc, char** argv) {
     for (int channel : {0, 1, 2, 7, 9})
       if (!mapped[static_cast<size_t>(channel)])
         fail_usage(std::string("--labels needs ") + climate_channels[channel] + ", which is not mapped");
-  const int64_t wanted = o.integer_within("steps", 0), steps = wanted > 0 ? wanted : available - first;
+  const int64_t wanted = o.integer("steps"), steps = wanted > 0 ? wanted : available - first;
   if (steps < 1 || steps > available - first)
     fail_data(fmt::format("expected {} steps from {}, found {} in all", steps, first, available));
   fs::create_directories(o.text("out"));

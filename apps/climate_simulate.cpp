@@ -23,21 +23,22 @@ using namespace simulate;
 std::vector<Option> option_list() {
   using K = Option::Kind;
   return {{"out", "", "", "folder to write train/, validation/ and stats.h5 into"},
-          {"days", "", "16", "days to train on", K::integer},
+          Option{"days", "", "16", "days to train on", K::integer}.within(1, 1 << 20),
           {"validation-days", "", "4", "further days, to validate on", K::integer},
-          {"steps", "", "4", "images a day, evenly spaced (the official sets have 8)", K::integer},
-          {"height", "", "768", "rows from pole to pole", K::integer},
-          {"width", "", "1152", "columns around the globe", K::integer},
-          {"cyclones", "", "1.5",
-           "tropical cyclones per image on average, ahead of leaving out those that meet another", K::number},
-          {"rivers", "", "6", "atmospheric rivers per image on average", K::number},
+          Option{"steps", "", "4", "images a day, evenly spaced (the official sets have 8)", K::integer}.within(1),
+          Option{"height", "", "768", "rows from pole to pole", K::integer}.within(32, 1 << 16),
+          Option{"width", "", "1152", "columns around the globe", K::integer}.within(32, 1 << 16),
+          Option{"cyclones", "", "1.5",
+                 "tropical cyclones per image on average, ahead of leaving out those that meet another", K::number}
+              .within(0, 500),
+          Option{"rivers", "", "6", "atmospheric rivers per image on average", K::number}.within(0, 500),
           {"orography", "", "auto",
            "NetCDF file of heights in metres, none (drawn continents), or auto: Debian's ferret-datasets"},
           {"labels", "", "truth", "labels_0: truth (what was put there) or heuristic (what a detector finds)"},
-          {"year", "", "2106", "year in the file names", K::integer},
+          Option{"year", "", "2106", "year in the file names", K::integer}.within(0, 9999),
           {"run", "", "0", "number of the run in the file names", K::integer},
           {"seed", "", "1", "of everything random", K::integer},
-          {"threads", "", "0", "0 = all", K::integer}};
+          Option{"threads", "", "0", "0 = all", K::integer}.within(0, 4096)};
 }
 
 /// "data-2106-03-04-02-0.h5"; a year has 365 days, as in the climate model's calendar.
@@ -71,14 +72,13 @@ int simulate_main(int argc, char** argv) {
   const bool heuristic = o.text("labels") == "heuristic";
   if (!heuristic && o.text("labels") != "truth")
     fail_usage("--labels: expected truth or heuristic, found " + o.text("labels"));
-  const int64_t train = o.integer_within("days", 1), validation = o.integer_within("validation-days", 0),
-                steps = o.integer_within("steps", 1);
+  const int64_t train = o.integer("days"), validation = o.integer("validation-days"), steps = o.integer("steps");
   AtmosphereOptions a;
-  a.grid = {o.integer_within("height", 32, 1 << 16), o.integer_within("width", 32, 1 << 16)};
+  a.grid = {o.integer("height"), o.integer("width")};
   a.seed = static_cast<uint64_t>(o.integer("seed"));
-  a.cyclones = o.number_within("cyclones", 0, 500), a.rivers = o.number_within("rivers", 0, 500);
+  a.cyclones = o.number("cyclones"), a.rivers = o.number("rivers");
   a.orography = read_orography(o.text("orography"), a.grid);
-  const int threads = o.integer("threads") > 0 ? static_cast<int>(o.integer("threads")) : default_threads();
+  const int threads = wanted_threads(o);
   const fs::path out = o.text("out");
   for (const char* part : {"train", "validation"}) refuse_used_folder(out / part);
   fs::create_directories(out / "train");

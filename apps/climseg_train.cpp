@@ -67,7 +67,7 @@ ClimateOptions dummy_program(const OptionTable& o) {
     p.model.channels = static_cast<int64_t>(channels.size());
   const bool crops = !o.text("crop").empty();
   std::tie(p.model.height, p.model.width) = height_and_width(o, crops ? "crop" : "image-size");
-  const int64_t step = o.integer_within("downsample", 1);
+  const int64_t step = o.integer("downsample");
   for (int64_t* extent : {&p.model.height, &p.model.width})
     if (!crops) *extent /= step;
   apply_run_options(o, p);
@@ -129,7 +129,6 @@ int train(OptionTable& o, Ranks& ranks) {
   program.model.dropout = o.number("dropout");
   program.model.batch_norm_momentum = o.number("batch-norm-momentum");
   program.batch = o.integer("local-batch-size");
-  if (program.batch < 1) fail_usage("--local-batch-size must be at least 1, found " + o.text("local-batch-size"));
   program.loss = pixel_loss_config(o);
   const int64_t recalibration = recalibration_images(o, data);
   program.statistics_pass = recalibration > 0;

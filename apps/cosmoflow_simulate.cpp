@@ -28,16 +28,16 @@ std::vector<Option> option_list() {
   return {{"out", "", "", "folder to write train/ and validation/ into (required)"},
           {"universes", "", "64", "universes for training", K::integer},
           {"validation", "", "16", "universes for validation", K::integer},
-          {"size", "", "64", "voxels and particles per side of a universe", K::integer},
+          Option{"size", "", "64", "voxels and particles per side of a universe", K::integer}.within(2, 4096),
           {"crop", "", "0", "cut universes into cubes of this extent (0 = keep whole)", K::integer},
           {"voxel", "", "2", "voxel extent in units of (H_0/70) Mpc/h", K::number},
-          {"spread", "", "0.1", "parameters vary by this share around their centres", K::number},
+          Option{"spread", "", "0.1", "parameters vary by this share around their centres", K::number}.within(0, 0.8),
           {"seed", "", "1", "of parameters and phases", K::integer},
           {"format", "", "tfrecord", "tfrecord or hdf5"},
           {"gzip", "", "true", "compress", K::toggle},
-          {"steps", "", "12", "particle-mesh steps to z = 0", K::integer},
+          Option{"steps", "", "12", "particle-mesh steps to z = 0", K::integer}.within(1, 100000),
           {"transfer", "", "eisenstein-hu", "eisenstein-hu or bbks"},
-          {"threads", "", "0", "0 = all", K::integer}};
+          Option{"threads", "", "0", "0 = all", K::integer}.within(0, 4096)};
 }
 
 struct Drawn {
@@ -135,13 +135,13 @@ int simulate_main(int argc, char** argv) {
   const int64_t size = options.integer("size"), crop = options.integer("crop") ? options.integer("crop") : size;
   if (size < 8 || size % 2 || crop < 1 || size % crop)
     fail_usage(fmt::format("--size must be even and at least 8 and divide into crops, found {} and {}", size, crop));
-  const int64_t train = options.integer_within("universes", 0), validation = options.integer_within("validation", 0),
-                steps = options.integer_within("steps", 1, 100000);
+  const int64_t train = options.integer("universes"), validation = options.integer("validation"),
+                steps = options.integer("steps");
   if (train + validation < 1) fail_usage("--universes, --validation: expected one or more in all, found none");
-  const int threads = options.integer("threads") > 0 ? static_cast<int>(options.integer("threads")) : default_threads();
+  const int threads = wanted_threads(options);
   const auto seed = static_cast<uint64_t>(options.integer("seed"));
   // Up to there all drawn universes have more matter than baryons, which the transfer functions ask for.
-  const double spread = options.number_within("spread", 0, 0.8), voxel = options.number("voxel");
+  const double spread = options.number("spread"), voxel = options.number("voxel");
   if (!(voxel > 0 && voxel <= 1e6))
     fail_usage("--voxel: expected more than 0 and at most 1e6 Mpc/h, found " + options.text("voxel"));
   for (const char* part : {"train", "validation"}) refuse_used_folder(fs::path(out) / part);

@@ -53,14 +53,13 @@ Data find_data(const OptionTable& o) {
 CosmoflowOptions training_program(const OptionTable& o, const SampleShape& shape) {
   CosmoflowOptions p = program_options(o, shape);
   p.batch = o.integer("batch-size");
-  if (p.batch < 1) fail_usage("--batch-size must be at least 1, found " + o.text("batch-size"));
   p.model.dropout = o.number("dropout");
   const std::string loss = o.is_set("loss") || o.text("model") != "sc18" ? o.text("loss") : "l1";
   if (loss != "mse" && loss != "l1" && loss != "mae" && loss != "mean_squared_error")
     fail_usage("--loss: expected mse or l1, found " + loss);
   p.loss = loss.starts_with("ms") || loss == "mean_squared_error" ? Loss::mse : Loss::l1;
   p.training = optimizer_config(o);
-  p.training.l2 = o.number_within("l2", 0);
+  p.training.l2 = o.number("l2");
   return p;
 }
 

@@ -69,8 +69,8 @@ int run(int argc, char** argv) {
        {"json", "", "also write JSON lines to this file"},
        {"tune", "", "write the fastest algorithm per size to this table (--comm-table of the trainers)"}});
   MpiOptions mpi;
-  mpi.shared_mib = static_cast<int>(a.integer("shared-mib"));
-  mpi.ranks_per_node = static_cast<int>(a.integer("ranks-per-node"));
+  mpi.shared_mib = static_cast<int>(a.integer_within("shared-mib", -1, 1 << 20));
+  mpi.ranks_per_node = static_cast<int>(a.integer_within("ranks-per-node", 0, 1 << 20));
   mpi.lost = [](const std::string& sentence) { std::fprintf(stderr, "bench_comm: error: %s\n", sentence.c_str()); };
   if (find_launch().launcher.empty()) fail_usage("start it with mpirun -n RANKS");
   const std::unique_ptr<MpiSession> session = start_mpi(mpi);
@@ -87,7 +87,7 @@ int run(int argc, char** argv) {
 
 /// Whole floats, each size once.
 std::vector<int64_t> wanted_sizes(const Arguments& a) {
-  constexpr int64_t most = int64_t{1} << 40;
+  constexpr int64_t most = int64_t{INT32_MAX} * 4;  // MPI_Allreduce counts floats with an int
   if (a.given("size")) {
     for (const char* flag : {"min", "max", "factor"})
       if (a.given(flag)) fail_usage(std::string("--") + flag + " has no effect beside --size");
@@ -104,7 +104,7 @@ std::vector<int64_t> wanted_sizes(const Arguments& a) {
 
 int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
   CommunicationOptions options;
-  options.threads = static_cast<int>(a.integer("threads"));
+  options.threads = static_cast<int>(a.integer_within("threads", 1, 4096));
   const std::unique_ptr<Collectives> world = session.world(options);
   const int ranks = world->size(), nodes = *std::max_element(world->nodes().begin(), world->nodes().end()) + 1;
   const bool root = world->rank() == 0;

@@ -55,12 +55,13 @@ int run(int argc, char** argv) {
                      {"tuned", "", "table of measured choices"},
                      {"nodes", "yes", "no: leave out the per-node table"}});
   CosmoflowOptions o;
-  o.model.size = a.integer("size");
-  o.batch = a.integer("batch");
+  o.model.size = a.integer_within("size", 8, 4096);
+  o.batch = a.integer_within("batch", 1, 1 << 20);
   const auto compute = parse_dtype(a.text("compute"));
   if (!compute) fail_usage("--compute: unknown type " + a.text("compute"));
   o.compute = *compute;
-  o.plan.threads = a.integer("threads") > 0 ? int(a.integer("threads")) : default_threads();
+  o.plan.threads = static_cast<int>(a.integer_within("threads", 0, 4096));
+  if (o.plan.threads == 0) o.plan.threads = default_threads();
   set_default_threads(o.plan.threads);
   if (!a.text("kernel").empty())
     for (std::string_view part : split(a.text("kernel"), ','))
@@ -72,16 +73,17 @@ int run(int argc, char** argv) {
   o.plan.device = choice.kind;
   ProgramPlans plans = plan_program(o, kernel_list());
   Program program = device ? Program(std::move(plans), o, 1, device) : Program(std::move(plans), o, 1);
+  const int64_t steps = a.integer_within("steps", 1);
   Executor& e = program.step();
   program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 1e-4;
   std::vector<double> seconds;
   if (device) {
     std::fprintf(stderr, "%s\n", device->description().c_str());
-    if (a.flag("nodes")) time_nodes(e, a.integer("steps"));
+    if (a.flag("nodes")) time_nodes(e, steps);
   }
   // The first step touches its memory; on a device the second one is recorded.
   const int64_t untimed = device ? 2 : 1;
-  for (int64_t s = 0; s < a.integer("steps") + untimed; ++s) {
+  for (int64_t s = 0; s < steps + untimed; ++s) {
     if (s == 0 || !device) fill(e);
     if (s == 1 && !device) e.reset_times();
     const auto start = Clock::now();
@@ -90,7 +92,6 @@ int run(int argc, char** argv) {
     e.start(), e.inputs_free(), e.stage_inputs(), e.finish();
     if (s >= untimed) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
-  if (seconds.empty()) fail_usage("--steps must be at least 1");
   if (a.flag("nodes"))
     for (size_t i = 0; i < e.plan().nodes.size(); ++i) {
       const PlannedNode& node = e.plan().nodes[i];

@@ -55,7 +55,7 @@ Tape model_tape(const Arguments& a, DType compute) {
     if (a.given("batch-norm")) fail_usage("--batch-norm has no effect on " + model);
     CosmoflowOptions o;
     if (model == "sc18") o.model = CosmoflowConfig::sc18(), o.normalisation = Normalisation::mean;
-    if (!size.empty()) o.model.size = a.integer("size");
+    if (!size.empty()) o.model.size = a.integer_within("size", 8, 4096);
     return record(o);
   }
   ClimateOptions o;

@@ -137,10 +137,11 @@ AlgorithmChoice Collectives::choice(int64_t bytes, DType type, DType wire) const
   return choose_algorithm(problem(bytes, type != wire), options_);
 }
 
-std::vector<Collectives::Stage>& Collectives::plan_for(const AllReduce& what) {
+std::shared_ptr<const Collectives::Stages> Collectives::plan_for(const AllReduce& what) {
   const auto bytes = static_cast<int64_t>(what.data.size());
-  std::vector<Stage>& stages = plans_[{bytes, what.type, what.wire, what.scale}];
-  if (!stages.empty()) return stages;
+  std::shared_ptr<const Stages>& plan = plans_[{bytes, what.type, what.wire, what.scale}];
+  if (plan) return plan;
+  Stages stages;
   // Values that travel narrowed are scaled before they leave: a sum of many could overflow.
   const double scale = converts(what) ? 1 : what.scale;
   using Part = SharedReduction::Part;
@@ -176,20 +177,20 @@ std::vector<Collectives::Stage>& Collectives::plan_for(const AllReduce& what) {
       stages.push_back({Stage::Kind::native, {}, {}, scale});
       break;
   }
-  return stages;
+  return plan = std::make_shared<const Stages>(std::move(stages));
 }
 
-void Collectives::begin(Operation& op, std::vector<Stage>& stages, const AllReduce& what, int tag) {
+void Collectives::begin(Operation& op, std::shared_ptr<const Stages> stages, const AllReduce& what, int tag) {
   if (op.active) fail_runtime(what.name + " is started a second time");
   op.what = what;
-  op.stages = &stages;
+  op.stages = std::move(stages);
   op.active = true;
   op.tag = tag;
   op.stage = op.round = 0;
   op.posted = false;
   op.started = Clock::now();
   const bool uses_shared =
-      std::any_of(stages.begin(), stages.end(), [](const Stage& s) { return s.kind == Stage::Kind::shared; });
+      std::any_of(op.stages->begin(), op.stages->end(), [](const Stage& s) { return s.kind == Stage::Kind::shared; });
   op.serial = uses_shared ? next_serial_++ : -1;
   if (converts(what)) multiply(what.type, what.data.data(), whole(what), what.scale);
 }
@@ -420,16 +421,24 @@ void Collectives::complete(Operation& op, const Round& round) {
 }
 
 /// Blocking operations that add nothing travel as plain bytes.
-void Collectives::run(std::vector<Stage>& stages, const AllReduce& what) {
+void Collectives::run(Schedule schedule, const AllReduce& what) {
   constexpr int64_t blocking_bytes_id = -2;
   Operation* op;
-  {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      op = &operations_[blocking_bytes_id];
+      // perhaps not all ranks take part: no counting
+      begin(*op, std::make_shared<const Stages>(Stages{{Stage::Kind::schedule, std::move(schedule), {}, 1}}), what,
+            tags);
+      advance_all();
+    }
+    wait_for(*op);
+  } catch (...) {  // nobody may go on with the caller's memory
     const std::lock_guard lock(mutex_);
-    op = &operations_[blocking_bytes_id];
-    begin(*op, stages, what, tags);  // perhaps not all ranks take part: no counting
-    advance_all();
+    operations_[blocking_bytes_id].active = false;
+    throw;
   }
-  wait_for(*op);
 }
 
 void Collectives::broadcast(std::span<std::byte> data, int root) {
@@ -444,8 +453,8 @@ void Collectives::broadcast_among(std::span<const int> ranks, int root, std::spa
     return static_cast<int>(found - ranks.begin());
   };
   const Members members{{ranks.begin(), ranks.end()}, place(rank()), {0, static_cast<int64_t>(data.size())}};
-  std::vector<Stage> stages{{Stage::Kind::schedule, broadcast_schedule(members, place(root)), {}, 1}};
-  run(stages, {data, DType::u8, DType::u8, 1, "a broadcast from rank " + std::to_string(root)});
+  run(broadcast_schedule(members, place(root)),
+      {data, DType::u8, DType::u8, 1, "a broadcast from rank " + std::to_string(root)});
 }
 
 void Collectives::all_gather(std::span<const std::byte> part, std::span<std::byte> whole) {
@@ -456,8 +465,7 @@ void Collectives::all_gather(std::span<const std::byte> part, std::span<std::byt
   std::memcpy(whole.data() + rank() * bytes, part.data(), part.size());
   if (size() == 1 || bytes == 0) return;
   const Members members{all_, rank(), {0, bytes * size()}};
-  std::vector<Stage> stages{{Stage::Kind::schedule, gather_schedule(members, equal_parts(bytes, size())), {}, 1}};
-  run(stages, {whole, DType::u8, DType::u8, 1, "an all-gather"});
+  run(gather_schedule(members, equal_parts(bytes, size())), {whole, DType::u8, DType::u8, 1, "an all-gather"});
 }
 
 void Collectives::reduce_scatter(std::span<const float> whole, std::span<float> part) {
@@ -468,9 +476,8 @@ void Collectives::reduce_scatter(std::span<const float> whole, std::span<float> 
   std::vector<float> copy(whole.begin(), whole.end());
   if (size() > 1 && count > 0) {
     const Members members{all_, rank(), {0, count * size()}};
-    std::vector<Stage> stages{
-        {Stage::Kind::schedule, direct_scatter_schedule(members, equal_parts(count, size())), {}, 1}};
-    run(stages, {std::as_writable_bytes(std::span(copy)), DType::f32, DType::f32, 1, "a reduce-scatter"});
+    run(direct_scatter_schedule(members, equal_parts(count, size())),
+        {std::as_writable_bytes(std::span(copy)), DType::f32, DType::f32, 1, "a reduce-scatter"});
   }
   std::copy_n(copy.begin() + rank() * count, count, part.begin());
 }

@@ -71,9 +71,10 @@ class Collectives final : public Communicator {
     SharedReduction::Part part = SharedReduction::Part::all_reduce;
     double scale = 1;
   };
+  using Stages = std::vector<Stage>;
   struct Operation {
     AllReduce what;
-    std::vector<Stage>* stages = nullptr;
+    std::shared_ptr<const Stages> stages;
     bool active = false;
     int tag = 0;
     size_t stage = 0, round = 0;
@@ -88,15 +89,16 @@ class Collectives final : public Communicator {
   /// So many pieces of shared memory may be written before they are collected.
   static constexpr int64_t everything = INT64_MAX;
 
-  std::vector<Stage>& plan_for(const AllReduce& what);
-  void begin(Operation& op, std::vector<Stage>& stages, const AllReduce& what, int tag);
+  std::shared_ptr<const Stages> plan_for(const AllReduce& what);
+  void begin(Operation& op, std::shared_ptr<const Stages> stages, const AllReduce& what, int tag);
   /// True when finished.
   bool advance(Operation& op, int64_t ahead);
   bool advance_schedule(Operation& op, const Stage& stage);
   void post(Operation& op, const Round& round);
   void complete(Operation& op, const Round& round);
   void advance_all(int64_t ahead = everything);
-  void run(std::vector<Stage>& stages, const AllReduce& what);
+  /// One schedule from start to end, of values that nothing scales.
+  void run(Schedule schedule, const AllReduce& what);
   void wait_for(Operation& op);
   /// "bucket 3, for ranks 1 2": what is waited for and for whom.
   std::string reason(const Operation& op) const;
@@ -110,7 +112,7 @@ class Collectives final : public Communicator {
   bool shared_busy_ = false;
   int64_t next_serial_ = 0, serving_ = 0;
   int next_tag_ = 0;
-  std::map<PlanKey, std::vector<Stage>> plans_;
+  std::map<PlanKey, std::shared_ptr<const Stages>> plans_;
   std::map<int64_t, Operation> operations_;
   CommunicationTimes times_;
   double first_wait_ = 0;  ///< of the thread that waits

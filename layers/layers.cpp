@@ -50,6 +50,11 @@ ConvAttrs base_attrs(const ConvOptions& o) {
 }
 
 void check(const std::string& name, const ConvOptions& o, int64_t inputs) {
+  for (int i = 0; i < 3; ++i)
+    if (o.kernel[i] < 1 || o.stride[i] < 1 || o.dilation[i] < 1)
+      fail_usage(name + ": expected kernels, strides and dilations of 1 or more, found " + std::to_string(o.kernel[i]) +
+                 ", " + std::to_string(o.stride[i]) + " and " + std::to_string(o.dilation[i]) + " on axis " +
+                 std::to_string(i));
   if (o.channels < 1 || o.groups < 1 || inputs % o.groups || o.channels % o.groups)
     fail_usage(name + ": " + std::to_string(inputs) + " input and " + std::to_string(o.channels) +
                " output channels do not divide into " + std::to_string(o.groups) + " groups");
@@ -96,6 +101,7 @@ ValueId deconv(Tape& tape, const std::string& name, ValueId x, const ConvOptions
 }
 
 ValueId dense(Tape& tape, const std::string& name, ValueId x, const DenseOptions& o) {
+  if (o.units < 1) fail_usage(name + ": expected 1 unit or more, found " + std::to_string(o.units));
   const Shape s = tape.desc(x).shape;
   const int64_t features = s.elements() / s.n();
   std::vector<ValueId> in{

@@ -34,7 +34,7 @@ expect 2 "device: expected cpu, cuda or cuda:N, found \"gpu\"" "${train[@]}" --d
 [ -e /dev/nvidia0 ] || expect 2 "device cuda" "${train[@]}" --device cuda --output-dir x
 expect 2 "no effect on --optimizer Adam" "${train[@]}" --momentum 0.8 --output-dir x
 expect 2 "optimizer-betas: expected two numbers of [0, 1), found 1,1" "${train[@]}" --optimizer-betas 1,1 --output-dir x
-expect 2 "gradient-lag: expected 0 or 1, found 2" "${train[@]}" --gradient-lag 2 --output-dir x
+expect 2 "--gradient-lag: expected 0 or 1, found 2" "${train[@]}" --gradient-lag 2 --output-dir x
 
 # The same seed gives the same bits; so does a run killed in mid-epoch and resumed.
 expect 0 "finished" "${train[@]}" --output-dir twin --save twin.safetensors
@@ -161,6 +161,9 @@ sed 's/batch_size: 4/batch_size: 4\n    batch_size: 8/' cosmo.yaml > twice.yaml
 expect 2 "data.batch_size is given twice" "$bin/cosmoflow_train" twice.yaml
 expect 2 "--output-dir (flag): expected UTF-8" "${train[@]}" --output-dir $'r\xe9sultats'
 expect 2 "--n-parallel-reads: expected 1 to 1024, found 4294967296" "${train[@]}" --n-parallel-reads 4294967296 --output-dir x
+for wrong in "kernel-size 0" "fc1-size -5" "conv-size 0" "threads 4294967297" "batch-size 0" "dropout nan"; do
+  expect 2 "--${wrong% *}: expected" "${train[@]}" --output-dir x --${wrong% *} "${wrong#* }"
+done
 expect 2 "--keep-checkpoints: expected 1 to" "${train[@]}" --keep-checkpoints 0 --output-dir x
 expect 2 "--base-batch-size must be above 0" "${train[@]}" --lr-scaling linear --base-batch-size 0 --output-dir x
 expect 3 "expected 3 targets, found 4" "${train[@]}" --target-shape 3 --output-dir x

@@ -13,7 +13,7 @@ same data/stats.h5 again/stats.h5
 expect 0 "wrote" "${sim[@]}" --out found --labels heuristic
 cmp -s data/train/data-2106-01-02-01-0.h5 found/train/data-2106-01-02-01-0.h5 && bad "both label modes agree" || ok
 expect 2 "--labels: expected truth or heuristic" "${sim[@]}" --out x --labels guess
-expect 2 "--days: expected 1 or more, found 0" "${sim[@]}" --out x --days 0
+expect 2 "--days: expected 1 to 1048576, found 0" "${sim[@]}" --out x --days 0
 expect 2 "--cyclones: expected 0 to 500, found -3" "${sim[@]}" --out x --cyclones -3
 expect 2 "data/train: expected an empty folder or none" "${sim[@]}" --out data
 

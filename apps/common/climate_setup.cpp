@@ -75,8 +75,8 @@ std::vector<Option> climate_model_options() {
       {"data-dir", "", "", "folder with train/ and validation/, or with images to split by day", K::text, "default",
        "data-dir-prefix"},
       {"stats", "", "", "statistics file (default: stats.h5 in or above data-dir)"},
-      {"label-set", "", "0", "labels_0 or labels_1 of the files", K::integer},
-      {"downsample", "", "1", "take every n-th row and column", K::integer},
+      Option{"label-set", "", "0", "labels_0 or labels_1 of the files", K::integer}.within(0, 1),
+      Option{"downsample", "", "1", "take every n-th row and column", K::integer}.within(1),
       {"channels", "", "", "channels of the files that the network sees, 0 to 15 (default: all)", K::numbers},
       {"model", "", "deepcam", "deepcam, deeplab or tiramisu"},
       {"batch-norm", "", "", "deeplab, tiramisu: on or off (default: off, as in the record runs)"},
@@ -86,16 +86,17 @@ std::vector<Option> climate_model_options() {
        "odd row of transposed convolutions dropped as tensorflow or pytorch does (default: pytorch in deepcam, else "
        "tensorflow)"},
       {"output-stride", "", "16", "deepcam: 16 or 8", K::integer},
-      {"width-divisor", "", "1", "deepcam: divides all inner channel counts (a narrow net for small machines)",
-       K::integer},
+      Option{"width-divisor", "", "1", "deepcam: divides all inner channel counts (a narrow net for small machines)",
+             K::integer}
+          .within(1),
       {"low-level-relu", "", "true", "deepcam: low-level branch behind the ReLU, as the reference computes", K::toggle},
       {"decoder", "", "deconv1x", "deeplab: deconv1x (full resolution), deconv or bilinear"},
       {"decoder-relu", "", "false", "deeplab: ReLU in the full-resolution decoder (the reference has none)", K::toggle},
       {"resize-corners", "", "asymmetric", "deeplab: asymmetric (TensorFlow 1), half-pixel or aligned"},
-      {"first-filters", "", "64", "tiramisu: maps of the first convolution", K::integer},
+      Option{"first-filters", "", "64", "tiramisu: maps of the first convolution", K::integer}.within(1, 1 << 16),
       {"blocks", "", "2,2,2,4,5", "tiramisu: layers of the dense blocks, the bottom one last", K::numbers},
-      {"growth", "", "32", "tiramisu: maps per layer", K::integer},
-      {"filter", "", "5", "tiramisu: extent of the filters", K::integer}};
+      Option{"growth", "", "32", "tiramisu: maps per layer", K::integer}.within(1, 1 << 16),
+      Option{"filter", "", "5", "tiramisu: extent of the filters", K::integer}.within(1, 63)};
   append(list, run_options());
   return list;
 }
@@ -107,11 +108,11 @@ std::vector<Option> climate_training_options() {
       {"stage-dir", "", "",
        "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
       {"image-size", "", "768x1152", "with dummy data: size of the images"},
-      {"local-batch-size", "", "1", "samples per pass and rank", K::integer},
+      Option{"local-batch-size", "", "1", "samples per pass and rank", K::integer}.within(1, 1 << 20),
       {"max-epochs", "", "30", "", K::integer},
       {"crop", "", "", "HEIGHTxWIDTH: train on crops of the (downsampled) images"},
-      {"crops-per-image", "", "1", "crops of every image and epoch", K::integer},
-      {"crop-balance", "", "0.5", "share of the crops that centre on a storm", K::number},
+      Option{"crops-per-image", "", "1", "crops of every image and epoch", K::integer}.within(1),
+      Option{"crop-balance", "", "0.5", "share of the crops that centre on a storm", K::number}.within(0, 1),
       {"loss-type", "", "weighted_mean", "weighted_mean, weighted (sum) or focal"},
       {"focal-gamma", "", "2", "", K::number},
       {"class-weights", "", "mlperf", "mlperf, gordon-bell, none or three numbers"},
@@ -125,19 +126,20 @@ std::vector<Option> climate_training_options() {
       {"batch-norm-recalibration", "", "0",
        "ahead of every validation, take running statistics from so many whole training images (0 = keep training's)",
        K::integer},
-      {"start-lr", "", "0.001", "base learning rate", K::number},
+      Option{"start-lr", "", "0.001", "base learning rate", K::number}.within(0),
       {"lr-scaling", "", "none", "none, linear or sqrt: start-lr grows with the samples of a step on all ranks"},
       {"base-batch-size", "", "1", "samples of a step that start-lr is meant for", K::number},
-      {"batchnorm-group-size", "", "1", "so many neighbouring ranks share batch-norm statistics", K::integer},
+      Option{"batchnorm-group-size", "", "1", "so many neighbouring ranks share batch-norm statistics", K::integer}
+          .within(1),
       {"lr-schedule", "", "constant",
        "constant, multistep, cosine_annealing or polynomial; or type=multistep,milestones=8192 16384,decay_rate=0.1"},
       {"lr-milestones", "", "", "multistep: steps behind the warm-up", K::numbers},
-      {"lr-decay-rate", "", "0.1", "multistep", K::number},
+      Option{"lr-decay-rate", "", "0.1", "multistep", K::number}.within(0),
       {"lr-t-max", "", "0", "cosine, polynomial: steps to the end (0 = all of the run's)", K::integer},
-      {"lr-eta-min", "", "0", "cosine, polynomial: rate at the end", K::number},
+      Option{"lr-eta-min", "", "0", "cosine, polynomial: rate at the end", K::number}.within(0),
       {"lr-power", "", "0.9", "polynomial: of the share of steps that are left", K::number},
       {"lr-warmup-steps", "", "0", "", K::integer},
-      {"lr-warmup-factor", "", "1", "the warm-up ends at start-lr times this", K::number},
+      Option{"lr-warmup-factor", "", "1", "the warm-up ends at start-lr times this", K::number}.within(0),
       {"target-iou", "", "", "stop when the measure is at least this", K::number},
       {"measure", "", "mlperf", "mlperf (per sample, mean), pooled (mean), cyclone or river (pooled)"},
       {"pictures", "", "4", "validation images drawn at every validation", K::integer},
@@ -208,11 +210,8 @@ ClimateConfig climate_config(const OptionTable& o) {
   if (c.blocks.size() < 2 || *std::min_element(c.blocks.begin(), c.blocks.end()) < 1)
     fail_usage("--blocks: expected two or more numbers of at least 1, found " + o.text("blocks"));
   c.first_filters = o.integer("first-filters");
-  if (c.first_filters < 1) fail_usage("--first-filters: expected 1 or more, found " + o.text("first-filters"));
   c.growth = o.integer("growth"), c.filter = o.integer("filter");
-  if (c.growth < 1 || c.filter < 1 || c.filter % 2 == 0)
-    fail_usage("--growth and --filter: expected a positive and an odd number, found " + o.text("growth") + " and " +
-               o.text("filter"));
+  if (c.filter % 2 == 0) fail_usage("--filter: expected an odd number, found " + o.text("filter"));
   return c;
 }
 
@@ -252,19 +251,19 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t sa
                          {"polynomial", Kind::polynomial}});
   // The same rule as CosmoFlow's: the rate grows with what a step sees.
   LrSchedule scaled;
-  scaled.base_rate = o.number_within("start-lr", 0);
+  scaled.base_rate = o.number("start-lr");
   scaled.scaling =
       choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
                         {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   scaled.base_batch = o.number("base-batch-size");
   if (!(scaled.base_batch > 0)) fail_usage("--base-batch-size must be above 0, found " + o.text("base-batch-size"));
   s.base_rate = scaled.peak(double(samples_per_step));
-  s.warmup_steps = o.integer_within("lr-warmup-steps", 0);
-  s.warmup_factor = o.number_within("lr-warmup-factor", 0);
+  s.warmup_steps = o.integer("lr-warmup-steps");
+  s.warmup_factor = o.number("lr-warmup-factor");
   for (double m : o.numbers("lr-milestones")) s.milestones.push_back(static_cast<int64_t>(m));
-  s.decay_rate = o.number_within("lr-decay-rate", 0);
+  s.decay_rate = o.number("lr-decay-rate");
   s.length = std::max<int64_t>(1, o.integer("lr-t-max") > 0 ? o.integer("lr-t-max") : total_steps - s.warmup_steps);
-  s.eta_min = o.number_within("lr-eta-min", 0);
+  s.eta_min = o.number("lr-eta-min");
   s.power = o.number("lr-power");
   if (!(s.power > 0)) fail_usage("--lr-power: expected a number above 0, found " + o.text("lr-power"));
   return s;
@@ -324,17 +323,12 @@ ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, 
   ClimateReading r;
   r.stats = stats;
   r.step = o.integer("downsample");
-  if (r.step < 1) fail_usage("--downsample: expected 1 or more, found " + o.text("downsample"));
   r.channels = chosen_channels(o);
   r.label_set = static_cast<int>(o.integer("label-set"));
-  if (r.label_set != 0 && r.label_set != 1) fail_usage("--label-set: expected 0 or 1, found " + o.text("label-set"));
   if (!training) return r;
   if (!o.text("crop").empty()) std::tie(r.height, r.width) = height_and_width(o, "crop");
   r.crops = o.integer("crops-per-image");
-  if (r.crops < 1) fail_usage("--crops-per-image: expected 1 or more, found " + o.text("crops-per-image"));
   r.balance = r.height > 0 ? o.number("crop-balance") : 0;
-  if (!(r.balance >= 0 && r.balance <= 1))
-    fail_usage("--crop-balance: expected 0 to 1, found " + o.text("crop-balance"));
   r.seed = static_cast<uint64_t>(o.integer("seed"));
   return r;
 }

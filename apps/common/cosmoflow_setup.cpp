@@ -31,16 +31,17 @@ std::vector<Option> model_options() {
   std::vector<Option> list{
       {"data-dir", "data.data_dir", "", "folder with train/ and validation/, or with universes to split"},
       {"model", "", "mlperf", "mlperf, or sc18 (the 2018 paper's seven convolutions)"},
-      {"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer},
+      Option{"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer}.within(0, 4096),
       {"sample-shape", "data.sample_shape", "", "D,D,D,channels, as in the reference's YAML"},
       {"input-shape", "model.input_shape", "", "D,D,D,channels, must agree with sample-shape"},
-      {"targets", "model.target_size", "0", "outputs (0 = what the data holds)", K::integer},
+      Option{"targets", "model.target_size", "0", "outputs (0 = what the data holds)", K::integer}.within(0, 1 << 20),
       {"target-shape", "data.target_shape", "", "the reference's name for targets"},
-      {"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer},
-      {"conv-size", "model.conv_size", "32", "channels of the first convolution", K::integer},
-      {"conv-layers", "model.n_conv_layers", "0", "convolution blocks (0 = log2(size) - 2)", K::integer},
-      {"fc1-size", "model.fc1_size", "128", "units of the first dense layer", K::integer},
-      {"fc2-size", "model.fc2_size", "64", "units of the second dense layer", K::integer},
+      Option{"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer}.within(1, 64),
+      Option{"conv-size", "model.conv_size", "32", "channels of the first convolution", K::integer}.within(1, 1 << 16),
+      Option{"conv-layers", "model.n_conv_layers", "0", "convolution blocks (0 = log2(size) - 2)", K::integer}.within(
+          0, 64),
+      Option{"fc1-size", "model.fc1_size", "128", "units of the first dense layer", K::integer}.within(1, 1 << 20),
+      Option{"fc2-size", "model.fc2_size", "64", "units of the second dense layer", K::integer}.within(1, 1 << 20),
       {"hidden-activation", "model.hidden_activation", "LeakyReLU", "LeakyReLU (slope 0.3) or ReLU"},
       {"apply-log", "data.apply_log", "true", "log(1+x) of the counts; off divides by the sample's mean", K::toggle},
       {"cache", "", "false", "keep decoded samples in memory", K::toggle}};
@@ -54,15 +55,16 @@ std::vector<Option> training_options() {
       {"data", "data.name", "cosmo", "cosmo, or dummy (uniform random volumes in memory)"},
       {"stage-dir", "data.stage_dir", "",
        "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
-      {"batch-size", "data.batch_size", "4", "samples per step and rank", K::integer},
+      Option{"batch-size", "data.batch_size", "4", "samples per step and rank", K::integer}.within(1, 1 << 20),
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
       {"shuffle-labels", "", "false", "control experiment: training labels permuted once between samples", K::toggle},
       {"augment", "", "none", "none, or cube (the 48 symmetries)"},
       {"loss", "train.loss", "mse", "mse or l1"},
       {"dropout", "model.dropout", "0.5", "rate on the hidden dense layers", K::number},
-      {"l2", "model.l2", "0", "penalty l2*sum(w^2) on the hidden dense kernels (gradient 2*l2*w)", K::number},
-      {"lr", "lr_schedule.base_lr", "0.001", "base learning rate", K::number},
-      {"optimizer-lr", "optimizer.lr", "", "the reference's older name for lr", K::number},
+      Option{"l2", "model.l2", "0", "penalty l2*sum(w^2) on the hidden dense kernels (gradient 2*l2*w)", K::number}
+          .within(0),
+      Option{"lr", "lr_schedule.base_lr", "0.001", "base learning rate", K::number}.within(0),
+      Option{"optimizer-lr", "optimizer.lr", "", "the reference's older name for lr", K::number}.within(0),
       {"lr-scaling", "lr_schedule.scaling", "none", "none, linear or sqrt in the batch size"},
       {"base-batch-size", "lr_schedule.base_batch_size", "64", "batch size that lr is meant for", K::number},
       {"warmup-epochs", "lr_schedule.n_warmup_epochs", "0", "", K::integer},
@@ -129,12 +131,12 @@ LrSchedule schedule_config(const OptionTable& o) {
              equal_rank = !newer && !o.overrides("optimizer-lr", "lr");
   if (older && equal_rank && o.number("lr") != o.number("optimizer-lr"))
     fail_usage("--lr " + o.text("lr") + " and --optimizer-lr " + o.text("optimizer-lr") + " name one rate and differ");
-  s.base_rate = o.number_within(older && !newer ? "optimizer-lr" : "lr", 0);
+  s.base_rate = o.number(older && !newer ? "optimizer-lr" : "lr");
   s.scaling = choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
                                 {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   s.base_batch = o.number("base-batch-size");
   if (!(s.base_batch > 0)) fail_usage("--base-batch-size must be above 0, found " + o.text("base-batch-size"));
-  s.warmup_epochs = o.integer_within("warmup-epochs", 0);
+  s.warmup_epochs = o.integer("warmup-epochs");
   for (const std::string& pair : o.list("decay-schedule")) {
     const auto parts = split(pair, ':');
     if (parts.size() != 2) fail_usage("--decay-schedule: expected epoch:multiplier pairs, found " + pair);

@@ -6,19 +6,23 @@ namespace convoy::apps {
 
 std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
   using K = Option::Kind;
-  return {
-      {"optimizer", "optimizer.name", defaults.optimizer, "SGD, Adam, AdamW, LAMB, LARC-SGD or LARC-Adam"},
-      {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
-      {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments", K::numbers},
-      {"adam-eps", "", defaults.adam_eps, "Adam, LAMB", K::number},
-      {"weight-decay", "", defaults.weight_decay,
-       std::string("AdamW, LAMB: decoupled; Adam: added to the gradients") +
-           (defaults.weight_decay.empty() ? " (default: as the network's reference, 1e-6 in deepcam, else 0)" : ""),
-       K::number},
-      {"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number},
-      {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
-      {"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update", K::integer},
-      {"gradient-lag", "", "0", "1: apply the gradients of the step before (f32, bf16)", K::integer}};
+  return {{"optimizer", "optimizer.name", defaults.optimizer, "SGD, Adam, AdamW, LAMB, LARC-SGD or LARC-Adam"},
+          {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
+          {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments", K::numbers},
+          {"adam-eps", "", defaults.adam_eps, "Adam, LAMB", K::number},
+          Option{"weight-decay", "", defaults.weight_decay,
+                 std::string("AdamW, LAMB: decoupled; Adam: added to the gradients") +
+                     (defaults.weight_decay.empty() ? " (default: as the network's reference, 1e-6 in deepcam, else 0)"
+                                                    : ""),
+                 K::number}
+              .within(0),
+          Option{"max-grad-norm", "", "1", "LAMB: norm that gradients are scaled down to", K::number}.within(0),
+          {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
+          Option{"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update",
+                 K::integer}
+              .within(1),
+          Option{"gradient-lag", "", "0", "1: apply the gradients of the step before (f32, bf16)", K::integer}.within(
+              0, 1)};
 }
 
 std::vector<std::string> optimizer_flags() {
@@ -56,8 +60,6 @@ TrainingOptions optimizer_config(const OptionTable& o) {
   within("momentum", fades(o.number("momentum")), "a number of [0, 1)");
   within("adam-eps", o.number("adam-eps") > 0, "a number above 0");
   within("larc-eta", o.number("larc-eta") > 0, "a number above 0");
-  within("weight-decay", o.number("weight-decay") >= 0, "at least 0");
-  within("max-grad-norm", o.number("max-grad-norm") >= 0, "at least 0");
   const double decay = o.number("weight-decay");
   const bool coupled = name != "AdamW";
   t.adam = {betas[0], betas[1], o.number("adam-eps"), coupled ? 0 : decay, coupled ? decay : 0};
@@ -65,9 +67,7 @@ TrainingOptions optimizer_config(const OptionTable& o) {
   t.lamb = {betas[0], betas[1], o.number("adam-eps"), decay, o.number("max-grad-norm")};
   t.sgd.momentum = o.number("momentum");
   t.accumulation = o.integer("gradient-accumulation-frequency");
-  within("gradient-accumulation-frequency", t.accumulation >= 1, "1 or more");
   t.lag = o.integer("gradient-lag");
-  within("gradient-lag", t.lag == 0 || t.lag == 1, "0 or 1");
   return t;
 }
 

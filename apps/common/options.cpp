@@ -13,6 +13,7 @@
 
 #include "apps/common/version.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "core/text.h"
 
 namespace convoy::apps {
@@ -32,6 +33,13 @@ std::string yaml_text(const YAML::Node& node) {
     text +=
         (text.empty() ? "" : ",") + (node.IsMap() ? item.first.Scalar() + ":" + item.second.Scalar() : item.Scalar());
   return text;
+}
+
+std::string bounds_text(const Option& option) {
+  if (std::isinf(option.least)) return "a finite number";
+  if (std::isinf(option.most)) return fmt::format("{} or more", option.least);
+  const bool two = option.kind == Option::Kind::integer && option.most == option.least + 1;
+  return fmt::format("{} {} {}", option.least, two ? "or" : "to", option.most);
 }
 
 }  // namespace
@@ -61,10 +69,14 @@ bool OptionTable::overrides(const std::string& flag, const std::string& other) c
 }
 
 void OptionTable::check(const Option& option) const {
-  const std::string what = "--" + option.flag + " (" + option.origin + ")";
   if (option.value.empty()) return;
-  if (option.kind == Option::Kind::integer) parse_number<int64_t>(option.value, what);
-  if (option.kind == Option::Kind::number) parse_number<double>(option.value, what);
+  const std::string what = "--" + option.flag + (option.origin == "flag" ? "" : " (" + option.origin + ")");
+  const auto bounded = [&](auto value) {
+    if (value >= option.least && value <= option.most && std::isfinite(double(value))) return;
+    fail_usage(fmt::format("{}: expected {}, found {}", what, bounds_text(option), option.value));
+  };
+  if (option.kind == Option::Kind::integer) bounded(parse_number<int64_t>(option.value, what));
+  if (option.kind == Option::Kind::number) bounded(parse_number<double>(option.value, what));
   if (option.kind == Option::Kind::toggle) toggle(option.flag);
   if (option.kind == Option::Kind::numbers) numbers(option.flag);
 }
@@ -198,22 +210,6 @@ bool OptionTable::has(const std::string& flag) const {
   return std::any_of(options_.begin(), options_.end(), [&](const Option& o) { return o.flag == flag; });
 }
 
-int64_t OptionTable::integer_within(const std::string& flag, int64_t least, int64_t most) const {
-  const int64_t value = integer(flag);
-  if (value < least || value > most)
-    fail_usage(fmt::format("--{}: expected {} {}, found {}", flag, least,
-                           most == INT64_MAX ? "or more" : fmt::format("to {}", most), value));
-  return value;
-}
-
-double OptionTable::number_within(const std::string& flag, double least, double most) const {
-  const double value = number(flag);
-  if (!(value >= least && value <= most) || !std::isfinite(value))
-    fail_usage(fmt::format("--{}: expected {} {}, found {}", flag, least,
-                           std::isinf(most) ? "or more" : fmt::format("to {}", most), text(flag)));
-  return value;
-}
-
 int64_t OptionTable::integer(const std::string& flag) const {
   return parse_number<int64_t>(text(flag), "--" + flag);
 }
@@ -264,6 +260,11 @@ std::vector<double> OptionTable::numbers(const std::string& flag) const {
   std::vector<double> values;
   for (const std::string& item : list(flag)) values.push_back(parse_number<double>(item, "--" + flag));
   return values;
+}
+
+int wanted_threads(const OptionTable& options) {
+  const int64_t wish = options.integer("threads");
+  return wish > 0 ? static_cast<int>(wish) : default_threads();
 }
 
 int run_program(const char* name, int (*body)(int, char**), int argc, char** argv) {

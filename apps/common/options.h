@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace convoy::apps {
@@ -17,8 +18,14 @@ struct Option {
   /// numbers: comma-separated, on the command line also apart; integers too.
   enum class Kind : uint8_t { text, integer, number, toggle, list, numbers } kind = Kind::text;
   std::string origin = "default";
-  std::string alias{};     ///< another name of the flag, as a reference program has it; empty: none
-  std::string standard{};  ///< text of the default, filled by the table
+  std::string alias{};                        ///< another name of the flag, as a reference program has it; empty: none
+  std::string standard{};                     ///< text of the default, filled by the table
+  double least = -INFINITY, most = INFINITY;  ///< bounds of a number; an integer is 0 or more unless they say otherwise
+
+  Option within(double from, double to = INFINITY) && {
+    least = from, most = to;
+    return std::move(*this);
+  }
 };
 
 /// A setting that only matters beside others.
@@ -31,7 +38,10 @@ struct IdleFlag {
 class OptionTable {
  public:
   explicit OptionTable(std::vector<Option> options) : options_(std::move(options)) {
-    for (Option& option : options_) option.standard = option.value;
+    for (Option& option : options_) {
+      option.standard = option.value;
+      if (option.kind == Option::Kind::integer && std::isinf(option.least)) option.least = 0;
+    }
   }
 
   /// Keys of a YAML file that are known but cannot be honoured unless they have this value; the reason is shown.
@@ -45,7 +55,7 @@ class OptionTable {
   };
   /// Fills the table from the YAML file, where the program knows one, the environment and the flags; prints help or
   /// version and returns false when the program should end. Throws Error(usage) naming file, line, key, expected and
-  /// found for unknown or refused keys, and for unknown flags and values of the wrong kind.
+  /// found for unknown or refused keys, and for unknown flags and values of the wrong kind or out of bounds.
   bool read(int argc, char** argv, const std::string& description, YamlFile* yaml = nullptr);
 
   const std::string& text(const std::string& flag) const { return find(flag).value; }
@@ -55,11 +65,7 @@ class OptionTable {
   /// environment, flag.
   bool overrides(const std::string& flag, const std::string& other) const;
   int64_t integer(const std::string& flag) const;
-  /// The same, for a setting with bounds; throws Error(usage) that names them.
-  int64_t integer_within(const std::string& flag, int64_t least, int64_t most = INT64_MAX) const;
   double number(const std::string& flag) const;
-  /// The same for a finite number with bounds.
-  double number_within(const std::string& flag, double least, double most = INFINITY) const;
   bool toggle(const std::string& flag) const;
   /// Whether another text says the same as the flag's value: "True" and "on", "1" and "1.0".
   bool agrees(const std::string& flag, const std::string& value) const {
@@ -87,6 +93,9 @@ class OptionTable {
   void check(const Option& option) const;
   std::vector<Option> options_;
 };
+
+/// --threads, or all that the environment grants.
+int wanted_threads(const OptionTable& options);
 
 /// Runs a program body and turns exceptions into one clear line on stderr and the documented exit code.
 int run_program(const char* name, int (*body)(int, char**), int argc, char** argv);

@@ -73,20 +73,23 @@ DType wire_type(const OptionTable& o) {
 }  // namespace
 
 std::vector<Option> rank_options() {
-  return {
-      {"all-reduce", "", "",
-       "algorithm for gradients: shared, direct, doubling, hierarchical, halving, ring, mpi "
-       "(empty: the measured table, else the first that fits)"},
-      {"comm-table", "", "", "table of measured algorithms (bench_comm --tune)"},
-      {"deterministic", "", "false", "sums between ranks in rank order: the same bits for any buckets", K::toggle},
-      {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
-      {"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number},
-      {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
-      {"share-weights", "", "true",
-       "ranks of a NUMA domain hold weights and moments once, divide packing and updating (without gradient lag)",
-       K::toggle},
-      {"comm-timeout", "", "30", "seconds of silence after which a rank counts as lost", K::number},
-      {"ranks-per-node", "", "0", "pretend that nodes hold so many ranks (tests of hierarchical sums)", K::integer}};
+  return {{"all-reduce", "", "",
+           "algorithm for gradients: shared, direct, doubling, hierarchical, halving, ring, mpi "
+           "(empty: the measured table, else the first that fits)"},
+          {"comm-table", "", "", "table of measured algorithms (bench_comm --tune)"},
+          {"deterministic", "", "false", "sums between ranks in rank order: the same bits for any buckets", K::toggle},
+          {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
+          Option{"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number}
+              .within(0, 65536),
+          {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
+          {"share-weights", "", "true",
+           "ranks of a NUMA domain hold weights and moments once, divide packing and updating (without gradient lag)",
+           K::toggle},
+          Option{"comm-timeout", "", "30", "seconds of silence after which a rank counts as lost", K::number}.within(
+              1, 3600),
+          Option{"ranks-per-node", "", "0", "pretend that nodes hold so many ranks (tests of hierarchical sums)",
+                 K::integer}
+              .within(0, 1 << 20)};
 }
 
 CommunicationOptions communication_options(const OptionTable& o) {
@@ -109,8 +112,6 @@ Ranks::Ranks(const OptionTable& o) {
   }
   MpiOptions m;
   m.timeout = o.number("comm-timeout");
-  if (!(m.timeout >= 1 && m.timeout <= 3600))
-    fail_usage("--comm-timeout: expected 1 to 3600 seconds, found " + o.text("comm-timeout"));
   m.ranks_per_node = static_cast<int>(o.integer("ranks-per-node"));
   auto number = std::make_shared<int>(-1);
   m.lost = [number](const std::string& sentence) {
@@ -244,7 +245,6 @@ AveragingOptions Ranks::averaging(const OptionTable& o, DType compute) {
   a.wire = compute == DType::f64 ? DType::f64 : wire_type(o);
   a.batch_norm_ranks = batch_norm_ranks(o);
   const double mib = o.number("bucket-mib");
-  if (!(mib >= 0 && mib <= 65536)) fail_usage("--bucket-mib: expected 0 to 65536, found " + o.text("bucket-mib"));
   if (mib > 0) {
     a.bucket_bytes = static_cast<int64_t>(mib * (1 << 20));
     return a;

@@ -35,7 +35,7 @@ DType compute_type(const std::string& text) {
 
 PlanOptions plan_options(const OptionTable& o) {
   PlanOptions p;
-  p.threads = o.integer("threads") > 0 ? static_cast<int>(o.integer("threads")) : default_threads();
+  p.threads = wanted_threads(o);
   set_default_threads(p.threads);
   for (const std::string& text : o.list("kernel")) p.selection.overrides.push_back(parse_override(text));
   if (!o.text("tuned").empty()) p.selection.tuned = TunedTable::load(o.text("tuned"));
@@ -80,10 +80,11 @@ std::vector<Option> run_options() {
           {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
           {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
           {"device", "", "cpu", "cpu, cuda or cuda:N (the CosmoFlow network)"},
-          {"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer},
-          {"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer},
-          {"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer, "default",
-           "max-inter-threads"}};
+          Option{"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer}.within(0, 4096),
+          Option{"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer}.within(1, 1 << 20),
+          Option{"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer, "default",
+                 "max-inter-threads"}
+              .within(1, 1024)};
 }
 
 std::vector<Option> loop_options(const std::string& output_dir, const std::string& unit) {
@@ -102,7 +103,7 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"logging-frequency", "", "0",
        "also write rate, loss and accuracy to the MLPerf log every so many steps (0 = at epoch ends)", K::integer},
       {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
-      {"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer},
+      Option{"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer}.within(1, INT_MAX),
       {"init", "", "", "start from these safetensors weights"},
       {"save", "", "", "write the final weights as safetensors"},
       {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
@@ -150,8 +151,8 @@ void apply_run_options(const OptionTable& o, ProgramOptions& p) {
 
 LoaderOptions loader_options(const OptionTable& o) {
   LoaderOptions l;
-  l.threads = static_cast<int>(o.integer_within("n-parallel-reads", 1, 1024));
-  l.queue = std::max<int64_t>(l.threads, o.integer_within("prefetch", 1, 1 << 20));
+  l.threads = static_cast<int>(o.integer("n-parallel-reads"));
+  l.queue = std::max<int64_t>(l.threads, o.integer("prefetch"));
   return l;
 }
 
@@ -165,10 +166,10 @@ TrainerOptions trainer_options(const OptionTable& o) {
   t.max_steps = o.integer("max-steps");
   t.seed = static_cast<uint64_t>(o.integer("seed"));
   t.resume = o.toggle("resume");
-  t.log_steps = o.integer_within("logging-frequency", 0);
-  t.checkpoint_steps = o.integer_within("checkpoint-steps", 0);
-  t.keep_checkpoints = static_cast<int>(o.integer_within("keep-checkpoints", 1, INT_MAX));
-  t.early_stopping = o.integer_within("early-stopping", 0);
+  t.log_steps = o.integer("logging-frequency");
+  t.checkpoint_steps = o.integer("checkpoint-steps");
+  t.keep_checkpoints = static_cast<int>(o.integer("keep-checkpoints"));
+  t.early_stopping = o.integer("early-stopping");
   t.trace = o.toggle("trace");
   t.config = settings_json(o);
   t.agrees = [&o](const std::string& setting, const std::string* saved) { return means_the_same(o, setting, saved); };

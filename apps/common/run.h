@@ -39,7 +39,6 @@ T choose(const std::string& flag, const std::string& text, const std::vector<std
 template <class Ref>
 void limit(std::vector<Ref>& samples, const OptionTable& o, const char* flag) {
   const int64_t wanted = o.integer(flag), found = static_cast<int64_t>(samples.size());
-  if (wanted < 0) fail_usage(std::string("--") + flag + ": expected 0 or more, found " + std::to_string(wanted));
   if (wanted > found)
     fail_data(std::string("--") + flag + ": asked for " + std::to_string(wanted) + " samples, found " +
               std::to_string(found));
