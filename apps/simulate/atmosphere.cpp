@@ -2,44 +2,76 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
+#include "apps/simulate/background.h"
+#include "apps/simulate/earth.h"
+#include "apps/simulate/regions.h"
 #include "core/parallel.h"
-#include "core/philox.h"
 
 namespace convoy::simulate {
 namespace {
 
-constexpr double pi = std::numbers::pi, earth = 6.371e6, rotation = 7.292e-5, gravity = 9.80665, gas = 287.05,
-                 degree = pi / 180, gale = 17;
+/// Winds of a cyclone's mask (m/s); transport of vapour along a river's (kg/m/s; Guan & Waliser 2015 and ARTMIP).
+constexpr double gale = 17, river_transport = 250;
+/// Of a river's mask, m (the same).
+constexpr double river_length = 2e6;
+/// Air over hot land is not moister than over the warmest sea (K); no column is saturated from bottom to top.
+constexpr double warmest_sea = 302, wettest = 0.97;
 
 using Field = std::vector<float>;
-
-/// Share of the way from 1000 to 200 hPa in ln p, and the strength there of the random flow and its slope.
-double level(double hectopascal) {
-  return std::log(1000 / hectopascal) / std::log(5.0);
-}
-double flow_strength(double x) {
-  return 0.5 + 1.4 * x - 0.7 * x * x;
-}
-double flow_slope(double x) {
-  return 1.4 - 1.4 * x;
-}
 
 /// An angle between -pi and pi.
 double wrapped(double angle) {
   return angle - 2 * pi * std::nearbyint(angle / (2 * pi));
 }
 
+/// Of the air at the ground (K) where no storm warms or cools it.
+double air_temperature(double surface, bool land) {
+  return surface - (land ? 0.3 : 0.9);
+}
+
+double column_limit(double air) {
+  return saturated_column(std::min(air, warmest_sea));
+}
+
+/// Anomalies of storms at a share x of the way from 1000 to 200 hPa in ln p. Those of height and temperature go
+/// together by R T'/g = dZ'/d(-ln p), each for 1 m of height deficit at the ground or 1 K of air there.
+struct Anomaly {
+  double height, temperature;  // m and K
+};
+const double layer = gas_constant / gravity * std::log(5.0);  // metres for 1 K throughout
+
+/// Warm cores, warmest near 300 hPa: of the deficit a twentieth is left at 200 hPa.
+Anomaly tropical(double x) {
+  return {-1 + 0.95 * x * x * x * (3 - 2 * x), 0.95 * x * x * (9 - 8 * x) / layer};
+}
+/// Cold cores of middle latitudes: deeper by a quarter at 200 hPa.
+Anomaly cold_core(double x) {
+  return {-1 - 0.25 * x, -0.25 / layer};
+}
+/// Warm and cold air along fronts, which fades to nothing at 200 hPa.
+Anomaly front(double x) {
+  return {layer * x * (1 - 0.5 * x), 1 - x};
+}
+
 class Simulation {
  public:
   Simulation(const AtmosphereOptions& o, const Day& day, double hour)
-      : o_(o), g_(o.grid), day_(day), seconds_(3600 * hour), size_(static_cast<size_t>(g_.pixels())) {}
+      : o_(o),
+        g_(o.grid),
+        day_(day),
+        background_(o, day.stream, day.season),
+        seconds_(3600 * hour),
+        size_(static_cast<size_t>(g_.pixels())) {}
 
   AtmosphereImage run() {
     flow();
-    surface();
+    land_ = background_.land();
+    ts_ = background_.surface_temperature(land_, psi_);
     moisture();
+    for (Field* field : {&deficit_, &cold_deficit_, &front_, &filling_, &band_, &storm_u_, &storm_v_, &rain_})
+      field->resize(size_);
+    truth_.resize(size_);
     for (const Cyclone& c : day_.lows) place(c, false);
     for (const River& r : day_.surges) place(r, false);
     for (const Cyclone& c : day_.cyclones) place(c, true);
@@ -57,121 +89,16 @@ class Simulation {
   size_t at(int64_t row, int64_t column) const {
     return static_cast<size_t>(row * g_.width + (column + g_.width) % g_.width);
   }
-
-  /// A smooth random field that drifts with time: a double Fourier series, damped towards the poles where circles of
-  /// latitude close; amplitude falls as wave number to the power `slope`.
-  Field random_field(const char* name, uint64_t stream, int low, int high, double slope, double speed) {
-    const PhiloxStream random(o_.seed, hash_name(name) + stream);
-    const int orders = high + 1;
-    std::vector<double> cosine(static_cast<size_t>(g_.width * orders)), sine(cosine.size());
-    for (int m = 0; m < orders; ++m)
-      for (int64_t w = 0; w < g_.width; ++w) {
-        cosine[static_cast<size_t>(w * orders + m)] = std::cos(m * g_.longitude(w));
-        sine[static_cast<size_t>(w * orders + m)] = std::sin(m * g_.longitude(w));
-      }
-    struct Mode {
-      int m, n;
-      double phase, cosine, sine;
-    };
-    std::vector<Mode> modes;
-    for (int m = 0; m < orders; ++m)
-      for (int n = 0; n <= high; ++n) {
-        const double wave = std::sqrt(double(n * n) + 1.5 * double(m * m));
-        if (wave < low || wave > high) continue;
-        const auto index = static_cast<uint64_t>(m * 1000 + n) * 4;
-        const double strength = std::pow(wave, slope);
-        modes.push_back({m, n, 2 * pi * random.uniform(index), strength * random.normal(index + 1),
-                         strength * random.normal(index + 2)});
-      }
-    Field field(size_);
-    for_rows([&](int64_t row) {
-      const double latitude = g_.latitude(row);
-      std::vector<double> a(static_cast<size_t>(orders)), b(a.size());
-      for (const Mode& mode : modes) {
-        const double arc = mode.n * latitude + mode.phase;
-        a[static_cast<size_t>(mode.m)] += mode.cosine * std::cos(arc);
-        b[static_cast<size_t>(mode.m)] += mode.sine * std::cos(arc + 1.3);
-      }
-      for (int m = 0; m < orders; ++m) {
-        const double polar = std::pow(std::cos(latitude), std::min(m, 6)), turn = m * speed * seconds_ / earth;
-        a[static_cast<size_t>(m)] *= polar, b[static_cast<size_t>(m)] *= polar;
-        const double c = a[static_cast<size_t>(m)], s = b[static_cast<size_t>(m)];
-        a[static_cast<size_t>(m)] = c * std::cos(turn) - s * std::sin(turn);
-        b[static_cast<size_t>(m)] = c * std::sin(turn) + s * std::cos(turn);
-      }
-      for (int64_t w = 0; w < g_.width; ++w) {
-        double sum = 0;
-        for (int m = 0; m < orders; ++m) {
-          const auto k = static_cast<size_t>(w * orders + m);
-          sum += a[static_cast<size_t>(m)] * cosine[k] + b[static_cast<size_t>(m)] * sine[k];
-        }
-        field[at(row, w)] = float(sum);
-      }
-    });
-    double squares = 0;
-    for (float v : field) squares += double(v) * double(v);
-    const auto factor = float(1 / std::sqrt(squares / double(size_)));
-    for (float& v : field) v *= factor;
-    return field;
-  }
-
-  /// Latitude of the thermal equator.
-  double thermal_equator() const { return 8 * degree * day_.season; }
-
-  /// Zonal means: sea-level pressure (Pa), surface temperature (K), temperature at a level (Held & Suarez 1994).
-  double base_pressure(double latitude) const {
-    const double d = latitude / degree;
-    const auto bump = [&](double centre, double width) {
-      return std::exp(-std::pow((std::abs(d) - centre) / width, 2));
-    };
-    return 101100 + 900 * bump(32, 13) - 1500 * bump(62, 13) + 500 * bump(90, 14) - 250 * bump(0, 12);
-  }
-  double base_surface(double latitude) const {
-    const double s = std::sin(latitude - thermal_equator());
-    return 301 - 52 * std::pow(std::abs(s), 2.2);
-  }
-  double base_temperature(double latitude, double hectopascal) const {
-    const double s = std::sin(latitude - thermal_equator()), c2 = 1 - s * s, ratio = hectopascal / 1000;
-    return std::max(205.0, (310 - 58 * s * s - 10 * std::log(ratio) * c2) * std::pow(ratio, 2.0 / 7));
-  }
-  /// Height of a pressure level above 1000 hPa by the hypsometric equation.
-  double base_thickness(double latitude, double hectopascal) const {
-    constexpr int steps = 16;
-    const double total = std::log(1000 / hectopascal);
-    double sum = 0;
-    for (int i = 0; i < steps; ++i) sum += base_temperature(latitude, 1000 * std::exp(-total * (i + 0.5) / steps));
-    return gas / gravity * total * sum / steps;
-  }
-  double base_height(double latitude, double hectopascal) const {
-    const double surface = gas * base_surface(latitude) / gravity * std::log(base_pressure(latitude) / 100000);
-    return surface + (hectopascal < 1000 ? base_thickness(latitude, hectopascal) : 0);
-  }
-  /// Geostrophic zonal wind of the base state, fading where the Coriolis parameter vanishes.
-  double base_wind(double latitude, double hectopascal) const {
-    const double h = 0.5 * degree;
-    const double slope =
-        (base_height(latitude + h, hectopascal) - base_height(latitude - h, hectopascal)) / (2 * h * earth);
-    const double least = 2 * rotation * std::sin(9 * degree), f = 2 * rotation * std::sin(latitude);
-    return std::clamp(-gravity * f / (f * f + least * least) * slope, -45.0, 60.0);
-  }
   /// Which side of the equator, smoothly: -1 to 1.
   static double hemisphere(double latitude) { return std::tanh(latitude / (8 * degree)); }
 
-  /// Stream function (m^2/s at 500 hPa strength) and winds at 850 hPa.
+  /// Stream function and winds at 850 hPa.
   void flow() {
-    const uint64_t stream = day_.stream;
-    psi_ = random_field("stream function", stream, 4, 48, -3, 9);
-    const Field storms = random_field("storm track", stream, 1, 5, -1, 3);
-    for_rows([&](int64_t row) {
-      const double d = std::abs(g_.latitude(row)) / degree;
-      const double track = 0.25 + std::exp(-std::pow((d - 45) / 18, 2));
-      for (int64_t w = 0; w < g_.width; ++w)
-        psi_[at(row, w)] *= float(7e6 * track * (1 + 0.25 * std::tanh(storms[at(row, w)])));
-    });
+    psi_ = background_.stream_function(seconds_);
     u_.resize(size_), v_.resize(size_);
     const double strength = flow_strength(level(850));
     for_rows([&](int64_t row) {
-      const double base = base_wind(g_.latitude(row), 850);
+      const double base = background_.wind(g_.latitude(row), 850);
       const int64_t north = std::min(row + 1, g_.height - 1), south = std::max<int64_t>(row - 1, 0);
       for (int64_t w = 0; w < g_.width; ++w) {
         const double dy =
@@ -184,42 +111,22 @@ class Simulation {
     });
   }
 
-  void surface() {
-    land_ = o_.orography;
-    if (land_.empty()) {
-      land_ = random_field("continents", 0, 2, 40, -1.6, 0);
-      for (float& v : land_) v = v > 0.55f ? std::min(400 * (v - 0.55f) * (v - 0.55f) + 20, 4000.0f) : -1000;
-    }
-    const Field texture = random_field("surface", day_.stream, 6, 60, -1.2, 0);
-    ts_.resize(size_);
+  /// Column vapour: a share of saturation that rising air raises, then carried along the flow for a day so that
+  /// filaments form.
+  void moisture() {
+    const SmoothField random(o_.seed, "humidity", day_.stream, {3, 40, -1.3, 7});
+    humidity_ = random.on(g_, seconds_, o_.threads);
+    tmq_.resize(size_);
     for_rows([&](int64_t row) {
-      const double latitude = g_.latitude(row), f = 2 * rotation * std::sin(latitude);
+      const double latitude = g_.latitude(row), d = (latitude - background_.thermal_equator()) / degree;
+      const double zone = 0.17 * std::exp(-d * d / 98) - 0.13 * std::exp(-std::pow((std::abs(d) - 26) / 9, 2));
       for (int64_t w = 0; w < g_.width; ++w) {
         const size_t i = at(row, w);
         const bool land = land_[i] > 0;
-        const double summer = day_.season * std::sin(latitude) * 9;
-        const double warm = 0.4 * f * double(psi_[i]) * flow_slope(0) / (gas * std::log(5.0));
-        ts_[i] = float(base_surface(latitude) +
-                       (land ? summer + 3 * double(texture[i]) - 0.0065 * double(land_[i]) : 0.4 * double(texture[i])) +
-                       warm);
-      }
-    });
-  }
-
-  /// Column vapour: saturation at the surface times a relative humidity that rising air raises, then carried along the
-  /// flow for a day so that filaments form.
-  void moisture() {
-    const Field texture = random_field("humidity", day_.stream, 3, 40, -1.3, 7);
-    tmq_.resize(size_), humidity_.resize(size_);
-    for_rows([&](int64_t row) {
-      const double latitude = g_.latitude(row), d = (latitude - thermal_equator()) / degree;
-      const double zone = 0.12 * std::exp(-d * d / 98) - 0.13 * std::exp(-std::pow((std::abs(d) - 26) / 9, 2));
-      for (int64_t w = 0; w < g_.width; ++w) {
-        const size_t i = at(row, w);
         const double poleward = double(v_[i]) * hemisphere(latitude);
-        const double rh = 0.76 + zone + 0.07 * double(texture[i]) + 0.005 * poleward - (land_[i] > 0 ? 0.05 : 0);
-        humidity_[i] = float(std::clamp(rh, 0.2, 0.98));
-        tmq_[i] = float(humidity_[i] * 1.2 * saturation_humidity(double(ts_[i]), 100000) * 2200 * 1.05);
+        const double rh = 0.62 + zone + 0.08 * double(humidity_[i]) + 0.005 * poleward - (land ? 0.05 : 0);
+        humidity_[i] = float(std::clamp(rh, 0.15, 0.92));
+        tmq_[i] = humidity_[i] * float(column_limit(air_temperature(double(ts_[i]), land)));
       }
     });
     for (int step = 0; step < 4; ++step) advect(tmq_, 6 * 3600);
@@ -244,30 +151,25 @@ class Simulation {
     });
   }
 
-  /// Calls f(row, column, ...) for pixels within `reach` metres north or south of a latitude.
+  /// Calls f(row, column) for pixels within `reach` metres north or south of a band of latitudes.
   template <class F>
   void for_band(double south, double north, double reach, F&& f) {
     for_rows([&](int64_t row) {
-      const double latitude = g_.latitude(row), margin = reach / earth;
+      const double latitude = g_.latitude(row), margin = reach / earth_radius;
       if (latitude < south - margin || latitude > north + margin) return;
       for (int64_t w = 0; w < g_.width; ++w) f(row, w);
     });
   }
 
-  void ensure_storm_fields() {
-    for (Field* field : {&deficit_, &warm_, &storm_u_, &storm_v_, &rain_})
-      if (field->empty()) field->resize(size_);
-    if (truth_.empty()) truth_.resize(size_);
-  }
+  /// Brings a pixel's vapour this share of the way to saturation, on top of what other storms did.
+  void fill(size_t i, double share) { filling_[i] += float(share) * (1 - filling_[i]); }
 
   /// `labelled`: a tropical cyclone; else a low of middle latitudes, whose core is cold.
   void place(const Cyclone& c, bool labelled) {
-    ensure_storm_fields();
-    const double latitude = c.latitude + c.drift_north * seconds_ / earth;
-    const double longitude = c.longitude + c.drift_east * seconds_ / (earth * std::cos(latitude));
+    const auto [latitude, longitude] = c.position(seconds_);
     const double turn = latitude > 0 ? 1 : -1, reach = labelled ? 1.5e6 : 2.5e6,
-                 spin = std::numbers::pi / 9;  // 20 degrees of inflow
-    for_band(latitude, latitude, reach, [&](int64_t row, int64_t w) {
+                 spin = pi / 9;  // 20 degrees of inflow
+    for_band(latitude, latitude, reach, [&, latitude = latitude, longitude = longitude](int64_t row, int64_t w) {
       const double phi = g_.latitude(row), lambda = g_.longitude(w);
       const double r = distance(phi, lambda, latitude, longitude);
       if (r > reach) return;
@@ -281,27 +183,25 @@ class Simulation {
           float(wind * (-turn * north * std::cos(spin) - east * std::sin(spin)) + 0.4 * c.drift_east * wind / 40);
       storm_v_[i] +=
           float(wind * (turn * east * std::cos(spin) - north * std::sin(spin)) + 0.4 * c.drift_north * wind / 40);
-      deficit_[i] += float(c.pressure_deficit(r) * fade);
-      const double core = std::exp(-std::pow(r / (4 * c.radius), 2)), strength = c.pressure_drop / 9000;
-      warm_[i] += float((labelled ? 2 + 6 * strength : -2) * core);
-      const double moist = labelled ? 74 : double(tmq_[i]) + 9;
-      tmq_[i] += float((moist - double(tmq_[i])) * 0.85 * std::exp(-std::pow(r / (6 * c.radius), 2)));
+      const auto deficit = float(c.pressure_deficit(r) * fade);
+      deficit_[i] += deficit;
+      if (!labelled) cold_deficit_[i] += deficit;
+      fill(i, (labelled ? 0.95 : 0.4) * std::exp(-std::pow(r / ((labelled ? 6 : 4) * c.radius), 2)));
       const double spiral =
           0.5 + 0.5 * std::cos(2 * (std::atan2(north, east) * turn + std::log(1 + r / c.radius) * 2.2));
-      rain_[i] += float(4e-6 * strength * spiral * std::exp(-r / (4 * c.radius)));
+      rain_[i] += float(4e-6 * c.pressure_drop / 9000 * spiral * std::exp(-r / (4 * c.radius)));
       if (labelled && wind > gale) truth_[i] = static_cast<uint8_t>(ClimateClass::cyclone);
     });
   }
 
   void place(const River& r, bool labelled) {
-    ensure_storm_fields();
     // The line, sampled: latitude grows with t, longitude bends eastward; it moves east with the flow.
     constexpr int samples = 160;
     struct Point {
       double latitude, longitude, along_east, along_north;
     };
     std::vector<Point> line(samples);
-    const double drift = 8 * seconds_ / (earth * std::cos(r.latitude + 0.5 * r.reach_north));
+    const double drift = 8 * seconds_ / (earth_radius * std::cos(r.latitude + 0.5 * r.reach_north));
     for (int i = 0; i < samples; ++i) {
       const double t = double(i) / (samples - 1);
       line[static_cast<size_t>(i)] = {r.latitude + r.reach_north * t,
@@ -330,97 +230,134 @@ class Simulation {
       };
       constexpr size_t coarse = 8;
       search(0, samples, coarse);
-      if (std::sqrt(nearest) * earth > reach + 5e5) return;
+      if (std::sqrt(nearest) * earth_radius > reach + 5e5) return;
       search(best < coarse ? 0 : best - coarse, std::min<size_t>(best + coarse + 1, samples), 1);
-      const double d = std::sqrt(nearest) * earth;
+      const double d = std::sqrt(nearest) * earth_radius;
       if (d > reach) return;
       const size_t i = at(row, w);
       const Point& p = line[best];
-      const double t = double(best) / (samples - 1), ends = std::min(1.0, std::min(t, 1 - t) / 0.12);
-      const double across = std::exp(-std::pow(d / r.half_width, 2)) * std::max(0.15, ends);
-      // Left of the flow in the north is the cold side.
-      const double side =
-          (wrapped(lambda - p.longitude) * p.along_north * std::cos(phi) - (phi - p.latitude) * p.along_east) *
-          poleward;
-      tmq_[i] += float(r.moisture * across * (1 - 0.35 * t));
+      // Rivers thin out towards their ends, surges are round there.
+      const double t = double(best) / (samples - 1), ends = labelled ? std::min(1.0, std::min(t, 1 - t) / 0.12) : 1;
+      const double across = std::exp(-std::pow(d / r.half_width, 2)) * ends;
+      fill(i, r.moisture * across);
       storm_u_[i] += float(r.jet * across * p.along_east);
       storm_v_[i] += float(r.jet * across * p.along_north);
-      const double front = std::exp(-std::pow((d - r.half_width) / r.half_width, 2));
-      if (side < 0)
-        ts_[i] -= float(3 * front), warm_[i] -= float(4 * front);
-      else
-        rain_[i] += float(6e-8 * r.moisture / 20 * across);
-      if (labelled && across > 0.45 && tmq_[i] > 20 && truth_[i] == 0)
-        truth_[i] = static_cast<uint8_t>(ClimateClass::river);
+      // Metres to the warm side, right of the flow in the north; the cold front runs along the other edge of the band.
+      const double side =
+          (wrapped(lambda - p.longitude) * p.along_north * std::cos(phi) - (phi - p.latitude) * p.along_east) *
+          poleward * earth_radius;
+      const double behind = std::exp(-(std::pow(side + 1.4 * r.half_width, 2) + std::max(0.0, d * d - side * side)) /
+                                     std::pow(r.half_width, 2));
+      // The farther the air has come from the subtropics, the warmer it is than its surroundings.
+      const double warmth = r.warmth * (0.4 + std::abs(phi) / (40 * degree));
+      front_[i] += float(warmth * across - 4 * behind * ends);
+      rain_[i] += float(7e-8 * across * std::clamp(1 + side / r.half_width, 0.0, 1.0));
+      if (labelled) band_[i] = std::max(band_[i], float(across));
     });
   }
 
   AtmosphereImage compose() {
-    ensure_storm_fields();
-    // Storms that stand on each other's mask: the cyclone wins.
     AtmosphereImage image;
     image.values.resize(size_ * 16);
-    image.truth = truth_;
+    const double x200 = level(200), x500 = level(500);
     for_rows([&](int64_t row) {
       const double latitude = g_.latitude(row), f = 2 * rotation * std::sin(latitude);
-      const double z1000 = base_height(latitude, 1000), z200 = base_height(latitude, 200);
-      const double t200 = base_temperature(latitude, 200), t500 = base_temperature(latitude, 500);
-      const double thermal = f / (gas * std::log(5.0));
+      const double z1000 = background_.height(latitude, 1000), z200 = background_.height(latitude, 200);
+      const double t200 = background_.temperature(latitude, 200), t500 = background_.temperature(latitude, 500);
+      const double thermal = f / (gas_constant * std::log(5.0));
       const int64_t north = std::min(row + 1, g_.height - 1), south = std::max<int64_t>(row - 1, 0);
       for (int64_t w = 0; w < g_.width; ++w) {
         const size_t i = at(row, w);
-        const double psi = double(psi_[i]), ts = double(ts_[i]), height = std::max(0.0, double(land_[i]));
-        const double deficit = double(deficit_[i]), warm = double(warm_[i]);
+        const bool land = land_[i] > 0;
+        const double psi = double(psi_[i]), height = std::max(0.0, double(land_[i])), warmer = double(front_[i]);
+        // The sea's temperature does not follow a front within a day.
+        const double ts = double(ts_[i]) + (land ? warmer : 0);
+        const double calm_air = air_temperature(double(ts_[i]), land), trefht = calm_air + warmer;
         const double z_surface = z1000 + f * psi * flow_strength(0) / gravity;
-        const double psl = 100000 * std::exp(gravity * z_surface / (gas * ts)) - deficit;
-        const double ps = psl * std::exp(-gravity * height / (gas * ts));
+        const double psl = 100000 * std::exp(gravity * z_surface / (gas_constant * ts)) - double(deficit_[i]);
+        const double ps = psl * std::exp(-gravity * height / (gas_constant * ts));
         const double u850 = double(u_[i]) + double(storm_u_[i]), v850 = double(v_[i]) + double(storm_v_[i]);
-        const double friction = land_[i] > 0 ? 0.45 : 0.75, inflow = 0.25 * hemisphere(latitude);
+        const double friction = land ? 0.45 : 0.75, inflow = 0.25 * hemisphere(latitude);
         const double ubot = friction * (u850 - inflow * v850), vbot = friction * (v850 + inflow * u850);
-        const double trefht = ts - (land_[i] > 0 ? 0.3 : 0.9);
-        const double q = std::min(double(humidity_[i]) + 0.15 * std::min(1.0, deficit / 1500), 0.99) *
-                         saturation_humidity(trefht, ps);
+        // Air keeps its relative humidity where a front warms or cools it; what the flow brought beyond saturation
+        // rains within a day; storms fill up what is left. The ground's humidity is the column's, drawn to its own.
+        const double carried = double(tmq_[i]) / column_limit(calm_air), filling = double(filling_[i]);
+        const double share = std::min(carried, wettest), relative = share + filling * (wettest - share);
+        const double saturated = column_limit(trefht), column = relative * saturated;
+        const double ground = 0.35 + 0.3 * (double(humidity_[i]) + share);
+        const double q = (ground + filling * (wettest - ground)) *
+                         std::min(saturation_humidity(trefht, ps), saturation_humidity(warmest_sea, 100000));
         const double divergence = (double(u_[at(row, w + 1)]) + double(storm_u_[at(row, w + 1)]) -
                                    double(u_[at(row, w - 1)]) - double(storm_u_[at(row, w - 1)])) /
                                       (2 * std::max(g_.spacing_east(row), 8e3)) +
                                   (double(v_[at(north, w)]) + double(storm_v_[at(north, w)]) -
                                    double(v_[at(south, w)]) - double(storm_v_[at(south, w)])) /
                                       (double(north - south) * g_.spacing_north());
-        const double lift = std::max(0.0, -divergence - 4e-6) * double(tmq_[i]) / 1000;
-        const double humid = std::max(0.0, double(humidity_[i]) - 0.82);
-        const double rain = double(rain_[i]) + 0.6 * lift + 1.5e-7 * humid * double(tmq_[i]) / 30;
-        // Warm cores are deepest aloft; hydrostatic heights follow: thickness grows by R/g * T' * ln(p1/p2).
-        const double core_height = gas / gravity * warm * 0.8 * std::log(5.0);
-        const double deficit_height = gas * ts / gravity * std::log((psl + deficit) / std::max(psl, 5e4));
-        const double channels[16] = {
-            double(tmq_[i]),
-            u850,
-            v850,
-            ubot,
-            vbot,
-            q,
-            ps,
-            psl,
-            t200 + thermal * psi * flow_slope(level(200)) + 0.8 * warm,
-            t500 + thermal * psi * flow_slope(level(500)) + warm,
-            rain,
-            ts,
-            trefht,
-            z_surface - deficit_height,
-            z200 + f * psi * flow_strength(level(200)) / gravity - deficit_height + core_height,
-            gas * trefht / gravity * 0.0076};
+        const double lift = std::max(0.0, -divergence - 4e-6) * column / 1000;
+        const double condensed = (carried - share) * saturated / 1000 / 86400;
+        const double rain = double(rain_[i]) + 0.6 * lift + condensed +
+                            1.5e-7 * std::max(0.0, double(humidity_[i]) - 0.72) * column / 30;
+        // The deficit in metres, and which part of it belongs to cold lows.
+        const double deficit = gas_constant * ts / gravity * std::log((psl + double(deficit_[i])) / std::max(psl, 5e4));
+        const double cold = deficit_[i] > 0 ? deficit * double(cold_deficit_[i]) / double(deficit_[i]) : 0,
+                     warm = deficit - cold;
+        const auto storms = [&](double x) {
+          return Anomaly{
+              warm * tropical(x).height + cold * cold_core(x).height + warmer * front(x).height,
+              warm * tropical(x).temperature + cold * cold_core(x).temperature + warmer * front(x).temperature};
+        };
+        const Anomaly at200 = storms(x200), at500 = storms(x500);
+        const double channels[16] = {column,
+                                     u850,
+                                     v850,
+                                     ubot,
+                                     vbot,
+                                     q,
+                                     ps,
+                                     psl,
+                                     t200 + thermal * psi * flow_slope(x200) + at200.temperature,
+                                     t500 + thermal * psi * flow_slope(x500) + at500.temperature,
+                                     rain,
+                                     ts,
+                                     trefht,
+                                     z_surface - deficit,
+                                     z200 + f * psi * flow_strength(x200) / gravity + at200.height,
+                                     gas_constant * trefht / gravity * 0.0076};
         for (int c = 0; c < 16; ++c) image.values[i * 16 + static_cast<size_t>(c)] = float(channels[c]);
+        // Where a river meets a cyclone, the cyclone wins.
+        if (truth_[i] == 0 && band_[i] > 0.38f && column > 20 && column * std::hypot(u850, v850) > river_transport)
+          truth_[i] = static_cast<uint8_t>(ClimateClass::river);
       }
     });
+    drop_short_rivers();
+    image.truth = std::move(truth_);
     return image;
+  }
+
+  /// Mountains, cold and calm air cut rivers: a piece that is too short is none.
+  void drop_short_rivers() {
+    constexpr auto river = static_cast<uint8_t>(ClimateClass::river);
+    std::vector<bool> seen(size_);
+    const auto inside = [&](int64_t row, int64_t column) { return truth_[at(row, column)] == river; };
+    for (int64_t pixel = 0; pixel < g_.pixels(); ++pixel) {
+      if (seen[static_cast<size_t>(pixel)] || truth_[static_cast<size_t>(pixel)] != river) continue;
+      const std::vector<int64_t> region = flood(g_, pixel, seen, inside);
+      if (length_of(g_, region) > river_length) continue;
+      for (int64_t p : region) truth_[static_cast<size_t>(p)] = static_cast<uint8_t>(ClimateClass::background);
+    }
   }
 
   const AtmosphereOptions& o_;
   const Grid g_;
   const Day& day_;
+  const Background background_;
   const double seconds_;
   const size_t size_;
-  Field psi_, u_, v_, land_, ts_, tmq_, humidity_, deficit_, warm_, storm_u_, storm_v_, rain_;
+  /// Of the background: stream function, winds, land, surface temperature, vapour, relative humidity.
+  Field psi_, u_, v_, land_, ts_, tmq_, humidity_;
+  /// Of storms: pressure deficit (Pa), the part of it that cold lows make, temperature along fronts (K), share of the
+  /// way to saturation, closeness to a river's line, winds, rain.
+  Field deficit_, cold_deficit_, front_, filling_, band_, storm_u_, storm_v_, rain_;
   std::vector<uint8_t> truth_;
 };
 
@@ -433,10 +370,10 @@ double Grid::longitude(int64_t column) const {
   return 2 * pi * double(column) / double(width);
 }
 double Grid::spacing_north() const {
-  return earth * pi / double(height);
+  return earth_radius * pi / double(height);
 }
 double Grid::spacing_east(int64_t row) const {
-  return earth * 2 * pi / double(width) * std::cos(latitude(row));
+  return earth_radius * 2 * pi / double(width) * std::cos(latitude(row));
 }
 double Grid::coriolis(int64_t row) const {
   return 2 * rotation * std::sin(latitude(row));
@@ -446,98 +383,26 @@ double distance(double latitude_a, double longitude_a, double latitude_b, double
   const double a =
       std::pow(std::sin(0.5 * (latitude_a - latitude_b)), 2) +
       std::cos(latitude_a) * std::cos(latitude_b) * std::pow(std::sin(0.5 * (longitude_a - longitude_b)), 2);
-  return 2 * earth * std::asin(std::min(1.0, std::sqrt(a)));
+  return 2 * earth_radius * std::asin(std::min(1.0, std::sqrt(a)));
+}
+
+double saturation_pressure(double temperature) {
+  const double celsius = temperature - 273.15;
+  return 611.2 * std::exp(17.67 * celsius / (celsius + 243.5));
 }
 
 double saturation_humidity(double temperature, double pressure) {
-  const double celsius = temperature - 273.15;
-  const double vapour = 611.2 * std::exp(17.67 * celsius / (celsius + 243.5));
+  const double vapour = saturation_pressure(temperature);
   return 0.622 * vapour / std::max(pressure - 0.378 * vapour, vapour);
 }
 
-double Cyclone::pressure_deficit(double r) const {
-  return pressure_drop * (1 - std::exp(-std::pow(radius / std::max(r, 1.0), shape)));
-}
-
-double Cyclone::wind(double r) const {
-  const double f = std::abs(2 * rotation * std::sin(latitude)), ratio = std::pow(radius / std::max(r, 1e3), shape);
-  const double cyclostrophic = shape * pressure_drop / 1.15 * ratio * std::exp(-ratio), coriolis = 0.5 * r * f;
-  return std::sqrt(cyclostrophic + coriolis * coriolis) - coriolis;
-}
-
-Day draw_day(const AtmosphereOptions& o, int64_t day) {
-  Day d;
-  d.stream = static_cast<uint64_t>(day) + 1;
-  const PhiloxStream random(o.seed, hash_name("day") + d.stream);
-  uint64_t next = 0;
-  const auto draw = [&](double low, double high) { return low + (high - low) * double(random.uniform(next++)); };
-  const auto poisson = [&](double mean) {
-    int count = 0;
-    for (double product = draw(0, 1); product > std::exp(-mean); product *= draw(0, 1)) ++count;
-    return count;
-  };
-  d.season = std::sin(2 * pi * draw(0, 1));
-  // A coarse grid cannot hold a narrow eye: storms grow with the grid's spacing, as in climate models.
-  const double coarse = std::max(1.0, o.grid.spacing_north() / 26e3);
-  for (int i = poisson(o.cyclones); i > 0; --i) {
-    Cyclone c;
-    // The summer hemisphere has most of them.
-    const double hemisphere = draw(-1, 1) < 0.7 * d.season ? 1 : -1;
-    c.latitude = hemisphere * draw(9, 27) * degree;
-    c.longitude = draw(0, 2 * pi);
-    c.pressure_drop = draw(2500, 8000);
-    c.radius = draw(45e3, 75e3) * coarse;
-    c.shape = draw(1.2, 1.8);
-    c.drift_east = draw(-7, -2);
-    c.drift_north = hemisphere * draw(0.5, 3);
-    const bool close = std::any_of(d.cyclones.begin(), d.cyclones.end(), [&](const Cyclone& other) {
-      return distance(c.latitude, c.longitude, other.latitude, other.longitude) < 1.5e6;
-    });
-    if (!close) d.cyclones.push_back(c);
-  }
-  for (int i = poisson(o.rivers); i > 0; --i) {
-    River r;
-    const double hemisphere = draw(-1, 1) < -0.2 * d.season ? 1 : -1;
-    r.latitude = hemisphere * draw(14, 26) * degree;
-    r.reach_north = hemisphere * draw(20, 33) * degree;
-    r.longitude = draw(0, 2 * pi);
-    r.reach_east = draw(18, 45) * degree;
-    r.bend = draw(-55, 55) * degree;
-    r.half_width = draw(210e3, 340e3) * std::sqrt(coarse);
-    r.moisture = draw(18, 30);
-    r.jet = draw(15, 28);
-    d.rivers.push_back(r);
-  }
-  for (int i = poisson(o.lows); i > 0; --i) {
-    Cyclone c;
-    c.latitude = (draw(-1, 1) > 0 ? 1 : -1) * draw(28, 58) * degree;
-    c.longitude = draw(0, 2 * pi);
-    c.pressure_drop = draw(2500, 6000);
-    c.radius = draw(110e3, 220e3) * std::sqrt(coarse);
-    c.shape = draw(1.1, 1.5);
-    c.drift_east = draw(6, 14);
-    c.drift_north = (c.latitude > 0 ? 1 : -1) * draw(0, 4);
-    d.lows.push_back(c);
-  }
-  for (int i = poisson(o.surges); i > 0; --i) {
-    River r;
-    const double hemisphere = draw(-1, 1) > 0 ? 1 : -1;
-    r.latitude = hemisphere * draw(14, 42) * degree;
-    r.reach_north = hemisphere * draw(3, 7) * degree;
-    r.longitude = draw(0, 2 * pi);
-    r.reach_east = draw(2, 8) * degree;
-    r.half_width = draw(250e3, 420e3) * std::sqrt(coarse);
-    r.moisture = draw(18, 30);
-    r.jet = draw(15, 28);
-    d.surges.push_back(r);
-  }
-  return d;
+double saturated_column(double temperature) {
+  constexpr double lapse = 0.006;
+  return saturation_pressure(temperature) * temperature / (latent_heat * lapse) *
+         (1 - vapour_constant * temperature / latent_heat);
 }
 
 AtmosphereImage simulate_atmosphere(const AtmosphereOptions& options, const Day& day, double hour) {
-  if (!options.orography.empty() && static_cast<int64_t>(options.orography.size()) != options.grid.pixels())
-    fail_usage("orography has " + std::to_string(options.orography.size()) + " pixels, the grid " +
-               std::to_string(options.grid.pixels()));
   return Simulation(options, day, hour).run();
 }
 
