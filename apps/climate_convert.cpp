@@ -7,6 +7,7 @@
 #include <map>
 
 #include "apps/common/options.h"
+#include "apps/common/ranks.h"
 #include "apps/simulate/atmosphere.h"
 #include "core/text.h"
 #include "io/climate.h"
@@ -77,9 +78,14 @@ int convert_main(int argc, char** argv) {
   if (!o.read(argc, argv,
               "Converts NetCDF fields to climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data."))
     return 0;
+  expect_single_task();
   if (!o.text("list").empty()) {
     const NetcdfFile file(o.text("list"));
-    for (const std::string& name : file.fields()) fmt::print("{}  {} steps\n", name, file.steps(name));
+    for (const std::string& name : file.fields()) try {
+        fmt::print("{}  {} steps\n", name, file.steps(name));
+      } catch (const Error& error) {
+        fmt::print("{}  cannot be converted: {}\n", name, error.what());
+      }
     return 0;
   }
   std::vector<Source> sources;

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "apps/common/options.h"
+#include "apps/common/ranks.h"
 #include "apps/simulate/atmosphere.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -22,23 +23,23 @@ using namespace simulate;
 
 std::vector<Option> option_list() {
   using K = Option::Kind;
-  return {{"out", "", "", "folder to write train/, validation/ and stats.h5 into"},
-          Option{"days", "", "16", "days to train on", K::integer}.within(1, 1 << 20),
-          {"validation-days", "", "4", "further days, to validate on", K::integer},
-          Option{"steps", "", "4", "images a day, evenly spaced (the official sets have 8)", K::integer}.within(1),
-          Option{"height", "", "768", "rows from pole to pole", K::integer}.within(32, 1 << 16),
-          Option{"width", "", "1152", "columns around the globe", K::integer}.within(32, 1 << 16),
-          Option{"cyclones", "", "1.5",
-                 "tropical cyclones per image on average, ahead of leaving out those that meet another", K::number}
-              .within(0, 500),
-          Option{"rivers", "", "6", "atmospheric rivers per image on average", K::number}.within(0, 500),
-          {"orography", "", "auto",
-           "NetCDF file of heights in metres, none (drawn continents), or auto: Debian's ferret-datasets"},
-          {"labels", "", "truth", "labels_0: truth (what was put there) or heuristic (what a detector finds)"},
-          Option{"year", "", "2106", "year in the file names", K::integer}.within(0, 9999),
-          {"run", "", "0", "number of the run in the file names", K::integer},
-          {"seed", "", "1", "of everything random", K::integer},
-          Option{"threads", "", "0", "0 = all", K::integer}.within(0, 4096)};
+  return {
+      {"out", "", "", "folder to write train/, validation/ and stats.h5 into"},
+      Option{"days", "", "16", "days to train on", K::integer}.within(1, 1 << 20),
+      {"validation-days", "", "4", "further days, to validate on", K::integer},
+      Option{"steps", "", "4", "images a day, evenly spaced (the official sets have 8)", K::integer}.within(1),
+      Option{"height", "", "768", "rows from pole to pole", K::integer}.within(32, 1 << 16),
+      Option{"width", "", "1152", "columns around the globe", K::integer}.within(32, 1 << 16),
+      Option{"cyclones", "", "1.5", "tropical cyclones per image on average; fewer where warm sea runs out", K::number}
+          .within(0, 500),
+      Option{"rivers", "", "6", "atmospheric rivers per image on average", K::number}.within(0, 500),
+      {"orography", "", "auto",
+       "NetCDF file of heights in metres, none (drawn continents), or auto: Debian's ferret-datasets"},
+      {"labels", "", "truth", "labels_0: truth (what was put there) or heuristic (what a detector finds)"},
+      Option{"year", "", "2106", "year in the file names", K::integer}.within(0, 9999),
+      {"run", "", "0", "number of the run in the file names", K::integer},
+      Option{"seed", "", "1", "of everything random", K::integer}.within(-0x1p63),
+      Option{"threads", "", "0", "0 = all", K::integer}.within(0, most_threads)};
 }
 
 /// "data-2106-03-04-02-0.h5"; a year has 365 days, as in the climate model's calendar.
@@ -68,6 +69,7 @@ int simulate_main(int argc, char** argv) {
   OptionTable o(option_list());
   if (!o.read(argc, argv, "Simulates labelled climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data."))
     return 0;
+  expect_single_task();
   if (o.text("out").empty()) fail_usage("--out is required");
   const bool heuristic = o.text("labels") == "heuristic";
   if (!heuristic && o.text("labels") != "truth")

@@ -2,9 +2,11 @@
 // are labels.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "apps/common/climate_setup.h"
+#include "apps/common/ranks.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "kernels/kernel_list.h"
@@ -43,8 +45,49 @@ void write_mask(const std::string& path, const ImageShape& shape, std::span<cons
     Hdf5File file(temporary, Hdf5File::Mode::create);
     const int64_t extents[] = {shape.height, shape.width};
     file.write("labels", DType::u8, extents, std::as_bytes(classes));
-    file.flush();
+    file.close();
   });
+}
+
+/// Settings that a network must be given again as it was trained with: shapes of weights do not show all of them.
+std::vector<std::string> network_settings(const OptionTable& o) {
+  std::vector<std::string> settings = {"model",   "batch-norm",   "output-stride",  "width-divisor", "low-level-relu",
+                                       "decoder", "decoder-relu", "resize-corners", "deconv-crop",   "blocks",
+                                       "growth",  "filter",       "first-filters",  "channels"};
+  // How batch norm normalises changes no weight, and checkpoints hold running statistics either way: what is asked for
+  // is used.
+  if (!o.is_set("batch-norm-evaluation")) settings.emplace_back("batch-norm-evaluation");
+  return settings;
+}
+
+/// The program for the images of a source, with the trained state.
+Program trained_program(const OptionTable& o, const ClimateSource& source) {
+  const ClimateOptions options = climate_program(o, source, nullptr);
+  Program program(plan_program(options, kernel_list()), options, 0);
+  load_state(o, program, network_settings(o), [&](OptionTable trained) {
+    // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
+    if (trained.text("batch-norm").empty())
+      trained.set("batch-norm", trained.text("model") == "tiramisu" ? "off" : "on", "default");
+    fill_climate_defaults(trained);
+    const std::string evaluation = "batch-norm-evaluation";
+    if (o.is_set(evaluation)) trained.set(evaluation, o.text(evaluation), "default");
+    return climate_config(trained) == climate_config(o) && trained.numbers("channels") == o.numbers("channels");
+  });
+  return program;
+}
+
+/// Images of one size after the other, each size in the order of the first of its images: a plan is for one size.
+std::vector<std::vector<ClimateRef>> by_size(const std::vector<ClimateRef>& images) {
+  std::vector<std::vector<ClimateRef>> groups;
+  for (const ClimateRef& ref : images) {
+    const auto same = [&](const std::vector<ClimateRef>& group) { return group[0].shape == ref.shape; };
+    const auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end())
+      groups.push_back({ref});
+    else
+      group->push_back(ref);
+  }
+  return groups;
 }
 
 int predict_main(int argc, char** argv) {
@@ -53,46 +96,37 @@ int predict_main(int argc, char** argv) {
               "Predicts cyclones and atmospheric rivers in climate images. Exit codes: 0 done, 1 run-time error, 2 "
               "usage, 3 data."))
     return 0;
+  expect_single_task();
   fill_climate_defaults(o);
   const std::vector<ClimateRef> images = find_images(o);
   std::vector<std::string> paths;
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);
   for (const ClimateRef& ref : images) inputs.refuse(mask_base(o, ref) + ".h5");
-  const ClimateStats stats = climate_stats(o, images);
-  const auto source = std::make_shared<ClimateSource>(images, climate_reading(o, stats, false));
-  const ClimateOptions options = climate_program(o, *source, nullptr);
-  Program program(plan_program(options, kernel_list()), options, 0);
-  // Shapes of weights do not show all of it, and what a checkpoint holds besides is not read.
-  std::vector<std::string> settings = {"model",   "batch-norm",   "output-stride",  "width-divisor", "low-level-relu",
-                                       "decoder", "decoder-relu", "resize-corners", "deconv-crop",   "blocks",
-                                       "growth",  "filter",       "first-filters",  "channels"};
-  // How batch norm normalises changes no weight, and checkpoints hold running statistics either way: what is asked for
-  // is used.
-  const std::string evaluation = "batch-norm-evaluation";
-  if (!o.is_set(evaluation)) settings.push_back(evaluation);
-  load_state(o, program, settings, [&](OptionTable trained) {
-    // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
-    if (trained.text("batch-norm").empty())
-      trained.set("batch-norm", trained.text("model") == "tiramisu" ? "off" : "on", "default");
-    fill_climate_defaults(trained);
-    if (o.is_set(evaluation)) trained.set(evaluation, o.text(evaluation), "default");
-    return climate_config(trained) == climate_config(o) && trained.numbers("channels") == o.numbers("channels");
-  });
-  fs::create_directories(o.text("out"));
+  const ClimateReading reading = climate_reading(o, climate_stats(o, images), false);
+  // All of them, so that what is wrong shows ahead of the first mask.
+  std::vector<std::shared_ptr<const ClimateSource>> sources;
+  for (const std::vector<ClimateRef>& group : by_size(images))
+    sources.push_back(std::make_shared<ClimateSource>(group, reading));
+  for (const auto& source : sources) climate_program(o, *source, nullptr);
   const bool pictures = o.toggle("pictures");
-  const ClimateEvaluation result =
-      evaluate_climate(program, source, loader_options(o), nullptr, [&](int64_t i, std::span<const uint8_t> classes) {
-        const ClimateRef& ref = images[static_cast<size_t>(i)];
-        const std::string base = mask_base(o, ref);
-        fs::create_directories(fs::path(base).parent_path());
-        write_mask(base + ".h5", {source->reading().height, source->reading().width, 1}, classes);
-        if (pictures) write_comparison(base + ".png", ref, classes, source->reading());
-      });
+  SegmentationScore score;
+  for (const auto& source : sources) {
+    Program program = trained_program(o, *source);
+    fs::create_directories(o.text("out"));
+    const auto write = [&](int64_t i, std::span<const uint8_t> classes) {
+      const ClimateRef& ref = source->images()[static_cast<size_t>(i)];
+      const std::string base = mask_base(o, ref);
+      fs::create_directories(fs::path(base).parent_path());
+      write_mask(base + ".h5", {source->reading().height, source->reading().width, 1}, classes);
+      if (pictures) write_comparison(base + ".png", ref, classes, source->reading());
+    };
+    score.add(evaluate_climate(program, source, loader_options(o), nullptr, write).score);
+  }
   fmt::print("{} images, masks in {}\n", images.size(), o.text("out"));
-  const int64_t labelled = result.score.samples, all = static_cast<int64_t>(images.size());
+  const int64_t labelled = score.samples, all = static_cast<int64_t>(images.size());
   if (labelled > 0)
-    fmt::print("{}{}\n", iou_text(result.score), labelled < all ? fmt::format(" ({} labelled images)", labelled) : "");
+    fmt::print("{}{}\n", iou_text(score), labelled < all ? fmt::format(" ({} labelled images)", labelled) : "");
   return 0;
 }
 

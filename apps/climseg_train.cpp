@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 #include <tuple>
 
 #include "apps/common/climate_baseline.h"
 #include "apps/common/climate_task.h"
+#include "apps/common/fingerprint.h"
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/staging.h"
 #include "apps/common/svg.h"
@@ -31,8 +33,7 @@ Data find_data(const OptionTable& o) {
   limit(split.validation, o, "n-valid");
   refuse_idle_validation(o, !split.validation.empty());
   for (const auto* list : {&split.train, &split.validation})
-    for (const ClimateRef& ref : *list)
-      if (!ref.labelled) fail_data(ref.path + ": expected labels, found none");
+    for (const ClimateRef& ref : *list) expect_labels(ref);
   const ClimateStats stats = climate_stats(o, split.train);
   Data data;
   data.train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, true));
@@ -117,12 +118,12 @@ void write_plot(const std::string& folder, const Trainer& trainer) {
   write_text(folder + "/loss.svg", render_svg({loss, iou}));
 }
 
-int train(OptionTable& o, Ranks& ranks) {
+int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
   refuse_idle_flags(o, dummy);
-  if (const std::string& folder = o.text("data-dir"); !folder.empty())
-    o.refuse_idle({{"valid-share", !is_split(folder), "data in folders train and validation"}});
+  if (const std::string& source = o.text("data-dir"); !source.empty())
+    o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
   const auto staging = stage(o, ranks);
   const Data data = dummy ? Data{} : find_data(o);
   ClimateOptions program = dummy ? dummy_program(o) : climate_program(o, *data.train, data.validation.get());
@@ -135,12 +136,14 @@ int train(OptionTable& o, Ranks& ranks) {
   program.training = optimizer_config(o);
   program.training.averaging = ranks.averaging(o, program.compute);
   program.plan.team = ranks.team_size(), program.plan.place = ranks.team_place();
-  check_mlperf_settings(o, o.text("model") == "deepcam");
+  check_division(o, {{"model", o.text("model") == "deepcam", "deepcam"}});
+  const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
+  if (data.train && !inspect_only) expect_whole_step(samples_per_step, data.train->size());
   print_header(o);
   Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
   if (run.stops()) return 0;
 
-  TrainerOptions t = trainer_options(o);
+  TrainerOptions t = trainer_options(o, folder);
   t.staging = staging;
   t.epochs = o.integer("max-epochs");
   t.loader = loader_options(o);
@@ -149,9 +152,7 @@ int train(OptionTable& o, Ranks& ranks) {
   ClimateTask::Settings s;
   s.train = data.train, s.validation = data.validation;
   s.recalibration = data.whole_train, s.recalibration_images = recalibration;
-  s.dummy_samples =
-      dummy ? std::max<int64_t>(o.integer("n-train"), 4 * program.batch * program.training.accumulation * ranks.size())
-            : 0;
+  s.dummy_samples = dummy ? std::max<int64_t>(o.integer("n-train"), 4 * samples_per_step) : 0;
   s.loader = t.loader;
   s.loader.rank = ranks.rank(), s.loader.ranks = ranks.size();
   s.measure = choose<Measure>("measure", o.text("measure"),
@@ -163,8 +164,7 @@ int train(OptionTable& o, Ranks& ranks) {
   s.pictures = o.integer("pictures");
   s.output_dir = t.output_dir;
   s.training = program.training;
-  const int64_t samples = data.train ? data.train->size() : s.dummy_samples,
-                samples_per_step = program.batch * program.training.accumulation * ranks.size();
+  const int64_t samples = data.train ? data.train->size() : s.dummy_samples;
   s.schedule = step_schedule(o, t.epochs * (samples / samples_per_step), samples_per_step);
   ClimateTask task(s);
   t.rate = [schedule = s.schedule](int64_t, int64_t step) { return schedule.rate(step); };
@@ -184,6 +184,7 @@ int train(OptionTable& o, Ranks& ranks) {
                                  "first-filters",
                                  "label-set",
                                  "downsample",
+                                 "downsampling-mode",
                                  "channels",
                                  "crop",
                                  "crops-per-image",
@@ -221,6 +222,7 @@ int train(OptionTable& o, Ranks& ranks) {
     if (source)
       for (const ClimateRef& ref : source->images()) paths.push_back(ref.path);
   t.data_digest = files_digest(paths);
+  if (ranks.root()) t.fingerprint = fingerprint(paths);
   t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps"};
   t.identity["threads"] = program.plan.threads;
   if (s.schedule.kind == StepSchedule::Kind::cosine || s.schedule.kind == StepSchedule::Kind::polynomial)
@@ -229,7 +231,7 @@ int train(OptionTable& o, Ranks& ranks) {
              program.model.width, program.model.channels, task.validation_samples());
 
   run.start();
-  const Outcome outcome = run.train(task, t);
+  const Outcome outcome = run.train(task, std::move(t));
   Json more = Json::object();
   if (task.last_validation()) {
     const SegmentationScore& score = task.last_validation()->score;
@@ -257,8 +259,12 @@ int train_main(int argc, char** argv) {
               "Trains a climate segmentation network. Exit codes: 0 finished, 1 run-time error, 2 usage, 3 data, 4 "
               "diverged, 75 interrupted and saved, 76 another rank is lost."))
     return 0;
-  fill_climate_defaults(o);
-  return run_ranks("climseg_train", o, [&](Ranks& ranks) { return train(o, ranks); });
+  std::optional<RunFolder> folder;
+  const auto complete = [&](Ranks& ranks) {
+    folder.emplace(o, ranks);
+    fill_climate_defaults(o);
+  };
+  return run_ranks("climseg_train", o, complete, [&](Ranks& ranks) { return train(o, ranks, *folder); });
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "apps/common/climate_data.h"
 #include "apps/common/options.h"
+#include "apps/common/ranks.h"
 #include "apps/common/version.h"
 #include "core/parallel.h"
 #include "io/crc32c.h"
@@ -106,7 +107,7 @@ class Writer {
   /// Where a sample goes, in formats of a file each. A file of one sample keeps its name; samples of a larger file are
   /// numbered.
   std::string file_of(const SampleRef& ref, const std::string& folder) const {
-    const std::string stem = fs::path(ref.path).stem().string();
+    const std::string stem = stem_of(ref);
     const bool named = ref.index == 0 && ref.universe.empty() && universe_of(ref) != stem;
     const std::string name = named ? stem : fmt::format("{}_{:03d}", stem, ref.index);
     return ((fs::path(out_) / folder).lexically_normal() / name).string() +
@@ -118,9 +119,11 @@ class Writer {
     const std::string out = (fs::path(out_) / folder).lexically_normal().string();
     if (out != folder_) flush(), folder_ = out;
     fs::create_directories(out);
+    if ((format_ == "tfrecord" || format_ == "raw-hdf5") && sample.shape.dtype != DType::i16)
+      fail_data(ref.path + ": " + format_ + " holds i16 counts, found " + sample.shape.str());
+    if (!shards() && !written_files_.insert(file_of(ref, folder)).second)
+      fail_data(file_of(ref, folder) + ": written already, from another file than " + ref.path);
     if (format_ == "tfrecord") {
-      if (sample.shape.dtype != DType::i16)
-        fail_data(ref.path + ": a TFRecord holds i16 counts, found " + sample.shape.str());
       std::vector<std::byte> file = encode_tfrecord(sample.voxels, sample.target);
       if (gzip_) file = gzip_compress(file, 6);
       write_file(file_of(ref, folder), file);
@@ -157,7 +160,7 @@ class Writer {
       file.write("unitPar", DType::f32, labels, std::as_bytes(std::span(unit)));
       if (physical.size() == unit.size()) file.write("physPar", DType::f32, labels, std::as_bytes(std::span(physical)));
       file.write_text("format", "convoy-cosmoflow-1");
-      file.flush();
+      file.close();
     });
     pending_.clear();
   }
@@ -173,16 +176,24 @@ class Writer {
                  gzip_ ? std::span<const int64_t>(extents) : std::span<const int64_t>(), gzip_ ? 4 : 0);
       file.write(labels, DType::f32, count, std::as_bytes(std::span(sample.target)));
       if (!sample.physical.empty()) file.write("physPar", DType::f32, count, std::as_bytes(std::span(sample.physical)));
-      file.flush();
+      file.close();
     });
   }
 
+  std::set<std::string> written_files_;
   std::string format_, out_, folder_;  ///< folder_: where the pending shard goes
   bool gzip_;
   int64_t shard_, written_ = 0;
   std::map<std::string, int64_t> next_;  ///< number of the next shard per folder, which may come back
   std::vector<Sample> pending_;
 };
+
+/// Throws Error(usage) for the first of these options that was given.
+void refuse_given(const CLI::App& sub, const std::vector<std::string>& flags, const std::string& where) {
+  for (const std::string& flag : flags)
+    if (const CLI::Option* option = sub.get_option_no_throw(flag); option && option->count() > 0)
+      fail_usage(fmt::format("{} has no effect on {}", flag, where));
+}
 
 int data_main(int argc, char** argv) {
   CLI::App app(
@@ -215,7 +226,7 @@ int data_main(int argc, char** argv) {
       ->capture_default_str();
   convert->add_flag("--gzip,!--no-gzip", gzip, "compress");
   convert->add_option("--shard", shard, "samples per shard")->capture_default_str();
-  convert->add_option("--stats", stats, "climate: statistics file (default: stats.h5 in the folder)");
+  convert->add_option("--stats", stats, "climate: statistics file (default: stats.h5 in the folder or above it)");
   int threads = default_threads();
   CLI::App* statistics = app.add_subcommand("stats", "climate: statistics of all images, for --stats of climseg_train");
   statistics->add_option("path", path, "file or folder")->required();
@@ -228,13 +239,19 @@ int data_main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail_usage(error.what());
   }
+  if (app.got_subcommand("convert") || app.got_subcommand("stats")) expect_single_task();
   if (shard < 1 || read.crop < 1 || read.channels < 1) fail_usage("--shard, --crop and --channels must be at least 1");
   if (app.got_subcommand("stats")) return write_climate_stats(path, out, threads);
+  const CLI::App& chosen = *app.get_subcommands().front();
   if (fs::exists(path) && holds_climate(path)) {
+    const std::string where = "climate images";
+    refuse_given(chosen, {"--crop", "--channels", gzip ? "--gzip" : "--no-gzip"}, where);
+    if (format != "sharded-hdf5") refuse_given(chosen, {"--format"}, where + ", which become shards");
     if (app.got_subcommand("inspect")) return inspect_climate(path, limit);
     if (app.got_subcommand("verify")) return verify_climate(path);
-    return shard_climate(path, out, stats.empty() ? path + "/stats.h5" : stats, shard);
+    return shard_climate(path, out, stats, shard);
   }
+  refuse_given(chosen, {"--stats"}, "CosmoFlow samples");
   if (app.got_subcommand("inspect")) return inspect(path, read, limit);
   if (app.got_subcommand("verify")) return verify(path, read);
   const std::vector<SampleRef> refs = collect(path, read);

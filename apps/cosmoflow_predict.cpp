@@ -1,6 +1,7 @@
 // Applies trained weights to a data set: predictions per sample and the mean absolute error, the trainer's bit for bit.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "apps/common/cosmoflow_setup.h"
@@ -42,8 +43,10 @@ std::vector<Option> option_list() {
 int predict_main(int argc, char** argv) {
   OptionTable o(option_list());
   if (!o.read(argc, argv,
-              "Predicts cosmological parameters of samples. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data."))
+              "Predicts cosmological parameters of samples. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data, 4 a "
+              "prediction is not finite."))
     return 0;
+  expect_single_task();
   const ReadOptions read = read_options(o);
   const std::vector<SampleRef> samples = samples_below(split_folder(o).string(), read);
   const SampleShape shape = data_shape(o, samples, read);
@@ -83,6 +86,12 @@ int predict_main(int argc, char** argv) {
   for (int64_t t = 0; t < p.targets; ++t)
     fmt::print("  {:<10} MAE {:.6f} +- {:.6f} (unit range), {:.6g} (physical)\n", names[static_cast<size_t>(t)],
                p.mae(t), p.mae_error(t), physical_error[static_cast<size_t>(t)]);
+  const auto wrong = std::find_if(p.predicted.begin(), p.predicted.end(), [](float v) { return !std::isfinite(v); });
+  if (wrong != p.predicted.end())
+    throw Error(
+        ErrorKind::diverged,
+        fmt::format("{}: the prediction is not finite ({}): not all weights are, or the sample leaves their range",
+                    samples[static_cast<size_t>((wrong - p.predicted.begin()) / p.targets)].path, *wrong));
   return 0;
 }
 

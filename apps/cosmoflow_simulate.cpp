@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "apps/common/options.h"
+#include "apps/common/ranks.h"
 #include "apps/common/svg.h"
 #include "apps/simulate/universe.h"
 #include "core/error.h"
@@ -32,12 +33,12 @@ std::vector<Option> option_list() {
           {"crop", "", "0", "cut universes into cubes of this extent (0 = keep whole)", K::integer},
           {"voxel", "", "2", "voxel extent in units of (H_0/70) Mpc/h", K::number},
           Option{"spread", "", "0.1", "parameters vary by this share around their centres", K::number}.within(0, 0.8),
-          {"seed", "", "1", "of parameters and phases", K::integer},
+          Option{"seed", "", "1", "of parameters and phases", K::integer}.within(-0x1p63),
           {"format", "", "tfrecord", "tfrecord or hdf5"},
           {"gzip", "", "true", "compress", K::toggle},
           Option{"steps", "", "12", "particle-mesh steps to z = 0", K::integer}.within(1, 100000),
           {"transfer", "", "eisenstein-hu", "eisenstein-hu or bbks"},
-          Option{"threads", "", "0", "0 = all", K::integer}.within(0, 4096)};
+          Option{"threads", "", "0", "0 = all", K::integer}.within(0, most_threads)};
 }
 
 struct Drawn {
@@ -99,7 +100,7 @@ void write_raw(const Job& job, const Universe& u, const Drawn& d) {
     file.write("physPar", DType::f32, four, std::as_bytes(std::span(d.physical)));
     file.write("redshifts", DType::f64, four, std::as_bytes(std::span(simulate::redshifts)));
     file.write_text("namePar", "Omega_m,sigma_8,N_spec,H_0");
-    file.flush();
+    file.close();
   });
 }
 
@@ -125,6 +126,7 @@ void write_power_plot(const std::string& path, const Universe& u, const Drawn& d
 int simulate_main(int argc, char** argv) {
   OptionTable options(option_list());
   if (!options.read(argc, argv, "Simulates dark-matter universes and writes them as a CosmoFlow data set.")) return 0;
+  expect_single_task();
   const std::string out = options.text("out"), format = options.text("format"),
                     transfer_name = options.text("transfer");
   if (out.empty()) fail_usage("--out is required");

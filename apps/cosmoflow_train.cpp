@@ -8,6 +8,7 @@
 
 #include "apps/common/baseline.h"
 #include "apps/common/cosmoflow_task.h"
+#include "apps/common/fingerprint.h"
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/profile.h"
 #include "apps/common/staging.h"
@@ -38,7 +39,6 @@ Data dummy_data(const OptionTable& o) {
 
 Data find_data(const OptionTable& o) {
   if (o.text("data") == "dummy") return dummy_data(o);
-  if (o.text("data") != "cosmo") fail_usage("--data: expected cosmo or dummy, found " + o.text("data"));
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
   const ReadOptions read = read_options(o);
   Data data;
@@ -55,9 +55,7 @@ CosmoflowOptions training_program(const OptionTable& o, const SampleShape& shape
   p.batch = o.integer("batch-size");
   p.model.dropout = o.number("dropout");
   const std::string loss = o.is_set("loss") || o.text("model") != "sc18" ? o.text("loss") : "l1";
-  if (loss != "mse" && loss != "l1" && loss != "mae" && loss != "mean_squared_error")
-    fail_usage("--loss: expected mse or l1, found " + loss);
-  p.loss = loss.starts_with("ms") || loss == "mean_squared_error" ? Loss::mse : Loss::l1;
+  p.loss = loss == "mse" ? Loss::mse : Loss::l1;
   p.training = optimizer_config(o);
   p.training.l2 = o.number("l2");
   return p;
@@ -149,17 +147,20 @@ void print_errors(const Predictions& network, const Predictions* regression) {
              regression ? fmt::format("             {:>8.4f}", regression->mae()) : "");
 }
 
-int train(OptionTable& o, Ranks& ranks) {
+int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   refuse_idle_flags(o);
-  if (const std::string& folder = o.text("data-dir"); !folder.empty())
-    o.refuse_idle({{"valid-share", !is_split(folder), "data in folders train and validation"}});
+  if (const std::string& source = o.text("data-dir"); !source.empty())
+    o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
   const auto staging = stage(o, ranks);
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
   CosmoflowOptions program_options = training_program(o, data.shape);
+  const LrSchedule schedule = schedule_config(o);
+  check_division(o, closed_rules(o, program_options));
+  const int64_t samples_per_step = program_options.batch * program_options.training.accumulation * ranks.size();
+  if (!inspect_only) expect_whole_step(samples_per_step, std::ssize(data.split.train));
   program_options.training.averaging = ranks.averaging(o, program_options.compute);
   program_options.plan.team = ranks.team_size(), program_options.plan.place = ranks.team_place();
-  check_mlperf_settings(o, o.text("model") == "mlperf");
   print_header(o);
   Run run(o, ranks, program_options, plan_program(program_options, kernel_list()),
           [&] { return count_network(program_options.model); });
@@ -170,14 +171,11 @@ int train(OptionTable& o, Ranks& ranks) {
   CosmoflowReading& reading = task_settings.reading;
   reading = reading_options(o, data.shape);
   reading.seed = static_cast<uint64_t>(o.integer("seed"));
-  if (o.text("augment") != "none" && o.text("augment") != "cube")
-    fail_usage("--augment: expected none or cube, found " + o.text("augment"));
   reading.augment = o.text("augment") == "cube" ? Augment::cube : Augment::none;
   reading.permute_targets = o.toggle("shuffle-labels");
   LoaderOptions loader = loader_options(o);
   loader.shuffle = o.toggle("shuffle");
   loader.seed = reading.seed;
-  const LrSchedule schedule = schedule_config(o);
   loader.rank = ranks.rank(), loader.ranks = ranks.size();
   task_settings.loader = loader;
   task_settings.loss = program_options.loss;
@@ -187,11 +185,10 @@ int train(OptionTable& o, Ranks& ranks) {
   task_settings.schedule = schedule;
   task_settings.dropout = program_options.model.dropout;
   task_settings.weight_decay = std::max(o.number("l2"), o.number("weight-decay"));
-  const int64_t samples_per_step = program_options.batch * program_options.training.accumulation * ranks.size();
   task_settings.batch = samples_per_step;
   CosmoflowTask task(data.split.train, data.split.validation, task_settings);
 
-  TrainerOptions t = trainer_options(o);
+  TrainerOptions t = trainer_options(o, folder);
   t.staging = staging;
   t.epochs = o.integer("n-epochs");
   t.loader = loader;
@@ -202,11 +199,12 @@ int train(OptionTable& o, Ranks& ranks) {
   for (const auto* list : {&data.split.train, &data.split.validation})
     for (const SampleRef& ref : *list) paths.push_back(ref.path);
   t.data_digest = files_digest(paths);
+  if (ranks.root()) t.fingerprint = fingerprint(paths);
   fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
              data.shape.str());
   if (o.toggle("baseline") && !dummy && data.shape.dtype != DType::i16)
     fail_usage("--baseline needs counts, " + o.text("data-dir") + " holds " + data.shape.str());
-  const Outcome outcome = run.train(task, t);
+  const Outcome outcome = run.train(task, std::move(t));
 
   Json more = Json::object();
   std::optional<Predictions> regression;
@@ -221,13 +219,12 @@ int train(OptionTable& o, Ranks& ranks) {
     print_errors(task.last_validation(), regression ? &*regression : nullptr);
     if (ranks.root()) write_plots(t.output_dir, run.trainer(), task.last_validation(), program_options.loss);
   }
-  const int code = run.finish(outcome, more);
   if (o.toggle("print-fom") && !run.trainer().history().empty()) {
     double best = INFINITY;
     for (const EpochRecord& r : run.trainer().history()) best = std::min(best, r.validation.loss);
     fmt::print("FoM: {}\n", best);
   }
-  return code;
+  return run.finish(outcome, more);
 }
 
 int train_main(int argc, char** argv) {
@@ -238,9 +235,13 @@ int train_main(int argc, char** argv) {
               "75 interrupted and saved, 76 another rank is lost.",
               &config))
     return 0;
-  if (!config.path.empty() && !o.is_set("kernel-size"))
-    fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config.path);
-  return run_ranks("cosmoflow_train", o, [&](Ranks& ranks) { return train(o, ranks); });
+  std::optional<RunFolder> folder;
+  const auto complete = [&](Ranks& ranks) {
+    folder.emplace(o, ranks);
+    if (ranks.root() && !config.path.empty() && !o.is_set("kernel-size"))
+      fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config.path);
+  };
+  return run_ranks("cosmoflow_train", o, complete, [&](Ranks& ranks) { return train(o, ranks, *folder); });
 }
 
 }  // namespace

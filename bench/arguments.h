@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/text.h"
@@ -16,9 +17,10 @@ namespace convoy::bench {
 class Arguments {
  public:
   /// Known flags with their defaults and help; prints help and exits on --help, throws Error(usage) on anything else. A
-  /// flag whose default is yes or no may stand alone for yes.
+  /// flag whose default is yes or no may stand alone for yes. One that is given twice is refused unless it repeats.
   struct Flag {
     std::string name, value, help;
+    bool repeats = false;
   };
   Arguments(int argc, char** argv, std::vector<Flag> flags) : flags_(std::move(flags)) {
     for (int i = 1; i < argc; ++i) {
@@ -32,15 +34,17 @@ class Arguments {
       for (Flag& f : flags_)
         if (word == "--" + f.name) found = &f;
       if (!found) fail_usage("unknown flag: " + word + " (--help lists them)");
-      given_.push_back(found->name);
+      if (given(found->name) && !found->repeats) fail_usage(word + ": expected once, found twice");
       const std::string next = i + 1 < argc ? argv[i + 1] : "";
       if (found->value == "yes" || found->value == "no") {
         found->value = next == "no" ? "no" : "yes";
         i += next == "no" || next == "yes";
+        given_.emplace_back(found->name, found->value);
         continue;
       }
       if (i + 1 == argc) fail_usage(word + ": expected a value");
       found->value = next, ++i;
+      given_.emplace_back(found->name, next);
     }
   }
   const std::string& text(const std::string& name) const {
@@ -50,7 +54,16 @@ class Arguments {
   }
   bool flag(const std::string& name) const { return text(name) == "yes"; }
   /// Whether the command line sets it.
-  bool given(const std::string& name) const { return std::find(given_.begin(), given_.end(), name) != given_.end(); }
+  bool given(const std::string& name) const {
+    return std::any_of(given_.begin(), given_.end(), [&](const auto& g) { return g.first == name; });
+  }
+  /// All values of a flag that repeats, in their order.
+  std::vector<std::string> texts(const std::string& name) const {
+    std::vector<std::string> values;
+    for (const auto& [flag, value] : given_)
+      if (flag == name) values.push_back(value);
+    return values;
+  }
   int64_t integer(const std::string& name) const { return parse_number<int64_t>(text(name), "--" + name); }
   double number(const std::string& name) const { return parse_number<double>(text(name), "--" + name); }
   int64_t integer_within(const std::string& name, int64_t least, int64_t most = INT64_MAX) const {
@@ -63,7 +76,7 @@ class Arguments {
 
  private:
   std::vector<Flag> flags_;
-  std::vector<std::string> given_;
+  std::vector<std::pair<std::string, std::string>> given_;  ///< name and value, in the command line's order
 };
 
 /// A program's main: errors become one line and their exit code.

@@ -51,7 +51,8 @@ std::optional<Fit> fit(const std::map<int64_t, double>& times) {
   return Fit{(wy - slope * wx) / w, 1 / slope};
 }
 
-int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi);
+int measure(const Arguments& a, MpiSession& session, Collectives& world, const CommunicationOptions& options,
+            const MpiOptions& mpi);
 
 int run(int argc, char** argv) {
   const Arguments a(
@@ -73,9 +74,13 @@ int run(int argc, char** argv) {
   mpi.ranks_per_node = static_cast<int>(a.integer_within("ranks-per-node", 0, 1 << 20));
   mpi.lost = [](const std::string& sentence) { std::fprintf(stderr, "bench_comm: error: %s\n", sentence.c_str()); };
   if (find_launch().launcher.empty()) fail_usage("start it with mpirun -n RANKS");
+  CommunicationOptions options;
+  options.threads = static_cast<int>(a.integer_within("threads", 1, 4096));
   const std::unique_ptr<MpiSession> session = start_mpi(mpi);
+  // To end a communicator takes all ranks: an error on one must not begin with that.
+  const std::unique_ptr<Collectives> world = session->world(options);
   try {
-    const int code = measure(a, *session, mpi);
+    const int code = measure(a, *session, *world, options, mpi);
     session->finish();
     return code;
   } catch (const Error& error) {  // the others would wait for this rank
@@ -102,12 +107,10 @@ std::vector<int64_t> wanted_sizes(const Arguments& a) {
   return sizes;
 }
 
-int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
-  CommunicationOptions options;
-  options.threads = static_cast<int>(a.integer_within("threads", 1, 4096));
-  const std::unique_ptr<Collectives> world = session.world(options);
-  const int ranks = world->size(), nodes = *std::max_element(world->nodes().begin(), world->nodes().end()) + 1;
-  const bool root = world->rank() == 0;
+int measure(const Arguments& a, MpiSession& session, Collectives& world, const CommunicationOptions& options,
+            const MpiOptions& mpi) {
+  const int ranks = world.size(), nodes = *std::max_element(world.nodes().begin(), world.nodes().end()) + 1;
+  const bool root = world.rank() == 0;
   if (ranks < 2) fail_usage("needs at least two ranks, found one");
   std::vector<Algorithm> wanted;
   if (!a.text("algorithms").empty())
@@ -119,6 +122,7 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
   }
   const std::vector<int64_t> sizes = wanted_sizes(a);
   RowFile json(root ? a.text("json") : "");
+  if (root && !a.text("tune").empty()) require_writable(a.text("tune"));  // rather now than behind the measurement
   if (root)
     std::printf("%d ranks on %d nodes, %s\n%12s %-13s %11s %11s %10s %10s %8s\n", ranks, nodes, mpi_version().c_str(),
                 "bytes", "algorithm", "min us", "median us", "GB/s", "bus GB/s", "vs MPI");
@@ -132,7 +136,7 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
     std::vector<float> data(static_cast<size_t>(bytes / 4));
     std::vector<Row> rows;
     ReductionProblem problem;
-    problem.bytes = bytes, problem.nodes = world->nodes(), problem.native = true;
+    problem.bytes = bytes, problem.nodes = world.nodes(), problem.native = true;
     problem.shares_memory = mpi.shared_mib != 0;
     for (Algorithm algorithm : wanted) {
       const Support s = supports(algorithm, problem);
@@ -145,12 +149,12 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
     const auto once = [&](Row& row) {
       CommunicationOptions wish = options;
       if (row.algorithm) wish.algorithm = name_of(*row.algorithm);
-      world->set_options(wish);
+      world.set_options(wish);
       // Small whole numbers: every order of adding them gives the same sum.
-      for (size_t i = 0; i < data.size(); ++i) data[i] = float((i + static_cast<size_t>(world->rank())) % 16);
-      world->barrier();
+      for (size_t i = 0; i < data.size(); ++i) data[i] = float((i + static_cast<size_t>(world.rank())) % 16);
+      world.barrier();
       const auto before = Clock::now();
-      row.algorithm ? world->all_reduce_sum(data) : session.library_all_reduce(data);
+      row.algorithm ? world.all_reduce_sum(data) : session.library_all_reduce(data);
       const double seconds = std::chrono::duration<double>(Clock::now() - before).count();
       struct Report {
         double seconds, wrong;
@@ -158,7 +162,7 @@ int measure(const Arguments& a, MpiSession& session, const MpiOptions& mpi) {
       Report own{seconds, 0};
       for (size_t i = 0; i < data.size(); ++i) own.wrong += data[i] != expected[i % 16];
       std::vector<Report> all(static_cast<size_t>(ranks));
-      world->all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+      world.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
       double slowest = 0;
       for (const Report& report : all) {
         slowest = std::max(slowest, report.seconds);

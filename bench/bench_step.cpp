@@ -66,7 +66,10 @@ int run(int argc, char** argv) {
   if (!a.text("kernel").empty())
     for (std::string_view part : split(a.text("kernel"), ','))
       o.plan.selection.overrides.push_back(parse_override(part));
-  if (!a.text("tuned").empty()) o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
+  if (!a.text("tuned").empty()) {
+    o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
+    o.plan.selection.tuned.require_kernels(kernel_list(), a.text("tuned"));
+  }
   const DeviceChoice choice = parse_device(a.text("device"));
   std::shared_ptr<Device> device;
   if (choice.kind != DeviceKind::cpu) device = open_cuda_device(choice.ordinal);

@@ -1,7 +1,9 @@
 // A kernel, or the library primitives that define a fused op, made ready to be timed on one problem.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
@@ -17,8 +19,8 @@ class Candidate {
   /// One kernel on random data.
   Candidate(const Kernel& kernel, const Problem& problem);
   /// The plain ops that a fused op stands for, each on the library (oneDNN, on a device cuDNN) where it takes the op
-  /// and on our first kernel otherwise; null for plain ops and without the library. This is what a fused kernel has to
-  /// beat.
+  /// and on our first kernel otherwise; null for plain ops and without the library. Of the library's layouts each op
+  /// keeps the one that is faster here, reorders included. This is what a fused kernel has to beat.
   static std::unique_ptr<Candidate> definition(const KernelList& list, const Problem& problem);
 
   /// The same, each op on the last kernel that takes it: the plain ones of a device. Null where an op has none.
@@ -37,22 +39,39 @@ class Candidate {
   double median() const;
 
  private:
-  struct Stage {
+  /// A kernel ready to run a stage.
+  struct Way {
+    std::string name;
     std::unique_ptr<Prepared> prepared;
     std::shared_ptr<Buffer> workspace;
-    std::vector<Tensor> in, out;
     std::vector<PackRequest> requests;
     std::vector<std::shared_ptr<Buffer>> packs;
     std::vector<std::byte*> packed;
   };
+  struct Stage {
+    std::vector<Way> ways;  ///< the first is run
+    std::vector<Tensor> in, out;
+  };
   Candidate() = default;
-  /// Runs a definition on the kernels that `choose` gives; null where it gives none.
-  static std::unique_ptr<Candidate> of_definition(const Problem& p,
-                                                  const std::function<const Kernel*(const Problem&)>& choose);
-  void add_stage(const Kernel& kernel, const Problem& problem, std::vector<Tensor> in, std::vector<Tensor> out);
+  /// Runs a definition on the kernels that `choose` gives, the fastest of each stage; null where it gives none.
+  static std::unique_ptr<Candidate> of_definition(
+      const Problem& p, const std::function<std::vector<const Kernel*>(const Problem&)>& choose);
+  void add_stage(const std::vector<const Kernel*>& kernels, const Problem& problem, std::vector<Tensor> in,
+                 std::vector<Tensor> out);
+  static void run_stage(const Stage& stage, const Way& way);
+  /// Runs the stages once, each that has several ways on all of them, and keeps the fastest.
+  void keep_fastest_ways();
   std::string name_, detail_;
   std::vector<Stage> stages_;
   std::vector<Tensor> results_;
 };
+
+/// The fastest of the candidates that are not wrong and no definition, which a tuned table may name: of those that were
+/// checked where one was. Null where all are wrong.
+const Candidate* fastest_kernel(const std::vector<std::unique_ptr<Candidate>>& candidates);
+
+/// Of the library that is beside us on the CPU or on a device.
+bool is_library(std::string_view kernel);
+bool is_definition(std::string_view kernel);
 
 }  // namespace convoy::bench

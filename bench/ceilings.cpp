@@ -23,20 +23,23 @@ constexpr int64_t iterations = 2'000'000;
 /// Keeps a result alive without storing it anywhere hot.
 volatile float sink;
 
-/// Best rate of `work` (operations per call and thread) on all threads over half a second: the scheduler may need that
-/// long to spread a fresh team over the cores.
-template <class F>
-double best_rate(int threads, double operations, F&& work) {
-  double best = 0;
-  const auto begin = Clock::now();
-  while (Clock::now() - begin < std::chrono::milliseconds(500)) {
-    const auto start = Clock::now();
-    parallel_threads(threads, [&](int) { work(); });
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    best = std::max(best, operations * threads / seconds * 1e-9);
+/// Measures the best rate of work on all threads.
+struct Rate {
+  int threads;
+  double seconds;  ///< in all
+  template <class F>
+  double best(double operations, F&& work) const {  // operations per call and thread
+    double best = 0;
+    const auto begin = Clock::now();
+    do {
+      const auto start = Clock::now();
+      parallel_threads(threads, [&](int) { work(); });
+      const double once = std::chrono::duration<double>(Clock::now() - start).count();
+      best = std::max(best, operations * threads / once * 1e-9);
+    } while (std::chrono::duration<double>(Clock::now() - begin).count() < seconds);
+    return best;
   }
-  return best;
-}
+};
 
 // Twelve independent accumulators hide the latency of every FMA unit known.
 #define CONVOY_TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
@@ -155,17 +158,18 @@ double triad(int threads) {
 
 }  // namespace
 
-std::vector<Ceiling> measure_ceilings(int threads) {
+std::vector<Ceiling> measure_ceilings(int threads, double seconds) {
   const CpuFeatures& f = cpu_features();
   std::vector<Ceiling> list;
+  const Rate rate{threads, seconds};
   constexpr double twelve = 12.0 * iterations;
   if (f.avx512)
-    list.push_back({"f32_fma", best_rate(threads, twelve * 32, fma_avx512), "GFLOP/s"});
+    list.push_back({"f32_fma", rate.best(twelve * 32, fma_avx512), "GFLOP/s"});
   else if (f.avx2)
-    list.push_back({"f32_fma", best_rate(threads, twelve * 16, fma_avx2), "GFLOP/s"});
-  if (f.avx512_bf16) list.push_back({"bf16_dot", best_rate(threads, twelve * 64, dot_bf16), "GFLOP/s"});
-  if (f.avx512_fp16) list.push_back({"f16_fma", best_rate(threads, twelve * 64, fma_f16), "GFLOP/s"});
-  if (amx_granted()) list.push_back({"amx_bf16", best_rate(threads, iterations / 8 * 4.0 * 16384, dot_amx), "GFLOP/s"});
+    list.push_back({"f32_fma", rate.best(twelve * 16, fma_avx2), "GFLOP/s"});
+  if (f.avx512_bf16) list.push_back({"bf16_dot", rate.best(twelve * 64, dot_bf16), "GFLOP/s"});
+  if (f.avx512_fp16) list.push_back({"f16_fma", rate.best(twelve * 64, fma_f16), "GFLOP/s"});
+  if (amx_granted()) list.push_back({"amx_bf16", rate.best(iterations / 8 * 4.0 * 16384, dot_amx), "GFLOP/s"});
   list.push_back({"triad", triad(threads), "GB/s"});
   return list;
 }

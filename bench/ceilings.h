@@ -12,8 +12,9 @@ struct Ceiling {
   std::string unit;
 };
 
-/// Runs every probe the CPU supports on `threads` threads; the best of several short runs.
-std::vector<Ceiling> measure_ceilings(int threads);
+/// Runs every probe the CPU supports on `threads` threads, arithmetic for `seconds` each; the best of several short
+/// runs.
+std::vector<Ceiling> measure_ceilings(int threads, double seconds);
 
 /// Says which ceilings differ by more than a tenth between the start and the end of a run, whose shares of the ceiling
 /// are off by as much then; empty where none does.

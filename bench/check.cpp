@@ -2,103 +2,149 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/conv_shapes.h"
-#include "tests/kernel_check.h"
+#include "tests/kernel_bounds.h"
 
 namespace convoy::bench {
+namespace {
 
-std::optional<Problem> reduced(const Problem& p, Reduction reduction) {
-  const auto shapes = conv_shapes(p);
-  if (!shapes) return std::nullopt;
-  const DType type = p.in[0].dtype;
-  const ConvAttrs& forward = shapes->attrs;
-  Shape x = shapes->x, w = shapes->w;
-  const auto fewer = [&](int64_t channels) {
-    return forward.groups > 1 || channels <= reduction.channels ? channels : reduction.channels + channels % 16;
-  };
-  x = {1, x.d(), x.h(), x.w(), fewer(x.c())},
-  w = {fewer(w.n()), w.d(), w.h(), w.w(), forward.groups > 1 ? w.c() : x.c()};
-  const bool pools = std::holds_alternative<ConvPoolAttrs>(p.op.attrs);
-  for (int i = 0; i < 3; ++i) {
-    const int64_t reach = forward.dilation[i] * (w[i + 1] - 1) + 1 - forward.pad_low[i] - forward.pad_high[i];
-    int64_t extent = std::max(reduction.extent, reach);
-    if (pools) extent = (extent + 3) / 4 * 4;  // pooled backwards only from even extents
-    x[i + 1] = std::min(x[i + 1], extent);
-  }
-  const TensorDesc input(x, type), weight(w, type);
-  const TensorDesc y = infer({OpKind::conv_forward, forward}, std::vector{input, weight})[0];
-  const bool bias = p.in.size() > 2 && !pools;
-  Problem q = p;
-  Op& op = q.op;
-  const Int3 extents{x.d(), x.h(), x.w()};
-  switch (p.op.kind) {
-    case OpKind::conv_forward:
-    case OpKind::conv_activation_forward:
-      q.in = {input, weight};
-      if (bias) q.in.emplace_back(Shape::vector(w.n()), p.in[2].dtype);
-      break;
-    case OpKind::conv_backward_data: {
-      ConvAttrs data = forward;
-      data.result_size = extents;
-      op.attrs = data;
-      q.in = {y, weight};
-      if (bias) q.in.emplace_back(Shape::vector(x.c()), p.in[2].dtype);
-      break;
-    }
-    case OpKind::conv_backward_weights:
-      q.in = {input, y};
-      break;
-    default: {
-      ConvPoolAttrs both = p.op.as<ConvPoolAttrs>();
-      both.pool.pool.result_size = {0, 0, 0};
-      const TensorDesc cells = infer({OpKind::activation_max_pool, both.pool}, std::vector{y})[0],
-                       arg(cells.shape, DType::u8);
-      if (p.op.kind == OpKind::conv_pool_forward) {
-        q.in = {input, weight};
-        if (p.in.size() > 2) q.in.emplace_back(Shape::vector(w.n()), p.in[2].dtype);
-      } else {
-        both.pool.pool.result_size = {y.shape.d(), y.shape.h(), y.shape.w()};
-        if (p.op.kind == OpKind::conv_pool_backward_data)
-          both.conv.result_size = extents, q.in = {cells, cells, arg, weight};
-        else
-          q.in = {input, cells, cells, arg};
-      }
-      op.attrs = both;
-    }
-  }
-  q.out = infer(op, q.in);
-  return q;
+using testing::Fill;
+using testing::Run;
+
+const Kernel* reference_of(const KernelList& list, const Problem& p) {
+  for (const auto& kernel : list)
+    if (kernel->name() == reference_name && kernel->supports(p).ok) return kernel.get();
+  return nullptr;
 }
 
-Check check(const KernelList& list, const Kernel& kernel, const Problem& p) {
-  constexpr int64_t all = int64_t{1} << 40;
-  for (const Reduction& reduction : {Reduction{4, all}, Reduction{p.in[0].shape.d() > 1 ? 18 : 50, 32}}) {
-    const auto small = reduced(p, reduction);
-    if (!small) return Check::none;
-    if (!kernel.supports(*small).ok) continue;
-    testing::Run ours = testing::make_run(*small, testing::Fill::integers, 3),
-                 expected = testing::make_run(*small, testing::Fill::integers, 3);
-    testing::execute(kernel, *small, ours);
-    for (const auto& reference : list)
-      if (reference->name() == reference_name && reference->supports(*small).ok)
-        testing::execute(*reference, *small, expected);
-    const bool plain =
-        !std::holds_alternative<ConvPoolAttrs>(small->op.attrs) && small->op.kind != OpKind::conv_activation_forward;
+bool equal(const Tensor& ours, const Tensor& expected, double tolerance = 0) {
+  const std::vector<double> found = testing::values(ours), wanted = testing::values(expected);
+  return std::equal(found.begin(), found.end(), wanted.begin(),
+                    [&](double a, double b) { return std::abs(a - b) <= tolerance * std::max(1.0, std::abs(b)); });
+}
+
+bool equal(const Run& ours, const Run& expected) {
+  return std::equal(ours.out.begin(), ours.out.end(), expected.out.begin(),
+                    [](const Tensor& a, const Tensor& b) { return equal(a, b); });
+}
+
+/// One not finite number, where a kernel that looks at all but the rest of a vector would miss it.
+Run spoilt(Run run) {
+  const Tensor& last = run.in.back();
+  const Shape& s = last.shape();
+  last.set(s.n() - 1, s.d() - 1, s.h() - 1, s.w() - 1, s.c() - 1, std::numeric_limits<double>::infinity());
+  return run;
+}
+
+}  // namespace
+
+/// One small version and what the reference says of it.
+class Checker::Version {
+ public:
+  Version(const KernelList& list, const Problem& problem, bool last_resort)
+      : problem_(problem),
+        wide_(testing::in_double(problem)),
+        reference_(reference_of(list, problem)),
+        wide_reference_(reference_of(list, wide_)),
+        convolution_(conv_shapes(problem).has_value()),
+        last_resort_(last_resort) {}
+
+  /// Whether it is for kernels that take none of the versions ahead of it.
+  bool last_resort() const { return last_resort_; }
+  bool runs(const Kernel& kernel) const {
+    return reference_ && (convolution_ || wide_reference_) && kernel.supports(problem_).ok;
+  }
+  bool right(const Kernel& kernel) {
+    if (convolution_) return right_sums(kernel);
+    const OpKind kind = problem_.op.kind;
+    if (kind == OpKind::all_finite && !right_flag(kernel)) return false;
+    if (testing::always_exact(kind)) return equal(ran(kernel, Fill::normal), expected(Fill::normal));
+    const bool integers = testing::linear(kind) || testing::exact_on_integers(kind);
+    if (integers && !equal(ran(kernel, Fill::integers), expected(Fill::integers))) return false;
+    return within_bounds(kernel);
+  }
+
+ private:
+  Run ran(const Kernel& kernel, Fill fill) const {
+    Run run = testing::make_run(problem_, fill, 3);
+    testing::execute(kernel, problem_, run);
+    return run;
+  }
+  const Run& expected(Fill fill) {
+    auto& run = fill == Fill::integers ? integers_ : normal_;
+    if (!run) run = ran(*reference_, fill);
+    return *run;
+  }
+  const Run& exact(bool magnitude) {
+    auto& run = magnitude ? magnitude_ : exact_;
+    if (!run) {
+      run = testing::widened(problem_, testing::make_run(problem_, Fill::normal, 3), magnitude);
+      testing::execute(*wide_reference_, wide_, *run);
+    }
+    return *run;
+  }
+
+  bool right_sums(const Kernel& kernel) {
+    const bool plain = !std::holds_alternative<ConvPoolAttrs>(problem_.op.attrs) &&
+                       problem_.op.kind != OpKind::conv_activation_forward;
     const bool rounds = kernel.name().starts_with("winograd");
-    for (size_t i = 0; i < small->out.size(); ++i) {
-      const DType type = small->out[i].dtype;
+    const Run ours = ran(kernel, Fill::integers);
+    for (size_t i = 0; i < ours.out.size(); ++i) {
+      const DType type = ours.out[i].dtype();
       if (!is_float(type) && rounds) continue;  // which of two equal values won its pool
       const double tolerance = !rounds && (plain || !is_float(type)) ? 0 : std::max(1e-3, 2 * epsilon_of(type));
-      const std::vector<double> found = testing::values(ours.out[i]), wanted = testing::values(expected.out[i]);
-      const bool equal = std::equal(found.begin(), found.end(), wanted.begin(), [&](double a, double b) {
-        return std::abs(a - b) <= tolerance * std::max(1.0, std::abs(b));
-      });
-      if (!equal) return Check::wrong;
+      if (!equal(ours.out[i], expected(Fill::integers).out[i], tolerance)) return false;
     }
-    return Check::right;
+    return true;
   }
-  return Check::none;
+  bool right_flag(const Kernel& kernel) const {
+    Run ours = spoilt(testing::make_run(problem_, Fill::normal, 3)),
+        right = spoilt(testing::make_run(problem_, Fill::normal, 3));
+    testing::execute(kernel, problem_, ours);
+    testing::execute(*reference_, problem_, right);
+    return equal(ours, right);
+  }
+  bool within_bounds(const Kernel& kernel) {
+    const Run ours = ran(kernel, Fill::normal);
+    for (size_t i = 0; i < ours.out.size(); ++i)
+      if (is_float(ours.out[i].dtype()) &&
+          !(testing::worst_error(problem_, i, ours.out[i], exact(false).out[i], exact(true).out[i]) <= 1))
+        return false;
+    return true;
+  }
+
+  Problem problem_, wide_;
+  const Kernel *reference_, *wide_reference_;
+  bool convolution_, last_resort_;
+  std::optional<Run> integers_, normal_, exact_, magnitude_;
+};
+
+Checker::Checker(const KernelList& list, const Problem& p) {
+  const auto add = [&](const std::optional<Problem>& small, bool last_resort) {
+    if (small) versions_.push_back(std::make_unique<Version>(list, *small, last_resort));
+  };
+  if (!conv_shapes(p)) {
+    add(reduced_positions(p), false);
+    return;
+  }
+  constexpr int64_t all = int64_t{1} << 40;
+  add(reduced(p, {4, all}), false);
+  add(reduced(p, {p.in[0].shape.d() > 1 ? 18 : 50, 32}), true);
+  add(reduced(p, {.extent = 4, .channels = 32, .columns = 40}), false);
+}
+
+Checker::~Checker() = default;
+
+Check Checker::operator()(const Kernel& kernel) {
+  Check result = Check::none;
+  for (const auto& version : versions_) {
+    if ((version->last_resort() && result != Check::none) || !version->runs(kernel)) continue;
+    if (!version->right(kernel)) return Check::wrong;
+    result = Check::right;
+  }
+  return result;
 }
 
 }  // namespace convoy::bench

@@ -1,27 +1,32 @@
-// Checks a kernel on a small version of a problem before the problem is timed.
+// Checks a kernel on small versions of a problem before the problem is timed.
 #pragma once
 
-#include <optional>
+#include <memory>
+#include <vector>
 
-#include "core/kernel.h"
+#include "bench/reduce.h"
 
 namespace convoy::bench {
 
-/// Least extents of the input along an axis and most channels that are kept; the convolution's taps always fit.
-struct Reduction {
-  int64_t extent;
-  int64_t channels;
-};
-
-/// The problem over one sample with smaller extents and, where groups and the kernel of a plain convolution allow it,
-/// fewer channels (the remainder of a division by 16 stays); also through activation and pool. Nothing for other ops.
-std::optional<Problem> reduced(const Problem& problem, Reduction reduction);
-
-/// Whether the kernel gives the reference's values on small integers: over small extents with all channels or, for
-/// kernels that need many tiles, over larger ones with few. The same bits; for Winograd, whose transforms round, and
-/// for slopes within 1e-3 or two units in the last place of the type. None where the kernel refuses both or the op has
-/// no small form.
 enum class Check : unsigned char { none, right, wrong };
-Check check(const KernelList& list, const Kernel& kernel, const Problem& problem);
+
+/// Compares kernels with the reference, whose results it keeps, on small versions of one problem.
+///
+/// Convolutions on small integers, with all channels over few positions and with few channels over rows of 40 columns;
+/// kernels that need many tiles over larger extents with few channels. The same bits; for Winograd, whose transforms
+/// round, and for slopes within 1e-3 or two units in the last place of the type.
+/// Other ops over few positions, within the bounds of the tests of kernels: the same bits where an op copies, compares
+/// or sums small integers, else a bound from its number of terms.
+class Checker {
+ public:
+  Checker(const KernelList& list, const Problem& problem);
+  ~Checker();
+  /// Right only where every small version that the kernel takes is; none where it takes none, or there is none.
+  Check operator()(const Kernel& kernel);
+
+ private:
+  class Version;
+  std::vector<std::unique_ptr<Version>> versions_;
+};
 
 }  // namespace convoy::bench

@@ -1,11 +1,14 @@
 #include "bench/problem_list.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <set>
 
 #include "bench/problem_strings.h"
 #include "core/plan.h"
+#include "core/problem_limits.h"
 #include "kernels/kernel_list.h"
 #include "models/program.h"
 
@@ -24,7 +27,7 @@ std::vector<DType> wanted_types(const Arguments& a) {
 }
 
 int64_t batch(const Arguments& a) {
-  return a.integer_within("batch", 1);
+  return a.integer_within("batch", 1, 1 << 20);
 }
 
 /// "HEIGHTxWIDTH".
@@ -33,6 +36,19 @@ void set_image(const std::string& size, ClimateConfig& model) {
   if (parts.size() != 2) fail_usage("--size: expected HEIGHTxWIDTH for a climate model, found " + size);
   model.height = parse_number<int64_t>(parts[0], "--size");
   model.width = parse_number<int64_t>(parts[1], "--size");
+  constexpr int64_t most = 1 << 16;
+  for (int64_t extent : {model.height, model.width})
+    if (extent < 1 || extent > most)
+      fail_usage("--size: expected extents of 1 to " + std::to_string(most) + ", found " + size);
+}
+
+/// Refuses networks whose widest layers would be too large to count.
+void check_positions(const Arguments& a, double positions) {
+  constexpr int64_t channels = 512;  // no layer at full resolution has more
+  if (positions * double(batch(a)) * double(channels) > double(most_elements))
+    fail_usage("--size, --batch: expected at most " + std::to_string(most_elements / channels) +
+               " positions in all samples, found " + std::to_string(std::llround(positions)) + " in each of " +
+               std::to_string(batch(a)));
 }
 
 /// As the trainers have it: DeepCAM always normalises, the networks of 2018 where asked.
@@ -56,6 +72,7 @@ Tape model_tape(const Arguments& a, DType compute) {
     CosmoflowOptions o;
     if (model == "sc18") o.model = CosmoflowConfig::sc18(), o.normalisation = Normalisation::mean;
     if (!size.empty()) o.model.size = a.integer_within("size", 8, 4096);
+    check_positions(a, std::pow(double(o.model.size), 3));
     return record(o);
   }
   ClimateOptions o;
@@ -69,6 +86,7 @@ Tape model_tape(const Arguments& a, DType compute) {
     fail_usage("--model: expected cosmoflow, sc18, deepcam, deeplab or tiramisu, found " + model);
   o.model.batch_norm = normalises(a, o.model.model);
   if (!size.empty()) set_image(size, o.model);
+  check_positions(a, double(o.model.height) * double(o.model.width));
   return record(o);
 }
 
@@ -92,6 +110,11 @@ std::vector<NamedProblem> model_problems(const Arguments& a, int threads, Device
       list.push_back({node.name, dot == std::string::npos ? "" : node.name.substr(dot + 1), std::move(p)});
     }
   }
+  if (!a.given("pass")) return list;  // nodes that belong to no pass, too
+  const std::vector<Pass> passes = parse_passes(a.text("pass"));
+  std::erase_if(list, [&](const NamedProblem& n) {
+    return std::none_of(passes.begin(), passes.end(), [&](Pass pass) { return n.pass == name_of(pass); });
+  });
   return list;
 }
 
@@ -115,6 +138,8 @@ void add_line(const Arguments& a, std::string_view line, int threads, std::vecto
   if (is_verbose_line(line)) {
     refuse_beside_complete_line(a, {"dtype", "pass"}, line);
     const VerboseLine v = parse_verbose_line(line);
+    if (!v.post_ops.empty())
+      std::fprintf(stderr, "warning: %s: its post-ops %s are left out\n", v.conv.name.c_str(), v.post_ops.c_str());
     return add(v.conv, v.pass, v.type);
   }
   if (line.find(" in=") != std::string_view::npos) {
@@ -131,19 +156,31 @@ void add_line(const Arguments& a, std::string_view line, int threads, std::vecto
     for (Pass pass : parse_passes(a.text("pass"))) add(conv, pass, type);
 }
 
+/// The same; what is wrong with a line is told with the place that it comes from.
+void add_line_from(const std::string& place, const Arguments& a, std::string_view line, int threads,
+                   std::vector<NamedProblem>& list) {
+  try {
+    add_line(a, line, threads, list);
+  } catch (const Error& error) {
+    throw Error(error.kind(), place + ": " + error.what());
+  }
+}
+
 }  // namespace
 
 std::vector<Arguments::Flag> problem_flags() {
-  return {
-      {"model", "cosmoflow", "cosmoflow, sc18, deepcam, deeplab or tiramisu: the problems of its training step"},
-      {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
-      {"batch", "1", "samples"},
-      {"batch-norm", "", "deeplab, tiramisu: on or off (default: off, as they are trained)"},
-      {"problem", "", "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text"},
-      {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
-      {"pass", "forward,backward_data,backward_weights", "passes of convolution strings"},
-      {"dtype", "f32", "f32, bf16, f16, comma-separated"},
-      {"match", "", "only problems whose name contains this"}};
+  return {{"model", "cosmoflow", "cosmoflow, sc18, deepcam, deeplab or tiramisu: the problems of its training step"},
+          {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
+          {"batch", "1", "samples"},
+          {"batch-norm", "", "deeplab, tiramisu: on or off (default: off, as they are trained)"},
+          {"problem", "",
+           "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text; may "
+           "be given several times",
+           true},
+          {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
+          {"pass", "forward,backward_data,backward_weights", "passes of convolution strings, or of a model's nodes"},
+          {"dtype", "f32", "f32, bf16, f16, comma-separated"},
+          {"match", "", "only problems whose name contains this"}};
 }
 
 std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads, DeviceKind device) {
@@ -151,14 +188,15 @@ std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads, Devic
   const bool lines = a.given("problem") || a.given("problems");
   for (const char* flag : {"model", "size", "batch-norm"})
     if (lines && a.given(flag)) fail_usage(std::string("--") + flag + " has no effect beside --problem or --problems");
-  if (!lines && a.given("pass")) fail_usage("--pass has no effect without --problem or --problems (see --match)");
-  if (!a.text("problem").empty()) add_line(a, a.text("problem"), threads, list);
+  if (lines) wanted_types(a), parse_passes(a.text("pass")), batch(a);  // a line is not to blame for them
+  for (const std::string& line : a.texts("problem")) add_line_from("--problem", a, line, threads, list);
   if (!a.text("problems").empty())
     for (std::string_view path : split(a.text("problems"), ',')) {
       std::ifstream file{std::string(path)};
       if (!file) fail_data(std::string(path) + ": cannot open the problem file");
       std::string line;
-      while (std::getline(file, line)) add_line(a, line, threads, list);
+      for (int number = 1; std::getline(file, line); ++number)
+        add_line_from(std::string(path) + ":" + std::to_string(number), a, line, threads, list);
     }
   if (!lines) list = model_problems(a, threads, device);
   for (NamedProblem& n : list) n.problem.device = device;
@@ -166,7 +204,9 @@ std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads, Devic
   std::erase_if(list, [&](const NamedProblem& n) {
     return n.name.find(a.text("match")) == std::string::npos || !seen.insert(n.problem.text()).second;
   });
-  if (list.empty() && a.text("match").empty()) fail_usage("no problem to time: the files hold none");
+  if (list.empty() && a.text("match").empty())
+    fail_usage(std::string("no problem to time: the ") +
+               (lines ? "lines hold none" : "model has none of these passes"));
   if (list.empty()) fail_usage("--match: expected a part of a problem's name, found \"" + a.text("match") + "\"");
   return list;
 }

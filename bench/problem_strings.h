@@ -22,13 +22,15 @@ struct ConvString {
   Shape weights;   ///< K, KD, KH, KW, C/groups of the convolution whose backward_data a transposed one is
   ConvAttrs attrs;
 
+  /// Throws Error(usage) where a tensor or the work would be too large to count.
   Problem problem(Pass pass, DType type) const;
 };
 
 /// Reads `conv ic16ih768iw1152oc64kh7sh2ph3n"root"`, `deconv ...`, or the bare descriptor. Keys: g mb ic oc id ih iw od
 /// oh ow kd kh kw sd sh sw dd dh dw (dilation minus 1) pd ph pw. As in benchdnn a missing axis takes the values of the
 /// next smaller one that is given (w from h from d) and, where only smaller ones are given, the image has fewer axes;
-/// missing outputs follow from the rest. Throws Error(usage) naming the token.
+/// missing outputs follow from the rest. The padding behind equals the one in front where that gives the outputs, else
+/// it is what they need. Throws Error(usage) naming the token, and for outputs that no padding behind gives.
 ConvString parse_conv_string(std::string_view text);
 
 /// A pasted verbose line (`dnnl_verbose,exec,cpu,convolution,...` or `onednn_verbose,...`): problem, pass and type.
@@ -36,6 +38,7 @@ struct VerboseLine {
   ConvString conv;
   Pass pass;
   DType type;
+  std::string post_ops;  ///< what the library's primitive did behind the convolution, which is not part of the problem
 };
 bool is_verbose_line(std::string_view text);
 VerboseLine parse_verbose_line(std::string_view text);

@@ -1,7 +1,6 @@
 // Reads the JSON lines of bench_layers: compares two runs, merges them, draws a roofline.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -10,108 +9,14 @@
 
 #include "apps/common/svg.h"
 #include "bench/arguments.h"
-#include "bench/machine_ceiling.h"
-#include "bench/rank_test.h"
+#include "bench/compare.h"
+#include "bench/measurements.h"
 #include "core/error.h"
-#include "core/median.h"
 
 namespace {
 
+using namespace convoy::bench;
 using convoy::fail_data;
-using convoy::bench::rank_test;
-using nlohmann::json;
-
-struct Measurement {
-  std::string name, pass, dtype, kernel, problem, detail;
-  double min_ms = 0, median_ms = 0, gflops = 0, flop_per_byte = 0;
-  double share = 0;  ///< of the run's own ceiling for the type
-  std::vector<double> samples;
-  int occurrence = 0;  ///< of this problem and kernel in the run, in its order
-  std::string key() const { return fmt::format("{} {} {}", problem, kernel, occurrence); }
-};
-
-struct Run {
-  std::vector<Measurement> measurements;
-  std::map<std::string, double> ceilings;
-  std::map<std::pair<std::string, std::string>, int> occurrences;  ///< of problem and kernel so far
-};
-
-/// Rows without a time (refusals), of wrong kernels, and of other benches are left out.
-void read_row(const json& j, Run& run) {
-  if (j.contains("ceiling")) run.ceilings[j["ceiling"]] = j.value("value", 0.0);
-  if (!j.contains("min_ms") || !j.contains("problem") || j.value("correct", json(true)) == json(false)) return;
-  Measurement m{j.value("name", ""),
-                j.value("pass", ""),
-                j.value("dtype", ""),
-                j.value("kernel", ""),
-                j.value("problem", ""),
-                j.value("detail", ""),
-                j.value("min_ms", 0.0),
-                j.value("median_ms", 0.0),
-                j.value("gflops", 0.0),
-                j.value("flop_per_byte", 0.0),
-                0,
-                j.value("samples_ms", std::vector<double>{})};
-  if (!(m.min_ms > 0 && m.median_ms > 0)) return;
-  m.occurrence = run.occurrences[{m.problem, m.kernel}]++;
-  if (const double roof = convoy::bench::machine_ceiling(run.ceilings, m.dtype).second; roof > 0)
-    m.share = m.gflops / roof;
-  run.measurements.push_back(std::move(m));
-}
-
-Run read_run(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) fail_data(path + ": cannot open the measurements");
-  Run run;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    if (line.empty()) continue;
-    const json j = json::parse(line, nullptr, false);
-    if (j.is_discarded() || !j.is_object())
-      fail_data(fmt::format("{}:{}: expected a JSON object, found \"{}\"", path, number, line.substr(0, 60)));
-    try {
-      read_row(j, run);
-    } catch (const json::exception& error) {
-      fail_data(fmt::format("{}:{}: expected a row of bench_layers, found \"{}\": {}", path, number, line.substr(0, 60),
-                            error.what()));
-    }
-  }
-  if (run.measurements.empty()) fail_data(path + ": holds no measurement of bench_layers");
-  return run;
-}
-
-/// Of the samples that the rank test sees; the whole run's where a file holds none.
-double middle(const Measurement& m) {
-  return m.samples.empty() ? m.median_ms : convoy::median(m.samples);
-}
-
-/// Times of one problem and kernel in both runs, slower or faster by how much, and whether chance explains it.
-int compare(const std::string& old_path, const std::string& new_path, double significance) {
-  const Run before = read_run(old_path), after = read_run(new_path);
-  std::map<std::string, const Measurement*> old_of;
-  for (const Measurement& m : before.measurements) old_of[m.key()] = &m;
-  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms",
-             "old/new", "p");
-  double log_sum = 0;
-  int both = 0, slower = 0, few = 0;
-  for (const Measurement& m : after.measurements) {
-    const auto found = old_of.find(m.key());
-    if (found == old_of.end()) continue;
-    const Measurement& o = *found->second;
-    const double p = rank_test(o.samples, m.samples), ratio = middle(o) / middle(m);
-    const char* verdict = p >= significance || ratio == 1 ? "" : ratio > 1 ? "  faster" : "  SLOWER";
-    slower += p < significance && ratio < 1;
-    few += convoy::bench::least_p(o.samples.size(), m.samples.size()) >= significance;
-    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, middle(o),
-               middle(m), ratio, p, verdict);
-    log_sum += std::log(ratio), ++both;
-  }
-  if (both == 0) fail_data(new_path + ": no problem and kernel in common with " + old_path);
-  fmt::print("{} in common, geometric mean of old/new medians {:.3f}, {} slower at p < {}\n", both,
-             std::exp(log_sum / both), slower, significance);
-  if (few) fmt::print("{} have too few samples for p < {}\n", few, significance);
-  return 0;
-}
 
 /// Whether oneDNN had only its reference or a lowering to products for a convolution: no yardstick. Dense layers are
 /// products.
@@ -129,7 +34,7 @@ int summary(const std::vector<std::string>& paths) {
   std::vector<std::string> order;
   std::map<std::string, Pair> pairs;
   for (const std::string& path : paths)
-    for (const Measurement& m : read_run(path).measurements) {
+    for (const Measurement& m : read_measurements(path).timed) {
       if (!pairs.count(m.problem)) order.push_back(m.problem);
       Pair& pair = pairs[m.problem];
       Measurement& best =
@@ -147,8 +52,9 @@ int summary(const std::vector<std::string>& paths) {
     const bool has = !pair.library.kernel.empty();
     const bool fallback = has && is_fallback(pair.library);
     const double ratio = has ? pair.library.min_ms / m.min_ms : 0;
-    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>9.1f} {:>7.1f}% {:>10} {:>8}\n", m.name, m.dtype, m.kernel, m.min_ms,
-               m.gflops, 100 * m.share, has ? fmt::format("{:.3f}", pair.library.min_ms) : "-",
+    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>9.1f} {:>8} {:>10} {:>8}\n", m.name, m.dtype, m.kernel, m.min_ms,
+               m.gflops, m.share > 0 ? fmt::format("{:.1f}%", 100 * m.share) : "-",
+               has ? fmt::format("{:.3f}", pair.library.min_ms) : "-",
                !has       ? "-"
                : fallback ? fmt::format("({:.2f})", ratio)
                           : fmt::format("{:.2f}", ratio));
@@ -163,9 +69,9 @@ int summary(const std::vector<std::string>& paths) {
 /// Every problem's fastest kernel as a point, FLOP per byte against GFLOP/s, under the measured ceilings.
 int roofline(const std::string& path, const std::string& out) {
   using namespace convoy::apps;
-  const Run run = read_run(path);
+  const Measurements run = read_measurements(path);
   std::map<std::string, Measurement> best;
-  for (const Measurement& m : run.measurements)
+  for (const Measurement& m : run.timed)
     if (auto& b = best[m.problem]; b.kernel.empty() || m.min_ms < b.min_ms) b = m;
   Plot plot{"roofline",      "FLOP per byte (dense count, operands once)", "GFLOP/s", {}, Plot::Scale::log,
             Plot::Scale::log};
@@ -177,6 +83,8 @@ int roofline(const std::string& path, const std::string& out) {
     if (m.gflops <= 0 || m.flop_per_byte <= 0) continue;
     Series& s = points[(m.pass.empty() ? "other" : m.pass) + " " + m.dtype];
     s.x.push_back(m.flop_per_byte), s.y.push_back(m.gflops);
+    s.titles.push_back(
+        fmt::format("{} {} {:.1f} GFLOP/s, {:.2f} FLOP/byte", m.name, m.kernel, m.gflops, m.flop_per_byte));
     ++drawn, low = std::min(low, m.flop_per_byte), high = std::max(high, m.flop_per_byte);
   }
   if (drawn == 0) fail_data(path + ": holds no measurement of a problem with floating-point operations");

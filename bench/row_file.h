@@ -1,6 +1,7 @@
-// A file that a bench writes row by row while it measures.
+// Files that a bench writes: row by row while it measures, or at its end.
 #pragma once
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -27,5 +28,12 @@ class RowFile {
   std::string path_;
   std::ofstream file_;
 };
+
+/// Throws Error(runtime) where a file that is written at the end could not be; what is there stays.
+inline void require_writable(const std::string& path) {
+  const bool there = std::filesystem::exists(path);
+  if (!std::ofstream(path, std::ios::app)) fail_runtime(path + ": cannot open for writing");
+  if (!there) std::filesystem::remove(path);
+}
 
 }  // namespace convoy::bench

@@ -2,12 +2,15 @@
 // all use that list.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <variant>
 
 #include "core/dtype.h"
+#include "core/error.h"
 
 namespace convoy {
 
@@ -124,9 +127,9 @@ struct ClassWeights {
   std::array<double, 8> values{};
   ClassWeights() = default;
   ClassWeights(std::initializer_list<double> list) {
-    size_t i = 0;
-    for (double v : list)
-      if (i < values.size()) values[i++] = v;
+    if (list.size() > values.size())
+      fail_usage("class weights: expected 8 or fewer, found " + std::to_string(list.size()));
+    std::copy(list.begin(), list.end(), values.begin());
   }
   bool given() const { return values != std::array<double, 8>{}; }
   double operator[](int64_t k) const { return given() ? (k < 8 ? values[static_cast<size_t>(k)] : 0.0) : 1.0; }

@@ -24,7 +24,8 @@ struct Problem {
 
   /// "conv_forward{stride=2,2,2} in=f32:1x8x8x8x4|f32:32x3x3x3x4 out=f32:1x3x3x3x32 device=cpu threads=2"
   std::string text() const;
-  /// Inverse of text(); `out`, `device` and `threads` may be left out. Throws Error(usage).
+  /// Inverse of text(); `out`, `device` and `threads` may be left out. Throws Error(usage) for what no kernel may be
+  /// given: extents below 1, strides below dense ones, outputs other than the op's own and its updated states.
   static Problem parse(std::string_view text);
   int64_t flops() const { return flops_of(op, in, out); }
   int64_t bytes() const { return bytes_of(in, out); }
@@ -91,7 +92,7 @@ class Kernel {
   virtual std::unique_ptr<Prepared> prepare(const Problem& problem) const = 0;
 };
 
-/// Best first (but see Kernel::preferred); the plain reference is last.
+/// Best first (but see Kernel::preferred); the plain reference is the last of the CPU's.
 using KernelList = std::vector<std::unique_ptr<Kernel>>;
 inline constexpr std::string_view reference_name = "reference";
 

@@ -1,3 +1,4 @@
+// The median, as benches and reports take it.
 #pragma once
 
 #include <algorithm>

@@ -21,9 +21,9 @@ struct ArenaLayout {
   int64_t lower_bound = 0;      ///< most bytes alive at any one node: no layout can need less
 };
 
-/// Largest block first, each into the smallest gap among the blocks it overlaps in time. With `reuse` off every block
-/// keeps its own bytes. Deterministic.
+/// off: every block keeps its own bytes.
 enum class Reuse : uint8_t { on, off };
+/// Largest block first, each into the smallest gap among the blocks it overlaps in time. Deterministic.
 ArenaLayout plan_arena(std::span<const Lifetime> blocks, Reuse reuse);
 
 }  // namespace convoy

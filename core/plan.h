@@ -41,7 +41,7 @@ struct PlannedNode {
   Op op;
   std::string kernel;  ///< name in the kernel list
   std::string detail;  ///< what the kernel says it runs
-  std::string why;     ///< override, tuned, first
+  std::string why;     ///< override, tuned, preferred, first
   std::shared_ptr<const Prepared> prepared;
   std::vector<ValueId> in;
   std::vector<ValueId> out;     ///< outputs, then updated states
@@ -81,6 +81,9 @@ struct Plan {
   std::vector<std::string> reference_nodes() const;
 };
 
+/// Chooses a kernel for every node and lays all values, packed weights and workspaces into one arena; fused nodes that
+/// no kernel runs are lowered first. The kernels must outlive the plan. Throws Error(usage) where an override names no
+/// kernel, or one that refuses its node, and where no kernel runs a node.
 Plan make_plan(const Tape& tape, const KernelList& kernels, const PlanOptions& options);
 
 }  // namespace convoy

@@ -6,71 +6,6 @@
 #include "core/text.h"
 
 namespace convoy {
-namespace {
-
-std::string join_descs(std::span<const TensorDesc> descs) {
-  std::string text;
-  for (const TensorDesc& desc : descs) text.append(text.empty() ? "" : "|").append(desc.str());
-  return text;
-}
-
-TensorDesc parse_desc(std::string_view text) {
-  const size_t colon = text.find(':');
-  const auto type = colon == std::string_view::npos ? std::nullopt : parse_dtype(text.substr(0, colon));
-  if (!type) fail_usage("expected type:NxDxHxWxC, found \"" + std::string(text) + "\"");
-  std::string_view rest = text.substr(colon + 1), strides;
-  if (const size_t at = rest.find('@'); at != std::string_view::npos)
-    strides = rest.substr(at + 1), rest = rest.substr(0, at);
-  const auto parts = split(rest, 'x');
-  if (parts.size() != 5) fail_usage("expected five extents, found \"" + std::string(rest) + "\"");
-  Shape shape;
-  for (int i = 0; i < 5; ++i) shape[i] = parse_number<int64_t>(parts[i], "extent");
-  TensorDesc desc(shape, *type);
-  if (!strides.empty()) {
-    const auto values = split(strides, ',');
-    if (values.size() != 4) fail_usage("expected four strides, found \"" + std::string(strides) + "\"");
-    for (int i = 0; i < 4; ++i) desc.stride[i] = parse_number<int64_t>(values[i], "stride");
-  }
-  return desc;
-}
-
-std::vector<TensorDesc> parse_descs(std::string_view text) {
-  std::vector<TensorDesc> descs;
-  if (text.empty()) return descs;
-  for (std::string_view part : split(text, '|')) descs.push_back(parse_desc(part));
-  return descs;
-}
-
-}  // namespace
-
-std::string Problem::text() const {
-  return to_text(op) + " in=" + join_descs(in) + " out=" + join_descs(out) +
-         " device=" + (device == DeviceKind::cpu ? "cpu" : "cuda") + " threads=" + std::to_string(threads);
-}
-
-Problem Problem::parse(std::string_view text) {
-  Problem problem;
-  bool has_out = false;
-  const auto words = split(trim(text), ' ');
-  problem.op = parse_op(words.at(0));
-  for (size_t i = 1; i < words.size(); ++i) {
-    const size_t equals = words[i].find('=');
-    const std::string_view key = words[i].substr(0, equals);
-    const std::string_view value = equals == std::string_view::npos ? "" : words[i].substr(equals + 1);
-    if (key == "in")
-      problem.in = parse_descs(value);
-    else if (key == "out")
-      problem.out = parse_descs(value), has_out = true;
-    else if (key == "device" && (value == "cpu" || value == "cuda"))
-      problem.device = value == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
-    else if (key == "threads")
-      problem.threads = parse_number<int>(value, "threads");
-    else
-      fail_usage("problem text: cannot read \"" + std::string(words[i]) + "\"");
-  }
-  if (!has_out) problem.out = infer(problem.op, problem.in);
-  return problem;
-}
 
 bool matches(std::string_view pattern, std::string_view name) {
   const size_t star = pattern.find('*');
@@ -96,7 +31,11 @@ TunedTable TunedTable::load(const std::string& path) {
     const size_t tab = line.find('\t');
     if (tab == std::string::npos)
       fail_data(path + ":" + std::to_string(number) + ": expected kernel<TAB>problem, found \"" + line + "\"");
-    table.set(Problem::parse(line.substr(tab + 1)), line.substr(0, tab));
+    try {
+      table.set(Problem::parse(line.substr(tab + 1)), line.substr(0, tab));
+    } catch (const Error& error) {
+      fail_data(path + ":" + std::to_string(number) + ": " + error.what());
+    }
   }
   return table;
 }
@@ -107,10 +46,10 @@ void TunedTable::save(const std::string& path) const {
   if (!file.flush()) fail_runtime(path + ": cannot write the tuned table");
 }
 
-std::set<std::string> TunedTable::kernels() const {
-  std::set<std::string> names;
-  for (const auto& [problem, kernel] : best_) names.insert(kernel);
-  return names;
+void TunedTable::require_kernels(const KernelList& list, const std::string& path) const {
+  for (const auto& [problem, name] : best_)
+    if (std::none_of(list.begin(), list.end(), [&, &wanted = name](const auto& k) { return k->name() == wanted; }))
+      fail_usage(path + ": this build has no kernel called " + name);
 }
 
 std::string TunedTable::find(const Problem& problem) const {

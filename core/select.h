@@ -1,8 +1,8 @@
-// Which kernel runs a problem: an override, else the tuned table, else the first of the list that supports it.
+// Which kernel runs a problem: an override, else the tuned table, else the first of the list that supports it, unless a
+// later one says that it was measured faster there.
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -25,13 +25,15 @@ KernelOverride parse_override(std::string_view text);
 /// Problems and the kernel that was fastest for them on this machine: lines "kernel<TAB>problem".
 class TunedTable {
  public:
+  /// Throws Error(data) naming the line.
   static TunedTable load(const std::string& path);
   void save(const std::string& path) const;
   void set(const Problem& problem, std::string_view kernel) { best_[problem.text()] = kernel; }
   /// Empty when the problem was never tuned.
   std::string find(const Problem& problem) const;
   size_t size() const { return best_.size(); }
-  std::set<std::string> kernels() const;
+  /// Throws Error(usage) where the table, read from `path`, names a kernel that the list lacks.
+  void require_kernels(const KernelList& list, const std::string& path) const;
 
  private:
   std::map<std::string, std::string> best_;

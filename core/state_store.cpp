@@ -53,6 +53,7 @@ void StateStore::initialise(const Tape& tape, uint64_t seed) {
     const Tensor tensor = own ? Tensor::zeros(value.desc) : place->second.tensor;
     if (own || place->second.fills) fill(tensor, spec.init, PhiloxStream(seed, hash_name(value.name)));
     entries_.emplace_back(value.name, tensor);
+    if (spec.rank > 0) ranks_[value.name] = spec.rank;
   }
 }
 
@@ -66,6 +67,11 @@ const Tensor& StateStore::get(const std::string& name) const {
   for (const auto& [key, tensor] : entries_)
     if (key == name) return tensor;
   fail_usage("no state is named \"" + name + "\"");
+}
+
+int StateStore::rank(const std::string& name) const {
+  const auto found = ranks_.find(name);
+  return found == ranks_.end() ? 0 : found->second;
 }
 
 int64_t StateStore::bytes() const {

@@ -25,11 +25,14 @@ class StateStore {
   bool contains(const std::string& name) const;
   /// Throws Error(usage) for an unknown name.
   const Tensor& get(const std::string& name) const;
+  /// StateSpec::rank of a state.
+  int rank(const std::string& name) const;
   const std::vector<std::pair<std::string, Tensor>>& entries() const { return entries_; }
   int64_t bytes() const;
 
  private:
   std::vector<std::pair<std::string, Tensor>> entries_;
+  std::map<std::string, int> ranks_;  ///< of weights
   struct Place {
     Tensor tensor;
     bool fills;

@@ -35,10 +35,11 @@ ValueId Tape::state(const std::string& name, const TensorDesc& desc, const State
   return id;
 }
 
-ValueId Tape::parameter(const std::string& name, const Shape& shape, const StateInit& init) {
+ValueId Tape::parameter(const std::string& name, const Shape& shape, const StateInit& init, int rank) {
   if (find(name) != no_value) fail_usage("parameter \"" + name + "\" exists already");
   const ValueId id = state(name, TensorDesc(shape, float_type_), init);
   states_.back().trainable = true;
+  states_.back().rank = rank;
   return id;
 }
 

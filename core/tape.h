@@ -45,6 +45,9 @@ struct StateSpec {
   ValueId value = no_value;
   StateInit init;
   bool trainable = false;
+  /// Of weights: the dimensions of the array in its usual form, whatever its extents: 2 (K,F) of a dense layer, 4 or 5
+  /// of a convolution of images or volumes; 0 of everything else.
+  int rank = 0;
 };
 
 class Tape {
@@ -55,7 +58,7 @@ class Tape {
 
   ValueId input(const std::string& name, const TensorDesc& desc);
   ValueId state(const std::string& name, const TensorDesc& desc, const StateInit& init = {});
-  ValueId parameter(const std::string& name, const Shape& shape, const StateInit& init);
+  ValueId parameter(const std::string& name, const Shape& shape, const StateInit& init, int rank = 0);
 
   /// Appends a node; infers its outputs, named after the node ("conv1.forward", "pool1.forward:1", ...).
   const Node& add(const Op& op, const std::string& name, std::vector<ValueId> in);

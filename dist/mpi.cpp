@@ -581,9 +581,6 @@ void MpiTransport::alive() {
 
 }  // namespace
 
-bool has_mpi() {
-  return true;
-}
 std::string mpi_version() {
   return library_version();
 }

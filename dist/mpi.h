@@ -27,8 +27,7 @@ struct MpiOptions {
   std::function<void(const std::string&)> lost;
 };
 
-/// Whether this build has MPI; the library's first line of its own version text.
-bool has_mpi();
+/// The library's first line of its own version text; "none" in a build without MPI.
 std::string mpi_version();
 /// Whether the process has started MPI already, by itself or by another library.
 bool mpi_running();

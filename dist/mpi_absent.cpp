@@ -4,9 +4,6 @@
 
 namespace convoy {
 
-bool has_mpi() {
-  return false;
-}
 std::string mpi_version() {
   return "none";
 }

@@ -57,7 +57,7 @@ std::string save_checkpoint(const std::string& folder, int64_t step, const State
     const int64_t length[] = {static_cast<int64_t>(meta.size())};
     file.write(meta_name, DType::u8, length, std::as_bytes(std::span(meta)));
     file.write_text("crc32c", digest(states, meta));
-    file.flush();
+    file.close();
   });
   // Files of later steps are none of this run's: damaged ones that a resume skipped. They must not crowd out new saves.
   std::vector<CheckpointFile> all = list_checkpoints(folder);
@@ -96,13 +96,11 @@ Checkpoint::Content Checkpoint::read(const std::string& path) {
     Stored state{file.extents(name), file.dtype(name), {}};
     // States are stored uncompressed: none can be larger than the file.
     const auto most = static_cast<int64_t>(fs::file_size(path));
-    int64_t elements = 1;
-    for (int64_t e : state.extents) {
-      if (e < 0 || e > most || elements > most) fail_data(path + ": data set " + name + " has an impossible size");
-      elements *= e;
-    }
-    if (elements > most) fail_data(path + ": data set " + name + " has an impossible size");
-    state.data.resize(static_cast<size_t>(elements * size_of(state.dtype)));
+    const auto elements = checked_elements(state.extents, most / size_of(state.dtype));
+    if (!elements)
+      fail_data(path + ": data set " + name + " is " + extents_text(state.extents) + ", expected at most the file's " +
+                std::to_string(most) + " bytes");
+    state.data.resize(static_cast<size_t>(*elements * size_of(state.dtype)));
     file.read(name, state.dtype, state.data);
     if (name == meta_name)
       content.meta.assign(reinterpret_cast<const char*>(state.data.data()), state.data.size());

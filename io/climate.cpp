@@ -16,7 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Extents of a data set of `rank` dimensions; a damaged header must not become an allocation.
+/// Elements of an image or a part of it; no model has more, so that a damaged header does not become an allocation.
+int64_t image_elements(const std::string& path, std::span<const int64_t> extents) {
+  const auto elements = checked_elements(extents, int64_t{1} << 32);
+  if (!elements) fail_data(path + ": an image of " + extents_text(extents) + ", which no model has");
+  return *elements;
+}
+
+/// Extents of a data set of `rank` dimensions, each of which some model may have.
 std::vector<int64_t> checked_extents(const Hdf5File& file, const std::string& name, size_t rank, const char* expected) {
   const std::vector<int64_t> e = file.extents(name);
   const bool sane = std::all_of(e.begin(), e.end(), [](int64_t n) { return n >= 1 && n <= 1 << 16; });
@@ -28,21 +35,17 @@ std::vector<int64_t> checked_extents(const Hdf5File& file, const std::string& na
 template <class T>
 std::vector<T> read_box(const Hdf5File& file, const std::string& name, DType type, const std::vector<int64_t>& start,
                         const std::vector<int64_t>& count) {
-  int64_t elements = 1;
-  for (int64_t n : count) elements *= n;
-  std::vector<T> values(static_cast<size_t>(elements));
+  std::vector<T> values(static_cast<size_t>(image_elements(file.path(), count)));
   file.read(name, type, std::as_writable_bytes(std::span(values)), start, count);
   return values;
 }
 
 std::vector<double> read_row(const Hdf5File& file, const std::string& name, int64_t expected) {
   const std::vector<int64_t> e = file.extents(name);
-  int64_t elements = 1;
-  for (int64_t n : e) elements *= n;
-  if (elements != expected)
+  if (checked_elements(e, expected) != expected)
     fail_data(file.path() + ": data set " + name + " is " + extents_text(e) + ", expected " + std::to_string(expected) +
               " channels");
-  std::vector<double> row(static_cast<size_t>(elements));
+  std::vector<double> row(static_cast<size_t>(expected));
   file.read(name, DType::f64, std::as_writable_bytes(std::span(row)));
   for (double v : row)
     if (!std::isfinite(v)) fail_data(file.path() + ": data set " + name + " holds a value that is not finite");
@@ -58,7 +61,7 @@ void write_stats_file(const std::string& path, const ClimateStats& s) {
     file.write(name, DType::f32, extents, std::as_bytes(std::span(narrow)));
   };
   const int64_t one[] = {1};
-  const double count[] = {double(s.count)};
+  const double count[] = {double(s.images)};
   file.write("climate/count", DType::f64, one, std::as_bytes(std::span(count)));
   row("climate/mean", s.mean);
   row("climate/sqmean", s.square_mean);
@@ -71,13 +74,25 @@ void write_stats_file(const std::string& path, const ClimateStats& s) {
       table.push_back(float(v));
   const int64_t extents[] = {channels, 4};
   file.write("climate/stats", DType::f32, extents, std::as_bytes(std::span(table)));
-  file.flush();
+  file.close();
+}
+
+/// Data sets that may hold labels; of more than one, each holds a set of its own.
+std::vector<std::string> label_keys(ClimateFormat format) {
+  if (format == ClimateFormat::sharded) return {"labels"};
+  if (format == ClimateFormat::gordon_bell) return {"climate/labels"};
+  return {"climate/labels_0", "climate/labels_1"};
+}
+
+bool channels_lead(ClimateFormat format) {
+  return format == ClimateFormat::gordon_bell || format == ClimateFormat::channels_first;
 }
 
 }  // namespace
 
 std::string_view name_of(ClimateFormat format) {
-  constexpr std::string_view names[] = {"deepcam-hdf5", "gordon-bell-hdf5", "sharded-climate-hdf5"};
+  constexpr std::string_view names[] = {"deepcam-hdf5", "gordon-bell-hdf5", "channels-first-hdf5",
+                                        "sharded-climate-hdf5"};
   return names[static_cast<int>(format)];
 }
 
@@ -87,6 +102,7 @@ std::vector<ClimateRef> images_in(const std::string& path) {
     const auto e = checked_extents(file, "data", 4, "N,H,W,C"), l = checked_extents(file, "labels", 3, "N,H,W");
     if (l[0] != e[0] || l[1] != e[1] || l[2] != e[2])
       fail_data(path + ": labels are " + extents_text(l) + ", data " + extents_text(e));
+    image_elements(path, std::span(e).subspan(1));
     std::vector<ClimateRef> refs;
     for (int64_t i = 0; i < e[0]; ++i) refs.push_back({path, ClimateFormat::sharded, i, {e[1], e[2], e[3]}, true});
     return refs;
@@ -96,19 +112,21 @@ std::vector<ClimateRef> images_in(const std::string& path) {
   // Images are larger than channels are many.
   const bool first = e[0] < e[1] && e[0] < e[2];
   const ImageShape shape = first ? ImageShape{e[1], e[2], e[0]} : ImageShape{e[0], e[1], e[2]};
-  const std::string labels = first ? "climate/labels" : "climate/labels_0";
-  const bool labelled = file.contains(labels);
-  if (labelled) {
-    for (const std::string& name : {labels, std::string("climate/labels_1")}) {
-      if (!file.contains(name)) continue;  // only one set
-      const bool both = first && name == labels;
-      const auto l = checked_extents(file, name, both ? 3 : 2, both ? "2,H,W" : "H,W");
-      if (l[l.size() - 2] != shape.height || l.back() != shape.width || (both && l[0] != 2))
-        fail_data(path + ": data set " + name + " is " + extents_text(l) + ", expected " + (both ? "2," : "") +
-                  std::to_string(shape.height) + "," + std::to_string(shape.width) + " as data is " + shape.str());
-    }
+  image_elements(path, e);
+  const bool both = first && file.contains("climate/labels");
+  const ClimateFormat format = both    ? ClimateFormat::gordon_bell
+                               : first ? ClimateFormat::channels_first
+                                       : ClimateFormat::deepcam;
+  bool labelled = false;
+  for (const std::string& name : label_keys(format)) {
+    if (!file.contains(name)) continue;  // only one set, or none
+    labelled = true;
+    const auto l = checked_extents(file, name, both ? 3 : 2, both ? "2,H,W" : "H,W");
+    if (l[l.size() - 2] != shape.height || l.back() != shape.width || (both && l[0] != 2))
+      fail_data(path + ": data set " + name + " is " + extents_text(l) + ", expected " + (both ? "2," : "") +
+                std::to_string(shape.height) + "," + std::to_string(shape.width) + " as data is " + shape.str());
   }
-  return {{path, first ? ClimateFormat::gordon_bell : ClimateFormat::deepcam, 0, shape, labelled}};
+  return {{path, format, 0, shape, labelled}};
 }
 
 std::vector<std::string> climate_files(const std::string& path) {
@@ -163,20 +181,15 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
   const Hdf5File file(ref.path, Hdf5File::Mode::read);
   const int64_t c = ref.shape.channels;
   std::vector<float> values;
-  switch (ref.format) {
-    case ClimateFormat::deepcam:
-      values = read_box<float>(file, "climate/data", DType::f32, {box.top, box.left, 0}, {box.height, box.width, c});
-      break;
-    case ClimateFormat::gordon_bell:
-      values = read_box<float>(file, "climate/data", DType::f32, {0, box.top, box.left}, {c, box.height, box.width});
-      values = to_channels_last<float>(values, c);
-      break;
-    case ClimateFormat::sharded: {
-      const auto halves =
-          read_box<f16>(file, "data", DType::f16, {ref.index, box.top, box.left, 0}, {1, box.height, box.width, c});
-      for (f16 h : halves) values.push_back(float(h));
-      break;
-    }
+  if (ref.format == ClimateFormat::sharded) {
+    const auto halves =
+        read_box<f16>(file, "data", DType::f16, {ref.index, box.top, box.left, 0}, {1, box.height, box.width, c});
+    for (f16 h : halves) values.push_back(float(h));
+  } else if (channels_lead(ref.format)) {
+    values = read_box<float>(file, "climate/data", DType::f32, {0, box.top, box.left}, {c, box.height, box.width});
+    values = to_channels_last<float>(values, c);
+  } else {
+    values = read_box<float>(file, "climate/data", DType::f32, {box.top, box.left, 0}, {box.height, box.width, c});
   }
   for (size_t i = 0; i < values.size(); ++i)
     if (!std::isfinite(values[i])) {
@@ -190,9 +203,17 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
 }
 
 bool holds_labels(const ClimateRef& ref, int set) {
-  if (!ref.labelled || ref.format != ClimateFormat::deepcam)
-    return ref.labelled && (set == 0 || ref.format != ClimateFormat::sharded);
-  return Hdf5File(ref.path, Hdf5File::Mode::read).contains("climate/labels_" + std::to_string(set));
+  const auto keys = label_keys(ref.format);
+  if (!ref.labelled || keys.size() == 1) return ref.labelled && (set == 0 || ref.format == ClimateFormat::gordon_bell);
+  return Hdf5File(ref.path, Hdf5File::Mode::read).contains(keys.at(static_cast<size_t>(set)));
+}
+
+void expect_labels(const ClimateRef& ref) {
+  if (ref.labelled) return;
+  // Without labels, two layouts of leading channels look the same.
+  const std::string sets = "climate/labels_0 or climate/labels_1";
+  fail_data(ref.path + ": expected data set " + (channels_lead(ref.format) ? "climate/labels, " : "") + sets +
+            ", found none");
 }
 
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes) {
@@ -202,20 +223,15 @@ std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box) {
   const Hdf5File file(ref.path, Hdf5File::Mode::read);
   const int64_t h = box.height, w = box.width;
+  const auto keys = label_keys(ref.format);
   std::vector<float> raw;
-  switch (ref.format) {
-    case ClimateFormat::deepcam:
-      if (!file.contains("climate/labels_" + std::to_string(set)))
-        fail_data(ref.path + ": expected data set climate/labels_" + std::to_string(set) + ", found none");
-      raw = read_box<float>(file, "climate/labels_" + std::to_string(set), DType::f32, {box.top, box.left}, {h, w});
-      break;
-    case ClimateFormat::gordon_bell:
-      raw = read_box<float>(file, "climate/labels", DType::f32, {set, box.top, box.left}, {1, h, w});
-      break;
-    case ClimateFormat::sharded:
-      if (set != 0) fail_data(ref.path + ": expected label set " + std::to_string(set) + ", found one set (0)");
-      raw = read_box<float>(file, "labels", DType::f32, {ref.index, box.top, box.left}, {1, h, w});
-      break;
+  if (ref.format == ClimateFormat::sharded) {
+    if (set != 0) fail_data(ref.path + ": expected label set " + std::to_string(set) + ", found one set (0)");
+    raw = read_box<float>(file, keys[0], DType::f32, {ref.index, box.top, box.left}, {1, h, w});
+  } else if (ref.format == ClimateFormat::gordon_bell) {
+    raw = read_box<float>(file, keys[0], DType::f32, {set, box.top, box.left}, {1, h, w});
+  } else {
+    raw = read_box<float>(file, keys.at(static_cast<size_t>(set)), DType::f32, {box.top, box.left}, {h, w});
   }
   std::vector<uint8_t> labels(raw.size());
   for (size_t i = 0; i < raw.size(); ++i) {
@@ -229,24 +245,24 @@ std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes
 }
 
 void ClimateStats::add(const ClimateStats& other) {
-  if (count == 0) {
+  if (pixels == 0) {
     *this = other;
     return;
   }
-  const double share = double(other.count) / double(count + other.count);
+  const double share = double(other.pixels) / double(pixels + other.pixels);
   for (size_t c = 0; c < mean.size(); ++c) {
     mean[c] += share * (other.mean[c] - mean[c]);
     square_mean[c] += share * (other.square_mean[c] - square_mean[c]);
     minimum[c] = std::min(minimum[c], other.minimum[c]);
     maximum[c] = std::max(maximum[c], other.maximum[c]);
   }
-  count += other.count;
+  images += other.images, pixels += other.pixels;
 }
 
 ClimateStats image_stats(const std::vector<float>& values, int64_t channels) {
   ClimateStats s;
   const auto n = static_cast<size_t>(channels);
-  s.count = static_cast<int64_t>(values.size()) / channels;
+  s.images = 1, s.pixels = static_cast<int64_t>(values.size()) / channels;
   s.mean.resize(n), s.square_mean.resize(n);
   s.minimum.assign(n, std::numeric_limits<double>::infinity());
   s.maximum.assign(n, -std::numeric_limits<double>::infinity());
@@ -256,7 +272,7 @@ ClimateStats image_stats(const std::vector<float>& values, int64_t channels) {
     s.mean[c] += v, s.square_mean[c] += v * v;
     s.minimum[c] = std::min(s.minimum[c], v), s.maximum[c] = std::max(s.maximum[c], v);
   }
-  for (size_t c = 0; c < n; ++c) s.mean[c] /= double(s.count), s.square_mean[c] /= double(s.count);
+  for (size_t c = 0; c < n; ++c) s.mean[c] /= double(s.pixels), s.square_mean[c] /= double(s.pixels);
   return s;
 }
 
@@ -273,7 +289,7 @@ ClimateStats read_stats(const std::string& path) {
     s.square_mean = read_row(file, "climate/sqmean", s.channels());
     s.minimum = read_row(file, "climate/minval", s.channels());
     s.maximum = read_row(file, "climate/maxval", s.channels());
-    s.count = static_cast<int64_t>(read_row(file, "climate/count", 1)[0]);
+    s.images = static_cast<int64_t>(read_row(file, "climate/count", 1)[0]);
   } else if (file.contains("climate/stats")) {
     const auto e = checked_extents(file, "climate/stats", 2, "C,4");
     if (e[1] != 4) fail_data(path + ": data set climate/stats is " + extents_text(e) + ", expected C,4");
@@ -310,7 +326,7 @@ void write_climate_file(const std::string& path, const ImageShape& shape, const 
     };
     if (!labels_0.empty()) labels("climate/labels_0", labels_0);
     if (!labels_0.empty()) labels("climate/labels_1", labels_1.empty() ? labels_0 : labels_1);
-    file.flush();
+    file.close();
   });
 }
 

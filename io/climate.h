@@ -10,9 +10,10 @@
 namespace convoy {
 
 enum class ClimateFormat : uint8_t {
-  deepcam,      ///< MLPerf HPC: climate/data f32 (H,W,C), climate/labels_0 and labels_1 (H,W); one time step a file
-  gordon_bell,  ///< climate/data (C,H,W), climate/labels (2,H,W)
-  sharded,      ///< ours: data f16 (N,H,W,C) normalised, labels u8 (N,H,W), attribute format = convoy-climate-1
+  deepcam,         ///< MLPerf HPC: climate/data f32 (H,W,C), climate/labels_0 and labels_1 (H,W); one time step a file
+  gordon_bell,     ///< climate/data (C,H,W), climate/labels (2,H,W)
+  channels_first,  ///< climate-seg-benchmark: climate/data (C,H,W), climate/labels_0 and labels_1 (H,W)
+  sharded,         ///< ours: data f16 (N,H,W,C) normalised, labels u8 (N,H,W), attribute format = convoy-climate-1
 };
 std::string_view name_of(ClimateFormat format);
 inline constexpr const char* climate_shard_format = "convoy-climate-1";
@@ -36,7 +37,7 @@ struct ClimateRef {
   ClimateFormat format = ClimateFormat::deepcam;
   int64_t index = 0;  ///< row of a shard
   ImageShape shape;
-  bool labelled = true;
+  bool labelled = true;  ///< with at least one set of labels
 };
 
 /// Images of one file. Throws Error(data) for files of no known layout and for labels of another size than the image,
@@ -69,6 +70,8 @@ inline ImageBox whole(const ClimateRef& ref) {
 std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box);
 /// Whether there are labels of this set (0 or 1).
 bool holds_labels(const ClimateRef& ref, int set);
+/// Throws Error(data) naming the data sets that were looked for where the image has no labels.
+void expect_labels(const ClimateRef& ref);
 /// Classes (h, w) of a box, or of the whole image; `set` is 0 or 1 where the file has two sets of labels (shards have
 /// one). Throws Error(data) for classes that are not whole numbers below `classes`.
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box);
@@ -76,7 +79,8 @@ std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes
 
 /// Statistics per channel over a data set.
 struct ClimateStats {
-  int64_t count = 0;  ///< pixels
+  int64_t images = 0;
+  int64_t pixels = 0;  ///< which weigh what is added; 0 where the statistics come from a file
   std::vector<double> mean, square_mean, minimum, maximum;
   int64_t channels() const { return static_cast<int64_t>(mean.size()); }
   void add(const ClimateStats& other);
@@ -85,7 +89,8 @@ struct ClimateStats {
 ClimateStats image_stats(const std::vector<float>& values, int64_t channels);
 /// Normalisation divides by the range: a constant channel gets one of 1.
 void widen_constant_channels(ClimateStats& stats);
-/// Reads climate/{count,mean,sqmean,minval,maxval} (MLPerf) or climate/stats (C,4) = mean, max, min, deviation.
+/// Reads climate/{count,mean,sqmean,minval,maxval} (MLPerf) or climate/stats (C,4) = mean, max, min, deviation. The
+/// count is one of images, as MLPerf's script writes it; old files of ours hold pixels there. Nothing depends on it.
 ClimateStats read_stats(const std::string& path);
 /// Writes both forms into one file.
 void write_stats(const std::string& path, const ClimateStats& stats);

@@ -19,6 +19,36 @@ void normalise(std::vector<float>& values, const ClimateStats& stats) {
     for (size_t c = 0; c < channels; ++c) values[i + c] = (values[i + c] - low[c]) * factor[c];
 }
 
+std::vector<float> downsample_fields(std::vector<float> values, int64_t height, int64_t width,
+                                     const ClimateReading& r) {
+  if (r.step == 1) return values;
+  const int64_t channels = static_cast<int64_t>(values.size()) / (height * width);
+  const int64_t extent = r.downsampling == Downsampling::mean ? r.step : 1;
+  const float share = 1 / float(extent * extent);
+  std::vector<float> small(static_cast<size_t>((height / r.step) * (width / r.step) * channels));
+  float* to = small.data();
+  for (int64_t h = 0; h < height / r.step; ++h)
+    for (int64_t w = 0; w < width / r.step; ++w, to += channels) {
+      for (int64_t i = 0; i < extent * extent; ++i) {
+        const int64_t pixel = (h * r.step + i / extent) * width + w * r.step + i % extent;
+        for (int64_t c = 0; c < channels; ++c) to[c] += values[static_cast<size_t>(pixel * channels + c)];
+      }
+      for (int64_t c = 0; c < channels; ++c) to[c] *= share;
+    }
+  return small;
+}
+
+std::vector<uint8_t> downsample_classes(std::vector<uint8_t> classes, int64_t height, int64_t width,
+                                        const ClimateReading& r) {
+  if (r.step == 1) return classes;
+  const int64_t centre = r.downsampling == Downsampling::mean ? (r.step - 1) / 2 : 0;
+  std::vector<uint8_t> small;
+  for (int64_t h = 0; h < height / r.step; ++h)
+    for (int64_t w = 0; w < width / r.step; ++w)
+      small.push_back(classes[static_cast<size_t>((h * r.step + centre) * width + w * r.step + centre)]);
+  return small;
+}
+
 ClimateSource::ClimateSource(std::vector<ClimateRef> images, ClimateReading reading)
     : images_(std::move(images)), reading_(std::move(reading)) {
   if (images_.empty()) fail_data("no climate images");
@@ -30,10 +60,12 @@ ClimateSource::ClimateSource(std::vector<ClimateRef> images, ClimateReading read
       fail_data(first.path + ": expected channel " + std::to_string(c) + ", found " + std::to_string(held) +
                 " channels");
   channels_ = r.channels.empty() ? held : static_cast<int64_t>(r.channels.size());
-  if (r.height == 0) r.height = first.shape.height / r.step, r.width = first.shape.width / r.step;
+  whole_ = r.height == 0;
+  if (whole_) r.height = first.shape.height / r.step, r.width = first.shape.width / r.step;
   for (const ClimateRef& ref : images_) {
     if (!(ref.shape == first.shape))
-      fail_data(ref.path + ": expected images of " + first.shape.str() + ", found " + ref.shape.str());
+      fail_data(ref.path + ": expected images of " + first.shape.str() + " as " + first.path + " has, found " +
+                ref.shape.str());
     if (ref.format != ClimateFormat::sharded && r.stats.channels() != held)
       fail_data(ref.path + ": expected statistics of " + std::to_string(held) + " channels, found " +
                 std::to_string(r.stats.channels()));
@@ -69,6 +101,7 @@ std::shared_ptr<const ClimateSource::StormPixels> ClimateSource::storms(size_t i
 ImageBox ClimateSource::choose(size_t image, int64_t sample, int64_t epoch) const {
   const ClimateRef& ref = images_[image];
   const int64_t height = reading_.height * reading_.step, width = reading_.width * reading_.step;
+  if (whole_) return {0, 0, height, width};
   const int64_t rows = ref.shape.height - height, columns = ref.shape.width - width;
   const PhiloxStream random(reading_.seed, hash_name("crop") + static_cast<uint64_t>(epoch));
   const auto draw = [&](uint64_t k, int64_t n) {
@@ -91,23 +124,20 @@ void ClimateSource::load(int64_t sample, int64_t epoch, std::byte* input, std::b
   const ClimateRef& ref = images_[image];
   const ImageBox box = choose(image, sample, epoch);
   std::vector<float> values = read_image(ref, box);
-  const std::vector<uint8_t> classes = ref.labelled
-                                           ? read_labels(ref, reading_.label_set, reading_.classes, box)
-                                           : std::vector<uint8_t>(static_cast<size_t>(box.height * box.width), 255);
+  std::vector<uint8_t> classes = ref.labelled ? read_labels(ref, reading_.label_set, reading_.classes, box)
+                                              : std::vector<uint8_t>(static_cast<size_t>(box.height * box.width), 255);
   if (ref.format != ClimateFormat::sharded) normalise(values, reading_.stats);
+  values = downsample_fields(std::move(values), box.height, box.width, reading_);
+  classes = downsample_classes(std::move(classes), box.height, box.width, reading_);
   auto* x = reinterpret_cast<float*>(input);
-  auto* y = reinterpret_cast<uint8_t*>(target);
-  for (int64_t h = 0; h < reading_.height; ++h)
-    for (int64_t w = 0; w < reading_.width; ++w) {
-      const int64_t pixel = h * reading_.step * box.width + w * reading_.step;
-      const float* from = values.data() + pixel * ref.shape.channels;
-      float* to = x + (h * reading_.width + w) * channels_;
-      if (reading_.channels.empty())
-        std::copy_n(from, channels_, to);
-      else
-        for (int64_t c = 0; c < channels_; ++c) to[c] = from[reading_.channels[static_cast<size_t>(c)]];
-      y[h * reading_.width + w] = classes[static_cast<size_t>(pixel)];
-    }
+  std::copy(classes.begin(), classes.end(), reinterpret_cast<uint8_t*>(target));
+  if (reading_.channels.empty()) {
+    std::copy(values.begin(), values.end(), x);
+    return;
+  }
+  const auto held = static_cast<size_t>(ref.shape.channels);
+  for (size_t pixel = 0; pixel < classes.size(); ++pixel)
+    for (int64_t c : reading_.channels) *x++ = values[pixel * held + static_cast<size_t>(c)];
 }
 
 }  // namespace convoy

@@ -9,13 +9,18 @@
 
 namespace convoy {
 
+/// What a pixel of a smaller image is made of, the n x n pixels of a block: of its first one; or of the mean of all,
+/// and the class at the centre (rounded down), so that evaluation is the same every time.
+enum class Downsampling : uint8_t { pick, mean };
+
 struct ClimateReading {
   ClimateStats stats;             ///< values become (x - minimum)/(maximum - minimum); of shards they are already
   int64_t height = 0, width = 0;  ///< of what the network sees, after sub-sampling; 0 = the whole image
   std::vector<int64_t> channels;  ///< of the images, in the order the network sees them; empty: all
-  int64_t step = 1;               ///< every step-th row and column
-  int64_t crops = 1;              ///< crops per image and epoch
-  double balance = 0;             ///< share of crops centred on a labelled pixel (its class drawn first)
+  int64_t step = 1;               ///< extent of the blocks that become one pixel
+  Downsampling downsampling = Downsampling::pick;
+  int64_t crops = 1;   ///< crops per image and epoch
+  double balance = 0;  ///< share of crops centred on a labelled pixel (its class drawn first)
   int64_t classes = 3;
   int label_set = 0;
   uint64_t seed = 0;
@@ -44,11 +49,16 @@ class ClimateSource final : public SampleSource {
   std::vector<ClimateRef> images_;
   ClimateReading reading_;
   int64_t channels_ = 0;
+  bool whole_ = false;  ///< images, not crops: what the blocks leave over is cut off at the far ends
   mutable std::mutex mutex_;
   mutable std::map<size_t, std::shared_ptr<const StormPixels>> storms_;
 };
 
 /// (x - minimum)/(maximum - minimum) per channel, in f32.
 void normalise(std::vector<float>& values, const ClimateStats& stats);
+/// Images of height x width pixels (times any channels) as (height/step) x (width/step).
+std::vector<float> downsample_fields(std::vector<float> values, int64_t height, int64_t width, const ClimateReading& r);
+std::vector<uint8_t> downsample_classes(std::vector<uint8_t> classes, int64_t height, int64_t width,
+                                        const ClimateReading& r);
 
 }  // namespace convoy

@@ -23,11 +23,10 @@ std::vector<float> read_floats(const Hdf5File& file, const std::string& name, st
                                std::span<const int64_t> count = {}) {
   const std::vector<int64_t> box =
       count.empty() ? file.extents(name) : std::vector<int64_t>(count.begin(), count.end());
-  int64_t elements = 1;
-  for (int64_t e : box) elements = e < 0 || e > 1 << 20 || elements > 1 << 20 ? -1 : elements * e;
-  if (elements < 0 || elements > 1 << 20)
+  const auto elements = checked_elements(box, 1 << 20);
+  if (!elements)
     fail_data(file.path() + ": data set " + name + " is " + extents_text(box) + ", expected a few parameters");
-  std::vector<float> values(static_cast<size_t>(elements));
+  std::vector<float> values(static_cast<size_t>(*elements));
   file.read(name, DType::f32, std::as_writable_bytes(std::span(values)), start, count);
   return values;
 }
@@ -244,9 +243,16 @@ Sample read_sample(const SampleRef& ref, const ReadOptions& options) {
   return sample;
 }
 
+std::string stem_of(const SampleRef& ref) {
+  const fs::path name = fs::path(ref.path).filename();
+  return name.extension() == ".gz" ? name.stem().stem() : name.stem();
+}
+
 std::string universe_of(const SampleRef& ref) {
   if (!ref.universe.empty()) return ref.universe;
-  const std::string stem = fs::path(ref.path).stem();
+  const std::string stem = stem_of(ref);
+  // Files of single cubes are numbered behind their universe's name; a raw file is a universe.
+  if (ref.format == FileFormat::raw_hdf5) return stem;
   const size_t last = stem.rfind('_');
   const bool numbered = last != std::string::npos &&
                         stem.find_first_not_of("0123456789", last + 1) == std::string::npos && last + 1 < stem.size();

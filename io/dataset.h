@@ -40,8 +40,11 @@ std::vector<SampleRef> samples_below(const std::string& folder, const ReadOption
 /// Reads and checks one sample: CRCs, shape, finite labels and voxels, counts of at least 0.
 Sample read_sample(const SampleRef& ref, const ReadOptions& options);
 
-/// The universe a sample was cut from: the file name less a last "_NNN", or the labels of a shard's row. Samples of one
-/// universe share labels and must not be split between training and validation.
+/// The file's name without folder and extensions (`.tfrecord.gz` too).
+std::string stem_of(const SampleRef& ref);
+/// The universe a sample was cut from: the file name less a last "_NNN" (of a raw file, which is one, all of it), or
+/// the labels of a shard's row. Samples of one universe share labels and must not be split between training and
+/// validation.
 std::string universe_of(const SampleRef& ref);
 
 struct DataSplit {

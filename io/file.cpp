@@ -55,10 +55,19 @@ std::vector<std::byte> read_file(const std::string& path) {
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions) {
   if (!std::filesystem::is_directory(folder)) fail_data(folder + ": no such folder");
   std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
-    if (entry.is_regular_file() &&
-        std::find(extensions.begin(), extensions.end(), entry.path().extension()) != extensions.end())
-      paths.push_back(entry.path());
+  const auto wanted = [&](const std::filesystem::path& path) {
+    return std::find(extensions.begin(), extensions.end(), path.extension()) != extensions.end();
+  };
+  try {
+    using Walk = std::filesystem::recursive_directory_iterator;
+    for (const auto& entry : Walk(folder, std::filesystem::directory_options::follow_directory_symlink)) {
+      if (!wanted(entry.path())) continue;
+      if (entry.is_regular_file()) paths.push_back(entry.path());
+      if (entry.is_symlink() && !entry.exists()) fail_data(entry.path().string() + ": a link to nothing");
+    }
+  } catch (const std::filesystem::filesystem_error& error) {
+    fail_data((error.path1().empty() ? folder : error.path1().string()) + ": cannot list: " + error.code().message());
+  }
   std::sort(paths.begin(), paths.end());
   return paths;
 }

@@ -1,5 +1,6 @@
-// A small RAII layer over the HDF5 C library: what our formats need and no more. All calls are serialised by the
-// library's own lock. Errors become Error(data) or Error(runtime) naming file, data set, expected and found.
+// A small RAII layer over the HDF5 C library: what our formats need and no more. Every member holds one lock of the
+// process, so that files may be read and written by any threads, however the library was built. Errors become
+// Error(data) or Error(runtime) naming file, data set, expected and found.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ class Hdf5File {
  public:
   enum class Mode : uint8_t { read, create };
   Hdf5File(const std::string& path, Mode mode);
+  /// Closes; what a created file still fails to write then is lost silently: end with close().
   ~Hdf5File();
   Hdf5File(Hdf5File&&) noexcept;
 
@@ -41,8 +43,8 @@ class Hdf5File {
 
   void write_text(const std::string& attribute, const std::string& value);
   std::optional<std::string> read_text(const std::string& attribute) const;
-  /// Flushes to the operating system; throws Error(runtime) where the disk is full.
-  void flush();
+  /// Hands everything to the operating system and closes: the last call. Throws Error(runtime) where the disk is full.
+  void close();
 
  private:
   struct Impl;
@@ -55,6 +57,16 @@ inline std::string extents_text(std::span<const int64_t> extents) {
   std::string text;
   for (int64_t e : extents) text.append(text.empty() ? "" : "x").append(std::to_string(e));
   return text.empty() ? "a scalar" : text;
+}
+/// The product of extents; nothing where one is negative or the product is above `most`: what a damaged header says
+/// must not become an allocation.
+inline std::optional<int64_t> checked_elements(std::span<const int64_t> extents, int64_t most) {
+  int64_t elements = 1;
+  for (int64_t e : extents) {
+    if (e < 0 || (e > 0 && elements > most / e)) return std::nullopt;
+    elements *= e;
+  }
+  return elements;
 }
 /// Whether this build has HDF5.
 bool has_hdf5();

@@ -47,7 +47,7 @@ void Hdf5File::write_text(const std::string&, const std::string&) {
 std::optional<std::string> Hdf5File::read_text(const std::string&) const {
   absent(path_);
 }
-void Hdf5File::flush() {
+void Hdf5File::close() {
   absent(path_);
 }
 bool has_hdf5() {

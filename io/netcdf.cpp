@@ -19,7 +19,7 @@ std::string lower(std::string text) {
 }
 
 /// What a dimension measures, by its coordinate's units or its name.
-enum class Axis : uint8_t { latitude, longitude, level, other };
+enum class Axis : uint8_t { latitude, longitude, level, time, other };
 
 std::optional<std::string> text_attribute(int file, int variable, const char* name) {
   size_t length = 0;
@@ -30,12 +30,40 @@ std::optional<std::string> text_attribute(int file, int variable, const char* na
   return text.c_str();
 }
 
-std::optional<double> number_attribute(int file, int variable, const char* name) {
-  double value = 0;
+/// An attribute of so many numbers; nothing where there is none, or another.
+std::vector<double> number_attributes(int file, int variable, const char* name, size_t count) {
   size_t length = 0;
-  if (nc_inq_attlen(file, variable, name, &length) != NC_NOERR || length < 1 || length > 1) return std::nullopt;
-  return nc_get_att_double(file, variable, name, &value) == NC_NOERR ? std::optional(value) : std::nullopt;
+  if (nc_inq_attlen(file, variable, name, &length) != NC_NOERR || length != count) return {};
+  std::vector<double> values(count);
+  return nc_get_att_double(file, variable, name, values.data()) == NC_NOERR ? values : std::vector<double>();
 }
+
+std::optional<double> number_attribute(int file, int variable, const char* name) {
+  const std::vector<double> values = number_attributes(file, variable, name, 1);
+  return values.empty() ? std::nullopt : std::optional(values[0]);
+}
+
+/// Which stored values stand for nothing, by the CF conventions: all attributes are in the units of the file, ahead of
+/// scale_factor and add_offset.
+class Missing {
+ public:
+  Missing(int file, int variable) {
+    for (const char* attribute : {"_FillValue", "missing_value"})
+      if (const auto value = number_attribute(file, variable, attribute)) fill_.push_back(float(*value));
+    if (const auto least = number_attribute(file, variable, "valid_min")) least_ = float(*least);
+    if (const auto most = number_attribute(file, variable, "valid_max")) most_ = float(*most);
+    const auto range = number_attributes(file, variable, "valid_range", 2);
+    if (!range.empty()) least_ = float(range[0]), most_ = float(range[1]);
+  }
+  bool operator()(float v) const {
+    return !std::isfinite(v) || std::abs(v) > 1e30f || v < least_ || v > most_ ||
+           std::find(fill_.begin(), fill_.end(), v) != fill_.end();
+  }
+
+ private:
+  std::vector<float> fill_;
+  float least_ = -INFINITY, most_ = INFINITY;
+};
 
 Axis axis_of(int file, const std::string& dimension) {
   int variable = -1;
@@ -51,6 +79,7 @@ Axis axis_of(int file, const std::string& dimension) {
     if (name.starts_with(level)) return Axis::level;
   for (const char* unit : {"pa", "hpa", "mb", "millibar"})
     if (units == unit || units.starts_with("millibar")) return Axis::level;
+  if (name.starts_with("time") || units.find(" since ") != std::string::npos) return Axis::time;
   return Axis::other;
 }
 
@@ -72,6 +101,23 @@ struct NetcdfFile::Axes {
   std::optional<size_t> find(Axis axis) const {
     const auto found = std::find(kind.begin(), kind.end(), axis);
     return found == kind.end() ? std::nullopt : std::optional(static_cast<size_t>(found - kind.begin()));
+  }
+  /// The dimension whose positions are steps: time, or where none is called so, the one that is nothing else.
+  std::optional<size_t> steps() const {
+    const auto time = find(Axis::time);
+    if (time) return time;
+    std::optional<size_t> longest = find(Axis::other);
+    for (size_t i = 0; i < kind.size(); ++i)
+      if (kind[i] == Axis::other && extent[i] > extent[*longest]) longest = i;
+    return longest;
+  }
+  /// Throws Error(data) where a dimension is left over that would need a choice.
+  void refuse_more(const std::string& what) const {
+    const auto used = {find(Axis::latitude), find(Axis::longitude), find(Axis::level), steps()};
+    for (size_t i = 0; i < kind.size(); ++i)
+      if (extent[i] > 1 && std::find(used.begin(), used.end(), i) == used.end())
+        fail_data(what + ": dimension " + name[i] + " of " + std::to_string(extent[i]) +
+                  ": expected an extent of 1 beside time, level, latitude and longitude");
   }
 };
 
@@ -123,7 +169,8 @@ std::vector<std::string> NetcdfFile::fields() const {
 
 int64_t NetcdfFile::steps(const std::string& name) const {
   const Axes a = axes(name);
-  const auto time = a.find(Axis::other);
+  a.refuse_more(path_ + ": variable " + name);
+  const auto time = a.steps();
   return time ? static_cast<int64_t>(a.extent[*time]) : 1;
 }
 
@@ -150,6 +197,9 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
   const auto lat = a.find(Axis::latitude), lon = a.find(Axis::longitude), lev = a.find(Axis::level);
   if (!lat || !lon) fail_data(path_ + ": variable " + name + ": expected dimensions latitude and longitude");
   if (*lat > *lon) fail_data(path_ + ": variable " + name + ": expected latitude ahead of longitude");
+  a.refuse_more(path_ + ": variable " + name);
+  if (level && !lev)
+    fail_data(path_ + ": variable " + name + ": expected levels to choose" + level_text(*level) + " from, found none");
   std::vector<size_t> start(a.extent.size()), count(a.extent.size(), 1);
   count[*lat] = a.extent[*lat], count[*lon] = a.extent[*lon];
   if (lev) {
@@ -166,7 +216,7 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
       fail_data(path_ + ": variable " + name + ": expected level" + level_text(*level) + ", found" + all);
     }
   }
-  if (const auto time = a.find(Axis::other)) {
+  if (const auto time = a.steps()) {
     if (step >= static_cast<int64_t>(a.extent[*time]))
       fail_data(path_ + ": variable " + name + ": expected step " + std::to_string(step) + ", found " +
                 std::to_string(a.extent[*time]) + " steps");
@@ -178,14 +228,8 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
     fail_data(path_ + ": variable " + name + ": cannot read: " + nc_strerror(code));
   const double scale = number_attribute(id_, a.variable, "scale_factor").value_or(1),
                offset = number_attribute(id_, a.variable, "add_offset").value_or(0);
-  std::vector<double> missing;
-  for (const char* attribute : {"_FillValue", "missing_value"})
-    if (const auto value = number_attribute(id_, a.variable, attribute)) missing.push_back(*value);
-  for (float& v : raw) {
-    const bool gone = !std::isfinite(v) || std::abs(v) > 1e30f ||
-                      std::any_of(missing.begin(), missing.end(), [&](double m) { return float(m) == v; });
-    v = gone ? NAN : float(double(v) * scale + offset);
-  }
+  const Missing missing(id_, a.variable);
+  for (float& v : raw) v = missing(v) ? NAN : float(double(v) * scale + offset);
 
   GriddedField f;
   const std::vector<double> latitude = coordinates(a.dimension[*lat], a.name[*lat]);

@@ -1,5 +1,5 @@
 // Fields on latitude-longitude grids from NetCDF files (classic, 64-bit offset, NetCDF-4), and their way onto another
-// grid.
+// grid. NetCDF-4 calls HDF5 outside of Hdf5File's lock: for programs of one thread.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,12 @@ class NetcdfFile {
 
   /// Names of variables with a latitude and a longitude.
   std::vector<std::string> fields() const;
-  /// Extent of the first dimension that is neither level, latitude nor longitude; 1 where there is none.
+  /// Extent of the time, or where no dimension is called so, of the one that is neither level, latitude nor longitude;
+  /// 1 where there is none. Throws Error(data) where yet another dimension would need a choice.
   int64_t steps(const std::string& name) const;
-  /// One step of a variable, at the level whose coordinate is nearest to `level`, at most 0.5 % away, where it has
-  /// levels. scale_factor, add_offset and missing values are applied. Throws Error(data) naming file, variable and what
-  /// is expected.
+  /// One step of a variable, at the level whose coordinate is nearest to `level`, at most 0.5 % away: to be given where
+  /// there are several, and only where there are levels. scale_factor and add_offset are applied; fill values and what
+  /// lies outside of the valid range become NaN. Throws Error(data) naming file, variable and what is expected.
   GriddedField read(const std::string& name, int64_t step, std::optional<double> level) const;
 
  private:

@@ -107,18 +107,15 @@ void write_safetensors(const std::string& path, const std::vector<NamedArray>& a
   write_file(path, file);
 }
 
-NamedArray to_torch(const std::string& name, const Tensor& p) {
+NamedArray to_torch(const std::string& name, const Tensor& p, int rank) {
   const Shape& s = p.shape();
   NamedArray array{name, p.dtype(), {}, std::vector<std::byte>(static_cast<size_t>(p.desc().bytes()))};
   const int64_t taps = s.d() * s.h() * s.w();
-  if (s.rows() == 1)
-    array.shape = {s.c()};
-  else if (taps == 1)
-    array.shape = {s.n(), s.c()};
-  else if (s.d() == 1)
-    array.shape = {s.n(), s.c(), s.h(), s.w()};
-  else
-    array.shape = {s.n(), s.c(), s.d(), s.h(), s.w()};
+  if (rank == 0) rank = s.rows() == 1 ? 1 : taps == 1 ? 2 : s.d() == 1 ? 4 : 5;
+  array.shape = rank == 1   ? std::vector{s.c()}
+                : rank == 2 ? std::vector{s.n(), s.c()}
+                : rank == 4 ? std::vector{s.n(), s.c(), s.h(), s.w()}
+                            : std::vector{s.n(), s.c(), s.d(), s.h(), s.w()};
   const auto width = static_cast<size_t>(size_of(p.dtype()));
   for (int64_t k = 0; k < s.n(); ++k)
     for (int64_t t = 0; t < taps; ++t)

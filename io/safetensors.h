@@ -20,9 +20,10 @@ struct NamedArray {
 std::vector<NamedArray> read_safetensors(const std::string& path);
 void write_safetensors(const std::string& path, const std::vector<NamedArray>& arrays);
 
-/// Our parameter -> the array PyTorch would hold: convolution weights K,KD,KH,KW,C become K,C,KD,KH,KW; dense weights
-/// K,F (features in channels-last order); biases K.
-NamedArray to_torch(const std::string& name, const Tensor& parameter);
+/// Our parameter -> the array PyTorch would hold: convolution weights K,KD,KH,KW,C become K,C,KD,KH,KW, or K,C,KH,KW
+/// for images; dense weights K,F (features in channels-last order); biases K. `rank` says which (StateSpec::rank); with
+/// 0 the extents do, which show of one tap neither the dense layer nor the convolution.
+NamedArray to_torch(const std::string& name, const Tensor& parameter, int rank = 0);
 /// The inverse, into an existing parameter; throws Error(data) naming both shapes where they differ.
 void from_torch(const NamedArray& array, const Tensor& parameter, const std::string& path);
 

@@ -10,8 +10,6 @@
 
 namespace convoy {
 
-enum class Gzip : uint8_t { off, on };
-
 /// Decodes a file's bytes (gzip is recognised by its magic number) and checks both CRCs. `path` is for messages only.
 /// The size is the cube root of the voxel count over `channels`. Throws Error(data).
 Sample decode_tfrecord(std::span<const std::byte> file, const std::string& path, int64_t channels);

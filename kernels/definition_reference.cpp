@@ -14,21 +14,11 @@ const Kernel& reference_of(const Problem& p) {
 }
 
 void run_definition(const Problem& p, const KernelArgs& args) {
-  const auto [tape, in, out] = definition_of(p.op, p.in);
-  std::vector<Tensor> values(tape.values().size());
-  for (size_t i = 0; i < in.size(); ++i) values[static_cast<size_t>(in[i])] = args.in[i];
-  for (size_t i = 0; i < out.size(); ++i) values[static_cast<size_t>(out[i])] = args.out[i];
-  for (const Node& node : tape.nodes()) {
-    std::vector<Tensor> node_in, node_out;
-    for (ValueId id : node.in) node_in.push_back(values[static_cast<size_t>(id)]);
-    for (ValueId id : node.out) {
-      Tensor& value = values[static_cast<size_t>(id)];
-      if (value.empty()) value = Tensor::zeros(tape.desc(id));
-      node_out.push_back(value);
-    }
-    const Problem q{node.op, tape.descs(node.in), tape.descs(node.out), p.device, p.threads};
-    reference_of(q).prepare(q)->run({node_in, node_out, {}, nullptr});
-  }
+  walk_definition(
+      p, args.in, args.out, [](const TensorDesc& d) { return Tensor::zeros(d); },
+      [](const Problem& q, std::span<const Tensor> in, std::span<const Tensor> out) {
+        reference_of(q).prepare(q)->run({in, out, {}, nullptr});
+      });
 }
 
 }  // namespace

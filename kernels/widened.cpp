@@ -35,13 +35,17 @@ const Kernel& best(const Problem& p) {
 
 class Widened final : public Prepared {
  public:
-  explicit Widened(const Problem& p) : inner_(best(wide_problem(p)).prepare(wide_problem(p))) {
-    detail_ = "f32 " + std::string(best(wide_problem(p)).name()) + " " + inner_->detail();
-    for (const TensorDesc& d : p.in) in_.push_back(side(d, wide(d), p.threads));
+  explicit Widened(const Problem& p) {
+    const Problem wider = wide_problem(p);
+    const Kernel& kernel = best(wider);
+    inner_ = kernel.prepare(wider);
+    detail_ = "f32 " + std::string(kernel.name()) + " " + inner_->detail();
+    for (const PackRequest& request : inner_->packed_weights()) add_pack(p, request);
+    for (size_t i = 0; i < p.in.size(); ++i)
+      in_.push_back(is_packed(i) ? Side{wider.in[i], nullptr} : side(p.in[i], wider.in[i], p.threads));
     for (const TensorDesc& d : p.out) out_.push_back(side(wide(d), d, p.threads));
     inner_at_ = size_;
     size_ += round_up(inner_->workspace_bytes(), 64);
-    for (const PackRequest& request : inner_->packed_weights()) add_pack(p, request);
   }
   int64_t workspace_bytes() const override { return size_; }
   std::vector<PackRequest> packed_weights() const override { return packs_; }
@@ -50,10 +54,12 @@ class Widened final : public Prepared {
   void run(const KernelArgs& args) const override {
     std::vector<Tensor> in, out;
     for (size_t i = 0; i < in_.size(); ++i) {
+      if (is_packed(i)) {
+        in.emplace_back(in_[i].wide, nullptr);  // the packed form is read in its place
+        continue;
+      }
       in.push_back(in_[i].cast ? Tensor(in_[i].wide, args.workspace + in_[i].at) : args.in[i]);
-      const bool is_packed = std::find(packed_inputs_.begin(), packed_inputs_.end(), int(i)) != packed_inputs_.end();
-      if (in_[i].cast && !is_packed)
-        in_[i].cast->run({{&args.in[i], 1}, {&in.back(), 1}, {}, args.workspace + in_[i].scratch});
+      if (in_[i].cast) in_[i].cast->run({{&args.in[i], 1}, {&in.back(), 1}, {}, args.workspace + in_[i].scratch});
     }
     for (size_t i = 0; i < out_.size(); ++i)
       out.push_back(out_[i].cast ? Tensor(out_[i].wide, args.workspace + out_[i].at) : args.out[i]);
@@ -68,6 +74,10 @@ class Widened final : public Prepared {
     std::shared_ptr<const Prepared> cast;  ///< empty where the type is wide already
     int64_t at = 0, scratch = 0;
   };
+
+  bool is_packed(size_t input) const {
+    return std::find(packed_inputs_.begin(), packed_inputs_.end(), int(input)) != packed_inputs_.end();
+  }
 
   static std::shared_ptr<const Prepared> make_cast(const TensorDesc& from, const TensorDesc& to, int threads) {
     const Problem cast{{OpKind::cast, CastAttrs{to.dtype}}, {from}, {to}, DeviceKind::cpu, threads};

@@ -1,3 +1,4 @@
+// Kernels of narrow types made of f32 kernels and casts.
 #pragma once
 
 #include "kernels/function_kernel.h"

@@ -45,6 +45,13 @@ void resolve_padding(const ConvOptions& o, const Int3& input, ConvAttrs& a) {
   }
 }
 
+/// StateSpec::rank of a convolution's weights: a network that saw volumes sees them to its end, where they may have no
+/// depth left.
+int conv_rank(const Tape& tape) {
+  const auto deep = [](const Value& v) { return v.kind != ValueKind::state && v.desc.shape.d() > 1; };
+  return std::any_of(tape.values().begin(), tape.values().end(), deep) ? 5 : 4;
+}
+
 ConvAttrs base_attrs(const ConvOptions& o) {
   return {.stride = o.stride, .dilation = o.dilation, .groups = o.groups};
 }
@@ -70,7 +77,7 @@ ValueId conv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& 
   const int64_t taps = o.kernel[0] * o.kernel[1] * o.kernel[2], per_group = s.c() / o.groups;
   std::vector<ValueId> in{
       x, tape.parameter(name + ".weight", {o.channels, o.kernel[0], o.kernel[1], o.kernel[2], per_group},
-                        weight_init(o.initializer, taps * per_group, taps * o.channels / o.groups))};
+                        weight_init(o.initializer, taps * per_group, taps * o.channels / o.groups), conv_rank(tape))};
   if (o.bias != Bias::none)
     in.push_back(tape.parameter(name + ".bias", Shape::vector(o.channels), bias_init(o.bias, taps * per_group)));
   return tape.emit({OpKind::conv_forward, a}, name + ".forward", std::move(in));
@@ -94,7 +101,7 @@ ValueId deconv(Tape& tape, const std::string& name, ValueId x, const ConvOptions
   const bool torch = o.initializer == Initializer::torch_uniform;
   const int64_t fan_in = taps * (torch ? per_group : s.c() / o.groups);
   std::vector<ValueId> in{x, tape.parameter(name + ".weight", {s.c(), o.kernel[0], o.kernel[1], o.kernel[2], per_group},
-                                            weight_init(o.initializer, fan_in, taps * per_group))};
+                                            weight_init(o.initializer, fan_in, taps * per_group), conv_rank(tape))};
   if (o.bias != Bias::none)
     in.push_back(tape.parameter(name + ".bias", Shape::vector(o.channels), bias_init(o.bias, fan_in)));
   return tape.emit({OpKind::conv_backward_data, a}, name + ".forward", std::move(in));
@@ -104,8 +111,8 @@ ValueId dense(Tape& tape, const std::string& name, ValueId x, const DenseOptions
   if (o.units < 1) fail_usage(name + ": expected 1 unit or more, found " + std::to_string(o.units));
   const Shape s = tape.desc(x).shape;
   const int64_t features = s.elements() / s.n();
-  std::vector<ValueId> in{
-      x, tape.parameter(name + ".weight", {o.units, 1, 1, 1, features}, weight_init(o.initializer, features, o.units))};
+  std::vector<ValueId> in{x, tape.parameter(name + ".weight", {o.units, 1, 1, 1, features},
+                                            weight_init(o.initializer, features, o.units), 2)};
   if (o.bias != Bias::none)
     in.push_back(tape.parameter(name + ".bias", Shape::vector(o.units), bias_init(o.bias, features)));
   return tape.emit({OpKind::dense_forward, NoAttrs{}}, name + ".forward", std::move(in));

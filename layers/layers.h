@@ -53,8 +53,11 @@ struct DenseOptions {
 /// x (N,D,H,W,C) -> (N,1,1,1,units); weight (units,1,1,1,D*H*W*C) over the elements in memory order, bias (units).
 ValueId dense(Tape& tape, const std::string& name, ValueId x, const DenseOptions& options);
 
+/// The largest (max) or mean (avg) value of every window: x (N,D,H,W,C) -> (N,D',H',W',C) with
+/// D' = (D + pads - kernel) / stride + 1. Throws Error(usage) where a window exceeds the padded extent.
 ValueId max_pool(Tape& tape, const std::string& name, ValueId x, const PoolAttrs& window);
 ValueId avg_pool(Tape& tape, const std::string& name, ValueId x, const PoolAttrs& window);
+/// x where above 0, slope * x elsewhere; relu: slope 0. NaN stays.
 ValueId leaky_relu(Tape& tape, const std::string& name, ValueId x, double slope);
 ValueId relu(Tape& tape, const std::string& name, ValueId x);
 /// scale * tanh(x)
@@ -80,6 +83,7 @@ ValueId resize(Tape& tape, const std::string& name, ValueId x, int64_t height, i
 ValueId channel_affine(Tape& tape, const std::string& name, ValueId x);
 /// factor * x
 ValueId scale(Tape& tape, const std::string& name, ValueId x, double factor);
+/// a + b, of one shape and type.
 ValueId add(Tape& tape, const std::string& name, ValueId a, ValueId b);
 /// Channels of all inputs side by side.
 ValueId concat(Tape& tape, const std::string& name, const std::vector<ValueId>& parts);

@@ -34,7 +34,8 @@ double StepSchedule::rate(int64_t step) const {
     return warmup_factor == 1 ? base_rate * share : base_rate * (1 + (warmup_factor - 1) * share);
   }
   const int64_t at = step - warmup_steps;
-  const double top = base_rate * warmup_factor, left = 1 - double(std::min(at, length)) / double(length);
+  const double top = base_rate * (warmup_steps > 0 ? warmup_factor : 1),
+               left = 1 - double(std::min(at, length)) / double(length);
   switch (kind) {
     case Kind::constant:
       return top;

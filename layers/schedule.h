@@ -31,7 +31,8 @@ struct StepSchedule {
   /// Step s of the first `warmup_steps` has the share s/warmup_steps of the way to base_rate*warmup_factor: from 0 for
   /// a factor of 1, else from base_rate (the gradual warm-up of Goyal et al. 2017). The rest starts counting behind
   /// them. Steps count from 0, as MLPerf HPC DeepCAM does: with a factor of 1 the first step of a warm-up changes
-  /// nothing, and behind a warm-up milestones act one step later than without.
+  /// nothing, and behind a warm-up milestones act one step later than without. Without warm-up steps the factor means
+  /// nothing.
   int64_t warmup_steps = 0;
   double warmup_factor = 1;
   std::vector<int64_t> milestones;  ///< multistep: each multiplies the rate by decay_rate

@@ -1,12 +1,21 @@
 #include "models/climate_nets.h"
 
+#include <algorithm>
+
 namespace convoy {
 
+int64_t size_unit(const ClimateConfig& c) {
+  if (c.model == ClimateModel::deeplab) return 8;
+  if (c.model == ClimateModel::deepcam) return 16;
+  // Every dense block but the bottom one is followed by a halving.
+  return std::max<int64_t>(16, int64_t{1} << (std::clamp<size_t>(c.blocks.size(), 1, 16) - 1));
+}
+
 ClimateNet record_climate(Tape& tape, const ClimateConfig& c, int64_t batch, DType input_type, Mode mode) {
-  const int64_t unit = c.model == ClimateModel::deeplab ? 8 : 16;
+  const int64_t unit = size_unit(c);
   if (c.height < unit || c.width < unit || c.height % unit || c.width % unit)
     fail_usage("images of " + std::to_string(c.height) + "x" + std::to_string(c.width) +
-               ": height and width must be divisible by " + std::to_string(unit));
+               ": expected height and width divisible by " + std::to_string(unit));
   ClimateNet net;
   net.input = tape.input("x", TensorDesc({batch, 1, c.height, c.width, c.channels}, input_type));
   ValueId x = net.input;

@@ -26,14 +26,14 @@ enum class Cropping : uint8_t { tensorflow, pytorch };
 
 struct ClimateConfig {
   ClimateModel model = ClimateModel::deepcam;
-  int64_t height = 768, width = 1152;  ///< divisible by 16 (deeplab: 8)
+  int64_t height = 768, width = 1152;  ///< multiples of size_unit()
   int64_t channels = 16;
   int64_t classes = 3;
 
-  /// deeplab: false multiplies by 0.5 wherever a batch norm stood (the record runs). tiramisu: behind every layer of
-  /// the dense blocks (off in the record runs). deepcam always normalises.
+  /// deeplab: false multiplies by 0.5 wherever a batch norm stood (the record runs). tiramisu: between every
+  /// convolution and its ReLU (off in the record runs). deepcam always normalises.
   bool batch_norm = true;
-  double batch_norm_momentum = 0.1;  ///< deeplab's reference: 0.0003
+  double batch_norm_momentum = 0.1;  ///< deeplab's reference: 0.0003, tiramisu's: 0.01
   /// Evaluation normalises by the moments of what it evaluates in place of the running ones (deeplab's reference, which
   /// never leaves training mode).
   bool batch_statistics = false;
@@ -55,7 +55,7 @@ struct ClimateConfig {
   // tiramisu
   std::vector<int64_t> blocks{2, 2, 2, 4, 5};  ///< layers of the dense blocks, the bottom one last
   int64_t growth = 32, filter = 5, first_filters = 64;
-  double dropout = 0;
+  double dropout = 0;  ///< behind every ReLU and on the logits
   bool operator==(const ClimateConfig&) const = default;
 };
 
@@ -64,6 +64,8 @@ struct ClimateNet {
   ValueId logits = no_value;  ///< (N,1,height,width,classes), kept as "logits"
 };
 
+/// Heights and widths that the network takes are multiples of this.
+int64_t size_unit(const ClimateConfig& config);
 /// Records the network for a batch of normalised images. Throws Error(usage) for sizes that do not divide, naming the
 /// numbers.
 ClimateNet record_climate(Tape& tape, const ClimateConfig& config, int64_t batch, DType input_type, Mode mode);

@@ -40,8 +40,12 @@ inline ConvOptions double_size(int64_t channels, Cropping cropping, Bias bias, I
   return o;
 }
 
+/// tf.layers, of which the Tiramisu is made, adds 1e-3 to the variance; slim's ResNet and PyTorch 1e-5.
 inline BatchNormOptions batch_norm_options(const ClimateConfig& c, Mode mode) {
-  return {.momentum = c.batch_norm_momentum, .mode = mode, .batch_statistics = c.batch_statistics};
+  return {.epsilon = c.model == ClimateModel::tiramisu ? 1e-3 : 1e-5,
+          .momentum = c.batch_norm_momentum,
+          .mode = mode,
+          .batch_statistics = c.batch_statistics};
 }
 
 }  // namespace convoy

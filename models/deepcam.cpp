@@ -77,7 +77,7 @@ class DeepCam {
   ValueId exit_block(const std::string& name, ValueId x, int64_t dilation) {
     ValueId y = norm_relu(name + ".bn1", separable(name + ".sep1", x, t_.desc(x).shape.c(), 1, dilation));
     y = norm(name + ".bn2", separable(name + ".sep2", y, width(1024), 1, dilation));
-    y = separable(name + ".sep3", y, width(1024), 1, dilation);
+    y = separable(name + ".sep3", y, width(1024), 1, 1);
     return add(t_, name + ".add", y, skip(name, x, width(1024), 1));
   }
 

@@ -35,7 +35,8 @@ class DeepLab {
   }
 
  private:
-  static constexpr Initializer he = Initializer::he_normal;
+  /// Slim's layers draw from a normal distribution, the decoder's own ones from a uniform one.
+  static constexpr Initializer he = Initializer::he_normal, uniform = Initializer::he_uniform;
 
   static ConvOptions plain(int64_t channels, int64_t kernel, int64_t stride = 1, int64_t dilation = 1) {
     return image_conv(channels, kernel, stride, dilation, Bias::none, he);
@@ -78,11 +79,11 @@ class DeepLab {
   }
 
   ValueId up(const std::string& name, ValueId x) {
-    return linear(name,
-                  deconv(t_, name, x, double_size(256, c_.cropping.value_or(Cropping::tensorflow), Bias::zero, he)));
+    return linear(
+        name, deconv(t_, name, x, double_size(256, c_.cropping.value_or(Cropping::tensorflow), Bias::zero, uniform)));
   }
   ValueId tail(const std::string& name, ValueId x, int64_t channels) {
-    return linear(name, conv(t_, name, x, image_conv(channels, 3, 1, 1, Bias::zero, he)));
+    return linear(name, conv(t_, name, x, image_conv(channels, 3, 1, 1, Bias::zero, uniform)));
   }
   ValueId linear(const std::string& name, ValueId x) { return c_.decoder_relu ? relu(t_, name, x) : x; }
 

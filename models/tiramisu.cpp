@@ -12,16 +12,12 @@ class Tiramisu {
     const size_t levels = c_.blocks.size();
     if (levels < 2 || levels > 16)
       fail_usage("tiramisu: expected 2 to 16 dense blocks, found " + std::to_string(levels));
-    const int64_t unit = int64_t{1} << (levels - 1);
-    if (c_.height % unit || c_.width % unit)
-      fail_usage("tiramisu: " + std::to_string(levels) + " dense blocks need height and width divisible by " +
-                 std::to_string(unit) + ", found " + std::to_string(c_.height) + "x" + std::to_string(c_.width));
-    x = conv(t_, "first", x, plain(c_.first_filters, c_.filter, 1));
+    x = activated("first", x, plain(c_.first_filters, c_.filter, 1));
     std::vector<ValueId> skips;
     for (size_t i = 0; i + 1 < levels; ++i) {
       const std::string number = std::to_string(i + 1);
       skips.push_back(dense_block("down" + number, x, c_.blocks[i]).all);
-      x = conv(t_, "transition_down" + number, skips.back(), plain(t_.desc(skips.back()).shape.c(), 1, 2));
+      x = activated("transition_down" + number, skips.back(), plain(t_.desc(skips.back()).shape.c(), 1, 2));
     }
     Stack stack = dense_block("bottom", x, c_.blocks.back());
     for (size_t i = levels - 1; i-- > 0;) {
@@ -32,7 +28,7 @@ class Tiramisu {
       x = concat(t_, "up" + number + ".concat", {x, skips[i]});
       stack = dense_block("up" + number, x, c_.blocks[i]);
     }
-    return conv(t_, "logits", stack.all, plain(c_.classes, 1, 1));
+    return dropped("logits", conv(t_, "logits", stack.all, plain(c_.classes, 1, 1)));
   }
 
  private:
@@ -44,16 +40,24 @@ class Tiramisu {
     return image_conv(channels, kernel, stride, 1, Bias::zero, Initializer::he_uniform);
   }
 
+  ValueId dropped(const std::string& name, ValueId x) {
+    return dropout(t_, name + ".dropout", x, mode_ == Mode::training ? c_.dropout : 0);
+  }
+
+  /// Convolution, batch norm where it is on, ReLU, dropout.
+  ValueId activated(const std::string& name, ValueId x, const ConvOptions& options) {
+    x = conv(t_, name, x, options);
+    if (c_.batch_norm) x = batch_norm(t_, name + ".bn", x, batch_norm_options(c_, mode_));
+    return dropped(name, relu(t_, name, x));
+  }
+
   /// Every layer reads all maps before it and adds `growth`. Each stack starts with the one before, so that the slice
   /// pass lays all of them over one another and nothing is copied.
   Stack dense_block(const std::string& name, ValueId x, int64_t layers) {
     const int64_t before = t_.desc(x).shape.c();
     for (int64_t i = 1; i <= layers; ++i) {
       const std::string layer = name + ".layer" + std::to_string(i);
-      ValueId y = relu(t_, layer, conv(t_, layer, x, plain(c_.growth, c_.filter, 1)));
-      y = dropout(t_, layer + ".dropout", y, mode_ == Mode::training ? c_.dropout : 0);
-      if (c_.batch_norm) y = batch_norm(t_, layer + ".bn", y, batch_norm_options(c_, mode_));
-      x = concat(t_, layer + ".concat", {x, y});
+      x = concat(t_, layer + ".concat", {x, activated(layer, x, plain(c_.growth, c_.filter, 1))});
     }
     return {x, slice(t_, name + ".made", x, before, layers * c_.growth)};
   }

@@ -3,12 +3,13 @@
 set -u
 bin=$1
 . "$(dirname "$0")/expect.sh"
-layers=("$bin/bench_layers" --min-seconds 0.01)
+layers=("$bin/bench_layers" --min-seconds 0)
 
 expect 0 "winograd" "${layers[@]}" --problem 'conv ic16ih40oc16kh3ph1 n"square"' --json new.jsonl --csv new.csv --refusals --cold
 grep -q '"kernel":"winograd.*"correct":true' new.jsonl && ok || bad "no Winograd kernel was checked"
 grep -q '"refused":.*"problem":' new.jsonl && ok || bad "refusals do not name their problem"
-[ "$(head -1 new.csv)" = name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio,correct ] && ok || bad "head of new.csv"
+[ "$(head -1 new.csv)" = name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio,correct,gflops_valid,bytes,flop_per_byte,problem ] && ok || bad "head of new.csv"
+grep -q '^square.forward,.*,true,[0-9.]*,[0-9]*,[0-9.]*,"conv_forward{' new.csv && ok || bad "no valid taps, bytes, FLOP per byte and problem in new.csv"
 expect 0 "conv_pool_forward{" "${layers[@]}" --size 16 --match conv1.forward --list
 expect 0 "conv_activation_forward" "${layers[@]}" --model tiramisu --size 16x32 --match down1.layer1.forward --list
 expect 0 "winograd" "${layers[@]}" --model tiramisu --size 64x96 --match down1.layer1.forward --kernels winograd
@@ -20,15 +21,58 @@ expect 2 '--json: expected a value' "${layers[@]}" --json
 expect 3 'none.txt: cannot open' "${layers[@]}" --problems none.txt
 small='conv ic16ih40oc16kh3ph1'
 expect 2 '--dtype: expected f32, bf16 or f16, found f64' "${layers[@]}" --dtype f64 --problem "$small"
-expect 2 '--batch: expected 1 or more, found 0' "${layers[@]}" --batch 0 --problem "$small"
+expect 2 'error: --batch: expected 1 to 1048576, found 0' "${layers[@]}" --batch 0 --problem "$small"
 expect 2 '--threads: expected 0 to' "${layers[@]}" --threads -3 --problem "$small"
-expect 2 '--pass has no effect without' "${layers[@]}" --size 16 --pass forward
 expect 2 '--model has no effect beside' "${layers[@]}" --model deepcam --problem "$small"
 expect 2 '--batch-norm has no effect on cosmoflow' "${layers[@]}" --size 16 --batch-norm on
 expect 2 'nothing was timed' "${layers[@]}" --problem "$small" --kernels depthwise --tune empty.txt
 [ -e empty.txt ] && bad "a run without times wrote a tuned table" || ok
 expect 1 '/dev/full: cannot write' "${layers[@]}" --problem "$small" --kernels direct --json /dev/full
 expect 1 '/dev/full: cannot write' "${layers[@]}" --problem "$small" --kernels direct --csv /dev/full
+# A flag is given once, but for --problem; of a model --pass keeps the nodes of that pass.
+expect 0 'second.forward' "${layers[@]}" --problem "$small"' n"first"' --problem "conv ic16ih20oc16kh3ph1"' n"second"' --pass forward --list
+expect 2 '--csv: expected once, found twice' "${layers[@]}" --problem "$small" --csv a.csv --csv b.csv
+expect 0 'conv1.backward_weights' "${layers[@]}" --size 16 --pass backward_weights --list
+"${layers[@]}" --size 16 --pass backward_weights --list | grep -q 'forward\|update' && bad "--pass keeps other nodes of a model" || ok
+expect 2 '--pass: expected forward' "${layers[@]}" --size 16 --pass forwards
+# What a kernel is asked for by name runs, also the reference; what is left out wins otherwise.
+expect 0 'reference' "${layers[@]}" --problem 'conv ic4ih8oc4kh3ph1' --pass forward --kernels reference
+expect 2 'nothing was timed' "${layers[@]}" --problem "$small" --kernels reference --skip reference
+# Without oneDNN's time there is no ratio.
+expect 0 'direct' "${layers[@]}" --problem "$small" --pass forward --kernels direct --json alone.jsonl --csv alone.csv
+grep -q '"onednn_ratio":null' alone.jsonl && ! grep -q '"onednn_ratio":0' alone.jsonl && ok || bad "a ratio to nothing in alone.jsonl"
+grep -q ',,true,' alone.csv && ok || bad "a ratio to nothing in alone.csv"
+expect 0 'square.forward' "$bin/bench_report" summary new.jsonl
+expect 0 'forward' "$bin/bench_report" summary alone.jsonl
+# Files are opened before anything is measured, and separate.
+expect 1 'no/tuned.txt: cannot open' "${layers[@]}" --problem "$small" --kernels direct --tune no/tuned.txt
+"${layers[@]}" --problem "$small" --kernels direct --tune no/tuned.txt 2>&1 | grep -q GFLOP && bad "measured ahead of --tune" || ok
+expect 2 '--json, --tune: expected two files, found same' "${layers[@]}" --problem "$small" --json same --tune same
+expect 2 '--json, --csv: expected two files' "${layers[@]}" --problem "$small" --json ./same --csv same
+# Problems that say nonsense name their line; what is too large is refused and the rest goes on.
+expect 2 'oh: expected 39 to 41, found 20' "${layers[@]}" --problem 'conv ic16ih40oc16oh20kh3ph1'
+expect 2 'expected at most 274877906944 elements' "${layers[@]}" --problem 'conv mb16ic16777216ih1048576oc16kh1'
+expect 2 '--batch: expected 1 to' "${layers[@]}" --problem "$small" --batch 9000000000000000000
+expect 2 '--size, --batch: expected at most' "${layers[@]}" --size 4096 --batch 1048576
+expect 2 '--size: expected extents of 1 to' "${layers[@]}" --model deepcam --size 99999999999x9
+w=f32:4x1x3x3x4 state=f64:1x1x1x1x8 scale=f64:1x1x1x1x4 one=f32:1x1x1x1x1
+expect 0 'sgd_update' "${layers[@]}" --problem "sgd_update{} in=$w|$state|$scale|$one|$w|$w"
+expect 0 'adam_update' "${layers[@]}" --problem "adam_update{} in=$w|$state|$scale|$one|$w|$w|$w"
+expect 0 'loss_scale_update' "${layers[@]}" --problem "loss_scale_update{} in=$one|$scale"
+own='conv_forward{} in=f32:1x1x8x8x4|f32:16x1x1x1x4'
+expect 2 'found out=' "${layers[@]}" --problem "$own out="
+expect 2 'found out=bf16:1x1x8x8x16' "${layers[@]}" --problem "$own out=bf16:1x1x8x8x16"
+expect 2 'found -6400 along N' "${layers[@]}" --problem "$own out=f32:1x1x8x8x16@-6400,1024,128,16"
+expect 2 'expected extents of 1 to' "${layers[@]}" --problem "add{} in=f32:1x1x0x8x4|f32:1x1x0x8x4"
+printf '# large, then small\nconv ic256id1024oc256kd3pd1 n"large"\n%s n"small"\n' "$small" > mixed.txt
+expect 1 'large.forward: direct' "${layers[@]}" --problems mixed.txt --pass forward --kernels direct --json mixed.jsonl
+grep -q '"name":"large.forward".*"refused":"error: needs' mixed.jsonl && ok || bad "no row about the problem that failed"
+grep -q '"name":"small.forward".*"min_ms"' mixed.jsonl && ok || bad "the run ended with the problem that failed"
+sed 's/ic16/ic16zz3/' mixed.txt > nonsense.txt
+expect 2 'nonsense.txt:3: convolution string: cannot read "zz3' "${layers[@]}" --problems nonsense.txt
+verbose='dnnl_verbose,exec,cpu,convolution,jit:avx2,forward_training,src_f32::blocked:acdb:f0 wei_f32::blocked:abcd:f0,'
+expect 0 'its post-ops eltwise_relu are left out' "${layers[@]}" --list \
+  --problem "${verbose}attr-post-ops:eltwise_relu,alg:convolution_direct,mb1_ic16oc16_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1,0.1"
 # Odd names stay one field.
 expect 0 'direct' "${layers[@]}" --problem "$small"' n"a,\b"' --pass forward --kernels direct --json odd.jsonl --csv odd.csv
 grep -q '^"a,\\b.forward",forward,f32,direct' odd.csv && ok || bad "a name with a comma in odd.csv"
@@ -44,6 +88,9 @@ grep -P '\tconv' tuned.txt > layers.txt
 expect 2 'layers.txt: expected problems of this run, found none' "${steps[@]}" --batch-size 4 --dry-run --tuned layers.txt
 sed 's/^[a-z0-9_]*/mine/' tuned.txt > mine.txt
 expect 2 'mine.txt: this build has no kernel called mine' "${steps[@]}" --batch-size 2 --dry-run --tuned mine.txt
+expect 2 'mine.txt: this build has no kernel called mine' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned mine.txt
+sed '1s/in=[^ ]*/in=f32:0x1x1x1x1/' tuned.txt > damaged.txt
+expect 3 'damaged.txt:1: ' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned damaged.txt
 
 expect 0 "geometric mean of old/new medians 1.000, 0 slower" "$bin/bench_report" compare new.jsonl new.jsonl
 expect 2 "--significance: expected a number between 0 and 1" "$bin/bench_report" compare new.jsonl new.jsonl --significance 2
@@ -57,12 +104,33 @@ line() { echo '{"name":"a","pass":"forward","dtype":"bf16","kernel":"'"$1"'","de
 expect 0 "2 in common, geometric mean of old/new medians 1.000, 0 slower" "$bin/bench_report" compare twice.jsonl twice.jsonl
 expect 0 "SLOWER" "$bin/bench_report" compare old.jsonl slow.jsonl
 expect 0 "1 have too few samples for p < 0.01" "$bin/bench_report" compare old.jsonl slow.jsonl
+# Rows of one file alone, what went wrong since, and another machine's speed.
+expect 0 "only in old.jsonl" "$bin/bench_report" compare old.jsonl slow.jsonl
+expect 0 "  a bf16 onednn" "$bin/bench_report" compare old.jsonl slow.jsonl
+expect 0 "4 only in old.jsonl:" "$bin/bench_report" compare old.jsonl slow.jsonl
+expect 0 "4 only in old.jsonl:" "$bin/bench_report" compare slow.jsonl old.jsonl
+wrong() { line "$1" "" "$2" 1,1,1 | sed 's/"gflops"/"correct":false,"gflops"/'; }
+{ echo '{"ceiling":"f32_fma","value":80,"unit":"GFLOP/s"}'; wrong mine 1.0; line onednn jit 1.5 1.5,1.6,1.7
+  echo '{"name":"a","pass":"forward","dtype":"bf16","kernel":"mine","refused":"too few","problem":"conv_q"}'
+  echo '{"changed_ceilings":"f32_fma 80.0 GFLOP/s at the start, 40.0 at the end"}'; } > broken.jsonl
+expect 1 "1 WRONG now, right before:" "$bin/bench_report" compare old.jsonl broken.jsonl
+expect 1 "1 refused now, timed before:" "$bin/bench_report" compare old.jsonl broken.jsonl
+expect 1 "warning: f32_fma: old 100.0, new 80.0" "$bin/bench_report" compare old.jsonl broken.jsonl
+expect 1 "warning: broken.jsonl: the machine's speed changed during the run (f32_fma 80.0" "$bin/bench_report" compare old.jsonl broken.jsonl
+expect 0 "1 right again:" "$bin/bench_report" compare broken.jsonl old.jsonl
+wrong mine 1.0 > wrong.jsonl
+expect 1 "1 WRONG in wrong.jsonl" "$bin/bench_report" compare wrong.jsonl wrong.jsonl
+# Numbers that cannot be told: null, in older files 0.
+{ line mine "" 1.0 1,1,1 | sed 's/"flop_per_byte":9/"ceiling_share":null,"onednn_ratio":null,"flop_per_byte":null/'; } > null.jsonl
+{ line mine "" 1.0 1,1,1 | sed 's/"flop_per_byte":9/"ceiling_share":0,"onednn_ratio":0,"flop_per_byte":0/'; } > zero.jsonl
+expect 0 "1 in common" "$bin/bench_report" compare null.jsonl zero.jsonl
 # The better of both runs on each side; of peak is of the type's own ceiling; what is lowered to products does not count.
 expect 0 "2 problems with a oneDNN time of their own: geometric mean 1.400" "$bin/bench_report" summary old.jsonl slow.jsonl
 expect 0 "25.0%" "$bin/bench_report" summary old.jsonl
 expect 0 "(9.00)" "$bin/bench_report" summary old.jsonl
 expect 0 "drawn to roof.svg" "$bin/bench_report" roofline new.jsonl --out roof.svg
 grep -q "f32_fma" roof.svg && ok || bad "no ceiling in roof.svg"
+grep -q "<title>square.forward .* GFLOP/s, .* FLOP/byte</title></circle>" roof.svg && ok || bad "points of roof.svg have no names"
 expect 3 'found "not json"' "$bin/bench_report" summary <(echo "not json")
 expect 3 'expected a row of bench_layers' "$bin/bench_report" summary <(echo '{"problem":"p","kernel":"k","min_ms":"fast"}')
 expect 3 "holds no measurement" "$bin/bench_report" summary <(echo '{"ceiling":"triad","value":1}')

@@ -19,9 +19,23 @@ expect 2 "data/train: expected an empty folder or none" "${sim[@]}" --out data
 
 expect 0 "10 images" "$bin/convoy_data" inspect data --limit 2
 expect 0 "10 images read, 0 bad" "$bin/convoy_data" verify data
+expect 0 "; 0 images without labels" "$bin/convoy_data" verify data
 expect 0 "statistics of 6 images" "$bin/convoy_data" stats data/train --out own.h5
 expect 0 "in half precision" "$bin/convoy_data" convert data --out shards --shard 4
 expect 0 "sharded-climate-hdf5 64x96x16" "$bin/convoy_data" inspect shards
+# Shards are cut anew without statistics; a file's are those of its folder, or of the one above.
+expect 0 "wrote 10 images in half precision" "$bin/convoy_data" convert shards --out reshards --shard 3
+expect 0 "wrote 10 images in half precision" "$bin/convoy_data" convert reshards --out back --shard 4
+same shards/validation/shard-00000.h5 back/validation/shard-00000.h5
+expect 2 "--stats has no effect on shards" "$bin/convoy_data" convert shards --stats data/stats.h5 --out x
+expect 0 "wrote 1 images in half precision" "$bin/convoy_data" convert data/train/data-2106-01-01-00-0.h5 --out single
+mkdir -p alone/below && cp data/train/data-2106-01-01-00-0.h5 alone/below
+expect 3 "alone/below/stats.h5: no such file" "$bin/convoy_data" convert alone/below/data-2106-01-01-00-0.h5 --out x
+# What means nothing for images is refused, not ignored.
+expect 2 "--format has no effect on climate images, which become shards" "$bin/convoy_data" convert data --format split-hdf5 --out x
+expect 2 "--no-gzip has no effect on climate images" "$bin/convoy_data" convert data --no-gzip --out x
+expect 2 "--crop has no effect on climate images" "$bin/convoy_data" convert data --crop 3 --out x
+expect 2 "--channels has no effect on climate images" "$bin/convoy_data" verify data --channels 3
 head -c 200000 data/train/data-2106-01-01-00-0.h5 > cut.h5
 expect 3 "cut.h5" "$bin/convoy_data" verify cut.h5
 mkdir some && cp data/train/*.h5 cut.h5 some
@@ -45,11 +59,28 @@ expect 0 "resuming from" "${train[@]}" --output-dir part --resume --save part.sa
 same whole.safetensors part.safetensors
 expect 2 "setting crop" "${train[@]}" --output-dir part --resume --crop 48x48
 
+# Blocks of pixels: what they become is part of the run.
+expect 0 "finished" "${train[@]}" --output-dir mean --downsample 2 --downsampling-mode mean --max-epochs 1 --max-steps 2
+expect 2 "setting downsampling-mode" "${train[@]}" --output-dir mean --downsample 2 --downsampling-mode pick --resume --max-epochs 1
+expect 0 "4 images, masks in m" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint mean --downsample 2 --downsampling-mode mean --out m
+same m/validation/data-2106-01-04-00-0.png mean/validation-0.png
+expect 2 "--downsampling-mode has no effect on --downsample 1" "${train[@]}" --downsampling-mode mean --output-dir x
+expect 2 "--downsampling-mode: expected one of pick, mean" "${train[@]}" --downsample 2 --downsampling-mode max --output-dir x
+
 # Prediction from a checkpoint and from weights gives the trainer's masks and IoU.
 expect 0 "4 images, masks in a" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --out a
 expect 0 "per sample" "$bin/climseg_predict" --data-dir data --width-divisor 16 --weights whole.safetensors --out b
 same a/validation/data-2106-01-04-00-0.h5 b/validation/data-2106-01-04-00-0.h5
 same a/validation/data-2106-01-04-00-0.png whole/validation-0.png
+# Images of several sizes, each as it would be alone; a size that does not divide is its file's.
+expect 0 "wrote 1 + 1 images of 48x64x16" "$bin/climate_simulate" --orography none --height 48 --width 64 --days 1 --validation-days 1 --steps 1 --out small
+mkdir sizes && cp data/validation/data-2106-01-0[45]-00-0.h5 sizes && cp small/validation/*.h5 sizes/data-2106-01-04-01-0.h5
+expect 0 "3 images, masks in sized" "$bin/climseg_predict" --data-dir sizes --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out sized
+same sized/data-2106-01-05-00-0.h5 a/validation/data-2106-01-05-00-0.h5
+expect 0 "1 images, masks in sized-alone" "$bin/climseg_predict" --data-dir sizes/data-2106-01-04-01-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out sized-alone
+same sized/data-2106-01-04-01-0.h5 sized-alone/data-2106-01-04-01-0.h5
+expect 0 "wrote 1 + 1 images of 38x57x16" "$bin/climate_simulate" --orography none --height 38 --width 57 --days 1 --validation-days 1 --steps 1 --out odd
+expect 3 "odd/validation/data-2106-01-02-00-0.h5: images of 38x57: expected height and width divisible by 16" "$bin/climseg_predict" --data-dir odd --width-divisor 16 --checkpoint whole --out x
 # The folder of the images is no place for masks; it may be named with a slash.
 sum=$(cat data/validation/*.h5 | cksum)
 expect 2 "is read from and would be overwritten" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --out data
@@ -88,7 +119,7 @@ expect 2 'trained with --low-level-relu "true", found "false"' "$bin/climseg_pre
 expect 0 "finished" "${train[@]}" --data-dir shards --output-dir from_shards --max-steps 2
 expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight_decay 0.01 --max-steps 2 --compute bf16
 grep -q '"key":"opt_weight_decay".*"value":0.01' lamb/mlperf.log && ok || bad "--weight_decay was not read as --weight-decay"
-expect 0 "finished" "${train[@]}" --output-dir focal --optimizer LARC-Adam --loss-type focal --max-steps 2 --compute f16
+expect 0 "finished" "${train[@]}" --output-dir focal --optimizer LARC-Adam --loss-type focal --max-steps 2 --compute f16 --batch-norm-recalibration 2
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model tiramisu --growth 4 --filter 3 --output-dir tiramisu --max-epochs 1 --max-steps 2 --dropout 0.2
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model deeplab --batch-norm off --decoder bilinear --output-dir deeplab --max-epochs 1 --max-steps 1
 expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --model deeplab --batch-norm off --decoder bilinear --checkpoint deeplab --out g --no-pictures
@@ -148,6 +179,7 @@ if [ -x "$bin/climate_convert" ]; then
     expect 0 "statistics of 2 images" "$bin/convoy_data" stats real --out real-stats.h5
     expect 0 "2 images, masks" "$bin/climseg_predict" --data-dir real --stats real-stats.h5 --width-divisor 16 --checkpoint whole --out f
     expect 0 "orography: /usr/share/ferret-vis/data/etopo" "$bin/climate_simulate" --height 64 --width 96 --days 1 --validation-days 1 --steps 1 --out mountains
+    expect 3 "variable SST: expected levels to choose 500 from, found none" "$bin/climate_convert" --map TS=$coads:SST@500+273.15 --out x
     expect 3 "expected variable SSTX, found SST" "$bin/climate_convert" --map TS=$coads:SSTX --out x
   fi
   winds=/usr/share/ncarg/data/cdf/nc4uvt.nc  # NetCDF-4, levels, a part of the globe
@@ -157,6 +189,23 @@ if [ -x "$bin/climate_convert" ]; then
     expect 3 "variable U: expected level 840, found" "$bin/climate_convert" --map "U850=$winds:U@840" --out x
     expect 3 "variable U: expected level 1, found" "$bin/climate_convert" --map "U850=$winds:U@1" --out x
   fi
+fi
+
+# A full disk is an error of one line, and what was saved is whole.
+mkdir full
+if mount -t tmpfs -o size=8m none full 2>/dev/null; then
+  trap 'umount "$work/full"; rm -rf "$work"' EXIT
+  cp own.h5 full/own.h5
+  expect 0 "finished" "${train[@]}" --output-dir full/run --max-steps 2 --pictures 0
+  head -c 8M /dev/zero > full/rest 2>/dev/null
+  truncate -s -4K full/rest
+  expect 1 "full/own.h5.tmp: cannot write to disk" "$bin/convoy_data" stats data/train --out full/own.h5
+  same own.h5 full/own.h5
+  truncate -s -1M full/rest
+  expect 1 "full/run/checkpoint-000000004.h5.tmp: cannot write" "${train[@]}" --output-dir full/run --max-steps 4 --resume --pictures 0
+  expect 0 "4 images, masks in rescued" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint full/run --out rescued --no-pictures
+else
+  echo "skipped: programs on a full disk (mounting a file system is not permitted)"
 fi
 
 expect 0 "parameters 56454720" "$bin/climseg_train" --summary
@@ -172,7 +221,7 @@ expect 2 "--class-weights: expected numbers of at least 0" "${train[@]}" --class
 expect 2 "--focal-gamma has no effect" "${train[@]}" --focal-gamma 1 --output-dir x
 expect 2 "--target-iou has no effect on dummy data" "$bin/climseg_train" --data dummy --target-iou 0.5 --output-dir x
 expect 2 "--downsample has no effect on crops of dummy data" "$bin/climseg_train" --data dummy --crop 64x96 --downsample 2 --output-dir x
-expect 2 "--mlperf-division closed: --model tiramisu" "$bin/climseg_train" --data dummy --model tiramisu --dry-run --mlperf-division closed
+expect 2 "--mlperf-division closed: expected --model deepcam, found tiramisu" "$bin/climseg_train" --data dummy --model tiramisu --dry-run --mlperf-division closed
 expect 2 "--start-lr: expected 0 or more, found -1" "$bin/climseg_train" --data dummy --width-divisor 16 --image-size 64x96 --start-lr -1 --output-dir x
 expect 2 "--stats has no effect on dummy data" "$bin/climseg_train" --data dummy --stats data/stats.h5 --output-dir x
 expect 2 "--valid-share has no effect on data in folders" "${train[@]}" --valid-share 0.3 --output-dir x
@@ -182,5 +231,11 @@ expect 2 "validation share" "${train[@]}" --data-dir data/train --stats data/sta
 expect 3 "found one set" "${train[@]}" --data-dir shards --label-set 1 --output-dir x
 expect 3 "stats.h5: no such file" "${train[@]}" --data-dir data/validation/.. --stats stats.h5 --output-dir x
 expect 3 "no such folder" "${train[@]}" --data-dir nowhere --output-dir x
+expect 2 "--lr-warmup-factor has no effect on a run without --lr-warmup-steps" "${train[@]}" --lr-warmup-steps 0 --lr-warmup-factor 4 --output-dir x
+expect 2 "--lr-milestones: expected one step or more" "$bin/climseg_train" --data-dir data --width-divisor 16 --lr-schedule multistep --output-dir x
+expect 2 '--lr-milestones: expected a number, found "1.7"' "$bin/climseg_train" --data-dir data --width-divisor 16 --lr-schedule multistep --lr-milestones 1.7 --output-dir x
+# Running statistics that no number fits: the arg-max of NaN is a class, and must not count as one.
+expect 4 "the validation is not finite" "$bin/climseg_train" --data-dir data --model tiramisu --filter 3 --growth 4 --first-filters 4 --blocks 1,1 \
+  --max-epochs 1 --optimizer SGD --momentum 0 --start-lr 1e18 --max-steps 1 --target-iou 0.1 --output-dir overflow
 expect 4 "first at" "${train[@]}" --start-lr 1e30 --optimizer SGD --lr-warmup-steps 0 --output-dir nan
 conclude

@@ -54,15 +54,15 @@ struct OnDevice {
   }
 };
 
-void run_on(Device& device, const Kernel& kernel, const Problem& p, const std::vector<Tensor>& in,
-            const std::vector<Tensor>& out) {
+void run_on(Device& device, const Kernel& kernel, const Problem& p, std::span<const Tensor> in,
+            std::span<const Tensor> out) {
   const auto prepared = kernel.prepare(p);
   const Fenced workspace(device, prepared->workspace_bytes());
   std::vector<Fenced> packs;
   std::vector<std::byte*> packed;
   for (const PackRequest& request : prepared->packed_weights()) {
     packs.emplace_back(device, request.bytes);
-    request.pack(in.at(static_cast<size_t>(request.input)), packs.back().data());
+    request.pack(in[static_cast<size_t>(request.input)], packs.back().data());
     packed.push_back(packs.back().data());
   }
   prepared->run({in, out, packed, workspace.data()});
@@ -98,24 +98,15 @@ void execute_on_device(Device& device, const Kernel& kernel, const Problem& p, R
 
 void execute_definition_on_device(Device& device, const Problem& p, Run& run) {
   const OnDevice there(device, run);
-  const auto [tape, in, out] = definition_of(p.op, p.in);
-  std::vector<Tensor> values(tape.values().size());
-  for (size_t i = 0; i < in.size(); ++i) values[static_cast<size_t>(in[i])] = there.in[i];
-  for (size_t i = 0; i < out.size(); ++i) values[static_cast<size_t>(out[i])] = there.out[i];
-  for (const Node& node : tape.nodes()) {
-    std::vector<Tensor> node_in, node_out;
-    for (ValueId id : node.in) node_in.push_back(values[static_cast<size_t>(id)]);
-    for (ValueId id : node.out) {
-      Tensor& value = values[static_cast<size_t>(id)];
-      if (value.empty()) value = Tensor(tape.desc(id), device.allocate(tape.desc(id).bytes()));
-      node_out.push_back(value);
-    }
-    const Problem q{node.op, tape.descs(node.in), tape.descs(node.out), DeviceKind::cuda, p.threads};
-    const Kernel* kernel = find_kernel("cuda_plain", q);
-    if (!kernel) kernel = find_kernel("cuda", q);
-    if (!kernel) FAIL("no plain kernel for " << q.text());
-    run_on(device, *kernel, q, node_in, node_out);
-  }
+  walk_definition(
+      p, there.in, there.out, [&](const TensorDesc& d) { return Tensor(d, device.allocate(d.bytes())); },
+      [&](Problem q, std::span<const Tensor> in, std::span<const Tensor> out) {
+        q.device = DeviceKind::cuda;
+        const Kernel* kernel = find_kernel("cuda_plain", q);
+        if (!kernel) kernel = find_kernel("cuda", q);
+        if (!kernel) FAIL("no plain kernel for " << q.text());
+        run_on(device, *kernel, q, in, out);
+      });
   for (size_t i = 0; i < run.out.size(); ++i)
     device.download(run.out[i].bytes(), there.out[i].bytes(), run.out[i].desc().span_bytes());
   device.synchronize();

@@ -162,7 +162,8 @@ class Inputs {
 };
 
 /// Prepares and runs; weights are packed as the plan would, workspace is poisoned and guarded.
-inline void execute(const Kernel& kernel, const Problem& p, Run& run) {
+inline void execute_on(const Kernel& kernel, const Problem& p, std::span<const Tensor> in,
+                       std::span<const Tensor> out) {
   const auto prepared = kernel.prepare(p);
   GuardedBytes workspace(prepared->workspace_bytes(), 64);
   std::memset(workspace.data(), 0xff, static_cast<size_t>(prepared->workspace_bytes()));
@@ -171,10 +172,13 @@ inline void execute(const Kernel& kernel, const Problem& p, Run& run) {
   for (const PackRequest& request : prepared->packed_weights()) {
     packs.emplace_back(request.bytes, 64);
     std::memset(packs.back().data(), 0xff, static_cast<size_t>(request.bytes));
-    request.pack(run.in.at(static_cast<size_t>(request.input)), packs.back().data());
+    request.pack(in[static_cast<size_t>(request.input)], packs.back().data());
     packed.push_back(packs.back().data());
   }
-  prepared->run({run.in, run.out, packed, workspace.data()});
+  prepared->run({in, out, packed, workspace.data()});
+}
+inline void execute(const Kernel& kernel, const Problem& p, Run& run) {
+  execute_on(kernel, p, run.in, run.out);
 }
 
 /// The same problem with every floating-point type replaced by f64.

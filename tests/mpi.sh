@@ -16,6 +16,10 @@ ranks() { local n=$1; shift; timeout 120 "mpirun.$flavour" $patient -n "$n" "$@"
 for n in 2 3 4 5; do expect 0 "MPI_Allreduce" ranks $n "$bin/bench_comm$suffix" --min 4 --max 4194304 --factor 128 --seconds 0; done
 expect 0 "hierarchical" ranks 4 "$bin/bench_comm$suffix" --ranks-per-node 2 --min 4 --max 1048576 --factor 64 --seconds 0 --tune table --json comm.jsonl
 present table comm.jsonl
+# A file that cannot be written is told at once, and not as a fault of the network.
+expect 1 "nowhere/comm.jsonl: cannot open for writing" timeout 20 "mpirun.$flavour" -n 2 "$bin/bench_comm$suffix" --min 4 --max 4 --json nowhere/comm.jsonl
+# Programs that do not divide their work.
+expect 2 "expected a single task" ranks 2 "$bin/cosmoflow_simulate" --out never --universes 1 --size 16
 
 # The C interface, from C and from Python.
 for n in 2 3; do
@@ -38,6 +42,14 @@ awk -F, 'NR == FNR { one[FNR] = $4; next } FNR > 1 { d = ($4 - one[FNR]) / one[F
   one/history.csv two/history.csv && ok || bad "validation losses of one and two ranks differ: $(cut -d, -f4 one/history.csv two/history.csv | tr '\n' ' ')"
 awk -F'[:,]' '/"exposed_seconds_per_step"/ { all = $2 } /"late_ranks_seconds_per_step"/ { late = $2 } END { exit !(late > 0 && late <= all) }' \
   two/summary.json && ok || bad "summary.json: time for late ranks is not a part of what is exposed: $(grep seconds_per_step two/summary.json)"
+# Launchers give rank 0 a terminal: what it would draw there does not belong into a file.
+ranks 2 "${train[@]}" --batch-size 1 --output-dir quiet_log > quiet.txt 2>&1
+grep -q finished quiet.txt && ! grep -q $'\repoch' quiet.txt && ok || bad "a progress bar in a log: $(grep -c $'\repoch' quiet.txt) lines"
+# Of all settings a resumed run needs its folder alone; rank 0 locks it.
+expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --batch-size 1 --output-dir brief --max-steps 4
+expect 0 "--optimizer Adam --seed 5" ranks 2 "$bin/cosmoflow_train$suffix" --output-dir brief --resume --save brief.safetensors
+same two.safetensors brief.safetensors
+[ ! -e brief/run.lock ] && ok || bad "a lock outlives its run"
 # A rank that dies, and one that stalls, is named by every other.
 lost() { # FOLDER SIGNAL
   # MPICH's launcher at times ends the survivors at once; a shell between them takes its signals.
@@ -95,6 +107,23 @@ same more.safetensors more2.safetensors
 expect 0 "finished: 11 steps" "$bin/cosmoflow_train" "${common[@]}" --batch-size 1 --output-dir uneven --max-steps 11
 expect 0 "changes from 1 to 5" ranks 5 "${train[@]}" --batch-size 1 --output-dir uneven --resume
 [ "$(wc -l < uneven/history.csv)" -eq 4 ] && ok || bad "a resume at five ranks loses epochs"
+
+# Who waits for rank 0's checkpoints does not wait for gradients. Rank 0 has a slow disk here.
+cat > slow.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+int fsync(int file) {
+  const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+  if (rank && *rank == '0') usleep(200000);
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
+}
+C
+cc -shared -fPIC -o slow.so slow.c -ldl
+expect 0 "finished" ranks 2 -x LD_PRELOAD="$work/slow.so" "${train[@]}" --batch-size 1 --n-epochs 2 --output-dir disk --checkpoint-steps 1
+awk -F'[:,]' '/"exposed_seconds_per_step"/ { seconds = $2 } /"exposed_fraction"/ { share = $2 } END { exit !(seconds < 0.1 && share < 1) }' \
+  disk/summary.json && ok || bad "checkpoints count as communication: $(grep '"exposed' disk/summary.json)"
 
 # One rank is asked to stop: all save the same step and end with 75.
 ranks 3 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir asked > asked.txt 2>&1 &

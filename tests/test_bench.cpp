@@ -1,15 +1,10 @@
-// Problem strings of the benches: benchdnn notation, oneDNN verbose lines, and what they become.
-#include <fstream>
-
+// Problem strings of the benches: benchdnn notation, oneDNN verbose lines, and what they become; flags; the rank test.
+#include "bench/arguments.h"
 #include "bench/ceilings.h"
-#include "bench/check.h"
 #include "bench/problem_strings.h"
 #include "bench/rank_test.h"
 #include "bench/valid_flops.h"
 #include "core/error.h"
-#include "kernels/function_kernel.h"
-#include "kernels/kernel_list.h"
-#include "kernels/simd/cpu.h"
 #include "tests/catch.hpp"
 
 using namespace convoy;
@@ -55,6 +50,57 @@ TEST_CASE("transposed convolutions are backward_data used forward", "[bench]") {
     CHECK(valid_tap_flops(small.problem(pass, DType::f32)) == 2 * (2 + 3 + 3) * (2 + 3 + 3) * 4 * 2);
 }
 
+TEST_CASE("padding behind follows from the outputs", "[bench]") {
+  const auto behind = [](const std::string& text) { return parse_conv_string(text).attrs.pad_high; };
+  // As much as in front where that gives the outputs, as the models have it; else what the outputs need.
+  CHECK(behind("conv ic16ih768iw1152oc32kh3sh2ph1") == Int3{0, 1, 1});
+  CHECK(behind("conv ic16ih768iw1152oc32oh384ow576kh3sh2ph1") == Int3{0, 1, 1});
+  CHECK(behind("conv ic16ih40oc16oh20kh3sh2ph0") == Int3{0, 1, 1});
+  CHECK(behind("conv ic16ih40iw41oc16oh40ow41kh3ph2") == Int3{0, 0, 0});
+  CHECK(behind("deconv ic256ih48iw72oc256oh96ow144kh3sh2ph1") == Int3{0, 1, 1});
+  CHECK(behind("deconv ic256ih48iw72oc256oh96ow144kh3sh2ph0") == Int3{0, 1, 1});
+  // Outputs of one axis alone: the others follow from the rest.
+  const ConvString part = parse_conv_string("conv ic4id16ih20iw24oc8ow24kd3pd1");
+  CHECK(part.dst == Shape(1, 16, 20, 24, 8));
+  // Outputs that no padding behind gives were another problem.
+  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih40oc16oh20kh3ph1"),
+                    Catch::Contains("oh: expected 39 to 41, found 20") && Catch::Contains("ic16ih40oc16oh20"));
+  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih40iw40oc16oh40ow99kh3ph1"), Catch::Contains("ow: expected 39 to 41"));
+  CHECK_THROWS_WITH(parse_conv_string("deconv ic16ih40oc16oh90kh3sh2ph1"), Catch::Contains("oh: expected 78 to 81"));
+  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih40oc16kh3ph1od7"),
+                    Catch::Contains("od: expected an input or kernel"));
+  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih40ih41oc16kh3"), Catch::Contains("ih: expected once, found twice"));
+}
+
+TEST_CASE("products of extents stay numbers", "[bench]") {
+  const auto problem = [](const ConvString& c) { return c.problem(Pass::forward, DType::f32); };
+  CHECK_THROWS_WITH(problem(parse_conv_string("conv mb16ic16777216ih1048576oc16kh1")),
+                    Catch::Contains("expected at most 274877906944 elements") && Catch::Contains("16777216"));
+  ConvString batch = parse_conv_string("conv ic16ih40oc16kh3ph1");
+  batch.src[0] = batch.dst[0] = int64_t{1} << 44;
+  CHECK_THROWS_WITH(problem(batch), Catch::Contains("expected at most 274877906944 elements"));
+  CHECK_THROWS_WITH(
+      problem(parse_conv_string("conv ic1ih16777216iw16384oc1kh16777215kw16383ph8388607pw8191 n\"large\"")),
+      Catch::Contains("expected fewer than 2^62 operations") && Catch::Contains("large"));
+}
+
+TEST_CASE("flags are given once unless they repeat", "[bench]") {
+  const auto parse = [](std::vector<std::string> words) {
+    std::vector<char*> argv{words[0].data()};
+    for (std::string& word : words)
+      if (&word != &words[0]) argv.push_back(word.data());
+    return Arguments(static_cast<int>(argv.size()), argv.data(),
+                     {{"problem", "", "a problem", true}, {"json", "", "a file"}, {"cold", "no", "a switch"}});
+  };
+  const Arguments twice = parse({"bench", "--problem", "a", "--json", "f", "--problem", "b", "--cold"});
+  CHECK(twice.texts("problem") == std::vector<std::string>{"a", "b"});
+  CHECK((twice.text("json") == "f" && twice.flag("cold") && twice.given("cold")));
+  CHECK(parse({"bench"}).texts("problem").empty());
+  CHECK_THROWS_WITH(parse({"bench", "--json", "f", "--json", "g"}),
+                    Catch::Contains("--json: expected once, found twice"));
+  CHECK_THROWS_WITH(parse({"bench", "--cold", "no", "--cold"}), Catch::Contains("--cold: expected once, found twice"));
+}
+
 TEST_CASE("verbose lines of oneDNN", "[bench]") {
   const std::string line =
       "dnnl_verbose,exec,cpu,convolution,jit:avx512_core,backward_data,src_bf16::blocked:acdb:f0 "
@@ -65,6 +111,14 @@ TEST_CASE("verbose lines of oneDNN", "[bench]") {
   CHECK(v.pass == Pass::backward_data);
   CHECK(v.type == DType::bf16);
   CHECK(v.conv.problem(v.pass, v.type).out[0].shape == Shape(1, 1, 768, 1152, 16));
+  CHECK(v.post_ops.empty());
+  for (const auto& [attribute, ops] :
+       {std::pair<std::string, std::string>{"attr-post-ops:eltwise_relu:0.3+sum:1 attr-x:y", "eltwise_relu:0.3+sum:1"},
+        {"attr-post-ops:'eltwise_relu;'", "eltwise_relu"}}) {
+    std::string fused = line;
+    fused.replace(fused.find("attr-scratchpad:user"), 20, attribute);
+    CHECK(parse_verbose_line(fused).post_ops == ops);
+  }
   CHECK_THROWS_WITH(parse_verbose_line("dnnl_verbose,exec,cpu,reorder,x"), Catch::Contains("convolution"));
   const std::string later =
       "onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512_core_bf16,forward_training,"
@@ -87,24 +141,6 @@ TEST_CASE("strings that say nothing are refused", "[bench]") {
   CHECK_THROWS_WITH(parse_conv_string("g3ic16ih8oc16kh3"), Catch::Contains("channels that 3 groups divide"));
   CHECK_THROWS_WITH(parse_conv_string("ic16ih99999999oc16kh3"), Catch::Contains("found 99999999"));
   CHECK_THROWS_WITH(parse_passes("forwards"), Catch::Contains("forwards"));
-}
-
-TEST_CASE("every shipped problem file reads, and counts the published work", "[bench]") {
-  const auto forward_gflop = [](const std::string& name) {
-    std::ifstream file(std::string(CONVOY_SOURCE_DIR) + "/bench/problems/" + name + ".txt");
-    REQUIRE(file);
-    std::string line;
-    double total = 0;
-    while (std::getline(file, line))
-      if (!line.empty() && line[0] != '#')
-        total += double(parse_conv_string(line).problem(Pass::forward, DType::f32).flops()) * 1e-9;
-    return total;
-  };
-  CHECK(forward_gflop("cosmoflow") == Approx(68.85).epsilon(0.001));  // five convolutions, each once
-  // Each distinct layer once: the two full-resolution layers alone are 1565.5 + 1043.7 GFLOP.
-  CHECK(forward_gflop("deeplab") > 2609);
-  CHECK(forward_gflop("deepcam") > 150);
-  CHECK(forward_gflop("tiramisu") > 500);
 }
 
 TEST_CASE("a machine that changes its speed during a run is told", "[bench]") {
@@ -131,45 +167,4 @@ TEST_CASE("times are told apart by rank", "[bench]") {
   // Beyond the exact sizes, and with ties: the normal approximation.
   std::vector<double> many(40, 1.0), more(40, 2.0);
   CHECK(rank_test(many, more) < 1e-6);
-}
-
-TEST_CASE("kernels are checked on small versions of every convolution", "[bench]") {
-  // Fused with activation and pool, and with the tiles that Winograd wants.
-  const TensorDesc x({1, 64, 64, 64, 16}, DType::f32), w({32, 3, 3, 3, 16}, DType::f32),
-      bias(Shape::vector(32), DType::f32);
-  const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
-  const Op pooled{OpKind::conv_pool_forward, ConvPoolAttrs{same, {{.slope = 0.25}, {}}}};
-  Problem fused{pooled, {x, w, bias}, infer(pooled, std::vector{x, w, bias}), DeviceKind::cpu, 2};
-  const Problem wide = parse_conv_string("ic48ih96iw80oc304kh5ph2").problem(Pass::backward_data, DType::bf16);
-  CHECK(reduced(fused, {4, 1000})->in[0].shape == Shape(1, 4, 4, 4, 16));
-  CHECK(reduced(wide, {50, 32})->in[0].shape == Shape(1, 1, 50, 50, 32));
-  CHECK_FALSE(reduced({{OpKind::add, NoAttrs{}}, {x, x}, {x}, DeviceKind::cpu, 1}, {4, 1000}));
-  ConvAttrs leaky = same;
-  leaky.slope = 0.3;
-  const Op activated{OpKind::conv_activation_forward, leaky};
-  const Problem active{activated, {x, w, bias}, infer(activated, std::vector{x, w, bias}), DeviceKind::cpu, 2};
-  CHECK(valid_tap_flops(active) < active.flops());
-  Problem plain = fused;  // without a bias
-  plain.in.pop_back();
-  CHECK(reduced(plain, {4, 1000})->in.size() == 2);
-  for (const Problem& p : {fused, plain, active, wide}) {
-    int ran = 0, winograd = 0;
-    for (const auto& kernel : kernel_list()) {
-      if (!kernel->supports(p).ok || kernel->name() == reference_name) continue;
-      INFO(kernel->name() << " " << p.text());
-      CHECK(check(kernel_list(), *kernel, p) == Check::right);
-      ++ran, winograd += kernel->name().starts_with("winograd");
-    }
-    if (cpu_features().avx2) CHECK((ran > 1 && winograd > 0));
-  }
-  const FunctionKernel zeros(
-      "zeros", OpKind::conv_backward_data, [](const Problem&) { return Support::yes(); },
-      [](const Problem&) -> std::unique_ptr<Prepared> {
-        return std::make_unique<PreparedFunction>(
-            [](const KernelArgs& args) {
-              for_each_index(args.out[0].shape(), [&](auto... at) { args.out[0].set(at..., 0); });
-            },
-            0);
-      });
-  CHECK(check(kernel_list(), zeros, wide) == Check::wrong);
 }

@@ -189,6 +189,25 @@ TEST_CASE("every variant of the climate networks records at other sizes", "[clim
     }
 }
 
+TEST_CASE("DeepCAM at an output stride of 8 dilates what its reference dilates", "[climate]") {
+  ClimateConfig c = model(ClimateModel::deepcam, true);
+  c.height = c.width = 64, c.output_stride = 8;
+  Tape tape;
+  record_climate(tape, c, 1, DType::f32, Mode::training);
+  std::map<std::string, int64_t> dilation;
+  for (const Node& node : tape.nodes())
+    if (const auto* conv = std::get_if<ConvAttrs>(&node.op.attrs)) dilation[node.name] = conv->dilation[1];
+  const std::map<std::string, int64_t> expected{
+      {"block3.sep3.depthwise.forward", 1},  {"block4.sep1.depthwise.forward", 2},
+      {"block20.sep1.depthwise.forward", 2}, {"block20.sep2.depthwise.forward", 2},
+      {"block20.sep3.depthwise.forward", 1},  // the extra one of a last block
+      {"conv5.depthwise.forward", 4},        {"aspp4.forward", 36}};
+  for (const auto& [name, d] : expected) {
+    INFO(name);
+    CHECK(dilation[name] == d);
+  }
+}
+
 TEST_CASE("no reference kernel in a training step of a climate network", "[climate][support]") {
   if (!cpu_features().avx2 || kernel_list().size() < 60) {
     WARN("skipped: needs AVX2 and oneDNN");

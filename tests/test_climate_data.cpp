@@ -47,6 +47,20 @@ void write_channels_first(const std::string& path, const std::vector<float>& val
   file.write("climate/labels", DType::f32, two, std::as_bytes(std::span(twice)));
 }
 
+/// Channels first with a data set for each set of labels, as the climate-seg-benchmark has it.
+void write_benchmark(const std::string& path, const std::vector<float>& values, std::vector<std::vector<uint8_t>> sets,
+                     int first_set = 0) {
+  Hdf5File file(path, Hdf5File::Mode::create);
+  std::vector<float> turned;
+  for (int64_t c = 0; c < shape.channels; ++c)
+    for (size_t i = static_cast<size_t>(c); i < values.size(); i += 4) turned.push_back(values[i]);
+  const int64_t data[] = {shape.channels, shape.height, shape.width}, plane[] = {shape.height, shape.width};
+  file.write("climate/data", DType::f32, data, std::as_bytes(std::span(turned)));
+  for (const std::vector<uint8_t>& classes : sets)
+    file.write("climate/labels_" + std::to_string(first_set++), DType::u8, plane, std::as_bytes(std::span(classes)));
+  file.close();
+}
+
 /// Already normalised, in half precision.
 void write_shard(const std::string& path, const std::vector<float>& values, const std::vector<uint8_t>& classes) {
   Hdf5File file(path, Hdf5File::Mode::create);
@@ -86,6 +100,50 @@ TEST_CASE("all layouts hold the same image", "[climate][io]") {
   CHECK(read_labels(shard, 0, 3) == classes);
   CHECK(day_of(official) == "2106-01-01");
   CHECK(day_of(first) == "first");
+}
+
+TEST_CASE("channels first go with labels of one set each, too", "[climate][io]") {
+  const TemporaryFolder folder;
+  const auto values = image(5);
+  write_benchmark(folder / "both.h5", values, {labels(2), labels(12)});
+  const ClimateRef both = images_in(folder / "both.h5").at(0);
+  CHECK(both.format == ClimateFormat::channels_first);
+  CHECK(both.shape == shape);
+  CHECK(read_image(both, whole(both)) == values);
+  for (int set : {0, 1}) {
+    CHECK(holds_labels(both, set));
+    CHECK(read_labels(both, set, 3) == labels(set ? 12 : 2));
+  }
+  CHECK(read_labels(both, 1, 3, {12, 3, 1, 2}) == std::vector<uint8_t>{2, 2});
+  write_benchmark(folder / "second.h5", values, {labels(7)}, 1);
+  const ClimateRef second = images_in(folder / "second.h5").at(0);
+  CHECK(second.labelled);
+  CHECK_FALSE(holds_labels(second, 0));
+  CHECK_THROWS_WITH(read_labels(second, 0, 3), Catch::Contains("second.h5: expected data set climate/labels_0"));
+  write_benchmark(folder / "none.h5", values, {});
+  const ClimateRef none = images_in(folder / "none.h5").at(0);
+  CHECK_FALSE(none.labelled);
+  CHECK_THROWS_WITH(
+      expect_labels(none),
+      Catch::Contains("none.h5: expected data set climate/labels, climate/labels_0 or climate/labels_1, found none"));
+  write_benchmark(folder / "short.h5", values, {});
+  {
+    Hdf5File file(folder / "short.h5", Hdf5File::Mode::create);
+    const int64_t data[] = {4, 24, 36}, plane[] = {24, 35};
+    file.write("climate/data", DType::f32, data, std::as_bytes(std::span(values)));
+    file.write("climate/labels_1", DType::u8, plane, std::vector<std::byte>(24 * 35));
+  }
+  CHECK_THROWS_WITH(images_in(folder / "short.h5"), Catch::Contains("climate/labels_1 is 24x35, expected 24,36"));
+}
+
+TEST_CASE("an image that no model has is refused ahead of its allocation", "[climate][io]") {
+  const TemporaryFolder folder;
+  {
+    Hdf5File file(folder / "huge.h5", Hdf5File::Mode::create);
+    const int64_t extents[] = {1 << 16, 1 << 16, 1 << 16}, chunk[] = {1, 64, 64};
+    file.create("climate/data", DType::f32, extents, chunk, 1);
+  }
+  CHECK_THROWS_WITH(images_in(folder / "huge.h5"), Catch::Contains("huge.h5: an image of 65536x65536x65536"));
 }
 
 TEST_CASE("damaged climate files are named", "[climate][io]") {
@@ -128,7 +186,8 @@ TEST_CASE("statistics merge, and both forms read back", "[climate][io]") {
   }
   write_stats(folder / "stats.h5", merged);
   const ClimateStats read = read_stats(folder / "stats.h5");
-  CHECK(read.count == merged.count);
+  CHECK(read.images == 2);  // as MLPerf's script counts, whatever their pixels
+  CHECK(merged.pixels == 2 * shape.height * shape.width);
   CHECK(read.maximum[3] == Approx(merged.maximum[3]));
   {
     Hdf5File file(folder / "gb.h5", Hdf5File::Mode::create);
@@ -183,6 +242,49 @@ TEST_CASE("crops are normalised, repeatable and find storms", "[climate][io]") {
   CHECK(whole.second[static_cast<size_t>(2 * 18 + 2)] == labels(9)[4 * 36 + 4]);
   reading.step = 1, reading.height = 40, reading.width = 8;
   CHECK_THROWS_WITH(load(reading, 0, 0), Catch::Contains("40x8") && Catch::Contains("24x36x4"));
+}
+
+TEST_CASE("blocks become their first pixel or their mean", "[climate][io]") {
+  const TemporaryFolder folder;
+  ClimateReading reading;
+  reading.stats.minimum = {0, 100, 200, 300}, reading.stats.maximum = {2, 102, 202, 302};
+  reading.stats.mean = reading.stats.square_mean = reading.stats.minimum;
+  std::vector<uint8_t> classes(static_cast<size_t>(shape.height * shape.width));
+  for (size_t i = 0; i < classes.size(); ++i) classes[i] = static_cast<uint8_t>(i % 3 + (i / 36) % 2) % 3;
+  const auto values = image(8);
+  write_climate_file(folder / "a.h5", shape, values, classes, {});
+  const auto refs = images_below(folder.path());
+  const auto load = [&](Downsampling mode, int64_t step) {
+    reading.step = step, reading.downsampling = mode;
+    const ClimateSource source(refs, reading);
+    std::vector<float> x(static_cast<size_t>(source.input_bytes()) / 4);
+    std::vector<uint8_t> y(static_cast<size_t>(source.target_bytes()));
+    source.load(0, 0, reinterpret_cast<std::byte*>(x.data()), reinterpret_cast<std::byte*>(y.data()));
+    return std::pair{x, y};
+  };
+  const auto [every, every_class] = load(Downsampling::pick, 1);
+  CHECK(every_class == classes);
+  for (int64_t step : {2, 3, 5}) {
+    const auto [picked, picked_class] = load(Downsampling::pick, step);
+    const auto [mean, mean_class] = load(Downsampling::mean, step);
+    const int64_t rows = shape.height / step, columns = shape.width / step;
+    REQUIRE(mean.size() == static_cast<size_t>(rows * columns * 4));
+    for (int64_t h = 0; h < rows; ++h)
+      for (int64_t w = 0; w < columns; ++w) {
+        const auto at = static_cast<size_t>(h * columns + w);
+        const auto pixel = [&](int64_t i, int64_t j) {
+          return static_cast<size_t>((h * step + i) * shape.width + w * step + j);
+        };
+        CHECK(picked_class[at] == classes[pixel(0, 0)]);
+        CHECK(mean_class[at] == classes[pixel((step - 1) / 2, (step - 1) / 2)]);
+        for (size_t c = 0; c < 4; ++c) {
+          CHECK(picked[at * 4 + c] == every[pixel(0, 0) * 4 + c]);
+          double sum = 0;
+          for (int64_t i = 0; i < step * step; ++i) sum += double(every[pixel(i / step, i % step) * 4 + c]);
+          CHECK(double(mean[at * 4 + c]) == Approx(sum / double(step * step)));
+        }
+      }
+  }
 }
 
 TEST_CASE("regridding is exact on linear fields, closes the circle and keeps holes", "[climate][io]") {

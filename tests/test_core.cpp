@@ -56,6 +56,7 @@ TEST_CASE("problems print and parse", "[text]") {
   const Tape tape = training_tape(o);
   for (const Node& node : tape.nodes()) {
     Problem p{node.op, tape.descs(node.in), tape.descs(node.out), DeviceKind::cpu, 2};
+    for (ValueId id : node.updated()) p.out.push_back(tape.desc(id));
     const Problem q = Problem::parse(p.text());
     CHECK(q.text() == p.text());
     CHECK(q.op == p.op);

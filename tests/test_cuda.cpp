@@ -26,13 +26,14 @@ std::shared_ptr<Device> device() {
 
 std::map<std::string, int> checked;  ///< problems, by kernel and op
 
-/// T0 and T1 of all kernels that take the problems on the device, and the same bits from a second run.
-void check_on_device(Device& device, const std::vector<Problem>& problems) {
+/// T0 and T1 of the kernels that take the problems on the device, all but cuDNN or that alone, and the same bits from a
+/// second run.
+void check_on_device(Device& device, const std::vector<Problem>& problems, bool cudnn = false) {
   for (const Problem& host : problems) {
     const Problem p = on_cuda(host);
     Truth truth(host);
     for (const auto& kernel : kernel_list()) {
-      if (!on_device(*kernel) || !kernel->supports(p).ok) continue;
+      if (!on_device(*kernel) || (kernel->name() == "cudnn") != cudnn || !kernel->supports(p).ok) continue;
       const Execute run = [&](const Kernel& k, const Problem& q, Run& r) {
         execute_on_device(device, k, on_cuda(q), r);
       };
@@ -57,9 +58,11 @@ std::vector<Problem> pooled_problems(DType type) {
     Int3 low, high;
   };
   const std::vector<Case> cases{
-      {{2, 6, 10, 22, 4}, 32, {1, 1, 1}, {1, 1, 1}}, {{1, 5, 7, 38, 4}, 32, {1, 0, 1}, {1, 1, 1}},
-      {{1, 4, 6, 18, 32}, 64, {1, 1, 1}, {1, 1, 1}}, {{2, 7, 9, 11, 64}, 32, {1, 0, 1}, {1, 1, 0}},
-      {{1, 6, 8, 8, 96}, 128, {1, 1, 1}, {1, 1, 1}}, {{3, 4, 4, 4, 32}, 64, {0, 1, 2}, {2, 1, 0}}};
+      {{2, 6, 10, 22, 4}, 32, {1, 1, 1}, {1, 1, 1}},  {{1, 5, 7, 38, 4}, 32, {1, 0, 1}, {1, 1, 1}},
+      {{1, 4, 6, 18, 32}, 64, {1, 1, 1}, {1, 1, 1}},  {{2, 7, 9, 11, 64}, 32, {1, 0, 1}, {1, 1, 0}},
+      {{1, 6, 8, 8, 96}, 128, {1, 1, 1}, {1, 1, 1}},  {{3, 4, 4, 4, 32}, 64, {0, 1, 2}, {2, 1, 0}},
+      {{2, 6, 10, 12, 64}, 32, {1, 1, 1}, {1, 1, 1}}, {{3, 4, 4, 4, 32}, 64, {1, 1, 1}, {1, 1, 1}},
+      {{1, 2, 2, 2, 64}, 64, {1, 1, 1}, {1, 1, 1}}};
   std::vector<Problem> list;
   const DType wide = accumulation_type(type);
   for (const Case& c : cases) {
@@ -67,6 +70,11 @@ std::vector<Problem> pooled_problems(DType type) {
     const TensorDesc x(c.x, type), w({c.k, 3, 3, 3, c.x.c()}, type), bias(Shape::vector(c.k), wide);
     list.push_back(problem({OpKind::conv_forward, conv}, {x, w, bias}));
     const Shape y = list.back().out[0].shape;
+    ConvAttrs data = conv;
+    data.result_size = {c.x.d(), c.x.h(), c.x.w()};
+    list.push_back(problem({OpKind::conv_backward_data, data}, {TensorDesc(y, type), w}));
+    list.push_back(problem({OpKind::conv_backward_data, data},
+                           {TensorDesc(y, type), w, TensorDesc(Shape::vector(c.x.c()), wide)}));
     ConvPoolAttrs pooled{conv, {{.slope = 0.25}, {}}};
     list.push_back(problem({OpKind::conv_pool_forward, pooled}, {x, w, bias}));
     list.push_back(problem({OpKind::conv_pool_forward, pooled}, {x, w}));
@@ -143,6 +151,16 @@ TEST_CASE("CUDA kernels on nasty convolutions and pools", "[cuda]") {
   std::string table;
   for (const auto& [name, count] : checked) table += "  " + name + " " + std::to_string(count) + "\n";
   WARN("problems checked:\n" << table);
+}
+
+// Alone, for memory checkers: a fault inside cuDNN is not one of ours.
+TEST_CASE("cuDNN on nasty convolutions", "[cuda][cudnn]") {
+  const auto open = device();
+  if (!open) return;
+  for (DType type : storage_types) {
+    check_on_device(*open, pooled_problems(type), true);
+    check_on_device(*open, conv_problems(type), true);
+  }
 }
 
 TEST_CASE("CUDA kernels at full size give what plain ones give", "[cuda][full]") {

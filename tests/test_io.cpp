@@ -407,3 +407,23 @@ TEST_CASE("safetensors use PyTorch's layout", "[safetensors]") {
   CHECK_THROWS_WITH(from_torch(back.at(0), store.get("dense1.weight"), "w.safetensors"),
                     Catch::Contains("expected shape [5,7], found [4,2,3,3,3]"));
 }
+
+TEST_CASE("files below a folder: links are followed, broken ones named", "[io][malformed]") {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "data"), fs::create_directories(folder / "elsewhere");
+  for (const char* name : {"data/a.h5", "elsewhere/b.h5"}) std::ofstream(folder / name) << "x";
+  fs::create_directory_symlink(folder / "elsewhere", folder / "data/more");
+  CHECK(files_below(folder / "data", {".h5"}) ==
+        std::vector<std::string>{folder / "data/a.h5", folder / "data/more/b.h5"});
+  fs::create_symlink(folder / "gone.h5", folder / "data/c.h5");
+  CHECK_THROWS_WITH(files_below(folder / "data", {".h5"}), Catch::Contains("data/c.h5: a link to nothing"));
+}
+
+TEST_CASE("a sample's universe: numbered cubes share one, compressed or not; a raw file is one", "[io]") {
+  const auto universe = [](const char* path, FileFormat format) { return universe_of({path, format, 0, ""}); };
+  CHECK(universe("d/univ_a_007.tfrecord", FileFormat::tfrecord) == "univ_a");
+  CHECK(universe("d/univ_a_007.tfrecord.gz", FileFormat::tfrecord) == "univ_a");
+  CHECK(universe("d/univ_3.hdf5", FileFormat::split_hdf5) == "univ");
+  CHECK(universe("d/univ_3.hdf5", FileFormat::raw_hdf5) == "univ_3");
+}

@@ -3,8 +3,8 @@
 #include <fstream>
 #include <map>
 
-#include "bench/check.h"
 #include "bench/problem_strings.h"
+#include "bench/reduce.h"
 #include "kernels/simd/cpu.h"
 #include "tests/catch.hpp"
 #include "tests/kernel_tiers.h"

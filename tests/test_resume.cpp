@@ -43,6 +43,7 @@ Outcome train(TrainerOptions o, const OptionTable& settings) {
     return means_the_same(settings, setting, saved);
   };
   o.config = nlohmann::json::object();
+  if (o.resume) o.checkpoint = newest_checkpoint(o.output_dir);
   o.rate = [](int64_t, int64_t) { return 1e-3; };
   return Trainer(program, task, ranks, std::move(o)).run();
 }

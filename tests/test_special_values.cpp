@@ -1,6 +1,7 @@
 // What kernels make of special values: ignored and unknown labels, overflow, NaN, ties.
 #include <cmath>
 
+#include "core/tape.h"
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
 #include "tests/kernel_tiers.h"
@@ -56,6 +57,31 @@ TEST_CASE("pixel losses: the logarithm, ignored and unknown labels", "[kernels]"
       execute(*kernel, p, run);
       CHECK(std::isnan(run.out[0].data<float>()[p.in.size() > 2 ? 27 : 0]));
     }
+  }
+}
+
+TEST_CASE("AdamW keeps a decay that a factor close to one would lose", "[kernels]") {
+  const int64_t count = 50000;
+  const TensorDesc vector(Shape::vector(count), DType::f32), step(Shape::vector(8), DType::f64),
+      scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32);
+  const auto updated = [&](const Kernel& kernel, double decay) {
+    const Problem p = problem({OpKind::adam_update, AdamAttrs{.weight_decay = decay}},
+                              {vector, step, scale, flag, vector, vector, vector});
+    Run run = make_run(p, Fill::normal, 1);
+    run.in[1].data<double>()[int(StepField::learning_rate)] = 1e-3;
+    run.in[2].data<double>()[int(ScaleField::scale)] = 1;
+    for (int64_t i = 0; i < count; ++i) run.out[0].data<float>()[i] = 0.5f + 0.4f * float(i) / float(count);
+    execute(kernel, p, run);
+    return std::vector<float>(run.out[0].span<float>().begin(), run.out[0].span<float>().end());
+  };
+  const Problem any = problem({OpKind::adam_update, AdamAttrs{}}, {vector, step, scale, flag, vector, vector, vector});
+  for (const auto& kernel : kernel_list()) {
+    if (!kernel->supports(any).ok) continue;
+    INFO(kernel->name());
+    const std::vector<float> without = updated(*kernel, 0), with = updated(*kernel, 1e-5);
+    double moved = 0;
+    for (size_t i = 0; i < with.size(); ++i) moved += double(without[i]) - double(with[i]);
+    CHECK(moved / double(count) == Approx(1e-3 * 1e-5 * 0.7).epsilon(0.1));  // rate * decay * mean weight
   }
 }
 

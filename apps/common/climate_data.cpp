@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <map>
@@ -24,6 +25,18 @@ std::array<int64_t, 3> class_counts(const std::vector<uint8_t>& labels) {
   std::array<int64_t, 3> counts{};
   for (uint8_t label : labels) ++counts[label];
   return counts;
+}
+
+/// Class counts of the first set of labels that the image has.
+std::array<int64_t, 3> class_counts(const ClimateRef& ref) {
+  return class_counts(read_labels(ref, holds_labels(ref, 0) ? 0 : 1, 3));
+}
+
+/// stats.h5 in the folder of the images, or above it.
+std::string statistics_beside(const std::string& path) {
+  const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::absolute(path).parent_path();
+  const fs::path above = fs::path(folder_above(folder)) / "stats.h5";
+  return fs::exists(folder / "stats.h5") || !fs::exists(above) ? folder / "stats.h5" : above;
 }
 
 /// Images of one folder, written in files of `size`.
@@ -49,7 +62,7 @@ class ShardWriter {
       file.write("data", DType::f16, data, std::as_bytes(std::span(values_)));
       file.write("labels", DType::u8, plane, std::as_bytes(std::span(labels_)));
       file.write_text("format", climate_shard_format);
-      file.flush();
+      file.close();
     });
     count_ = 0;
     values_.clear(), labels_.clear();
@@ -103,7 +116,7 @@ int inspect_climate(const std::string& path, int64_t limit) {
     const ClimateStats s = image_stats(read_image(ref, whole(ref)), ref.shape.channels);
     std::string classes = "no labels";
     if (ref.labelled) {
-      const auto counts = class_counts(read_labels(ref, 0, 3));
+      const auto counts = class_counts(ref);
       const double pixels = double(ref.shape.height * ref.shape.width);
       classes = fmt::format("background {:.3f} %, cyclones {:.4f} %, rivers {:.3f} %", 100 * double(counts[0]) / pixels,
                             100 * double(counts[1]) / pixels, 100 * double(counts[2]) / pixels);
@@ -132,21 +145,25 @@ int verify_climate(const std::string& path) {
   if (refs.empty())
     fail_data(fmt::format("{}: expected climate images, found none that can be read ({} bad)", path, bad));
   std::array<int64_t, 3> sum{};
+  int64_t unlabelled = 0;
   for (const ClimateRef& ref : refs) {
     try {
       if (!(ref.shape == refs[0].shape))
         fail_data(ref.path + ": expected " + refs[0].shape.str() + " like the files before, found " + ref.shape.str());
       read_image(ref, whole(ref));
-      if (!ref.labelled) continue;
-      const auto counts = class_counts(read_labels(ref, 0, 3));
-      if (holds_labels(ref, 1)) read_labels(ref, 1, 3);
+      if (!ref.labelled) {
+        ++unlabelled;
+        continue;
+      }
+      const auto counts = class_counts(ref);
+      if (holds_labels(ref, 0) && holds_labels(ref, 1)) read_labels(ref, 1, 3);
       for (size_t k = 0; k < 3; ++k) sum[k] += counts[k];
     } catch (const Error& error) {
       report(error);
     }
   }
-  fmt::print("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}\n", refs.size(), bad,
-             refs[0].shape.str(), sum[0], sum[1], sum[2]);
+  fmt::print("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}; {} images without labels\n",
+             refs.size(), bad, refs[0].shape.str(), sum[0], sum[1], sum[2], unlabelled);
   return bad ? static_cast<int>(ErrorKind::data) : 0;
 }
 
@@ -174,23 +191,29 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
   return 0;
 }
 
-int shard_climate(const std::string& path, const std::string& out, const std::string& stats_path, int64_t images) {
-  const ClimateStats stats = read_stats(stats_path);
+int shard_climate(const std::string& path, const std::string& out, const std::string& wanted_stats, int64_t images) {
   std::map<std::string, ShardWriter> writers;  // images of one folder need not follow one another
   int64_t written = 0;
   const std::vector<ClimateRef> refs = collect(path);
+  const auto normalised = [](const ClimateRef& ref) { return ref.format == ClimateFormat::sharded; };
+  ClimateStats stats;
+  const std::string stats_path = wanted_stats.empty() ? statistics_beside(path) : wanted_stats;
+  if (!std::all_of(refs.begin(), refs.end(), normalised))
+    stats = read_stats(stats_path);
+  else if (!wanted_stats.empty())
+    fail_usage("--stats has no effect on shards, which are normalised already");
   std::vector<std::string> files;
   for (const ClimateRef& ref : refs) files.push_back(ref.path);
   refuse_shards(path, files, out);
   for (const ClimateRef& ref : refs) {
     const std::string own = folder_inside(path, ref.path);
     const auto writer = writers.try_emplace(own, (fs::path(out) / own).lexically_normal().string(), images).first;
-    if (!ref.labelled) fail_data(ref.path + ": expected labels, found none");
-    if (ref.format != ClimateFormat::sharded && stats.channels() != ref.shape.channels)
+    expect_labels(ref);
+    if (!normalised(ref) && stats.channels() != ref.shape.channels)
       fail_data(fmt::format("{}: expected {} channels as {} has, found {}", ref.path, stats.channels(), stats_path,
                             ref.shape.channels));
     std::vector<float> values = read_image(ref, whole(ref));
-    if (ref.format != ClimateFormat::sharded) normalise(values, stats);
+    if (!normalised(ref)) normalise(values, stats);
     writer->second.add(ref, values, read_labels(ref, 0, 3));
     ++written;
   }

@@ -20,7 +20,8 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
 void refuse_shards(const std::string& path, const std::vector<std::string>& files, const std::string& out);
 /// The path of a folder's next shard, counted on.
 std::string next_shard(const std::string& folder, int64_t& number);
-/// Normalises by `stats` and writes shards of half-precision images under `out`, folders kept apart.
+/// Normalises by the file `stats` (empty: stats.h5 in the images' folder or above it) and writes shards of
+/// half-precision images under `out`, folders kept apart. Shards are normalised already and cut anew alone.
 int shard_climate(const std::string& path, const std::string& out, const std::string& stats, int64_t images);
 
 }  // namespace convoy::apps

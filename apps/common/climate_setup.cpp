@@ -76,7 +76,9 @@ std::vector<Option> climate_model_options() {
        "data-dir-prefix"},
       {"stats", "", "", "statistics file (default: stats.h5 in or above data-dir)"},
       Option{"label-set", "", "0", "labels_0 or labels_1 of the files", K::integer}.within(0, 1),
-      Option{"downsample", "", "1", "take every n-th row and column", K::integer}.within(1),
+      Option{"downsample", "", "1", "make one pixel of every n x n", K::integer}.within(1),
+      {"downsampling-mode", "", "pick",
+       "pick: the first pixel of the n x n; mean: fields averaged behind their normalisation, the class at the centre"},
       {"channels", "", "", "channels of the files that the network sees, 0 to 15 (default: all)", K::numbers},
       {"model", "", "deepcam", "deepcam, deeplab or tiramisu"},
       {"batch-norm", "", "", "deeplab, tiramisu: on or off (default: off, as in the record runs)"},
@@ -119,10 +121,12 @@ std::vector<Option> climate_training_options() {
       {"recompute", "", "false",
        "make outputs of batch norms, activations and sums again in the backward pass: less memory, more time",
        K::toggle},
-      {"dropout", "", "0", "tiramisu: rate behind every dense layer", K::number},
-      {"batch-norm-momentum", "", "",
-       "share of a batch in the running statistics (default: 0.0003 in deeplab, as its reference has it; else 0.1)",
-       K::number},
+      {"dropout", "", "0", "tiramisu: rate behind every activation, and on the logits", K::number},
+      Option{"batch-norm-momentum", "", "",
+             "share of a batch in the running statistics (default: as the network's reference, 0.0003 in deeplab, 0.01 "
+             "in tiramisu, else 0.1)",
+             K::number}
+          .within(0, 1),
       {"batch-norm-recalibration", "", "0",
        "ahead of every validation, take running statistics from so many whole training images (0 = keep training's)",
        K::integer},
@@ -140,12 +144,12 @@ std::vector<Option> climate_training_options() {
       {"lr-power", "", "0.9", "polynomial: of the share of steps that are left", K::number},
       {"lr-warmup-steps", "", "0", "", K::integer},
       Option{"lr-warmup-factor", "", "1", "the warm-up ends at start-lr times this", K::number}.within(0),
-      {"target-iou", "", "", "stop when the measure is at least this", K::number},
+      Option{"target-iou", "", "", "stop when the measure is at least this", K::number}.within(0, 1),
       {"measure", "", "mlperf", "mlperf (per sample, mean), pooled (mean), cyclone or river (pooled)"},
       {"pictures", "", "4", "validation images drawn at every validation", K::integer},
       {"baseline", "", "false", "also score background alone and a logistic regression per pixel", K::toggle}};
   append(list, more);
-  append(list, optimizer_options({"Adam", "1e-6", ""}));
+  append(list, optimizer_options({"Adam", "", ""}));
   append(list, loop_options("results/climseg", "days"));
   return list;
 }
@@ -157,9 +161,11 @@ void fill_climate_defaults(OptionTable& o) {
   const ClimateModel model = chosen_model(o);
   for (const Default& d : {Default{"batch-norm", "on", "off", "off"},
                            {"batch-norm-evaluation", "running", "batch", "running"},
-                           {"batch-norm-momentum", "0.1", "0.0003", "0.1"},
+                           {"batch-norm-momentum", "0.1", "0.0003", "0.01"},
                            {"deconv-crop", "pytorch", "tensorflow", "tensorflow"},
-                           // The codes of 2018 declare a decay that they never add to the loss.
+                           // PyTorch's benchmark fixes 1e-6; the codes of 2018 leave TensorFlow's 1e-8.
+                           {"adam-eps", "1e-6", "1e-8", "1e-8"},
+                           // They declare a decay that they never add to the loss.
                            {"weight-decay", "1e-6", "0", "0"}})
     if (o.has(d.flag) && o.text(d.flag).empty())
       o.set(d.flag,
@@ -260,7 +266,10 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t sa
   s.base_rate = scaled.peak(double(samples_per_step));
   s.warmup_steps = o.integer("lr-warmup-steps");
   s.warmup_factor = o.number("lr-warmup-factor");
-  for (double m : o.numbers("lr-milestones")) s.milestones.push_back(static_cast<int64_t>(m));
+  for (const std::string& step : o.list("lr-milestones"))
+    s.milestones.push_back(parse_number<int64_t>(step, "--lr-milestones"));
+  if (s.kind == Kind::multistep && s.milestones.empty())
+    fail_usage("--lr-milestones: expected one step or more for --lr-schedule multistep, found none");
   s.decay_rate = o.number("lr-decay-rate");
   s.length = std::max<int64_t>(1, o.integer("lr-t-max") > 0 ? o.integer("lr-t-max") : total_steps - s.warmup_steps);
   s.eta_min = o.number("lr-eta-min");
@@ -275,6 +284,7 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
   const bool decays = schedule == "cosine_annealing" || schedule == "polynomial";
   o.refuse_idle(
       {{"focal-gamma", o.text("loss-type") == "focal", "--loss-type other than focal"},
+       {"lr-warmup-factor", o.integer("lr-warmup-steps") > 0, "a run without --lr-warmup-steps"},
        {"lr-milestones", schedule == "multistep", "--lr-schedule other than multistep"},
        {"lr-decay-rate", schedule == "multistep", "--lr-schedule other than multistep"},
        {"lr-t-max", decays, "--lr-schedule other than cosine_annealing and polynomial"},
@@ -293,7 +303,7 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
   std::vector<IdleFlag> files;
   for (const char* flag :
        {"data-dir", "stats", "label-set", "crops-per-image", "crop-balance", "n-valid", "valid-share", "target-iou",
-        "measure", "pictures", "baseline", "early-stopping", "prefetch", "n-parallel-reads"})
+        "measure", "downsampling-mode", "pictures", "baseline", "early-stopping", "prefetch", "n-parallel-reads"})
     files.push_back({flag, false, "dummy data"});
   files.push_back({"downsample", !crops, "crops of dummy data"});
   o.refuse_idle(files);
@@ -323,6 +333,9 @@ ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, 
   ClimateReading r;
   r.stats = stats;
   r.step = o.integer("downsample");
+  r.downsampling = choose<Downsampling>("downsampling-mode", o.text("downsampling-mode"),
+                                        {{"pick", Downsampling::pick}, {"mean", Downsampling::mean}});
+  o.refuse_idle({{"downsampling-mode", r.step > 1, "--downsample 1"}});
   r.channels = chosen_channels(o);
   r.label_set = static_cast<int>(o.integer("label-set"));
   if (!training) return r;
@@ -342,6 +355,13 @@ ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train,
     fail_data(fmt::format("{}: expected {} channels as the training images have, found {}", o.text("data-dir"),
                           train.channels(), evaluation->channels()));
   if (evaluation) p.evaluation_height = evaluation->reading().height, p.evaluation_width = evaluation->reading().width;
+  // Sizes from files, not from --crop, are the files' mistake.
+  const int64_t unit = size_unit(p.model);
+  for (const ClimateSource* source : {o.has("crop") && !o.text("crop").empty() ? nullptr : &train, evaluation})
+    if (source && (source->reading().height % unit || source->reading().width % unit))
+      fail_data(fmt::format("{}: images of {}x{}{}: expected height and width divisible by {}",
+                            source->images()[0].path, source->reading().height, source->reading().width,
+                            source->reading().step > 1 ? " behind --downsample" : "", unit));
   apply_run_options(o, p);
   return p;
 }
@@ -383,21 +403,16 @@ std::string iou_text(const SegmentationScore& s) {
 
 void write_comparison(const std::string& path, const ClimateRef& image, std::span<const uint8_t> predicted,
                       const ClimateReading& reading) {
-  const int64_t step = reading.step, height = image.shape.height / step, width = image.shape.width / step;
+  const int64_t height = image.shape.height, width = image.shape.width;
   const std::vector<float> values = read_image(image, whole(image));
-  std::vector<uint8_t> truth;
-  if (image.labelled) truth = read_labels(image, reading.label_set, reading.classes);
-  std::vector<float> vapour(static_cast<size_t>(height * width));
-  std::vector<uint8_t> small(truth.empty() ? 0 : vapour.size());
-  for (int64_t h = 0; h < height; ++h)
-    for (int64_t w = 0; w < width; ++w) {
-      const auto from = static_cast<size_t>(h * step * image.shape.width + w * step),
-                 to = static_cast<size_t>(h * width + w);
-      vapour[to] = values[from * static_cast<size_t>(image.shape.channels)];
-      if (!truth.empty()) small[to] = truth[from];
-    }
-  const Picture left = draw_field(vapour, {predicted.begin(), predicted.end()}, height, width);
-  write_png(path, truth.empty() ? left : side_by_side(left, draw_field(vapour, small, height, width)));
+  std::vector<float> vapour;
+  for (size_t i = 0; i < values.size(); i += static_cast<size_t>(image.shape.channels)) vapour.push_back(values[i]);
+  vapour = downsample_fields(std::move(vapour), height, width, reading);
+  const int64_t rows = height / reading.step, columns = width / reading.step;
+  const Picture left = draw_field(vapour, {predicted.begin(), predicted.end()}, rows, columns);
+  if (!image.labelled) return write_png(path, left);
+  const auto truth = downsample_classes(read_labels(image, reading.label_set, reading.classes), height, width, reading);
+  write_png(path, side_by_side(left, draw_field(vapour, truth, rows, columns)));
 }
 
 }  // namespace convoy::apps

@@ -31,7 +31,7 @@ void refuse_idle_validation(const OptionTable& options, bool validates);
 ClimateStats climate_stats(const OptionTable& options, const std::vector<ClimateRef>& images);
 /// Whole images, or crops of --crop where `training`.
 ClimateReading climate_reading(const OptionTable& options, const ClimateStats& stats, bool training);
-/// Sizes from the sources' images; throws Error(usage) for sizes the network does not divide.
+/// Sizes from the sources' images; throws Error(data) naming a file where the network does not divide them.
 ClimateOptions climate_program(const OptionTable& options, const ClimateSource& train, const ClimateSource* evaluation);
 
 /// Loss, IoU and predicted classes over whole images, in order.

@@ -15,7 +15,7 @@ namespace {
 
 using K = Option::Kind;
 
-/// "128,128,128,4" (a YAML sample_shape) -> 128 and 4.
+/// "128,128,128,4" (a YAML sample_shape) -> 128 and 4; `what` names it in errors.
 std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::string& text) {
   const auto parts = split(text, ',');
   std::vector<int64_t> e;
@@ -30,7 +30,8 @@ std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::strin
 std::vector<Option> model_options() {
   std::vector<Option> list{
       {"data-dir", "data.data_dir", "", "folder with train/ and validation/, or with universes to split"},
-      {"model", "", "mlperf", "mlperf, or sc18 (the 2018 paper's seven convolutions)"},
+      Option{"model", "", "mlperf", "mlperf, or sc18 (the 2018 paper's seven convolutions)"}.one_of(
+          {{"mlperf"}, {"sc18"}}),
       Option{"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer}.within(0, 4096),
       {"sample-shape", "data.sample_shape", "", "D,D,D,channels, as in the reference's YAML"},
       {"input-shape", "model.input_shape", "", "D,D,D,channels, must agree with sample-shape"},
@@ -42,7 +43,8 @@ std::vector<Option> model_options() {
           0, 64),
       Option{"fc1-size", "model.fc1_size", "128", "units of the first dense layer", K::integer}.within(1, 1 << 20),
       Option{"fc2-size", "model.fc2_size", "64", "units of the second dense layer", K::integer}.within(1, 1 << 20),
-      {"hidden-activation", "model.hidden_activation", "LeakyReLU", "LeakyReLU (slope 0.3) or ReLU"},
+      Option{"hidden-activation", "model.hidden_activation", "LeakyReLU", "LeakyReLU (slope 0.3) or ReLU"}.one_of(
+          {{"LeakyReLU"}, {"ReLU"}}),
       {"apply-log", "data.apply_log", "true", "log(1+x) of the counts; off divides by the sample's mean", K::toggle},
       {"cache", "", "false", "keep decoded samples in memory", K::toggle}};
   append(list, run_options());
@@ -52,23 +54,28 @@ std::vector<Option> model_options() {
 std::vector<Option> training_options() {
   std::vector<Option> list = model_options();
   const std::vector<Option> more{
-      {"data", "data.name", "cosmo", "cosmo, or dummy (uniform random volumes in memory)"},
+      Option{"data", "data.name", "cosmo", "cosmo, or dummy (uniform random volumes in memory)"}.one_of(
+          {{"cosmo"}, {"dummy"}}),
       {"stage-dir", "data.stage_dir", "",
        "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
       Option{"batch-size", "data.batch_size", "4", "samples per step and rank", K::integer}.within(1, 1 << 20),
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
       {"shuffle-labels", "", "false", "control experiment: training labels permuted once between samples", K::toggle},
-      {"augment", "", "none", "none, or cube (the 48 symmetries)"},
-      {"loss", "train.loss", "mse", "mse or l1"},
+      Option{"augment", "", "none", "none, or cube (the 48 symmetries)"}.one_of({{"none"}, {"cube"}}),
+      Option{"loss", "train.loss", "mse",
+             "mse or l1, or as Keras has them: mean_squared_error, mean_absolute_error, mae"}
+          .one_of({{"mse", "mean_squared_error"}, {"l1", "mae", "mean_absolute_error"}}),
       {"dropout", "model.dropout", "0.5", "rate on the hidden dense layers", K::number},
       Option{"l2", "model.l2", "0", "penalty l2*sum(w^2) on the hidden dense kernels (gradient 2*l2*w)", K::number}
           .within(0),
       Option{"lr", "lr_schedule.base_lr", "0.001", "base learning rate", K::number}.within(0),
       Option{"optimizer-lr", "optimizer.lr", "", "the reference's older name for lr", K::number}.within(0),
-      {"lr-scaling", "lr_schedule.scaling", "none", "none, linear or sqrt in the batch size"},
+      Option{"lr-scaling", "lr_schedule.scaling", "none", "none, linear or sqrt in the batch size"}.one_of(
+          {{"none"}, {"linear"}, {"sqrt"}}),
       {"base-batch-size", "lr_schedule.base_batch_size", "64", "batch size that lr is meant for", K::number},
       {"warmup-epochs", "lr_schedule.n_warmup_epochs", "0", "", K::integer},
-      {"decay-schedule", "lr_schedule.decay_schedule", "", "epoch:multiplier pairs, acting after that epoch index"},
+      {"decay-schedule", "lr_schedule.decay_schedule", "", "epoch:multiplier pairs, acting after that epoch index",
+       K::list},
       {"target-mae", "train.target_mae", "", "stop when the validation MAE is at most this", K::number},
       {"baseline", "", "false", "also fit a regression on the count variance, for comparison", K::toggle},
       {"print-fom", "", "false", "print the figure of merit line of the reference", K::toggle}};
@@ -79,13 +86,25 @@ std::vector<Option> training_options() {
 }
 
 std::vector<OptionTable::Refusal> yaml_refusals() {
-  return {{"data.shard", "*", "every rank reads its samples from the one data folder"},
-          {"model.name", "cosmoflow", "other networks are not part of this program"},
-          {"model.pooling_type", "MaxPool3D", "the network pools by maximum"},
-          {"train.metrics", "mae", "the validation metric is the mean absolute error"},
-          {"data.samples_per_file", "1", "the official records hold one sample per file"},
-          {"data.n_file_sets", "1", "every rank reads its samples from the one data folder"},
-          {"data.compression", "GZIP", "compression is recognised from the files"}};
+  return {{"data.shard", {"*"}, "every rank reads its samples from the one data folder"},
+          {"data.shard_type", {"*"}, "every rank reads its samples from the one data folder"},
+          {"data.compression", {"*"}, "compression is recognised from the files"},
+          {"data.shuffle_valid", {"*"}, "the order of validation samples changes no mean"},
+          {"data.shuffle_buffer_size", {"*"}, "samples are shuffled over the whole data set"},
+          {"data.randomize_files", {"false"}, "n_train takes the first samples in the order of their names"},
+          {"data.samples_per_file", {"1"}, "the official records hold one sample per file"},
+          {"data.n_file_sets", {"1"}, "every rank reads its samples from the one data folder"},
+          {"data.n_train_files", {"none"}, "samples are counted, not files: n_train"},
+          {"data.n_valid_files", {"none"}, "samples are counted, not files: n_valid"},
+          {"data.n_targets", {"4"}, "the network predicts all that the files hold"},
+          {"model.name", {"cosmoflow"}, "other networks are not part of this program"},
+          {"model.pooling_type", {"MaxPool3D"}, "the network pools by maximum"},
+          {"model.conv_sizes", {"none"}, "channels double from block to block: conv_size"},
+          {"model.fc_sizes", {"none"}, "there are two hidden dense layers: fc1_size, fc2_size"},
+          {"optimizer.nesterov", {"false"}, "momentum is plain"},
+          {"optimizer.lr_scaling", {"none"}, "this is lr_schedule.scaling"},
+          {"train.lr_schedule", {"none"}, "multipliers of the peak rate are lr_schedule.decay_schedule"},
+          {"train.metrics", {"mae", "mean_absolute_error"}, "the validation metric is the mean absolute error"}};
 }
 
 CosmoflowConfig model_config(const OptionTable& o) {
@@ -94,7 +113,7 @@ CosmoflowConfig model_config(const OptionTable& o) {
   CosmoflowConfig c = variant == CosmoflowVariant::sc18 ? CosmoflowConfig::sc18() : CosmoflowConfig{};
   for (const char* flag : {"sample-shape", "input-shape"}) {
     if (o.text(flag).empty()) continue;
-    const auto [size, channels] = cube_shape(std::string("--") + flag, o.text(flag));
+    const auto [size, channels] = cube_shape(o.name(flag), o.text(flag));
     c.size = size, c.channels = channels;
   }
   if (!o.text("sample-shape").empty() && !o.text("input-shape").empty() &&
@@ -102,7 +121,8 @@ CosmoflowConfig model_config(const OptionTable& o) {
     fail_usage("sample_shape " + o.text("sample-shape") + " and input_shape " + o.text("input-shape") + " differ");
   if (o.integer("size") > 0) c.size = o.integer("size");
   if (o.integer("targets") > 0) c.targets = o.integer("targets");
-  if (!o.text("target-shape").empty()) c.targets = parse_number<int64_t>(o.text("target-shape"), "--target-shape");
+  if (!o.text("target-shape").empty())
+    c.targets = parse_number<int64_t>(o.text("target-shape"), o.name("target-shape"));
   c.kernel = o.integer("kernel-size");
   c.conv_size = o.integer("conv-size");
   c.layers = o.integer("conv-layers");
@@ -135,15 +155,47 @@ LrSchedule schedule_config(const OptionTable& o) {
   s.scaling = choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
                                 {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   s.base_batch = o.number("base-batch-size");
-  if (!(s.base_batch > 0)) fail_usage("--base-batch-size must be above 0, found " + o.text("base-batch-size"));
+  if (!(s.base_batch > 0))
+    fail_usage(o.name("base-batch-size") + " must be above 0, found " + o.text("base-batch-size"));
   s.warmup_epochs = o.integer("warmup-epochs");
+  const std::string what = o.name("decay-schedule");
   for (const std::string& pair : o.list("decay-schedule")) {
     const auto parts = split(pair, ':');
-    if (parts.size() != 2) fail_usage("--decay-schedule: expected epoch:multiplier pairs, found " + pair);
-    s.decay.emplace_back(parse_number<int64_t>(trim(parts[0]), "--decay-schedule"),
-                         parse_number<double>(trim(parts[1]), "--decay-schedule"));
+    if (parts.size() != 2) fail_usage(what + ": expected epoch:multiplier pairs, found " + pair);
+    const auto epoch = parse_number<int64_t>(trim(parts[0]), what);
+    const auto multiplier = parse_number<double>(trim(parts[1]), what);
+    if (epoch < 0 || !(multiplier >= 0) || std::isinf(multiplier))
+      fail_usage(what + ": expected epochs and finite multipliers of 0 or more, found " + pair);
+    s.decay.emplace_back(epoch, multiplier);
   }
   return s;
+}
+
+std::vector<ClosedRule> closed_rules(const OptionTable& o, const CosmoflowOptions& p) {
+  const CosmoflowConfig& m = p.model;
+  const bool mlperf = m.variant == CosmoflowVariant::mlperf;
+  bool fading = true;
+  for (const auto& [epoch, factor] : schedule_config(o).decay) fading = fading && factor > 0 && factor < 1;
+  return {{"model", mlperf, "mlperf"},
+          {"optimizer", p.training.optimizer == OptimizerKind::sgd && p.training.sgd.larc == 0, "SGD"},
+          {"momentum", p.training.sgd.momentum == 0.9, "0.9"},
+          {"gradient-lag", p.training.lag == 0, "0"},
+          {"sample-shape", m.size == 128 && m.channels == 4, "128,128,128,4",
+           fmt::format("{0},{0},{0},{1}", m.size, m.channels)},
+          {"targets", m.targets == 4, "4", std::to_string(m.targets)},
+          {"kernel-size", m.kernel == 3, "3"},
+          {"conv-size", m.conv_size == 32, "32"},
+          {"conv-layers", m.layers == 0 || m.layers == 5, "5"},
+          {"fc1-size", m.fc1_size == 128, "128"},
+          {"fc2-size", m.fc2_size == 64, "64"},
+          {"hidden-activation", o.text("hidden-activation") == "LeakyReLU", "LeakyReLU"},
+          {"apply-log", o.toggle("apply-log"), "true"},
+          {"loss", p.loss == Loss::mse, "mse"},
+          {"augment", o.text("augment") == "none", "none"},
+          {"shuffle-labels", !o.toggle("shuffle-labels"), "false"},
+          {"init", o.text("init").empty(), "none (weights begin at random)"},
+          {"target-mae", o.text("target-mae").empty() || o.number("target-mae") == 0.124, "0.124"},
+          {"decay-schedule", fading, "multipliers between 0 and 1"}};
 }
 
 ReadOptions read_options(const OptionTable& o) {

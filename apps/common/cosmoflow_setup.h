@@ -17,6 +17,8 @@ CosmoflowConfig model_config(const OptionTable& options);
 /// Throws Error(usage) for the first setting that would have no effect beside the others.
 void refuse_idle_flags(const OptionTable& options);
 LrSchedule schedule_config(const OptionTable& options);
+/// What the closed division of MLPerf HPC fixes (training_policies, hpc_training_rules.adoc, v3.0).
+std::vector<ClosedRule> closed_rules(const OptionTable& options, const CosmoflowOptions& program);
 
 /// The element type, extent and channels of a data set, checked against the settings; names the first file on mismatch.
 SampleShape data_shape(const OptionTable& options, const std::vector<SampleRef>& samples, const ReadOptions& read);

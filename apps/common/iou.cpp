@@ -32,6 +32,12 @@ void SegmentationScore::add(std::span<const uint8_t> truth, std::span<const uint
   ++samples;
 }
 
+void SegmentationScore::add(const SegmentationScore& other) {
+  pooled.add(other.pooled);
+  for (size_t k = 0; k < sum.size(); ++k) sum[k] += other.sum[k];
+  samples += other.samples;
+}
+
 void Confusion::add_ranks(Communicator& ranks) {
   std::array<double, classes * classes> counts{};  // exact to 2^53 pixels
   for (size_t i = 0; i < counts.size(); ++i) counts[i] = double(counts_[i / classes][i % classes]);

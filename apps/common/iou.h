@@ -34,6 +34,7 @@ struct SegmentationScore {
   std::array<double, Confusion::classes> sum{};  ///< of the samples' IoU per class
   int64_t samples = 0;
   void add(std::span<const uint8_t> truth, std::span<const uint8_t> predicted);
+  void add(const SegmentationScore& other);
   /// Becomes the score over the samples of all ranks.
   void add_ranks(Communicator& ranks);
   /// MLPerf HPC DeepCAM: IoU per sample and class, mean over samples.

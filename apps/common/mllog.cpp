@@ -8,12 +8,24 @@
 namespace convoy::apps {
 
 namespace {
+namespace fs = std::filesystem;
 const int64_t program_start = MlLog::now();
+}  // namespace
+
+std::string MlLog::path_of_attempt(const std::string& folder, bool resumes) {
+  const auto path = [&](int attempt) {
+    const std::string name = attempt == 0 ? "mlperf.log" : "mlperf-" + std::to_string(attempt) + ".log";
+    return (fs::path(folder) / name).string();
+  };
+  int attempt = 0;
+  for (; fs::exists(path(attempt)); ++attempt)
+    if (!resumes) fs::remove(path(attempt));
+  return path(resumes ? attempt : 0);
 }
 
-void MlLog::open(const std::string& path, bool append) {
+void MlLog::open(const std::string& path) {
   path_ = path;
-  file_.open(path, append ? std::ios::app : std::ios::trunc);
+  file_.open(path, std::ios::trunc);
   if (!file_) fail_runtime(path + ": cannot open for writing");
 }
 
@@ -44,7 +56,7 @@ int64_t MlLog::now() {
 
 void MlLog::write(const char* type, const std::string& key, const Json& value, Json metadata,
                   const std::source_location& where, int64_t time) {
-  metadata["file"] = std::filesystem::path(where.file_name()).filename().string();
+  metadata["file"] = fs::path(where.file_name()).filename().string();
   metadata["lineno"] = where.line();
   const Json line = {{"namespace", ""}, {"time_ms", time}, {"event_type", type},
                      {"key", key},      {"value", value},  {"metadata", metadata}};

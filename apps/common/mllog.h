@@ -11,9 +11,13 @@ namespace convoy::apps {
 
 class MlLog {
  public:
-  /// Opens `path`, behind what it holds or anew; throws Error(runtime) when it cannot, as every line does that cannot
-  /// be written. Nothing may be logged before.
-  void open(const std::string& path, bool append);
+  /// Every start of a run has a log of its own, as checkers of MLPerf logs want it: mlperf.log, and mlperf-1.log,
+  /// mlperf-2.log, ... for those that resume it. The path for this start; where it begins anew, logs of earlier runs
+  /// are removed.
+  static std::string path_of_attempt(const std::string& folder, bool resumes);
+  /// Opens `path` anew; throws Error(runtime) when it cannot, as every line does that cannot be written. Nothing may be
+  /// logged before.
+  void open(const std::string& path);
   using Json = nlohmann::json;
   void event(const std::string& key, const Json& value, Json metadata = Json::object(),
              std::source_location where = std::source_location::current());

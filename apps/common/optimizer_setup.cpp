@@ -9,7 +9,10 @@ std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
   return {{"optimizer", "optimizer.name", defaults.optimizer, "SGD, Adam, AdamW, LAMB, LARC-SGD or LARC-Adam"},
           {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
           {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments", K::numbers},
-          {"adam-eps", "", defaults.adam_eps, "Adam, LAMB", K::number},
+          {"adam-eps", "", defaults.adam_eps,
+           std::string("Adam, LAMB") +
+               (defaults.adam_eps.empty() ? " (default: as the network's reference, 1e-6 in deepcam, else 1e-8)" : ""),
+           K::number},
           Option{"weight-decay", "", defaults.weight_decay,
                  std::string("AdamW, LAMB: decoupled; Adam: added to the gradients") +
                      (defaults.weight_decay.empty() ? " (default: as the network's reference, 1e-6 in deepcam, else 0)"
@@ -20,7 +23,7 @@ std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
           {"larc-eta", "", "0.002", "LARC: trust coefficient", K::number},
           Option{"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update",
                  K::integer}
-              .within(1),
+              .within(1, 1 << 20),
           Option{"gradient-lag", "", "0", "1: apply the gradients of the step before (f32, bf16)", K::integer}.within(
               0, 1)};
 }

@@ -1,14 +1,17 @@
 #include "apps/common/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <set>
 
 #include "apps/common/version.h"
@@ -25,18 +28,79 @@ std::string environment_name(const std::string& flag) {
   return name;
 }
 
-/// A YAML value as the text a flag would carry: lists comma-separated, maps as key:value pairs.
-std::string yaml_text(const YAML::Node& node) {
+/// A YAML value as the text a flag would carry: lists comma-separated, maps as key:value pairs, also as a list of them.
+/// Throws Error(usage), which begins with `what`, for anything deeper and for values that are missing.
+std::string yaml_text(const YAML::Node& node, const std::string& what) {
   if (node.IsScalar()) return node.Scalar();
+  const auto scalar = [&](const YAML::Node& item) {
+    if (!item.IsScalar())
+      fail_usage(what + ": expected single values" + (item.IsNull() ? ", found an empty one" : ", found nested ones"));
+    return item.Scalar();
+  };
   std::string text;
+  const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ",") + item; };
   for (const auto& item : node)
-    text +=
-        (text.empty() ? "" : ",") + (node.IsMap() ? item.first.Scalar() + ":" + item.second.Scalar() : item.Scalar());
+    if (node.IsMap())
+      add(scalar(item.first) + ":" + scalar(item.second));
+    else if (item.IsMap())
+      add(yaml_text(item, what));
+    else
+      add(scalar(item));
   return text;
 }
 
+/// With $NAME and ${NAME} replaced by the environment's values; what is not set stays, as in Python's expandvars.
+std::string expand_variables(const std::string& text) {
+  std::string expanded;
+  for (size_t i = 0; i < text.size();) {
+    const bool braces = text.compare(i, 2, "${") == 0;
+    const size_t first = i + (braces ? 2 : 1);
+    size_t last = first;
+    while (last < text.size() && (std::isalnum(static_cast<unsigned char>(text[last])) || text[last] == '_')) ++last;
+    const size_t end = last + (braces && last < text.size() && text[last] == '}' ? 1 : 0);
+    const bool variable = text[i] == '$' && last > first && (!braces || end > last);
+    const char* value = variable ? std::getenv(text.substr(first, last - first).c_str()) : nullptr;
+    const size_t next = variable ? end : i + 1;
+    expanded += value ? std::string(value) : text.substr(i, next - i);
+    i = next;
+  }
+  return expanded;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// What a toggle may be, nothing for any other word.
+std::optional<bool> truth_of(const std::string& text) {
+  const std::string word = lower(text);
+  if (word == "true" || word == "1" || word == "on" || word == "yes") return true;
+  if (word == "false" || word == "0" || word == "off" || word == "no") return false;
+  return std::nullopt;
+}
+
+bool truth_of(const std::string& text, const std::string& what) {
+  const std::optional<bool> truth = truth_of(text);
+  if (!truth) fail_usage(what + ": expected true or false, found " + text);
+  return *truth;
+}
+
+std::vector<double> numbers_of(const std::string& text, const std::string& what) {
+  std::vector<double> values;
+  if (!text.empty())
+    for (std::string_view part : split(text, ',')) values.push_back(parse_number<double>(trim(part), what));
+  return values;
+}
+
+/// "a, b or c".
+std::string choice_text(const std::vector<std::string>& choices) {
+  const size_t last = choices.size() - 1;
+  return last == 0 ? choices[0]
+                   : fmt::format("{} or {}", fmt::join(choices.begin(), choices.end() - 1, ", "), choices[last]);
+}
+
 std::string bounds_text(const Option& option) {
-  if (std::isinf(option.least)) return "a finite number";
   if (std::isinf(option.most)) return fmt::format("{} or more", option.least);
   const bool two = option.kind == Option::Kind::integer && option.most == option.least + 1;
   return fmt::format("{} {} {}", option.least, two ? "or" : "to", option.most);
@@ -63,35 +127,59 @@ void OptionTable::refuse_idle(const std::vector<IdleFlag>& rules) const {
 bool OptionTable::overrides(const std::string& flag, const std::string& other) const {
   const auto turn = [this](const std::string& name) {
     const std::string& origin = find(name).origin;
-    return origin == "flag" ? 3 : origin == environment_name(name) ? 2 : origin == "default" ? 0 : 1;
+    if (origin == "default" || origin == "checkpoint") return 0;
+    return origin == "flag" ? 3 : origin == environment_name(name) ? 2 : 1;
   };
   return turn(flag) > turn(other);
 }
 
+std::string OptionTable::name(const Option& option) const {
+  if (option.origin == "flag" || option.origin == "default") return "--" + option.flag;
+  if (option.origin == environment_name(option.flag)) return option.origin;
+  if (!file_.empty() && option.origin.starts_with(file_ + ":")) return option.origin + ": " + option.yaml;
+  return "--" + option.flag + " (" + option.origin + ")";
+}
+
+std::string OptionTable::name(const std::string& flag) const {
+  return name(find(flag));
+}
+
 void OptionTable::check(const Option& option) const {
-  if (option.value.empty()) return;
-  const std::string what = "--" + option.flag + (option.origin == "flag" ? "" : " (" + option.origin + ")");
+  const std::string what = name(option);
+  if (option.value.empty()) {  // which only means something where the default is nothing, too
+    if (option.kind != Option::Kind::text && !option.standard.empty())
+      fail_usage(what + ": expected a value, found none");
+    return;
+  }
   const auto bounded = [&](auto value) {
-    if (value >= option.least && value <= option.most && std::isfinite(double(value))) return;
+    if (!std::isfinite(double(value)))
+      fail_usage(fmt::format("{}: expected a finite number, found {}", what, option.value));
+    if (value >= option.least && value <= option.most) return;
     fail_usage(fmt::format("{}: expected {}, found {}", what, bounds_text(option), option.value));
   };
   if (option.kind == Option::Kind::integer) bounded(parse_number<int64_t>(option.value, what));
   if (option.kind == Option::Kind::number) bounded(parse_number<double>(option.value, what));
-  if (option.kind == Option::Kind::toggle) toggle(option.flag);
-  if (option.kind == Option::Kind::numbers) numbers(option.flag);
+  if (option.kind == Option::Kind::toggle) truth_of(option.value, what);
+  if (option.kind == Option::Kind::numbers) numbers_of(option.value, what);
+  if (option.words.empty()) return;
+  std::vector<std::string> choices;
+  for (const auto& same : option.words) choices.push_back(same[0]);
+  if (std::find(choices.begin(), choices.end(), option.value) == choices.end())
+    fail_usage(fmt::format("{}: expected {}, found {}", what, choice_text(choices), option.value));
 }
 
 void OptionTable::set(const std::string& flag, const std::string& value, const std::string& origin) {
   Option& option = const_cast<Option&>(find(flag));
   // A repeated list flag adds to itself; another source replaces it.
   const bool add = option.kind == Option::Kind::list && option.origin == origin && !option.value.empty();
-  option.value = add ? option.value + "," + value : value;
+  option.value = add ? option.value + "," + value : option.words.empty() ? value : canonical(option, value);
   option.origin = origin;
   check(option);
 }
 
 void OptionTable::load_yaml(const YamlFile& file) {
-  const std::string& path = file.path;
+  const std::string& path = file_ = file.path;
+  if (std::filesystem::is_directory(path)) fail_usage(path + ": expected a YAML file, found a folder");
   YAML::Node root;
   try {
     root = YAML::LoadFile(path);
@@ -103,26 +191,44 @@ void OptionTable::load_yaml(const YamlFile& file) {
   if (!root.IsMap()) fail_usage(path + ": expected a YAML map of settings");
   std::set<std::string> seen;
   const auto apply_leaf = [&](const std::string& key, const YAML::Node& key_node, const YAML::Node& value) {
-    const std::string text = yaml_text(value), where = fmt::format("{}:{}", path, key_node.Mark().line + 1);
-    if (!seen.insert(key).second) fail_usage(fmt::format("{}: {} is given twice", where, key));
+    const std::string where = fmt::format("{}:{}", path, key_node.Mark().line + 1), what = where + ": " + key;
+    if (!seen.insert(key).second) fail_usage(fmt::format("{} is given twice", what));
     for (const Refusal& refusal : file.refusals)
       if (refusal.yaml == key) {
-        if (refusal.accepted == "*" || text == refusal.accepted) return;
-        fail_usage(fmt::format("{}: {}: expected {}, found {}: {}", where, key,
-                               refusal.accepted.empty() ? "nothing" : refusal.accepted, text, refusal.reason));
+        if (refusal.accepted == std::vector<std::string>{"*"}) return;
+        const std::string text = value.IsNull() ? "none" : yaml_text(value, what);
+        for (std::string_view part : split(text, ','))
+          if (std::none_of(refusal.accepted.begin(), refusal.accepted.end(),
+                           [&](const std::string& word) { return lower(word) == lower(std::string(part)); }))
+            fail_usage(fmt::format("{}: expected {}, found {}: {}", what, choice_text(refusal.accepted), text,
+                                   refusal.reason));
+        return;
       }
     for (const Option& option : options_)
-      if (option.yaml == key) return set(option.flag, text, where);
+      if (option.yaml == key) {
+        if (value.IsNull() && option.standard.empty()) return;  // asks for nothing, as the default does
+        if (value.IsNull()) fail_usage(fmt::format("{}: expected a value, found none", what));
+        if (option.kind != Option::Kind::list && (value.IsMap() || (value.size() > 0 && value[0].IsMap())))
+          fail_usage(fmt::format("{}: expected a value, found a map", what));
+        const std::string text = yaml_text(value, what);
+        return set(option.flag, key.ends_with("_dir") ? expand_variables(text) : text, where);
+      }
     fail_usage(fmt::format("{}: unknown key {}", where, key));
   };
+  const auto known_section = [&](const std::string& name) {
+    return std::any_of(options_.begin(), options_.end(),
+                       [&](const Option& option) { return option.yaml.starts_with(name + "."); });
+  };
   for (const auto& section : root) {
-    const std::string name = section.first.Scalar();
+    const std::string name = section.first.IsScalar() ? section.first.Scalar() : "";
+    if (section.second.IsNull() && known_section(name)) continue;  // all of it is commented out
     const bool leaf = !section.second.IsMap();
     if (leaf) {
       apply_leaf(name, section.first, section.second);
       continue;
     }
-    for (const auto& item : section.second) apply_leaf(name + "." + item.first.Scalar(), item.first, item.second);
+    for (const auto& item : section.second)
+      apply_leaf(name + "." + (item.first.IsScalar() ? item.first.Scalar() : ""), item.first, item.second);
   }
 }
 
@@ -134,8 +240,8 @@ void OptionTable::load_environment() {
 }
 
 /// The words of the command line as this parser takes them: the reference programs of the climate benchmark spell their
-/// flags with underscores and write lists of numbers as words of their own.
-std::vector<std::string> OptionTable::join_numbers(int argc, char** argv) const {
+/// flags with underscores and write lists of numbers as words of their own; CosmoFlow's has a 0 or 1 behind a toggle.
+std::vector<std::string> OptionTable::join_words(int argc, char** argv) const {
   std::vector<std::string> words;
   bool in_list = false;  // the last word is a value of a flag that takes numbers
   bool next_is_value = false;
@@ -151,6 +257,11 @@ std::vector<std::string> OptionTable::join_numbers(int argc, char** argv) const 
       });
       next_is_value = takes_numbers && name_end == word.end();
       in_list = takes_numbers && name_end != word.end();
+      const bool toggles = std::any_of(options_.begin(), options_.end(), [&](const Option& o) {
+        return o.kind == Option::Kind::toggle && o.flag == name;
+      });
+      if (toggles && name_end == word.end() && i + 1 < argc && truth_of(argv[i + 1]))
+        word += truth_of(argv[++i]).value() ? "=true" : "=false";
     } else if (in_list && number) {
       words.back() += "," + word;
       continue;
@@ -166,6 +277,10 @@ std::vector<std::string> OptionTable::join_numbers(int argc, char** argv) const 
 bool OptionTable::read(int argc, char** argv, const std::string& description, YamlFile* yaml) {
   CLI::App app(description);
   app.set_version_flag("--version", version_text());
+  app.footer(
+      "A switch may be followed by true or false. Every flag is also an environment variable: CONVOY_THREADS is "
+      "--threads.");
+  app.allow_extras();  // CLI11 lists them in reverse
   std::vector<std::vector<std::string>> values(options_.size());
   std::vector<CLI::Option*> handles;
   for (size_t i = 0; i < options_.size(); ++i) {
@@ -182,7 +297,7 @@ bool OptionTable::read(int argc, char** argv, const std::string& description, Ya
                             ->allow_extra_args(false));
   }
   if (yaml) app.add_option("config", yaml->path, "YAML configuration");
-  const std::vector<std::string> words = join_numbers(argc, argv);
+  const std::vector<std::string> words = join_words(argc, argv);
   std::vector<const char*> spelled;
   for (const std::string& word : words) spelled.push_back(word.c_str());
   try {
@@ -193,6 +308,8 @@ bool OptionTable::read(int argc, char** argv, const std::string& description, Ya
   } catch (const CLI::ParseError& error) {
     fail_usage(error.what());
   }
+  if (const std::vector<std::string> unknown = app.remaining(); !unknown.empty())
+    fail_usage("unknown flag or word: " + unknown.front() + " (--help lists the flags)");
   if (yaml && !yaml->path.empty()) load_yaml(*yaml);
   load_environment();
   for (size_t i = 0; i < options_.size(); ++i) {
@@ -211,42 +328,31 @@ bool OptionTable::has(const std::string& flag) const {
 }
 
 int64_t OptionTable::integer(const std::string& flag) const {
-  return parse_number<int64_t>(text(flag), "--" + flag);
+  return parse_number<int64_t>(text(flag), name(flag));
 }
 double OptionTable::number(const std::string& flag) const {
-  return parse_number<double>(text(flag), "--" + flag);
+  return parse_number<double>(text(flag), name(flag));
 }
 
-std::string OptionTable::canonical(const Option& option, const std::string& value) {
+std::string OptionTable::canonical(const Option& option, const std::string& value) const {
+  for (const auto& same : option.words)
+    if (std::find(same.begin(), same.end(), value) != same.end()) return same[0];
+  if (option.kind == Option::Kind::toggle) return !value.empty() && truth_of(value, name(option)) ? "true" : "false";
+  if (value.empty()) return value;
   switch (option.kind) {
-    case Option::Kind::toggle:
-      return truth_of(option.flag, value) ? "true" : "false";
     case Option::Kind::integer:
-      return value.empty() ? value : fmt::format("{}", parse_number<int64_t>(value, "--" + option.flag));
+      return fmt::format("{}", parse_number<int64_t>(value, name(option)));
     case Option::Kind::number:
-      return value.empty() ? value : fmt::format("{}", parse_number<double>(value, "--" + option.flag));
-    case Option::Kind::numbers: {
-      std::string all;
-      if (!value.empty())
-        for (std::string_view part : split(value, ','))
-          all += fmt::format("{}{}", all.empty() ? "" : ",", parse_number<double>(trim(part), "--" + option.flag));
-      return all;
-    }
+      return fmt::format("{}", parse_number<double>(value, name(option)));
+    case Option::Kind::numbers:
+      return fmt::format("{}", fmt::join(numbers_of(value, name(option)), ","));
     default:
       return value;
   }
 }
 
 bool OptionTable::toggle(const std::string& flag) const {
-  return truth_of(flag, text(flag));
-}
-
-bool OptionTable::truth_of(const std::string& flag, std::string value) {
-  std::transform(value.begin(), value.end(), value.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (value == "true" || value == "1" || value == "on" || value == "yes") return true;
-  if (value == "false" || value == "0" || value == "off" || value == "no" || value.empty()) return false;
-  fail_usage("--" + flag + ": expected true or false, found " + value);
+  return !text(flag).empty() && truth_of(text(flag), name(flag));
 }
 
 std::vector<std::string> OptionTable::list(const std::string& flag) const {
@@ -257,14 +363,16 @@ std::vector<std::string> OptionTable::list(const std::string& flag) const {
 }
 
 std::vector<double> OptionTable::numbers(const std::string& flag) const {
-  std::vector<double> values;
-  for (const std::string& item : list(flag)) values.push_back(parse_number<double>(item, "--" + flag));
-  return values;
+  return numbers_of(text(flag), name(flag));
 }
 
 int wanted_threads(const OptionTable& options) {
   const int64_t wish = options.integer("threads");
-  return wish > 0 ? static_cast<int>(wish) : default_threads();
+  if (wish > 0) return static_cast<int>(wish);
+  const int granted = default_threads();
+  if (granted > most_threads)
+    fail_usage(fmt::format("OMP_NUM_THREADS: expected 1 to {}, found {}", most_threads, granted));
+  return granted;
 }
 
 int run_program(const char* name, int (*body)(int, char**), int argc, char** argv) {

@@ -21,9 +21,15 @@ struct Option {
   std::string alias{};                        ///< another name of the flag, as a reference program has it; empty: none
   std::string standard{};                     ///< text of the default, filled by the table
   double least = -INFINITY, most = INFINITY;  ///< bounds of a number; an integer is 0 or more unless they say otherwise
+  /// The words that it may have, each followed by others that mean the same; empty: any text.
+  std::vector<std::vector<std::string>> words{};
 
   Option within(double from, double to = INFINITY) && {
     least = from, most = to;
+    return std::move(*this);
+  }
+  Option one_of(std::vector<std::vector<std::string>> choices) && {
+    words = std::move(choices);
     return std::move(*this);
   }
 };
@@ -44,9 +50,12 @@ class OptionTable {
     }
   }
 
-  /// Keys of a YAML file that are known but cannot be honoured unless they have this value; the reason is shown.
+  /// Keys of a YAML file that are known but cannot be honoured unless they have one of these values ("*": any), in
+  /// small or capital letters; the reason is shown.
   struct Refusal {
-    std::string yaml, accepted, reason;
+    std::string yaml;
+    std::vector<std::string> accepted;
+    std::string reason;
   };
   /// What the command line asks for besides settings.
   struct YamlFile {
@@ -55,14 +64,17 @@ class OptionTable {
   };
   /// Fills the table from the YAML file, where the program knows one, the environment and the flags; prints help or
   /// version and returns false when the program should end. Throws Error(usage) naming file, line, key, expected and
-  /// found for unknown or refused keys, and for unknown flags and values of the wrong kind or out of bounds.
+  /// found for unknown or refused keys, and for unknown flags and values of the wrong kind or out of bounds. In paths
+  /// of the file, $NAME and ${NAME} stand for variables of the environment; those that are not set stay as they are.
   bool read(int argc, char** argv, const std::string& description, YamlFile* yaml = nullptr);
 
   const std::string& text(const std::string& flag) const { return find(flag).value; }
   bool has(const std::string& flag) const;
   bool is_set(const std::string& flag) const { return find(flag).origin != "default"; }
-  /// Of two names of one setting, whether the first comes from a later source of this order: default, file,
-  /// environment, flag.
+  /// The setting as whoever gave it knows it, for messages: "--lr", "CONVOY_LR" or "cosmo.yaml:7: lr_schedule.base_lr".
+  std::string name(const std::string& flag) const;
+  /// Of two names of one setting, whether the first comes from a later source of this order: default or checkpoint,
+  /// file, environment, flag.
   bool overrides(const std::string& flag, const std::string& other) const;
   int64_t integer(const std::string& flag) const;
   double number(const std::string& flag) const;
@@ -84,17 +96,19 @@ class OptionTable {
 
  private:
   const Option& find(const std::string& flag) const;
-  static bool truth_of(const std::string& flag, std::string value);
+  std::string name(const Option& option) const;
   /// The one spelling that all texts of a meaning share.
-  static std::string canonical(const Option& option, const std::string& value);
-  std::vector<std::string> join_numbers(int argc, char** argv) const;
+  std::string canonical(const Option& option, const std::string& value) const;
+  std::vector<std::string> join_words(int argc, char** argv) const;
   void load_yaml(const YamlFile& file);
   void load_environment();
   void check(const Option& option) const;
   std::vector<Option> options_;
+  std::string file_;  ///< that settings were read from
 };
 
-/// --threads, or all that the environment grants.
+inline constexpr int most_threads = 4096;
+/// --threads, or all that the environment grants; throws Error(usage) where that is more than most_threads.
 int wanted_threads(const OptionTable& options);
 
 /// Runs a program body and turns exceptions into one clear line on stderr and the documented exit code.

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <set>
 
+#include "apps/common/run_lock.h"
 #include "core/median.h"
 #include "core/parallel.h"
 #include "dist/local.h"
@@ -104,9 +105,6 @@ CommunicationOptions communication_options(const OptionTable& o) {
 Ranks::Ranks(const OptionTable& o) {
   const Launch launch = find_launch();
   if (launch.launcher.empty() || launch.tasks == 1) {
-    communication_options(o);  // mistakes in them are mistakes here too
-    if (batch_norm_ranks(o) != 1)
-      fail_usage("--batchnorm-group-size: expected 1 on a single rank, found " + o.text("batchnorm-group-size"));
     world_ = make_self_communicator();
     return;
   }
@@ -117,6 +115,7 @@ Ranks::Ranks(const OptionTable& o) {
   m.lost = [number](const std::string& sentence) {
     fmt::print(stderr, "[rank {}] error: {}; what was saved last can be continued with --resume\n", *number, sentence);
     std::fflush(stderr);
+    release_run_lock();
   };
   session_ = start_mpi(m);
   *number = session_->rank();
@@ -124,8 +123,7 @@ Ranks::Ranks(const OptionTable& o) {
 
 void Ranks::connect(const OptionTable& o) {
   if (session_->rank() != 0 && !std::freopen("/dev/null", "w", stdout)) fail_runtime("/dev/null: cannot open");
-  const CommunicationOptions c = communication_options(o);
-  world_ = session_->world(c);
+  world_ = session_->world(communication_options(o));
   // What belongs to a machine may differ, everything else must not.
   nlohmann::json settings;
   const std::set<std::string> own{"threads",   "kernel",   "tuned",           "output-dir",
@@ -133,6 +131,16 @@ void Ranks::connect(const OptionTable& o) {
   for (const Option& option : o.all())
     if (!own.count(option.flag)) settings[option.flag] = option.value;
   agree(settings);
+}
+
+void Ranks::divide(const OptionTable& o) {
+  const CommunicationOptions c = communication_options(o);  // mistakes in them are mistakes of a single rank, too
+  if (!session_) {
+    if (batch_norm_ranks(o) != 1)
+      fail_usage("--batchnorm-group-size: expected 1 on a single rank, found " + o.text("batchnorm-group-size"));
+    return;
+  }
+  world_->set_options(c);
   const int64_t group = batch_norm_ranks(o);
   if (group < 1 || size() % group != 0)
     fail_usage(fmt::format("--batchnorm-group-size: {} ranks do not divide into groups of {}", size(), group));
@@ -348,14 +356,21 @@ void Ranks::agree(const nlohmann::json& values) {
   }
 }
 
-int run_ranks(const char* name, const OptionTable& options, const std::function<int(Ranks&)>& body) {
+int run_ranks(const char* name, const OptionTable& options, const std::function<void(Ranks&)>& complete,
+              const std::function<int(Ranks&)>& body) {
   Ranks ranks(options);
-  if (!ranks.session()) return body(ranks);
+  const auto run = [&] {
+    complete(ranks);
+    ranks.divide(options);
+    return body(ranks);
+  };
+  if (!ranks.session()) return run();
   int code = static_cast<int>(ErrorKind::runtime);
   std::string message;
   try {
     ranks.connect(options);
-    code = body(ranks);
+    code = run();
+    release_run_lock();  // launchers that were asked to stop the job may not wait for more
     ranks.session()->finish();
     return code;
   } catch (const Error& error) {
@@ -366,8 +381,16 @@ int run_ranks(const char* name, const OptionTable& options, const std::function<
   // A wrong setting is wrong on all ranks: one of them is enough to say so.
   if (ranks.session()->rank() > 0 && code == static_cast<int>(ErrorKind::usage)) usleep(300000);
   fmt::print(stderr, "{}: [rank {}] error: {}\n", name, ranks.session()->rank(), message);
+  release_run_lock();
   ranks.session()->abort(code);
   return code;
+}
+
+void expect_single_task() {
+  const Launch launch = find_launch();
+  if (launch.tasks > 1)
+    fail_usage(fmt::format("expected a single task, found {} ({}): this program does not divide its work between ranks",
+                           launch.variable, launch.launcher));
 }
 
 }  // namespace convoy::apps

@@ -14,9 +14,12 @@ class Ranks {
  public:
   /// Starts MPI where a launcher's environment says so, else this is the only rank.
   explicit Ranks(const OptionTable& options);
-  /// Makes the communicators. Ranks above 0 lose their standard output; every rank gets its share of the node's cores
-  /// where nothing else says how many threads to use.
+  /// Makes the communicator of all ranks, who must have been given the same settings. Ranks above 0 lose their standard
+  /// output.
   void connect(const OptionTable& options);
+  /// Makes the other communicators, when settings are complete; every rank gets its share of the node's cores where
+  /// nothing else says how many threads to use.
+  void divide(const OptionTable& options);
   ~Ranks();
 
   int rank() const { return world_->rank(); }
@@ -74,8 +77,12 @@ class Ranks {
 std::vector<Option> rank_options();
 CommunicationOptions communication_options(const OptionTable& options);
 
-/// Runs `body` on every rank. An exception on one of them is told with the rank's number and ends all with its exit
-/// code.
-int run_ranks(const char* name, const OptionTable& options, const std::function<int(Ranks&)>& body);
+/// Runs `body` on every rank, behind `complete`, which may still change settings. An exception on one of them is told
+/// with the rank's number and ends all with its exit code.
+int run_ranks(const char* name, const OptionTable& options, const std::function<void(Ranks&)>& complete,
+              const std::function<int(Ranks&)>& body);
+/// For programs that know nothing of other ranks: throws Error(usage) where a launcher has started several of them,
+/// which would all do the same work over each other's files.
+void expect_single_task();
 
 }  // namespace convoy::apps

@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <climits>
 #include <filesystem>
-#include <span>
 
 #include "apps/common/families.h"
 #include "apps/common/profile.h"
@@ -54,20 +52,12 @@ std::vector<std::string> weight_names(const Program& program) {
   return names;
 }
 
-/// A checkpoint, or the newest of a folder whose CRC holds; throws the error of the oldest where none does.
+/// A checkpoint, or the newest intact one of a folder.
 Checkpoint read_checkpoint(const std::string& path) {
   if (!std::filesystem::is_directory(path)) return Checkpoint(path);
-  const auto files = list_checkpoints(path);
-  if (files.empty()) fail_data(path + ": expected checkpoint-*.h5, found none");
-  for (const CheckpointFile& file : std::span(files).first(files.size() - 1)) {
-    try {
-      return Checkpoint(file.path);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::data) throw;
-      fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
-    }
-  }
-  return Checkpoint(files.back().path);
+  const auto newest = newest_checkpoint(path);
+  if (!newest) fail_data(path + ": expected checkpoint-*.h5, found none");
+  return *newest;
 }
 
 }  // namespace
@@ -80,7 +70,8 @@ std::vector<Option> run_options() {
           {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
           {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
           {"device", "", "cpu", "cpu, cuda or cuda:N (the CosmoFlow network)"},
-          Option{"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer}.within(0, 4096),
+          Option{"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer}.within(
+              0, most_threads),
           Option{"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer}.within(1, 1 << 20),
           Option{"n-parallel-reads", "data.n_parallel_reads", "1", "prefetch threads", K::integer, "default",
                  "max-inter-threads"}
@@ -94,26 +85,32 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
       {"valid-share", "", "0.2", "share of the " + unit + " that validate where data-dir has no validation/",
        K::number},
-      {"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer},
-      {"shuffle", "", "true", "new sample order every epoch", K::toggle},
+      Option{"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer}.within(-0x1p63),
+      {"shuffle", "data.shuffle_train", "true", "new sample order every epoch", K::toggle},
       {"early-stopping", "train.early_stopping_patience", "0",
        "stop after so many epochs without a better validation loss (0 = never)", K::integer},
-      {"max-steps", "", "0", "stop after so many steps in all (0 = n-epochs decides)", K::integer},
-      {"resume", "", "false", "continue from the newest intact checkpoint of output-dir", K::toggle},
+      {"max-steps", "", "0", "stop after so many steps in all (0 = the epochs decide)", K::integer},
+      {"resume", "", "false",
+       "continue from the newest intact checkpoint of output-dir; settings that are not given are the checkpoint's",
+       K::toggle},
       {"logging-frequency", "", "0",
        "also write rate, loss and accuracy to the MLPerf log every so many steps (0 = at epoch ends)", K::integer},
-      {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer},
-      Option{"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer}.within(1, INT_MAX),
+      {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer, "default",
+       "save-frequency"},
+      Option{"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer}.within(1, 1 << 30),
       {"init", "", "", "start from these safetensors weights"},
-      {"save", "", "", "write the final weights as safetensors"},
+      {"save", "", "", "write the final weights as safetensors to this file, which is tried at the start"},
       {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
       {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
       {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
       {"profile", "", "false", "print the time of every node and family of ops at the end", K::toggle},
       {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
       {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
-      {"mlperf-division", "mlperf.division", "open", "closed or open"},
-      {"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"},
+      Option{"mlperf-division", "mlperf.division", "open",
+             "closed or open; closed refuses what the benchmark's rules fix otherwise (cosmoflow)"}
+          .one_of({{"closed"}, {"open"}}),
+      Option{"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"}.one_of(
+          {{"cloud"}, {"onprem"}, {"preview"}, {"research"}}),
       {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"},
       {"mlperf-cache-clear", "", "false", "for the MLPerf log: the job script has dropped the nodes' page caches",
        K::toggle}};
@@ -160,8 +157,10 @@ bool means_the_same(const OptionTable& o, const std::string& setting, const std:
   return o.has(setting) && (saved ? o.agrees(setting, *saved) : o.is_standard(setting));
 }
 
-TrainerOptions trainer_options(const OptionTable& o) {
+TrainerOptions trainer_options(const OptionTable& o, RunFolder& folder) {
   TrainerOptions t;
+  t.checkpoint = folder.take_checkpoint();
+  t.given = folder.given();
   t.output_dir = o.text("output-dir");
   t.max_steps = o.integer("max-steps");
   t.seed = static_cast<uint64_t>(o.integer("seed"));
@@ -182,15 +181,14 @@ void print_header(const OptionTable& o) {
     fmt::print("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
 }
 
-void check_mlperf_settings(const OptionTable& o, bool benchmark_network) {
-  const auto one_of = [&](const char* flag, const std::vector<std::string>& words) {
-    if (std::find(words.begin(), words.end(), o.text(flag)) == words.end())
-      fail_usage(fmt::format("--{}: expected {}, found {}", flag, fmt::join(words, ", "), o.text(flag)));
-  };
-  one_of("mlperf-division", {"closed", "open"});
-  one_of("mlperf-status", {"cloud", "onprem", "preview", "research"});
-  if (o.text("mlperf-division") == "closed" && !benchmark_network)
-    fail_usage("--mlperf-division closed: --model " + o.text("model") + " is not the benchmark's network");
+void check_division(const OptionTable& o, const std::vector<ClosedRule>& rules) {
+  if (o.text("mlperf-division") != "closed") return;
+  for (const ClosedRule& rule : rules) {
+    const std::string& text = rule.found.empty() ? o.text(rule.flag) : rule.found;
+    if (!rule.kept)
+      fail_usage(fmt::format("{} closed: expected {} {}, found {}", o.name("mlperf-division"), o.name(rule.flag),
+                             rule.expected, text.empty() ? "none" : text));
+  }
 }
 
 void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const NetworkCounts& counts, bool explained) {
@@ -236,9 +234,7 @@ namespace {
 /// How much of the run a tuned table decides. Throws Error(usage) where it knows none of its problems, or names
 /// kernels that this build lacks.
 void report_tuned(const std::string& path, const TunedTable& table, const ProgramPlans& plans) {
-  for (const std::string& name : table.kernels())
-    if (std::none_of(kernel_list().begin(), kernel_list().end(), [&](const auto& k) { return k->name() == name; }))
-      fail_usage(path + ": this build has no kernel called " + name);
+  table.require_kernels(kernel_list(), path);
   int tuned = 0, nodes = 0;
   double tuned_flops = 0, flops = 0;
   for (const Plan* plan : {&plans.step, &plans.evaluate, plans.micro ? &*plans.micro : nullptr})
@@ -283,7 +279,6 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
 }
 
 Program& Run::start() {
-  if (ranks_.root()) std::filesystem::create_directories(options_.text("output-dir"));
   const std::shared_ptr<Buffer> shared = ranks_.share(*plans_);
   program_ = make_program(options_, std::move(*plans_), program_options_,
                           static_cast<uint64_t>(options_.integer("seed")), shared);
@@ -293,10 +288,10 @@ Program& Run::start() {
   return *program_;
 }
 
-Outcome Run::train(Task& task, const TrainerOptions& trainer) {
+Outcome Run::train(Task& task, TrainerOptions trainer) {
   std::fflush(stdout);
   install_signal_handlers();
-  trainer_ = std::make_unique<Trainer>(*program_, task, ranks_, trainer);
+  trainer_ = std::make_unique<Trainer>(*program_, task, ranks_, std::move(trainer));
   return trainer_->run();
 }
 
@@ -315,22 +310,18 @@ int Run::finish(Outcome outcome, const Json& more) {
   summary["settings"] = settings_json(options_);
   summary.update(more);
   const Json exposed = summary["communication"];
-  if (ranks_.root()) {
-    write_text(options_.text("output-dir") + "/summary.json", summary.dump(2) + "\n");
-    if (!options_.text("save").empty()) save_weights(options_.text("save"), *program_);
-  }
-
   if (options_.toggle("profile")) {
     if (program_->micro())
       fmt::print("passes ahead of the update:\n{}the last one:\n", profile_table(*program_->micro()));
     fmt::print("{}\n{}", profile_table(program_->step()), family_table(program_->step()));
   }
   fmt::print(
-      "{}: {} steps, median {:.4f} s, {:.3f} samples/s, data wait {:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n",
+      "{}: {} steps, median {:.4f} s, {:.3f} samples/s ({:.3f} in the mean of all steps), data wait {:.2f} %, peak "
+      "{:.0f} MiB (planned {:.0f} MiB)\n",
       summary["outcome"].get<std::string>(), summary["steps"].get<int64_t>(),
       summary["median_step_seconds"].get<double>(), summary["samples_per_second"].get<double>(),
-      100 * summary["data_wait_fraction"].get<double>(), summary["peak_resident_mib"].get<double>(),
-      summary["planned_mib"].get<double>());
+      summary["mean_samples_per_second"].get<double>(), 100 * summary["data_wait_fraction"].get<double>(),
+      summary["peak_resident_mib"].get<double>(), summary["planned_mib"].get<double>());
   if (ranks_.size() > 1)
     fmt::print(
         "{} ranks: {:.1f} MiB in {:.0f} all-reduces per step, {:.2f} ms in flight, {:.2f} ms exposed ({:.2f} % of the "
@@ -341,6 +332,13 @@ int Run::finish(Outcome outcome, const Json& more) {
         1e3 * exposed["late_ranks_seconds_per_step"].get<double>());
   for (const auto& [phase, seconds] : summary["step_phases"].items())
     fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
+  std::fflush(stdout);  // what was measured is told before anything can fail
+  if (ranks_.root()) {
+    // Who resumes a finished run has nothing new to say of its steps.
+    const std::string path = options_.text("output-dir") + "/summary.json";
+    if (summary["steps"] != 0 || !std::filesystem::exists(path)) write_text(path, summary.dump(2) + "\n");
+    if (!options_.text("save").empty()) save_weights(options_.text("save"), *program_);
+  }
   if (outcome == Outcome::interrupted && !has_hdf5())  // 75 would ask for the job again
     fail_runtime("interrupted, and nothing could be saved: this build has no HDF5");
   return outcome == Outcome::interrupted ? 75 : 0;
@@ -364,7 +362,8 @@ void load_weights(const std::string& path, Program& program, Needed needed) {
 void save_weights(const std::string& path, Program& program) {
   program.to_host();
   std::vector<NamedArray> arrays;
-  for (const std::string& name : weight_names(program)) arrays.push_back(to_torch(name, program.store().get(name)));
+  for (const std::string& name : weight_names(program))
+    arrays.push_back(to_torch(name, program.store().get(name), program.store().rank(name)));
   write_safetensors(path, arrays);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/common/options.h"
+#include "apps/common/run_folder.h"
 #include "apps/common/trainer.h"
 #include "core/device.h"
 #include "core/error.h"
@@ -55,13 +56,19 @@ void apply_run_options(const OptionTable& options, ProgramOptions& program);
 LoaderOptions loader_options(const OptionTable& options);
 /// TrainerOptions::agrees by a program's settings.
 bool means_the_same(const OptionTable& options, const std::string& setting, const std::string* saved);
-/// Everything but rate, loader and identity.
-TrainerOptions trainer_options(const OptionTable& options);
+/// Everything but rate, loader, identity and data; takes the folder's checkpoint.
+TrainerOptions trainer_options(const OptionTable& options, RunFolder& folder);
 
 void print_header(const OptionTable& options);
-/// Throws Error(usage) for a division and a status that the MLPerf log does not know, and for the closed division with
-/// a network that is not the benchmark's.
-void check_mlperf_settings(const OptionTable& options, bool benchmark_network);
+/// What the rules of MLPerf HPC's closed division fix.
+struct ClosedRule {
+  std::string flag;
+  bool kept;
+  std::string expected;
+  std::string found{};  ///< empty: the flag's text
+};
+/// Throws Error(usage) for the first one that is not kept where --mlperf-division is closed.
+void check_division(const OptionTable& options, const std::vector<ClosedRule>& rules);
 void print_summary(const ProgramOptions& program, const ProgramPlans& plans, const NetworkCounts& counts,
                    bool explained);
 /// Values of the named settings, of all when none are named.
@@ -76,9 +83,10 @@ class Run {
   bool stops() const { return options_.toggle("summary") || options_.toggle("dry-run"); }
   /// Allocates, draws or reads the weights.
   Program& start();
-  Outcome train(Task& task, const TrainerOptions& trainer);
+  Outcome train(Task& task, TrainerOptions trainer);
   const Trainer& trainer() const { return *trainer_; }
-  /// Writes summary.json (with `more` in it) and the weights, prints the closing lines; returns the exit code.
+  /// Prints the closing lines, writes summary.json (with `more` in it; not over another's when no step was taken) and
+  /// the weights; returns the exit code.
   int finish(Outcome outcome, const nlohmann::json& more);
 
  private:

@@ -99,8 +99,8 @@ std::string render(const Plot& plot, double shift) {
       if (!x.usable(s.x[k]) || !y.usable(s.y[k])) continue;
       const double at_x = px(x.map(s.x[k])), at_y = py(y.map(s.y[k]));
       if (s.mark == Series::Mark::points)
-        svg +=
-            fmt::format("<circle cx='{:.1f}' cy='{:.1f}' r='2.6' fill='{}' fill-opacity='0.6'/>\n", at_x, at_y, colour);
+        svg += fmt::format("<circle cx='{:.1f}' cy='{:.1f}' r='2.6' fill='{}' fill-opacity='0.6'{}\n", at_x, at_y,
+                           colour, k < s.titles.size() ? "><title>" + escape(s.titles[k]) + "</title></circle>" : "/>");
       else
         path += fmt::format("{:.1f},{:.1f} ", at_x, at_y);
     }

@@ -10,6 +10,7 @@ struct Series {
   std::string name;
   std::vector<double> x, y;
   enum class Mark : unsigned char { line, points, dashed } mark = Mark::line;
+  std::vector<std::string> titles{};  ///< of points, which viewers show under the pointer; as many as points, or none
 };
 
 struct Plot {

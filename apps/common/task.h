@@ -16,6 +16,7 @@ namespace convoy::apps {
 /// Loss and the task's measure over the validation samples.
 struct Quality {
   double loss = NAN, metric = NAN;
+  bool finite() const { return std::isfinite(loss) && std::isfinite(metric); }
 };
 
 class Task {

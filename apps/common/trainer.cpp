@@ -8,21 +8,15 @@
 #include <cmath>
 #include <csignal>
 #include <ctime>
-#include <filesystem>
 #include <optional>
-#include <sstream>
 
-#include "apps/common/profile.h"
+#include "apps/common/run_lock.h"
 #include "apps/common/version.h"
-#include "core/median.h"
-#include "io/checkpoint.h"
-#include "io/file.h"
 #include "io/hdf5.h"
 
 namespace convoy::apps {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 volatile std::sig_atomic_t signal_received = 0;
@@ -34,7 +28,10 @@ extern "C" void on_signal(int number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const auto second = static_cast<std::sig_atomic_t>(now.tv_sec & 0x3fffffff);
-  if (signal_received && second - signal_second >= 2) _exit(128 + number);
+  if (signal_received && second - signal_second >= 2) {
+    release_run_lock();
+    _exit(128 + number);
+  }
   if (!signal_received) signal_second = second;
   signal_received = number;
 }
@@ -43,21 +40,15 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Drops the lines of an interrupted run that the resumed one will write again.
-void keep_lines_before(const std::string& path, int64_t step) {
-  std::ifstream in(path);
-  std::string line, kept;
-  while (std::getline(in, line)) {
-    const auto parsed = nlohmann::json::parse(line, nullptr, false);
-    if (!parsed.is_discarded() && parsed.value("step", int64_t{0}) < step) kept += line + "\n";
-  }
-  if (in.eof()) write_text(path, kept);
-}
-
 }  // namespace
 
 void install_signal_handlers() {
   for (int number : {SIGTERM, SIGUSR1}) std::signal(number, on_signal);
+}
+
+void expect_whole_step(int64_t samples_per_step, int64_t samples) {
+  if (samples_per_step > samples)
+    fail_usage(fmt::format("a step takes {} samples, more than the {} training samples", samples_per_step, samples));
 }
 
 Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions options)
@@ -67,9 +58,7 @@ Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions opti
   ranks_.set_window(program_.step().window());
   for (const PlannedNode& node : program_.step().plan().nodes)
     if (node.op.kind == OpKind::all_reduce_later) lagged_.push_back(node.op.as<AllReduceAttrs>().id);
-  if (steps_per_epoch() < 1)
-    fail_usage(fmt::format("a step takes {} samples, more than the {} training samples", samples_per_step(),
-                           task_.training_samples()));
+  expect_whole_step(samples_per_step(), task_.training_samples());
 }
 
 LoaderOptions Trainer::own_share() const {
@@ -95,106 +84,6 @@ void Trainer::share_statistics() {
 
 void Trainer::settle() {
   for (int64_t id : lagged_) ranks_.world().wait(id);
-}
-
-std::string Trainer::meta() const {
-  nlohmann::json rows = nlohmann::json::array();
-  for (const EpochRecord& r : history_)
-    if (r.epoch < epoch_)  // an epoch cut short by --max-steps is not part of what a resume continues
-      rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation.loss, r.validation.metric, r.seconds});
-  return nlohmann::json{{"epoch", epoch_},        {"step_in_epoch", step_in_epoch_},
-                        {"step", step_},          {"epoch_loss", epoch_loss_},
-                        {"history", rows},        {"identity", o_.identity},
-                        {"config", o_.config},    {"version", version_text()},
-                        {"ranks", ranks_.size()}, {"samples_per_step", samples_per_step()}}
-      .dump();
-}
-
-std::string Trainer::load_newest() {
-  for (const CheckpointFile& file : list_checkpoints(o_.output_dir)) {
-    std::optional<Checkpoint> saved_state;
-    nlohmann::json meta;
-    try {
-      saved_state.emplace(file.path);
-      meta = nlohmann::json::parse(saved_state->meta());
-      for (const char* cursor : {"identity", "epoch", "step_in_epoch", "step", "epoch_loss", "history"})
-        meta.at(cursor);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::data) throw;
-      fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
-      continue;
-    } catch (const nlohmann::json::exception& error) {
-      fmt::print(stderr, "warning: skipping a damaged checkpoint: {}: {}\n", file.path, error.what());
-      continue;
-    }
-    const bool other_ranks = meta.value("ranks", 1) != ranks_.size();
-    for (const auto& [key, value] : o_.identity.items()) {
-      if (other_ranks && std::find(o_.per_rank.begin(), o_.per_rank.end(), key) != o_.per_rank.end()) continue;
-      const nlohmann::json saved = meta["identity"].value(key, nlohmann::json());
-      const std::string text = saved.is_string() ? saved.get<std::string>() : std::string();
-      const bool has_meaning = o_.agrees && (saved.is_string() || (saved.is_null() && value.is_string()));
-      if (saved != value && !(has_meaning && o_.agrees(key, saved.is_null() ? nullptr : &text)))
-        fail_usage(
-            fmt::format("--resume: {}: setting {}: expected {}, found {}", file.path, key, saved.dump(), value.dump()));
-    }
-    saved_state->restore(program_.store());  // intact: states that do not fit are a mistake, not damage
-    fmt::print("resuming from {}", file.path);
-    return saved_state->meta();
-  }
-  fmt::print("no intact checkpoint in {}: starting from the beginning\n", o_.output_dir);
-  return {};
-}
-
-void Trainer::take(const nlohmann::json& meta) {
-  const auto number = [](const nlohmann::json& v) { return v.is_null() ? NAN : v.get<double>(); };  // JSON has no NaN
-  for (const auto& r : meta.at("history"))
-    history_.push_back(
-        {r.at(0), number(r.at(1)), number(r.at(2)), {number(r.at(3)), number(r.at(4))}, number(r.at(5))});
-  epoch_ = meta.at("epoch"), step_in_epoch_ = meta.at("step_in_epoch"), step_ = meta.at("step");
-  epoch_loss_ = number(meta.at("epoch_loss"));
-  fmt::print(" at epoch {}, step {}\n", epoch_, step_);
-  const int64_t before = meta.value("samples_per_step", samples_per_step());
-  if (const int ranks = meta.value("ranks", ranks_.size()); ranks != ranks_.size())
-    fmt::print("the number of ranks changes from {} to {}, the samples of a step from {} to {}\n", ranks, ranks_.size(),
-               before, samples_per_step());
-  if (before == samples_per_step() || step_in_epoch_ == 0) return;
-  // The position counts samples; of a step that is cut through, the rest is left out.
-  const int64_t seen = step_in_epoch_ * before, steps = (seen + samples_per_step() - 1) / samples_per_step();
-  epoch_loss_ *= double(steps) / double(step_in_epoch_);
-  step_in_epoch_ = std::min(steps, steps_per_epoch());
-}
-
-void Trainer::resume() {
-  std::string text;
-  if (ranks_.root()) text = load_newest();
-  text = ranks_.broadcast_text(text);
-  if (text.empty()) return;
-  take(nlohmann::json::parse(text));
-  std::vector<std::byte> unused;  // takes what another member of the team writes
-  for (const auto& [name, tensor] : program_.store().entries()) {
-    const auto bytes = static_cast<size_t>(tensor.desc().bytes());
-    const bool fills = program_.store().fills(name);
-    if (!fills) unused.resize(std::max(unused.size(), bytes));
-    ranks_.world().broadcast({fills ? tensor.bytes() : unused.data(), bytes}, 0);
-  }
-  program_.to_device();
-  ranks_.meet_team();
-}
-
-void Trainer::save() {
-  settle();
-  program_.to_host();
-  share_statistics();
-  if (!has_hdf5() || !ranks_.root()) return;  // a build without HDF5 says so when it starts
-  const auto start = Clock::now();
-  ranks_.set_busy(true);
-  const nlohmann::json number = {{"step_num", step_}};
-  mllog_.start("save_start", number);
-  save_checkpoint(o_.output_dir, step_, program_.store(), meta(), o_.keep_checkpoints);
-  mllog_.end("save_stop", number);
-  ranks_.set_busy(false);
-  checkpoint_seconds_ += seconds_since(start);
-  note("checkpoint", start);
 }
 
 void Trainer::check_finite(float loss) {
@@ -229,7 +118,7 @@ void Trainer::refill_inputs() {
 }
 
 std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
-  if (task_.reached(record.validation)) {
+  if (record.validation.finite() && task_.reached(record.validation)) {
     mllog_.event("target_accuracy_reached", record.validation.metric, {{"epoch_num", record.epoch + 1}});
     return Outcome::target_reached;
   }
@@ -282,7 +171,8 @@ void Trainer::one_step(Loader* loader) {
   const CommunicationTimes after = ranks_.times();
   steps_communication_.in_flight += after.in_flight - before.in_flight;
   if (several)
-    waits_.push_back({ranks_.world().take_first_wait(), after.exposed - before.exposed, after.met - before.met});
+    waits_.push_back(
+        {ranks_.world().take_first_wait(), after.exposed - before.exposed, after.met - before.met, seconds});
   steps_communication_.reductions += after.reductions - before.reductions;
   steps_communication_.bytes += after.bytes - before.bytes;
   step_seconds_.push_back(seconds);
@@ -303,32 +193,12 @@ void Trainer::log_training(double rate, double loss) {
   task_.log_training(mllog_, program_.step(), ranks_.others(), at);
 }
 
-void Trainer::compare_waits() {
-  if (ranks_.size() == 1 || waits_.empty()) return;
-  const size_t steps = waits_.size();
-  // Clocks of nodes drift apart during an epoch, evenly.
-  const double before = clock_offset_, drift = (clock_offset_ = ranks_.clock_offset()) - before;
-  for (size_t s = 0; s < steps; ++s) waits_[s].arrival -= before + drift * double(s + 1) / double(steps);
-  const size_t ranks = static_cast<size_t>(ranks_.size());
-  std::vector<Wait> all(steps * ranks);
-  ranks_.world().all_gather(std::as_bytes(std::span(waits_)), std::as_writable_bytes(std::span(all)));
-  for (size_t s = 0; s < steps; ++s) {
-    double last = 0;
-    for (size_t r = 0; r < ranks; ++r) last = std::max(last, all[r * steps + s].arrival);
-    for (size_t r = 0; r < ranks; ++r) {
-      const Wait& w = all[r * steps + s];
-      mean_exposed_ += w.exposed / double(ranks);
-      // Lagged gradients were sent a step ago: hardly anybody waits for ranks that are late in this one.
-      if (lagged_.empty()) mean_late_ += (std::min(w.exposed - w.met, last - w.arrival) + w.met) / double(ranks);
-    }
-  }
-  waits_.clear();
-}
-
 void Trainer::train_epoch() {
   std::unique_ptr<Loader> loader;
-  if (source_) loader = std::make_unique<Loader>(source_, own_share(), epoch_, step_in_epoch_ * passes() * batch());
-  const bool terminal = ranks_.root() && isatty(STDOUT_FILENO);
+  if (source_ && step_in_epoch_ < steps_per_epoch())
+    loader = std::make_unique<Loader>(source_, own_share(), epoch_, step_in_epoch_ * passes() * batch());
+  // Launchers may give rank 0 a terminal whose text ends in a file.
+  const bool terminal = !ranks_.session() && isatty(STDOUT_FILENO);
   if (step_in_epoch_ == 0) epoch_loss_ = 0;
   while (step_in_epoch_ < steps_per_epoch() && !step_limit_reached()) {
     one_step(loader.get());
@@ -337,7 +207,9 @@ void Trainer::train_epoch() {
                  epoch_loss_ / double(step_in_epoch_), step_seconds_.back());
       std::fflush(stdout);
     }
-    if (o_.checkpoint_steps > 0 && step_ % o_.checkpoint_steps == 0 && step_in_epoch_ < steps_per_epoch()) save();
+    if (o_.checkpoint_steps > 0 && step_ % o_.checkpoint_steps == 0 && step_in_epoch_ < steps_per_epoch() &&
+        !step_limit_reached())  // which saves, too
+      save(o_.keep_checkpoints);
     if (stop_requested()) interrupted_ = true;
     if (interrupted_) break;
   }
@@ -375,16 +247,15 @@ void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
              record.learning_rate, record.loss, record.validation.loss, task_.metric(), record.validation.metric,
              record.seconds);
   std::fflush(stdout);
-}
-
-void Trainer::write_history() const {
-  std::string metric = task_.metric();
-  for (char& c : metric) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  std::string text = "epoch,lr,loss,val_loss,val_" + metric + ",time\n";
-  for (const EpochRecord& r : history_)
-    text += fmt::format("{},{:.9g},{:.9g},{:.9g},{:.9g},{:.3f}\n", r.epoch, r.learning_rate, r.loss, r.validation.loss,
-                        r.validation.metric, r.seconds);
-  write_text(o_.output_dir + "/history.csv", text);
+  if (!source_ || task_.validation_samples() == 0 || record.validation.finite()) return;
+  // An arg-max of NaN is a class, too: a network that diverged could reach a target, or be saved over a good one. In
+  // f16 whole images overflow while running statistics are young; steps that overflowed were skipped, weights are
+  // sound.
+  const std::string what = fmt::format("epoch {}: the validation is not finite (loss {}, {} {})", epoch_ + 1,
+                                       record.validation.loss, task_.metric(), record.validation.metric);
+  if (program_.options().compute != DType::f16)
+    throw Error(ErrorKind::diverged, what + "; what was saved last is kept");
+  if (ranks_.root()) fmt::print(stderr, "warning: {}: it counts for nothing\n", what);
 }
 
 Outcome Trainer::run() {
@@ -392,18 +263,12 @@ Outcome Trainer::run() {
                 {"statistics", o_.identity.value("statistics", "")},
                 {"parameters", program_.parameters()},
                 {"version", version_text()}});
-  if (!o_.resume && ranks_.root() && !list_checkpoints(o_.output_dir).empty())
-    fail_usage(o_.output_dir +
-               " holds checkpoints of another run: continue it with --resume, or choose another --output-dir");
   if (!has_hdf5()) fmt::print(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
   if (o_.resume) resume();
   first_step_ = step_;
   clock_offset_ = ranks_.clock_offset();
-  const std::string metrics_path = ranks_.root() ? o_.output_dir + "/metrics.jsonl" : "/dev/null";
-  if (o_.resume && ranks_.root() && fs::exists(metrics_path)) keep_lines_before(metrics_path, step_);
-  metrics_.open(metrics_path, o_.resume ? std::ios::app : std::ios::trunc);
-  if (!metrics_) fail_runtime(metrics_path + ": cannot open for writing");
-  mllog_.open(ranks_.root() ? o_.output_dir + "/mlperf.log" : "/dev/null", o_.resume);
+  open_metrics();
+  mllog_.open(ranks_.root() ? MlLog::path_of_attempt(o_.output_dir, o_.resume) : "/dev/null");
   if (o_.trace) {
     if (program_.micro()) program_.micro()->start_trace();
     program_.step().start_trace(), ranks_.world().start_trace();
@@ -440,15 +305,28 @@ Outcome Trainer::run() {
     train_epoch();
     compare_waits();
     if (interrupted_) {
-      save();
+      save(o_.keep_checkpoints);
       stopped = Outcome::interrupted;
       break;
     }
     mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
-    validate(seconds_since(start), step_ - steps_before);
+    const double seconds = seconds_since(start);
+    const bool evaluates = source_ && task_.validation_samples() > 0;
+    // Where the validation fails, a resume begins with it. It may also find that the network has diverged: until then
+    // the checkpoint before this one stays.
+    if (evaluates && step_ > steps_before) save(o_.keep_checkpoints + 1);
+    try {
+      validate(seconds, step_ - steps_before);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::diverged) {
+        if (ranks_.root()) discard_newest();
+        ranks_.world().barrier();  // nobody ends the run before that is done
+      }
+      throw;
+    }
     const bool complete = step_in_epoch_ >= steps_per_epoch();
     if (complete) ++epoch_, step_in_epoch_ = 0;
-    save();
+    save(o_.keep_checkpoints);
     if (complete) stopped = stop_rule(history_.back());
     if (!stopped && stop_requested()) stopped = Outcome::interrupted;
   }
@@ -458,66 +336,13 @@ Outcome Trainer::run() {
     const auto start = Clock::now();
     task_.validate(program_, ranks_.others());
     note("validation", start);
-    if (task_.renews_statistics()) save();  // by which the weights were judged
+    if (task_.renews_statistics()) save(o_.keep_checkpoints);  // by which the weights were judged
   }
   settle();
   const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});
   if (o_.trace) write_trace();
   return outcome;
-}
-
-void Trainer::note(const char* what, Clock::time_point start) {
-  if (!o_.trace) return;
-  const double begin = std::chrono::duration<double, std::micro>(start.time_since_epoch()).count();
-  host_events_.push_back({what, begin, 1e6 * seconds_since(start)});
-}
-
-void Trainer::write_trace() {
-  RankTrace trace{ranks_.rank(), clock_offset_, {&program_.step()}, &ranks_.world().trace(), &host_events_};
-  if (program_.micro()) trace.executors.push_back(program_.micro());
-  const std::vector<std::string> rows = ranks_.collect_text(trace_events(trace).dump());
-  if (ranks_.root()) write_text(o_.output_dir + "/trace.json", chrome_trace(rows));
-}
-
-nlohmann::json Trainer::communication() const {
-  const auto steps = double(std::max<int64_t>(1, step_ - first_step_));
-  const CommunicationTimes& c = steps_communication_;
-  return {{"ranks", ranks_.size()},
-          {"nodes", ranks_.nodes()},
-          {"all_reduces_per_step", double(c.reductions) / steps},
-          {"mib_per_step", double(c.bytes) / steps / (1 << 20)},
-          {"in_flight_seconds_per_step", c.in_flight / steps},
-          {"exposed_seconds_per_step", mean_exposed_ / steps},
-          {"exposed_fraction", train_seconds_ > 0 ? mean_exposed_ / train_seconds_ : 0},
-          {"late_ranks_seconds_per_step", mean_late_ / steps},
-          {"late_ranks_fraction", train_seconds_ > 0 ? mean_late_ / train_seconds_ : 0}};
-}
-
-nlohmann::json Trainer::summary() const {
-  nlohmann::json phases = phase_seconds(program_.step());
-  if (program_.micro()) {  // the passes ahead of the update
-    const nlohmann::json more = phase_seconds(*program_.micro());
-    for (const auto& [phase, seconds] : more.items())
-      phases[phase] = phases.value(phase, 0.0) + double(passes() - 1) * seconds.get<double>();
-  }
-  // The first step pays for page faults and first touches.
-  const std::vector<double> steady(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
-  const double middle = median(steady);
-  return {{"steps", step_ - first_step_},
-          {"median_step_seconds", middle},
-          {"samples_per_second", middle > 0 ? double(samples_per_step()) / middle : 0},
-          {"mean_samples_per_second",
-           train_seconds_ > 0 ? double((step_ - first_step_) * samples_per_step()) / train_seconds_ : 0},
-          {"data_wait_fraction", train_seconds_ > 0 ? wait_seconds_ / train_seconds_ : 0},
-          {"skipped_updates", program_.store().get(scale_state_name).data<double>()[int(ScaleField::skipped)]},
-          {"seconds",
-           {{"training", train_seconds_},
-            {"data_wait", wait_seconds_},
-            {"validation", validation_seconds_},
-            {"checkpoints", checkpoint_seconds_}}},
-          {"communication", communication()},
-          {"step_phases", phases}};
 }
 
 }  // namespace convoy::apps

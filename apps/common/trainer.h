@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "apps/common/checkpoints.h"
 #include "apps/common/mllog.h"
 #include "apps/common/profile.h"
 #include "apps/common/ranks.h"
@@ -20,6 +21,7 @@ struct TrainerOptions {
   int64_t epochs = 1, max_steps = 0;
   uint64_t seed = 0;
   bool resume = false;
+  std::shared_ptr<const Checkpoint> checkpoint{};  ///< to go on from, on rank 0
   int64_t checkpoint_steps = 0;
   int keep_checkpoints = 2;
   int64_t early_stopping = 0;
@@ -29,12 +31,14 @@ struct TrainerOptions {
   LoaderOptions loader;
   /// Learning rate of a step, from the epoch and the number of steps before it.
   std::function<double(int64_t epoch, int64_t step)> rate;
-  nlohmann::json config;    ///< echo of every setting
-  nlohmann::json identity;  ///< what must be equal for a resume
+  nlohmann::json config;                            ///< echo of every setting
+  nlohmann::json given = nlohmann::json::object();  ///< texts of those that were given (RunFolder)
+  nlohmann::json identity;                          ///< what must be equal for a resume
   /// Whether the text that a checkpoint has for a setting means what this run's means. Null: the checkpoint was written
   /// before there was the setting, and means its default.
   std::function<bool(const std::string& setting, const std::string* saved)> agrees;
-  std::string data_digest;  ///< of the samples' names and sizes: ranks must see the same
+  std::string data_digest;     ///< of the samples' names and sizes: ranks must see the same
+  nlohmann::json fingerprint;  ///< of the samples' files, for resumed runs
   /// Of the identity, what may differ when a run goes on at another number of ranks.
   std::vector<std::string> per_rank;
 };
@@ -60,7 +64,6 @@ class Trainer {
   const std::vector<EpochRecord>& history() const { return history_; }
   /// Samples per second, medians, waits, phases: everything of summary.json that the loop measured.
   nlohmann::json summary() const;
-  int64_t steps() const { return step_; }
 
  private:
   int64_t batch() const { return program_.options().batch; }
@@ -74,8 +77,8 @@ class Trainer {
   /// Running statistics become the means over all ranks, so that all evaluate, and rank 0 saves, the same network.
   void share_statistics();
   void resume();
-  /// The newest intact checkpoint's meta text, with its states in the store; empty where there is none. Rank 0 only.
-  std::string load_newest();
+  /// Throws where settings (usage) or samples (data) are not those that a checkpoint was trained with.
+  void expect_same_run(const nlohmann::json& meta, const std::string& path) const;
   /// Loads the cursors of a checkpoint; says so where the number of ranks changes.
   void take(const nlohmann::json& meta);
   LoaderOptions own_share() const;
@@ -95,8 +98,13 @@ class Trainer {
   /// Rate, loss and the task's own figures of training, into the MLPerf log.
   void log_training(double rate, double loss);
   void validate(double epoch_seconds, int64_t epoch_steps);
-  void save();
+  /// Writes a checkpoint and deletes all but the newest `keep`. Every rank calls it, and none returns before it is
+  /// there.
+  void save(int keep);
+  /// Deletes the checkpoint that was saved last.
+  void discard_newest();
   std::string meta() const;
+  void open_metrics();
   void write_history() const;
   bool stop_requested() const { return stop_requested_; }
   /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late to the update or, in a team, to the
@@ -126,16 +134,21 @@ class Trainer {
   bool interrupted_ = false, stop_requested_ = false;
   std::vector<HostEvent> host_events_;  ///< while tracing
   CommunicationTimes steps_communication_;
-  /// Of a step: seconds of the clock when this rank first waited for a message, seconds exposed, of these at barriers.
+  /// Of a step: seconds of the clock when this rank first waited for a message, seconds exposed, of these at barriers,
+  /// seconds in all.
   struct Wait {
-    double arrival, exposed, met;
+    double arrival, exposed, met, seconds;
   };
-  std::vector<Wait> waits_;                  ///< of the current epoch
-  double clock_offset_ = 0;                  ///< to rank 0, at the end of the epoch before
-  double mean_exposed_ = 0, mean_late_ = 0;  ///< over ranks, of all steps
+  std::vector<Wait> waits_;                                     ///< of the current epoch
+  double clock_offset_ = 0;                                     ///< to rank 0, at the end of the epoch before
+  double mean_exposed_ = 0, mean_late_ = 0, mean_seconds_ = 0;  ///< over ranks, of all steps
+  std::string newest_;                                          ///< checkpoint that was saved last
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;
 };
+
+/// Throws Error(usage) where a step takes more samples than there are.
+void expect_whole_step(int64_t samples_per_step, int64_t samples);
 
 /// SIGTERM and SIGUSR1 ask running trainers to save and stop; another one two seconds later ends the process at
 /// once.

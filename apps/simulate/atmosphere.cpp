@@ -11,9 +11,9 @@
 namespace convoy::simulate {
 namespace {
 
-/// Winds of a cyclone's mask (m/s); transport of vapour along a river's (kg/m/s; Guan & Waliser 2015 and ARTMIP).
-constexpr double gale = 17, river_transport = 250;
-/// Of a river's mask, m (the same).
+/// Winds of a cyclone's mask, m/s.
+constexpr double gale = 17;
+/// Of a river's mask, m (Guan & Waliser 2015).
 constexpr double river_length = 2e6;
 /// Air over hot land is not moister than over the warmest sea (K); no column is saturated from bottom to top.
 constexpr double warmest_sea = 302, wettest = 0.97;

@@ -39,7 +39,7 @@ class Detector {
     const auto inside = [&](int64_t row, int64_t column) {
       const double vapour = value(row, column, tmq);
       return vapour > least[static_cast<size_t>(row)] &&
-             vapour * std::hypot(value(row, column, u850), value(row, column, v850)) > 250;
+             vapour * std::hypot(value(row, column, u850), value(row, column, v850)) > river_transport;
     };
     std::vector<bool> seen(classes_.size());
     for (int64_t pixel = 0; pixel < g_.pixels(); ++pixel) {

@@ -10,6 +10,9 @@
 
 namespace convoy::simulate {
 
+/// What air at 850 hPa carries of the column's vapour in a river at least, kg/m/s (Guan & Waliser 2015 and ARTMIP).
+inline constexpr double river_transport = 250;
+
 inline int64_t wrapped_column(const Grid& grid, int64_t column) {
   return (column % grid.width + grid.width) % grid.width;
 }

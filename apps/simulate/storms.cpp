@@ -30,7 +30,8 @@ class Draws {
   uint64_t next_ = 0;
 };
 
-/// Whether the storm's whole day passes over warm sea, with no land within `shore` metres of its centre.
+/// Whether the storm's whole day passes over warm sea, with no land at its centre nor at eight points `shore` metres
+/// from it.
 bool at_warm_sea(const Background& background, const Cyclone& c, double shore) {
   for (int hour = 0; hour <= 24; hour += 6) {
     const auto [latitude, longitude] = c.position(3600.0 * hour);

@@ -4,7 +4,7 @@
 needs it.
 
 Prints one JSON line per configuration: median and minimum seconds per step, peak resident MiB of a process that ran only
-that configuration. Each configuration runs in a process of its own (peak memory), rounds interleaved by --rounds.
+that configuration. Each configuration runs in a process of its own (peak memory), one after the other.
 """
 import argparse
 import json

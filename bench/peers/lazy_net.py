@@ -36,8 +36,8 @@ class LazyNet(torch.nn.Module):
         """TensorFlow's SAME: twice the extent, the odd row and column cropped at the end."""
         return self.up(name, x, width, padding=0, output_padding=0, bias=True)[:, :, :-1, :-1]
 
-    def norm(self, name, x):
-        return self.layer(name, lambda: torch.nn.BatchNorm2d(x.shape[1]))(x)
+    def norm(self, name, x, eps=1e-5):
+        return self.layer(name, lambda: torch.nn.BatchNorm2d(x.shape[1], eps))(x)
 
-    def norm_relu(self, name, x):
-        return f.relu(self.norm(name, x))
+    def norm_relu(self, name, x, eps=1e-5):
+        return f.relu(self.norm(name, x, eps))

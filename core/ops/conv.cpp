@@ -34,12 +34,6 @@ void check_attrs(const Op& op) {
   if (a.slope != 1 && op.kind != OpKind::conv_activation_forward) fail_op(op, "does not end in an activation");
 }
 
-void check_bias(const Op& op, const TensorDesc& bias, const TensorDesc& x, int64_t channels) {
-  if (!(bias.shape == Shape::vector(channels)) || bias.dtype != accumulation_type(x.dtype))
-    fail_op(op, "bias is " + bias.str() + ", expected " +
-                    TensorDesc(Shape::vector(channels), accumulation_type(x.dtype)).str());
-}
-
 std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 3);
   check_attrs(op);

@@ -16,8 +16,7 @@ std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> 
   const Shape &x = in[0].shape, &w = in[1].shape;
   if (features(x) != w.c())
     fail_op(op, "input has " + std::to_string(features(x)) + " features, weights expect " + std::to_string(w.c()));
-  if (in.size() == 3 && !(in[2].shape == Shape::vector(w.n())))
-    fail_op(op, "bias is " + in[2].shape.str() + ", expected " + std::to_string(w.n()) + " elements");
+  if (in.size() == 3) check_bias(op, in[2], in[0], w.n());
   return {TensorDesc({x.n(), 1, 1, 1, w.n()}, in[0].dtype)};
 }
 

@@ -63,6 +63,7 @@ void gradient_scale(GradientContext& g) {
 /// Inputs: a, b, loss_scale state. a + alpha * scale * b: how a penalty on b joins the gradient a.
 std::vector<TensorDesc> infer_add_scaled(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
+  check_loss_scale(op, "third", in[2]);
   return infer_add(op, in.first(2));
 }
 

@@ -18,6 +18,11 @@ void check_same_shape(const Op& op, std::span<const TensorDesc> in) {
   if (!(in[0].shape == in[1].shape)) fail_op(op, in[0].str() + " and " + in[1].str() + " differ in shape");
 }
 
+void check_bias(const Op& op, const TensorDesc& bias, const TensorDesc& x, int64_t channels) {
+  const TensorDesc expected(Shape::vector(channels), accumulation_type(x.dtype));
+  if (!(bias == expected)) fail_op(op, "bias is " + bias.str() + ", expected " + expected.str());
+}
+
 void check_step_state(const Op& op, const char* which, const TensorDesc& found) {
   if (!(found == step_state_desc()))
     fail_op(op, std::string(which) + " input must be the step state, found " + found.str());

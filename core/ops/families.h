@@ -24,6 +24,8 @@ void check_inputs(const Op& op, std::span<const TensorDesc> in, size_t lo, size_
 void check_same_float(const Op& op, std::span<const TensorDesc> in, size_t first = 0);
 /// Throws unless inputs 0 and 1 have the same shape.
 void check_same_shape(const Op& op, std::span<const TensorDesc> in);
+/// Throws unless `bias` has one value per output channel, in the type that x's sums have.
+void check_bias(const Op& op, const TensorDesc& bias, const TensorDesc& x, int64_t channels);
 /// Throws unless `found` is the step state, the loss-scale state; `which` ("second") names the input.
 void check_step_state(const Op& op, const char* which, const TensorDesc& found);
 void check_loss_scale(const Op& op, const char* which, const TensorDesc& found);

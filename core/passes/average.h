@@ -18,10 +18,6 @@ struct AveragingOptions {
 /// Moves every node that `movable` names up to where its last input is ready. Results stay.
 void hoist(Tape& tape, const std::function<bool(const Node&)>& movable);
 
-/// Appends buckets, filled in the order in which the gradients become ready, with an all-reduce started at once for
-/// each and its wait at the end of the tape. Returns the averaged buckets, and in `gradients` the averaged gradients.
-/// With `lag` 1 the waits fetch what was started one step earlier, from states "bucket<i>.lagged" that begin as NaN,
-/// and the returned starts are left to `start_lagged`.
 struct AveragedBuckets {
   /// This step's gradients, the state that takes them, and the all-reduce of both.
   struct Lagged {
@@ -31,6 +27,10 @@ struct AveragedBuckets {
   std::vector<ValueId> buckets;  ///< averaged
   std::vector<Lagged> lagged;
 };
+/// Appends buckets, filled in the order in which the gradients become ready, with an all-reduce started at once for
+/// each and its wait at the end of the tape. Returns the averaged buckets, and in `gradients` the averaged gradients.
+/// With `lag` 1 the waits fetch what was started one step earlier, from states "bucket<i>.lagged" that begin as NaN,
+/// and the returned starts are left to `start_lagged`.
 AveragedBuckets average_gradients(Tape& tape, std::span<const ValueId> parameters, std::vector<ValueId>& gradients,
                                   int64_t lag, const AveragingOptions& o);
 /// Appends the starts of a lagged step; behind the last reader of the states.

@@ -1,6 +1,7 @@
 // Rewrites of a tape. Each states what it keeps: values by name, and results to the last bit unless it says otherwise.
 #pragma once
 
+#include "core/kernel.h"
 #include "core/tape.h"
 
 namespace convoy {
@@ -45,6 +46,27 @@ struct Definition {
   std::vector<ValueId> in, out;
 };
 Definition definition_of(const Op& op, std::span<const TensorDesc> in);
+
+/// Runs the definition of p's op over its tensors: calls run(problem, in, out) for every plain op in order;
+/// make(desc) provides the tensors between them.
+template <class Make, class Run>
+void walk_definition(const Problem& p, std::span<const Tensor> in, std::span<const Tensor> out, Make&& make,
+                     Run&& run) {
+  const Definition d = definition_of(p.op, p.in);
+  std::vector<Tensor> values(d.tape.values().size());
+  const auto at = [&](ValueId id) -> Tensor& { return values[static_cast<size_t>(id)]; };
+  for (size_t i = 0; i < d.in.size(); ++i) at(d.in[i]) = in[i];
+  for (size_t i = 0; i < d.out.size(); ++i) at(d.out[i]) = out[i];
+  for (const Node& node : d.tape.nodes()) {
+    std::vector<Tensor> node_in, node_out;
+    for (ValueId id : node.in) node_in.push_back(at(id));
+    for (ValueId id : node.out) {
+      if (at(id).empty()) at(id) = make(d.tape.desc(id));
+      node_out.push_back(at(id));
+    }
+    run(Problem{node.op, d.tape.descs(node.in), d.tape.descs(node.out), p.device, p.threads}, node_in, node_out);
+  }
+}
 
 /// Replaces fused nodes for which `keep_fused` says no by their definition. Bits stay.
 void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused);

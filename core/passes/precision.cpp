@@ -39,7 +39,7 @@ class PrecisionRewriter {
       }
       if (value.kind == ValueKind::state) {
         const StateSpec& spec = source_.states().at(next_state++);
-        mapped_[id] = spec.trainable ? target_.parameter(value.name, value.desc.shape, spec.init)
+        mapped_[id] = spec.trainable ? target_.parameter(value.name, value.desc.shape, spec.init, spec.rank)
                                      : target_.state(value.name, value.desc, spec.init);
       }
     }

@@ -1,3 +1,4 @@
+// CUDA kernels of convolutions: tensor cores, pool sparsity, cuDNN, and a plain one.
 #pragma once
 
 #include "kernels/function_kernel.h"

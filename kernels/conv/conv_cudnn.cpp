@@ -197,8 +197,8 @@ class CudnnPlan {
           if (plan_ && seconds >= best) continue;
           best = seconds, plan_ = std::move(plan), workspace_ = workspace;
           detail_ = "plan " + std::to_string(i) + " of " + std::to_string(count);
-        } catch (const CudnnRefusal&) {  // the next one may do
-        } catch (const Error&) {         // no room for its workspace
+        } catch (const CudnnRefusal&) {    // the next one may do
+        } catch (const NoDeviceMemory&) {  // for its workspace
         }
       }
     }
@@ -221,7 +221,8 @@ struct Planned {
 
 const Planned& planned(const Problem& p) {
   static std::map<std::string, Planned> all;
-  const std::string key = p.text();
+  // The plan knows neither bias nor threads.
+  const std::string key = Problem{p.op, {p.in[0], p.in[1]}, {p.out[0]}}.text();
   if (const auto found = all.find(key); found != all.end()) return found->second;
   Planned made;
   std::vector<DType> results{p.out[0].dtype};
@@ -249,8 +250,12 @@ Support supports(const Problem& p) {
   if (a.pad_low != a.pad_high) return Support::no("equal padding on both sides only");
   if (p.op.kind == OpKind::conv_backward_weights && p.in[0].dtype == DType::f32)
     return Support::no("cuDNN's weight gradients in f32 err by more than f32's roundings");
-  const Planned& found = planned(p);
-  return found.plan ? Support::yes() : Support::no(found.refusal);
+  try {
+    const Planned& found = planned(p);
+    return found.plan ? Support::yes() : Support::no(found.refusal);
+  } catch (const NoDeviceMemory&) {  // there may be room another time
+    return Support::no("the device has no room to time cuDNN's plans");
+  }
 }
 
 class CudnnConv final : public Prepared {

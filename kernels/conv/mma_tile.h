@@ -93,9 +93,9 @@ __device__ inline float2 widened(__half2 v) {
   return __half22float2(v);
 }
 
-/// What a window of 2x2x2 pools to in two neighbouring channels: bias, rounding, leaky_relu (slope at most 1),
-/// rounding, and the first largest, as convolution, activation and pool would do one after the other. sums(code) gives
-/// both channels of position `code`.
+/// What a window of 2x2x2 pools to in two neighbouring channels: bias, rounding, leaky_relu, rounding, and the first
+/// largest, as convolution, activation and pool would do one after the other. sums(code) gives both channels of
+/// position `code`.
 template <class T, class Sums>
 __device__ inline void pool_window(const Sums& sums, float2 bias, float slope, Two<T>* value, uint16_t* arg) {
 #if CONVOY_MMA

@@ -190,6 +190,7 @@ inline void finish_input(const WinogradShape& s, float* line, float* to) {
 /// Input rows and columns under a tile: null and -1 outside the image.
 template <class S, class T>
 struct TileInput {
+  TileInput() = default;
   TileInput(const WinogradShape& s, const T* x, int64_t tile) {
     const TileCorner corner = tile_corner(s, tile);
     const Shape& xs = s.x.shape;

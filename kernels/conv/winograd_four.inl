@@ -32,12 +32,11 @@ template <class S, class T>
 struct FourRows {
   static constexpr int loads = ceil_div(S::p[2] * 4, Vec::lanes), length = loads * Vec::lanes;
 
-  FourRows(const WinogradShape& s, const T* x, int64_t first, int64_t count) {
+  FourRows(const WinogradShape& s, const T* x, int64_t first, int64_t tile_count) : count(size_t(tile_count)) {
     const bool side_by_side = s.x.stride[3] == 4 && s.dilation[2] == 1;
-    tiles.reserve(Vec::lanes);
-    for (int64_t t = 0; t < count; ++t) {
-      tiles.emplace_back(s, x, first + t);
-      const int64_t* columns = tiles.back().columns;
+    for (int64_t t = 0; t < tile_count; ++t) {
+      tiles[size_t(t)] = {s, x, first + t};
+      const int64_t* columns = tiles[size_t(t)].columns;
       in_place[static_cast<size_t>(t)] = side_by_side && columns[0] >= 0 && columns[0] + length <= s.x.shape.w() * 4;
     }
   }
@@ -45,7 +44,7 @@ struct FourRows {
   /// The start of every tile in row `row` of its points.
   void find(int row, const T* (&from)[Vec::lanes]) {
     for (size_t t = 0; t < Vec::lanes; ++t) {
-      const T* begin = t < tiles.size() ? tiles[t].rows[row] : nullptr;
+      const T* begin = t < count ? tiles[t].rows[row] : nullptr;
       if (begin && in_place[t]) {
         from[t] = begin + tiles[t].columns[0];
         continue;
@@ -58,7 +57,8 @@ struct FourRows {
     }
   }
 
-  std::vector<TileInput<S, T>> tiles;
+  size_t count;
+  std::array<TileInput<S, T>, Vec::lanes> tiles;
   std::array<bool, Vec::lanes> in_place{};
   alignas(64) T copies[Vec::lanes][length] = {};
 };

@@ -1,3 +1,4 @@
+// CUDA kernels of fully connected layers.
 #pragma once
 
 #include "kernels/function_kernel.h"

@@ -63,8 +63,9 @@ __global__ void probe() {}
 class Graph final : public Recording {
  public:
   explicit Graph(cudaGraph_t graph) {
-    check(cudaGraphInstantiate(&graph_, graph, 0), "instantiating a graph");
+    const cudaError_t status = cudaGraphInstantiate(&graph_, graph, 0);
     check(cudaGraphDestroy(graph), "destroying a graph");
+    check(status, "instantiating a graph");
   }
   ~Graph() override { cudaGraphExecDestroy(graph_); }
   void replay() override { check(cudaGraphLaunch(graph_, current.stream), "launching a graph"); }
@@ -82,6 +83,10 @@ class CudaDevice final : public Device {
       fail_usage(std::string("device cuda: no device: ") + cudaGetErrorString(status));
     if (ordinal < 0 || ordinal >= count)
       fail_usage("device cuda:" + std::to_string(ordinal) + ": there are " + std::to_string(count) + " devices");
+    // What kernels and cuDNN were told, they were told of the first one.
+    static int first = -1;
+    if (first >= 0 && ordinal != first)
+      fail_usage("device cuda:" + std::to_string(ordinal) + ": this process has used cuda:" + std::to_string(first));
     check(cudaSetDevice(ordinal), "choosing a device");
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, ordinal), "reading the device's properties");
@@ -90,10 +95,13 @@ class CudaDevice final : public Device {
       fail_usage("device cuda:" + std::to_string(ordinal) + ": this build has no code for compute capability " +
                  std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                  " (CMAKE_CUDA_ARCHITECTURES): " + cudaGetErrorString(status));
-    check(cudaStreamCreateWithFlags(&current.stream, cudaStreamNonBlocking), "creating a stream");
+    cudaStream_t compute = nullptr;
+    check(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking), "creating a stream");
     check(cudaStreamCreateWithFlags(&uploads_, cudaStreamNonBlocking), "creating a stream");
     for (cudaEvent_t* event : {&staged_, &free_})
       check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "creating an event");
+    current.stream = compute;
+    first = ordinal;
     current.capability = 10 * properties.major + properties.minor;
     current.multiprocessors = properties.multiProcessorCount;
     current.shared_memory = int(properties.sharedMemPerBlockOptin);

@@ -9,11 +9,11 @@
 
 namespace convoy {
 
-/// What "cpu", "cuda" or "cuda:1" asks for. Throws Error(usage) for anything else.
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::cpu;
   int ordinal = 0;
 };
+/// What "cpu", "cuda" or "cuda:1" asks for. Throws Error(usage) for anything else.
 DeviceChoice parse_device(const std::string& text);
 
 /// Opens a CUDA device and makes it the one that all CUDA kernels of this process run on. Throws Error(usage) where the

@@ -7,7 +7,10 @@ namespace convoy::cuda {
 DeviceBytes::DeviceBytes(int64_t bytes) {
   if (bytes <= 0) return;
   const cudaError_t status = cudaMalloc(&data_, static_cast<size_t>(bytes));
-  if (status != cudaSuccess) cudaGetLastError();  // reported here alone
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // the failure is reported here and nowhere else
+    throw NoDeviceMemory(ErrorKind::runtime, "no room for " + std::to_string(bytes) + " bytes on the device");
+  }
   check(status, "memory to time a kernel");
 }
 DeviceBytes::~DeviceBytes() {

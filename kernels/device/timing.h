@@ -4,11 +4,19 @@
 #include <cstdint>
 #include <functional>
 
+#include "core/error.h"
+
 namespace convoy::cuda {
+
+/// An allocation that found no room.
+struct NoDeviceMemory : Error {
+  using Error::Error;
+};
 
 /// Device memory for as long as it lives.
 class DeviceBytes {
  public:
+  /// Throws NoDeviceMemory.
   explicit DeviceBytes(int64_t bytes);
   ~DeviceBytes();
   DeviceBytes(const DeviceBytes&) = delete;

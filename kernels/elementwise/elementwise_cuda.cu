@@ -86,6 +86,10 @@ Support supports_log1p(const Problem& p) {
   if (p.in[0].dtype != DType::i16) return Support::no("counts in i16 only");
   return dense_floats({p.op, p.out, p.in});
 }
+Support supports_cast(const Problem& p) {
+  if (const Support to = dense_floats({p.op, p.out, p.in}); !to.ok) return to;
+  return dense_floats(p);
+}
 Support supports_f32(const Problem& p) {
   if (p.in[0].dtype != DType::f32) return Support::no("f32 only");
   return dense_floats(p);
@@ -284,7 +288,7 @@ std::vector<KernelPtr> elementwise_cuda_kernels() {
     list.push_back(kernel("cuda", kind, supports, prepare));
   };
   add(OpKind::log1p, supports_log1p, prepare_log1p);
-  add(OpKind::cast, dense_floats, prepare_cast);
+  add(OpKind::cast, supports_cast, prepare_cast);
   add(OpKind::activation, dense_floats, prepare_activation);
   add(OpKind::activation_backward, dense_floats, prepare_activation_backward);
   add(OpKind::dropout, dense_floats, prepare_dropout);

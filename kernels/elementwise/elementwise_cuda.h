@@ -1,3 +1,4 @@
+// CUDA kernels of element-wise ops, losses and sums.
 #pragma once
 
 #include "kernels/function_kernel.h"

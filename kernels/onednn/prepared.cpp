@@ -1,7 +1,6 @@
 #include "kernels/onednn/prepared.h"
 
 #include <cstdio>
-#include <unordered_map>
 
 #include "core/round_up.h"
 
@@ -29,6 +28,7 @@ std::string form_of(const dnnl::memory::desc& wanted) {
 PreparedPrimitive::PreparedPrimitive(dnnl::primitive primitive, const dnnl::memory::desc& scratchpad,
                                      std::string detail)
     : primitive_(std::move(primitive)), scratchpad_(scratchpad, engine(), nullptr), detail_(std::move(detail)) {
+  list_.emplace(DNNL_ARG_SCRATCHPAD, scratchpad_);
   scratchpad_offset_ = book(static_cast<int64_t>(scratchpad.get_size()));
 }
 
@@ -41,10 +41,14 @@ int64_t PreparedPrimitive::book(int64_t bytes) {
 PreparedPrimitive::Argument& PreparedPrimitive::add(int argument, int index, From from, const dnnl::memory::desc& plain,
                                                     const dnnl::memory::desc& wanted) {
   Argument& a = arguments_.emplace_back();
-  a.argument = argument, a.index = index, a.from = from;
+  a.index = index, a.from = from;
   a.plain = dnnl::memory(plain, engine(), nullptr);
-  if (plain == wanted || from == From::packed) return a;
+  if (plain == wanted || from == From::packed) {
+    list_.emplace(argument, a.plain);
+    return a;
+  }
   a.inner = dnnl::memory(wanted, engine(), nullptr);
+  list_.emplace(argument, a.inner);
   a.reorder = from == From::output ? dnnl::reorder(a.inner, a.plain) : dnnl::reorder(a.plain, a.inner);
   a.offset = book(static_cast<int64_t>(wanted.get_size()));
   return a;
@@ -73,23 +77,17 @@ void PreparedPrimitive::add_weight(int argument, int index, const dnnl::memory::
 }
 
 void PreparedPrimitive::run(const KernelArgs& args) const {
-  std::unordered_map<int, dnnl::memory> list;
   for (Argument& a : arguments_) {
     const auto index = static_cast<size_t>(a.index);
     a.plain.set_data_handle(a.from == From::packed  ? args.packed[index]
                             : a.from == From::input ? args.in[index].bytes()
                                                     : args.out[index].bytes());
-    if (!a.inner) {
-      list.emplace(a.argument, a.plain);
-      continue;
-    }
+    if (!a.inner) continue;
     a.inner.set_data_handle(args.workspace + a.offset);
     if (a.from == From::input) a.reorder.execute(stream(), a.plain, a.inner);
-    list.emplace(a.argument, a.inner);
   }
   scratchpad_.set_data_handle(args.workspace + scratchpad_offset_);
-  list.emplace(DNNL_ARG_SCRATCHPAD, scratchpad_);
-  primitive_.execute(stream(), list);
+  primitive_.execute(stream(), list_);
   for (Argument& a : arguments_)
     if (a.inner && a.from == From::output) a.reorder.execute(stream(), a.inner, a.plain);
 }

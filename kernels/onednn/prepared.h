@@ -2,6 +2,8 @@
 // for weights in a Pack node; scratch memory is booked. Nothing is created per run.
 #pragma once
 
+#include <unordered_map>
+
 #include "kernels/onednn/shim.h"
 
 namespace convoy::onednn {
@@ -25,7 +27,7 @@ class PreparedPrimitive final : public Prepared {
  private:
   enum class From { input, output, packed };
   struct Argument {
-    int argument, index;
+    int index;
     From from;
     dnnl::memory plain, inner;  ///< inner is empty where no reorder is needed
     dnnl::reorder reorder;
@@ -37,6 +39,7 @@ class PreparedPrimitive final : public Prepared {
   dnnl::primitive primitive_;
   mutable std::vector<Argument> arguments_;
   mutable dnnl::memory scratchpad_;
+  std::unordered_map<int, dnnl::memory> list_;  ///< the same memories, as the library wants them
   int64_t scratchpad_offset_ = 0, workspace_ = 0;
   std::vector<PackRequest> packs_;
   std::string detail_;

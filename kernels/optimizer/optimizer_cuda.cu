@@ -1,6 +1,5 @@
-// State updates on CUDA devices: one pass over gradient, parameter and moments, 16 bytes to an instruction. What
-// changes from step to step (rate, loss scale, finite flag) is read from the device's memory, so that recorded steps
-// see it.
+// State updates on CUDA devices: one pass over gradient, parameter and moments. What changes from step to step (rate,
+// loss scale, finite flag) is read from the device's memory, so that recorded steps see it.
 #include <cmath>
 
 #include "kernels/device/cuda.h"

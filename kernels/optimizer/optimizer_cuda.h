@@ -1,3 +1,4 @@
+// CUDA kernels of updates, of the loss scale and of the check for finite gradients.
 #pragma once
 
 #include "kernels/function_kernel.h"

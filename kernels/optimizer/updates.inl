@@ -123,13 +123,14 @@ struct Adam : Larc<AdamAttrs> {
   void run(int round, Range part, int64_t blocks, const KernelArgs& args) const {
     if (round + 1 < rounds()) return add_up(part, blocks, args);
     const AdamDirection adam(a, args, factor(blocks, args));
-    const double lr = args.in[1].data<double>()[int(StepField::learning_rate)];
-    const Vec rate = Vec::all(float(lr)), decay = Vec::all(float(1 - lr * a.weight_decay)), l2 = Vec::all(float(a.l2));
+    const Vec rate = Vec::all(float(-args.in[1].data<double>()[int(StepField::learning_rate)])),
+              decay = Vec::all(float(a.weight_decay)), l2 = Vec::all(float(a.l2));
     const float* g = args.in[0].data<float>();
     float *w = args.out[0].data<float>(), *m = args.out[1].data<float>(), *v = args.out[2].data<float>();
     for_vectors(part.begin, part.end, [&](int64_t i, auto n) {
       const Vec weight = get(w + i, n), gradient = fma(l2, weight, adam.factor * get(g + i, n));
-      put(w + i, decay * weight - rate * adam.advance(gradient, m + i, v + i, n), n);
+      // 1 - lr * weight_decay as a factor would round to 1 where decay is small.
+      put(w + i, fma(rate, fma(decay, weight, adam.advance(gradient, m + i, v + i, n)), weight), n);
     });
   }
 };

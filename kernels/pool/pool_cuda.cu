@@ -1,5 +1,5 @@
 // Max-pool with its arg-max byte, alone or behind an activation, on CUDA devices: channels-last, eight channels to a
-// thread, bound by memory. Backward gathers: a position asks the windows that hold it.
+// thread, bound by memory. Windows lie side by side, so that a position has one, or at an odd end none.
 #include "kernels/device/cuda.h"
 #include "kernels/pool/pool_cuda.h"
 
@@ -11,7 +11,7 @@ using namespace cuda;
 constexpr int threads = 256, width = 8;
 
 struct Geometry {
-  int x[3], y[3], kernel[3], stride[3], pad[3];
+  int x[3], y[3], kernel[3];
   int channels;  ///< in packs
 };
 
@@ -41,22 +41,18 @@ __global__ void pool(int64_t packs, Geometry g, Leaky<T> activation, const T* x,
     const Place p(i, g.channels, g.y);
     float best[width];
     Pack<uint8_t, width> winner;
-    bool any = false;
     for (int kd = 0; kd < g.kernel[0]; ++kd)
       for (int kh = 0; kh < g.kernel[1]; ++kh)
         for (int kw = 0; kw < g.kernel[2]; ++kw) {
-          const int d = p.at[0] * g.stride[0] - g.pad[0] + kd, h = p.at[1] * g.stride[1] - g.pad[1] + kh,
-                    w = p.at[2] * g.stride[2] - g.pad[2] + kw;
-          if (d < 0 || h < 0 || w < 0 || d >= g.x[0] || h >= g.x[1] || w >= g.x[2]) continue;
+          const int d = p.at[0] * g.kernel[0] + kd, h = p.at[1] * g.kernel[1] + kh, w = p.at[2] * g.kernel[2] + kw;
           const int64_t from = (((p.n * g.x[0] + d) * g.x[1] + h) * g.x[2] + w) * g.channels + p.c;
           const auto v = reinterpret_cast<const Pack<T, width>*>(x)[from];
           const auto code = static_cast<uint8_t>((kd * g.kernel[1] + kh) * g.kernel[2] + kw);
           for (int k = 0; k < width; ++k) {
             const float value = activation.forward(to_float(v.v[k]));
             // A NaN wins and stays.
-            if (!any || value > best[k] || (isnan(value) && !isnan(best[k]))) best[k] = value, winner.v[k] = code;
+            if (code == 0 || value > best[k] || (isnan(value) && !isnan(best[k]))) best[k] = value, winner.v[k] = code;
           }
-          any = true;
         }
     Pack<T, width> out;
     for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(best[k]);
@@ -70,31 +66,26 @@ __global__ void unpool(int64_t packs, Geometry g, Leaky<T> activation, const T* 
                        T* dx) {
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < packs; i += int64_t(gridDim.x) * threads) {
     const Place p(i, g.channels, g.x);
-    int first[3], last[3];
+    int cell[3], code = 0;
+    bool inside = true;
     for (int a = 0; a < 3; ++a) {
-      const int padded = p.at[a] + g.pad[a];
-      first[a] = max(0, (padded - g.kernel[a]) / g.stride[a] + (padded >= g.kernel[a] ? 1 : 0));
-      last[a] = min(padded / g.stride[a], g.y[a] - 1);
+      cell[a] = p.at[a] / g.kernel[a];
+      inside = inside && cell[a] < g.y[a];
+      code = code * g.kernel[a] + p.at[a] % g.kernel[a];
     }
-    float sum[width] = {};
-    for (int d = first[0]; d <= last[0]; ++d)
-      for (int h = first[1]; h <= last[1]; ++h)
-        for (int w = first[2]; w <= last[2]; ++w) {
-          const int code =
-              ((p.at[0] + g.pad[0] - d * g.stride[0]) * g.kernel[1] + p.at[1] + g.pad[1] - h * g.stride[1]) *
-                  g.kernel[2] +
-              p.at[2] + g.pad[2] - w * g.stride[2];
-          const int64_t from = (((p.n * g.y[0] + d) * g.y[1] + h) * g.y[2] + w) * g.channels + p.c;
-          const auto gradient = reinterpret_cast<const Pack<T, width>*>(dy)[from];
-          const auto winner = reinterpret_cast<const Pack<uint8_t, width>*>(arg)[from];
-          Pack<T, width> output;
-          if (activation.active) output = reinterpret_cast<const Pack<T, width>*>(y)[from];
-          for (int k = 0; k < width; ++k)
-            if (winner.v[k] == code)
-              sum[k] += activation.backward(to_float(gradient.v[k]), activation.active ? to_float(output.v[k]) : 0);
-        }
+    float gradients[width] = {};
+    if (inside) {
+      const int64_t from = (((p.n * g.y[0] + cell[0]) * g.y[1] + cell[1]) * g.y[2] + cell[2]) * g.channels + p.c;
+      const auto gradient = reinterpret_cast<const Pack<T, width>*>(dy)[from];
+      const auto winner = reinterpret_cast<const Pack<uint8_t, width>*>(arg)[from];
+      Pack<T, width> output;
+      if (activation.active) output = reinterpret_cast<const Pack<T, width>*>(y)[from];
+      for (int k = 0; k < width; ++k)
+        if (winner.v[k] == code)
+          gradients[k] = activation.backward(to_float(gradient.v[k]), activation.active ? to_float(output.v[k]) : 0);
+    }
     Pack<T, width> out;
-    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(sum[k]);
+    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(gradients[k]);
     reinterpret_cast<Pack<T, width>*>(dx)[i] = out;
   }
 }
@@ -115,9 +106,7 @@ Setup setup(const Problem& p, const Shape& x, const Shape& y) {
   const PoolAttrs& a = pool_of(p);
   Setup s{{}, both ? float(both->activation.slope) : 1.0f, both != nullptr};
   s.g.channels = int(x.c() / width);
-  for (int i = 0; i < 3; ++i)
-    s.g.x[i] = int(x[i + 1]), s.g.y[i] = int(y[i + 1]), s.g.kernel[i] = int(a.kernel[i]),
-    s.g.stride[i] = int(a.stride[i]), s.g.pad[i] = int(a.pad_low[i]);
+  for (int i = 0; i < 3; ++i) s.g.x[i] = int(x[i + 1]), s.g.y[i] = int(y[i + 1]), s.g.kernel[i] = int(a.kernel[i]);
   return s;
 }
 

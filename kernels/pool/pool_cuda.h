@@ -1,3 +1,4 @@
+// CUDA kernels of pools, alone and with their activation.
 #pragma once
 
 #include "kernels/function_kernel.h"

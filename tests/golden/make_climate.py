@@ -69,17 +69,21 @@ class Tiramisu(LazyNet):
 
     BLOCKS, GROWTH = (2, 3), 8
 
+    def activated(self, name, x):
+        return self.norm_relu(name + ".bn", x, eps=1e-3)
+
     def dense_block(self, name, x, layers):
         made = []
         for i in range(1, layers + 1):
             layer = f"{name}.layer{i}"
-            made.append(self.norm(layer + ".bn", f.relu(self.conv(layer, x, self.GROWTH, 5, bias=True))))
+            made.append(self.activated(layer, self.conv(layer, x, self.GROWTH, 5, bias=True)))
             x = torch.cat((x, made[-1]), 1)
         return x, torch.cat(made, 1)
 
     def forward(self, image):
-        skip, _ = self.dense_block("down1", self.conv("first", image, 16, 5, bias=True), self.BLOCKS[0])
-        x = self.conv("transition_down1", skip, skip.shape[1], 1, 2, bias=True)
+        x = self.activated("first", self.conv("first", image, 16, 5, bias=True))
+        skip, _ = self.dense_block("down1", x, self.BLOCKS[0])
+        x = self.activated("transition_down1", self.conv("transition_down1", skip, skip.shape[1], 1, 2, bias=True))
         _, made = self.dense_block("bottom", x, self.BLOCKS[1])
         x = torch.cat((self.up_same("transition_up1", made, made.shape[1]), skip), 1)
         x, _ = self.dense_block("up1", x, self.BLOCKS[0])

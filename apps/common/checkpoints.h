@@ -1,0 +1,17 @@
+// Which checkpoint of a folder a run goes on from.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "io/checkpoint.h"
+
+namespace convoy::apps {
+
+/// The newest checkpoint of a folder that is intact, read into memory; damaged newer ones are named on standard error.
+/// Null where the folder has none at all. Throws Error(data) for one that cannot be opened or read (permission, I/O,
+/// locked by another process), which is no sign of damage: to go on from an older one would undo what it holds; and,
+/// naming each file and its reason, where none is intact.
+std::shared_ptr<const Checkpoint> newest_checkpoint(const std::string& folder);
+
+}  // namespace convoy::apps

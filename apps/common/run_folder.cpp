@@ -1,0 +1,89 @@
+#include "apps/common/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace convoy::apps {
+namespace {
+
+using Json = nlohmann::json;
+
+/// What one start of a run is asked for, and what depends on its machine, is no business of the next.
+const std::set<std::string> of_one_start{
+    "output-dir", "resume",      "max-steps",     "init",         "save",          "summary", "dry-run",
+    "explain",    "profile",     "trace",         "print-fom",    "baseline",      "threads", "mlperf-cache-clear",
+    "comm-table", "comm-thread", "share-weights", "comm-timeout", "ranks-per-node"};
+
+/// What the run that wrote a checkpoint was given, by flag; the threads that it found are among it.
+Json saved_settings(const Checkpoint& checkpoint, int ranks) {
+  const Json meta = Json::parse(checkpoint.meta());
+  Json settings = meta.value("given", Json::object());
+  const Json threads = meta.at("identity").value("threads", Json());
+  if (threads.is_number_integer() && meta.value("ranks", 1) == ranks && !std::getenv("OMP_NUM_THREADS"))
+    settings["threads"] = std::to_string(threads.get<int>());
+  return settings;
+}
+
+/// Throws Error(runtime) where the file could not be written at the end of the run.
+void expect_writable(const std::string& path) {
+  if (std::filesystem::is_directory(path)) fail_runtime("--save: " + path + ": expected a file, found a folder");
+  const std::string trial = path + ".tmp";
+  const int file = open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) fail_runtime("--save: " + path + ": cannot create: " + std::strerror(errno));
+  close(file);
+  unlink(trial.c_str());
+}
+
+}  // namespace
+
+RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
+  const std::string folder = o.text("output-dir");
+  const bool resume = o.toggle("resume"), looks = o.toggle("summary") || o.toggle("dry-run");
+  Json saved = Json::object();
+  if (ranks.root()) {
+    ranks.set_busy(true);
+    if (!looks) lock_.emplace(folder);
+    if (!looks && !o.text("save").empty()) expect_writable(o.text("save"));
+    if (!looks && !resume && !list_checkpoints(folder).empty())
+      fail_usage(folder +
+                 " holds checkpoints of another run: continue it with --resume, or choose another --output-dir");
+    if (resume) {
+      checkpoint_ = newest_checkpoint(folder);
+      if (checkpoint_) saved = saved_settings(*checkpoint_, ranks.size());
+      if (!checkpoint_) fmt::print("no checkpoint in {}: starting from the beginning\n", folder);
+    }
+    ranks.set_busy(false);
+  }
+  if (resume) saved = Json::parse(ranks.broadcast_text(saved.dump()));
+  std::string taken;
+  for (const auto& [flag, text] : saved.items()) {
+    if (!o.has(flag) || o.is_set(flag)) continue;
+    if (text.is_object()) o.set(flag, text.value("outdone", std::string()), "default");
+    if (!text.is_string()) continue;
+    o.set(flag, text.get<std::string>(), "checkpoint");
+    if (!o.is_standard(flag)) taken += fmt::format(" --{} {}", flag, o.text(flag));
+  }
+  if (!taken.empty()) fmt::print("settings of the checkpoint:{}\n", taken);
+  // Of two names of one setting one counts; the other's text belongs to the run all the same.
+  const auto outdone = [&o](const std::string& flag) {
+    for (const auto& [one, other] : {std::pair{"lr", "optimizer-lr"}, {"optimizer-lr", "lr"}})
+      if (flag == one && o.has(other) && o.overrides(other, one)) return true;
+    return false;
+  };
+  for (const Option& option : o.all())
+    if (o.is_set(option.flag) && !of_one_start.count(option.flag))
+      given_[option.flag] = outdone(option.flag) ? Json{{"outdone", option.value}} : Json(option.value);
+}
+
+}  // namespace convoy::apps

@@ -1,0 +1,114 @@
+// The trainer's checkpoints: what they hold beside the states, writing them, and going on from one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include "apps/common/fingerprint.h"
+#include "apps/common/trainer.h"
+#include "apps/common/version.h"
+#include "io/checkpoint.h"
+#include "io/hdf5.h"
+
+namespace convoy::apps {
+
+std::string Trainer::meta() const {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const EpochRecord& r : history_)
+    if (r.epoch < epoch_)  // an epoch cut short by --max-steps is not part of what a resume continues
+      rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation.loss, r.validation.metric, r.seconds});
+  return nlohmann::json{{"epoch", epoch_},        {"step_in_epoch", step_in_epoch_},
+                        {"step", step_},          {"epoch_loss", epoch_loss_},
+                        {"history", rows},        {"identity", o_.identity},
+                        {"config", o_.config},    {"version", version_text()},
+                        {"ranks", ranks_.size()}, {"samples_per_step", samples_per_step()},
+                        {"given", o_.given},      {"data", o_.fingerprint}}
+      .dump();
+}
+
+void Trainer::expect_same_run(const nlohmann::json& meta, const std::string& path) const {
+  const bool other_ranks = meta.value("ranks", 1) != ranks_.size();
+  for (const auto& [key, value] : o_.identity.items()) {
+    if (other_ranks && std::find(o_.per_rank.begin(), o_.per_rank.end(), key) != o_.per_rank.end()) continue;
+    const nlohmann::json saved = meta["identity"].value(key, nlohmann::json());
+    const std::string text = saved.is_string() ? saved.get<std::string>() : std::string();
+    const bool has_meaning = o_.agrees && (saved.is_string() || (saved.is_null() && value.is_string()));
+    if (saved != value && !(has_meaning && o_.agrees(key, saved.is_null() ? nullptr : &text)))
+      fail_usage(fmt::format("--resume: {}: setting {}: expected {}, found {}", path, key, saved.dump(), value.dump()));
+  }
+  expect_same_samples(meta.value("data", nlohmann::json()), o_.fingerprint, "--resume: " + path);
+}
+
+void Trainer::take(const nlohmann::json& meta) {
+  const auto number = [](const nlohmann::json& v) { return v.is_null() ? NAN : v.get<double>(); };  // JSON has no NaN
+  for (const auto& r : meta.at("history"))
+    history_.push_back(
+        {r.at(0), number(r.at(1)), number(r.at(2)), {number(r.at(3)), number(r.at(4))}, number(r.at(5))});
+  epoch_ = meta.at("epoch"), step_in_epoch_ = meta.at("step_in_epoch"), step_ = meta.at("step");
+  epoch_loss_ = number(meta.at("epoch_loss"));
+  fmt::print(" at epoch {}, step {}\n", epoch_, step_);
+  const int64_t before = meta.value("samples_per_step", samples_per_step());
+  if (const int ranks = meta.value("ranks", ranks_.size()); ranks != ranks_.size())
+    fmt::print("the number of ranks changes from {} to {}, the samples of a step from {} to {}\n", ranks, ranks_.size(),
+               before, samples_per_step());
+  if (before == samples_per_step() || step_in_epoch_ == 0) return;
+  // The position counts samples; of a step that is cut through, the rest is left out.
+  const int64_t seen = step_in_epoch_ * before, steps = (seen + samples_per_step() - 1) / samples_per_step();
+  epoch_loss_ *= double(steps) / double(step_in_epoch_);
+  step_in_epoch_ = std::min(steps, steps_per_epoch());
+}
+
+void Trainer::resume() {
+  std::string text, loaded;
+  if (const auto checkpoint = std::move(o_.checkpoint)) {
+    loaded = checkpoint->path();
+    text = checkpoint->meta();
+    expect_same_run(nlohmann::json::parse(text), checkpoint->path());
+    checkpoint->restore(program_.store());
+    fmt::print("resuming from {}", checkpoint->path());
+  }
+  text = ranks_.broadcast_text(text);
+  if (text.empty()) return;
+  take(nlohmann::json::parse(text));
+  // Written ahead of a validation that did not end: it may have diverged.
+  if (step_in_epoch_ >= steps_per_epoch()) newest_ = loaded;
+  std::vector<std::byte> unused;  // takes what another member of the team writes
+  for (const auto& [name, tensor] : program_.store().entries()) {
+    const auto bytes = static_cast<size_t>(tensor.desc().bytes());
+    const bool fills = program_.store().fills(name);
+    if (!fills) unused.resize(std::max(unused.size(), bytes));
+    ranks_.world().broadcast({fills ? tensor.bytes() : unused.data(), bytes}, 0);
+  }
+  program_.to_device();
+  ranks_.meet_team();
+}
+
+void Trainer::save(int keep) {
+  settle();
+  program_.to_host();
+  share_statistics();
+  if (!has_hdf5()) return;  // said when the run started
+  if (ranks_.root()) {
+    const auto start = std::chrono::steady_clock::now();
+    ranks_.set_busy(true);
+    const nlohmann::json number = {{"step_num", step_}};
+    mllog_.start("save_start", number);
+    newest_ = save_checkpoint(o_.output_dir, step_, program_.store(), meta(), keep);
+    mllog_.end("save_stop", number);
+    ranks_.set_busy(false);
+    checkpoint_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    note("checkpoint", start);
+  }
+  // Who waits for the file must not seem to wait for gradients in the next step.
+  ranks_.world().barrier();
+}
+
+void Trainer::discard_newest() {
+  std::error_code ignored;
+  if (!newest_.empty()) std::filesystem::remove(newest_, ignored);
+}
+
+}  // namespace convoy::apps

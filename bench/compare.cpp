@@ -1,0 +1,121 @@
+#include "bench/compare.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "bench/measurements.h"
+#include "bench/rank_test.h"
+#include "core/error.h"
+#include "core/median.h"
+
+namespace convoy::bench {
+namespace {
+
+/// Of the samples that the rank test sees; the whole run's where a file holds none.
+double middle(const Measurement& m) {
+  return m.samples.empty() ? m.median_ms : convoy::median(m.samples);
+}
+
+std::set<std::string> keys(const std::vector<RowName>& rows) {
+  std::set<std::string> all;
+  for (const RowName& row : rows) all.insert(row.key());
+  return all;
+}
+
+std::set<std::string> timed_keys(const Measurements& run) {
+  std::set<std::string> all;
+  for (const Measurement& m : run.timed) all.insert(m.key());
+  return all;
+}
+
+void warn_of_ceilings(const Measurements& before, const Measurements& after) {
+  for (const Measurements* run : {&before, &after})
+    for (const std::string& changes : run->changed_ceilings)
+      fmt::print(stderr, "warning: {}: the machine's speed changed during the run ({})\n", run->path, changes);
+  std::map<std::string, std::pair<double, double>> both;  // 0: not measured
+  for (const auto& [name, value] : before.ceilings) both[name].first = value;
+  for (const auto& [name, value] : after.ceilings) both[name].second = value;
+  for (const auto& [name, values] : both) {
+    const auto text = [](double value) { return value > 0 ? fmt::format("{:.1f}", value) : "-"; };
+    const auto& [old, now] = values;
+    fmt::print("  ceiling {:<9} {:>10} {:>10}\n", name, text(old), text(now));
+    if (old > 0 && now > 0 && std::abs(now - old) > 0.1 * old)
+      fmt::print(stderr,
+                 "warning: {}: old {:.1f}, new {:.1f}: the machine had another speed, times differ by as much\n", name,
+                 old, now);
+  }
+}
+
+/// A count and a line for each row that `listed` says yes to.
+template <class Row>
+void list_rows(const std::string& what, const std::vector<Row>& rows,
+               const std::function<bool(const RowName&)>& listed) {
+  std::string lines;
+  int count = 0;
+  for (const Row& row : rows)
+    if (listed(row)) lines += "  " + row.text() + "\n", ++count;
+  if (count) fmt::print("{} {}:\n{}", count, what, lines);
+}
+
+void list_differences(const Measurements& before, const Measurements& after) {
+  const std::set<std::string> old_timed = timed_keys(before), new_timed = timed_keys(after),
+                              old_wrong = keys(before.wrong), new_wrong = keys(after.wrong),
+                              old_refused = keys(before.refused), new_refused = keys(after.refused);
+  list_rows("only in " + before.path, before.timed, [&](const RowName& row) {
+    return !new_timed.count(row.key()) && !new_wrong.count(row.key()) && !new_refused.count(row.key());
+  });
+  list_rows("only in " + after.path, after.timed, [&](const RowName& row) {
+    return !old_timed.count(row.key()) && !old_wrong.count(row.key()) && !old_refused.count(row.key());
+  });
+  list_rows("timed now, refused before", after.timed,
+            [&](const RowName& row) { return old_refused.count(row.key()) > 0; });
+  list_rows("WRONG before, not measured now", before.wrong,
+            [&](const RowName& row) { return !new_timed.count(row.key()) && !new_wrong.count(row.key()); });
+  list_rows("refused now, timed before", after.refused,
+            [&](const RowName& row) { return old_timed.count(row.key()) > 0; });
+  list_rows("right again", after.timed, [&](const RowName& row) { return old_wrong.count(row.key()) > 0; });
+  list_rows("WRONG now, right before", after.wrong, [&](const RowName& row) { return old_timed.count(row.key()) > 0; });
+  list_rows("WRONG, not right before either", after.wrong,
+            [&](const RowName& row) { return !old_timed.count(row.key()); });
+}
+
+}  // namespace
+
+int compare(const std::string& old_path, const std::string& new_path, double significance) {
+  const Measurements before = read_measurements(old_path), after = read_measurements(new_path);
+  warn_of_ceilings(before, after);
+  std::map<std::string, const Measurement*> old_of;
+  for (const Measurement& m : before.timed) old_of[m.key()] = &m;
+  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms",
+             "old/new", "p");
+  double log_sum = 0;
+  int both = 0, slower = 0, few = 0;
+  for (const Measurement& m : after.timed) {
+    const auto found = old_of.find(m.key());
+    if (found == old_of.end()) continue;
+    const Measurement& o = *found->second;
+    const double p = rank_test(o.samples, m.samples), ratio = middle(o) / middle(m);
+    const char* verdict = p >= significance || ratio == 1 ? "" : ratio > 1 ? "  faster" : "  SLOWER";
+    slower += p < significance && ratio < 1;
+    few += least_p(o.samples.size(), m.samples.size()) >= significance;
+    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, middle(o),
+               middle(m), ratio, p, verdict);
+    log_sum += std::log(ratio), ++both;
+  }
+  list_differences(before, after);
+  if (both > 0)
+    fmt::print("{} in common, geometric mean of old/new medians {:.3f}, {} slower at p < {}\n", both,
+               std::exp(log_sum / both), slower, significance);
+  else if (after.wrong.empty())
+    fail_data(new_path + ": no problem and kernel in common with " + old_path);
+  if (few) fmt::print("{} have too few samples for p < {}\n", few, significance);
+  if (!after.wrong.empty()) fmt::print("{} WRONG in {}\n", after.wrong.size(), new_path);
+  return after.wrong.empty() ? 0 : 1;
+}
+
+}  // namespace convoy::bench

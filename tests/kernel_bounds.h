@@ -1,0 +1,85 @@
+// How far a kernel's result may lie from the definition's, by op.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "tests/kernel_check.h"
+
+namespace convoy::testing {
+
+/// Ops whose result depends on comparisons and copies alone: exact on any data.
+inline bool always_exact(OpKind kind) {
+  static const std::set<OpKind> kinds{OpKind::max_pool,
+                                      OpKind::cast,
+                                      OpKind::concat,
+                                      OpKind::slice,
+                                      OpKind::pad_channels,
+                                      OpKind::all_finite,
+                                      OpKind::loss_scale_update,
+                                      OpKind::arg_max};
+  return kinds.count(kind) > 0;
+}
+/// Activation and pool: exact where slope times input rounds once, as it does for small integers.
+inline bool exact_on_integers(OpKind kind) {
+  return kind == OpKind::activation_max_pool || kind == OpKind::conv_pool_forward ||
+         kind == OpKind::conv_activation_forward;
+}
+/// Sums of products: exact on small integers, bounded by K * eps * sum|a||b| on others.
+inline bool linear(OpKind kind) {
+  static const std::set<OpKind> kinds{
+      OpKind::conv_forward,        OpKind::conv_backward_data,     OpKind::conv_backward_weights, OpKind::dense_forward,
+      OpKind::dense_backward_data, OpKind::dense_backward_weights, OpKind::channel_sum,           OpKind::add,
+      OpKind::channel_dot,         OpKind::max_pool_backward};
+  return kinds.count(kind) > 0;
+}
+/// Sums of few terms whose error is measured against the sum of magnitudes.
+inline bool cancels(OpKind kind) {
+  return linear(kind) || kind == OpKind::conv_activation_forward || kind == OpKind::conv_pool_backward_weights ||
+         kind == OpKind::conv_pool_forward || kind == OpKind::conv_pool_backward_data ||
+         kind == OpKind::activation_max_pool_backward || kind == OpKind::avg_pool ||
+         kind == OpKind::avg_pool_backward || kind == OpKind::channel_scale || kind == OpKind::resize ||
+         kind == OpKind::resize_backward;
+}
+
+/// The values of `inputs` in f64, ready for the reference of in_double(p); `magnitude`: their absolute values, where
+/// the op cancels.
+inline Run widened(const Problem& p, const Run& inputs, bool magnitude) {
+  Run run = allocate_run(in_double(p));
+  copy_inputs(inputs, run);
+  for (const Tensor& t : run.in)
+    if (magnitude && cancels(p.op.kind) && t.dtype() == DType::f64)
+      for (double& v : t.span<double>()) v = std::abs(v);
+  return run;
+}
+
+/// What a bound is made of beyond the op and its types.
+struct Slack {
+  double inside = 0;     ///< relative, of roundings inside a kernel
+  bool largest = false;  ///< errs with the largest magnitude of all elements
+};
+
+/// Largest error of output `index` over its bound: the number of terms and the sum of their magnitudes; smooth
+/// functions get a few units in the last place of f32 and one rounding to the storage type. Above 1, or infinite:
+/// wrong.
+inline double worst_error(const Problem& p, size_t index, const Tensor& found, const Tensor& exact,
+                          const Tensor& magnitude, const Slack& slack = {}) {
+  const double terms =
+      std::max<double>(8, double(p.flops()) / 2 / double(std::max<int64_t>(1, p.out[index].shape.elements())));
+  // An intermediate (the activated pool gradient) may be rounded to the storage type before the result is.
+  const bool narrow = p.op.kind == OpKind::conv_pool_backward_weights || p.op.kind == OpKind::conv_pool_backward_data;
+  const double storage = 2 * std::max(epsilon_of(p.out[index].dtype), narrow ? epsilon_of(p.in[1].dtype) : 0.0);
+  const std::vector<double> results = values(found), expected = values(exact), magnitudes = values(magnitude);
+  const double largest = slack.largest ? *std::max_element(magnitudes.begin(), magnitudes.end()) : 0;
+  double worst = 0;
+  for (size_t e = 0; e < results.size(); ++e) {
+    const double size = std::max({std::abs(expected[e]), magnitudes[e], largest});
+    const double bound = (terms * epsilon_of(DType::f32) + storage + slack.inside) * size + 16 * epsilon_of(DType::f32);
+    worst = std::max(worst, std::abs(results[e] - expected[e]) / bound);
+    if (std::isnan(results[e])) worst = INFINITY;
+  }
+  return worst;
+}
+
+}  // namespace convoy::testing

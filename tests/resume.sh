@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# What a run may count on when it is continued: settings, checkpoints that cannot be read, data that changed, two runs in
+# one folder, files that cannot be written, logs of every start.   usage: resume.sh BIN_DIR
+set -u
+bin=$1
+. "$(dirname "$0")/expect.sh"
+
+expect 0 "wrote 12 + 4 universes" "$bin/cosmoflow_simulate" --out data --universes 12 --validation 4 --size 16 --steps 4
+train=("$bin/cosmoflow_train" --data-dir data --batch-size 2 --n-epochs 3 --optimizer Adam --seed 5 --conv-size 8 --fc1-size 16 --fc2-size 8)
+resume=("$bin/cosmoflow_train" --resume --output-dir)
+expect 0 "finished: 18 steps" "${train[@]}" --output-dir whole --save whole.safetensors
+rates='samples/s \([0-9.]* in the mean of all steps\)'
+expect 0 "finished: 6 steps" "${train[@]}" --output-dir rates --n-epochs 1
+grep -qE "$rates" <("${train[@]}" --output-dir rates2 --n-epochs 1) && ok || bad "no mean rate beside the median's"
+
+# Settings that are not given are the checkpoint's, those that are must agree with it.
+expect 0 "finished: 4 steps" "${train[@]}" --output-dir part --max-steps 4
+expect 2 "setting optimizer: expected \"Adam\", found \"SGD\"" "${resume[@]}" part --optimizer SGD
+expect 0 "settings of the checkpoint: --batch-size 2 --conv-size 8 --data-dir data" "${resume[@]}" part --max-steps 5
+expect 0 "finished: 13 steps" "${resume[@]}" part --save part.safetensors
+same whole.safetensors part.safetensors
+cut -d, -f1-5 whole/history.csv > a.csv; cut -d, -f1-5 part/history.csv > b.csv; same a.csv b.csv
+
+# Every start has a log of its own, with one beginning and one end.
+for log in mlperf mlperf-1 mlperf-2; do
+  grep -o '"key":"\(init_stop\|run_start\|run_stop\)"' part/$log.log > keys.txt
+  [ "$(tr -d '\n' < keys.txt)" = '"key":"init_stop""key":"run_start""key":"run_stop"' ] && ok || bad "part/$log.log: $(cat keys.txt)"
+done
+# Who resumes a finished run has no steps to report.
+cp part/summary.json before.json
+expect 0 "finished: 0 steps" "${resume[@]}" part
+same before.json part/summary.json
+
+# A checkpoint that cannot be read is no damaged one: nothing is undone, nothing begins anew.
+cp -r whole locked
+flock -x locked/checkpoint-000000018.h5 sleep 600 & holder=$!
+for _ in $(seq 100); do flock -n locked/checkpoint-000000018.h5 true || break; sleep 0.05; done
+expect 3 "locked/checkpoint-000000018.h5: cannot open: another process holds a lock on it" "${resume[@]}" locked --n-epochs 4
+kill $(pgrep -P $holder) 2> /dev/null; kill $holder 2> /dev/null; wait $holder 2> /dev/null
+cp -r whole unreadable; mkdir unreadable/checkpoint-000000019.h5
+expect 3 "unreadable/checkpoint-000000019.h5: cannot read: Is a directory" "${resume[@]}" unreadable --n-epochs 4
+cp -r whole damaged
+for file in damaged/checkpoint-*.h5; do truncate -s 1000 "$file"; done
+sum=$(cat damaged/* | cksum)
+expect 3 "damaged: no checkpoint is intact: damaged/checkpoint-000000018.h5: not an HDF5 file, truncated or damaged; damaged/checkpoint-000000012.h5" "${resume[@]}" damaged --data-dir data
+[ "$(cat damaged/* | cksum)" = "$sum" ] && ok || bad "a run without an intact checkpoint was changed"
+expect 0 "no checkpoint in fresh: starting from the beginning" "${train[@]}" --output-dir fresh --resume --max-steps 1
+cp -r whole line; echo 5 >> line/metrics.jsonl
+expect 3 "line/metrics.jsonl:19: expected an object with a step, found 5" "${resume[@]}" line --n-epochs 4
+
+# The samples must be those of before; a file that was repaired is one of them.
+expect 0 "wrote" "$bin/cosmoflow_simulate" --out others --universes 12 --validation 4 --size 16 --steps 4 --seed 9
+expect 3 "trained on other samples: 16 of 16 files" "${resume[@]}" whole --n-epochs 4 --data-dir others
+cp -r data renamed; mv renamed/train/univ_0000003_000.tfrecord renamed/train/univ_0000003_001.tfrecord
+expect 3 "trained on other samples" "${resume[@]}" whole --n-epochs 4 --data-dir renamed
+
+# A bad validation file costs no epoch: the resumed run begins with the validation and ends as one that never stopped.
+cp -r data repaired
+head -c 900 data/validation/univ_0000015_000.tfrecord > repaired/validation/univ_0000015_000.tfrecord
+expect 3 "univ_0000015_000.tfrecord" "${train[@]}" --data-dir repaired --output-dir late
+expect 3 "univ_0000015_000.tfrecord" "${resume[@]}" late
+cp data/validation/univ_0000015_000.tfrecord repaired/validation/
+expect 0 "1 of 16 files have other contents than before, the first univ_0000015_000.tfrecord" "${resume[@]}" late --save late.safetensors
+same whole.safetensors late.safetensors
+[ "$(wc -l < late/metrics.jsonl)" -eq 18 ] && ok || bad "an epoch was repeated: $(wc -l < late/metrics.jsonl) steps"
+cut -d, -f1-5 late/history.csv > b.csv; same a.csv b.csv
+# Only as many checkpoints as asked for stay, although one is there ahead of the validation.
+expect 0 "finished" "${train[@]}" --output-dir one --keep-checkpoints 1
+[ "$(ls one/checkpoint-*.h5 | wc -l)" -eq 1 ] && ok || bad "--keep-checkpoints 1 keeps $(ls one/checkpoint-*.h5)"
+
+# One run at a time in a folder. What a killed one leaves is taken over, signals leave nothing.
+start() { # FOLDER: a long run in the background, whose process is $victim
+  setsid "${train[@]}" --n-epochs 100000 --output-dir "$1" > /dev/null 2>&1 &
+  for _ in $(seq 500); do [ -s "$1/history.csv" ] && break; sleep 0.02; done
+  victim=$(awk '$1 == "process" { print $2 }' "$1/run.lock")
+}
+start live
+for again in "--n-epochs 100000" --resume; do
+  expect 2 "live/run.lock: process $victim on host $(hostname) is writing to this folder" "${train[@]}" --output-dir live $again
+done
+kill -9 "$victim"; wait 2> /dev/null
+expect 0 "live/run.lock: process $victim on host $(hostname) is gone" "${resume[@]}" live --max-steps 1
+start hung; kill -HUP "$victim"; wait 2> /dev/null
+[ ! -e live/run.lock ] && [ ! -e hung/run.lock ] && ok || bad "a lock outlives its run"
+expect 3 "no such folder" "${train[@]}" --data-dir nowhere --output-dir never
+[ ! -e never ] && ok || bad "a run that never began leaves a folder"
+# Two names of one rate: the flag that won over the file wins again; seeds below 0 are numbers, too.
+printf 'optimizer:\n  lr: 0.01\n' > both.yaml
+expect 0 "finished: 1 steps" "$bin/cosmoflow_train" both.yaml "${train[@]:1}" --lr 0.001 --seed -1 --max-steps 1 --output-dir both
+expect 0 "lr 0.001" "${resume[@]}" both --max-steps 2
+# Programs that know nothing of ranks, started as several.
+for launched in "cosmoflow_simulate --out sim" "cosmoflow_predict --checkpoint whole --data-dir data" "climate_simulate --out sky" \
+  "climseg_predict --checkpoint whole --data-dir sky" "convoy_data stats data --out s.h5"; do
+  expect 2 "expected a single task, found OMPI_COMM_WORLD_SIZE=2" env OMPI_COMM_WORLD_SIZE=2 "$bin/"$launched
+done
+
+# Where weights cannot be saved is known before the first step.
+expect 1 "--save: nowhere/w.safetensors: cannot create: No such file" "${train[@]}" --output-dir never --save nowhere/w.safetensors
+expect 1 "--save: data: expected a file, found a folder" "${train[@]}" --output-dir never --save data
+# Weights that are not finite predict nothing.
+header=$(od -An -tu8 -N8 whole.safetensors)
+cp whole.safetensors nan.safetensors; printf '\0\0\300\177' | dd of=nan.safetensors bs=1 seek=$((8 + header)) conv=notrunc 2> /dev/null
+expect 4 "the prediction is not finite" "$bin/cosmoflow_predict" --weights nan.safetensors --data-dir data --conv-size 8 --fc1-size 16 --fc2-size 8
+conclude

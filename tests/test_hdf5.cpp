@@ -1,0 +1,164 @@
+// What the HDF5 layer makes of full disks, threads and elements that are no numbers.
+#include <hdf5.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "io/checkpoint.h"
+#include "io/hdf5.h"
+#include "tests/catch.hpp"
+#include "tests/temporary.h"
+
+using namespace convoy;
+using convoy::testing::TemporaryFolder;
+
+namespace {
+
+/// No file of this process grows beyond so many bytes, as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+const std::vector<float> numbers = [] {
+  std::vector<float> values;
+  for (int i = 0; i < 2000; ++i) values.push_back(float(i % 97));
+  return values;
+}();
+
+void write_numbers(const std::string& path, int gzip) {
+  Hdf5File file(path, Hdf5File::Mode::create);
+  const int64_t extents[] = {static_cast<int64_t>(numbers.size())}, chunk[] = {500};
+  file.write("group/numbers", DType::f32, extents, std::as_bytes(std::span(numbers)),
+             gzip ? std::span<const int64_t>(chunk) : std::span<const int64_t>(), gzip);
+  file.write_text("format", "numbers");
+  file.close();
+}
+
+std::vector<float> read_numbers(const std::string& path) {
+  std::vector<float> values(numbers.size());
+  Hdf5File(path, Hdf5File::Mode::read).read("group/numbers", DType::f32, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+StateStore store_of(int64_t elements) {
+  Tape tape;
+  tape.parameter("weight", Shape::vector(elements), {StateInit::Kind::constant, 0.5, 0, 0});
+  StateStore store;
+  store.initialise(tape, 1);
+  return store;
+}
+
+}  // namespace
+
+TEST_CASE("files that do not fit are errors, wherever they end, and nothing else breaks", "[hdf5]") {
+  const TemporaryFolder folder;
+  write_numbers(folder / "whole.h5", 0);
+  const auto size = std::filesystem::file_size(folder / "whole.h5");
+  int refused = 0;
+  for (int gzip : {0, 4})
+    for (rlim_t limit = 0; limit < size; limit += 700) {
+      const std::string path = folder / ("cut-" + std::to_string(gzip) + "-" + std::to_string(limit) + ".h5");
+      try {
+        const FileSizeLimit full(limit);
+        write_numbers(path, gzip);
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::runtime);
+        CHECK_THAT(error.what(), Catch::Contains(path));
+        ++refused;
+        continue;
+      }
+      CHECK(read_numbers(path) == numbers);
+    }
+  CHECK(refused > 12);
+  write_numbers(folder / "after.h5", 4);
+  CHECK(read_numbers(folder / "after.h5") == numbers);
+}
+
+TEST_CASE("a checkpoint that does not fit leaves the one before", "[hdf5][checkpoint]") {
+  const TemporaryFolder folder;
+  const StateStore small = store_of(100), large = store_of(100000);
+  save_checkpoint(folder.path(), 1, small, "{}", 1);
+  {
+    const FileSizeLimit full(100000);
+    CHECK_THROWS_WITH(save_checkpoint(folder.path(), 2, large, "{}", 1), Catch::Contains("checkpoint-000000002.h5"));
+  }
+  REQUIRE(list_checkpoints(folder.path()).size() == 1);
+  Checkpoint(list_checkpoints(folder.path())[0].path).restore(small);
+  CHECK_FALSE(std::filesystem::exists(folder / "checkpoint-000000002.h5.tmp"));
+}
+
+TEST_CASE("files are read by several threads while another is written", "[hdf5]") {
+  const TemporaryFolder folder;
+  write_numbers(folder / "read.h5", 4);
+  std::vector<int> wrong(3);
+  std::vector<std::thread> readers;
+  for (int& count : wrong)
+    readers.emplace_back([&count, path = folder / "read.h5"] {
+      for (int i = 0; i < 50; ++i) count += read_numbers(path) != numbers;
+    });
+  for (int i = 0; i < 50; ++i) write_numbers(folder / "written.h5", 4);
+  for (std::thread& reader : readers) reader.join();
+  CHECK(wrong == std::vector<int>{0, 0, 0});
+  CHECK(read_numbers(folder / "written.h5") == numbers);
+}
+
+TEST_CASE("text in place of numbers is called text", "[hdf5][malformed]") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "text.h5";
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), type = H5Tcopy(H5T_C_S1);
+  const hsize_t extents[] = {4};
+  const hid_t space = H5Screate_simple(1, extents, nullptr),
+              set = H5Dcreate2(file, "y", type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  CHECK(H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, "abcd") >= 0);
+  H5Dclose(set), H5Sclose(space), H5Tclose(type), H5Fclose(file);
+  const Hdf5File read(path, Hdf5File::Mode::read);
+  std::vector<float> values(4);
+  const char* expected = "text.h5: data set y: expected integers or floating point, found text";
+  CHECK_THROWS_WITH(read.read("y", DType::f32, std::as_writable_bytes(std::span(values))), Catch::Contains(expected));
+  CHECK_THROWS_WITH(read.dtype("y"), Catch::Contains(expected));
+}
+
+TEST_CASE("products of extents do not overflow", "[hdf5]") {
+  const int64_t half = int64_t{1} << 32;
+  CHECK(checked_elements(std::vector<int64_t>{2, 3, 4}, 24) == 24);
+  CHECK(checked_elements(std::vector<int64_t>{}, 1) == 1);
+  CHECK(checked_elements(std::vector<int64_t>{5, 0}, 24) == 0);
+  CHECK_FALSE(checked_elements(std::vector<int64_t>{2, 3, 5}, 24));
+  CHECK_FALSE(checked_elements(std::vector<int64_t>{half, half}, INT64_MAX));
+  CHECK_FALSE(checked_elements(std::vector<int64_t>{half, half, half, half}, INT64_MAX));
+  CHECK_FALSE(checked_elements(std::vector<int64_t>{-1, -1}, 24));
+}
+
+TEST_CASE("values that do not fit the type asked for are an error", "[hdf5][malformed]") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "wide.h5";
+  const std::vector<int32_t> wide{1, 40000, -2, 7};
+  const int64_t extents[] = {4};
+  {
+    Hdf5File file(path, Hdf5File::Mode::create);
+    file.write("counts", DType::i32, extents, std::as_bytes(std::span(wide)));
+    file.close();
+  }
+  const Hdf5File read(path, Hdf5File::Mode::read);
+  std::vector<int16_t> values(4);
+  CHECK_THROWS_WITH(read.read("counts", DType::i16, std::as_writable_bytes(std::span(values))),
+                    Catch::Contains("wide.h5: data set counts holds a value beyond i16"));
+  std::vector<float> floats(4);
+  read.read("counts", DType::f32, std::as_writable_bytes(std::span(floats)));
+  CHECK(floats == std::vector<float>{1, 40000, -2, 7});
+}

@@ -1,0 +1,176 @@
+// Which positions of NetCDF variables become images, and which values are missing, on files of the classic format.
+#include <bit>
+#include <cmath>
+
+#include "io/file.h"
+#include "io/netcdf.h"
+#include "tests/catch.hpp"
+#include "tests/temporary.h"
+
+using namespace convoy;
+using convoy::testing::TemporaryFolder;
+
+namespace {
+
+enum class Type : uint32_t { text = 2, i16 = 3, f64 = 6 };
+
+struct Attribute {
+  std::string name;
+  Type type;
+  std::string text;
+  std::vector<double> numbers;
+};
+Attribute units(const std::string& text) {
+  return {"units", Type::text, text, {}};
+}
+
+struct Dimension {
+  std::string name, units;
+  uint32_t extent;
+};
+struct Variable {
+  std::string name;
+  std::vector<uint32_t> dimensions;
+  Type type = Type::f64;
+  std::vector<double> values;
+  std::vector<Attribute> attributes;
+};
+
+/// The bytes of a file of the classic format (CDF-1), everything big-endian and padded to four bytes.
+class Bytes {
+ public:
+  void word(uint32_t v) { big_endian(v, 4); }
+  void string(const std::string& s) {
+    word(static_cast<uint32_t>(s.size()));
+    text(s);
+  }
+  void text(const std::string& s) {
+    for (char c : s) data_.push_back(std::byte(c));
+    pad();
+  }
+  void values(Type type, const std::vector<double>& numbers) {
+    for (double v : numbers)
+      type == Type::i16 ? big_endian(static_cast<uint16_t>(static_cast<int16_t>(v)), 2)
+                        : big_endian(std::bit_cast<uint64_t>(v), 8);
+    pad();
+  }
+  uint32_t size() const { return static_cast<uint32_t>(data_.size()); }
+  const std::vector<std::byte>& data() const { return data_; }
+
+ private:
+  void big_endian(uint64_t v, int bytes) {
+    for (int i = bytes - 1; i >= 0; --i) data_.push_back(std::byte(v >> (8 * i) & 0xff));
+  }
+  void pad() {
+    while (data_.size() % 4) data_.push_back(std::byte{0});
+  }
+  std::vector<std::byte> data_;
+};
+
+Bytes header(const std::vector<Dimension>& dimensions, const std::vector<Variable>& variables, uint32_t begin) {
+  Bytes b;
+  b.text("CDF\1");
+  b.word(0);
+  b.word(10), b.word(static_cast<uint32_t>(dimensions.size()));
+  for (const Dimension& d : dimensions) b.string(d.name), b.word(d.extent);
+  b.word(0), b.word(0);
+  b.word(11), b.word(static_cast<uint32_t>(variables.size()));
+  for (const Variable& v : variables) {
+    b.string(v.name);
+    b.word(static_cast<uint32_t>(v.dimensions.size()));
+    for (uint32_t d : v.dimensions) b.word(d);
+    b.word(v.attributes.empty() ? 0 : 12), b.word(static_cast<uint32_t>(v.attributes.size()));
+    for (const Attribute& a : v.attributes) {
+      b.string(a.name), b.word(static_cast<uint32_t>(a.type));
+      if (a.type == Type::text)
+        b.string(a.text);
+      else
+        b.word(static_cast<uint32_t>(a.numbers.size())), b.values(a.type, a.numbers);
+    }
+    Bytes values;
+    values.values(v.type, v.values);
+    b.word(static_cast<uint32_t>(v.type)), b.word(values.size()), b.word(begin);
+    begin += values.size();
+  }
+  return b;
+}
+
+/// A file with the variable "field" over these dimensions, each with its coordinates 0, 1, ...
+std::string write_field(const std::string& path, const std::vector<Dimension>& dimensions, Variable field) {
+  std::vector<Variable> variables;
+  size_t elements = 1;
+  field.name = "field";
+  for (uint32_t d = 0; d < dimensions.size(); ++d) {
+    Variable v{dimensions[d].name, {d}, Type::f64, {}, {units(dimensions[d].units)}};
+    for (uint32_t i = 0; i < dimensions[d].extent; ++i) v.values.push_back(i);
+    variables.push_back(v);
+    field.dimensions.push_back(d);
+    elements *= dimensions[d].extent;
+  }
+  for (size_t i = field.values.size(); i < elements; ++i) field.values.push_back(double(i));
+  variables.push_back(std::move(field));
+  const uint32_t begin = header(dimensions, variables, 0).size();
+  Bytes file = header(dimensions, variables, begin);
+  for (const Variable& v : variables) file.values(v.type, v.values);
+  write_file(path, file.data());
+  return path;
+}
+
+const Dimension latitude{"lat", "degrees_north", 2}, longitude{"lon", "degrees_east", 3};
+Dimension time_of(uint32_t extent) {
+  return {"when", "days since 2000-01-01", extent};
+}
+
+}  // namespace
+
+TEST_CASE("steps are times, and no other dimension is chosen from silently", "[netcdf]") {
+  if (!has_netcdf()) return;
+  const TemporaryFolder folder;
+  const NetcdfFile plain(write_field(folder / "plain.nc", {time_of(3), latitude, longitude}, {}));
+  CHECK(plain.steps("field") == 3);
+  CHECK(plain.read("field", 2, std::nullopt).at(1, 2) == 17);
+  // One dimension of an unknown meaning is steps; an extent of 1 is no choice.
+  CHECK(NetcdfFile(write_field(folder / "run.nc", {{"run", "", 4}, latitude, longitude}, {})).steps("field") == 4);
+  const NetcdfFile one(write_field(folder / "one.nc", {{"member", "", 1}, time_of(5), latitude, longitude}, {}));
+  CHECK(one.steps("field") == 5);
+  CHECK(one.read("field", 4, std::nullopt).at(0, 0) == 24);
+  const auto refused = [&](const std::string& name, const std::vector<Dimension>& dimensions) {
+    const NetcdfFile file(write_field(folder / name, dimensions, {}));
+    const auto message = Catch::Contains(name + ": variable field: dimension member of ");
+    CHECK_THROWS_WITH(file.steps("field"), message);
+    CHECK_THROWS_WITH(file.read("field", 0, std::nullopt), message);
+  };
+  refused("behind.nc", {time_of(3), {"member", "", 4}, latitude, longitude});
+  refused("ahead.nc", {{"member", "", 2}, time_of(5), latitude, longitude});
+  refused("unnamed.nc", {{"run", "", 5}, {"member", "", 2}, latitude, longitude});
+}
+
+TEST_CASE("a level is refused where there are none to choose from", "[netcdf]") {
+  if (!has_netcdf()) return;
+  const TemporaryFolder folder;
+  const NetcdfFile flat(write_field(folder / "flat.nc", {time_of(2), latitude, longitude}, {}));
+  CHECK_THROWS_WITH(flat.read("field", 0, 500),
+                    Catch::Contains("flat.nc: variable field: expected levels to choose 500 from, found none"));
+  const NetcdfFile deep(write_field(folder / "deep.nc", {time_of(2), {"lev", "hPa", 2}, latitude, longitude}, {}));
+  CHECK(deep.read("field", 1, 1).at(0, 0) == 18);
+}
+
+TEST_CASE("packed values outside of their valid range are missing", "[netcdf]") {
+  if (!has_netcdf()) return;
+  const TemporaryFolder folder;
+  const auto read = [&](std::vector<Attribute> attributes) {
+    attributes.push_back({"scale_factor", Type::f64, "", {0.5}});
+    attributes.push_back({"add_offset", Type::f64, "", {100}});
+    Variable packed{"", {}, Type::i16, {-5, 0, 50, 100, 101, -999}, attributes};
+    const NetcdfFile file(write_field(folder / "packed.nc", {latitude, longitude}, packed));
+    std::string text;
+    for (float v : file.read("field", 0, std::nullopt).values)
+      text += std::isnan(v) ? "- " : std::to_string(static_cast<int>(std::floor(v))) + " ";
+    return text;
+  };
+  CHECK(read({}) == "97 100 125 150 150 -400 ");
+  CHECK(read({{"_FillValue", Type::i16, "", {-999}}}) == "97 100 125 150 150 - ");
+  CHECK(read({{"valid_range", Type::i16, "", {0, 100}}}) == "- 100 125 150 - - ");
+  CHECK(read({{"valid_min", Type::i16, "", {-5}}}) == "97 100 125 150 150 - ");
+  CHECK(read({{"valid_max", Type::i16, "", {50}}}) == "97 100 125 - - -400 ");
+}
