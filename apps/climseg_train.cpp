@@ -249,7 +249,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     }
     print_scores(scores);
   }
-  if (ranks.root()) write_plot(t.output_dir, run.trainer());
+  if (ranks.root()) write_plot(o.text("output-dir"), run.trainer());
   return run.finish(outcome, more);
 }
 

@@ -217,7 +217,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     more["validation"] = errors_json(task.last_validation());
     if (regression) more["count_variance_regression"] = errors_json(*regression);
     print_errors(task.last_validation(), regression ? &*regression : nullptr);
-    if (ranks.root()) write_plots(t.output_dir, run.trainer(), task.last_validation(), program_options.loss);
+    if (ranks.root()) write_plots(o.text("output-dir"), run.trainer(), task.last_validation(), program_options.loss);
   }
   if (o.toggle("print-fom") && !run.trainer().history().empty()) {
     double best = INFINITY;

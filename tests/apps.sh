@@ -168,9 +168,10 @@ expect 2 "--keep-checkpoints: expected 1 to" "${train[@]}" --keep-checkpoints 0 
 expect 2 "--base-batch-size must be above 0" "${train[@]}" --lr-scaling linear --base-batch-size 0 --output-dir x
 expect 3 "expected 3 targets, found 4" "${train[@]}" --target-shape 3 --output-dir x
 expect 2 "data/train: expected an empty folder or none, found univ_" "$bin/cosmoflow_simulate" --out data --universes 2 --size 16
-for wrong in "lr -0.001" "optimizer-lr nan" "l2 -1" "warmup-epochs -2"; do
+for wrong in "lr -0.001" "optimizer-lr -1" "l2 -1" "warmup-epochs -2"; do
   expect 2 "--${wrong% *}: expected 0 or more, found ${wrong#* }" "${train[@]}" --output-dir x --${wrong% *} "${wrong#* }"
 done
+expect 2 "--optimizer-lr: expected a finite number, found nan" "${train[@]}" --output-dir x --optimizer-lr nan
 expect 2 "name one rate and differ" "${train[@]}" --output-dir x --lr 0.1 --optimizer-lr 0.2
 expect 2 "--mlperf-division: expected closed or open, found half" "${train[@]}" --output-dir x --mlperf-division half
 for wrong in "voxel 0" "voxel nan" "spread 2" "universes -5" "validation -1" "steps 0"; do

@@ -34,7 +34,7 @@ void check_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const E
   execute_kernel(kernel, p, ours);
   const Run &exact = truth.exact(false), &magnitude = truth.exact(true);
   Slack slack;
-  if (sums_in_f16(kernel)) slack.inside = 33 * epsilon_of(DType::f16) / 2;  // kernels/conv/half_engine.inl
+  if (sums_in_f16(kernel)) slack.inside = f16_sum_error;
   // cuDNN may write no f32 from narrow inputs: its weight gradients are then widened from their type.
   if (kernel.name() == "cudnn" && p.op.kind == OpKind::conv_backward_weights) slack.inside = epsilon_of(p.in[0].dtype);
   // Winograd errs with the largest sum of a tile: on a gradient of seven zeros in eight a single element may be

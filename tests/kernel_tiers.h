@@ -26,6 +26,9 @@ const Kernel& reference_for(const Problem& p);
 /// machine.
 const std::vector<const Kernel*>& kernels_under_test();
 bool sums_in_f16(const Kernel& kernel);
+/// Bound of such a kernel's error, of the sum of its terms' magnitudes: 32 products and a start, each rounded
+/// (kernels/conv/half_engine.inl).
+constexpr double f16_sum_error = 33 * epsilon_of(DType::f16) / 2;
 /// Whether it runs on CUDA devices: test_cuda checks it.
 bool on_device(const Kernel& kernel);
 /// Values bit for bit; -0 and +0 are the same.

@@ -379,7 +379,7 @@ TEST_CASE("climate networks fit a tiny sample, with and without passes", "[clima
       o.plan.selection.excluded = {"winograd"};  // concatenations may change which kernel a convolution finds
       Program program(plan_program(o, kernel_list()), o, 5);
       std::vector<float> losses;
-      for (int step = 0; step < 6; ++step) {
+      for (int step = 0; step < 8; ++step) {
         Executor& e = program.step();
         feed(e);
         double* state = program.store().get(step_state_name).data<double>();
