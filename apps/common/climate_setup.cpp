@@ -117,7 +117,7 @@ std::vector<Option> climate_training_options() {
       Option{"crop-balance", "", "0.5", "share of the crops that centre on a storm", K::number}.within(0, 1),
       {"loss-type", "", "weighted_mean", "weighted_mean, weighted (sum) or focal"},
       {"focal-gamma", "", "2", "", K::number},
-      {"class-weights", "", "mlperf", "mlperf, gordon-bell, none or three numbers"},
+      {"class-weights", "", "mlperf", "mlperf, gordon-bell, none or three numbers; for the focal loss, too"},
       {"recompute", "", "false",
        "make outputs of batch norms, activations and sums again in the backward pass: less memory, more time",
        K::toggle},
