@@ -257,6 +257,28 @@ TEST_CASE("no reference kernel in a training step of a climate network", "[clima
   }
 }
 
+TEST_CASE("bf16 convolutions leave a library whose products are slow", "[climate][support]") {
+  const CpuFeatures& cpu = cpu_features();
+  if (!cpu.avx512 || cpu.fast_bf16_dot || cpu.amx_bf16) {
+    WARN("skipped: needs AVX-512 without fast bf16 products");
+    return;
+  }
+  for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab, ClimateModel::tiramisu}) {
+    ClimateOptions o;
+    o.model = model(kind, kind == ClimateModel::deepcam);
+    o.compute = DType::bf16;
+    o.plan.threads = 2;
+    double all = 0, library = 0;
+    for (const PlannedNode& node : plan_program(o, kernel_list()).step.nodes) {
+      if (!std::holds_alternative<ConvAttrs>(node.op.attrs)) continue;
+      all += double(node.flops);
+      if (node.kernel.starts_with("onednn")) library += double(node.flops);
+    }
+    INFO("model " << int(kind) << ": " << library << " of " << all << " operations in oneDNN");
+    CHECK(library <= 0.01 * all);
+  }
+}
+
 TEST_CASE("convolutions that end in their activation keep all bits", "[climate]") {
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     std::vector<float> losses[2];

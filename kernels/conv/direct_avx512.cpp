@@ -37,11 +37,19 @@ namespace set {
 #pragma GCC pop_options
 
 namespace convoy {
+namespace {
+
+bool is_measured_faster(const Problem& p) {
+  const CpuFeatures& cpu = cpu_features();
+  return direct_is_measured_faster(p) || (!cpu.fast_bf16_dot && !cpu.amx_bf16 && direct_widening_is_measured_faster(p));
+}
+
+}  // namespace
 
 std::vector<KernelPtr> direct_avx512_kernels() {
   std::vector<KernelPtr> list;
   const auto add = [&](std::string_view name, OpKind kind, FunctionKernel::Supports supports,
-                       FunctionKernel::Prepare prepare, IsaKernel::Prefers prefers = direct_is_measured_faster) {
+                       FunctionKernel::Prepare prepare, IsaKernel::Prefers prefers = is_measured_faster) {
     list.push_back(std::make_unique<IsaKernel>(name, Isa::avx512, kind, supports, prepare, prefers));
   };
   add("depthwise_avx512", OpKind::conv_forward, set::supports_depthwise, set::prepare_depthwise);
@@ -51,7 +59,7 @@ std::vector<KernelPtr> direct_avx512_kernels() {
        {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
     add("direct_avx512", kind, set::supports_direct, set::prepare_direct_with<set::F32Engine>);
   add("direct_avx512", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights,
-      [](const Problem& p) { return direct_is_measured_faster(p) && !pointwise_avx512_is_measured_faster(p); });
+      [](const Problem& p) { return is_measured_faster(p) && !pointwise_avx512_is_measured_faster(p); });
   add("pointwise_avx512", OpKind::conv_backward_weights, set::supports_pointwise_weights,
       set::prepare_pointwise_weights, pointwise_avx512_is_measured_faster);
   return list;

@@ -185,7 +185,7 @@ bool is_pointwise(const Problem& p) {
   return w.d() * w.h() * w.w() == 1;
 }
 
-/// Of a 1x1 convolution: enough work to be worth packing and sharing.
+/// Enough work to be worth packing and sharing.
 bool many_positions(const Problem& p) {
   const Shape& y = p.op.kind == OpKind::conv_backward_weights ? p.in[1].shape : p.out[0].shape;
   return y.elements() / y.c() >= 2048;
@@ -202,6 +202,17 @@ bool direct_is_measured_faster(const Problem& p) {
   if (is_pointwise(p)) return a.groups == 1 && many_positions(p) && (sums_weights || p.out[0].shape.c() >= 32);
   if (sums_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
   return p.op.kind == OpKind::conv_backward_data && a.stride != Int3{1, 1, 1} && p.out[0].shape.c() >= 64;
+}
+
+bool direct_widening_is_measured_faster(const Problem& p) {
+  if (p.in[0].dtype != DType::bf16 || p.op.kind == OpKind::conv_pool_forward || !many_positions(p)) return false;
+  const auto& a = p.op.as<ConvAttrs>();
+  const bool sums_weights = p.op.kind == OpKind::conv_backward_weights, wide = p.out[0].shape.c() >= 32;
+  if (a.groups != 1) return false;
+  if (is_pointwise(p)) return sums_weights || wide;
+  const int64_t taps = (sums_weights ? p.out[0] : p.in[1]).shape.w();
+  const bool winograd = a.stride == Int3{1, 1, 1} && (taps == 3 || taps == 5);
+  return !winograd && (p.op.kind != OpKind::conv_backward_data || wide);
 }
 
 bool direct_avx2_is_measured_faster(const Problem& p) {

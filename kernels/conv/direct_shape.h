@@ -104,6 +104,10 @@ bool direct_is_measured_faster(const Problem& p);
 /// The same for AVX2, but for 1x1 ones forward, or backward into more than twice their channels, where oneDNN is as
 /// fast or faster (bench/results/*-avx2-*, epyc7003-*).
 bool direct_avx2_is_measured_faster(const Problem& p);
+/// The same in bf16 where products of bf16 run at half the f32 rate or less and no tiles are, so that the library loses
+/// by its arithmetic (bench/results/xeon-fp16-*): 2048 positions or more, and neither stride-1 kernels of 3 or 5 taps,
+/// which are Winograd's, nor input gradients (1x1: outputs) of fewer than 32 channels.
+bool direct_widening_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
 /// weight gradients of large images, pooled convolutions of many channels with too few positions for Winograd's large
