@@ -50,6 +50,15 @@ class Id {
   Close close_;
 };
 
+/// How files are opened. Parallel file systems may be mounted without locks: files are locked where that works.
+hid_t file_access() {
+  const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+#if H5_VERSION_GE(1, 12, 1) || (H5_VERS_MINOR == 10 && H5_VERS_RELEASE >= 7)
+  if (access >= 0) H5Pset_file_locking(access, true, true);
+#endif
+  return access;
+}
+
 /// IEEE half precision, which HDF5 1.10 has no name for.
 hid_t half_type() {
   static const hid_t type = [] {
@@ -147,15 +156,22 @@ Hdf5File::Hdf5File(const std::string& path, Mode mode) : path_(path), impl_(std:
     fail_runtime(path + ": HDF5 cannot be started");
   if (mode == Mode::create) {
     errno = 0;
-    impl_->file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    impl_->file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, Id(file_access(), H5Pclose));
     if (impl_->file < 0)
       fail_runtime(path + ": cannot create the HDF5 file" + (errno ? std::string(": ") + std::strerror(errno) : ""));
     return;
   }
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) fail_data(path + ": no such file");
-  impl_->file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
-  if (impl_->file < 0) fail_data(path + ": not an HDF5 file, truncated or damaged");
+  const Id access(file_access(), H5Pclose);
+  errno = 0;
+  impl_->file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
+  const int why = errno;
+  if (impl_->file >= 0) return;
+  if (why == EAGAIN) fail_data(path + ": locked, another program has it open for writing");
+  if (why == EACCES || why == EPERM || why == EIO || why == ESTALE || why == EMFILE)
+    fail_data(path + ": cannot be opened: " + std::strerror(why));
+  fail_data(path + ": not an HDF5 file, truncated or damaged");
 }
 
 Hdf5File::~Hdf5File() = default;

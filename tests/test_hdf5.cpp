@@ -1,6 +1,9 @@
 // What the HDF5 layer makes of full disks, threads and elements that are no numbers.
+#include <fcntl.h>
 #include <hdf5.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -115,6 +118,18 @@ TEST_CASE("files are read by several threads while another is written", "[hdf5]"
   for (std::thread& reader : readers) reader.join();
   CHECK(wrong == std::vector<int>{0, 0, 0});
   CHECK(read_numbers(folder / "written.h5") == numbers);
+}
+
+TEST_CASE("a file that another program writes is called locked, not damaged", "[hdf5][malformed]") {
+  if (std::getenv("HDF5_USE_FILE_LOCKING")) return;  // the user decides
+  const TemporaryFolder folder;
+  const std::string path = folder / "written.h5";
+  write_numbers(path, 0);
+  const int writer = open(path.c_str(), O_RDONLY);
+  REQUIRE(flock(writer, LOCK_EX | LOCK_NB) == 0);
+  CHECK_THROWS_WITH(read_numbers(path), Catch::Contains("written.h5: locked"));
+  close(writer);
+  CHECK(read_numbers(path) == numbers);
 }
 
 TEST_CASE("text in place of numbers is called text", "[hdf5][malformed]") {

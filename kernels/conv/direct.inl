@@ -43,7 +43,7 @@ void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t c
 struct F32Engine {
   using Word = float;
   static constexpr int64_t pair = 1;
-  static constexpr bool reads_in_place = true, narrows = false;
+  static constexpr bool reads_in_place = true, narrows = false, weaves = false;
   struct Scope {
     Scope() {}  // nothing to set up per thread
   };
@@ -62,6 +62,8 @@ struct F32Engine {
   static void block(int64_t rows, int64_t vectors, const BlockCall<Word>& call) {
     run_block<RegisterBlock<F32Dot, true>>(rows, vectors, call);
   }
+  /// The output that a lane of a block of `width` is for.
+  static int64_t output_of(int64_t lane, int64_t /*width*/) { return lane; }
   template <class T>
   static Word word(T first, T) {
     return static_cast<float>(first);

@@ -28,9 +28,9 @@ struct HardwareHalves {
   static Wide load_words(const uint32_t* p) { return _mm512_loadu_ph(p); }
   static Wide broadcast(const uint32_t* p) { return _mm512_castsi512_ph(broadcast_word(p)); }
   static Wide multiply_add(Wide a, Wide b, Wide total) { return _mm512_fmadd_ph(a, b, total); }
-  static Vec sum_of_pairs(Wide total) {
-    const Wide odd = _mm512_castsi512_ph(_mm512_srli_epi32(_mm512_castph_si512(total), 16));
-    return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castph_si512(_mm512_add_ph(total, odd))))};
+  static __m512i bits(Wide a) { return _mm512_castph_si512(a); }
+  static __m512i add(__m512i a, __m512i b) {
+    return _mm512_castph_si512(_mm512_add_ph(_mm512_castsi512_ph(a), _mm512_castsi512_ph(b)));
   }
 };
 }  // namespace set

@@ -1,46 +1,52 @@
 // Weights in the order in which the register blocks of a direct convolution (direct_plan.inl) read them.
 
-/// The words of one or two channels (`pair` apart) of a weight for `lanes` outputs, which are `lane_step` apart; a
-/// missing second channel is zero.
-template <class Engine, class T, class Step>
-void pack_words(const T* from, int64_t pair, bool both, Step lane_step, int64_t lanes, typename Engine::Word* to) {
-  if (Engine::pair > 1 && both)
-    for (int64_t f = 0; f < lanes; ++f) to[f] = Engine::word(from[f * lane_step], from[f * lane_step + pair]);
-  else
-    for (int64_t f = 0; f < lanes; ++f) to[f] = Engine::word(from[f * lane_step], T{});
-}
-
-/// The same for weights whose channels lie side by side: blocks of words are turned in registers, and those `ahead`
-/// asked for meanwhile, pieces of rows being nothing that a prefetcher recognises.
-template <class Engine, class T>
-void pack_turned(const T* from, int64_t per_k, int64_t outputs, int64_t channels, int64_t width, int64_t ahead,
-                 typename Engine::Word* to) {
-  constexpr int64_t run = Vec::lanes * Engine::pair;
-  for (int64_t q = 0; q < outputs; q += Vec::lanes)
-    for (int64_t c = 0; c < channels; c += run) {
-      if (outputs - q >= Vec::lanes && channels - c >= run) {
-        for (int64_t i = 0; i < Vec::lanes; ++i) __builtin_prefetch(from + (q + i) * per_k + c + ahead);
-        Vec words[Vec::lanes];
-#pragma GCC unroll 16
-        for (int64_t i = 0; i < Vec::lanes; ++i) words[i] = Engine::words(from + (q + i) * per_k + c);
-        turn(words);
-#pragma GCC unroll 16
-        for (int64_t i = 0; i < Vec::lanes; ++i)
-          store(reinterpret_cast<float*>(to + (c / Engine::pair + i) * width + q), words[i]);
-        continue;
-      }
-      for (int64_t e = c; e < std::min(c + run, channels); e += Engine::pair)
-        pack_words<Engine>(from + q * per_k + e, 1, e + 1 < channels, per_k, std::min<int64_t>(Vec::lanes, outputs - q),
-                           to + e / Engine::pair * width + q);
-    }
-}
-
 /// Where a block of outputs is packed: its first lane, lanes with and without fillings.
 template <class Word>
 struct PackedBlock {
   int64_t first, valid, width;
   Word* at;
 };
+
+/// The words of one or two channels (`pair` apart) of a weight for lanes [first, last) of a block, whose outputs are
+/// `step` apart; a missing second channel is zero, lanes without an output are left alone.
+template <class Engine, class T, class Step>
+void pack_words(const T* from, int64_t pair, bool both, Step step, int64_t first, int64_t last,
+                const PackedBlock<typename Engine::Word>& block, typename Engine::Word* to) {
+  if (!Engine::weaves) last = std::min(last, block.valid);
+  for (int64_t f = first; f < last; ++f) {
+    const int64_t output = Engine::output_of(f, block.width);
+    if (Engine::weaves && output >= block.valid) continue;
+    to[f] = Engine::word(from[output * step], Engine::pair > 1 && both ? from[output * step + pair] : T{});
+  }
+}
+
+/// The words of a block for weights whose channels lie side by side: blocks of words are turned in registers, and those
+/// `ahead` asked for meanwhile, pieces of rows being nothing that a prefetcher recognises.
+template <class Engine, class T>
+void pack_turned(const T* from, int64_t per_k, int64_t channels, int64_t ahead,
+                 const PackedBlock<typename Engine::Word>& block, typename Engine::Word* to) {
+  constexpr int64_t run = Vec::lanes * Engine::pair;
+  for (int64_t q = 0; q < block.width; q += Vec::lanes) {
+    const auto row = [&](int64_t i) { return from + Engine::output_of(q + i, block.width) * per_k; };
+    const bool whole = Engine::output_of(q + Vec::lanes - 1, block.width) < block.valid;
+    for (int64_t c = 0; c < channels; c += run) {
+      if (whole && channels - c >= run) {
+        for (int64_t i = 0; i < Vec::lanes; ++i) __builtin_prefetch(row(i) + c + ahead);
+        Vec words[Vec::lanes];
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < Vec::lanes; ++i) words[i] = Engine::words(row(i) + c);
+        turn(words);
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < Vec::lanes; ++i)
+          store(reinterpret_cast<float*>(to + (c / Engine::pair + i) * block.width + q), words[i]);
+        continue;
+      }
+      for (int64_t e = c; e < std::min(c + run, channels); e += Engine::pair)
+        pack_words<Engine>(from + e, 1, e + 1 < channels, per_k, q, q + Vec::lanes, block,
+                           to + e / Engine::pair * block.width);
+    }
+  }
+}
 
 /// The words of backward_data, whose results are the weight's C, for some blocks side by side: pieces of rows of a
 /// cache line and more, since rows lie pages apart.
@@ -51,15 +57,22 @@ void pack_side_by_side(const T* from, int64_t per_k, int64_t channels, int64_t o
     for (const auto& block : blocks) {
       const T* row = from + c * per_k + block.first;
       auto* word = block.at + (offset + c / Engine::pair) * block.width;
+      int64_t done = 0;  // lanes
       if constexpr (Engine::pair > 1)
-        if (c + 1 < channels && block.valid % Vec::lanes == 0) {
-          for (int64_t k = 0; k < block.valid; k += Vec::lanes) {
-            for (int64_t ahead : {16, 17}) __builtin_prefetch(row + ahead * per_k + k);
-            Engine::store_pairs(row + k, row + per_k + k, word + k);
+        if (c + 1 < channels) {
+          if constexpr (Engine::weaves)
+            for (; done + 2 * Vec::lanes <= block.valid; done += 2 * Vec::lanes) {
+              for (int64_t ahead : {16, 17}) prefetch(row + ahead * per_k + done, 64);
+              Engine::store_woven_pairs(row + done, row + per_k + done, word + done);
+            }
+          for (; done + Vec::lanes <= block.valid && (!Engine::weaves || done + Vec::lanes == block.width);
+               done += Vec::lanes) {
+            for (int64_t ahead : {16, 17}) __builtin_prefetch(row + ahead * per_k + done);
+            Engine::store_pairs(row + done, row + per_k + done, word + done);
           }
-          continue;
         }
-      pack_words<Engine>(row, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, block.valid, word);
+      pack_words<Engine>(row, per_k, c + 1 < channels, std::integral_constant<int64_t, 1>{}, done, block.width, block,
+                         word);
     }
 }
 
@@ -96,8 +109,8 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
             const T* taps = from + (t * s.kernel[2] + phase.taps[tap].weight) * per_tap;
             if (s.forward) {  // the sum runs over the weight's C, results are its K
               const Block& block = list[0];
-              pack_turned<Engine>(taps + (group * s.out + block.first) * per_k + c_first, per_k, block.valid, channels,
-                                  block.width, per_tap, block.at + here * block.width);
+              pack_turned<Engine>(taps + (group * s.out + block.first) * per_k + c_first, per_k, channels, per_tap,
+                                  block, block.at + here * block.width);
             } else {
               pack_side_by_side<Engine>(taps + (group * s.in + c_first) * per_k, per_k, channels, here,
                                         std::span<const Block>(list).first(count));
@@ -115,6 +128,7 @@ PackRequest direct_pack_request(const Problem& p, const DirectPlan& d, int input
   // The order depends on the pass, the blocking and the kept taps.
   std::string form = "direct" + std::to_string(d.block);
   form += Engine::pair > 1 ? " pairs" : "";
+  form += Engine::weaves ? " woven" : "";
   form += d.run_multiple > 1 ? " tiles" : "";
   form += d.shape.forward ? " forward " : " backward ";
   form += to_text(p.op);

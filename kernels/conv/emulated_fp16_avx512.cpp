@@ -30,15 +30,18 @@ struct EmulatedHalves {
   static Wide load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static Wide broadcast(const uint32_t* p) { return broadcast_word(p); }
   static Wide multiply_add(Wide a, Wide b, Wide total) {
-    const Vec low = fma(even(a), even(b), even(total)), high = fma(odd(a), odd(b), odd(total));
-    return _mm512_or_si512(words(low), _mm512_slli_epi32(words(high), 16));
+    return words(fma(even(a), even(b), even(total)), fma(odd(a), odd(b), odd(total)));
   }
-  static Vec sum_of_pairs(Wide total) { return rounded(f16{}, even(total) + odd(total)); }
+  static __m512i bits(Wide a) { return a; }
+  static Wide add(Wide a, Wide b) { return words(even(a) + even(b), odd(a) + odd(b)); }
 
  private:
   static Vec even(Wide a) { return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(a))}; }
   static Vec odd(Wide a) { return even(_mm512_srli_epi32(a, 16)); }
-  static Wide words(Vec a) { return _mm512_cvtepu16_epi32(to_f16(a)); }
+  static Wide words(Vec even, Vec odd) {
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(to_f16(even)),
+                           _mm512_slli_epi32(_mm512_cvtepu16_epi32(to_f16(odd)), 16));
+  }
 };
 }  // namespace set
 }  // namespace

@@ -83,6 +83,7 @@ void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine
   using T = typename Engine::Value;
   const TensorDesc& desc = d.shape.y;
   const int64_t count = last - first, step = desc.stride[3];
+  const int64_t vectors = ceil_div(valid, Vec::lanes), last_alone = vectors % 2 ? vectors - 1 : -1;
   Vec total[block_vectors];
   for_block_vectors(
       valid, [&](int q, auto n) __attribute__((always_inline)) { total[q] = get(bias + q * Vec::lanes, n); });
@@ -100,8 +101,15 @@ void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine
             const int64_t k = q * Vec::lanes;
             total[q] = total[q] + get(from + k, n);
             if (both) total[q] = total[q] + get(from + step + k, n);
-            _mm512_storeu_si512(row + k, both ? pair_positions(from + k, from + step + k, n) : low_halves(from + k, n));
+            if (!Engine::weaves || q == last_alone)
+              _mm512_storeu_si512(row + k,
+                                  both ? pair_positions(from + k, from + step + k, n) : low_halves(from + k, n));
           });
+      if constexpr (Engine::weaves)
+        for (int64_t k = 0; k + Vec::lanes < valid; k += 2 * Vec::lanes) {
+          const int64_t n = std::min<int64_t>(valid - k, 2 * Vec::lanes);
+          store_woven(load_pairs(from + k, n), both ? load_pairs(from + step + k, n) : _mm512_setzero_si512(), row + k);
+        }
     }
   }
   for_block_vectors(

@@ -12,6 +12,22 @@ inline __m512i low_halves(const T* p, int64_t n) {
   return _mm512_cvtepu16_epi32(load_halves(p, n));
 }
 
+/// Neighbouring values of a 16-bit type, two in a lane, filled up with zeros behind the first n.
+template <class T>
+inline __m512i load_pairs(const T* p, int64_t n) {
+  return n == 2 * Vec::lanes ? _mm512_loadu_si512(p) : padded_pairs(p, n);
+}
+
+/// Words of two positions for 32 channels, every other one: those of even channels, then those of odd ones. A pair of
+/// vectors in the order of WovenWords.
+inline void store_woven(__m512i first, __m512i second, uint32_t* to) {
+  const __m512i lower = _mm512_set1_epi32(0xffff);
+  constexpr int first_where_set = 0xe4;  // of (a, b, lower)
+  _mm512_storeu_si512(to, _mm512_ternarylogic_epi32(first, _mm512_slli_epi32(second, 16), lower, first_where_set));
+  _mm512_storeu_si512(to + Vec::lanes,
+                      _mm512_ternarylogic_epi32(_mm512_srli_epi32(first, 16), second, lower, first_where_set));
+}
+
 /// Words of two positions for neighbouring channels; of one alone: low_halves.
 template <class T, class N>
 inline __m512i pair_positions(const T* first, const T* second, N n) {
@@ -23,6 +39,7 @@ struct PairWords {
   using Value = T;
   using Word = uint32_t;
   static constexpr int64_t pair = 2;
+  static constexpr bool weaves = false;
   template <class F>
   static void by_type(DType, F&& f) {
     f(T{});
@@ -73,14 +90,31 @@ struct PairWords {
   static void store_pairs(const T* first, const T* second, Word* to) {
     _mm512_storeu_si512(to, pair_positions(first, second, std::integral_constant<int64_t, 0>{}));
   }
+  static int64_t output_of(int64_t lane, int64_t /*width*/) { return lane; }
   static Word word(T first, T second) {
     return std::bit_cast<uint16_t>(first) | uint32_t{std::bit_cast<uint16_t>(second)} << 16;
   }
 };
 
+/// The same with vectors in pairs: the first one's words are for the even outputs of 32, the second one's for the odd
+/// ones. A vector without a partner, the last of a block, is in order.
+template <class T>
+struct WovenWords : PairWords<T> {
+  static constexpr bool weaves = true;
+  static int64_t output_of(int64_t lane, int64_t width) {
+    constexpr int64_t both = 2 * Vec::lanes;
+    const int64_t first = lane / both * both;
+    return first + both <= width ? first + lane % Vec::lanes * 2 + lane % both / Vec::lanes : lane;
+  }
+  /// A pair of vectors of words of two rows.
+  static void store_woven_pairs(const T* first, const T* second, uint32_t* to) {
+    store_woven(_mm512_loadu_si512(first), _mm512_loadu_si512(second), to);
+  }
+};
+
 /// An engine on the register block `Block`.
-template <class T, class Block>
-struct PairEngine : PairWords<T> {
+template <class T, class Block, class Words = PairWords<T>>
+struct PairEngine : Words {
   static constexpr bool reads_in_place = true;  // blocks load words at any address
   static constexpr bool narrows = Block::narrows;
   struct Scope {

@@ -52,18 +52,19 @@ inline Mask first_lanes(int64_t n) { return static_cast<Mask>((1u << n) - 1u); }
 
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline Vec load(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
-/// Sixteen 16-bit values, or the first n and zeros. Masked loads of 16 bits are not Foundation: pairs, then an odd last
-/// one.
-inline __m256i load_halves(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-inline __m256i load_halves(const void* p, int64_t n) {
+/// The first n <= 32 16-bit values and zeros. Masked loads of 16 bits are not Foundation: pairs, then an odd last one.
+inline __m512i padded_pairs(const void* p, int64_t n) {
   __m512i pairs = _mm512_maskz_loadu_epi32(first_lanes(n / 2), p);
   if (n % 2) {
     uint16_t last;
     std::memcpy(&last, static_cast<const std::byte*>(p) + 2 * (n - 1), sizeof last);
     pairs = _mm512_mask_set1_epi32(pairs, static_cast<Mask>(1u << n / 2), last);
   }
-  return _mm512_castsi512_si256(pairs);
+  return pairs;
 }
+/// Sixteen 16-bit values, or the first n and zeros.
+inline __m256i load_halves(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline __m256i load_halves(const void* p, int64_t n) { return _mm512_castsi512_si256(padded_pairs(p, n)); }
 inline Vec widened(bf16, __m256i halves) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))};
 }
