@@ -40,8 +40,7 @@ namespace convoy {
 namespace {
 
 bool is_measured_faster(const Problem& p) {
-  const CpuFeatures& cpu = cpu_features();
-  return direct_is_measured_faster(p) || (!cpu.fast_bf16_dot && !cpu.amx_bf16 && direct_widening_is_measured_faster(p));
+  return direct_is_measured_faster(p) || (!multiplies_faster(DType::bf16) && direct_widening_is_measured_faster(p));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "kernels/conv/direct_shape.h"
 
 #include "core/round_up.h"
+#include "kernels/conv/conv_kernels.h"
 #include "kernels/simd/cpu.h"
 
 #include <algorithm>
@@ -192,6 +193,11 @@ bool many_positions(const Problem& p) {
 }
 
 }  // namespace
+
+bool multiplies_faster(DType type) {
+  const CpuFeatures& cpu = cpu_features();
+  return type == DType::bf16 ? cpu.fast_bf16_dot || cpu.amx_bf16 : type == DType::f16 && cpu.avx512_fp16;
+}
 
 bool direct_is_measured_faster(const Problem& p) {
   if (p.op.kind == OpKind::conv_pool_forward) return false;

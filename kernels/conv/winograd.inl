@@ -23,8 +23,9 @@
 // F(2,5) in the root mean square (4e-6 of normal sums over 128 channels, a direct sum 1e-6). Tests hold all to the
 // bound of a direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
 //
-// Refuses: other kernels and strides, groups, channels that are no multiple of 16 (forward also takes 4:
-// winograd_four.inl), strided weights, strided tensors beside a pool, few tiles.
+// Refuses: other kernels and strides, a stride in 16-bit types that the CPU multiplies faster, groups, channels that
+// are no multiple of 16 (forward also takes 4: winograd_four.inl), strided weights, strided tensors beside a pool, few
+// tiles.
 
 #include "kernels/conv/gemm_tile.inl"
 
@@ -584,7 +585,8 @@ Support with_strided_scheme(const Problem& p, F&& f) {
 
 Support supports_strided(const Problem& p) {
   const Shape& w = winograd_weight(p).shape;
-  if (p.in[0].dtype != DType::f32) return Support::no("with a stride handles f32, found " + p.in[0].str());
+  if (multiplies_faster(p.in[0].dtype))
+    return Support::no("with a stride saves less than this CPU's " + std::string(name_of(p.in[0].dtype)) + " products");
   if (w.n() % 16 || w.c() % 16)
     return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
                        std::to_string(w.n()));
