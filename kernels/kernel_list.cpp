@@ -39,6 +39,8 @@ KernelList build() {
   add(pool_sparse_avx2_kernels());
   add(col2im_avx512_kernels());
   add(col2im_avx2_kernels());
+  add(few_outputs_avx512_kernels());
+  add(few_outputs_avx2_kernels());
   add(direct_fp16_kernels());
   add(dense_avx512_kernels());
   add(dense_avx2_kernels());

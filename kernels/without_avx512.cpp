@@ -17,6 +17,9 @@ std::vector<KernelPtr> direct_avx512_kernels() {
 std::vector<KernelPtr> col2im_avx512_kernels() {
   return {};
 }
+std::vector<KernelPtr> few_outputs_avx512_kernels() {
+  return {};
+}
 std::vector<KernelPtr> pool_sparse_avx512_kernels() {
   return {};
 }

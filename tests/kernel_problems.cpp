@@ -268,6 +268,17 @@ std::vector<Problem> conv_problems(DType type) {
     list.push_back(
         problem({OpKind::conv_activation_forward, ConvAttrs{.stride = {1, 2, 3}, .slope = 0.25}}, {images, w}));
   }
+  // 1x1 into few channels: one vector, several and their tails; bands of positions and what is left; slices.
+  for (int64_t outputs = 1; outputs <= 4; ++outputs) {
+    const int64_t channels = std::array{16, 61, 402, 200}[static_cast<size_t>(outputs - 1)];
+    const TensorDesc x = strided(TensorDesc({2, 1, 3, 43, channels}, type), channels + 3),
+                     y = strided(TensorDesc({2, 1, 3, 43, outputs}, type), 7);
+    list.push_back(
+        problem({OpKind::conv_forward, ConvAttrs{}}, {x, TensorDesc({outputs, 1, 1, 1, channels}, type),
+                                                      TensorDesc(Shape::vector(outputs), accumulation_type(type))}));
+    list.back().out[0] = y;
+    list.push_back(problem({OpKind::conv_backward_weights, pointwise}, {x, y}));
+  }
   if (type == DType::f32) {
     // Enough input channels for several chunks or short tiles.
     const TensorDesc x({1, 1, 7, 23, 777}, type), w({801, 1, 1, 1, 777}, type);

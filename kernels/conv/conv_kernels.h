@@ -20,6 +20,9 @@ std::vector<KernelPtr> pool_sparse_avx2_kernels();
 /// backward_data of images into few channels.
 std::vector<KernelPtr> col2im_avx512_kernels();
 std::vector<KernelPtr> col2im_avx2_kernels();
+/// Forward and weight gradients of 1x1 convolutions into at most four channels.
+std::vector<KernelPtr> few_outputs_avx512_kernels();
+std::vector<KernelPtr> few_outputs_avx2_kernels();
 /// The three passes of any convolution as sums over taps; depthwise ones, weight gradients of 1x1 ones and, with AVX2,
 /// their other passes on their own.
 std::vector<KernelPtr> direct_avx512_kernels();

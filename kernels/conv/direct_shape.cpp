@@ -227,6 +227,12 @@ bool direct_avx2_is_measured_faster(const Problem& p) {
   return p.op.kind == OpKind::conv_backward_data && p.out[0].shape.c() <= 2 * p.in[0].shape.c();
 }
 
+bool few_outputs_is_measured_faster(const Problem& p) {
+  const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
+  return is_pointwise(p) && many_positions(p) && p.in[0].shape.c() >= 64 &&
+         (sums_weights ? p.in[1] : p.out[0]).shape.c() <= 4;
+}
+
 namespace {
 
 /// Weight gradients whose tasks in pointwise_weights.inl are enough for all threads.
