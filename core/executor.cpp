@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/flush_subnormals.h"
+
 namespace convoy {
 namespace {
 
@@ -105,6 +107,7 @@ void Executor::run() {
     stage_inputs(), start(), finish();
     return;
   }
+  const FlushSubnormals flush(plan_.threads);
   if (plan_.shared_bytes + plan_.shared_state_bytes == 0) return run_nodes(refresh_nodes_, plan_.nodes.size());
   if (!team_) fail_usage("a plan that shares memory runs with its team: set_team");
   run_nodes(0, plan_.team_nodes);

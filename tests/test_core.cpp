@@ -464,6 +464,23 @@ TEST_CASE("a slice inside a concatenation keeps its values", "[slices]") {
   CHECK(results[0][0] == 5);
 }
 
+TEST_CASE("a step takes subnormal numbers for zero on all its threads, its caller does not", "[executor]") {
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc({1, 1, 64, 64, 16}, DType::f32));
+  tape.keep(leaky_relu(tape, "a", x, 0.5), "result");
+  PlanOptions options;
+  options.threads = 2;
+  const Plan plan = make_plan(tape, kernel_list(), options);
+  StateStore store;
+  Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::zero));
+  for (float& v : e.tensor("x").span<float>()) v = -2e-38f;  // its half is subnormal
+  e.run();
+  const auto result = e.tensor("result").span<float>();
+  CHECK(std::all_of(result.begin(), result.end(), [](float v) { return v == 0; }));
+  const volatile float small = -2e-38f;
+  CHECK(small * 0.5f < 0);
+}
+
 TEST_CASE("initial weights follow their formulas", "[init]") {
   Tape tape;
   const ValueId x = tape.input("x", TensorDesc({1, 1, 1, 1, 400}, DType::f32));
