@@ -248,6 +248,7 @@ void Executor::note_times(double start_us, double duration_us) {
 }
 
 std::string Executor::find_non_finite() {
+  const FlushSubnormals flush(plan_.threads);  // as in the step that is looked into
   if (device_) stage_inputs(), place_inputs();
   for (size_t i = 0; i < plan_.nodes.size(); ++i) {
     const PlannedNode& node = plan_.nodes[i];

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "core/flush_subnormals.h"
 #include "dist/add_up.h"
 
 namespace convoy {
@@ -106,6 +107,7 @@ void Collectives::set_window(const SharedWindow& window) {
 
 void Collectives::start_progress_thread() {
   progress_ = std::thread([this] {
+    const FlushSubnormals flush(1);  // who adds must not show in a sum; threads that it makes inherit this
     while (!stop_) {
       bool active = false;
       try {

@@ -7,7 +7,8 @@
 // channels whose sums fill the registers. Parts of the positions depend on the problem alone and are added up in order.
 // Limit: reading the input once; its lines are asked for tens of positions ahead.
 //
-// Refuses: other kernels and strides, padding, groups, more than four outputs, strided weights.
+// Refuses: types other than f32, bf16, f16, other kernels and strides, padding, groups, more than four outputs, strided
+// weights.
 
 constexpr int64_t most_outputs = 4;
 constexpr int64_t band_positions = 32;  // of 256 channels in f32: 32 KiB
