@@ -229,7 +229,8 @@ bool direct_avx2_is_measured_faster(const Problem& p) {
 
 bool few_outputs_is_measured_faster(const Problem& p) {
   const Shape& y = (p.op.kind == OpKind::conv_backward_weights ? p.in[1] : p.out[0]).shape;
-  return is_pointwise(p) && many_positions(p) && y.n() * y.d() * y.h() >= 64 && p.in[0].shape.c() >= 64 && y.c() <= 4;
+  return is_pointwise(p) && many_positions(p) && y.n() * y.d() * y.h() >= 64 && p.in[0].shape.c() >= 64 &&
+         y.c() <= few_outputs_at_most;
 }
 
 namespace {

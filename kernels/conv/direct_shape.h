@@ -114,7 +114,9 @@ bool direct_widening_is_measured_faster(const Problem& p);
 /// tiles, and stride-1 convolutions so dilated that a fifth (weight gradients: three tenths) of their taps or more meet
 /// padding.
 bool direct_bf16_is_measured_faster(const Problem& p);
-/// Where few_outputs.inl beats all of them: many positions of 64 channels or more, in 64 rows or more (which threads
+/// Outputs that few_outputs.inl takes.
+constexpr int64_t few_outputs_at_most = 4;
+/// Where it beats all of them: many positions of 64 channels or more, in 64 rows or more (which threads
 /// share), at most four outputs.
 bool few_outputs_is_measured_faster(const Problem& p);
 /// Channels of a task of the 1x1 weight gradients at most; a problem needs several tasks per thread.

@@ -10,7 +10,6 @@
 // Refuses: types other than f32, bf16, f16, other kernels and strides, padding, groups, more than four outputs, strided
 // weights.
 
-constexpr int64_t most_outputs = 4;
 constexpr int64_t band_positions = 32;  // of 256 channels in f32: 32 KiB
 constexpr int64_t gradient_parts = 64;  // enough to keep this many threads busy
 
@@ -83,7 +82,7 @@ struct FewOutputsRow {
 class PreparedFewOutputs final : public Prepared {
  public:
   explicit PreparedFewOutputs(const Problem& p) : problem_(p), shape_(p), pitch_(round_up(shape_.in, Vec::lanes)) {}
-  int64_t workspace_bytes() const override { return most_outputs * (pitch_ + 1) * 4; }
+  int64_t workspace_bytes() const override { return few_outputs_at_most * (pitch_ + 1) * 4; }
   std::string detail() const override { return std::to_string(shape_.out) + " outputs"; }
   void run(const KernelArgs& args) const override {
     by_storage(problem_.in[0].dtype, [&](auto zero) {
@@ -156,7 +155,7 @@ class PreparedFewOutputsWeights final : public Prepared {
         shape_(p),
         pitch_(round_up(shape_.in, Vec::lanes)),
         parts_(std::min(gradient_parts, shape_.rows())),
-        part_floats_(most_outputs * (pitch_ + Vec::lanes)) {}
+        part_floats_(few_outputs_at_most * (pitch_ + Vec::lanes)) {}
   int64_t workspace_bytes() const override { return parts_ * part_floats_ * 4; }
   std::string detail() const override {
     return std::to_string(shape_.out) + " outputs, " + std::to_string(parts_) + " parts";
@@ -177,16 +176,16 @@ class PreparedFewOutputsWeights final : public Prepared {
       });
     for (int64_t k = 0; k < shape_.out; ++k)
       std::copy_n(sums + k * pitch_, shape_.in, args.out[0].data<float>() + k * shape_.in);
-    std::copy_n(sums + most_outputs * pitch_, shape_.out, args.out[1].data<float>());
+    std::copy_n(sums + few_outputs_at_most * pitch_, shape_.out, args.out[1].data<float>());
   }
 
  private:
-  /// The products, as [output][pitch], and behind most_outputs of them the gradients' sums.
+  /// The products, as [output][pitch], and behind few_outputs_at_most of them the gradients' sums.
   template <class T, int outputs>
   void sum_part(const KernelArgs& args, int64_t part, float* sums) const {
     constexpr int vectors = std::min(8, (Vec::lanes == 16 ? 24 : 12) / outputs);
     std::fill(sums, sums + part_floats_, 0.0f);
-    float* bias = sums + most_outputs * pitch_;
+    float* bias = sums + few_outputs_at_most * pitch_;
     const Range rows = split_range(shape_.rows(), static_cast<int>(part), static_cast<int>(parts_));
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const T* x = args.in[0].data<T>() + DirectShape::row_offset(shape_.x, row);
@@ -223,8 +222,9 @@ Support supports_few_outputs(const Problem& p) {
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   const TensorDesc& weights = sums_weights ? p.out[0] : p.in[1];
   if (!weights.dense()) return Support::no("needs dense weights, found " + weights.str());
-  if (weights.shape.n() > most_outputs)
-    return Support::no("needs " + std::to_string(most_outputs) + " outputs at most, found " + weights.shape.str());
+  if (weights.shape.n() > few_outputs_at_most)
+    return Support::no("needs " + std::to_string(few_outputs_at_most) + " outputs at most, found " +
+                       weights.shape.str());
   return Support::yes();
 }
 

@@ -89,11 +89,7 @@ struct HalfBlock {
   }
   /// Of two vectors: the first one's in the lower halves, the second one's in the upper.
   static __m512i sums_of_pairs(__m512i first, __m512i second) {
-    const __m512i lower = _mm512_set1_epi32(0xffff);
-    constexpr int first_where_set = 0xe4;  // of (first, second, lower)
-    const __m512i kept = _mm512_ternarylogic_epi32(first, second, lower, first_where_set);
-    const __m512i other = _mm512_ternarylogic_epi32(second, first, lower, first_where_set);
-    return Halves::add(kept, _mm512_rol_epi32(other, 16));
+    return Halves::add(blend_halves(first, second), _mm512_rol_epi32(blend_halves(second, first), 16));
   }
 };
 

@@ -18,14 +18,17 @@ inline __m512i load_pairs(const T* p, int64_t n) {
   return n == 2 * Vec::lanes ? _mm512_loadu_si512(p) : padded_pairs(p, n);
 }
 
+/// The lower halves of one vector's lanes and the upper halves of another's.
+inline __m512i blend_halves(__m512i lower, __m512i upper) {
+  constexpr int lower_where_set = 0xe4;  // of (lower, upper, mask)
+  return _mm512_ternarylogic_epi32(lower, upper, _mm512_set1_epi32(0xffff), lower_where_set);
+}
+
 /// Words of two positions for 32 channels, every other one: those of even channels, then those of odd ones. A pair of
 /// vectors in the order of WovenWords.
 inline void store_woven(__m512i first, __m512i second, uint32_t* to) {
-  const __m512i lower = _mm512_set1_epi32(0xffff);
-  constexpr int first_where_set = 0xe4;  // of (a, b, lower)
-  _mm512_storeu_si512(to, _mm512_ternarylogic_epi32(first, _mm512_slli_epi32(second, 16), lower, first_where_set));
-  _mm512_storeu_si512(to + Vec::lanes,
-                      _mm512_ternarylogic_epi32(_mm512_srli_epi32(first, 16), second, lower, first_where_set));
+  _mm512_storeu_si512(to, blend_halves(first, _mm512_slli_epi32(second, 16)));
+  _mm512_storeu_si512(to + Vec::lanes, blend_halves(_mm512_srli_epi32(first, 16), second));
 }
 
 /// Words of two positions for neighbouring channels; of one alone: low_halves.

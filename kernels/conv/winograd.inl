@@ -6,8 +6,8 @@
 //   sum; F(4,3): 6 points for 4 outputs: 4 or 8 times fewer, and less than half the transformed data per output in 3-D;
 //   F(2,5): 6 points for 2 outputs of 5 taps: 2.78 times fewer in 2-D; F(4,5): 8 for 4: 6.25 times.
 //   3x3 with a stride of 2, and transposed: F(3,2) on the outer two taps beside single products of the middle one, 7
-//   points for 3 (transposed: 6) outputs: 1.65 times fewer in 2-D. Not for
-//   16-bit types that the CPU multiplies faster than f32: that saves more.
+//   points for 3 (transposed: 6) outputs: 1.65 times fewer in 2-D. Not for 16-bit types
+//   that the CPU multiplies faster than f32: that saves more.
 //
 // Loops: tiles of m^2 or m^3 outputs are taken a block at a time. Per block
 //   1. input transform   V[p][tile][c] = B^T d B along each axis, a vector of channels at a time through L1;
