@@ -111,6 +111,13 @@ std::vector<double> losses(Program& program, int steps, double rate, bool eager)
   std::vector<double> all;
   for (int s = 0; s < steps; ++s) {
     state[int(StepField::learning_rate)] = rate, state[int(StepField::step)] = s;
+    const int64_t passes = program.options().training.accumulation;
+    for (int64_t pass = 0; pass + 1 < passes; ++pass) {
+      state[int(StepField::micro_step)] = double(pass);
+      fill(*program.micro(), 4 + static_cast<uint64_t>(pass));
+      program.micro()->run();
+    }
+    state[int(StepField::micro_step)] = double(passes - 1);
     fill(program.step(), 3);  // the same sample, so that the loss falls
     program.step().run();
     all.push_back(double(program.step().tensor("loss").data<float>()[0]));
@@ -211,6 +218,24 @@ TEST_CASE("twenty steps on a CUDA device follow those on the CPU", "[cuda]") {
       INFO(name);
       if (type == DType::f32) CHECK(std::sqrt(difference) <= 1e-3 * std::sqrt(size) + 1e-6);
     }
+  }
+}
+
+TEST_CASE("optimizers on a CUDA device follow those on the CPU", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  TrainingOptions larc, adam, lamb;
+  larc.sgd.larc = 0.002, larc.accumulation = 3;
+  adam.optimizer = OptimizerKind::adam, adam.adam.larc = 0.002, adam.adam.weight_decay = 0.01, adam.accumulation = 2;
+  lamb.optimizer = OptimizerKind::lamb;
+  for (const auto& [training, rate] : {std::pair{larc, 0.001}, {adam, 0.00003}, {lamb, 0.0005}}) {
+    CosmoflowOptions o = small_step(DType::f32);
+    o.training = training;
+    Program cpu = make_program(o, nullptr, 5), cuda = make_program(o, open, 5);
+    const std::vector<double> expected = losses(cpu, 12, rate, false), found = losses(cuda, 12, rate, false);
+    INFO(int(training.optimizer) << ": " << expected.front() << " to " << expected.back());
+    CHECK(expected.back() < 0.95 * expected.front());
+    for (size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected[i]).epsilon(2e-4));
   }
 }
 

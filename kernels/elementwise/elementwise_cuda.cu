@@ -74,6 +74,10 @@ struct TanhBackward {
 struct Sum {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
+struct Times {
+  float factor;
+  __device__ float operator()(float v) const { return factor * v; }
+};
 struct AddScaled {
   float alpha;
   const double* scale;  ///< of the device
@@ -293,6 +297,8 @@ std::vector<KernelPtr> elementwise_cuda_kernels() {
   add(OpKind::activation_backward, dense_floats, prepare_activation_backward);
   add(OpKind::dropout, dense_floats, prepare_dropout);
   add(OpKind::add, dense_floats, [](const Problem& p) { return prepare_binary(p, Sum()); });
+  add(OpKind::scale, dense_floats,
+      [](const Problem& p) { return prepare_unary(p, Times{float(p.op.as<ScaleAttrs>().alpha)}); });
   add(OpKind::add_scaled, supports_f32, prepare_add_scaled);
   add(OpKind::loss, supports_f32, prepare_loss);
   add(OpKind::loss_backward, supports_f32, prepare_loss_backward);

@@ -24,15 +24,54 @@ struct StepInputs {
   __device__ float inverse_scale() const { return float(1 / scale[int(ScaleField::scale)]); }
 };
 
+/// Two sums over a whole tensor, for the norms of LARC and LAMB: a first launch leaves a pair per block, which all
+/// blocks of the second add up in the same order.
+struct Sums {
+  float2* parts;
+  int count;
+  /// On thread 0; all threads of a block call it.
+  __device__ float2 total() const {
+    float2 sum = make_float2(0, 0);
+    for (int i = threadIdx.x; i < count; i += threads) sum.x += parts[i].x, sum.y += parts[i].y;
+    return make_float2(block_sum(sum.x), block_sum(sum.y));
+  }
+};
+
+/// What LARC multiplies a gradient by (SgdAttrs), of the squares of parameter and (scaled) gradient; 1 without it.
+struct Larc {
+  float trust, epsilon;
+  __device__ float factor(const StepInputs& in, float2 squares) const {
+    if (trust == 0 || squares.x == 0 || in.rate() == 0) return 1;
+    return fminf(1, trust * sqrtf(squares.x) / fmaxf(sqrtf(squares.y) * in.inverse_scale(), epsilon) / in.rate());
+  }
+};
+
+// An update says what it needs per tensor (`factors`, of its sums), what its first launch adds up (`terms`, which may
+// change its moments) and what the last one does with an element (`update`).
+
 struct Sgd {
+  using Attrs = SgdAttrs;
   StepInputs in;
+  Larc larc;
   float momentum;
   bool nesterov;
   float *w, *v;
+  Sgd() = default;
+  Sgd(const Attrs& t, const KernelArgs& a)
+      : in(a),
+        larc{float(t.larc), float(t.larc_epsilon)},
+        momentum(float(t.momentum)),
+        nesterov(t.nesterov != 0),
+        w(data<float>(a.out[0])),
+        v(data<float>(a.out[1])) {}
+  static bool sums(const Attrs& t) { return t.larc > 0; }
   struct Factors {
     float rate;
   };
-  __device__ Factors factors() const { return {in.rate() * in.inverse_scale()}; }
+  __device__ Factors factors(float2 squares) const {
+    return {in.rate() * in.inverse_scale() * larc.factor(in, squares)};
+  }
+  __device__ float2 terms(const Factors&, int64_t i, float g) const { return make_float2(w[i] * w[i], g * g); }
   __device__ void update(const Factors& f, int64_t i, float g) const {
     const float step = f.rate * g, velocity = momentum * v[i] - step;
     v[i] = velocity;
@@ -40,111 +79,286 @@ struct Sgd {
   }
 };
 
-struct Adam {
-  StepInputs in;
+/// Adam's moments and direction, which LAMB shares.
+struct Moments {
   double beta1, beta2;
-  float epsilon, weight_decay, l2;
+  float epsilon, weight_decay;
   float *w, *m, *v;
-  struct Factors {
-    float inverse_scale, rate, c1, c2;
+  Moments() = default;
+  template <class Attrs>
+  Moments(const Attrs& t, const KernelArgs& a)
+      : beta1(t.beta1),
+        beta2(t.beta2),
+        epsilon(float(t.epsilon)),
+        weight_decay(float(t.weight_decay)),
+        w(data<float>(a.out[0])),
+        m(data<float>(a.out[1])),
+        v(data<float>(a.out[2])) {}
+  struct Corrections {
+    float c1, c2;
   };
-  __device__ Factors factors() const {
+  __device__ Corrections corrections(const StepInputs& in) const {
     const double t = in.scale[int(ScaleField::applied)] + 1;
-    return {in.inverse_scale(), in.rate(), float(1 / (1 - pow(beta1, t))), float(1 / (1 - pow(beta2, t)))};
+    return {float(1 / (1 - pow(beta1, t))), float(1 / (1 - pow(beta2, t)))};
+  }
+  __device__ void advance(int64_t i, float g) const {
+    m[i] = float(beta1) * m[i] + float(1 - beta1) * g;
+    v[i] = float(beta2) * v[i] + float(1 - beta2) * g * g;
+  }
+  __device__ float direction(const Corrections& c, int64_t i) const {
+    return m[i] * c.c1 / (sqrtf(v[i] * c.c2) + epsilon) + weight_decay * w[i];
+  }
+};
+
+struct Adam {
+  using Attrs = AdamAttrs;
+  StepInputs in;
+  Larc larc;
+  Moments moments;
+  float l2;
+  Adam() = default;
+  Adam(const Attrs& t, const KernelArgs& a)
+      : in(a), larc{float(t.larc), float(t.larc_epsilon)}, moments(t, a), l2(float(t.l2)) {}
+  static bool sums(const Attrs& t) { return t.larc > 0; }
+  struct Factors {
+    float gradient, rate;
+    Moments::Corrections corrections;
+  };
+  __device__ Factors factors(float2 squares) const {
+    return {in.inverse_scale() * larc.factor(in, squares), in.rate(), moments.corrections(in)};
+  }
+  __device__ float2 terms(const Factors&, int64_t i, float g) const {
+    return make_float2(moments.w[i] * moments.w[i], g * g);
   }
   __device__ void update(const Factors& f, int64_t i, float gradient) const {
-    const float weight = w[i], g = gradient * f.inverse_scale + l2 * weight;
-    const float mean = float(beta1) * m[i] + float(1 - beta1) * g,
-                square = float(beta2) * v[i] + float(1 - beta2) * g * g;
-    m[i] = mean, v[i] = square;
-    w[i] = weight - f.rate * (mean * f.c1 / (sqrtf(square * f.c2) + epsilon) + weight_decay * weight);
+    moments.advance(i, gradient * f.gradient + l2 * moments.w[i]);
+    moments.w[i] -= f.rate * moments.direction(f.corrections, i);
+  }
+};
+
+/// Its first launch moves the moments; the squares are those of parameter and direction.
+struct Lamb {
+  using Attrs = LambAttrs;
+  StepInputs in;
+  Moments moments;
+  const double* all_norm;
+  float most;
+  Lamb() = default;
+  Lamb(const Attrs& t, const KernelArgs& a)
+      : in(a), moments(t, a), all_norm(data<const double>(a.in[4])), most(float(t.max_grad_norm)) {}
+  static bool sums(const Attrs&) { return true; }
+  struct Factors {
+    float gradient, rate;
+    Moments::Corrections corrections;
+  };
+  __device__ Factors factors(float2 squares) const {
+    const float clip = most > 0 ? fminf(1, most / float(*all_norm)) : 1;
+    const float ratio = squares.x > 0 && squares.y > 0 ? sqrtf(squares.x / squares.y) : 1;
+    return {in.inverse_scale() * clip, in.rate() * ratio, moments.corrections(in)};
+  }
+  __device__ float2 terms(const Factors& f, int64_t i, float g) const {
+    moments.advance(i, g * f.gradient);
+    const float direction = moments.direction(f.corrections, i);
+    return make_float2(moments.w[i] * moments.w[i], direction * direction);
+  }
+  __device__ void update(const Factors& f, int64_t i, float) const {
+    moments.w[i] -= f.rate * moments.direction(f.corrections, i);
   }
 };
 
 /// The tensors of one launch: every block takes `chunk` elements of one of them.
 constexpr int most_tensors = 24, chunk = 16 * threads;
-template <class Update>
-struct Batch {
-  Update update[most_tensors];
+constexpr int blocks_of(int64_t elements) {
+  return int((elements + chunk - 1) / chunk);
+}
+struct Cut {
   const float* gradient[most_tensors];
   int64_t elements[most_tensors];
   int first_block[most_tensors + 1];
+  int tensors = 0;
+
+  Cut() { first_block[0] = 0; }
+  void add(const Tensor& t) {
+    gradient[tensors] = data<const float>(t), elements[tensors] = t.shape().elements();
+    first_block[tensors + 1] = first_block[tensors] + blocks_of(elements[tensors]);
+    ++tensors;
+  }
+  unsigned blocks() const { return static_cast<unsigned>(first_block[tensors]); }
 };
+
+/// What the calling block takes of which tensor.
+struct Share {
+  int tensor = 0;
+  int64_t begin, end;
+  __device__ explicit Share(const Cut& cut) {
+    while (int(blockIdx.x) >= cut.first_block[tensor + 1]) ++tensor;
+    begin = int64_t(blockIdx.x - cut.first_block[tensor]) * chunk;
+    end = min(begin + chunk, cut.elements[tensor]);
+  }
+};
+
+template <class Update>
+struct Batch {
+  Cut cut;
+  Update update[most_tensors];
+  Sums sums[most_tensors];  ///< none: no parts
+};
+
+/// Leaves the sums of f(i) over a block's elements where the second launch finds them.
+template <class F>
+__device__ void leave_sums(const Share& share, F&& f, float2* part) {
+  float2 sum = make_float2(0, 0);
+  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += threads) {
+    const float2 term = f(i);
+    sum.x += term.x, sum.y += term.y;
+  }
+  sum.x = block_sum(sum.x), sum.y = block_sum(sum.y);
+  if (threadIdx.x == 0) *part = sum;
+}
 
 /// A step whose gradients are not finite leaves everything as it was.
 template <class Update>
-__global__ void update(const __grid_constant__ Batch<Update> batch) {
-  int t = 0;
-  while (int(blockIdx.x) >= batch.first_block[t + 1]) ++t;
-  const Update& u = batch.update[t];
+__global__ void first_pass(const __grid_constant__ Batch<Update> batch) {
+  const Share share(batch.cut);
+  const Update& u = batch.update[share.tensor];
   if (*u.in.finite == 0) return;
   __shared__ typename Update::Factors factors;  // of powers in double, which every thread would wait for
-  if (threadIdx.x == 0) factors = u.factors();
+  if (threadIdx.x == 0) factors = u.factors(make_float2(0, 0));
   __syncthreads();
-  const float* g = batch.gradient[t];
-  const int64_t begin = int64_t(blockIdx.x - batch.first_block[t]) * chunk, end = min(begin + chunk, batch.elements[t]);
-  for (int64_t i = begin + threadIdx.x; i < end; i += threads) u.update(factors, i, g[i]);
+  const float* g = batch.cut.gradient[share.tensor];
+  leave_sums(
+      share, [&](int64_t i) { return u.terms(factors, i, g[i]); },
+      batch.sums[share.tensor].parts + (blockIdx.x - batch.cut.first_block[share.tensor]));
+}
+
+template <class Update>
+__global__ void last_pass(const __grid_constant__ Batch<Update> batch) {
+  const Share share(batch.cut);
+  const Update& u = batch.update[share.tensor];
+  if (*u.in.finite == 0) return;
+  __shared__ typename Update::Factors factors;
+  const float2 squares = batch.sums[share.tensor].total();
+  if (threadIdx.x == 0) factors = u.factors(squares);
+  __syncthreads();
+  const float* g = batch.cut.gradient[share.tensor];
+  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += threads) u.update(factors, i, g[i]);
 }
 
 Support supports_update(const Problem& p) {
-  const auto* sgd = std::get_if<SgdAttrs>(&p.op.attrs);
-  const auto* adam = std::get_if<AdamAttrs>(&p.op.attrs);
-  if ((sgd && sgd->larc > 0) || (adam && adam->larc > 0)) return Support::no("no LARC");
   return p.in[0].dtype == DType::f32 ? dense_floats(p) : Support::no("f32 only");
 }
 
-Sgd update_of(const SgdAttrs& t, const KernelArgs& a) {
-  return {StepInputs(a), float(t.momentum), t.nesterov != 0, data<float>(a.out[0]), data<float>(a.out[1])};
-}
-Adam update_of(const AdamAttrs& t, const KernelArgs& a) {
-  return {StepInputs(a),
-          t.beta1,
-          t.beta2,
-          float(t.epsilon),
-          float(t.weight_decay),
-          float(t.l2),
-          data<float>(a.out[0]),
-          data<float>(a.out[1]),
-          data<float>(a.out[2])};
-}
-
-/// Updates of parameters one after the other in the plan are one launch (per 24 of them).
-template <class Attrs>
-class Updates final : public Joinable {
+/// Same kernels of parameters one after the other in the plan, as one launch, or one per pass, of up to 24 of them.
+template <class Same>
+class Joined : public Joinable {
  public:
-  explicit Updates(const Attrs& attrs) : attrs_(attrs) {}
   bool joins(const Prepared& next) const override {
-    const auto* other = dynamic_cast<const Updates*>(&next);
-    return other && other->attrs_ == attrs_;
+    const auto* other = dynamic_cast<const Same*>(&next);
+    return other && other->same(static_cast<const Same&>(*this));
   }
   void run_joined(std::span<const KernelArgs> all) const override {
     for (size_t first = 0; first < all.size(); first += most_tensors)
-      launch(all.subspan(first, std::min<size_t>(most_tensors, all.size() - first)));
+      static_cast<const Same&>(*this).launch(all.subspan(first, std::min<size_t>(most_tensors, all.size() - first)));
+  }
+};
+
+template <class Update>
+class Updates final : public Joined<Updates<Update>> {
+ public:
+  explicit Updates(const Problem& p)
+      : attrs_(p.op.as<typename Update::Attrs>()), blocks_(blocks_of(p.in[0].shape.elements())) {}
+  int64_t workspace_bytes() const override { return sums() ? blocks_ * int64_t(sizeof(float2)) : 0; }
+  bool same(const Updates& other) const { return attrs_ == other.attrs_; }
+  void launch(std::span<const KernelArgs> all) const {
+    const auto batch = std::make_unique<Batch<Update>>();
+    for (size_t t = 0; t < all.size(); ++t) {
+      batch->cut.add(all[t].in[0]);
+      batch->update[t] = Update(attrs_, all[t]);
+      batch->sums[t] = {reinterpret_cast<float2*>(all[t].workspace),
+                        sums() ? blocks_of(all[t].in[0].shape().elements()) : 0};
+    }
+    if (sums()) first_pass<<<batch->cut.blocks(), threads, 0, stream()>>>(*batch);
+    last_pass<<<batch->cut.blocks(), threads, 0, stream()>>>(*batch);
+    check_launch("updates");
   }
 
  private:
-  using Update = decltype(update_of(Attrs(), std::declval<const KernelArgs&>()));
-  void launch(std::span<const KernelArgs> all) const {
-    auto batch = std::make_unique<Batch<Update>>();
-    int blocks = 0;
-    for (size_t t = 0; t < all.size(); ++t) {
-      const int64_t n = all[t].in[0].shape().elements();
-      batch->update[t] = update_of(attrs_, all[t]), batch->gradient[t] = data<const float>(all[t].in[0]);
-      batch->elements[t] = n, batch->first_block[t] = blocks;
-      blocks += int((n + chunk - 1) / chunk);
-    }
-    batch->first_block[all.size()] = blocks;
-    update<<<static_cast<unsigned>(blocks), threads, 0, stream()>>>(*batch);
-    check_launch("updates");
-  }
-  Attrs attrs_;
+  bool sums() const { return Update::sums(attrs_); }
+  typename Update::Attrs attrs_;
+  int blocks_;
 };
 
-std::unique_ptr<Prepared> prepare_sgd(const Problem& p) {
-  return std::make_unique<Updates<SgdAttrs>>(p.op.as<SgdAttrs>());
+template <class Update>
+std::unique_ptr<Prepared> prepare_update(const Problem& p) {
+  return std::make_unique<Updates<Update>>(p);
 }
-std::unique_ptr<Prepared> prepare_adam(const Problem& p) {
-  return std::make_unique<Updates<AdamAttrs>>(p.op.as<AdamAttrs>());
+
+__global__ void sum_squares(const __grid_constant__ Cut cut, float2* parts) {
+  const Share share(cut);
+  const float* g = cut.gradient[share.tensor];
+  leave_sums(
+      share, [&](int64_t i) { return make_float2(g[i] * g[i], 0); }, parts + blockIdx.x);
+}
+
+__global__ void root_of_sums(Sums sums, const double* scale, double* norm) {
+  const float squares = sums.total().x;
+  if (threadIdx.x == 0) *norm = sqrt(double(squares)) / scale[int(ScaleField::scale)];
+}
+
+std::unique_ptr<Prepared> prepare_gradient_norm(const Problem& p) {
+  const size_t tensors = p.in.size() - 1;
+  int blocks = 0;
+  for (size_t t = 0; t < tensors; ++t) blocks += blocks_of(p.in[t].shape.elements());
+  return prepared(
+      [tensors, blocks](const KernelArgs& a) {
+        auto* parts = reinterpret_cast<float2*>(a.workspace);
+        for (size_t t = 0, done = 0; t < tensors;) {
+          Cut cut;
+          for (; t < tensors && cut.tensors < most_tensors; ++t) cut.add(a.in[t]);
+          sum_squares<<<cut.blocks(), threads, 0, stream()>>>(cut, parts + done);
+          done += cut.blocks();
+        }
+        root_of_sums<<<1, threads, 0, stream()>>>({parts, blocks}, data<const double>(a.in[tensors]),
+                                                  data<double>(a.out[0]));
+        check_launch("gradient_norm");
+      },
+      blocks * int64_t(sizeof(float2)));
+}
+
+/// The sums that gradients of several passes are added to.
+struct Accumulators {
+  float* sum[most_tensors];
+};
+
+__global__ void accumulate(const __grid_constant__ Cut cut, const __grid_constant__ Accumulators to,
+                           const double* step) {
+  const Share share(cut);
+  const bool first = step[int(StepField::micro_step)] == 0;
+  const float* g = cut.gradient[share.tensor];
+  float* sum = to.sum[share.tensor];
+  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += threads) sum[i] = g[i] + (first ? 0.0f : sum[i]);
+}
+
+class Accumulation final : public Joined<Accumulation> {
+ public:
+  bool same(const Accumulation&) const { return true; }
+  void launch(std::span<const KernelArgs> all) const {
+    Cut cut;
+    Accumulators to;
+    for (const KernelArgs& a : all) to.sum[cut.tensors] = data<float>(a.out[0]), cut.add(a.in[0]);
+    accumulate<<<cut.blocks(), threads, 0, stream()>>>(cut, to, data<const double>(all[0].in[1]));
+    check_launch("accumulate");
+  }
+};
+
+std::unique_ptr<Prepared> prepare_accumulate(const Problem&) {
+  return std::make_unique<Accumulation>();
+}
+
+std::unique_ptr<Prepared> prepare_assign(const Problem& p) {
+  return prepared([bytes = static_cast<size_t>(p.in[0].bytes())](const KernelArgs& a) {
+    check(cudaMemcpyAsync(a.out[0].bytes(), a.in[0].bytes(), bytes, cudaMemcpyDeviceToDevice, stream()), "assign");
+  });
 }
 
 __global__ void loss_scale(LossScaleAttrs a, const float* finite, double* state) {
@@ -162,8 +376,12 @@ std::unique_ptr<Prepared> prepare_loss_scale(const Problem& p) {
 
 std::vector<KernelPtr> optimizer_cuda_kernels() {
   std::vector<KernelPtr> list;
-  list.push_back(kernel("cuda", OpKind::sgd_update, supports_update, prepare_sgd));
-  list.push_back(kernel("cuda", OpKind::adam_update, supports_update, prepare_adam));
+  list.push_back(kernel("cuda", OpKind::sgd_update, supports_update, prepare_update<Sgd>));
+  list.push_back(kernel("cuda", OpKind::adam_update, supports_update, prepare_update<Adam>));
+  list.push_back(kernel("cuda", OpKind::lamb_update, supports_update, prepare_update<Lamb>));
+  list.push_back(kernel("cuda", OpKind::gradient_norm, supports_update, prepare_gradient_norm));
+  list.push_back(kernel("cuda", OpKind::accumulate, supports_update, prepare_accumulate));
+  list.push_back(kernel("cuda", OpKind::assign, supports_update, prepare_assign));
   list.push_back(kernel(
       "cuda", OpKind::loss_scale_update, [](const Problem&) { return Support::yes(); }, prepare_loss_scale));
   return list;
