@@ -1,6 +1,7 @@
 // Convolutions of 16-bit types on tensor cores: which problems they take, and in what pieces. The functions themselves:
-// conv_mma_direct.cu (forward, into a pool, data gradients, those from a pooled gradient), conv_mma_weights.cu (weight
-// gradients from a pooled gradient) and conv_mma_four.cu (a first layer of four channels).
+// conv_mma_direct.cu (forward, into a pool, data gradients, those from a pooled gradient), conv_wgmma_direct.cu (the
+// same on Hopper's warpgroup products), conv_mma_weights.cu (weight gradients from a pooled gradient) and
+// conv_mma_four.cu (a first layer of four channels).
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_mma_kernels.h"
 #include "kernels/conv/pooled_cube.h"
@@ -14,19 +15,41 @@ using namespace cuda;
 struct Setup {
   MmaConv p{};
   MmaCut cut;
+  Int3 tile{};
   bool four = false;
 };
 
+/// What is convolved, to what, and the padding: for a data gradient the other way round.
+struct Direction {
+  Shape from, to;
+  Int3 pad;
+  Direction(const ConvShapes& s, bool backward_data)
+      : from(backward_data ? s.y : s.x), to(backward_data ? s.x : s.y), pad(s.attrs.pad_low) {
+    if (backward_data)
+      for (int64_t& side : pad) side = 2 - side;
+  }
+};
+
+Setup wgmma_setup(const ConvShapes& s, bool backward_data, double slope) {
+  const auto [from, to, pad] = Direction(s, backward_data);
+  Setup r;
+  r.cut.block_k = to.c() % 128 == 0 ? 128 : 64;
+  r.tile = wgmma_tile(int(to.c()), r.cut.block_k);
+  r.p = describe(from, to, pad, slope, r.tile);
+  // Where blocks are few, as many as run at once share the input channels out.
+  const int64_t blocks = int64_t(r.p.all_tiles()) * ((r.p.k + r.cut.block_k - 1) / r.cut.block_k);
+  if (r.p.k != 32) r.cut.splits = int(std::clamp<int64_t>(multiprocessors() / blocks, 1, r.p.c / 16));
+  return r;
+}
+
 Setup setup(const ConvShapes& s, bool backward_data, double slope) {
-  const Shape &from = backward_data ? s.y : s.x, &to = backward_data ? s.x : s.y;
-  Int3 pad = s.attrs.pad_low;
-  if (backward_data)
-    for (int64_t& side : pad) side = 2 - side;
+  const auto [from, to, pad] = Direction(s, backward_data);
   Setup r;
   r.four = !backward_data && from.c() == 4;
   MmaCut& cut = r.cut;
   cut.columns = r.four || to.w() > 8 ? 16 : 8;
-  r.p = describe(from, to, pad, slope, cut.columns);
+  r.tile = mma_tile(cut.columns);
+  r.p = describe(from, to, pad, slope, r.tile);
   const MmaConv& p = r.p;
   // Wide blocks reuse more of what they load, if they and shares of the input channels keep every multiprocessor busy.
   const int64_t sm = multiprocessors(), chunks = std::max(1, p.c / 32);
@@ -73,20 +96,36 @@ Support supports(const Problem& p) {
                                       : Support::yes();
 }
 
+Support supports_wgmma(const Problem& p) {
+#ifndef CONVOY_WITH_HOPPER
+  return Support::no("not compiled for 9.0");
+#endif
+  if (capability() != 90) return Support::no(capability() ? "not of compute capability 9.0" : "no CUDA device is open");
+  if (const Support support = supports(p); !support.ok) return support;
+  const ConvShapes s = *conv_shapes(p);
+  const int64_t k = is_backward_data(p) ? s.x.c() : s.y.c();
+  if (s.x.c() == 4) return Support::no("multiples of 32 input channels");
+  if (k % 64 && (k != 32 || p.op.kind == OpKind::conv_pool_forward))
+    return Support::no("multiples of 64 output channels, or 32 without a pool behind them");
+  return Support::yes();
+}
+
 std::string detail(const Setup& s) {
   if (s.four) return "four channels, rows of taps";
-  return "256 positions (" + std::to_string(s.cut.columns) + " across) x " + std::to_string(s.cut.block_k) +
-         " channels" + (s.cut.splits > 1 ? ", " + std::to_string(s.cut.splits) + " shares of the input" : "");
+  return std::to_string(s.tile[0] * s.tile[1] * s.tile[2]) + " positions (" + std::to_string(s.tile[2]) +
+         " across) x " + std::to_string(std::min(s.cut.block_k, s.p.k)) + " channels" +
+         (s.cut.splits > 1 ? ", " + std::to_string(s.cut.splits) + " shares of the input" : "");
 }
 
 class Direct final : public Prepared {
  public:
-  explicit Direct(const Problem& p)
+  Direct(const Problem& p, bool hopper)
       : problem_(p),
+        hopper_(hopper),
         backward_(is_backward_data(p)),
         pooled_source_(p.op.kind == OpKind::conv_pool_backward_data),
         shapes_(*conv_shapes(p)),
-        setup_(setup(shapes_, backward_, slope_of(p))) {}
+        setup_((hopper ? wgmma_setup : setup)(shapes_, backward_, slope_of(p))) {}
 
   std::string detail() const override { return convoy::detail(setup_); }
   int64_t workspace_bytes() const override {
@@ -100,9 +139,17 @@ class Direct final : public Prepared {
     if (setup_.four)
       return {{1, "four channels", mma_four_pack_bytes,
                [type](const Tensor& weight, std::byte* packed) { queue_mma_four_pack(type, weight.bytes(), packed); }}};
+    const int input = pooled_source_ ? 3 : 1;
+    if (hopper_) {
+      const WgmmaWeights packed{setup_.p.k, setup_.p.c, backward_};
+      return {{input, backward_ ? "fragments, turned" : "fragments", wgmma_pack_bytes(packed),
+               [type, packed](const Tensor& weight, std::byte* to) {
+                 queue_wgmma_pack(type, packed, weight.bytes(), to);
+               }}};
+    }
     if (!backward_) return {};
     const int k = int(w.n()), taps = int(w.d() * w.h() * w.w()), c = int(w.c());
-    return {{pooled_source_ ? 3 : 1, "turned", w.elements() * 2, [=](const Tensor& weight, std::byte* packed) {
+    return {{input, "turned", w.elements() * 2, [=](const Tensor& weight, std::byte* packed) {
                queue_mma_turn(type, k, taps, c, weight.bytes(), packed);
              }}};
   }
@@ -118,22 +165,27 @@ class Direct final : public Prepared {
       from = {nullptr, a.in[0].bytes(), a.in[1].bytes(), data<const uint8_t>(a.in[2])};
     else
       from.x = a.in[0].bytes();
-    const void* weights = backward_ ? static_cast<const void*>(a.packed[0]) : a.in[1].bytes();
+    const void* weights = hopper_ || backward_ ? a.packed[0] : a.in[1].bytes();
     MmaCut cut = setup_.cut;
     cut.parts = reinterpret_cast<float*>(a.workspace);
-    queue_mma_direct(type, setup_.p, cut, from, weights, bias, to);
+    (hopper_ ? queue_wgmma_direct : queue_mma_direct)(type, setup_.p, cut, from, weights, bias, to);
   }
 
  private:
   Problem problem_;
-  bool backward_, pooled_source_;
+  bool hopper_, backward_, pooled_source_;
   ConvShapes shapes_;
   Setup setup_;
 };
 
 class PooledWeights final : public Prepared {
  public:
-  explicit PooledWeights(const Problem& p) : type_(p.in[0].dtype), setup_(setup(*conv_shapes(p), false, slope_of(p))) {
+  PooledWeights(const Problem& p, bool hopper)
+      : type_(p.in[0].dtype), hopper_(hopper), setup_(setup(*conv_shapes(p), false, slope_of(p))) {
+    if (hopper) {
+      const ConvShapes s = *conv_shapes(p);
+      setup_.p = describe(s.x, s.y, s.attrs.pad_low, slope_of(p), mma_tile(wgmma_width));
+    }
     // As many blocks as run at once: two to a multiprocessor for four channels, else one.
     const int tiles = setup_.p.all_tiles(), room = setup_.four ? 2 * multiprocessors() : multiprocessors();
     const int blocks = setup_.four ? 1 : setup_.p.k / 64 * (setup_.p.c / 32) * 3;
@@ -146,6 +198,8 @@ class PooledWeights final : public Prepared {
     const MmaSource dy{nullptr, a.in[1].bytes(), a.in[2].bytes(), data<const uint8_t>(a.in[3])};
     if (setup_.four)
       queue_mma_four_weights(type_, setup_.p, parts_.splits, a.in[0].bytes(), dy, parts_.target(a));
+    else if (hopper_)
+      queue_wgmma_weights(type_, setup_.p, parts_.splits, a.in[0].bytes(), dy, parts_.target(a));
     else
       queue_mma_weights(type_, setup_.p, setup_.cut.columns, parts_.splits, a.in[0].bytes(), dy, parts_.target(a));
     dispatch_16(type_, [&](auto zero) { parts_.finish<decltype(zero)>(a, setup_.p.slope); });
@@ -153,15 +207,18 @@ class PooledWeights final : public Prepared {
 
  private:
   DType type_;
+  bool hopper_;
   Setup setup_;
   WeightParts parts_{};
 };
 
+template <bool hopper>
 std::unique_ptr<Prepared> prepare_direct(const Problem& p) {
-  return std::make_unique<Direct>(p);
+  return std::make_unique<Direct>(p, hopper);
 }
+template <bool hopper>
 std::unique_ptr<Prepared> prepare_weights(const Problem& p) {
-  return std::make_unique<PooledWeights>(p);
+  return std::make_unique<PooledWeights>(p, hopper);
 }
 
 }  // namespace
@@ -169,9 +226,12 @@ std::unique_ptr<Prepared> prepare_weights(const Problem& p) {
 std::vector<KernelPtr> conv_mma_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind :
-       {OpKind::conv_forward, OpKind::conv_pool_forward, OpKind::conv_backward_data, OpKind::conv_pool_backward_data})
-    list.push_back(kernel("cuda_mma", kind, supports, prepare_direct));
-  list.push_back(kernel("cuda_mma", OpKind::conv_pool_backward_weights, supports, prepare_weights));
+       {OpKind::conv_forward, OpKind::conv_pool_forward, OpKind::conv_backward_data, OpKind::conv_pool_backward_data}) {
+    list.push_back(kernel("cuda_wgmma", kind, supports_wgmma, prepare_direct<true>));
+    list.push_back(kernel("cuda_mma", kind, supports, prepare_direct<false>));
+  }
+  list.push_back(kernel("cuda_wgmma", OpKind::conv_pool_backward_weights, supports_wgmma, prepare_weights<true>));
+  list.push_back(kernel("cuda_mma", OpKind::conv_pool_backward_weights, supports, prepare_weights<false>));
   return list;
 }
 

@@ -274,7 +274,6 @@ void launch_kind(const MmaConv& p, const MmaCut& cut, const MmaSource& from, con
   if (cut.splits > 1) {
     from.arg ? launch<T, columns, block_k, true, Ending::part>(p, cut, from, w, bias, to)
              : launch<T, columns, block_k, false, Ending::part>(p, cut, from, w, bias, to);
-    to.arg ? launch_finish<T, true>(p, cut, bias, to) : launch_finish<T, false>(p, cut, bias, to);
   } else if (to.arg) {
     launch<T, columns, block_k, false, Ending::pool>(p, cut, from, w, bias, to);
   } else if (from.arg) {
@@ -300,6 +299,14 @@ void queue_mma_direct(DType type, const MmaConv& p, const MmaCut& cut, const Mma
     else
       cut.block_k == 64 ? launch_kind<T, 8, 64>(p, cut, from, w, bias, to)
                         : launch_kind<T, 8, 32>(p, cut, from, w, bias, to);
+  });
+  if (cut.splits > 1) queue_mma_finish(type, p, cut, bias, to);
+}
+
+void queue_mma_finish(DType type, const MmaConv& p, const MmaCut& cut, const float* bias, const MmaResult& to) {
+  dispatch_16(type, [&](auto zero) {
+    using T = decltype(zero);
+    to.arg ? launch_finish<T, true>(p, cut, bias, to) : launch_finish<T, false>(p, cut, bias, to);
   });
 }
 

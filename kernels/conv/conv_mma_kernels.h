@@ -26,8 +26,31 @@ struct MmaCut {
 /// (conv_mma_direct.cu).
 void queue_mma_direct(DType type, const MmaConv& p, const MmaCut& cut, const MmaSource& from, const void* w,
                       const float* bias, const MmaResult& to);
+/// Its second pass, where splits are more than one: adds the parts in order and ends the convolution.
+void queue_mma_finish(DType type, const MmaConv& p, const MmaCut& cut, const float* bias, const MmaResult& to);
 /// [k][taps][c] to [c][taps backwards][k].
 void queue_mma_turn(DType type, int k, int taps, int c, const void* w, void* turned);
+
+/// The same on Hopper's warpgroup products: 3 x 3 x 3, multiples of 64 output channels, or 32 without a pool and in one
+/// share, multiples of 16 input channels; tiles as wgmma_tile says, block_k 64 or 128 (conv_wgmma_direct.cu). `packed`
+/// is what queue_wgmma_pack writes.
+void queue_wgmma_direct(DType type, const MmaConv& p, const MmaCut& cut, const MmaSource& from, const void* packed,
+                        const float* bias, const MmaResult& to);
+constexpr int wgmma_width = 8;
+/// Extent of a tile in depth, height and width.
+constexpr Int3 wgmma_tile(int k, int block_k) {
+  return {k == 32 ? 8 : 4, block_k == 128 ? 8 : 16, wgmma_width};
+}
+/// What is packed: weights [k][27][c], or (turned) those of a convolution from k to c, [c][27][k], backwards.
+struct WgmmaWeights {
+  int k, c;
+  bool turned;
+  __host__ __device__ bool deep() const { return k == 32; }
+};
+constexpr int64_t wgmma_pack_bytes(const WgmmaWeights& s) {
+  return int64_t(s.k == 32 ? 64 * 36 : s.k * 27) * s.c * 2;
+}
+void queue_wgmma_pack(DType type, const WgmmaWeights& s, const void* w, void* packed);
 
 /// Four channels to 32, 3 x 3 x 3, an even width and one position of padding in front of it, into the pool
 /// (conv_mma_four.cu). `packed` is what queue_mma_four_pack writes.
@@ -45,6 +68,8 @@ int mma_four_shared_bytes();
 /// [k][27][c] in f32 (conv_mma_weights.cu; four channels: conv_mma_four.cu).
 void queue_mma_weights(DType type, const MmaConv& p, int columns, int splits, const void* x, const MmaSource& dy,
                        float* parts);
+/// Tiles of eight positions across (conv_wgmma_weights.cu).
+void queue_wgmma_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy, float* parts);
 void queue_mma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy, float* parts);
 
 }  // namespace convoy::cuda

@@ -151,7 +151,7 @@ class Sparse final : public Prepared {
  public:
   explicit Sparse(const Problem& p) {
     const ConvShapes s = *conv_shapes(p);
-    c_ = describe(s.x, s.y, s.attrs.pad_low, slope_of(p), 16);
+    c_ = describe(s.x, s.y, s.attrs.pad_low, slope_of(p), mma_tile(16));
     const int blocks = c_.k / block_k * std::max(1, c_.c / 32);
     parts_ = {p.in[1].shape, p.out[0].shape.elements(),
               std::min(c_.all_tiles(), std::max(1, multiprocessors() / blocks))};

@@ -31,16 +31,19 @@ inline Support supports_cube(const Problem& p, const ConvShapes& s) {
   return Support::yes();
 }
 
-/// From `from` to `to`, cut into tiles of `columns` positions across.
-inline MmaConv describe(const Shape& from, const Shape& to, const Int3& pad, double slope, int columns) {
+/// 256 positions, `columns` of them across (mma_tile.h).
+constexpr Int3 mma_tile(int columns) {
+  return {4, 64 / columns, columns};
+}
+
+/// From `from` to `to`, cut into tiles of so many positions in depth, height and width.
+inline MmaConv describe(const Shape& from, const Shape& to, const Int3& pad, double slope, const Int3& tile) {
   MmaConv p{};
   p.n = int(from.n()), p.d = int(from.d()), p.h = int(from.h()), p.w = int(from.w()), p.c = int(from.c());
   p.od = int(to.d()), p.oh = int(to.h()), p.ow = int(to.w()), p.k = int(to.c());
   for (int i = 0; i < 3; ++i) p.kernel[i] = 3, p.pad[i] = int(pad[i]);
   p.slope = float(slope);
-  p.tiles[0] = (p.od + 3) / 4;
-  p.tiles[1] = (p.oh + 64 / columns - 1) / (64 / columns);
-  p.tiles[2] = (p.ow + columns - 1) / columns;
+  for (int i = 0; i < 3; ++i) p.tiles[i] = int((to[i + 1] + tile[i] - 1) / tile[i]);
   return p;
 }
 

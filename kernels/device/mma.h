@@ -93,6 +93,17 @@ __device__ inline uint4 load_16(uint32_t from) {
                : "memory");
   return v;
 }
+__device__ inline void store_4(uint32_t to, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+__device__ inline uint32_t load_4(uint32_t from) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
+__device__ inline void store_8(uint32_t to, const uint2& v) {
+  asm volatile("st.shared.v2.b32 [%0], {%1,%2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
+}
 __device__ inline uint2 load_8(uint32_t from) {
   uint2 v;
   asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");

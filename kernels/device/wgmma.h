@@ -1,0 +1,123 @@
+// Hopper's asynchronous matrix products (PTX ISA, "Asynchronous warpgroup level matrix instructions"): 64 rows of a
+// left operand in registers times columns that stay in shared memory, sums in f32. They exist in machine code for 9.0a
+// alone; elsewhere these compile to nothing, and the kernels that use them refuse.
+//
+// The right operand lies in shared memory without swizzle: 16 bytes to a position and eight channels, positions one
+// after the other, eight channels further in another plane. Any position is then a legal beginning, so that a
+// convolution's tap is an offset.
+#pragma once
+
+#include "kernels/device/mma.h"
+
+namespace convoy::cuda {
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define CONVOY_WGMMA 1
+#else
+#define CONVOY_WGMMA 0
+#endif
+
+/// Threads of a warpgroup; its first warp's number is a multiple of four.
+constexpr int warpgroup = 128;
+
+/// Warpgroups of one block that do different work share the registers out: what they hold from here on, in multiples of
+/// eight.
+template <int registers>
+__device__ inline void take_registers() {
+#if CONVOY_WGMMA
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+#endif
+}
+template <int registers>
+__device__ inline void give_registers() {
+#if CONVOY_WGMMA
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+#endif
+}
+
+/// One of a block's barriers 1 to 15: complete when `threads` threads have arrived, those that wait among them.
+__device__ inline void arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ inline void arrive_and_wait(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/// What a block of a device of 9.0 may ask for.
+constexpr int hopper_shared_bytes = 227 * 1024;
+
+/// Where a right operand lies: `address` of its first position, and the bytes from eight positions or channels to the
+/// next eight. With channels as the inner dimension, `leading` goes from plane to plane and `stride` from eight
+/// positions to the next; with positions as the inner dimension it is the other way round.
+__device__ inline uint64_t columns_at(uint32_t address, uint32_t leading, uint32_t stride) {
+  return uint64_t(address >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32;
+}
+
+/// Before products read registers that other instructions wrote.
+__device__ inline void products_begin() {
+#if CONVOY_WGMMA
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+/// Ends a group of products; wait_products<n> waits for all groups of this warpgroup but the last n.
+__device__ inline void commit_products() {
+#if CONVOY_WGMMA
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+template <int n>
+__device__ inline void wait_products() {
+#if CONVOY_WGMMA
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
+#endif
+}
+/// What this thread copied or stored to shared memory is seen by products that start behind the next barrier.
+__device__ inline void show_to_products() {
+#if CONVOY_WGMMA
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+#define CONVOY_SUMS_8(c, i)                                                                                   \
+  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
+      "+f"(c[i + 7])
+#define CONVOY_WGMMA_32(type, turned)                                                                               \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                                          \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1, 1, 1, " turned \
+               ";"                                                                                                  \
+               : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8)                                                           \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define CONVOY_WGMMA_64(type, turned)                                                                             \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                        \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
+               "%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, " turned ";"                           \
+               : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8), CONVOY_SUMS_8(c, 16), CONVOY_SUMS_8(c, 24)             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+/// c += a * b. Left: 16 rows to each of four warps, as in multiply_add (mma.h); c: rows lane/4 (c[4*j], c[4*j + 1]) and
+/// lane/4 + 8 of them, columns 8*j + 2*(lane%4) and the next. 64 positions as columns, channels as the inner dimension:
+template <class T>
+__device__ inline void multiply_positions(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+#if CONVOY_WGMMA
+  if constexpr (std::is_same_v<T, bfloat>)
+    CONVOY_WGMMA_64("bf16", "0");
+  else
+    CONVOY_WGMMA_64("f16", "0");
+#endif
+}
+/// 32 channels as columns, positions as the inner dimension.
+template <class T>
+__device__ inline void multiply_channels(float (&c)[16], const uint32_t (&a)[4], uint64_t b) {
+#if CONVOY_WGMMA
+  if constexpr (std::is_same_v<T, bfloat>)
+    CONVOY_WGMMA_32("bf16", "1");
+  else
+    CONVOY_WGMMA_32("f16", "1");
+#endif
+}
+
+#undef CONVOY_SUMS_8
+#undef CONVOY_WGMMA_32
+#undef CONVOY_WGMMA_64
+
+}  // namespace convoy::cuda
