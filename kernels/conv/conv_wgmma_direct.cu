@@ -36,22 +36,22 @@ constexpr int empty(int slot) {
 
 /// What a block covers: `across` (2 or 1) warpgroups side by side in channels, the others in height; `deep`: 32
 /// channels at two depths.
-template <int across, bool deep>
+template <int across, bool deep, bool spreads>
 struct Block {
   static constexpr int taps_d = deep ? 4 : 3, rows = 3 * taps_d;
   static constexpr int height = 8 * (2 / across), slice = deep ? 2 : 1;
   static constexpr int halo_d = 4 * slice + 2, halo_h = height + 2, halo_w = width + 2;
   static constexpr int positions = halo_d * halo_h * halo_w;
-  /// Eight channels of all positions; the two planes lie in different banks.
-  static constexpr int plane_bytes = (positions * 16 + 63) / 128 * 128 + 64;
-  static constexpr int halo_bytes = 2 * plane_bytes;
+  /// Eight channels of all positions; the two planes lie in different banks, for copies of neighbours or for windows.
+  static constexpr int plane_bytes = (positions * 16 + 127) / 128 * 128 + (spreads ? 16 : 64);
+  static constexpr int halo_bytes = (2 * plane_bytes + 127) / 128 * 128;
   static constexpr int row_bytes = across * 3 * tap_bytes;
   /// Copies of 16 bytes that a thread makes of 16 channels, and windows of a pool that it spreads out, in so many
   /// parts: the first rows of taps of some channels may still read the buffer of the next.
   static constexpr int copies = (positions * 2 + warpgroup - 1) / warpgroup, parts = rows - (stages - 1);
   static constexpr int windows_d = halo_d / 2 + 1, windows_h = halo_h / 2 + 1, windows_w = halo_w / 2 + 1;
-  static constexpr int spreads = (windows_d * windows_h * windows_w * 2 + warpgroup - 1) / warpgroup;
-  static_assert(spreads <= parts);
+  static constexpr int window_turns = (windows_d * windows_h * windows_w * 2 + warpgroup - 1) / warpgroup;
+  static_assert(window_turns <= parts);
   static constexpr int table_bytes = copies * warpgroup * 4;
   static constexpr int bytes = 2 * halo_bytes + stages * row_bytes + table_bytes;
 };
@@ -137,7 +137,7 @@ class Spreads {
   __device__ Spreads(const MmaConv& p, const MmaSource& from) : p_(p), from_(from) {}
   __device__ void begin_item(const Chunks<B>&) {}
   __device__ void part(const Chunks<B>& c, uint32_t to, int part, int parts) const {
-    for (int i = part; i < B::spreads; i += parts) spread(c, to, i);
+    for (int i = part; i < B::window_turns; i += parts) spread(c, to, i);
   }
 
  private:
@@ -237,10 +237,10 @@ struct Neighbours {
 enum class Ending { store, pool, part };
 
 /// Ends an item for the warpgroup `right` in channels and `below` in height.
-template <class T, int across, bool deep, Ending ending>
-__device__ __forceinline__ void finish(const MmaConv& p, const Chunks<Block<across, deep>>& now,
-                                       const float (&acc)[4][32], int right, int below, int warp, int lane,
-                                       const float* bias, const MmaResult& to, float* parts) {
+template <class T, int across, bool deep, Ending ending, class B>
+__device__ __forceinline__ void finish(const MmaConv& p, const Chunks<B>& now, const float (&acc)[4][32], int right,
+                                       int below, int warp, int lane, const float* bias, const MmaResult& to,
+                                       float* parts) {
   const Neighbours neighbours(lane);
   const int channel = (now.block * across + right) * 64 + 16 * warp;  // of the first row
   const int column = (deep ? channel % 32 : channel) + neighbours.first;
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(threads, 1)
     direct(const __grid_constant__ MmaConv p, const __grid_constant__ MmaSource from, const uint4* __restrict__ w,
            const float* __restrict__ bias, MmaResult to, int splits, float* __restrict__ parts) {
 #if CONVOY_WGMMA
-  using B = Block<across, deep>;
+  using B = Block<across, deep, spreads>;
   extern __shared__ __align__(128) char memory[];
   const uint32_t halo = shared_address(memory), ring = halo + 2 * B::halo_bytes;
   const int blocks = deep ? 1 : p.k / (64 * across);
@@ -317,10 +317,10 @@ __global__ void __launch_bounds__(threads, 1)
     return;
   }
   take_registers<216>();
-  const int consumer = threadIdx.x / warpgroup - 1, lane = threadIdx.x % 32, warp = threadIdx.x % warpgroup / 32;
+  const int consumer = warpgroup_number() - 1, lane = threadIdx.x % 32, warp = threadIdx.x % warpgroup / 32;
   const int right = across == 2 ? consumer : 0, below = across == 2 ? 0 : 8 * consumer;
   const uint32_t mine = ring + right * 3 * tap_bytes + threadIdx.x % warpgroup * 16;
-  const uint64_t columns = columns_at(halo + below * B::halo_w * 16, B::plane_bytes, B::halo_w * 16);
+  const Columns columns(halo + below * B::halo_w * 16, B::plane_bytes, B::halo_w * 16);
   int slot = 0, buffer = 0;
   for (Chunks<B> now(p, blocks, splits); now.valid(); now.next_item()) {
     float acc[4][32] = {};
@@ -333,12 +333,12 @@ __global__ void __launch_bounds__(threads, 1)
         a[kw][0] = v.x, a[kw][1] = v.y, a[kw][2] = v.z, a[kw][3] = v.w;
       }
       products_begin();
-      const uint64_t here = columns + uint64_t(buffer * (B::halo_bytes / 16) + (kd * B::halo_h + kh) * B::halo_w);
+      const Columns here = columns + (buffer * (B::halo_bytes / 16) + (kd * B::halo_h + kh) * B::halo_w);
 #pragma unroll
       for (int kw = 0; kw < 3; ++kw)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          multiply_positions<T>(acc[i], a[kw], here + uint64_t(i * B::slice * B::halo_h * B::halo_w + kw));
+          multiply_positions<T>(acc[i], a[kw], here + (i * B::slice * B::halo_h * B::halo_w + kw));
       commit_products();
       wait_products<1>();
       if (!first) arrive(empty(slot == 0 ? stages - 1 : slot - 1), threads);
@@ -389,7 +389,7 @@ __global__ void pack(WgmmaWeights s, const T* w, uint4* packed) {
 template <class T, int across, bool deep, bool spreads, Ending ending>
 void launch(const MmaConv& p, const MmaCut& cut, const MmaSource& from, const void* w, const float* bias,
             const MmaResult& to) {
-  using B = Block<across, deep>;
+  using B = Block<across, deep, spreads>;
   static_assert(B::bytes <= hopper_shared_bytes);
   const auto function = direct<T, across, deep, spreads, ending>;
   allow_shared_bytes(reinterpret_cast<const void*>(function), B::bytes);

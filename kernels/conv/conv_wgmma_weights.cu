@@ -20,7 +20,8 @@ constexpr int consumers = 2 * warpgroup, threads = consumers + warpgroup;
 constexpr int height = B::height + 2, width = B::width + 2, rows = B::depth * height * width;
 /// Eight channels of all inputs; the four planes lie in different banks.
 constexpr int plane_bytes = (rows * 16 + 127) / 128 * 128 + 32;
-/// A word is a gradient behind the slope of its activation and, above it, the arg-max; windows lie in different banks.
+/// A word is a gradient behind the slope of its activation and, in the three bits above it, the arg-max; windows lie in
+/// different banks.
 constexpr int windows = 32, window_words = block_k + 8;
 constexpr int stage_bytes = 4 * plane_bytes + windows * window_words * 4;
 /// Copies of a thread of the third warpgroup, and what it knows of each: place in the tile, and offset in the input.
@@ -80,22 +81,20 @@ class Producer {
     for (int i = 0; i < copies; ++i) {
       const uint2 place = load_8(table_ + i * warpgroup * 8);
       const int d = d0 + int(place.x & 0xff), h = h0 + int(place.x >> 8 & 0xff), w = w0 + int(place.x >> 16);
-      const bool valid = d >= 0 && h >= 0 && w >= 0 && d < p_.d && h < p_.h && w < p_.w;
-      if (const int row = row_of(i); row < rows)
-        copy_16(plane + row * 16, valid ? origin + int64_t(int(place.y)) * p_.c : x_, valid);
+      const bool valid = uint32_t(d) < uint32_t(p_.d) && uint32_t(h) < uint32_t(p_.h) && uint32_t(w) < uint32_t(p_.w);
+      if (const int row = row_of(i); row < rows) copy_16(plane + row * 16, origin + int64_t(place.y) * p_.c, valid);
     }
 #pragma unroll
     for (int i = 0; i < each; ++i) {
       const uint32_t to =
           stage + 4 * plane_bytes + uint32_t(window_of(i) * window_words + int(threadIdx.x) % slots * 8) * 4;
-      const T* g = reinterpret_cast<const T*>(&gradient[i]);
-      const T* y = reinterpret_cast<const T*>(&output[i]);
-      const auto* code = reinterpret_cast<const uint8_t*>(&arg[i]);
+      const auto* dy = reinterpret_cast<const Two<T>*>(&gradient[i]);
+      const auto* y = reinterpret_cast<const Two<T>*>(&output[i]);
       uint32_t word[8];
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const T value = to_float(y[k]) > 0 ? g[k] : from_float<T>(p_.slope * to_float(g[k]));
-        word[k] = *reinterpret_cast<const uint16_t*>(&value) | uint32_t(code[k]) << 16;
+      for (int k = 0; k < 4; ++k) {
+        const uint32_t pair = leaky_two<T>(y[k], dy[k], p_.slope), code = (k < 2 ? arg[i].x : arg[i].y) >> 16 * (k & 1);
+        word[2 * k] = __byte_perm(pair, code, 0x5410), word[2 * k + 1] = __byte_perm(pair, code, 0x6532);
       }
       store_16(to, make_uint4(word[0], word[1], word[2], word[3]));
       store_16(to + 16, make_uint4(word[4], word[5], word[6], word[7]));
@@ -121,7 +120,7 @@ struct Placed {
   uint32_t pair;
   int which;
   __device__ explicit Placed(uint32_t word)
-      : pair(word & 0x10000 ? word << 16 : word & 0xffff), which(int(word >> 17)) {}
+      : pair(word & 0x10000 ? word << 16 : word & 0xffff), which(int(word >> 17 & 3)) {}
   __device__ uint32_t of(int pair_number) const { return which == pair_number ? pair : 0; }
 };
 
@@ -158,11 +157,10 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
   }
 
   take_registers<216>();
-  const int consumer = int(threadIdx.x) / warpgroup - 1, warp = int(threadIdx.x) % warpgroup / 32,
-            lane = int(threadIdx.x) % 32;
+  const int consumer = warpgroup_number() - 1, warp = int(threadIdx.x) % warpgroup / 32, lane = int(threadIdx.x) % 32;
   const uint32_t words =
       ring + 4 * plane_bytes + uint32_t((16 * consumer + lane % 4) * window_words + 16 * warp + lane / 4) * 4;
-  const uint64_t columns = columns_at(ring + 2 * consumer * height * width * 16, width * 16, plane_bytes);
+  const Columns columns(ring + 2 * consumer * height * width * 16, width * 16, plane_bytes);
   float acc[9][16] = {};
   uint32_t a[2][2][4];
 #pragma unroll 1
@@ -184,7 +182,7 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
         for (int tap = 0; tap < 9; ++tap)
           multiply_channels<T>(
               acc[tap], a[i & 1][d],
-              columns + uint64_t(slot * (stage_bytes / 16) + (d * height + 2 * i + tap / 3) * width + tap % 3));
+              columns + (slot * (stage_bytes / 16) + (d * height + 2 * i + tap / 3) * width + tap % 3));
       commit_products();
       wait_products<1>();
       if (i == 0 && tile > begin) arrive(empty(before(slot)), threads);

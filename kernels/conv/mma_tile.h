@@ -41,41 +41,6 @@ struct TileOrigin {
   }
 };
 
-/// Eight channels of a pooled gradient, each already multiplied by the slope that the sign of the pooled output tells,
-/// and the places in the window that they belong to.
-template <class T>
-struct Spread {
-  T g[8];
-  uint8_t at[8];
-
-  __device__ Spread(const uint4& gradient, const uint4& output, const uint2& arg, float slope) {
-    const T* dy = reinterpret_cast<const T*>(&gradient);
-    const T* y = reinterpret_cast<const T*>(&output);
-    for (int k = 0; k < 8; ++k) {
-      const float value = to_float(dy[k]);
-      g[k] = to_float(y[k]) > 0 ? dy[k] : from_float<T>(slope * value);
-      at[k] = reinterpret_cast<const uint8_t*>(&arg)[k];
-    }
-  }
-  /// What position `code` of the window receives.
-  __device__ uint4 take(int code) const {
-    uint4 v;
-    T* out = reinterpret_cast<T*>(&v);
-    for (int k = 0; k < 8; ++k) out[k] = at[k] == code ? g[k] : from_float<T>(0.0f);
-    return v;
-  }
-};
-
-/// Rows of 64 bytes in shared memory, a row to a position and 16-byte slots turned so that eight consecutive rows lie
-/// in different banks.
-__device__ inline uint32_t slot_64(int row, int slot) {
-  return static_cast<uint32_t>(row * 64 + ((slot ^ ((row >> 1) & 3)) << 4));
-}
-/// Rows of 128 bytes, the same.
-__device__ inline uint32_t slot_128(int row, int slot) {
-  return static_cast<uint32_t>(row * 128 + ((slot ^ (row & 7)) << 4));
-}
-
 /// Two neighbouring 16-bit values.
 template <class T>
 using Two = std::conditional_t<std::is_same_v<T, bfloat>, __nv_bfloat162, __half2>;
@@ -92,6 +57,55 @@ __device__ inline float2 widened(__nv_bfloat162 v) {
 __device__ inline float2 widened(__half2 v) {
   return __half22float2(v);
 }
+template <class T>
+__device__ inline uint32_t bits_of(Two<T> v) {
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+/// leaky_relu of both, of rounded values, rounded again.
+template <class T>
+__device__ inline uint32_t leaky_two(Two<T> sign, Two<T> v, float slope) {
+  const uint32_t positive = __hgt2_mask(sign, rounded_two<T>(make_float2(0, 0)));
+  const float2 wide = widened(v);
+  const uint32_t scaled = bits_of<T>(rounded_two<T>(make_float2(slope * wide.x, slope * wide.y)));
+  return (bits_of<T>(v) & positive) | (scaled & ~positive);
+}
+
+/// Eight channels of a pooled gradient, each already multiplied by the slope that the sign of the pooled output tells,
+/// and the places in the window that they belong to; both two to a register.
+template <class T>
+struct Spread {
+  uint32_t g[4];
+  __half2 at[4];
+
+  __device__ Spread(const uint4& gradient, const uint4& output, const uint2& arg, float slope) {
+    const auto* dy = reinterpret_cast<const Two<T>*>(&gradient);
+    const auto* y = reinterpret_cast<const Two<T>*>(&output);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      g[i] = leaky_two<T>(y[i], dy[i], slope);
+      const uint32_t places = __byte_perm(i < 2 ? arg.x : arg.y, 0, i & 1 ? 0x4342 : 0x4140);
+      at[i] = *reinterpret_cast<const __half2*>(&places);
+    }
+  }
+  /// What position `code` of the window receives. Small integers compare as the subnormal numbers of the same bits.
+  __device__ uint4 take(int code) const {
+    const uint32_t both = uint32_t(code) * 0x00010001u;
+    uint32_t v[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = g[i] & __heq2_mask(at[i], *reinterpret_cast<const __half2*>(&both));
+    return make_uint4(v[0], v[1], v[2], v[3]);
+  }
+};
+
+/// Rows of 64 bytes in shared memory, a row to a position and 16-byte slots turned so that eight consecutive rows lie
+/// in different banks.
+__device__ inline uint32_t slot_64(int row, int slot) {
+  return static_cast<uint32_t>(row * 64 + ((slot ^ ((row >> 1) & 3)) << 4));
+}
+/// Rows of 128 bytes, the same.
+__device__ inline uint32_t slot_128(int row, int slot) {
+  return static_cast<uint32_t>(row * 128 + ((slot ^ (row & 7)) << 4));
+}
 
 /// What a window of 2x2x2 pools to in two neighbouring channels: bias, rounding, leaky_relu, rounding, and the first
 /// largest, as convolution, activation and pool would do one after the other. sums(code) gives both channels of
@@ -102,8 +116,10 @@ __device__ inline void pool_window(const Sums& sums, float2 bias, float slope, T
   Two<T> active[8], best;
 #pragma unroll
   for (int code = 0; code < 8; ++code) {
-    const float2 sum = sums(code), v = widened(rounded_two<T>(make_float2(sum.x + bias.x, sum.y + bias.y)));
-    active[code] = rounded_two<T>(make_float2(v.x > 0 ? v.x : slope * v.x, v.y > 0 ? v.y : slope * v.y));
+    const float2 sum = sums(code);
+    const Two<T> v = rounded_two<T>(make_float2(sum.x + bias.x, sum.y + bias.y));
+    const uint32_t bits = leaky_two<T>(v, v, slope);
+    active[code] = *reinterpret_cast<const Two<T>*>(&bits);
     best = code == 0 ? active[0] : __hmax2_nan(best, active[code]);
   }
   uint32_t winner = 0x00070007;

@@ -49,8 +49,22 @@ constexpr int hopper_shared_bytes = 227 * 1024;
 /// Where a right operand lies: `address` of its first position, and the bytes from eight positions or channels to the
 /// next eight. With channels as the inner dimension, `leading` goes from plane to plane and `stride` from eight
 /// positions to the next; with positions as the inner dimension it is the other way round.
-__device__ inline uint64_t columns_at(uint32_t address, uint32_t leading, uint32_t stride) {
-  return uint64_t(address >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32;
+struct Columns {
+  uint32_t low, high;
+  __device__ Columns(uint32_t address, uint32_t leading, uint32_t stride)
+      : low(address >> 4 | leading >> 4 << 16), high(stride >> 4) {}
+  /// So many positions (of sixteen bytes) further.
+  __device__ Columns operator+(int positions) const {
+    Columns moved = *this;
+    moved.low += static_cast<uint32_t>(positions);
+    return moved;
+  }
+};
+
+/// The number of the caller's warpgroup, known to be the same for all threads of a warp: what follows from it stays out
+/// of the threads' registers.
+__device__ inline int warpgroup_number() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / warpgroup, 0);
 }
 
 /// Before products read registers that other instructions wrote.
@@ -81,23 +95,23 @@ __device__ inline void show_to_products() {
 #define CONVOY_SUMS_8(c, i)                                                                                   \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
       "+f"(c[i + 7])
-#define CONVOY_WGMMA_32(type, turned)                                                                               \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                                          \
-               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1, 1, 1, " turned \
-               ";"                                                                                                  \
-               : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8)                                                           \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define CONVOY_WGMMA_32(type, turned)                                                                             \
+  asm volatile("{ .reg .b64 d; mov.b64 d, {%20, %21}; wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type  \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, d, 1, 1, 1, " turned \
+               "; }"                                                                                              \
+               : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8)                                                         \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high))
 #define CONVOY_WGMMA_64(type, turned)                                                                             \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                        \
+  asm volatile("{ .reg .b64 d; mov.b64 d, {%36, %37}; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type  \
                " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
-               "%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, " turned ";"                           \
+               "%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, d, 1, 1, 1, " turned "; }"                           \
                : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8), CONVOY_SUMS_8(c, 16), CONVOY_SUMS_8(c, 24)             \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high))
 
 /// c += a * b. Left: 16 rows to each of four warps, as in multiply_add (mma.h); c: rows lane/4 (c[4*j], c[4*j + 1]) and
 /// lane/4 + 8 of them, columns 8*j + 2*(lane%4) and the next. 64 positions as columns, channels as the inner dimension:
 template <class T>
-__device__ inline void multiply_positions(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+__device__ inline void multiply_positions(float (&c)[32], const uint32_t (&a)[4], const Columns& b) {
 #if CONVOY_WGMMA
   if constexpr (std::is_same_v<T, bfloat>)
     CONVOY_WGMMA_64("bf16", "0");
@@ -107,7 +121,7 @@ __device__ inline void multiply_positions(float (&c)[32], const uint32_t (&a)[4]
 }
 /// 32 channels as columns, positions as the inner dimension.
 template <class T>
-__device__ inline void multiply_channels(float (&c)[16], const uint32_t (&a)[4], uint64_t b) {
+__device__ inline void multiply_channels(float (&c)[16], const uint32_t (&a)[4], const Columns& b) {
 #if CONVOY_WGMMA
   if constexpr (std::is_same_v<T, bfloat>)
     CONVOY_WGMMA_32("bf16", "1");
