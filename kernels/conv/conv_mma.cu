@@ -104,7 +104,8 @@ Support supports_wgmma(const Problem& p) {
   if (const Support support = supports(p); !support.ok) return support;
   const ConvShapes s = *conv_shapes(p);
   const int64_t k = is_backward_data(p) ? s.x.c() : s.y.c();
-  if (s.x.c() == 4) return Support::no("multiples of 32 input channels");
+  const bool weights = p.op.kind == OpKind::conv_pool_backward_weights;
+  if (s.x.c() == 4) return weights ? Support::yes() : Support::no("multiples of 32 input channels");
   if (k % 64 && (k != 32 || p.op.kind == OpKind::conv_pool_forward))
     return Support::no("multiples of 64 output channels, or 32 without a pool behind them");
   return Support::yes();
@@ -182,12 +183,12 @@ class PooledWeights final : public Prepared {
  public:
   PooledWeights(const Problem& p, bool hopper)
       : type_(p.in[0].dtype), hopper_(hopper), setup_(setup(*conv_shapes(p), false, slope_of(p))) {
-    if (hopper) {
+    if (hopper && !setup_.four) {
       const ConvShapes s = *conv_shapes(p);
       setup_.p = describe(s.x, s.y, s.attrs.pad_low, slope_of(p), mma_tile(wgmma_width));
     }
     // As many blocks as run at once: two to a multiprocessor for four channels, else one.
-    const int tiles = setup_.p.all_tiles(), room = setup_.four ? 2 * multiprocessors() : multiprocessors();
+    const int tiles = setup_.p.all_tiles(), room = setup_.four && !hopper ? 2 * multiprocessors() : multiprocessors();
     const int blocks = setup_.four ? 1 : setup_.p.k / 64 * (setup_.p.c / 32) * 3;
     parts_ = {p.in[1].shape, p.out[0].shape.elements(), std::min(tiles, std::max(1, room / blocks))};
   }
@@ -197,7 +198,8 @@ class PooledWeights final : public Prepared {
   void run(const KernelArgs& a) const override {
     const MmaSource dy{nullptr, a.in[1].bytes(), a.in[2].bytes(), data<const uint8_t>(a.in[3])};
     if (setup_.four)
-      queue_mma_four_weights(type_, setup_.p, parts_.splits, a.in[0].bytes(), dy, parts_.target(a));
+      (hopper_ ? queue_wgmma_four_weights : queue_mma_four_weights)(type_, setup_.p, parts_.splits, a.in[0].bytes(), dy,
+                                                                    parts_.target(a));
     else if (hopper_)
       queue_wgmma_weights(type_, setup_.p, parts_.splits, a.in[0].bytes(), dy, parts_.target(a));
     else

@@ -71,5 +71,8 @@ void queue_mma_weights(DType type, const MmaConv& p, int columns, int splits, co
 /// Tiles of eight positions across (conv_wgmma_weights.cu).
 void queue_wgmma_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy, float* parts);
 void queue_mma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy, float* parts);
+/// (conv_wgmma_four.cu)
+void queue_wgmma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy,
+                              float* parts);
 
 }  // namespace convoy::cuda

@@ -110,64 +110,75 @@ class Copies {
       store_4(table_ + i * warpgroup * 4, valid ? uint32_t((d * p_.h + h) * p_.w + w) : ~0u);
     }
   }
-  __device__ void part(const Chunks<B>& c, uint32_t to, int part, int parts) const {
-    const int each = (B::copies + parts - 1) / parts, end = min(B::copies, (part + 1) * each);
+  __device__ void whole(const Chunks<B>& c, uint32_t to) const { copy(c, to, 0, B::copies); }
+  __device__ void foresee(const Chunks<B>&, int) {}
+  __device__ void part(const Chunks<B>& c, uint32_t to, int part) const {
+    constexpr int each = (B::copies + B::parts - 1) / B::parts;
+    copy(c, to, part * each, min(B::copies, (part + 1) * each));
+  }
+
+ private:
+  __device__ void copy(const Chunks<B>& c, uint32_t to, int begin, int end) const {
     const int plane = threadIdx.x & 1;
     const T* from = x_ + int64_t(c.n) * p_.d * p_.h * p_.w * p_.c + c.at * chunk + plane * 8;
     to += plane * B::plane_bytes;
 #pragma unroll 4
-    for (int i = part * each; i < end; ++i) {
+    for (int i = begin; i < end; ++i) {
       const int at = (i * warpgroup + int(threadIdx.x)) / 2;
       const uint32_t position = load_4(table_ + i * warpgroup * 4);
       const bool valid = position != ~0u;
-      if (at < B::positions) copy_16(to + at * 16, valid ? from + int64_t(position) * p_.c : from, valid);
+      if (at < B::positions) copy_16(to + at * 16, from + int64_t(position) * p_.c, valid);
     }
   }
 
- private:
   const MmaConv& p_;
   const T* x_;
   uint32_t table_;
 };
 
-/// The same from a pooled gradient: eight channels of windows of the pool, spread out.
+/// The same from a pooled gradient: eight channels of a window of the pool in each part, loaded a part ahead.
 template <class T, class B>
 class Spreads {
  public:
   __device__ Spreads(const MmaConv& p, const MmaSource& from) : p_(p), from_(from) {}
   __device__ void begin_item(const Chunks<B>&) {}
-  __device__ void part(const Chunks<B>& c, uint32_t to, int part, int parts) const {
-    for (int i = part; i < B::window_turns; i += parts) spread(c, to, i);
+  __device__ void whole(const Chunks<B>& c, uint32_t to) {
+    for (int i = 0; i < B::window_turns; ++i) foresee(c, i), part(c, to, i);
   }
-
- private:
-  __device__ void spread(const Chunks<B>& c, uint32_t to, int number) const {
-    const int i = number * warpgroup + int(threadIdx.x), at = i / 2, plane = i & 1;
-    if (at >= B::windows_d * B::windows_h * B::windows_w) return;
+  __device__ void foresee(const Chunks<B>& c, int part) {
+    const int i = part * warpgroup + int(threadIdx.x), at = i / 2, plane = i & 1;
+    exists_ = at < B::windows_d * B::windows_h * B::windows_w;
     const int d0 = c.d - p_.pad[0], h0 = c.h - p_.pad[1], w0 = c.w - p_.pad[2];
     const int pd = (d0 >> 1) + at / (B::windows_w * B::windows_h), ph = (h0 >> 1) + at / B::windows_w % B::windows_h,
               pw = (w0 >> 1) + at % B::windows_w;
-    uint4 gradient{}, output{};
-    uint2 arg{};
-    if (pd >= 0 && ph >= 0 && pw >= 0 && pd < p_.d / 2 && ph < p_.h / 2 && pw < p_.w / 2) {
-      const int64_t pixel =
-          (((int64_t(c.n) * (p_.d / 2) + pd) * (p_.h / 2) + ph) * (p_.w / 2) + pw) * p_.c + c.at * chunk + plane * 8;
-      gradient = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(from_.gradient) + pixel));
-      output = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(from_.output) + pixel));
-      arg = __ldg(reinterpret_cast<const uint2*>(from_.arg + pixel));
-    }
-    const Spread<T> values(gradient, output, arg, p_.slope);
-    const int d = 2 * pd - d0, h = 2 * ph - h0, w = 2 * pw - w0;
-    to += plane * B::plane_bytes + ((d * B::halo_h + h) * B::halo_w + w) * 16;
+    d_ = 2 * pd - d0, h_ = 2 * ph - h0, w_ = 2 * pw - w0;
+    gradient_ = output_ = make_uint4(0, 0, 0, 0), arg_ = make_uint2(0, 0);
+    if (!exists_ || pd < 0 || ph < 0 || pw < 0 || pd >= p_.d / 2 || ph >= p_.h / 2 || pw >= p_.w / 2) return;
+    const int64_t pixel =
+        (((int64_t(c.n) * (p_.d / 2) + pd) * (p_.h / 2) + ph) * (p_.w / 2) + pw) * p_.c + c.at * chunk + plane * 8;
+    gradient_ = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(from_.gradient) + pixel));
+    output_ = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(from_.output) + pixel));
+    arg_ = __ldg(reinterpret_cast<const uint2*>(from_.arg + pixel));
+  }
+  __device__ void part(const Chunks<B>&, uint32_t to, int part) const {
+    if (part >= B::window_turns || !exists_) return;
+    const Spread<T> values(gradient_, output_, arg_, p_.slope);
+    to += (threadIdx.x & 1) * B::plane_bytes + ((d_ * B::halo_h + h_) * B::halo_w + w_) * 16;
 #pragma unroll
     for (int code = 0; code < 8; ++code) {
       const int dd = code >> 2, hh = code >> 1 & 1, ww = code & 1;
-      if (d + dd >= 0 && h + hh >= 0 && w + ww >= 0 && d + dd < B::halo_d && h + hh < B::halo_h && w + ww < B::halo_w)
+      if (uint32_t(d_ + dd) < B::halo_d && uint32_t(h_ + hh) < B::halo_h && uint32_t(w_ + ww) < B::halo_w)
         store_16(to + ((dd * B::halo_h + hh) * B::halo_w + ww) * 16, values.take(code));
     }
   }
+
+ private:
   const MmaConv& p_;
   const MmaSource& from_;
+  uint4 gradient_, output_;
+  uint2 arg_;
+  int d_, h_, w_;  ///< of the window's first position, from the first that the block sees
+  bool exists_;
 };
 
 /// The copying warpgroup.
@@ -178,7 +189,7 @@ __device__ void produce(const MmaConv& p, int blocks, int splits, Source source,
   const int across = B::row_bytes / (3 * tap_bytes), chunks = p.c / chunk;
   if (!now.valid()) return;
   source.begin_item(ahead);
-  source.part(ahead, halo, 0, 1);
+  source.whole(ahead, halo);
   if (ahead.next()) source.begin_item(ahead);
   int row = 0, slot = 0, ready = (stages - lag) % stages, buffer = 1;
   for (; now.valid(); now.next()) {
@@ -193,7 +204,8 @@ __device__ void produce(const MmaConv& p, int blocks, int splits, Source source,
                 true);
       // Who multiplies the row `stages` back is done with, has left the channels before these, too.
       if (ahead.valid() && tap_row >= stages - 1)
-        source.part(ahead, halo + uint32_t(buffer) * B::halo_bytes, tap_row - (stages - 1), B::parts);
+        source.part(ahead, halo + uint32_t(buffer) * B::halo_bytes, tap_row - (stages - 1));
+      if (ahead.valid() && tap_row >= stages - 2) source.foresee(ahead, tap_row - (stages - 2));
       commit_copies();
       if (row >= lag) {
         wait_copies<lag>();

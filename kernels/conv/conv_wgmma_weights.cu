@@ -20,8 +20,7 @@ constexpr int consumers = 2 * warpgroup, threads = consumers + warpgroup;
 constexpr int height = B::height + 2, width = B::width + 2, rows = B::depth * height * width;
 /// Eight channels of all inputs; the four planes lie in different banks.
 constexpr int plane_bytes = (rows * 16 + 127) / 128 * 128 + 32;
-/// A word is a gradient behind the slope of its activation and, in the three bits above it, the arg-max; windows lie in
-/// different banks.
+/// Words of a window's channels (store_words); windows lie in different banks.
 constexpr int windows = 32, window_words = block_k + 8;
 constexpr int stage_bytes = 4 * plane_bytes + windows * window_words * 4;
 /// Copies of a thread of the third warpgroup, and what it knows of each: place in the tile, and offset in the input.
@@ -88,16 +87,7 @@ class Producer {
     for (int i = 0; i < each; ++i) {
       const uint32_t to =
           stage + 4 * plane_bytes + uint32_t(window_of(i) * window_words + int(threadIdx.x) % slots * 8) * 4;
-      const auto* dy = reinterpret_cast<const Two<T>*>(&gradient[i]);
-      const auto* y = reinterpret_cast<const Two<T>*>(&output[i]);
-      uint32_t word[8];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const uint32_t pair = leaky_two<T>(y[k], dy[k], p_.slope), code = (k < 2 ? arg[i].x : arg[i].y) >> 16 * (k & 1);
-        word[2 * k] = __byte_perm(pair, code, 0x5410), word[2 * k + 1] = __byte_perm(pair, code, 0x6532);
-      }
-      store_16(to, make_uint4(word[0], word[1], word[2], word[3]));
-      store_16(to + 16, make_uint4(word[4], word[5], word[6], word[7]));
+      store_words<T>(to, gradient[i], output[i], arg[i], p_.slope);
     }
   }
 

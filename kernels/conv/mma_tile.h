@@ -61,7 +61,7 @@ template <class T>
 __device__ inline uint32_t bits_of(Two<T> v) {
   return *reinterpret_cast<const uint32_t*>(&v);
 }
-/// leaky_relu of both, of rounded values, rounded again.
+/// v where `sign` is positive, elsewhere slope * v, rounded again.
 template <class T>
 __device__ inline uint32_t leaky_two(Two<T> sign, Two<T> v, float slope) {
   const uint32_t positive = __hgt2_mask(sign, rounded_two<T>(make_float2(0, 0)));
@@ -97,6 +97,23 @@ struct Spread {
   }
 };
 
+/// Eight words in shared memory, of each of these channels the gradient as above and, in the three bits above it, its
+/// place.
+template <class T>
+__device__ inline void store_words(uint32_t to, const uint4& gradient, const uint4& output, const uint2& arg,
+                                   float slope) {
+  const auto* dy = reinterpret_cast<const Two<T>*>(&gradient);
+  const auto* y = reinterpret_cast<const Two<T>*>(&output);
+  uint32_t word[8];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t pair = leaky_two<T>(y[i], dy[i], slope), places = (i < 2 ? arg.x : arg.y) >> 16 * (i & 1);
+    word[2 * i] = __byte_perm(pair, places, 0x5410), word[2 * i + 1] = __byte_perm(pair, places, 0x6532);
+  }
+  store_16(to, make_uint4(word[0], word[1], word[2], word[3]));
+  store_16(to + 16, make_uint4(word[4], word[5], word[6], word[7]));
+}
+
 /// Rows of 64 bytes in shared memory, a row to a position and 16-byte slots turned so that eight consecutive rows lie
 /// in different banks.
 __device__ inline uint32_t slot_64(int row, int slot) {
@@ -117,9 +134,8 @@ __device__ inline void pool_window(const Sums& sums, float2 bias, float slope, T
 #pragma unroll
   for (int code = 0; code < 8; ++code) {
     const float2 sum = sums(code);
-    const Two<T> v = rounded_two<T>(make_float2(sum.x + bias.x, sum.y + bias.y));
-    const uint32_t bits = leaky_two<T>(v, v, slope);
-    active[code] = *reinterpret_cast<const Two<T>*>(&bits);
+    const float2 v = widened(rounded_two<T>(make_float2(sum.x + bias.x, sum.y + bias.y)));
+    active[code] = rounded_two<T>(make_float2(v.x > 0 ? v.x : slope * v.x, v.y > 0 ? v.y : slope * v.y));
     best = code == 0 ? active[0] : __hmax2_nan(best, active[code]);
   }
   uint32_t winner = 0x00070007;

@@ -95,6 +95,11 @@ __device__ inline void show_to_products() {
 #define CONVOY_SUMS_8(c, i)                                                                                   \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
       "+f"(c[i + 7])
+#define CONVOY_WGMMA_24(type, turned)                                                                            \
+  asm volatile("{ .reg .b64 d; mov.b64 d, {%16, %17}; wgmma.mma_async.sync.aligned.m64n24k16.f32." type "." type \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, d, 1, 1, 1, " turned "; }"          \
+               : CONVOY_SUMS_8(c, 0), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11])                           \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high))
 #define CONVOY_WGMMA_32(type, turned)                                                                             \
   asm volatile("{ .reg .b64 d; mov.b64 d, {%20, %21}; wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type  \
                " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, d, 1, 1, 1, " turned \
@@ -129,8 +134,19 @@ __device__ inline void multiply_channels(float (&c)[16], const uint32_t (&a)[4],
     CONVOY_WGMMA_32("f16", "1");
 #endif
 }
+/// The same with 24 columns.
+template <class T>
+__device__ inline void multiply_rows(float (&c)[12], const uint32_t (&a)[4], const Columns& b) {
+#if CONVOY_WGMMA
+  if constexpr (std::is_same_v<T, bfloat>)
+    CONVOY_WGMMA_24("bf16", "1");
+  else
+    CONVOY_WGMMA_24("f16", "1");
+#endif
+}
 
 #undef CONVOY_SUMS_8
+#undef CONVOY_WGMMA_24
 #undef CONVOY_WGMMA_32
 #undef CONVOY_WGMMA_64
 

@@ -1,0 +1,166 @@
+// Weight gradients of the first layer (four input channels to 32, 3 x 3 x 3) from the gradient of the pooled map on
+// Hopper's warpgroup products (kernels/device/wgmma.h). Six positions of four channels, from two before an even
+// position, are 24 values in a row of memory, of which the taps of the even position and of the next need twelve each:
+// 32 rows of the left operand are the gradient's channels at even positions, the other 32 at odd ones, and the right
+// operand is the input as it lies, each row two positions further. A window's gradient and arg-max become values of the
+// left operand in registers (as in conv_wgmma_weights.cu). All 27 taps are 108 sums a thread; two warpgroups take half
+// of the windows each, a third brings the next tiles of 4 x 4 x 16 positions.
+#include "kernels/conv/conv_mma_kernels.h"
+#include "kernels/device/wgmma.h"
+
+namespace convoy::cuda {
+namespace {
+
+using B = Tile<16>;
+constexpr int channels = 32, stages = 6;
+constexpr int consumers = 2 * warpgroup, threads = consumers + warpgroup;
+/// Rows of twenty positions, from two before the tile, as ten packs of 16 bytes.
+constexpr int packs_across = 10, halo_height = B::height + 2, halo_packs = (B::depth + 2) * halo_height * packs_across;
+/// Words of a window's channels (store_words); every other window lies in different banks.
+constexpr int windows = 32, window_words = channels + 4;
+constexpr int stage_bytes = halo_packs * 16 + windows * window_words * 4;
+constexpr int gradient_bytes = channels * 108 * 4, shared_bytes = std::max(stages * stage_bytes, gradient_bytes);
+static_assert(stage_bytes % 128 == 0 && windows * channels / 8 == warpgroup);
+
+constexpr int full(int slot) {
+  return 1 + slot;
+}
+constexpr int empty(int slot) {
+  return 1 + stages + slot;
+}
+constexpr int between_consumers = 1 + 2 * stages;
+
+/// Starts the copies of a tile's inputs, and writes the words of its windows: eight channels of one a thread.
+template <class T>
+__device__ void bring(const MmaConv& p, int tile, const T* x, const MmaSource& dy, uint32_t stage) {
+  const TileOrigin<16> o(p, tile);
+  const int pd = p.od / 2, ph = p.oh / 2, pw = p.ow / 2;
+  const int slot = int(threadIdx.x) % 4, window = int(threadIdx.x) / 4;
+  const int d = o.d / 2 + window / 16, h = o.h / 2 + window / 8 % 2, w = o.w / 2 + window % 8;
+  uint4 gradient{}, output{};
+  uint2 arg{};
+  if (d < pd && h < ph && w < pw) {
+    const int64_t at = (((int64_t(o.n) * pd + d) * ph + h) * pw + w) * channels + slot * 8;
+    gradient = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(dy.gradient) + at));
+    output = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(dy.output) + at));
+    arg = __ldg(reinterpret_cast<const uint2*>(dy.arg + at));
+  }
+#pragma unroll
+  for (int i = 0; i < (halo_packs + warpgroup - 1) / warpgroup; ++i) {
+    const int at = i * warpgroup + int(threadIdx.x), row = at / packs_across;
+    const int from_d = o.d + row / halo_height - p.pad[0], from_h = o.h + row % halo_height - p.pad[1],
+              from_w = o.w - 2 + at % packs_across * 2;
+    const bool valid =
+        uint32_t(from_d) < uint32_t(p.d) && uint32_t(from_h) < uint32_t(p.h) && uint32_t(from_w) < uint32_t(p.w);
+    if (at < halo_packs)
+      copy_16(stage + at * 16, x + (((int64_t(o.n) * p.d + from_d) * p.h + from_h) * p.w + from_w) * 4, valid);
+  }
+  const uint32_t to = stage + halo_packs * 16 + uint32_t(window * window_words + slot * 8) * 4;
+  store_words<T>(to, gradient, output, arg, p.slope);
+}
+
+/// Values of position `code` of two neighbouring windows.
+__device__ uint32_t two_of(uint32_t left, uint32_t right, int code) {
+  const auto here = [&](uint32_t word) { return int(word >> 16 & 7) == code ? word : 0u; };
+  return __byte_perm(here(left), here(right), 0x5410);
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ MmaConv p, const T* __restrict__ x,
+                                                      const __grid_constant__ MmaSource dy, float* __restrict__ parts) {
+#if CONVOY_WGMMA
+  extern __shared__ __align__(128) char memory[];
+  const uint32_t ring = shared_address(memory);
+  const int tiles = p.all_tiles(), split = int(blockIdx.x), splits = int(gridDim.x);
+  const int begin = int(int64_t(tiles) * split / splits), end = int(int64_t(tiles) * (split + 1) / splits);
+  int slot = 0;
+  const auto before = [](int s) { return s == 0 ? stages - 1 : s - 1; };
+  const auto after = [](int s) { return s + 1 == stages ? 0 : s + 1; };
+
+  if (threadIdx.x < warpgroup) {
+    give_registers<72>();
+    for (int tile = begin; tile < end; ++tile, slot = after(slot)) {
+      if (tile - begin >= stages) arrive_and_wait(empty(slot), threads);
+      bring(p, tile, x, dy, ring + uint32_t(slot) * stage_bytes);
+      commit_copies();
+      if (tile == begin) continue;
+      wait_copies<1>();
+      show_to_products();
+      arrive(full(before(slot)), threads);
+    }
+    wait_copies<0>();
+    show_to_products();
+    arrive(full(before(slot)), threads);
+    return;
+  }
+
+  take_registers<216>();
+  const int consumer = warpgroup_number() - 1, warp = int(threadIdx.x) % warpgroup / 32, lane = int(threadIdx.x) % 32;
+  const int odd = warp / 2, channel = 16 * (warp % 2) + lane / 4;
+  const uint32_t words =
+      ring + halo_packs * 16 + uint32_t((16 * consumer + 2 * (lane % 4)) * window_words + channel) * 4;
+  const Columns columns(ring + 2 * consumer * halo_height * packs_across * 16, packs_across * 16, 16);
+  float acc[9][12] = {};
+  uint32_t a[2][2][4];
+#pragma unroll 1
+  for (int tile = begin; tile < end; ++tile, slot = after(slot)) {
+    arrive_and_wait(full(slot), threads);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t at = words + uint32_t(slot) * stage_bytes + 8 * h * window_words * 4;
+      const uint32_t low[2] = {load_4(at), load_4(at + window_words * 4)},
+                     high[2] = {load_4(at + 32), load_4(at + window_words * 4 + 32)};
+#pragma unroll
+      for (int d = 0; d < 2; ++d)
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const int code = 4 * d + 2 * row + odd;
+          a[h][d][2 * row] = two_of(low[0], low[1], code), a[h][d][2 * row + 1] = two_of(high[0], high[1], code);
+        }
+      products_begin();
+#pragma unroll
+      for (int d = 0; d < 2; ++d)
+#pragma unroll
+        for (int taps = 0; taps < 9; ++taps)
+          multiply_rows<T>(
+              acc[taps], a[h][d],
+              columns + (slot * (stage_bytes / 16) + ((d + taps / 3) * halo_height + 2 * h + taps % 3) * packs_across));
+      commit_products();
+      wait_products<1>();
+      if (h == 0 && tile > begin) arrive(empty(before(slot)), threads);
+    }
+  }
+  wait_products<0>();
+
+  // Each half of the windows and of the rows in turn adds its sums, the last to the result.
+  auto* sums = reinterpret_cast<float*>(memory);
+  float* out = parts + int64_t(split) * channels * 108;
+  for (int turn = 0; turn < 4; ++turn) {
+    arrive_and_wait(between_consumers, consumers);
+    if (2 * consumer + odd != turn) continue;
+#pragma unroll
+    for (int i = 0; i < 108; ++i) {
+      const int e = i % 12, k = channel + 8 * (e >> 1 & 1);
+      const int value = e / 4 * 8 + 2 * (lane % 4) + (e & 1), kw = value / 4 - 1 - odd;
+      if (kw < 0 || kw > 2) continue;
+      const int to = (k * 27 + i / 12 * 3 + kw) * 4 + value % 4;
+      const float sum = (turn > 0 ? sums[to] : 0) + acc[i / 12][e];
+      (turn == 3 ? out : sums)[to] = sum;
+    }
+  }
+#endif
+}
+
+}  // namespace
+
+void queue_wgmma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy,
+                              float* parts) {
+  dispatch_16(type, [&](auto zero) {
+    using T = decltype(zero);
+    allow_shared_bytes(reinterpret_cast<const void*>(weights<T>), shared_bytes);
+    weights<<<splits, threads, shared_bytes, stream()>>>(p, static_cast<const T*>(x), dy, parts);
+  });
+  check_launch("conv_wgmma_four");
+}
+
+}  // namespace convoy::cuda
