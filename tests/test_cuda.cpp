@@ -198,6 +198,36 @@ TEST_CASE("CUDA kernels at full size give what plain ones give", "[cuda][full]")
     }
 }
 
+TEST_CASE("a convolution into a pool gives the bits of convolution, activation and pool", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  struct Case {
+    Shape x;
+    int64_t k;
+  };
+  for (DType type : {DType::bf16, DType::f16})
+    for (const Case& c : {Case{{2, 16, 16, 32, 4}, 32}, {{2, 8, 16, 16, 32}, 64}, {{1, 8, 8, 8, 256}, 128}})
+      for (double slope : {0.3, 0.01, 0.97, 0.0, 1.0, 1.7}) {
+        const ConvAttrs conv{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
+        const TensorDesc x(c.x, type), w({c.k, 3, 3, 3, c.x.c()}, type), bias(Shape::vector(c.k), DType::f32);
+        const Problem host =
+            problem({OpKind::conv_pool_forward, ConvPoolAttrs{conv, {{.slope = slope}, {}}}}, {x, w, bias});
+        Run expected = make_run(host, Fill::integers, 3);  // sums are exact, roundings not
+        execute_definition_on_device(*open, on_cuda(host), expected);
+        for (const char* name : {"cuda_mma", "cuda_wgmma"}) {
+          const Kernel* kernel = find_kernel(name, on_cuda(host));
+          if (!kernel) continue;
+          Run run = make_run(host, Fill::integers, 3);
+          execute_on_device(*open, *kernel, on_cuda(host), run);
+          for (size_t i = 0; i < 2; ++i) {
+            INFO(name << " " << host.text() << " output " << i);
+            const bool equal = bits(run.out[i]) == bits(expected.out[i]);
+            CHECK(equal);
+          }
+        }
+      }
+}
+
 TEST_CASE("twenty steps on a CUDA device follow those on the CPU", "[cuda]") {
   const auto open = device();
   if (!open) return;

@@ -190,21 +190,23 @@ class PooledWeights final : public Prepared {
     // As many blocks as run at once: two to a multiprocessor for four channels, else one.
     const int tiles = setup_.p.all_tiles(), room = setup_.four && !hopper ? 2 * multiprocessors() : multiprocessors();
     const int blocks = setup_.four ? 1 : setup_.p.k / 64 * (setup_.p.c / 32) * 3;
-    parts_ = {p.in[1].shape, p.out[0].shape.elements(), std::min(tiles, std::max(1, room / blocks))};
+    parts_ = {p.in[1].shape, p.out[0].shape.elements(), std::min(tiles, std::max(1, room / blocks)), hopper};
   }
 
   std::string detail() const override { return std::to_string(parts_.splits) + " shares of the positions"; }
   int64_t workspace_bytes() const override { return parts_.workspace_bytes(); }
   void run(const KernelArgs& a) const override {
     const MmaSource dy{nullptr, a.in[1].bytes(), a.in[2].bytes(), data<const uint8_t>(a.in[3])};
-    if (setup_.four)
-      (hopper_ ? queue_wgmma_four_weights : queue_mma_four_weights)(type_, setup_.p, parts_.splits, a.in[0].bytes(), dy,
-                                                                    parts_.target(a));
-    else if (hopper_)
-      queue_wgmma_weights(type_, setup_.p, parts_.splits, a.in[0].bytes(), dy, parts_.target(a));
+    const MmaConv& c = setup_.p;
+    const GradientParts parts = parts_.target(a);
+    const void* x = a.in[0].bytes();
+    if (hopper_)
+      (setup_.four ? queue_wgmma_four_weights : queue_wgmma_weights)(type_, c, parts_.splits, x, dy, parts);
+    else if (setup_.four)
+      queue_mma_four_weights(type_, c, parts_.splits, x, dy, parts.weights);
     else
-      queue_mma_weights(type_, setup_.p, setup_.cut.columns, parts_.splits, a.in[0].bytes(), dy, parts_.target(a));
-    dispatch_16(type_, [&](auto zero) { parts_.finish<decltype(zero)>(a, setup_.p.slope); });
+      queue_mma_weights(type_, c, setup_.cut.columns, parts_.splits, x, dy, parts.weights);
+    dispatch_16(type_, [&](auto zero) { parts_.finish<decltype(zero)>(a, c.slope); });
   }
 
  private:

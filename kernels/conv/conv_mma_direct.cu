@@ -172,12 +172,12 @@ __global__ void __launch_bounds__(threads, 2)
 #pragma unroll
     for (int j = 0; j < block_k / 8; ++j) {
       const int64_t at = pixel * p.k + column + 8 * j;
+      const float2 b = bias_of(bias, column + 8 * j);
       const auto sums = [&](int code) {
         const float* pair = acc[j][code / 2] + code % 2 * 2;
-        return make_float2(pair[0], pair[1]);
+        return make_float2(pair[0] + b.x, pair[1] + b.y);
       };
-      pool_window<T>(sums, bias_of(bias, column + 8 * j), p.slope, reinterpret_cast<Two<T>*>(y + at),
-                     reinterpret_cast<uint16_t*>(to.arg + at));
+      pool_window<T>(sums, p.slope, reinterpret_cast<Two<T>*>(y + at), reinterpret_cast<uint16_t*>(to.arg + at));
     }
   } else {
 #pragma unroll
@@ -203,6 +203,7 @@ __global__ void __launch_bounds__(threads, 2)
 
 __device__ float2 sum_of_parts(const float* parts, int splits, int64_t elements, int64_t at) {
   float2 sum = make_float2(0, 0);
+#pragma unroll 8
   for (int i = 0; i < splits; ++i) {
     const float2 part = *reinterpret_cast<const float2*>(parts + i * elements + at);
     sum.x += part.x, sum.y += part.y;
@@ -210,28 +211,36 @@ __device__ float2 sum_of_parts(const float* parts, int splits, int64_t elements,
   return sum;
 }
 
-/// A thread for two channels of a position, or of a window.
+constexpr int finish_threads = 128, pairs_of_block = finish_threads / 8;
+
+/// A thread for two channels of a position; where a pool follows, a block for a window of sixteen such pairs.
 template <class T, bool pools>
-__global__ void finish(const MmaConv p, int splits, const float* parts, const float* bias, MmaResult to) {
+__global__ void __launch_bounds__(finish_threads)
+    finish(const MmaConv p, int splits, const float* parts, const float* bias, MmaResult to) {
 #if CONVOY_MMA
   const int64_t elements = int64_t(p.n) * p.od * p.oh * p.ow * p.k;
-  const int scale = pools ? 2 : 1, d = p.od / scale, h = p.oh / scale, w = p.ow / scale, pairs = p.k / 2;
-  const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= int64_t(p.n) * d * h * w * pairs) return;
-  const int column = int(i % pairs) * 2, vv = int(i / pairs % w), hh = int(i / pairs / w % h);
-  const int64_t slice = i / pairs / w / h, n = slice / d, dd = slice % d;
-  const auto at = [&](int64_t z, int y, int x) { return (((n * p.od + z) * p.oh + y) * p.ow + x) * p.k + column; };
-  const float2 b = bias_of(bias, column);
-  auto* value = reinterpret_cast<Two<T>*>(to.y) + i;
+  const unsigned pairs = static_cast<unsigned>(p.k / 2);
   if constexpr (pools) {
-    const auto sums = [&](int code) {
-      return sum_of_parts(parts, splits, elements,
-                          at(2 * dd + (code >> 2), 2 * hh + (code >> 1 & 1), 2 * vv + (code & 1)));
-    };
-    pool_window<T>(sums, b, p.slope, value, reinterpret_cast<uint16_t*>(to.arg) + i);
+    __shared__ float2 sums[8][pairs_of_block];
+    const unsigned groups = pairs / pairs_of_block, code = threadIdx.x / pairs_of_block,
+                   lane = threadIdx.x % pairs_of_block;
+    const unsigned pair = blockIdx.x % groups * pairs_of_block + lane, window = blockIdx.x / groups;
+    const unsigned w = window % (p.ow / 2), h = window / (p.ow / 2) % (p.oh / 2),
+                   slice = window / (p.ow / 2) / (p.oh / 2);
+    // The slices of all samples follow each other, and depths are even.
+    const int64_t at = (int64_t(2 * slice + (code >> 2)) * p.oh + 2 * h + (code >> 1 & 1)) * p.ow + 2 * w + (code & 1);
+    const float2 sum = sum_of_parts(parts, splits, elements, at * p.k + 2 * pair), b = bias_of(bias, int(2 * pair));
+    sums[code][lane] = make_float2(sum.x + b.x, sum.y + b.y);
+    __syncthreads();
+    if (code > 0) return;
+    const int64_t i = int64_t(window) * pairs + pair;
+    pool_window<T>([&](int c) { return sums[c][lane]; }, p.slope, reinterpret_cast<Two<T>*>(to.y) + i,
+                   reinterpret_cast<uint16_t*>(to.arg) + i);
   } else {
-    const float2 sum = sum_of_parts(parts, splits, elements, at(dd, hh, vv));
-    *value = rounded_two<T>(make_float2(sum.x + b.x, sum.y + b.y));
+    const int64_t i = int64_t(blockIdx.x) * finish_threads + threadIdx.x;
+    if (2 * i >= elements) return;
+    const float2 sum = sum_of_parts(parts, splits, elements, 2 * i), b = bias_of(bias, int(i % pairs * 2));
+    reinterpret_cast<Two<T>*>(to.y)[i] = rounded_two<T>(make_float2(sum.x + b.x, sum.y + b.y));
   }
 #endif
 }
@@ -262,9 +271,10 @@ void launch(const MmaConv& p, const MmaCut& cut, const MmaSource& from, const vo
 
 template <class T, bool pools>
 void launch_finish(const MmaConv& p, const MmaCut& cut, const float* bias, const MmaResult& to) {
-  const int64_t positions = pools ? int64_t(p.od / 2) * (p.oh / 2) * (p.ow / 2) : int64_t(p.od) * p.oh * p.ow;
-  const int64_t work = p.n * positions * (p.k / 2);
-  finish<T, pools><<<static_cast<unsigned>((work + 127) / 128), 128, 0, stream()>>>(p, cut.splits, cut.parts, bias, to);
+  // With a pool eight threads share what is one value in the end, without one a thread has its own.
+  const int64_t work = int64_t(p.n) * p.od * p.oh * p.ow * (p.k / 2);
+  const auto blocks = static_cast<unsigned>((work + finish_threads - 1) / finish_threads);
+  finish<T, pools><<<blocks, finish_threads, 0, stream()>>>(p, cut.splits, cut.parts, bias, to);
   check_launch("conv_mma_finish");
 }
 

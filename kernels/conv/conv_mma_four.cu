@@ -66,7 +66,11 @@ __global__ void __launch_bounds__(forward_threads, 4)
     fetch(tile + (forward_stages - 1) * step, (stage + forward_stages - 1) % forward_stages);
     const uint32_t halo = ring + uint32_t(stage) * halo_bytes + left;
     stage = (stage + 1) % forward_stages;
-    float acc[4][4][4] = {};
+    float acc[4][4][4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) acc[j][i / 2][i % 2 * 2] = biases[j].x, acc[j][i / 2][i % 2 * 2 + 1] = biases[j].y;
 #pragma unroll
     for (int row = 0; row < 9; ++row)
 #pragma unroll
@@ -97,7 +101,7 @@ __global__ void __launch_bounds__(forward_threads, 4)
         const float* pair = acc[j][code / 4 * 2 + code % 2] + (code / 2 % 2) * 2;
         return make_float2(pair[0], pair[1]);
       };
-      pool_window<T>(sums, biases[j], p.slope, reinterpret_cast<Two<T>*>(static_cast<T*>(to.y) + at + 8 * j),
+      pool_window<T>(sums, p.slope, reinterpret_cast<Two<T>*>(static_cast<T*>(to.y) + at + 8 * j),
                      reinterpret_cast<uint16_t*>(to.arg + at + 8 * j));
     }
   }

@@ -64,15 +64,21 @@ int mma_direct_shared_bytes();
 int mma_weights_shared_bytes();
 int mma_four_shared_bytes();
 
+/// Where weight gradients go, [k][27][c], and those of the bias, both in f32: part i of several `i * stride` further.
+struct GradientParts {
+  float *weights, *bias;
+  int64_t stride;
+};
 /// Weight gradients of a 3 x 3 x 3 convolution from the gradient of its pooled map: parts of `splits` blocks, each
 /// [k][27][c] in f32 (conv_mma_weights.cu; four channels: conv_mma_four.cu).
 void queue_mma_weights(DType type, const MmaConv& p, int columns, int splits, const void* x, const MmaSource& dy,
                        float* parts);
-/// Tiles of eight positions across (conv_wgmma_weights.cu).
-void queue_wgmma_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy, float* parts);
+/// The bias's as well; tiles of eight positions across (conv_wgmma_weights.cu).
+void queue_wgmma_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy,
+                         const GradientParts& parts);
 void queue_mma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy, float* parts);
-/// (conv_wgmma_four.cu)
+/// The bias's as well (conv_wgmma_four.cu).
 void queue_wgmma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy,
-                              float* parts);
+                              const GradientParts& parts);
 
 }  // namespace convoy::cuda

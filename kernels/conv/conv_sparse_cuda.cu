@@ -165,7 +165,7 @@ class Sparse final : public Prepared {
       allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
       kernel<<<grid, threads, bytes, stream()>>>(c_, data<const float>(a.in[0]), data<const float>(a.in[1]),
                                                  data<const float>(a.in[2]), data<const uint8_t>(a.in[3]),
-                                                 parts_.target(a));
+                                                 parts_.target(a).weights);
     };
     c_.c == 4 ? launch(weights<1>, Layout<1>::bytes) : launch(weights<8>, Layout<8>::bytes);
     check_launch("conv_sparse");

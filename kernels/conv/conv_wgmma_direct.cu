@@ -12,8 +12,7 @@
 //
 // Per 64 x 64 x 16 products, 32 clocks of the tensor cores, shared memory gives 2 KiB of positions and a quarter of
 // 2 KiB of weights: 20 of 32 clocks.
-#include "kernels/conv/conv_mma_kernels.h"
-#include "kernels/device/wgmma.h"
+#include "kernels/conv/gradient_words.h"
 
 namespace convoy::cuda {
 namespace {
@@ -142,8 +141,11 @@ class Spreads {
  public:
   __device__ Spreads(const MmaConv& p, const MmaSource& from) : p_(p), from_(from) {}
   __device__ void begin_item(const Chunks<B>&) {}
+  /// Two windows at a time wait for each other's loads.
   __device__ void whole(const Chunks<B>& c, uint32_t to) {
-    for (int i = 0; i < B::window_turns; ++i) foresee(c, i), part(c, to, i);
+    Spreads other(*this);
+    for (int i = 0; i < B::window_turns; i += 2)
+      foresee(c, i), other.foresee(c, i + 1), part(c, to, i), other.part(c, to, i + 1);
   }
   __device__ void foresee(const Chunks<B>& c, int part) {
     const int i = part * warpgroup + int(threadIdx.x), at = i / 2, plane = i & 1;
@@ -152,17 +154,13 @@ class Spreads {
     const int pd = (d0 >> 1) + at / (B::windows_w * B::windows_h), ph = (h0 >> 1) + at / B::windows_w % B::windows_h,
               pw = (w0 >> 1) + at % B::windows_w;
     d_ = 2 * pd - d0, h_ = 2 * ph - h0, w_ = 2 * pw - w0;
-    gradient_ = output_ = make_uint4(0, 0, 0, 0), arg_ = make_uint2(0, 0);
-    if (!exists_ || pd < 0 || ph < 0 || pw < 0 || pd >= p_.d / 2 || ph >= p_.h / 2 || pw >= p_.w / 2) return;
-    const int64_t pixel =
-        (((int64_t(c.n) * (p_.d / 2) + pd) * (p_.h / 2) + ph) * (p_.w / 2) + pw) * p_.c + c.at * chunk + plane * 8;
-    gradient_ = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(from_.gradient) + pixel));
-    output_ = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(from_.output) + pixel));
-    arg_ = __ldg(reinterpret_cast<const uint2*>(from_.arg + pixel));
+    window_.load(
+        from_, exists_ && pd >= 0 && ph >= 0 && pw >= 0 && pd < p_.d / 2 && ph < p_.h / 2 && pw < p_.w / 2,
+        (((int64_t(c.n) * (p_.d / 2) + pd) * (p_.h / 2) + ph) * (p_.w / 2) + pw) * p_.c + c.at * chunk + plane * 8);
   }
   __device__ void part(const Chunks<B>&, uint32_t to, int part) const {
     if (part >= B::window_turns || !exists_) return;
-    const Spread<T> values(gradient_, output_, arg_, p_.slope);
+    const Spread<T> values(window_.gradient, window_.output, window_.arg, p_.slope);
     to += (threadIdx.x & 1) * B::plane_bytes + ((d_ * B::halo_h + h_) * B::halo_w + w_) * 16;
 #pragma unroll
     for (int code = 0; code < 8; ++code) {
@@ -175,8 +173,7 @@ class Spreads {
  private:
   const MmaConv& p_;
   const MmaSource& from_;
-  uint4 gradient_, output_;
-  uint2 arg_;
+  PooledEight window_;
   int d_, h_, w_;  ///< of the window's first position, from the first that the block sees
   bool exists_;
 };
@@ -248,19 +245,12 @@ struct Neighbours {
 /// What becomes of the sums: stored, pooled, or left to the second pass.
 enum class Ending { store, pool, part };
 
-/// Ends an item for the warpgroup `right` in channels and `below` in height.
-template <class T, int across, bool deep, Ending ending, class B>
-__device__ __forceinline__ void finish(const MmaConv& p, const Chunks<B>& now, const float (&acc)[4][32], int right,
-                                       int below, int warp, int lane, const float* bias, const MmaResult& to,
-                                       float* parts) {
+/// Ends an item: sums of sixteen rows from `channel` on to a warp, in height from `below` on.
+template <class T, bool deep, Ending ending, class B>
+__device__ __forceinline__ void finish(const MmaConv& p, const Chunks<B>& now, const float (&acc)[4][32], int channel,
+                                       int below, int warp, int lane, const MmaResult& to, float* parts) {
   const Neighbours neighbours(lane);
-  const int channel = (now.block * across + right) * 64 + 16 * warp;  // of the first row
   const int column = (deep ? channel % 32 : channel) + neighbours.first;
-  float2 b = make_float2(0, 0);
-  if (bias) {
-    const float* at = bias + (deep ? channel % 32 : channel) + lane / 4;
-    b = make_float2(at[0], at[8]);
-  }
   const int d0 = now.d + (deep ? warp / 2 : 0), h0 = now.h + below, w0 = now.w + 2 * (lane % 4);
   // Sums of channels g and g + 8 at depth i, row j of eight, of two positions across.
   const auto sums = [&](int i, int j, int across_w) {
@@ -274,8 +264,8 @@ __device__ __forceinline__ void finish(const MmaConv& p, const Chunks<B>& now, c
       for (int j = 0; j < 4; ++j) {
         Two<T> value;
         uint16_t arg;
-        pool_window<T>([&](int code) { return sums(2 * i + (code >> 2), 2 * j + (code >> 1 & 1), code & 1); }, b,
-                       p.slope, &value, &arg);
+        pool_window<T>([&](int code) { return sums(2 * i + (code >> 2), 2 * j + (code >> 1 & 1), code & 1); }, p.slope,
+                       &value, &arg);
         uint32_t pair = *reinterpret_cast<const uint32_t*>(&value), bytes = arg;
         neighbours.exchange(pair, bytes);
         const int d = d0 / 2 + i, h = h0 / 2 + j, v = w0 / 2;
@@ -301,7 +291,7 @@ __device__ __forceinline__ void finish(const MmaConv& p, const Chunks<B>& now, c
             if (inside)
               *reinterpret_cast<float2*>(parts + int64_t(now.split) * p.n * p.od * p.oh * p.ow * p.k + at) = pair;
           } else {
-            const Two<T> value = rounded_two<T>(make_float2(sum.x + b.x, sum.y + b.y));
+            const Two<T> value = rounded_two<T>(sum);
             uint32_t pair = *reinterpret_cast<const uint32_t*>(&value), none = 0;
             neighbours.exchange(pair, none);
             if (inside) *reinterpret_cast<uint32_t*>(static_cast<T*>(to.y) + at) = pair;
@@ -335,7 +325,15 @@ __global__ void __launch_bounds__(threads, 1)
   const Columns columns(halo + below * B::halo_w * 16, B::plane_bytes, B::halo_w * 16);
   int slot = 0, buffer = 0;
   for (Chunks<B> now(p, blocks, splits); now.valid(); now.next_item()) {
-    float acc[4][32] = {};
+    const int channel = (now.block * across + right) * 64 + 16 * warp;  // of the first of sixteen rows
+    float2 b = make_float2(0, 0);
+    if (ending != Ending::part && bias) {
+      const float* at = bias + (deep ? channel % 32 : channel) + lane / 4;
+      b = make_float2(at[0], at[8]);
+    }
+    float acc[4][32];
+#pragma unroll
+    for (int i = 0; i < 128; ++i) acc[i / 32][i % 32] = i & 2 ? b.y : b.x;
     int kd = 0, kh = 0;
     const auto multiply_row = [&](bool first, uint32_t(&a)[3][4]) {
       arrive_and_wait(full(slot), threads);
@@ -367,7 +365,7 @@ __global__ void __launch_bounds__(threads, 1)
     }
     wait_products<0>();
     arrive(empty(slot == 0 ? stages - 1 : slot - 1), threads);
-    finish<T, across, deep, ending>(p, now, acc, right, below, warp, lane, bias, to, parts);
+    finish<T, deep, ending>(p, now, acc, channel, below, warp, lane, to, parts);
   }
 #endif
 }

@@ -5,8 +5,7 @@
 // operand is the input as it lies, each row two positions further. A window's gradient and arg-max become values of the
 // left operand in registers (as in conv_wgmma_weights.cu). All 27 taps are 108 sums a thread; two warpgroups take half
 // of the windows each, a third brings the next tiles of 4 x 4 x 16 positions.
-#include "kernels/conv/conv_mma_kernels.h"
-#include "kernels/device/wgmma.h"
+#include "kernels/conv/gradient_words.h"
 
 namespace convoy::cuda {
 namespace {
@@ -28,36 +27,53 @@ constexpr int full(int slot) {
 constexpr int empty(int slot) {
   return 1 + stages + slot;
 }
-constexpr int between_consumers = 1 + 2 * stages;
+constexpr int among_consumers = 1 + 2 * stages, among_producers = among_consumers + 1;
 
-/// Starts the copies of a tile's inputs, and writes the words of its windows: eight channels of one a thread.
+/// The third warpgroup's work.
 template <class T>
-__device__ void bring(const MmaConv& p, int tile, const T* x, const MmaSource& dy, uint32_t stage) {
-  const TileOrigin<16> o(p, tile);
-  const int pd = p.od / 2, ph = p.oh / 2, pw = p.ow / 2;
-  const int slot = int(threadIdx.x) % 4, window = int(threadIdx.x) / 4;
-  const int d = o.d / 2 + window / 16, h = o.h / 2 + window / 8 % 2, w = o.w / 2 + window % 8;
-  uint4 gradient{}, output{};
-  uint2 arg{};
-  if (d < pd && h < ph && w < pw) {
-    const int64_t at = (((int64_t(o.n) * pd + d) * ph + h) * pw + w) * channels + slot * 8;
-    gradient = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(dy.gradient) + at));
-    output = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(dy.output) + at));
-    arg = __ldg(reinterpret_cast<const uint2*>(dy.arg + at));
+class Producer {
+ public:
+  __device__ Producer(const MmaConv& p, const T* x, const MmaSource& dy) : p_(p), x_(x), dy_(dy) {}
+  /// Starts to read the windows of the tile that `bring` is called for next: eight channels of one a thread.
+  __device__ void foresee(int tile) {
+    const TileOrigin<16> o(p_, tile);
+    const int pd = p_.od / 2, ph = p_.oh / 2, pw = p_.ow / 2;
+    const int window = int(threadIdx.x) / slots;
+    const int d = o.d / 2 + window / 16, h = o.h / 2 + window / 8 % 2, w = o.w / 2 + window % 8;
+    ahead_.load(dy_, d < pd && h < ph && w < pw,
+                (((int64_t(o.n) * pd + d) * ph + h) * pw + w) * channels + int(threadIdx.x) % slots * 8);
   }
+  /// Starts the copies of a tile's inputs, and writes the words of its windows.
+  __device__ void bring(int tile, uint32_t stage) {
+    const TileOrigin<16> o(p_, tile);
 #pragma unroll
-  for (int i = 0; i < (halo_packs + warpgroup - 1) / warpgroup; ++i) {
-    const int at = i * warpgroup + int(threadIdx.x), row = at / packs_across;
-    const int from_d = o.d + row / halo_height - p.pad[0], from_h = o.h + row % halo_height - p.pad[1],
-              from_w = o.w - 2 + at % packs_across * 2;
-    const bool valid =
-        uint32_t(from_d) < uint32_t(p.d) && uint32_t(from_h) < uint32_t(p.h) && uint32_t(from_w) < uint32_t(p.w);
-    if (at < halo_packs)
-      copy_16(stage + at * 16, x + (((int64_t(o.n) * p.d + from_d) * p.h + from_h) * p.w + from_w) * 4, valid);
+    for (int i = 0; i < (halo_packs + warpgroup - 1) / warpgroup; ++i) {
+      const int at = i * warpgroup + int(threadIdx.x), row = at / packs_across;
+      const int d = o.d + row / halo_height - p_.pad[0], h = o.h + row % halo_height - p_.pad[1],
+                w = o.w - 2 + at % packs_across * 2;
+      const bool valid = uint32_t(d) < uint32_t(p_.d) && uint32_t(h) < uint32_t(p_.h) && uint32_t(w) < uint32_t(p_.w);
+      if (at < halo_packs)
+        copy_16(stage + at * 16, x_ + (((int64_t(o.n) * p_.d + d) * p_.h + h) * p_.w + w) * 4, valid);
+    }
+    uint32_t pairs[4];
+    scale_gradient<T>(ahead_.gradient, ahead_.output, p_.slope, pairs);
+    store_words(stage + halo_packs * 16 + (threadIdx.x / slots * window_words + threadIdx.x % slots * 8) * 4, pairs,
+                ahead_.arg);
+    bias_.add(pairs);
   }
-  const uint32_t to = stage + halo_packs * 16 + uint32_t(window * window_words + slot * 8) * 4;
-  store_words<T>(to, gradient, output, arg, p.slope);
-}
+  /// The sums of all windows that were brought, which are the bias's gradient.
+  __device__ void finish_bias(int barrier, float* out) {
+    bias_.template finish<slots>(barrier, out);
+  }
+
+ private:
+  static constexpr int slots = channels / 8;
+  const MmaConv& p_;
+  const T* x_;
+  const MmaSource& dy_;
+  PooledEight ahead_;
+  BiasSums<T> bias_;
+};
 
 /// Values of position `code` of two neighbouring windows.
 __device__ uint32_t two_of(uint32_t left, uint32_t right, int code) {
@@ -67,7 +83,7 @@ __device__ uint32_t two_of(uint32_t left, uint32_t right, int code) {
 
 template <class T>
 __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ MmaConv p, const T* __restrict__ x,
-                                                      const __grid_constant__ MmaSource dy, float* __restrict__ parts) {
+                                                      const __grid_constant__ MmaSource dy, GradientParts parts) {
 #if CONVOY_WGMMA
   extern __shared__ __align__(128) char memory[];
   const uint32_t ring = shared_address(memory);
@@ -79,10 +95,13 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
 
   if (threadIdx.x < warpgroup) {
     give_registers<72>();
+    Producer<T> producer(p, x, dy);
+    producer.foresee(begin);
     for (int tile = begin; tile < end; ++tile, slot = after(slot)) {
       if (tile - begin >= stages) arrive_and_wait(empty(slot), threads);
-      bring(p, tile, x, dy, ring + uint32_t(slot) * stage_bytes);
+      producer.bring(tile, ring + uint32_t(slot) * stage_bytes);
       commit_copies();
+      if (tile + 1 < end) producer.foresee(tile + 1);
       if (tile == begin) continue;
       wait_copies<1>();
       show_to_products();
@@ -91,6 +110,7 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
     wait_copies<0>();
     show_to_products();
     arrive(full(before(slot)), threads);
+    producer.finish_bias(among_producers, parts.bias + split * parts.stride);
     return;
   }
 
@@ -134,9 +154,9 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
 
   // Each half of the windows and of the rows in turn adds its sums, the last to the result.
   auto* sums = reinterpret_cast<float*>(memory);
-  float* out = parts + int64_t(split) * channels * 108;
+  float* out = parts.weights + split * parts.stride;
   for (int turn = 0; turn < 4; ++turn) {
-    arrive_and_wait(between_consumers, consumers);
+    arrive_and_wait(among_consumers, consumers);
     if (2 * consumer + odd != turn) continue;
 #pragma unroll
     for (int i = 0; i < 108; ++i) {
@@ -154,7 +174,7 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
 }  // namespace
 
 void queue_wgmma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy,
-                              float* parts) {
+                              const GradientParts& parts) {
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     allow_shared_bytes(reinterpret_cast<const void*>(weights<T>), shared_bytes);

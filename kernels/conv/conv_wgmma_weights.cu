@@ -8,8 +8,7 @@
 //
 // Per 64 x 32 x 16 products, 16 clocks of the tensor cores, shared memory gives 1 KiB of inputs: 8 clocks where a tap's
 // rows are aligned, up to 16 where they are not.
-#include "kernels/conv/conv_mma_kernels.h"
-#include "kernels/device/wgmma.h"
+#include "kernels/conv/gradient_words.h"
 
 namespace convoy::cuda {
 namespace {
@@ -36,7 +35,7 @@ constexpr int full(int slot) {
 constexpr int empty(int slot) {
   return 1 + stages + slot;
 }
-constexpr int between_consumers = 1 + 2 * stages;
+constexpr int among_consumers = 1 + 2 * stages, among_producers = among_consumers + 1;
 
 /// The third warpgroup's work.
 template <class T>
@@ -56,23 +55,22 @@ class Producer {
     }
   }
 
-  /// Starts the copies of a tile's inputs, and writes the words of its windows.
-  __device__ void bring(int tile, uint32_t stage) const {
+  /// Starts to read the windows of the tile that `bring` is called for next.
+  __device__ void foresee(int tile) {
     const TileOrigin<wgmma_width> o(p_, tile);
-    constexpr int slots = block_k / 8, each = windows * slots / warpgroup;
-    uint4 gradient[each]{}, output[each]{};
-    uint2 arg[each]{};
     const int pd = p_.od / 2, ph = p_.oh / 2, pw = p_.ow / 2;
 #pragma unroll
     for (int i = 0; i < each; ++i) {
       const int window = window_of(i);
       const int d = o.d / 2 + window / 16, h = o.h / 2 + window / 4 % 4, w = o.w / 2 + window % 4;
-      if (d >= pd || h >= ph || w >= pw) continue;
-      const int64_t at = (((int64_t(o.n) * pd + d) * ph + h) * pw + w) * p_.k + first_k_ + threadIdx.x % slots * 8;
-      gradient[i] = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(dy_.gradient) + at));
-      output[i] = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(dy_.output) + at));
-      arg[i] = __ldg(reinterpret_cast<const uint2*>(dy_.arg + at));
+      ahead_[i].load(dy_, d < pd && h < ph && w < pw,
+                     (((int64_t(o.n) * pd + d) * ph + h) * pw + w) * p_.k + first_k_ + threadIdx.x % slots * 8);
     }
+  }
+
+  /// Starts the copies of a tile's inputs, and writes the words of its windows.
+  __device__ void bring(int tile, uint32_t stage) {
+    const TileOrigin<wgmma_width> o(p_, tile);
     const int d0 = o.d + kd_ - p_.pad[0], h0 = o.h - p_.pad[1], w0 = o.w - p_.pad[2];
     const T* origin = x_ + (int64_t(o.n) * p_.d * p_.h * p_.w + (int64_t(d0) * p_.h + h0) * p_.w + w0) * p_.c;
     const uint32_t plane = stage + threadIdx.x % 4 * plane_bytes;
@@ -85,13 +83,21 @@ class Producer {
     }
 #pragma unroll
     for (int i = 0; i < each; ++i) {
-      const uint32_t to =
-          stage + 4 * plane_bytes + uint32_t(window_of(i) * window_words + int(threadIdx.x) % slots * 8) * 4;
-      store_words<T>(to, gradient[i], output[i], arg[i], p_.slope);
+      uint32_t pairs[4];
+      scale_gradient<T>(ahead_[i].gradient, ahead_[i].output, p_.slope, pairs);
+      store_words(stage + 4 * plane_bytes + uint32_t(window_of(i) * window_words + int(threadIdx.x) % slots * 8) * 4,
+                  pairs, ahead_[i].arg);
+      bias_.add(pairs);
     }
   }
 
+  /// The sums of all windows that were brought, which are the bias's gradient.
+  __device__ void finish_bias(int barrier, float* out) {
+    bias_.template finish<slots>(barrier, out);
+  }
+
  private:
+  static constexpr int slots = block_k / 8, each = windows * slots / warpgroup;
   static __device__ int row_of(int i) {
     return i * (warpgroup / 4) + int(threadIdx.x) / 4;
   }
@@ -103,6 +109,8 @@ class Producer {
   const MmaSource& dy_;
   int kd_, first_k_;
   uint32_t table_;
+  PooledEight ahead_[each];
+  BiasSums<T> bias_;
 };
 
 /// A gradient where it belongs in a window: bits of two neighbours across, and which of the four pairs they are.
@@ -116,7 +124,7 @@ struct Placed {
 
 template <class T>
 __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ MmaConv p, const T* __restrict__ x,
-                                                      const __grid_constant__ MmaSource dy, float* __restrict__ parts) {
+                                                      const __grid_constant__ MmaSource dy, GradientParts parts) {
 #if CONVOY_WGMMA
   extern __shared__ __align__(128) char memory[];
   const uint32_t ring = shared_address(memory);
@@ -130,11 +138,13 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
 
   if (threadIdx.x < warpgroup) {
     give_registers<72>();
-    const Producer<T> producer(p, x, dy, kd, first_k, first_c, ring + stages * stage_bytes);
+    Producer<T> producer(p, x, dy, kd, first_k, first_c, ring + stages * stage_bytes);
+    producer.foresee(begin);
     for (int tile = begin; tile < end; ++tile, slot = after(slot)) {
       if (tile - begin >= stages) arrive_and_wait(empty(slot), threads);
       producer.bring(tile, ring + uint32_t(slot) * stage_bytes);
       commit_copies();
+      if (tile + 1 < end) producer.foresee(tile + 1);
       if (tile == begin) continue;
       wait_copies<1>();
       show_to_products();
@@ -143,6 +153,7 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
     wait_copies<0>();
     show_to_products();
     arrive(full(before(slot)), threads);
+    if (kd == 0 && first_c == 0) producer.finish_bias(among_producers, parts.bias + split * parts.stride + first_k);
     return;
   }
 
@@ -180,16 +191,16 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
   }
   wait_products<0>();
 
-  arrive_and_wait(between_consumers, consumers);
+  arrive_and_wait(among_consumers, consumers);
   float* waiting = reinterpret_cast<float*>(memory) + threadIdx.x % warpgroup;
   if (consumer == 1)
 #pragma unroll
     for (int i = 0; i < 144; ++i) waiting[i * warpgroup] = acc[i / 16][i % 16];
-  arrive_and_wait(between_consumers, consumers);
+  arrive_and_wait(among_consumers, consumers);
   if (consumer == 1) return;
 #pragma unroll
   for (int i = 0; i < 144; ++i) acc[i / 16][i % 16] += waiting[i * warpgroup];
-  float* out = parts + int64_t(split) * p.k * 27 * p.c;
+  float* out = parts.weights + split * parts.stride;
   const int k = first_k + 16 * warp + lane / 4, c = first_c + 2 * (lane % 4);
 #pragma unroll
   for (int tap = 0; tap < 9; ++tap)
@@ -204,7 +215,8 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
 
 }  // namespace
 
-void queue_wgmma_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy, float* parts) {
+void queue_wgmma_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy,
+                         const GradientParts& parts) {
   const dim3 grid(static_cast<unsigned>(p.k / block_k * (p.c / block_c)), 3, static_cast<unsigned>(splits));
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);

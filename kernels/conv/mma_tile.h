@@ -70,6 +70,15 @@ __device__ inline uint32_t leaky_two(Two<T> sign, Two<T> v, float slope) {
   return (bits_of<T>(v) & positive) | (scaled & ~positive);
 }
 
+/// Eight channels of a pooled gradient behind the slope that the sign of the pooled output tells.
+template <class T>
+__device__ inline void scale_gradient(const uint4& gradient, const uint4& output, float slope, uint32_t (&pairs)[4]) {
+  const auto* dy = reinterpret_cast<const Two<T>*>(&gradient);
+  const auto* y = reinterpret_cast<const Two<T>*>(&output);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = leaky_two<T>(y[i], dy[i], slope);
+}
+
 /// Eight channels of a pooled gradient, each already multiplied by the slope that the sign of the pooled output tells,
 /// and the places in the window that they belong to; both two to a register.
 template <class T>
@@ -78,11 +87,9 @@ struct Spread {
   __half2 at[4];
 
   __device__ Spread(const uint4& gradient, const uint4& output, const uint2& arg, float slope) {
-    const auto* dy = reinterpret_cast<const Two<T>*>(&gradient);
-    const auto* y = reinterpret_cast<const Two<T>*>(&output);
+    scale_gradient<T>(gradient, output, slope, g);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      g[i] = leaky_two<T>(y[i], dy[i], slope);
       const uint32_t places = __byte_perm(i < 2 ? arg.x : arg.y, 0, i & 1 ? 0x4342 : 0x4140);
       at[i] = *reinterpret_cast<const __half2*>(&places);
     }
@@ -97,23 +104,6 @@ struct Spread {
   }
 };
 
-/// Eight words in shared memory, of each of these channels the gradient as above and, in the three bits above it, its
-/// place.
-template <class T>
-__device__ inline void store_words(uint32_t to, const uint4& gradient, const uint4& output, const uint2& arg,
-                                   float slope) {
-  const auto* dy = reinterpret_cast<const Two<T>*>(&gradient);
-  const auto* y = reinterpret_cast<const Two<T>*>(&output);
-  uint32_t word[8];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t pair = leaky_two<T>(y[i], dy[i], slope), places = (i < 2 ? arg.x : arg.y) >> 16 * (i & 1);
-    word[2 * i] = __byte_perm(pair, places, 0x5410), word[2 * i + 1] = __byte_perm(pair, places, 0x6532);
-  }
-  store_16(to, make_uint4(word[0], word[1], word[2], word[3]));
-  store_16(to + 16, make_uint4(word[4], word[5], word[6], word[7]));
-}
-
 /// Rows of 64 bytes in shared memory, a row to a position and 16-byte slots turned so that eight consecutive rows lie
 /// in different banks.
 __device__ inline uint32_t slot_64(int row, int slot) {
@@ -124,17 +114,16 @@ __device__ inline uint32_t slot_128(int row, int slot) {
   return static_cast<uint32_t>(row * 128 + ((slot ^ (row & 7)) << 4));
 }
 
-/// What a window of 2x2x2 pools to in two neighbouring channels: bias, rounding, leaky_relu, rounding, and the first
-/// largest, as convolution, activation and pool would do one after the other. sums(code) gives both channels of
-/// position `code`.
+/// What a window of 2x2x2 pools to in two neighbouring channels: rounding, leaky_relu, rounding, and the first largest,
+/// as convolution, activation and pool would do one after the other. sums(code) gives both channels of position `code`,
+/// bias included.
 template <class T, class Sums>
-__device__ inline void pool_window(const Sums& sums, float2 bias, float slope, Two<T>* value, uint16_t* arg) {
+__device__ inline void pool_window(const Sums& sums, float slope, Two<T>* value, uint16_t* arg) {
 #if CONVOY_MMA
   Two<T> active[8], best;
 #pragma unroll
   for (int code = 0; code < 8; ++code) {
-    const float2 sum = sums(code);
-    const float2 v = widened(rounded_two<T>(make_float2(sum.x + bias.x, sum.y + bias.y)));
+    const float2 v = widened(rounded_two<T>(sums(code)));
     active[code] = rounded_two<T>(make_float2(v.x > 0 ? v.x : slope * v.x, v.y > 0 ? v.y : slope * v.y));
     best = code == 0 ? active[0] : __hmax2_nan(best, active[code]);
   }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/conv_shapes.h"
-#include "kernels/conv/mma_tile.h"
+#include "kernels/conv/conv_mma_kernels.h"
 #include "kernels/device/sums.h"
 
 namespace convoy::cuda {
@@ -59,25 +59,36 @@ struct ScaledGradient {
   }
 };
 
-/// Weight gradients in `splits` parts and what adds them: the workspace holds the parts, then room for the bias's sums.
+/// Weight gradients in `splits` parts and what adds them: the workspace holds the parts, then room for the bias's sums,
+/// unless these are in the parts, too (`with_bias`).
 struct WeightParts {
   Shape pooled;
   int64_t weights;
   int splits;
+  bool with_bias = false;
 
-  int64_t workspace_bytes() const { return 4 * (weights * splits + row_sum_floats(pooled.rows(), pooled.c())); }
+  int64_t workspace_bytes() const {
+    return 4 *
+           (with_bias ? splits * (weights + pooled.c()) : weights * splits + row_sum_floats(pooled.rows(), pooled.c()));
+  }
   /// Where a kernel writes its parts; one alone is the result.
-  float* target(const KernelArgs& a) const {
-    return splits > 1 ? reinterpret_cast<float*>(a.workspace) : data<float>(a.out[0]);
+  GradientParts target(const KernelArgs& a) const {
+    if (splits == 1) return {data<float>(a.out[0]), data<float>(a.out[1]), 0};
+    auto* parts = reinterpret_cast<float*>(a.workspace);
+    return {parts, parts + weights, weights + (with_bias ? pooled.c() : 0)};
   }
   /// Adds the parts to the weight gradient and the pooled gradient to that of the bias.
   template <class T>
   void finish(const KernelArgs& a, float slope) const {
     auto* parts = reinterpret_cast<float*>(a.workspace);
-    if (splits > 1) add_parts(splits, weights, parts, data<float>(a.out[0]));
-    row_sums(pooled.rows(), pooled.c(),
-             ScaledGradient<T>{data<const T>(a.in[1]), data<const T>(a.in[2]), pooled.c(), slope},
-             parts + weights * splits, data<float>(a.out[1]));
+    auto *dw = data<float>(a.out[0]), *db = data<float>(a.out[1]);
+    if (splits > 1)
+      with_bias ? add_parts(splits, weights + pooled.c(), parts, ToTwoVectors{dw, db, weights})
+                : add_parts(splits, weights, parts, ToVector<float>{dw});
+    if (!with_bias)
+      row_sums(pooled.rows(), pooled.c(),
+               ScaledGradient<T>{data<const T>(a.in[1]), data<const T>(a.in[2]), pooled.c(), slope},
+               parts + weights * splits, db);
   }
 };
 

@@ -64,6 +64,12 @@ std::vector<DeviceProbe> probe_device() {
     list.push_back(
         {"f16_mma", rate(work, [&] { mma<__half><<<blocks, threads, 0, stream()>>>(0x3c003c00u, sum); }), "GFLOP/s"});
   }
+#ifdef CONVOY_WITH_HOPPER
+  if (capability() == 90) {
+    list.push_back({"bf16_wgmma", wgmma_rate(DType::bf16, rounds), "GFLOP/s"});
+    list.push_back({"f16_wgmma", wgmma_rate(DType::f16, rounds), "GFLOP/s"});
+  }
+#endif
   constexpr int64_t bytes = int64_t{512} << 20;
   const DeviceBytes from(bytes), to(bytes);
   list.push_back({"copy",

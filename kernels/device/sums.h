@@ -41,18 +41,32 @@ __global__ void sum_rows(int64_t rows, int64_t columns, Value value, float* part
   }
 }
 
-/// out[c] = the sum of few parts.
+/// Where the sum of a column goes: to a vector, or to one of two behind each other.
 template <class T>
-__global__ void add_few_parts(int parts, int64_t columns, const float* from, T* out) {
+struct ToVector {
+  T* out;
+  __device__ void operator()(int64_t column, float sum) const { out[column] = from_float<T>(sum); }
+};
+struct ToTwoVectors {
+  float *first, *second;
+  int64_t columns_of_first;
+  __device__ void operator()(int64_t column, float sum) const {
+    column < columns_of_first ? first[column] = sum : second[column - columns_of_first] = sum;
+  }
+};
+
+/// The sums of few parts.
+template <class Target>
+__global__ void add_few_parts(int parts, int64_t columns, const float* from, Target to) {
   for (int64_t c = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; c < columns; c += int64_t(gridDim.x) * blockDim.x) {
     float sum = 0;
     for (int i = 0; i < parts; ++i) sum += from[i * columns + c];
-    out[c] = from_float<T>(sum);
+    to(c, sum);
   }
 }
 /// The same of many: 32 threads to a column; block (32, 32).
-template <class T>
-__global__ void add_many_parts(int parts, int64_t columns, const float* from, T* out) {
+template <class Target>
+__global__ void add_many_parts(int parts, int64_t columns, const float* from, Target to) {
   __shared__ float lanes[32][33];
   const int64_t c = int64_t(blockIdx.x) * 32 + threadIdx.x;
   float sum = 0;
@@ -63,17 +77,16 @@ __global__ void add_many_parts(int parts, int64_t columns, const float* from, T*
   __syncthreads();
   if (threadIdx.y > 0 || c >= columns) return;
   for (int i = 1; i < 32; ++i) sum += lanes[i][threadIdx.x];
-  out[c] = from_float<T>(sum);
+  to(c, sum);
 }
 
-/// Queues out[c] = the sum of `parts` rows.
-template <class T>
-void add_parts(int parts, int64_t columns, const float* from, T* out) {
+/// Queues the sums of `parts` rows.
+template <class Target>
+void add_parts(int parts, int64_t columns, const float* from, const Target& to) {
   if (parts < 16)
-    add_few_parts<<<grid_for(columns, 128), 128, 0, stream()>>>(parts, columns, from, out);
+    add_few_parts<<<grid_for(columns, 128), 128, 0, stream()>>>(parts, columns, from, to);
   else
-    add_many_parts<<<static_cast<unsigned>((columns + 31) / 32), dim3(32, 32), 0, stream()>>>(parts, columns, from,
-                                                                                              out);
+    add_many_parts<<<static_cast<unsigned>((columns + 31) / 32), dim3(32, 32), 0, stream()>>>(parts, columns, from, to);
   check_launch("adding parts");
 }
 
@@ -84,7 +97,7 @@ void row_sums(int64_t rows, int64_t columns, const Value& value, float* workspac
   sum_rows<<<dim3(static_cast<unsigned>((columns + 31) / 32), static_cast<unsigned>(parts)), dim3(32, 8), 0,
              stream()>>>(rows, columns, value, workspace);
   check_launch("row sums");
-  add_parts(parts, columns, workspace, out);
+  add_parts(parts, columns, workspace, ToVector<T>{out});
 }
 
 }  // namespace convoy::cuda
