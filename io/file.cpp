@@ -1,14 +1,17 @@
 #include "io/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include "core/error.h"
 #include "io/crc32c.h"
@@ -50,6 +53,19 @@ std::vector<std::byte> read_file(const std::string& path) {
     done += static_cast<size_t>(got);
   }
   return data;
+}
+
+std::string why_withheld(const std::string& path) {
+  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) return "cannot open: " + reason();
+  const char* locking = std::getenv("HDF5_USE_FILE_LOCKING");
+  const bool locks = !locking || (std::string_view(locking) != "FALSE" && std::string_view(locking) != "0");
+  if (locks && flock(file.fd, LOCK_SH | LOCK_NB) != 0 && errno != ENOSYS)
+    return "cannot open: " + (errno == EWOULDBLOCK ? "another process holds a lock on it" : reason());
+  std::vector<char> block(size_t{1} << 20);
+  ssize_t got = 1;
+  while (got > 0) got = read(file.fd, block.data(), block.size());
+  return got < 0 ? "cannot read: " + reason() : "";
 }
 
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions) {

@@ -1,16 +1,15 @@
 #include "io/hdf5.h"
 
-#include <fcntl.h>
 #include <hdf5.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <utility>
+
+#include "io/file.h"
 
 namespace convoy {
 namespace {
@@ -60,18 +59,6 @@ hid_t file_access() {
   if (access >= 0) H5Pset_file_locking(access, true, true);
 #endif
   return access;
-}
-
-/// What keeps HDF5 from opening a file that is there: asked of the system, since not every version leaves its errno.
-std::string why_not_open(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return std::string("cannot be opened: ") + std::strerror(errno);
-  const bool locked = flock(file, LOCK_SH | LOCK_NB) != 0 && errno != ENOSYS;
-  const int why = errno;
-  close(file);
-  if (!locked) return "not an HDF5 file, truncated or damaged";
-  if (why == EWOULDBLOCK) return "locked, another program has it open for writing";
-  return std::string("cannot be locked: ") + std::strerror(why);
 }
 
 /// IEEE half precision, which HDF5 1.10 has no name for.
@@ -180,7 +167,10 @@ Hdf5File::Hdf5File(const std::string& path, Mode mode) : path_(path), impl_(std:
   if (stat(path.c_str(), &info) != 0) fail_data(path + ": no such file");
   const Id access(file_access(), H5Pclose);
   impl_->file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
-  if (impl_->file < 0) fail_data(path + ": " + why_not_open(path));
+  if (impl_->file < 0) {
+    const std::string why = why_withheld(path);
+    fail_data(path + ": " + (why.empty() ? "not an HDF5 file, truncated or damaged" : why));
+  }
 }
 
 Hdf5File::~Hdf5File() = default;
