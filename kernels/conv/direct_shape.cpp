@@ -194,9 +194,13 @@ bool many_positions(const Problem& p) {
 
 }  // namespace
 
-bool multiplies_faster(DType type) {
+bool multiplies_faster([[maybe_unused]] DType type) {
+#ifdef CONVOY_WITHOUT_AVX512
+  return false;
+#else
   const CpuFeatures& cpu = cpu_features();
   return type == DType::bf16 ? cpu.fast_bf16_dot || cpu.amx_bf16 : type == DType::f16 && cpu.avx512_fp16;
+#endif
 }
 
 bool direct_is_measured_faster(const Problem& p) {
