@@ -9,7 +9,7 @@
 // second pass adds their sums in order and ends the convolution.
 //
 // Per 16 channels and tap a warp loads 4 + 4 fragments for 32 products: shared memory gives 128 bytes a clock, so the
-// loads take as long as mma.sync needs (about 60 % of the rate of Hopper's wgmma).
+// loads take as long as mma.sync needs (about 70 % of the rate of Hopper's wgmma).
 #include "kernels/conv/conv_mma_kernels.h"
 
 namespace convoy::cuda {
