@@ -1,7 +1,7 @@
 // Convolutions of 16-bit types on tensor cores: which problems they take, and in what pieces. The functions themselves:
 // conv_mma_direct.cu (forward, into a pool, data gradients, those from a pooled gradient), conv_wgmma_direct.cu (the
-// same on Hopper's warpgroup products), conv_mma_weights.cu (weight gradients from a pooled gradient) and
-// conv_mma_four.cu (a first layer of four channels).
+// same on Hopper's warpgroup products), conv_mma_weights.cu and conv_wgmma_weights.cu (weight gradients from a pooled
+// gradient), conv_mma_four.cu and conv_wgmma_four.cu (a first layer of four channels).
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_mma_kernels.h"
 #include "kernels/conv/pooled_cube.h"
@@ -96,10 +96,8 @@ Support supports(const Problem& p) {
                                       : Support::yes();
 }
 
-Support supports_wgmma(const Problem& p) {
-#ifndef CONVOY_WITH_HOPPER
-  return Support::no("not compiled for 9.0");
-#endif
+Support supports_wgmma([[maybe_unused]] const Problem& p) {
+#ifdef CONVOY_WITH_HOPPER
   if (capability() != 90) return Support::no(capability() ? "not of compute capability 9.0" : "no CUDA device is open");
   if (const Support support = supports(p); !support.ok) return support;
   const ConvShapes s = *conv_shapes(p);
@@ -109,6 +107,9 @@ Support supports_wgmma(const Problem& p) {
   if (k % 64 && (k != 32 || p.op.kind == OpKind::conv_pool_forward))
     return Support::no("multiples of 64 output channels, or 32 without a pool behind them");
   return Support::yes();
+#else
+  return Support::no("not compiled for 9.0");
+#endif
 }
 
 std::string detail(const Setup& s) {

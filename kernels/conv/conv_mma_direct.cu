@@ -87,9 +87,6 @@ __device__ float2 bias_of(const float* bias, int column) {
   return bias ? make_float2(bias[column], bias[column + 1]) : make_float2(0, 0);
 }
 
-/// What becomes of the sums: stored, pooled, or left to the second pass.
-enum class Ending { store, pool, part };
-
 template <class T, int columns, int block_k, bool spreads, Ending ending>
 __global__ void __launch_bounds__(threads, 2)
     direct(const MmaConv p, MmaSource from, const T* __restrict__ w, const float* __restrict__ bias, MmaResult to,

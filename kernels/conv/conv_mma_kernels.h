@@ -16,8 +16,12 @@ struct MmaResult {
   uint8_t* arg = nullptr;  ///< given: y is the pooled map
 };
 
-/// How a convolution is cut: positions across a tile (16 or 8), channels of a block (64 or 32), and shares of the input
-/// channels, whose sums then go through `parts`: [splits][positions][k] in f32.
+/// What becomes of the sums: stored, pooled, or left to the second pass.
+enum class Ending { store, pool, part };
+
+/// How a convolution is cut: positions across a tile (16 or 8; warpgroup products always take 8), channels of a block
+/// (64 or 32; of warpgroup products 128 or 64), and shares of the input channels, whose sums then go through `parts`:
+/// [splits][positions][k] in f32.
 struct MmaCut {
   int columns = 16, block_k = 64, splits = 1;
   float* parts = nullptr;
@@ -45,10 +49,10 @@ constexpr Int3 wgmma_tile(int k, int block_k) {
 struct WgmmaWeights {
   int k, c;
   bool turned;
-  __host__ __device__ bool deep() const { return k == 32; }
+  __host__ __device__ constexpr bool deep() const { return k == 32; }
 };
 constexpr int64_t wgmma_pack_bytes(const WgmmaWeights& s) {
-  return int64_t(s.k == 32 ? 64 * 36 : s.k * 27) * s.c * 2;
+  return int64_t(s.deep() ? 64 * 36 : s.k * 27) * s.c * 2;
 }
 void queue_wgmma_pack(DType type, const WgmmaWeights& s, const void* w, void* packed);
 

@@ -2,13 +2,14 @@
 // channels are the left operand and come to registers in the order that the instruction wants; positions are the right
 // operand and stay in shared memory: 16 channels of all positions that a block's outputs see, once for all 27 taps. A
 // tap is another address there. A warpgroup owns 64 channels of 4 x 8 x 8 positions: 128 sums a thread, among them all
-// eight of a window of the pool. A block is two warpgroups, side by side in channels or, where there are 64, in height.
-//
-// While 16 channels are multiplied, the next are copied, or spread out from a pooled gradient, a part with each row of
-// taps; weights come through a ring of four rows of taps. The products of a row run while the next is prepared.
+// eight of a window of the pool. Two of a block's three warpgroups multiply, side by side in channels or, where there
+// are 64, in height. The third copies some rows of taps ahead of them: weights through a ring of such rows, and, a part
+// with each row, the next 16 channels of the positions, or it spreads these out from a pooled gradient. Named barriers
+// say which rows are there and which are done with; a block goes from tile to tile without a pause.
 //
 // 32 output channels, too few for 64 rows, are taken at two depths at once: four taps in depth, of which each half of
-// the rows multiplies three, the fourth with zeros (three quarters of the rate instead of half).
+// the rows multiplies three, the fourth with zeros (three quarters of the rate instead of half). A value that is not
+// finite so reaches a depth more than its taps: zero times infinity is not zero.
 //
 // Per 64 x 64 x 16 products, 32 clocks of the tensor cores, shared memory gives 2 KiB of positions and a quarter of
 // 2 KiB of weights: 20 of 32 clocks.
@@ -17,8 +18,6 @@
 namespace convoy::cuda {
 namespace {
 
-// Two warpgroups multiply, a third copies or spreads, some rows of taps ahead (named barriers say which rows are there
-// and which are done with); a block goes from tile to tile without a pause.
 constexpr int consumers = 2 * warpgroup, threads = consumers + warpgroup;
 constexpr int stages = 6, chunk = 16, width = wgmma_width;
 /// Rows of taps that are under way before the copying warpgroup waits for the first of them.
@@ -26,12 +25,7 @@ constexpr int lag = 3;
 /// Weights of 64 channels, one tap, 16 input channels.
 constexpr int tap_bytes = 64 * chunk * 2;
 
-constexpr int full(int slot) {
-  return 1 + slot;
-}
-constexpr int empty(int slot) {
-  return 1 + stages + slot;
-}
+using Slots = Ring<stages>;
 
 /// What a block covers: `across` (2 or 1) warpgroups side by side in channels, the others in height; `deep`: 32
 /// channels at two depths.
@@ -51,7 +45,7 @@ struct Block {
   static constexpr int windows_d = halo_d / 2 + 1, windows_h = halo_h / 2 + 1, windows_w = halo_w / 2 + 1;
   static constexpr int window_turns = (windows_d * windows_h * windows_w * 2 + warpgroup - 1) / warpgroup;
   static_assert(window_turns <= parts);
-  static constexpr int table_bytes = copies * warpgroup * 4;
+  static constexpr int table_bytes = spreads ? 0 : copies * warpgroup * 4;
   static constexpr int bytes = 2 * halo_bytes + stages * row_bytes + table_bytes;
 };
 
@@ -193,7 +187,7 @@ __device__ void produce(const MmaConv& p, int blocks, int splits, Source source,
     const uint4* weights =
         w + (int64_t(now.block) * across * chunks + now.at) * (B::rows * 3 * warpgroup) + threadIdx.x;
     for (int tap_row = 0; tap_row < B::rows; ++tap_row, ++row) {
-      if (row >= stages) arrive_and_wait(empty(slot), threads);
+      if (row >= stages) arrive_and_wait(Slots::empty(slot), threads);
 #pragma unroll
       for (int i = 0; i < 3 * across; ++i)
         copy_16(ring + uint32_t(slot) * B::row_bytes + (i * warpgroup + threadIdx.x) * 16,
@@ -207,10 +201,9 @@ __device__ void produce(const MmaConv& p, int blocks, int splits, Source source,
       if (row >= lag) {
         wait_copies<lag>();
         show_to_products();
-        arrive(full(ready), threads);
+        arrive(Slots::full(ready), threads);
       }
-      slot = slot + 1 == stages ? 0 : slot + 1;
-      ready = ready + 1 == stages ? 0 : ready + 1;
+      slot = Slots::after(slot), ready = Slots::after(ready);
     }
     buffer ^= 1;
     if (ahead.valid() && ahead.next() && ahead.valid()) source.begin_item(ahead);
@@ -218,8 +211,8 @@ __device__ void produce(const MmaConv& p, int blocks, int splits, Source source,
   wait_copies<0>();
   show_to_products();
   for (int i = 0; i < lag; ++i) {
-    arrive(full(ready), threads);
-    ready = ready + 1 == stages ? 0 : ready + 1;
+    arrive(Slots::full(ready), threads);
+    ready = Slots::after(ready);
   }
 }
 
@@ -241,9 +234,6 @@ struct Neighbours {
     return even ? make_float2(pair.x, take) : make_float2(take, pair.y);
   }
 };
-
-/// What becomes of the sums: stored, pooled, or left to the second pass.
-enum class Ending { store, pool, part };
 
 /// Ends an item: sums of sixteen rows from `channel` on to a warp, in height from `below` on.
 template <class T, bool deep, Ending ending, class B>
@@ -336,7 +326,7 @@ __global__ void __launch_bounds__(threads, 1)
     for (int i = 0; i < 128; ++i) acc[i / 32][i % 32] = i & 2 ? b.y : b.x;
     int kd = 0, kh = 0;
     const auto multiply_row = [&](bool first, uint32_t(&a)[3][4]) {
-      arrive_and_wait(full(slot), threads);
+      arrive_and_wait(Slots::full(slot), threads);
 #pragma unroll
       for (int kw = 0; kw < 3; ++kw) {
         const uint4 v = load_16(mine + uint32_t(slot) * B::row_bytes + kw * tap_bytes);
@@ -351,8 +341,8 @@ __global__ void __launch_bounds__(threads, 1)
           multiply_positions<T>(acc[i], a[kw], here + (i * B::slice * B::halo_h * B::halo_w + kw));
       commit_products();
       wait_products<1>();
-      if (!first) arrive(empty(slot == 0 ? stages - 1 : slot - 1), threads);
-      slot = slot + 1 == stages ? 0 : slot + 1;
+      if (!first) arrive(Slots::empty(Slots::before(slot)), threads);
+      slot = Slots::after(slot);
       if (++kh == 3) kh = 0, ++kd;
       if (kd == B::taps_d) kd = 0, buffer ^= 1;
     };
@@ -364,7 +354,7 @@ __global__ void __launch_bounds__(threads, 1)
       if (row + 1 < rows) multiply_row(false, a[1]);
     }
     wait_products<0>();
-    arrive(empty(slot == 0 ? stages - 1 : slot - 1), threads);
+    arrive(Slots::empty(Slots::before(slot)), threads);
     finish<T, deep, ending>(p, now, acc, channel, below, warp, lane, to, parts);
   }
 #endif

@@ -18,16 +18,12 @@ constexpr int packs_across = 10, halo_height = B::height + 2, halo_packs = (B::d
 /// Words of a window's channels (store_words); every other window lies in different banks.
 constexpr int windows = 32, window_words = channels + 4;
 constexpr int stage_bytes = halo_packs * 16 + windows * window_words * 4;
-constexpr int gradient_bytes = channels * 108 * 4, shared_bytes = std::max(stages * stage_bytes, gradient_bytes);
+constexpr int sums_bytes = channels * 108 * 4, shared_bytes = std::max(stages * stage_bytes, sums_bytes);
+static_assert(shared_bytes + 1024 <= hopper_shared_bytes);  // beside the bias's sums
 static_assert(stage_bytes % 128 == 0 && windows * channels / 8 == warpgroup);
 
-constexpr int full(int slot) {
-  return 1 + slot;
-}
-constexpr int empty(int slot) {
-  return 1 + stages + slot;
-}
-constexpr int among_consumers = 1 + 2 * stages, among_producers = among_consumers + 1;
+using Slots = Ring<stages>;
+constexpr int among_consumers = Slots::next_barrier, among_producers = among_consumers + 1;
 
 /// The third warpgroup's work.
 template <class T>
@@ -89,27 +85,11 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
   const uint32_t ring = shared_address(memory);
   const int tiles = p.all_tiles(), split = int(blockIdx.x), splits = int(gridDim.x);
   const int begin = int(int64_t(tiles) * split / splits), end = int(int64_t(tiles) * (split + 1) / splits);
-  int slot = 0;
-  const auto before = [](int s) { return s == 0 ? stages - 1 : s - 1; };
-  const auto after = [](int s) { return s + 1 == stages ? 0 : s + 1; };
 
   if (threadIdx.x < warpgroup) {
     give_registers<72>();
     Producer<T> producer(p, x, dy);
-    producer.foresee(begin);
-    for (int tile = begin; tile < end; ++tile, slot = after(slot)) {
-      if (tile - begin >= stages) arrive_and_wait(empty(slot), threads);
-      producer.bring(tile, ring + uint32_t(slot) * stage_bytes);
-      commit_copies();
-      if (tile + 1 < end) producer.foresee(tile + 1);
-      if (tile == begin) continue;
-      wait_copies<1>();
-      show_to_products();
-      arrive(full(before(slot)), threads);
-    }
-    wait_copies<0>();
-    show_to_products();
-    arrive(full(before(slot)), threads);
+    produce_tiles<Slots>(producer, begin, end, ring, stage_bytes, threads);
     producer.finish_bias(among_producers, parts.bias + split * parts.stride);
     return;
   }
@@ -122,9 +102,10 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
   const Columns columns(ring + 2 * consumer * halo_height * packs_across * 16, packs_across * 16, 16);
   float acc[9][12] = {};
   uint32_t a[2][2][4];
+  int slot = 0;
 #pragma unroll 1
-  for (int tile = begin; tile < end; ++tile, slot = after(slot)) {
-    arrive_and_wait(full(slot), threads);
+  for (int tile = begin; tile < end; ++tile, slot = Slots::after(slot)) {
+    arrive_and_wait(Slots::full(slot), threads);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint32_t at = words + uint32_t(slot) * stage_bytes + 8 * h * window_words * 4;
@@ -147,7 +128,7 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
               columns + (slot * (stage_bytes / 16) + ((d + taps / 3) * halo_height + 2 * h + taps % 3) * packs_across));
       commit_products();
       wait_products<1>();
-      if (h == 0 && tile > begin) arrive(empty(before(slot)), threads);
+      if (h == 0 && tile > begin) arrive(Slots::empty(Slots::before(slot)), threads);
     }
   }
   wait_products<0>();

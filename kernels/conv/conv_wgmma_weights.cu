@@ -27,15 +27,10 @@ constexpr int copies = (rows * 4 + warpgroup - 1) / warpgroup, table_bytes = cop
 /// Sums of the second half of the windows wait here for those of the first.
 constexpr int reduction_bytes = 144 * warpgroup * 4;
 constexpr int shared_bytes = std::max(stages * stage_bytes + table_bytes, reduction_bytes);
-static_assert(shared_bytes <= hopper_shared_bytes);
+static_assert(shared_bytes + 1024 <= hopper_shared_bytes);  // beside the bias's sums
 
-constexpr int full(int slot) {
-  return 1 + slot;
-}
-constexpr int empty(int slot) {
-  return 1 + stages + slot;
-}
-constexpr int among_consumers = 1 + 2 * stages, among_producers = among_consumers + 1;
+using Slots = Ring<stages>;
+constexpr int among_consumers = Slots::next_barrier, among_producers = among_consumers + 1;
 
 /// The third warpgroup's work.
 template <class T>
@@ -132,27 +127,11 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
   const int first_c = int(blockIdx.x) % blocks_c * block_c, first_k = int(blockIdx.x) / blocks_c * block_k;
   const int kd = int(blockIdx.y), tiles = p.all_tiles(), split = int(blockIdx.z), splits = int(gridDim.z);
   const int begin = int(int64_t(tiles) * split / splits), end = int(int64_t(tiles) * (split + 1) / splits);
-  int slot = 0;
-  const auto before = [](int s) { return s == 0 ? stages - 1 : s - 1; };
-  const auto after = [](int s) { return s + 1 == stages ? 0 : s + 1; };
 
   if (threadIdx.x < warpgroup) {
     give_registers<72>();
     Producer<T> producer(p, x, dy, kd, first_k, first_c, ring + stages * stage_bytes);
-    producer.foresee(begin);
-    for (int tile = begin; tile < end; ++tile, slot = after(slot)) {
-      if (tile - begin >= stages) arrive_and_wait(empty(slot), threads);
-      producer.bring(tile, ring + uint32_t(slot) * stage_bytes);
-      commit_copies();
-      if (tile + 1 < end) producer.foresee(tile + 1);
-      if (tile == begin) continue;
-      wait_copies<1>();
-      show_to_products();
-      arrive(full(before(slot)), threads);
-    }
-    wait_copies<0>();
-    show_to_products();
-    arrive(full(before(slot)), threads);
+    produce_tiles<Slots>(producer, begin, end, ring, stage_bytes, threads);
     if (kd == 0 && first_c == 0) producer.finish_bias(among_producers, parts.bias + split * parts.stride + first_k);
     return;
   }
@@ -164,9 +143,10 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
   const Columns columns(ring + 2 * consumer * height * width * 16, width * 16, plane_bytes);
   float acc[9][16] = {};
   uint32_t a[2][2][4];
+  int slot = 0;
 #pragma unroll 1
-  for (int tile = begin; tile < end; ++tile, slot = after(slot)) {
-    arrive_and_wait(full(slot), threads);
+  for (int tile = begin; tile < end; ++tile, slot = Slots::after(slot)) {
+    arrive_and_wait(Slots::full(slot), threads);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // windows of two rows
       const uint32_t at = words + uint32_t(slot) * stage_bytes + 4 * i * window_words * 4;
@@ -186,7 +166,7 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
               columns + (slot * (stage_bytes / 16) + (d * height + 2 * i + tap / 3) * width + tap % 3));
       commit_products();
       wait_products<1>();
-      if (i == 0 && tile > begin) arrive(empty(before(slot)), threads);
+      if (i == 0 && tile > begin) arrive(Slots::empty(Slots::before(slot)), threads);
     }
   }
   wait_products<0>();

@@ -1,5 +1,5 @@
-// What the weight gradients on warpgroup products make of a pooled gradient: words that hold a gradient and its place
-// in the window, and the bias's gradient.
+// What convolutions on warpgroup products make of a pooled gradient. It comes in windows of eight channels; weight
+// gradients take it as words that hold a gradient and its place in the window, and add up the bias's from it.
 #pragma once
 
 #include "kernels/conv/conv_mma_kernels.h"
@@ -61,6 +61,28 @@ __device__ inline void store_words(uint32_t to, const uint32_t (&pairs)[4], cons
   }
   store_16(to, make_uint4(word[0], word[1], word[2], word[3]));
   store_16(to + 16, make_uint4(word[4], word[5], word[6], word[7]));
+}
+
+/// The warpgroup that brings tiles: `producer` begins to read a tile's windows (foresee) a tile before it fills the
+/// tile's stage (bring).
+template <class Slots, class Producer>
+__device__ inline void produce_tiles(Producer& producer, int begin, int end, uint32_t ring, int stage_bytes,
+                                     int threads) {
+  int slot = 0;
+  producer.foresee(begin);
+  for (int tile = begin; tile < end; ++tile, slot = Slots::after(slot)) {
+    if (tile - begin >= Slots::count) arrive_and_wait(Slots::empty(slot), threads);
+    producer.bring(tile, ring + static_cast<uint32_t>(slot * stage_bytes));
+    commit_copies();
+    if (tile + 1 < end) producer.foresee(tile + 1);
+    if (tile == begin) continue;
+    wait_copies<1>();
+    show_to_products();
+    arrive(Slots::full(Slots::before(slot)), threads);
+  }
+  wait_copies<0>();
+  show_to_products();
+  arrive(Slots::full(Slots::before(slot)), threads);
 }
 
 }  // namespace convoy::cuda

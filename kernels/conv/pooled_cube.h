@@ -68,6 +68,7 @@ struct WeightParts {
   bool with_bias = false;
 
   int64_t workspace_bytes() const {
+    if (with_bias && splits == 1) return 0;
     return 4 *
            (with_bias ? splits * (weights + pooled.c()) : weights * splits + row_sum_floats(pooled.rows(), pooled.c()));
   }
@@ -75,7 +76,7 @@ struct WeightParts {
   GradientParts target(const KernelArgs& a) const {
     if (splits == 1) return {data<float>(a.out[0]), data<float>(a.out[1]), 0};
     auto* parts = reinterpret_cast<float*>(a.workspace);
-    return {parts, parts + weights, weights + (with_bias ? pooled.c() : 0)};
+    return {parts, with_bias ? parts + weights : nullptr, weights + (with_bias ? pooled.c() : 0)};
   }
   /// Adds the parts to the weight gradient and the pooled gradient to that of the bias.
   template <class T>

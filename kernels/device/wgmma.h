@@ -43,6 +43,17 @@ __device__ inline void arrive_and_wait(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+/// A ring of stages in shared memory between threads that fill them and threads that empty them: the barriers that say
+/// so, from 1 on, and a slot's neighbours.
+template <int stages>
+struct Ring {
+  static constexpr int count = stages, next_barrier = 1 + 2 * stages;  ///< the first barrier that it leaves
+  __host__ __device__ static constexpr int full(int slot) { return 1 + slot; }
+  __host__ __device__ static constexpr int empty(int slot) { return 1 + stages + slot; }
+  __host__ __device__ static constexpr int after(int slot) { return slot + 1 == stages ? 0 : slot + 1; }
+  __host__ __device__ static constexpr int before(int slot) { return slot == 0 ? stages - 1 : slot - 1; }
+};
+
 /// What a block of a device of 9.0 may ask for.
 constexpr int hopper_shared_bytes = 227 * 1024;
 

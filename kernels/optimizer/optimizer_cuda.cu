@@ -1,4 +1,5 @@
-// State updates on CUDA devices: one pass over gradient, parameter and moments. What changes from step to step (rate,
+// State updates on CUDA devices: one pass over gradient, parameter and moments, two where LARC or LAMB need norms; the
+// norm of all gradients, and their sums over several passes. What changes from step to step (rate,
 // loss scale, finite flag) is read from the device's memory, so that recorded steps see it.
 #include <cmath>
 
@@ -247,6 +248,11 @@ __global__ void last_pass(const __grid_constant__ Batch<Update> batch) {
 Support supports_update(const Problem& p) {
   return p.in[0].dtype == DType::f32 ? dense_floats(p) : Support::no("f32 only");
 }
+Support supports_gradient_norm(const Problem& p) {
+  for (size_t t = 0; t + 1 < p.in.size(); ++t)
+    if (p.in[t].dtype != DType::f32 || !p.in[t].dense()) return Support::no("dense f32 gradients only");
+  return Support::yes();
+}
 
 /// Same kernels of parameters one after the other in the plan, as one launch, or one per pass, of up to 24 of them.
 template <class Same>
@@ -379,7 +385,7 @@ std::vector<KernelPtr> optimizer_cuda_kernels() {
   list.push_back(kernel("cuda", OpKind::sgd_update, supports_update, prepare_update<Sgd>));
   list.push_back(kernel("cuda", OpKind::adam_update, supports_update, prepare_update<Adam>));
   list.push_back(kernel("cuda", OpKind::lamb_update, supports_update, prepare_update<Lamb>));
-  list.push_back(kernel("cuda", OpKind::gradient_norm, supports_update, prepare_gradient_norm));
+  list.push_back(kernel("cuda", OpKind::gradient_norm, supports_gradient_norm, prepare_gradient_norm));
   list.push_back(kernel("cuda", OpKind::accumulate, supports_update, prepare_accumulate));
   list.push_back(kernel("cuda", OpKind::assign, supports_update, prepare_assign));
   list.push_back(kernel(
