@@ -93,7 +93,7 @@ template <class T, class B>
 class Copies {
  public:
   __device__ Copies(const MmaConv& p, const T* x, uint32_t table) : p_(p), x_(x), table_(table + threadIdx.x * 4) {}
-  /// Where this thread's copies are from, in elements from the first of the sample; -1: padding. Its own entries only.
+  /// Which positions of the sample this thread copies, -1 where padding is; entries that no other thread reads.
   __device__ void begin_item(const Chunks<B>& c) {
     for (int i = 0; i < B::copies; ++i) {
       const int at = (i * warpgroup + int(threadIdx.x)) / 2;
@@ -135,7 +135,7 @@ class Spreads {
  public:
   __device__ Spreads(const MmaConv& p, const MmaSource& from) : p_(p), from_(from) {}
   __device__ void begin_item(const Chunks<B>&) {}
-  /// Two windows at a time wait for each other's loads.
+  /// Two windows at a time, whose loads run side by side.
   __device__ void whole(const Chunks<B>& c, uint32_t to) {
     Spreads other(*this);
     for (int i = 0; i < B::window_turns; i += 2)
@@ -193,7 +193,7 @@ __device__ void produce(const MmaConv& p, int blocks, int splits, Source source,
         copy_16(ring + uint32_t(slot) * B::row_bytes + (i * warpgroup + threadIdx.x) * 16,
                 weights + int64_t(i / 3) * chunks * (B::rows * 3 * warpgroup) + (tap_row * 3 + i % 3) * warpgroup,
                 true);
-      // Who multiplies the row `stages` back is done with, has left the channels before these, too.
+      // Where the row `stages` back is done with, so are the channels before these.
       if (ahead.valid() && tap_row >= stages - 1)
         source.part(ahead, halo + uint32_t(buffer) * B::halo_bytes, tap_row - (stages - 1));
       if (ahead.valid() && tap_row >= stages - 2) source.foresee(ahead, tap_row - (stages - 2));
@@ -359,6 +359,7 @@ __global__ void __launch_bounds__(threads, 1)
   }
 #endif
 }
+
 /// A thread for what a thread of the convolution will hold of one tap: rows lane/4 and lane/4 + 8 of its warp's
 /// sixteen, input channels 2*(lane%4), the next, and both eight further.
 template <class T>
