@@ -13,10 +13,9 @@ namespace convoy {
 /// Throws Error(data) naming the file when it cannot be read.
 std::vector<std::byte> read_file(const std::string& path);
 
-/// Why the system keeps a file's bytes from HDF5, which does not tell that from damage ("cannot open: ...", "cannot
-/// read:
-/// ..."); empty where it does not. HDF5 locks what it opens, unless the variable HDF5_USE_FILE_LOCKING forbids it or
-/// the file system has no locks. Reads the whole file.
+/// Why the system keeps a file's bytes from HDF5, which does not tell that from damage: "cannot open: ..." or "cannot
+/// read: ..."; empty where it does not. HDF5 locks what it opens, unless the variable HDF5_USE_FILE_LOCKING forbids it
+/// or the file system has no locks. Reads the whole file.
 std::string why_withheld(const std::string& path);
 
 /// Regular files at any depth below a folder whose extension (".h5") is one of `extensions`, in name order. Throws

@@ -101,24 +101,34 @@ bool may_refuse(std::string_view name, const Problem& p) {
   return true;
 }
 
-/// Both tensor-core kernels against an op's definition in plain kernels. Sums of integers are exact, roundings are not.
+/// All kernels that take an op on the device against its definition in plain kernels, bit by bit. Integers: every sum
+/// is exact in f32, whatever its order; roundings are not.
 void check_bits_of_definition(Device& device, const Problem& host) {
-  Run expected = make_run(host, Fill::integers, 3);
-  execute_definition_on_device(device, on_cuda(host), expected);
-  for (const char* name : {"cuda_mma", "cuda_wgmma"}) {
-    INFO(name << " " << host.text());
-    const Kernel* kernel = find_kernel(name, on_cuda(host));
-    if (!kernel) {
-      CHECK(may_refuse(name, on_cuda(host)));
-      continue;
+  const Problem p = on_cuda(host);
+  std::optional<Run> expected;
+  for (const auto& kernel : kernel_list()) {
+    if (!on_device(*kernel) || kernel->name() == "cuda_plain" || !kernel->supports(p).ok) continue;
+    if (!expected) {
+      expected = make_run(host, Fill::integers, 7);
+      execute_definition_on_device(device, p, *expected);
     }
-    Run run = make_run(host, Fill::integers, 3);
-    execute_on_device(device, *kernel, on_cuda(host), run);
-    for (size_t i = 0; i < host.out.size(); ++i) {
-      INFO("output " << i);
-      const bool equal = bits(run.out[i]) == bits(expected.out[i]);
+    Run run = make_run(host, Fill::integers, 7);
+    execute_on_device(device, *kernel, p, run);
+    for (size_t i = 0; i < p.out.size(); ++i) {
+      INFO(kernel->name() << " " << p.text() << " output " << i);
+      const bool equal = bits(run.out[i]) == bits(expected->out[i]);
       CHECK(equal);
     }
+  }
+}
+
+/// The same, of problems that both tensor-core kernels should take.
+void check_bits_on_tensor_cores(Device& device, const Problem& host) {
+  check_bits_of_definition(device, host);
+  for (const char* name : {"cuda_mma", "cuda_wgmma"}) {
+    INFO(name << " " << host.text());
+    const bool taken = find_kernel(name, on_cuda(host)) || may_refuse(name, on_cuda(host));
+    CHECK(taken);
   }
 }
 
@@ -210,26 +220,8 @@ TEST_CASE("CUDA kernels at full size give what plain ones give", "[cuda][full]")
   CosmoflowConfig model;
   model.slope = 0.25;  // exact in every type
   for (DType type : {DType::bf16, DType::f16, DType::f32})
-    for (const Problem& host : model_problems(type, model, 1)) {
-      const Problem p = on_cuda(host);
-      if (!conv_shapes(p)) continue;
-      std::optional<Run> expected;
-      for (const auto& kernel : kernel_list()) {
-        if (!on_device(*kernel) || kernel->name() == "cuda_plain" || !kernel->supports(p).ok) continue;
-        // Integers: every sum is exact in f32, whatever its order.
-        if (!expected) {
-          expected = make_run(host, Fill::integers, 7);
-          execute_definition_on_device(*open, p, *expected);
-        }
-        Run run = make_run(host, Fill::integers, 7);
-        execute_on_device(*open, *kernel, p, run);
-        for (size_t i = 0; i < p.out.size(); ++i) {
-          INFO(kernel->name() << " " << p.text() << " output " << i);
-          const bool equal = bits(run.out[i]) == bits(expected->out[i]);
-          CHECK(equal);
-        }
-      }
-    }
+    for (const Problem& host : model_problems(type, model, 1))
+      if (conv_shapes(host)) check_bits_of_definition(*open, host);
 }
 
 TEST_CASE("a convolution into a pool, or from one, gives the bits of what it replaces", "[cuda]") {
@@ -251,13 +243,13 @@ TEST_CASE("a convolution into a pool, or from one, gives the bits of what it rep
       const TensorDesc x(c.x, type), w({c.k, 3, 3, 3, c.x.c()}, type), bias(Shape::vector(c.k), DType::f32);
       for (double slope : c.slopes) {
         pooled.pool.activation.slope = slope;
-        check_bits_of_definition(*open, problem({OpKind::conv_pool_forward, pooled}, {x, w, bias}));
+        check_bits_on_tensor_cores(*open, problem({OpKind::conv_pool_forward, pooled}, {x, w, bias}));
       }
       if (c.x.c() == 4) continue;
       const TensorDesc y({c.x.n(), c.x.d() / 2, c.x.h() / 2, c.x.w() / 2, c.k}, type), arg(y.shape, DType::u8);
       pooled.pool.activation.slope = 0.25;  // gradients stay exact behind it
       pooled.pool.pool.result_size = pooled.conv.result_size = {c.x.d(), c.x.h(), c.x.w()};
-      check_bits_of_definition(*open, problem({OpKind::conv_pool_backward_data, pooled}, {y, y, arg, w}));
+      check_bits_on_tensor_cores(*open, problem({OpKind::conv_pool_backward_data, pooled}, {y, y, arg, w}));
     }
 }
 

@@ -38,7 +38,7 @@ Setup wgmma_setup(const ConvShapes& s, bool backward_data, double slope) {
   r.p = describe(from, to, pad, slope, r.tile);
   // Where blocks are few, as many as run at once share the input channels out.
   const int64_t blocks = int64_t(r.p.all_tiles()) * ((r.p.k + r.cut.block_k - 1) / r.cut.block_k);
-  if (r.p.k != 32) r.cut.splits = int(std::clamp<int64_t>(multiprocessors() / blocks, 1, r.p.c / 16));
+  if (!wgmma_deep(r.p.k)) r.cut.splits = int(std::clamp<int64_t>(multiprocessors() / blocks, 1, r.p.c / 16));
   return r;
 }
 
@@ -182,38 +182,36 @@ class Direct final : public Prepared {
 
 class PooledWeights final : public Prepared {
  public:
-  PooledWeights(const Problem& p, bool hopper)
-      : type_(p.in[0].dtype), hopper_(hopper), setup_(setup(*conv_shapes(p), false, slope_of(p))) {
-    if (hopper && !setup_.four) {
-      const ConvShapes s = *conv_shapes(p);
-      setup_.p = describe(s.x, s.y, s.attrs.pad_low, slope_of(p), mma_tile(wgmma_width));
-    }
-    // As many blocks as run at once: two to a multiprocessor for four channels, else one.
-    const int tiles = setup_.p.all_tiles(), room = setup_.four && !hopper ? 2 * multiprocessors() : multiprocessors();
-    const int blocks = setup_.four ? 1 : setup_.p.k / 64 * (setup_.p.c / 32) * 3;
-    parts_ = {p.in[1].shape, p.out[0].shape.elements(), std::min(tiles, std::max(1, room / blocks)), hopper};
+  PooledWeights(const Problem& p, bool hopper) : type_(p.in[0].dtype), hopper_(hopper) {
+    const ConvShapes s = *conv_shapes(p);
+    four_ = s.x.c() == 4;
+    columns_ = four_ || (!hopper && s.y.w() > 8) ? 16 : wgmma_width;
+    c_ = describe(s.x, s.y, s.attrs.pad_low, slope_of(p), mma_tile(columns_));
+    // As many blocks as run at once: of mma.sync's for four channels two to a multiprocessor, else one.
+    const int room = (four_ && !hopper ? 2 : 1) * multiprocessors(), blocks = four_ ? 1 : c_.k / 64 * (c_.c / 32) * 3;
+    parts_ = {p.in[1].shape, p.out[0].shape.elements(), std::min(c_.all_tiles(), std::max(1, room / blocks)), hopper};
   }
 
   std::string detail() const override { return std::to_string(parts_.splits) + " shares of the positions"; }
   int64_t workspace_bytes() const override { return parts_.workspace_bytes(); }
   void run(const KernelArgs& a) const override {
     const MmaSource dy{nullptr, a.in[1].bytes(), a.in[2].bytes(), data<const uint8_t>(a.in[3])};
-    const MmaConv& c = setup_.p;
     const GradientParts parts = parts_.target(a);
     const void* x = a.in[0].bytes();
     if (hopper_)
-      (setup_.four ? queue_wgmma_four_weights : queue_wgmma_weights)(type_, c, parts_.splits, x, dy, parts);
-    else if (setup_.four)
-      queue_mma_four_weights(type_, c, parts_.splits, x, dy, parts.weights);
+      (four_ ? queue_wgmma_four_weights : queue_wgmma_weights)(type_, c_, parts_.splits, x, dy, parts);
+    else if (four_)
+      queue_mma_four_weights(type_, c_, parts_.splits, x, dy, parts.weights);
     else
-      queue_mma_weights(type_, c, setup_.cut.columns, parts_.splits, x, dy, parts.weights);
-    dispatch_16(type_, [&](auto zero) { parts_.finish<decltype(zero)>(a, c.slope); });
+      queue_mma_weights(type_, c_, columns_, parts_.splits, x, dy, parts.weights);
+    dispatch_16(type_, [&](auto zero) { parts_.finish<decltype(zero)>(a, c_.slope); });
   }
 
  private:
   DType type_;
-  bool hopper_;
-  Setup setup_;
+  bool hopper_, four_;
+  int columns_;
+  MmaConv c_;
   WeightParts parts_{};
 };
 

@@ -16,6 +16,20 @@ struct MmaResult {
   uint8_t* arg = nullptr;  ///< given: y is the pooled map
 };
 
+/// Eight channels of a window of the pool, in registers; zeros where the window does not exist.
+struct PooledEight {
+  uint4 gradient, output;
+  uint2 arg;
+  /// `at` in elements of 16 bits.
+  __device__ void load(const MmaSource& dy, bool exists, int64_t at) {
+    gradient = output = make_uint4(0, 0, 0, 0), arg = make_uint2(0, 0);
+    if (!exists) return;
+    gradient = __ldg(reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(dy.gradient) + at));
+    output = __ldg(reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(dy.output) + at));
+    arg = __ldg(reinterpret_cast<const uint2*>(dy.arg + at));
+  }
+};
+
 /// What becomes of the sums: stored, pooled, or left to the second pass.
 enum class Ending { store, pool, part };
 
@@ -41,15 +55,19 @@ void queue_mma_turn(DType type, int k, int taps, int c, const void* w, void* tur
 void queue_wgmma_direct(DType type, const MmaConv& p, const MmaCut& cut, const MmaSource& from, const void* packed,
                         const float* bias, const MmaResult& to);
 constexpr int wgmma_width = 8;
+/// 32 output channels are taken at two depths at once.
+constexpr bool wgmma_deep(int k) {
+  return k == 32;
+}
 /// Extent of a tile in depth, height and width.
 constexpr Int3 wgmma_tile(int k, int block_k) {
-  return {k == 32 ? 8 : 4, block_k == 128 ? 8 : 16, wgmma_width};
+  return {wgmma_deep(k) ? 8 : 4, block_k == 128 ? 8 : 16, wgmma_width};
 }
 /// What is packed: weights [k][27][c], or (turned) those of a convolution from k to c, [c][27][k], backwards.
 struct WgmmaWeights {
   int k, c;
   bool turned;
-  __host__ __device__ constexpr bool deep() const { return k == 32; }
+  __host__ __device__ constexpr bool deep() const { return wgmma_deep(k); }
 };
 constexpr int64_t wgmma_pack_bytes(const WgmmaWeights& s) {
   return int64_t(s.deep() ? 64 * 36 : s.k * 27) * s.c * 2;

@@ -13,7 +13,8 @@
 //
 // Per 64 x 64 x 16 products, 32 clocks of the tensor cores, shared memory gives 2 KiB of positions and a quarter of
 // 2 KiB of weights: 20 of 32 clocks.
-#include "kernels/conv/gradient_words.h"
+#include "kernels/conv/conv_mma_kernels.h"
+#include "kernels/device/wgmma.h"
 
 namespace convoy::cuda {
 namespace {
@@ -422,7 +423,7 @@ void queue_wgmma_direct(DType type, const MmaConv& p, const MmaCut& cut, const M
                         const float* bias, const MmaResult& to) {
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
-    if (p.k == 32)
+    if (wgmma_deep(p.k))
       launch_kind<T, 1, true>(p, cut, from, w, bias, to);
     else if (cut.block_k == 64)
       launch_kind<T, 1, false>(p, cut, from, w, bias, to);

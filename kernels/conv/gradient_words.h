@@ -1,25 +1,11 @@
-// What convolutions on warpgroup products make of a pooled gradient. It comes in windows of eight channels; weight
-// gradients take it as words that hold a gradient and its place in the window, and add up the bias's from it.
+// What the weight gradients on warpgroup products make of a pooled gradient: words that hold a gradient and its place
+// in the window, and the bias's gradient.
 #pragma once
 
 #include "kernels/conv/conv_mma_kernels.h"
 #include "kernels/device/wgmma.h"
 
 namespace convoy::cuda {
-
-/// Eight channels of a window of the pool, in registers; zeros where the window does not exist.
-struct PooledEight {
-  uint4 gradient, output;
-  uint2 arg;
-  /// `at` in elements of 16 bits.
-  __device__ void load(const MmaSource& dy, bool exists, int64_t at) {
-    gradient = output = make_uint4(0, 0, 0, 0), arg = make_uint2(0, 0);
-    if (!exists) return;
-    gradient = __ldg(reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(dy.gradient) + at));
-    output = __ldg(reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(dy.output) + at));
-    arg = __ldg(reinterpret_cast<const uint2*>(dy.arg + at));
-  }
-};
 
 /// A thread's sums of eight channels.
 template <class T>

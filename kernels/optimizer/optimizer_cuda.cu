@@ -1,6 +1,6 @@
 // State updates on CUDA devices: one pass over gradient, parameter and moments, two where LARC or LAMB need norms; the
-// norm of all gradients, and their sums over several passes. What changes from step to step (rate,
-// loss scale, finite flag) is read from the device's memory, so that recorded steps see it.
+// norm of all gradients, and their sums over several passes. What changes from step to step (rate, loss scale, finite
+// flag) is read from the device's memory, so that recorded steps see it.
 #include <cmath>
 
 #include "kernels/device/cuda.h"
