@@ -26,6 +26,8 @@ void fill(Executor& e) {
     for (int64_t i = 0; i < t.shape().elements(); ++i) {
       if (t.dtype() == DType::i16)
         t.data<int16_t>()[i] = static_cast<int16_t>(static_cast<uint32_t>(i) * 2654435761u >> 30) /* counts 0..3 */;
+      else if (t.dtype() == DType::u8)
+        t.data<uint8_t>()[i] = static_cast<uint8_t>(i / 64 % 3) /* stripes of classes */;
       else
         t.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
     }
@@ -43,9 +45,64 @@ void time_nodes(Executor& e, int64_t steps) {
   e.set_eager(false);
 }
 
+/// What all networks are told by the command line.
+template <class Options>
+Options common(const Arguments& a, DeviceKind device) {
+  Options o;
+  o.batch = a.integer_within("batch", 1, 1 << 20);
+  const auto compute = parse_dtype(a.text("compute"));
+  if (!compute) fail_usage("--compute: unknown type " + a.text("compute"));
+  o.compute = *compute;
+  o.plan.threads = default_threads();
+  if (!a.text("kernel").empty())
+    for (std::string_view part : split(a.text("kernel"), ','))
+      o.plan.selection.overrides.push_back(parse_override(part));
+  if (!a.text("tuned").empty()) {
+    o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
+    o.plan.selection.tuned.require_kernels(kernel_list(), a.text("tuned"));
+  }
+  o.plan.device = device;
+  return o;
+}
+
+template <class Options>
+Program make_program(const Options& o, const std::shared_ptr<Device>& device) {
+  ProgramPlans plans = plan_program(o, kernel_list());
+  return device ? Program(std::move(plans), o, 1, device) : Program(std::move(plans), o, 1);
+}
+
+/// The program of the network asked for, and the extents of its samples as JSON.
+std::pair<Program, std::string> chosen_program(const Arguments& a, const std::shared_ptr<Device>& device) {
+  const DeviceKind kind = device ? DeviceKind::cuda : DeviceKind::cpu;
+  const std::string& name = a.text("model");
+  if (name == "cosmoflow") {
+    if (a.given("image-size")) fail_usage("--image-size: cosmoflow has volumes (--size)");
+    auto o = common<CosmoflowOptions>(a, kind);
+    o.model.size = a.integer_within("size", 8, 4096);
+    return {make_program(o, device), std::to_string(o.model.size)};
+  }
+  if (a.given("size")) fail_usage("--size: " + name + " has images (--image-size)");
+  auto o = common<ClimateOptions>(a, kind);
+  const std::map<std::string, ClimateModel> models{
+      {"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}};
+  const auto model = models.find(name);
+  if (model == models.end()) fail_usage("--model: expected cosmoflow, deepcam, deeplab or tiramisu, found " + name);
+  o.model.model = model->second;
+  o.model.batch_norm = model->second == ClimateModel::deepcam;  // as published
+  const std::vector<std::string_view> size = split(a.text("image-size"), 'x');
+  if (size.size() != 2) fail_usage("--image-size: expected HEIGHTxWIDTH, found " + a.text("image-size"));
+  o.model.height = parse_number<int64_t>(size[0], "--image-size");
+  o.model.width = parse_number<int64_t>(size[1], "--image-size");
+  o.loss.weights = {1.0, 2.0, 1.5};
+  o.training.optimizer = OptimizerKind::adam;
+  return {make_program(o, device), "\"" + a.text("image-size") + "\""};
+}
+
 int run(int argc, char** argv) {
   const Arguments a(argc, argv,
-                    {{"size", "128", "extent of the volume"},
+                    {{"model", "cosmoflow", "cosmoflow, deepcam, deeplab or tiramisu"},
+                     {"size", "128", "extent of the volume"},
+                     {"image-size", "768x1152", "of the climate networks"},
                      {"batch", "1", "samples per step"},
                      {"compute", "f32", "f32, bf16 or f16"},
                      {"device", "cpu", "cpu, cuda or cuda:N"},
@@ -54,28 +111,12 @@ int run(int argc, char** argv) {
                      {"kernel", "", "overrides node=kernel, comma-separated"},
                      {"tuned", "", "table of measured choices"},
                      {"nodes", "yes", "no: leave out the per-node table"}});
-  CosmoflowOptions o;
-  o.model.size = a.integer_within("size", 8, 4096);
-  o.batch = a.integer_within("batch", 1, 1 << 20);
-  const auto compute = parse_dtype(a.text("compute"));
-  if (!compute) fail_usage("--compute: unknown type " + a.text("compute"));
-  o.compute = *compute;
-  o.plan.threads = static_cast<int>(a.integer_within("threads", 0, 4096));
-  if (o.plan.threads == 0) o.plan.threads = default_threads();
-  set_default_threads(o.plan.threads);
-  if (!a.text("kernel").empty())
-    for (std::string_view part : split(a.text("kernel"), ','))
-      o.plan.selection.overrides.push_back(parse_override(part));
-  if (!a.text("tuned").empty()) {
-    o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
-    o.plan.selection.tuned.require_kernels(kernel_list(), a.text("tuned"));
-  }
+  const int threads = static_cast<int>(a.integer_within("threads", 0, 4096));
+  set_default_threads(threads ? threads : default_threads());
   const DeviceChoice choice = parse_device(a.text("device"));
   std::shared_ptr<Device> device;
   if (choice.kind != DeviceKind::cpu) device = open_cuda_device(choice.ordinal);
-  o.plan.device = choice.kind;
-  ProgramPlans plans = plan_program(o, kernel_list());
-  Program program = device ? Program(std::move(plans), o, 1, device) : Program(std::move(plans), o, 1);
+  auto [program, size] = chosen_program(a, device);
   const int64_t steps = a.integer_within("steps", 1);
   Executor& e = program.step();
   program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 1e-4;
@@ -104,12 +145,13 @@ int run(int argc, char** argv) {
                   double(node.bytes) / s * 1e-9);
     }
   std::printf(
-      "{\"framework\":\"convoy\",\"device\":\"%s\",\"library\":\"%s\",\"compute\":\"%s\",\"size\":%lld,\"batch\":%lld,"
+      "{\"framework\":\"convoy\",\"model\":\"%s\",\"device\":\"%s\",\"library\":\"%s\",\"compute\":\"%s\",\"size\":%s,"
+      "\"batch\":%lld,"
       "\"threads\":%d,"
       "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f}\n",
-      device ? device->description().c_str() : "cpu", kernel_library_versions().c_str(), a.text("compute").c_str(),
-      static_cast<long long>(o.model.size), static_cast<long long>(o.batch), o.plan.threads, median(seconds),
-      *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20));
+      a.text("model").c_str(), device ? device->description().c_str() : "cpu", kernel_library_versions().c_str(),
+      a.text("compute").c_str(), size.c_str(), static_cast<long long>(program.options().batch), default_threads(),
+      median(seconds), *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20));
   return 0;
 }
 

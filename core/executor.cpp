@@ -8,6 +8,9 @@
 namespace convoy {
 namespace {
 
+/// Kept values of more bytes (logits of images) are copied from a device when the host asks for them.
+constexpr int64_t late_bytes = int64_t{1} << 20;
+
 double microseconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double, std::micro>(d).count();
 }
@@ -56,6 +59,7 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
     const Tensor host = control ? store.get(value.name) : Tensor(value.desc, device.allocate_host(value.desc.bytes()));
     mirrors_.push_back({v, host, input ? device.allocate(value.desc.bytes()) : nullptr,
                         control ? device.allocate_host(value.desc.bytes()) : nullptr, control, control || value.keep});
+    mirrors_.back().late = value.keep && !input && value.desc.bytes() > late_bytes;
   }
 }
 
@@ -85,8 +89,15 @@ void Executor::bind(const StateStore& store) {
 }
 
 const Tensor& Executor::tensor(ValueId id) const {
-  if (!mirror_of_.empty() && mirror_of_.at(static_cast<size_t>(id)) >= 0)
-    return mirrors_[static_cast<size_t>(mirror_of_[static_cast<size_t>(id)])].host;
+  if (!mirror_of_.empty() && mirror_of_.at(static_cast<size_t>(id)) >= 0) {
+    const Mirror& m = mirrors_[static_cast<size_t>(mirror_of_[static_cast<size_t>(id)])];
+    if (m.behind) {
+      device_->download(m.host.bytes(), tensors_[m.value].bytes(), m.host.desc().bytes());
+      device_->synchronize();
+      m.behind = false;
+    }
+    return m.host;
+  }
   const Tensor& t = tensors_.at(static_cast<size_t>(id));
   if (t.empty()) fail_usage("value " + plan_.values[static_cast<size_t>(id)].name + " has no storage in this plan");
   return t;
@@ -151,8 +162,10 @@ void Executor::start() {
     if (!recording_) recording_ = device_->record([&] { queue_nodes(refresh_nodes_, plan_.nodes.size(), false); });
     recording_->replay();
   }
-  for (const Mirror& m : mirrors_)
-    if (m.down) device_->download(m.traveller(), tensors_[m.value].bytes(), m.host.desc().bytes());
+  for (const Mirror& m : mirrors_) {
+    m.behind = m.late;
+    if (m.down && !m.late) device_->download(m.traveller(), tensors_[m.value].bytes(), m.host.desc().bytes());
+  }
   warm_ = true;
 }
 

@@ -46,7 +46,8 @@ class Executor {
 
   /// run() in pieces, for a device that works while the host fills the inputs of the next run: stage_inputs copies them
   /// beside the queue, start queues a run on what was staged last, inputs_free waits until inputs may be filled again,
-  /// finish until kept values are there. On the CPU start runs, and the others do nothing.
+  /// finish until kept values are there (large ones come when they are asked for). On the CPU start runs, and the
+  /// others do nothing.
   void stage_inputs();
   void start();
   void inputs_free();
@@ -87,6 +88,8 @@ class Executor {
     /// Of control states, whose memory copies would wait for: what travels up and down in its place.
     std::shared_ptr<Buffer> locked;
     bool up, down;
+    bool late = false;            ///< comes down when it is asked for
+    mutable bool behind = false;  ///< has not come down since the last run
     void* traveller() const { return locked ? locked->data() : host.bytes(); }
   };
   Tensor on_host(const Tensor& t);

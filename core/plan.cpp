@@ -30,6 +30,7 @@ class Planner {
     plan_.values = tape_.values();
     plan_.threads = options_.threads;
     nodes_ = tape_.nodes();
+    if (options_.sweep && options_.device != DeviceKind::cpu) gather(plan_.values, nodes_);
     slices_.assign(plan_.values.size(), {});
     if (options_.slice_aliasing)
       slices_ = alias_slices(plan_.values, nodes_, [&](const Node& node) { return !loses_kernel(node); });

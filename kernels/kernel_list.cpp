@@ -7,14 +7,18 @@
 #include "kernels/conv/conv_kernels.h"
 #include "kernels/dense/dense_cuda.h"
 #include "kernels/dense/dense_kernels.h"
+#include "kernels/elementwise/channel_cuda.h"
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/elementwise/vector_kernels.h"
+#include "kernels/loss/pixel_cuda.h"
+#include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_kernels.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/optimizer/optimizer_cuda.h"
 #include "kernels/optimizer/optimizer_kernels.h"
 #include "kernels/pool/pool_cuda.h"
 #include "kernels/reference.h"
+#include "kernels/resize/resize_cuda.h"
 #include "kernels/widened.h"
 
 namespace convoy {
@@ -66,14 +70,23 @@ KernelList build() {
   list.push_back(make_loss_scale_reference());
 #ifdef CONVOY_WITH_CUDA
   add(elementwise_cuda_kernels());
+  add(cast_cuda_kernels());
+  add(channel_cuda_kernels());
+  add(norm_cuda_kernels());
+  add(resize_cuda_kernels());
+  add(pixel_cuda_kernels());
   add(pool_cuda_kernels());
+  add(pool_windows_cuda_kernels());
   add(dense_cuda_kernels());
   add(optimizer_cuda_kernels());
   add(conv_mma_kernels());
+  add(conv_mma_positions_kernels());
   add(conv_sparse_cuda_kernels());
+  add(depthwise_cuda_kernels());
 #ifdef CONVOY_WITH_CUDNN
   add(conv_cudnn_kernels());
 #endif
+  add(conv_tiled_cuda_kernels());
   add(conv_plain_cuda_kernels());
 #endif
   return list;

@@ -246,17 +246,37 @@ void Program::initialise(const ProgramPlans& plans, uint64_t seed) {
 
 void Program::to_device() {
   if (!device_) return;
-  for (const auto& [name, tensor] : store_.entries())
-    device_->upload(device_states_.get(name).bytes(), tensor.bytes(), tensor.desc().bytes());
+  for (const auto& [name, tensor] : store_.entries()) upload(name);
   device_->synchronize();
 }
 
 void Program::to_host() {
   if (!device_) return;
   for (const auto& [name, tensor] : store_.entries())
-    if (tensor.dtype() != DType::f64)  // the host's own are newer
-      device_->download(tensor.bytes(), device_states_.get(name).bytes(), tensor.desc().bytes());
+    if (tensor.dtype() != DType::f64) download(name);  // the host's own are newer
   device_->synchronize();
+}
+
+void Program::statistics_to_device() {
+  if (!device_) return;
+  for (const std::string& name : statistics_) upload(name);
+  device_->synchronize();
+}
+
+void Program::statistics_to_host() {
+  if (!device_) return;
+  for (const std::string& name : statistics_) download(name);
+  device_->synchronize();
+}
+
+void Program::upload(const std::string& state) {
+  const Tensor& host = store_.get(state);
+  device_->upload(device_states_.get(state).bytes(), host.bytes(), host.desc().bytes());
+}
+
+void Program::download(const std::string& state) {
+  const Tensor& host = store_.get(state);
+  device_->download(host.bytes(), device_states_.get(state).bytes(), host.desc().bytes());
 }
 
 }  // namespace convoy

@@ -107,6 +107,9 @@ class Program {
   void to_device();
   /// And back, before they are saved or read.
   void to_host();
+  /// Those of statistics() alone.
+  void statistics_to_device();
+  void statistics_to_host();
   Executor& step() { return *step_; }
   Executor& evaluate() { return *evaluate_; }
   /// The pass that only adds up gradients; null without accumulation.
@@ -122,6 +125,8 @@ class Program {
 
  private:
   void initialise(const ProgramPlans& plans, uint64_t seed);
+  void upload(const std::string& state);
+  void download(const std::string& state);
   ProgramOptions options_;
   StateStore store_;
   std::shared_ptr<Device> device_;

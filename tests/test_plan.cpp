@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "core/passes/passes.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
@@ -163,4 +164,27 @@ TEST_CASE("an input that no node reads keeps away from weights that are packed o
   if (cpu_features().avx2)
     REQUIRE(std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const PlannedNode& n) { return n.refresh; }));
   CHECK(overwritten_read(plan) == "");
+}
+
+TEST_CASE("small nodes of a kind stand next to each other for a device", "[planner]") {
+  ClimateOptions o;
+  o.model.height = 32, o.model.width = 48;
+  o.model.width_divisor = 8;
+  o.compute = DType::bf16;
+  Tape tape = training_tape(o);
+  std::vector<Node> nodes = tape.nodes();
+  gather(tape.values(), nodes);
+  CHECK(nodes.size() == tape.nodes().size());
+  tape.set_nodes(nodes);
+  tape.verify();
+  const auto runs = [&](auto&& wanted) {
+    int64_t count = 0;
+    for (size_t i = 0; i < nodes.size(); ++i) count += wanted(nodes[i]) && (i == 0 || !wanted(nodes[i - 1]));
+    return count;
+  };
+  CHECK(runs([&](const Node& n) {
+          return n.op.kind == OpKind::cast && tape.value(n.in[0]).kind == ValueKind::state;
+        }) == 1);
+  for (OpKind kind : {OpKind::batch_norm_backward_parameters, OpKind::batch_norm_update})
+    CHECK(runs([&](const Node& n) { return n.op.kind == kind; }) == 1);
 }

@@ -179,8 +179,6 @@ void fill_climate_defaults(OptionTable& o) {
 }
 
 ClimateConfig climate_config(const OptionTable& o) {
-  if (o.text("device") != "cpu")
-    fail_usage("--device " + o.text("device") + ": the segmentation networks run on the CPU alone");
   ClimateConfig c;
   c.model = chosen_model(o);
   const auto only = [&](ClimateModel model, std::initializer_list<const char*> flags) {

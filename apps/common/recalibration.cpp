@@ -34,6 +34,7 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
   drawn.block = 1;
   Loader loader(images, drawn, 0, 0);
   Executor& pass = *program.statistics_pass();
+  program.statistics_to_host();
   pass.refresh();
   const std::vector<Statistic> statistics = find_statistics(program);
   size_t channels = 0;
@@ -45,7 +46,9 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
     // An image whose moments are not finite leaves a channel's statistics alone: the mark shows it.
     for (const Statistic& s : statistics)
       for (int64_t c = 0; c < s.channels(); ++c) s.variance.set(0, 0, 0, 0, c, -1);
+    program.statistics_to_device();
     pass.run();
+    program.statistics_to_host();
     size_t at = 0;
     for (const Statistic& s : statistics)
       for (int64_t c = 0; c < s.channels(); ++c, ++at) {
@@ -68,6 +71,7 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
       s.mean.set(0, 0, 0, 0, c, mean);
       s.variance.set(0, 0, 0, 0, c, std::max(0.0, sums[channels + at] / seen - mean * mean));
     }
+  program.statistics_to_device();
 }
 
 }  // namespace convoy::apps

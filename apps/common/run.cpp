@@ -69,7 +69,7 @@ std::vector<Option> run_options() {
           {"winograd", "", "true", "off: no Winograd convolutions", K::toggle},
           {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
           {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
-          {"device", "", "cpu", "cpu, cuda or cuda:N (the CosmoFlow network)"},
+          {"device", "", "cpu", "cpu, cuda or cuda:N"},
           Option{"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer}.within(
               0, most_threads),
           Option{"prefetch", "data.prefetch", "4", "samples decoded ahead", K::integer}.within(1, 1 << 20),

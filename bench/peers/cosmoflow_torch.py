@@ -75,6 +75,7 @@ def measure(configuration, size, batch, steps, threads):
 
 def measure_cuda(configuration, size, batch, steps):
     import torch
+    from cuda_graph import narrow_type, replayed
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(1)
     model = build(size).cuda()
@@ -83,7 +84,7 @@ def measure_cuda(configuration, size, batch, steps):
     if "channels_last" in configuration:
         model = model.to(memory_format=torch.channels_last_3d)
         x = x.contiguous(memory_format=torch.channels_last_3d)
-    narrow = {"bf16": torch.bfloat16, "f16": torch.float16}.get(configuration.split("_")[0])
+    narrow = narrow_type(configuration)
     scale = 1024.0 if narrow == torch.float16 else 1.0  # fixed: a GradScaler would only add to the step
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3 / scale, momentum=0.9)
 
@@ -95,26 +96,9 @@ def measure_cuda(configuration, size, batch, steps):
         (loss * scale).backward()
         optimizer.step()
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(5):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    seconds = []
-    for _ in range(steps + 2):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        graph.replay()
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    seconds = seconds[2:]
-    return {"framework": "torch " + torch.__version__, "device": torch.cuda.get_device_name(),
-            "configuration": configuration, "size": size, "batch": batch, "median_seconds": statistics.median(seconds),
-            "min_seconds": min(seconds), "samples_per_second": batch / statistics.median(seconds)}
+    times = replayed(step, steps)
+    return {"framework": "torch " + torch.__version__, "configuration": configuration, "size": size, "batch": batch, **times,
+            "samples_per_second": batch / times["median_seconds"]}
 
 
 def main():

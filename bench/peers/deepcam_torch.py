@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""One DeepCAM training step in PyTorch, in its CPU configurations. Development only: nothing in Convoy needs it.
+"""One DeepCAM training step in PyTorch, in its CPU configurations or, with --device cuda, in its CUDA ones
+(cudnn.benchmark, the whole step replayed as one CUDA graph, inputs on the device). Development only: nothing in Convoy
+needs it.
 
 Prints one JSON line per configuration: median and minimum seconds per step, peak resident MiB of a process that ran only
 that configuration. Each configuration runs in a process of its own, rounds interleaved by --rounds.
@@ -13,6 +15,7 @@ import sys
 import time
 
 CONFIGURATIONS = ("f32", "f32_channels_last", "bf16", "bf16_channels_last")
+CUDA_CONFIGURATIONS = CONFIGURATIONS + ("f16", "f16_channels_last")
 WEIGHTS = (0.986267818 ** -0.125, 0.00045787089 ** -0.125, 0.01327431072 ** -0.125)
 
 
@@ -121,6 +124,36 @@ def measure(configuration, height, width, batch, steps, threads):
                       "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
 
 
+def measure_cuda(configuration, height, width, batch, steps):
+    import torch
+    from cuda_graph import narrow_type, replayed
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(1)
+    model = build().cuda()
+    x = torch.rand(batch, 16, height, width).cuda()
+    labels = torch.randint(0, 3, (batch, height, width)).cuda()
+    weights = torch.tensor(WEIGHTS).cuda()
+    if "channels_last" in configuration:
+        model = model.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
+    narrow = narrow_type(configuration)
+    scale = 1024.0 if narrow == torch.float16 else 1.0  # fixed: a GradScaler would only add to the step
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-6, fused=True, capturable=True)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", narrow or torch.bfloat16, enabled=narrow is not None, cache_enabled=False):
+            logits = model(x)
+        loss = torch.nn.functional.cross_entropy(logits.float(), labels, weights, reduction="none").mean()
+        (loss * scale).backward()
+        optimizer.step()
+
+    times = replayed(step, steps)
+    print(json.dumps({"peer": "PyTorch " + torch.__version__, "configuration": configuration, "height": height,
+                      "width": width, "batch": batch, **times, "samples_per_second": batch / times["median_seconds"]}),
+          flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--height", type=int, default=768)
@@ -129,13 +162,18 @@ def main():
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--configurations", default=",".join(CONFIGURATIONS))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--configurations", help="default: all of the device")
     parser.add_argument("--one", help="measure this configuration in this process")
     args = parser.parse_args()
+    if args.device == "cuda":
+        for configuration in (args.one or args.configurations or ",".join(CUDA_CONFIGURATIONS)).split(","):
+            measure_cuda(configuration, args.height, args.width, args.batch, args.steps)
+        return
     if args.one:
         return measure(args.one, args.height, args.width, args.batch, args.steps, args.threads)
     for _ in range(args.rounds):
-        for configuration in args.configurations.split(","):
+        for configuration in (args.configurations or ",".join(CONFIGURATIONS)).split(","):
             subprocess.run([sys.executable, __file__, "--one", configuration, "--height", str(args.height), "--width",
                             str(args.width), "--batch", str(args.batch), "--steps", str(args.steps), "--threads",
                             str(args.threads)], check=False)

@@ -40,6 +40,11 @@ void recompute(Tape& tape);
 /// The node that a name is a copy of, as `recompute` makes them; any other name is itself.
 std::string original_name(const std::string& node);
 
+/// Moves small nodes of a kind next to each other, so that a device runs them in one launch (Joinable): casts of states
+/// to the front, gradients of batch norms' parameters to their first reader, updates of running statistics to the end.
+/// Bits stay.
+void gather(const std::vector<Value>& values, std::vector<Node>& nodes);
+
 /// The plain ops that a fused op stands for, as a tape of their own; inputs and outputs in the op's order.
 struct Definition {
   Tape tape;

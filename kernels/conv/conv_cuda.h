@@ -1,4 +1,4 @@
-// CUDA kernels of convolutions: tensor cores, pool sparsity, cuDNN, and a plain one.
+// CUDA kernels of convolutions: tensor cores, pool sparsity, depthwise, cuDNN, and a plain one.
 #pragma once
 
 #include "kernels/function_kernel.h"
@@ -6,8 +6,12 @@
 namespace convoy {
 
 std::vector<KernelPtr> conv_mma_kernels();          ///< tensor cores (conv_mma.cu)
+/// Weight gradients of any geometry on tensor cores (conv_mma_positions.cu).
+std::vector<KernelPtr> conv_mma_positions_kernels();
 std::vector<KernelPtr> conv_sparse_cuda_kernels();  ///< weight gradients in f32 from pooled gradients
+std::vector<KernelPtr> depthwise_cuda_kernels();    ///< 3x3, a filter per channel
 std::vector<KernelPtr> conv_cudnn_kernels();        ///< cuDNN (conv_cudnn.cpp)
+std::vector<KernelPtr> conv_tiled_cuda_kernels();   ///< weight gradients in f32 sums
 std::vector<KernelPtr> conv_plain_cuda_kernels();   ///< any geometry
 
 }  // namespace convoy

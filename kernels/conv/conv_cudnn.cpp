@@ -1,7 +1,10 @@
 // Convolutions by cuDNN, channels-last as they are stored: one operation of its graph interface, sums in f32, without
 // TF32, transforms, and kernels whose sums differ from run to run. Up to eight plans of its heuristics are timed when a
-// problem is prepared, once per process. A bias is added by a pass of our own.
+// problem is prepared, once per process. It sees dense tensors and equal padding on both sides: slices, and images with
+// the rows or columns that one side is padded by more, are copied through the workspace. Bias and activation are a pass
+// of our own.
 #include <map>
+#include <optional>
 
 #include "core/conv_shapes.h"
 #include "kernels/conv/conv_cuda.h"
@@ -212,6 +215,25 @@ class CudnnPlan {
   std::string detail_;
 };
 
+/// The same convolution with equal padding: the input grown by what one side has more.
+struct Balanced {
+  ConvShapes shapes;
+  Int3 offset{0, 0, 0};  ///< of the input in the grown one
+  bool grown = false;
+};
+Balanced balanced(const Problem& p) {
+  Balanced b{*conv_shapes(p)};
+  ConvAttrs& a = b.shapes.attrs;
+  for (size_t i = 0; i < 3; ++i) {
+    const int64_t least = std::min(a.pad_low[i], a.pad_high[i]), front = a.pad_low[i] - least,
+                  behind = a.pad_high[i] - least;
+    b.shapes.x[static_cast<int>(i) + 1] += front + behind;
+    b.offset[i] = front, b.grown = b.grown || front + behind > 0;
+    a.pad_low[i] = a.pad_high[i] = least;
+  }
+  return b;
+}
+
 /// Plans of this process; weight gradients fall back to the inputs' type where cuDNN writes no f32.
 struct Planned {
   std::shared_ptr<const CudnnPlan> plan;
@@ -221,15 +243,16 @@ struct Planned {
 
 const Planned& planned(const Problem& p) {
   static std::map<std::string, Planned> all;
-  // The plan knows neither bias nor threads.
-  const std::string key = Problem{p.op, {p.in[0], p.in[1]}, {p.out[0]}}.text();
+  const OpKind kind = p.op.kind == OpKind::conv_activation_forward ? OpKind::conv_forward : p.op.kind;
+  const ConvShapes s = balanced(p).shapes;
+  const std::string key = to_text({kind, s.attrs}) + s.x.str() + s.w.str() + std::string(name_of(p.in[0].dtype));
   if (const auto found = all.find(key); found != all.end()) return found->second;
   Planned made;
   std::vector<DType> results{p.out[0].dtype};
   if (p.in[0].dtype != results[0]) results.push_back(p.in[0].dtype);
   for (size_t i = 0; i < results.size() && !made.plan; ++i) {
     try {
-      made.plan = std::make_shared<CudnnPlan>(p.op.kind, *conv_shapes(p), p.in[0].dtype, results[i]);
+      made.plan = std::make_shared<CudnnPlan>(kind, s, p.in[0].dtype, results[i]);
       made.result = results[i];
     } catch (const CudnnRefusal& refusal) {
       made.refusal = refusal.what;
@@ -241,13 +264,8 @@ const Planned& planned(const Problem& p) {
 Support supports(const Problem& p) {
   if (!capability()) return Support::no("no CUDA device is open");
   if (!cudnn()) return Support::no(why_no_cudnn());
-  if (const Support support = dense_floats(p); !support.ok) return support;
-  const auto& a = p.op.as<ConvAttrs>();
-  if (a.slope != 1) return Support::no("ends in no activation");
-  if (a.groups != 1) return Support::no("groups 1 only");
-  // Seen with cuDNN 9 on an H200: errors of 1e-2 with 1 position of padding in front and 200 behind, and sums of small
-  // integers that were not exact.
-  if (a.pad_low != a.pad_high) return Support::no("equal padding on both sides only");
+  if (const Support support = even_floats(p); !support.ok) return support;
+  if (p.op.as<ConvAttrs>().groups != 1) return Support::no("groups 1 only");
   if (p.op.kind == OpKind::conv_backward_weights && p.in[0].dtype == DType::f32)
     return Support::no("cuDNN's weight gradients in f32 err by more than f32's roundings");
   try {
@@ -258,42 +276,77 @@ Support supports(const Problem& p) {
   }
 }
 
+int64_t aligned(int64_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
 class CudnnConv final : public Prepared {
  public:
-  explicit CudnnConv(const Problem& p) : problem_(p), planned_(planned(p)) {}
-  std::string detail() const override { return planned_.plan->detail(); }
-  int64_t workspace_bytes() const override {
-    return narrow_bytes() + plan_bytes() + (is_weights() ? column_sum_bytes(problem_.in[1].shape) : 0);
+  explicit CudnnConv(const Problem& p)
+      : kind_(p.op.kind), balanced_(balanced(p)), planned_(planned(p)), slope_(float(p.op.as<ConvAttrs>().slope)) {
+    const bool data = kind_ == OpKind::conv_backward_data, weights = kind_ == OpKind::conv_backward_weights;
+    const TensorDesc &x = data ? p.out[0] : p.in[0], &y = data ? p.in[0] : weights ? p.in[1] : p.out[0];
+    if (balanced_.grown || !x.dense()) x_ = TensorDesc(balanced_.shapes.x, x.dtype);
+    if (!y.dense()) y_ = TensorDesc(y.shape, y.dtype);
+    if (weights && planned_.result != p.out[0].dtype) narrow_ = TensorDesc(p.out[0].shape, planned_.result);
+    if (weights) sum_bytes_ = column_sum_bytes(y.shape);
   }
+  std::string detail() const override { return planned_.plan->detail(); }
+
+  int64_t workspace_bytes() const override {
+    int64_t bytes = aligned(planned_.plan->workspace()) + sum_bytes_;
+    for (const auto& copy : {x_, y_, narrow_}) bytes += copy ? aligned(copy->bytes()) : 0;
+    return bytes;
+  }
+
   void run(const KernelArgs& a) const override {
+    std::byte* room = a.workspace;
+    const auto take = [&](int64_t bytes) {
+      room += aligned(bytes);
+      return room - aligned(bytes);
+    };
+    const auto copy_of = [&](const std::optional<TensorDesc>& copy, const Tensor& t) {
+      return copy ? Tensor(*copy, take(copy->bytes())) : t;
+    };
     const Tensor &first = a.in[0], &second = a.in[1], &out = a.out[0];
-    std::byte *narrow = a.workspace, *workspace = narrow + narrow_bytes();
     const float* bias = a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr;
-    switch (problem_.op.kind) {
-      case OpKind::conv_forward:
-        planned_.plan->run(first.bytes(), second.bytes(), out.bytes(), workspace);
-        break;
-      case OpKind::conv_backward_data:
-        planned_.plan->run(out.bytes(), second.bytes(), first.bytes(), workspace);
-        break;
-      default:
-        planned_.plan->run(first.bytes(), narrow_bytes() ? narrow : out.bytes(), second.bytes(), workspace);
-        if (narrow_bytes()) queue_widen(planned_.result, out.shape().elements(), narrow, data<float>(out));
-        queue_column_sums(second, reinterpret_cast<float*>(workspace + plan_bytes()), data<float>(a.out[1]));
+    const auto in_copy = [&](const Tensor& t, const Tensor& copy, const Int3& offset) {
+      if (copy.bytes() != t.bytes()) queue_place(t, copy, offset);
+    };
+    switch (kind_) {
+      case OpKind::conv_backward_data: {
+        const Tensor x = copy_of(x_, out), y = copy_of(y_, first);
+        in_copy(first, y, {});
+        planned_.plan->run(x.bytes(), second.bytes(), y.bytes(), take(planned_.plan->workspace()));
+        const Int3& at = balanced_.offset;
+        in_copy(x, out, {-at[0], -at[1], -at[2]});
+        if (bias) queue_bias_activation(out, out, bias, 1);
         return;
+      }
+      case OpKind::conv_backward_weights: {
+        const Tensor x = copy_of(x_, first), y = copy_of(y_, second), w = copy_of(narrow_, out);
+        in_copy(first, x, balanced_.offset), in_copy(second, y, {});
+        planned_.plan->run(x.bytes(), w.bytes(), y.bytes(), take(planned_.plan->workspace()));
+        if (narrow_) queue_widen(planned_.result, out.shape().elements(), w.bytes(), data<float>(out));
+        queue_column_sums(second, take(sum_bytes_), data<float>(a.out[1]));
+        return;
+      }
+      default: {
+        const Tensor x = copy_of(x_, first), y = copy_of(y_, out);
+        in_copy(first, x, balanced_.offset);
+        planned_.plan->run(x.bytes(), second.bytes(), y.bytes(), take(planned_.plan->workspace()));
+        if (bias || slope_ != 1 || y_) queue_bias_activation(y, out, bias, slope_);
+      }
     }
-    if (bias) queue_add_bias(out, bias);
   }
 
  private:
-  bool is_weights() const { return problem_.op.kind == OpKind::conv_backward_weights; }
-  int64_t narrow_bytes() const {
-    if (!is_weights() || planned_.result == problem_.out[0].dtype) return 0;
-    return (problem_.out[0].shape.elements() * size_of(planned_.result) + 255) / 256 * 256;
-  }
-  int64_t plan_bytes() const { return (planned_.plan->workspace() + 255) / 256 * 256; }
-  Problem problem_;
+  OpKind kind_;
+  Balanced balanced_;
   const Planned& planned_;
+  float slope_;
+  std::optional<TensorDesc> x_, y_, narrow_;  ///< copies in the workspace
+  int64_t sum_bytes_ = 0;
 };
 
 std::unique_ptr<Prepared> prepare(const Problem& p) {
@@ -304,7 +357,8 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 
 std::vector<KernelPtr> conv_cudnn_kernels() {
   std::vector<KernelPtr> list;
-  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights})
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_activation_forward, OpKind::conv_backward_data,
+                      OpKind::conv_backward_weights})
     list.push_back(kernel("cudnn", kind, supports, prepare));
   return list;
 }

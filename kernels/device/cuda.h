@@ -87,7 +87,9 @@ struct alignas(sizeof(T) * n) Pack {
 /// Blocks for `work` threads of a loop that strides over the grid: enough to fill the device, no more.
 int grid_for(int64_t work, int threads);
 
-/// One of three float types that kernels of this folder compute with, dense everywhere.
+/// One of three float types that kernels of this folder compute with, pixels evenly spaced.
+Support even_floats(const Problem& p);
+/// The same, dense everywhere.
 Support dense_floats(const Problem& p);
 
 inline KernelPtr kernel(std::string_view name, OpKind kind, FunctionKernel::Supports supports,

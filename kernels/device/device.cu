@@ -44,15 +44,23 @@ int grid_for(int64_t work, int threads) {
   return static_cast<int>(std::max<int64_t>(1, std::min(blocks, most)));
 }
 
-Support dense_floats(const Problem& p) {
+Support even_floats(const Problem& p) {
   if (!current.capability) return Support::no("no CUDA device is open");
   for (const auto* list : {&p.in, &p.out})
     for (const TensorDesc& desc : *list) {
-      if (!desc.dense()) return Support::no("dense tensors only");
+      if (desc.pixel_pitch() < 0) return Support::no("evenly spaced pixels only");
       if (desc.shape.elements() >= int64_t(1) << 40) return Support::no("too many elements");
     }
   const DType type = p.in[0].dtype;
   if (type != DType::f32 && type != DType::bf16 && type != DType::f16) return Support::no("f32, bf16 or f16 only");
+  return Support::yes();
+}
+
+Support dense_floats(const Problem& p) {
+  if (const Support even = even_floats(p); !even.ok) return even;
+  for (const auto* list : {&p.in, &p.out})
+    for (const TensorDesc& desc : *list)
+      if (!desc.dense()) return Support::no("dense tensors only");
   return Support::yes();
 }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/tape.h"
-#include "kernels/device/cuda.h"
+#include "kernels/device/pixels.h"
 #include "kernels/device/sums.h"
 #include "kernels/elementwise/elementwise_cuda.h"
 
@@ -49,9 +49,6 @@ int grid(int64_t n) {
 }
 
 /// The functors are named so that host compilers see them.
-struct Same {
-  __device__ float operator()(float v) const { return v; }
-};
 struct Log1p {
   __device__ float operator()(float v) const { return log1pf(v); }
 };
@@ -90,10 +87,6 @@ Support supports_log1p(const Problem& p) {
   if (p.in[0].dtype != DType::i16) return Support::no("counts in i16 only");
   return dense_floats({p.op, p.out, p.in});
 }
-Support supports_cast(const Problem& p) {
-  if (const Support to = dense_floats({p.op, p.out, p.in}); !to.ok) return to;
-  return dense_floats(p);
-}
 Support supports_f32(const Problem& p) {
   if (p.in[0].dtype != DType::f32) return Support::no("f32 only");
   return dense_floats(p);
@@ -110,36 +103,76 @@ std::unique_ptr<Prepared> prepare_log1p(const Problem& p) {
   });
 }
 
-std::unique_ptr<Prepared> prepare_cast(const Problem& p) {
-  return prepared([p](const KernelArgs& a) {
-    dispatch(p.in[0].dtype, [&](auto from) {
-      dispatch(p.out[0].dtype, [&](auto to) {
-        map1<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const decltype(from)>(a.in[0]),
-                                                          data<decltype(to)>(a.out[0]), Same());
-      });
-    });
-    check_launch("cast");
-  });
+/// The same over the pixels of slices.
+template <class T, int width, class F>
+struct Unary {
+  Pixels<const T> x;
+  Pixels<T> y;
+  F f;
+  __device__ int of_channels(int) const { return 0; }
+  __device__ Pack<T, width> load(int64_t pixel, int channel) const { return x.template load<width>(pixel, channel); }
+  __device__ void finish(int, const Pack<T, width>& v, int64_t pixel, int channel) const {
+    Pack<T, width> out;
+    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(f(to_float(v.v[k])));
+    y.store(pixel, channel, out);
+  }
+};
+template <class T, int width, class F>
+struct Binary {
+  Pixels<const T> a, b;
+  Pixels<T> y;
+  F f;
+  struct Loaded {
+    Pack<T, width> a, b;
+  };
+  __device__ int of_channels(int) const { return 0; }
+  __device__ Loaded load(int64_t pixel, int channel) const {
+    return {a.template load<width>(pixel, channel), b.template load<width>(pixel, channel)};
+  }
+  __device__ void finish(int, const Loaded& v, int64_t pixel, int channel) const {
+    Pack<T, width> out;
+    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(f(to_float(v.a.v[k]), to_float(v.b.v[k])));
+    y.store(pixel, channel, out);
+  }
+};
+
+bool all_dense(const Problem& p) {
+  return dense_floats(p).ok;
 }
 
 /// y = f(x), both of one type.
 template <class F>
 std::unique_ptr<Prepared> prepare_unary(const Problem& p, F f) {
-  return prepared([p, f](const KernelArgs& a) {
+  return prepared([p, f, dense = all_dense(p)](const KernelArgs& a) {
     dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      map1<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const T>(a.in[0]), data<T>(a.out[0]), f);
+      const Shape& s = p.in[0].shape;
+      if (dense)
+        map1<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const T>(a.in[0]), data<T>(a.out[0]), f);
+      else
+        with_width<T>({&a.in[0], &a.out[0]}, [&](auto width) {
+          queue_for_pixels<width>(s.rows(), s.c(),
+                                  Unary<T, width, F>{pixels<const T>(a.in[0]), pixels<T>(a.out[0]), f});
+        });
     });
     check_launch("an element-wise op");
   });
 }
 template <class F>
 std::unique_ptr<Prepared> prepare_binary(const Problem& p, F f) {
-  return prepared([p, f](const KernelArgs& a) {
+  return prepared([p, f, dense = all_dense(p)](const KernelArgs& a) {
     dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      map2<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const T>(a.in[0]), data<const T>(a.in[1]),
-                                                        data<T>(a.out[0]), f);
+      const Shape& s = p.in[0].shape;
+      if (dense)
+        map2<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const T>(a.in[0]), data<const T>(a.in[1]),
+                                                          data<T>(a.out[0]), f);
+      else
+        with_width<T>({&a.in[0], &a.in[1], &a.out[0]}, [&](auto width) {
+          queue_for_pixels<width>(
+              s.rows(), s.c(),
+              Binary<T, width, F>{pixels<const T>(a.in[0]), pixels<const T>(a.in[1]), pixels<T>(a.out[0]), f});
+        });
     });
     check_launch("an element-wise op");
   });
@@ -263,23 +296,25 @@ __global__ void find_non_finite(const __grid_constant__ Tensors tensors, float* 
 }
 
 Support supports_all_finite(const Problem& p) {
-  if (p.in.size() > most_tensors) return Support::no("more than 64 tensors");
   for (const TensorDesc& desc : p.in)
     if (desc.dtype != DType::f32) return Support::no("f32 only");
   return dense_floats(p);
 }
 std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
   return prepared([p](const KernelArgs& a) {
-    Tensors tensors{};
-    int64_t largest = 0;
-    for (size_t i = 0; i < p.in.size(); ++i) {
-      tensors.data[i] = data<const float>(a.in[i]), tensors.elements[i] = p.in[i].shape.elements();
-      largest = std::max(largest, tensors.elements[i]);
-    }
     set_one<<<1, 1, 0, stream()>>>(data<float>(a.out[0]));
-    const int blocks = std::min(grid_for(largest / 8 + 1, threads), 2 * multiprocessors());
-    find_non_finite<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(p.in.size())), threads, 0, stream()>>>(
-        tensors, data<float>(a.out[0]));
+    for (size_t first = 0; first < p.in.size(); first += most_tensors) {
+      const size_t count = std::min(most_tensors, p.in.size() - first);
+      Tensors tensors{};
+      int64_t largest = 0;
+      for (size_t i = 0; i < count; ++i) {
+        tensors.data[i] = data<const float>(a.in[first + i]), tensors.elements[i] = p.in[first + i].shape.elements();
+        largest = std::max(largest, tensors.elements[i]);
+      }
+      const int blocks = std::min(grid_for(largest / 8 + 1, threads), 2 * multiprocessors());
+      find_non_finite<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(count)), threads, 0, stream()>>>(
+          tensors, data<float>(a.out[0]));
+    }
     check_launch("all_finite");
   });
 }
@@ -292,11 +327,10 @@ std::vector<KernelPtr> elementwise_cuda_kernels() {
     list.push_back(kernel("cuda", kind, supports, prepare));
   };
   add(OpKind::log1p, supports_log1p, prepare_log1p);
-  add(OpKind::cast, supports_cast, prepare_cast);
-  add(OpKind::activation, dense_floats, prepare_activation);
-  add(OpKind::activation_backward, dense_floats, prepare_activation_backward);
+  add(OpKind::activation, even_floats, prepare_activation);
+  add(OpKind::activation_backward, even_floats, prepare_activation_backward);
   add(OpKind::dropout, dense_floats, prepare_dropout);
-  add(OpKind::add, dense_floats, [](const Problem& p) { return prepare_binary(p, Sum()); });
+  add(OpKind::add, even_floats, [](const Problem& p) { return prepare_binary(p, Sum()); });
   add(OpKind::scale, dense_floats,
       [](const Problem& p) { return prepare_unary(p, Times{float(p.op.as<ScaleAttrs>().alpha)}); });
   add(OpKind::add_scaled, supports_f32, prepare_add_scaled);

@@ -6,5 +6,6 @@
 namespace convoy {
 
 std::vector<KernelPtr> elementwise_cuda_kernels();
+std::vector<KernelPtr> cast_cuda_kernels();
 
 }  // namespace convoy

@@ -3,7 +3,7 @@
 // flag) is read from the device's memory, so that recorded steps see it.
 #include <cmath>
 
-#include "kernels/device/cuda.h"
+#include "kernels/device/joined.h"
 #include "kernels/optimizer/loss_scale.h"
 #include "kernels/optimizer/optimizer_cuda.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 using namespace cuda;
 
-constexpr int threads = 256;
+constexpr int threads = cut_threads;
 
 /// What all updates read besides the gradient.
 struct StepInputs {
@@ -72,11 +72,17 @@ struct Sgd {
   __device__ Factors factors(float2 squares) const {
     return {in.rate() * in.inverse_scale() * larc.factor(in, squares)};
   }
-  __device__ float2 terms(const Factors&, int64_t i, float g) const { return make_float2(w[i] * w[i], g * g); }
-  __device__ void update(const Factors& f, int64_t i, float g) const {
-    const float step = f.rate * g, velocity = momentum * v[i] - step;
-    v[i] = velocity;
-    w[i] += nesterov ? momentum * velocity - step : velocity;
+  struct Values {
+    float w, v;
+  };
+  __device__ Values load(int64_t i) const { return {w[i], v[i]}; }
+  __device__ void store(int64_t i, const Values& x) const { w[i] = x.w, v[i] = x.v; }
+  static constexpr bool first_pass_stores = false;
+  __device__ float2 terms(const Factors&, Values& x, float g) const { return make_float2(x.w * x.w, g * g); }
+  __device__ void update(const Factors& f, Values& x, float g) const {
+    const float step = f.rate * g;
+    x.v = momentum * x.v - step;
+    x.w += nesterov ? momentum * x.v - step : x.v;
   }
 };
 
@@ -102,12 +108,17 @@ struct Moments {
     const double t = in.scale[int(ScaleField::applied)] + 1;
     return {float(1 / (1 - pow(beta1, t))), float(1 / (1 - pow(beta2, t)))};
   }
-  __device__ void advance(int64_t i, float g) const {
-    m[i] = float(beta1) * m[i] + float(1 - beta1) * g;
-    v[i] = float(beta2) * v[i] + float(1 - beta2) * g * g;
+  struct Values {
+    float w, m, v;
+  };
+  __device__ Values load(int64_t i) const { return {w[i], m[i], v[i]}; }
+  __device__ void store(int64_t i, const Values& x) const { w[i] = x.w, m[i] = x.m, v[i] = x.v; }
+  __device__ void advance(Values& x, float g) const {
+    x.m = float(beta1) * x.m + float(1 - beta1) * g;
+    x.v = float(beta2) * x.v + float(1 - beta2) * g * g;
   }
-  __device__ float direction(const Corrections& c, int64_t i) const {
-    return m[i] * c.c1 / (sqrtf(v[i] * c.c2) + epsilon) + weight_decay * w[i];
+  __device__ float direction(const Corrections& c, const Values& x) const {
+    return x.m * c.c1 / (sqrtf(x.v * c.c2) + epsilon) + weight_decay * x.w;
   }
 };
 
@@ -128,12 +139,14 @@ struct Adam {
   __device__ Factors factors(float2 squares) const {
     return {in.inverse_scale() * larc.factor(in, squares), in.rate(), moments.corrections(in)};
   }
-  __device__ float2 terms(const Factors&, int64_t i, float g) const {
-    return make_float2(moments.w[i] * moments.w[i], g * g);
-  }
-  __device__ void update(const Factors& f, int64_t i, float gradient) const {
-    moments.advance(i, gradient * f.gradient + l2 * moments.w[i]);
-    moments.w[i] -= f.rate * moments.direction(f.corrections, i);
+  using Values = Moments::Values;
+  __device__ Values load(int64_t i) const { return moments.load(i); }
+  __device__ void store(int64_t i, const Values& x) const { moments.store(i, x); }
+  static constexpr bool first_pass_stores = false;
+  __device__ float2 terms(const Factors&, Values& x, float g) const { return make_float2(x.w * x.w, g * g); }
+  __device__ void update(const Factors& f, Values& x, float gradient) const {
+    moments.advance(x, gradient * f.gradient + l2 * x.w);
+    x.w -= f.rate * moments.direction(f.corrections, x);
   }
 };
 
@@ -157,64 +170,57 @@ struct Lamb {
     const float ratio = squares.x > 0 && squares.y > 0 ? sqrtf(squares.x / squares.y) : 1;
     return {in.inverse_scale() * clip, in.rate() * ratio, moments.corrections(in)};
   }
-  __device__ float2 terms(const Factors& f, int64_t i, float g) const {
-    moments.advance(i, g * f.gradient);
-    const float direction = moments.direction(f.corrections, i);
-    return make_float2(moments.w[i] * moments.w[i], direction * direction);
+  using Values = Moments::Values;
+  __device__ Values load(int64_t i) const { return moments.load(i); }
+  __device__ void store(int64_t i, const Values& x) const { moments.store(i, x); }
+  static constexpr bool first_pass_stores = true;
+  __device__ float2 terms(const Factors& f, Values& x, float g) const {
+    moments.advance(x, g * f.gradient);
+    const float direction = moments.direction(f.corrections, x);
+    return make_float2(x.w * x.w, direction * direction);
   }
-  __device__ void update(const Factors& f, int64_t i, float) const {
-    moments.w[i] -= f.rate * moments.direction(f.corrections, i);
+  __device__ void update(const Factors& f, Values& x, float) const {
+    x.w -= f.rate * moments.direction(f.corrections, x);
   }
 };
 
-/// The tensors of one launch: every block takes `chunk` elements of one of them.
-constexpr int most_tensors = 24, chunk = 16 * threads;
-constexpr int blocks_of(int64_t elements) {
-  return int((elements + chunk - 1) / chunk);
-}
-struct Cut {
-  const float* gradient[most_tensors];
-  int64_t elements[most_tensors];
-  int first_block[most_tensors + 1];
-  int tensors = 0;
-
-  Cut() { first_block[0] = 0; }
-  void add(const Tensor& t) {
-    gradient[tensors] = data<const float>(t), elements[tensors] = t.shape().elements();
-    first_block[tensors + 1] = first_block[tensors] + blocks_of(elements[tensors]);
-    ++tensors;
-  }
-  unsigned blocks() const { return static_cast<unsigned>(first_block[tensors]); }
-};
-
-/// What the calling block takes of which tensor.
-struct Share {
-  int tensor = 0;
-  int64_t begin, end;
-  __device__ explicit Share(const Cut& cut) {
-    while (int(blockIdx.x) >= cut.first_block[tensor + 1]) ++tensor;
-    begin = int64_t(blockIdx.x - cut.first_block[tensor]) * chunk;
-    end = min(begin + chunk, cut.elements[tensor]);
-  }
-};
+constexpr int most_tensors = 24;
 
 template <class Update>
 struct Batch {
-  Cut cut;
+  Cut<most_tensors> cut;
   Update update[most_tensors];
   Sums sums[most_tensors];  ///< none: no parts
 };
 
-/// Leaves the sums of f(i) over a block's elements where the second launch finds them.
-template <class F>
-__device__ void leave_sums(const Share& share, F&& f, float2* part) {
-  float2 sum = make_float2(0, 0);
-  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += threads) {
-    const float2 term = f(i);
-    sum.x += term.x, sum.y += term.y;
-  }
+/// Leaves a block's sums where the second launch finds them.
+__device__ void leave_sums(float2 sum, float2* part) {
   sum.x = block_sum(sum.x), sum.y = block_sum(sum.y);
   if (threadIdx.x == 0) *part = sum;
+}
+
+/// f(i, values, gradient) of a block's elements, four of a thread on their way at once; the first of them already while
+/// thread 0 makes the factors that f reads.
+template <class Update, class F>
+__device__ void for_elements(const Update& u, const Share& share, const float* g, F&& f) {
+  constexpr int ahead = 4;
+  typename Update::Values values[ahead];
+  float gradients[ahead];
+  const auto load = [&](int64_t first) {
+#pragma unroll
+    for (int k = 0; k < ahead; ++k)
+      if (const int64_t i = first + k * threads; i < share.end) values[k] = u.load(i), gradients[k] = g[i];
+  };
+  int64_t first = share.begin + threadIdx.x;
+  load(first);
+  __syncthreads();
+  while (first < share.end) {
+#pragma unroll
+    for (int k = 0; k < ahead; ++k)
+      if (const int64_t i = first + k * threads; i < share.end) f(i, values[k], gradients[k]);
+    first += ahead * threads;
+    load(first);
+  }
 }
 
 /// A step whose gradients are not finite leaves everything as it was.
@@ -225,11 +231,13 @@ __global__ void first_pass(const __grid_constant__ Batch<Update> batch) {
   if (*u.in.finite == 0) return;
   __shared__ typename Update::Factors factors;  // of powers in double, which every thread would wait for
   if (threadIdx.x == 0) factors = u.factors(make_float2(0, 0));
-  __syncthreads();
-  const float* g = batch.cut.gradient[share.tensor];
-  leave_sums(
-      share, [&](int64_t i) { return u.terms(factors, i, g[i]); },
-      batch.sums[share.tensor].parts + (blockIdx.x - batch.cut.first_block[share.tensor]));
+  float2 sum = make_float2(0, 0);
+  for_elements(u, share, batch.cut.from[share.tensor], [&](int64_t i, typename Update::Values& x, float g) {
+    const float2 term = u.terms(factors, x, g);
+    sum.x += term.x, sum.y += term.y;
+    if constexpr (Update::first_pass_stores) u.store(i, x);
+  });
+  leave_sums(sum, batch.sums[share.tensor].parts + (blockIdx.x - batch.cut.first_block[share.tensor]));
 }
 
 template <class Update>
@@ -240,9 +248,10 @@ __global__ void last_pass(const __grid_constant__ Batch<Update> batch) {
   __shared__ typename Update::Factors factors;
   const float2 squares = batch.sums[share.tensor].total();
   if (threadIdx.x == 0) factors = u.factors(squares);
-  __syncthreads();
-  const float* g = batch.cut.gradient[share.tensor];
-  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += threads) u.update(factors, i, g[i]);
+  for_elements(u, share, batch.cut.from[share.tensor], [&](int64_t i, typename Update::Values& x, float g) {
+    u.update(factors, x, g);
+    u.store(i, x);
+  });
 }
 
 Support supports_update(const Problem& p) {
@@ -254,25 +263,12 @@ Support supports_gradient_norm(const Problem& p) {
   return Support::yes();
 }
 
-/// Same kernels of parameters one after the other in the plan, as one launch, or one per pass, of up to 24 of them.
-template <class Same>
-class Joined : public Joinable {
- public:
-  bool joins(const Prepared& next) const override {
-    const auto* other = dynamic_cast<const Same*>(&next);
-    return other && other->same(static_cast<const Same&>(*this));
-  }
-  void run_joined(std::span<const KernelArgs> all) const override {
-    for (size_t first = 0; first < all.size(); first += most_tensors)
-      static_cast<const Same&>(*this).launch(all.subspan(first, std::min<size_t>(most_tensors, all.size() - first)));
-  }
-};
-
 template <class Update>
 class Updates final : public Joined<Updates<Update>> {
  public:
+  static constexpr size_t most_joined = most_tensors;
   explicit Updates(const Problem& p)
-      : attrs_(p.op.as<typename Update::Attrs>()), blocks_(blocks_of(p.in[0].shape.elements())) {}
+      : attrs_(p.op.as<typename Update::Attrs>()), blocks_(cut_blocks(p.in[0].shape.elements())) {}
   int64_t workspace_bytes() const override { return sums() ? blocks_ * int64_t(sizeof(float2)) : 0; }
   bool same(const Updates& other) const { return attrs_ == other.attrs_; }
   void launch(std::span<const KernelArgs> all) const {
@@ -281,7 +277,7 @@ class Updates final : public Joined<Updates<Update>> {
       batch->cut.add(all[t].in[0]);
       batch->update[t] = Update(attrs_, all[t]);
       batch->sums[t] = {reinterpret_cast<float2*>(all[t].workspace),
-                        sums() ? blocks_of(all[t].in[0].shape().elements()) : 0};
+                        sums() ? cut_blocks(all[t].in[0].shape().elements()) : 0};
     }
     if (sums()) first_pass<<<batch->cut.blocks(), threads, 0, stream()>>>(*batch);
     last_pass<<<batch->cut.blocks(), threads, 0, stream()>>>(*batch);
@@ -299,11 +295,13 @@ std::unique_ptr<Prepared> prepare_update(const Problem& p) {
   return std::make_unique<Updates<Update>>(p);
 }
 
-__global__ void sum_squares(const __grid_constant__ Cut cut, float2* parts) {
+__global__ void sum_squares(const __grid_constant__ Cut<most_tensors> cut, float2* parts) {
   const Share share(cut);
-  const float* g = cut.gradient[share.tensor];
-  leave_sums(
-      share, [&](int64_t i) { return make_float2(g[i] * g[i], 0); }, parts + blockIdx.x);
+  const float* g = cut.from[share.tensor];
+  float2 sum = make_float2(0, 0);
+#pragma unroll 4
+  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += threads) sum.x += g[i] * g[i];
+  leave_sums(sum, parts + blockIdx.x);
 }
 
 __global__ void root_of_sums(Sums sums, const double* scale, double* norm) {
@@ -314,12 +312,12 @@ __global__ void root_of_sums(Sums sums, const double* scale, double* norm) {
 std::unique_ptr<Prepared> prepare_gradient_norm(const Problem& p) {
   const size_t tensors = p.in.size() - 1;
   int blocks = 0;
-  for (size_t t = 0; t < tensors; ++t) blocks += blocks_of(p.in[t].shape.elements());
+  for (size_t t = 0; t < tensors; ++t) blocks += cut_blocks(p.in[t].shape.elements());
   return prepared(
       [tensors, blocks](const KernelArgs& a) {
         auto* parts = reinterpret_cast<float2*>(a.workspace);
         for (size_t t = 0, done = 0; t < tensors;) {
-          Cut cut;
+          Cut<most_tensors> cut;
           for (; t < tensors && cut.tensors < most_tensors; ++t) cut.add(a.in[t]);
           sum_squares<<<cut.blocks(), threads, 0, stream()>>>(cut, parts + done);
           done += cut.blocks();
@@ -336,20 +334,21 @@ struct Accumulators {
   float* sum[most_tensors];
 };
 
-__global__ void accumulate(const __grid_constant__ Cut cut, const __grid_constant__ Accumulators to,
+__global__ void accumulate(const __grid_constant__ Cut<most_tensors> cut, const __grid_constant__ Accumulators to,
                            const double* step) {
   const Share share(cut);
   const bool first = step[int(StepField::micro_step)] == 0;
-  const float* g = cut.gradient[share.tensor];
+  const float* g = cut.from[share.tensor];
   float* sum = to.sum[share.tensor];
   for (int64_t i = share.begin + threadIdx.x; i < share.end; i += threads) sum[i] = g[i] + (first ? 0.0f : sum[i]);
 }
 
 class Accumulation final : public Joined<Accumulation> {
  public:
+  static constexpr size_t most_joined = most_tensors;
   bool same(const Accumulation&) const { return true; }
   void launch(std::span<const KernelArgs> all) const {
-    Cut cut;
+    Cut<most_tensors> cut;
     Accumulators to;
     for (const KernelArgs& a : all) to.sum[cut.tensors] = data<float>(a.out[0]), cut.add(a.in[0]);
     accumulate<<<cut.blocks(), threads, 0, stream()>>>(cut, to, data<const double>(all[0].in[1]));
