@@ -13,7 +13,7 @@
 #include "core/conv_shapes.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_cuda_passes.h"
-#include "kernels/conv/conv_mma_kernels.h"
+#include "kernels/conv/positions.h"
 #include "kernels/device/sums.h"
 
 namespace convoy {
@@ -23,63 +23,6 @@ using namespace cuda;
 
 constexpr int threads = 256, step = 32;
 constexpr int64_t most_part_bytes = int64_t{256} << 20;
-
-struct Geometry {
-  int x[3], y[3], kernel[3], stride[3], dilation[3], pad[3];
-  int c, k, columns, positions;
-};
-
-/// The input position that tap 0 reads at one output position, and its pixel if it were inside.
-struct __align__(16) Origin {
-  int pixel, d, h, w;
-};
-constexpr int outside = -(1 << 30);  ///< depth of positions that are not there, height of columns that are not
-
-/// Walks over output positions, `step` at a time.
-class Walk {
- public:
-  __device__ Walk(const Geometry& g, int position) {
-    for (int axis = 2; axis >= 0; --axis) at_[axis] = position % g.y[axis], position /= g.y[axis];
-    n_ = position;
-  }
-  __device__ void advance(const Geometry& g) {
-    at_[2] += step;
-    while (at_[2] >= g.y[2]) {
-      at_[2] -= g.y[2];
-      if (++at_[1] < g.y[1]) continue;
-      at_[1] = 0;
-      if (++at_[0] < g.y[0]) continue;
-      at_[0] = 0, ++n_;
-    }
-  }
-  __device__ Origin origin(const Geometry& g, bool exists) const {
-    Origin o;
-    o.d = at_[0] * g.stride[0] - g.pad[0], o.h = at_[1] * g.stride[1] - g.pad[1], o.w = at_[2] * g.stride[2] - g.pad[2];
-    o.pixel = ((n_ * g.x[0] + o.d) * g.x[1] + o.h) * g.x[2] + o.w;
-    if (!exists) o.d = outside;
-    return o;
-  }
-
- private:
-  int at_[3], n_;
-};
-
-/// Eight columns of the product, of one tap, as far from its position's origin as they lie.
-struct Column {
-  int d, h, w;
-  int64_t offset;  ///< elements
-  __device__ Column(const Geometry& g, int column) {
-    const int tap = column / g.c;
-    d = tap / (g.kernel[1] * g.kernel[2]) * g.dilation[0], h = tap / g.kernel[2] % g.kernel[1] * g.dilation[1],
-    w = tap % g.kernel[2] * g.dilation[2];
-    offset = ((int64_t(d) * g.x[1] + h) * g.x[2] + w) * g.c + column % g.c;
-    if (column >= g.columns) h = outside;
-  }
-  __device__ bool meets(const Geometry& g, const Origin& o) const {
-    return unsigned(o.d + d) < unsigned(g.x[0]) && unsigned(o.h + h) < unsigned(g.x[1]) &&
-           unsigned(o.w + w) < unsigned(g.x[2]);
-  }
-};
 
 /// Shared memory: of every stage rows of 128 bytes, 64 channels of a position, `step` rows behind each other.
 constexpr int strip_bytes = step * 128;
@@ -100,7 +43,7 @@ using Wide = Tile<128, 256, 2>;
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(threads, Tile::blocks_at_once)
-    weight_gradients(const Geometry g, const T* __restrict__ x, const T* __restrict__ dy, const GradientParts out) {
+    weight_gradients(const Positions g, const T* __restrict__ x, const T* __restrict__ dy, const GradientParts out) {
 #if CONVOY_MMA
   constexpr int stages = Tile::stages;
   extern __shared__ __align__(128) char memory[];
@@ -112,7 +55,7 @@ __global__ void __launch_bounds__(threads, Tile::blocks_at_once)
   const int steps = (end - begin + step - 1) / step;
   const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
 
-  Walk walk(g, begin + thread % step);
+  Walk<step> walk(g, begin + thread % step);
   const auto find_origins = [&](int s) {
     if (thread >= step) return;
     origins[s & 1][thread] = walk.origin(g, begin + s * step + thread < end);
@@ -222,7 +165,7 @@ __global__ void __launch_bounds__(threads, Tile::blocks_at_once)
 }
 
 template <class T, class Tile>
-void launch(const Geometry& g, int splits, const Tensor& x, const Tensor& dy, const GradientParts& out) {
+void launch(const Positions& g, int splits, const Tensor& x, const Tensor& dy, const GradientParts& out) {
   const auto kernel = weight_gradients<T, Tile>;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), Tile::bytes);
   const dim3 blocks(static_cast<unsigned>((g.k + Tile::k - 1) / Tile::k),
@@ -233,7 +176,7 @@ void launch(const Geometry& g, int splits, const Tensor& x, const Tensor& dy, co
 
 class WeightsOfPositions final : public Prepared {
  public:
-  explicit WeightsOfPositions(const Problem& p) {
+  WeightsOfPositions(const Problem& p, bool hopper) : hopper_(hopper) {
     const ConvShapes s = *conv_shapes(p);
     for (int i = 0; i < 3; ++i) {
       const auto axis = static_cast<size_t>(i);
@@ -243,17 +186,15 @@ class WeightsOfPositions final : public Prepared {
     }
     g_.c = int(s.x.c()), g_.k = int(s.y.c()), g_.positions = int(s.y.rows());
     g_.columns = g_.kernel[0] * g_.kernel[1] * g_.kernel[2] * g_.c;
-    // Wide tiles where they cover what there is as closely as others do.
-    tile_k_ = g_.k > 64 ? 128 : 64;
+    tile_k_ = g_.k > 64 || hopper ? 128 : 64;
     const auto tiles = [&](int n) { return (g_.columns + n - 1) / n; };
-    tile_n_ = g_.columns <= 64                                                                        ? 64
-              : tile_k_ == 128 && 2 * tiles(256) <= tiles(128) && shared_memory() >= int(Wide::bytes) ? 256
-                                                                                                      : 128;
+    // Wide tiles where they cover what there is as closely as others do.
+    const bool wide = tile_k_ == 128 && 2 * tiles(256) <= tiles(128) && shared_memory() >= int(Wide::bytes);
+    tile_n_ = wide || hopper ? 256 : g_.columns > 64 ? 128 : 64;
     const int64_t blocks = int64_t((g_.k + tile_k_ - 1) / tile_k_) * tiles(tile_n_), room = tile_n_ > 128 ? 1 : 2;
     numbers_ = int64_t(g_.columns) * g_.k + g_.k;
-    const int64_t most = std::min<int64_t>({g_.positions / (16 * step), most_part_bytes / (4 * numbers_), 1024});
-    // As many as run at once.
-    splits_ = int(std::clamp<int64_t>(room * multiprocessors() / blocks, 1, std::max<int64_t>(1, most)));
+    const int64_t most = std::min<int64_t>({g_.positions / (16 * step), most_part_bytes / (4 * numbers_), 64});
+    splits_ = best_splits(blocks, room * multiprocessors(), std::max<int64_t>(1, most));
     if (!p.in[0].dense()) x_ = TensorDesc(p.in[0].shape, p.in[0].dtype);
     if (!p.in[1].dense()) dy_ = TensorDesc(p.in[1].shape, p.in[1].dtype);
   }
@@ -280,6 +221,15 @@ class WeightsOfPositions final : public Prepared {
     auto* parts = reinterpret_cast<float*>(a.workspace);
     const GradientParts out =
         splits_ == 1 ? GradientParts{weights, bias, 0} : GradientParts{parts, parts + of_weights, numbers_};
+    if (hopper_)
+      queue_wgmma_positions(x.dtype(), g_, splits_, x.bytes(), dy.bytes(), out);
+    else
+      queue(x, dy, out);
+    if (splits_ > 1) add_parts(splits_, numbers_, parts, ToTwoVectors{weights, bias, of_weights});
+  }
+
+ private:
+  void queue(const Tensor& x, const Tensor& dy, const GradientParts& out) const {
     dispatch_16(x.dtype(), [&](auto zero) {
       using T = decltype(zero);
       if (tile_n_ == 256)
@@ -289,13 +239,26 @@ class WeightsOfPositions final : public Prepared {
       else
         (tile_n_ == 128 ? launch<T, Tile<64, 128, 2>> : launch<T, Tile<64, 64, 2>>)(g_, splits_, x, dy, out);
     });
-    if (splits_ > 1) add_parts(splits_, numbers_, parts, ToTwoVectors{weights, bias, of_weights});
   }
-
- private:
+  /// Shares of the positions that take least time: rounds of as many blocks as run at once, and the parts that are
+  /// written and read again.
+  int best_splits(int64_t blocks, int64_t at_once, int64_t most) const {
+    const double block_flops = (hopper_ ? 400e12 : 230e12) / double(at_once),
+                 part_bytes = 3e12;  // a second, on an H200
+    double least = 0;
+    int best = 1;
+    for (int64_t splits = 1; splits <= most; ++splits) {
+      const double rounds = double((blocks * splits + at_once - 1) / at_once);
+      const double seconds = rounds * 2 * tile_k_ * tile_n_ * double(g_.positions) / double(splits) / block_flops +
+                             (splits > 1 ? 8 * double(splits * numbers_) / part_bytes : 0);
+      if (splits == 1 || seconds < least) least = seconds, best = int(splits);
+    }
+    return best;
+  }
   static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
   int64_t part_bytes() const { return splits_ > 1 ? aligned(4 * splits_ * numbers_) : 0; }
-  Geometry g_;
+  bool hopper_;
+  Positions g_;
   int tile_k_, tile_n_, splits_;
   int64_t numbers_;                   ///< weights and biases
   std::optional<TensorDesc> x_, dy_;  ///< dense copies in the workspace
@@ -314,15 +277,31 @@ Support supports(const Problem& p) {
   return Support::yes();
 }
 
+/// Tiles of 128 x 256 that are filled for the most part.
+Support supports_wgmma(const Problem& p) {
+#ifdef CONVOY_WITH_HOPPER
+  if (capability() != 90) return Support::no("not of compute capability 9.0");
+  if (const Support support = supports(p); !support.ok) return support;
+  const ConvShapes s = *conv_shapes(p);
+  const int64_t k = s.y.c(), columns = s.w.elements() / s.w.n(), tiles = (k + 127) / 128 * ((columns + 255) / 256);
+  if (3 * tiles * 128 * 256 > 4 * k * columns) return Support::no("fills less than three quarters of its tiles");
+  return Support::yes();
+#else
+  return Support::no("not compiled for 9.0a");
+#endif
+}
+
+template <bool hopper>
 std::unique_ptr<Prepared> prepare(const Problem& p) {
-  return std::make_unique<WeightsOfPositions>(p);
+  return std::make_unique<WeightsOfPositions>(p, hopper);
 }
 
 }  // namespace
 
 std::vector<KernelPtr> conv_mma_positions_kernels() {
   std::vector<KernelPtr> list;
-  list.push_back(kernel("cuda_mma", OpKind::conv_backward_weights, supports, prepare));
+  list.push_back(kernel("cuda_wgmma", OpKind::conv_backward_weights, supports_wgmma, prepare<true>));
+  list.push_back(kernel("cuda_mma", OpKind::conv_backward_weights, supports, prepare<false>));
   return list;
 }
 

@@ -72,6 +72,21 @@ struct Columns {
   }
 };
 
+/// Two operands of shared memory whose rows of 128 bytes are 64 channels of a position, turned in sixteens of bytes by
+/// the row's last three bits (slot_128): `address` of the first row, which is a multiple of 1024 bytes, and the bytes
+/// from 64 channels to the next 64.
+struct TurnedRows {
+  uint32_t low, high;
+  __device__ TurnedRows(uint32_t address, uint32_t leading)
+      : low(address >> 4 | leading >> 4 << 16), high(1024 >> 4 | 1u << 30) {}
+  /// So many rows further, a multiple of eight.
+  __device__ TurnedRows operator+(int rows) const {
+    TurnedRows moved = *this;
+    moved.low += static_cast<uint32_t>(rows * 128 / 16);
+    return moved;
+  }
+};
+
 /// The number of the caller's warpgroup, known to be the same for all threads of a warp: what follows from it stays out
 /// of the threads' registers.
 __device__ inline int warpgroup_number() {
@@ -124,6 +139,25 @@ __device__ inline void show_to_products() {
                : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8), CONVOY_SUMS_8(c, 16), CONVOY_SUMS_8(c, 24)             \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high))
 
+#define CONVOY_WGMMA_256(type)                                                                                        \
+  asm volatile(                                                                                                       \
+      "{ .reg .b64 d, e; mov.b64 d, {%128, %129}; mov.b64 e, {%130, %131}; "                                          \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                                    \
+      " {"                                                                                                            \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                        \
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                                              \
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                                              \
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"                                              \
+      "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"                                              \
+      "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"                                              \
+      "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"                                  \
+      "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, d, e, 1, 1, 1, 1, 1; }"      \
+      : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8), CONVOY_SUMS_8(c, 16), CONVOY_SUMS_8(c, 24), CONVOY_SUMS_8(c, 32),   \
+        CONVOY_SUMS_8(c, 40), CONVOY_SUMS_8(c, 48), CONVOY_SUMS_8(c, 56), CONVOY_SUMS_8(c, 64), CONVOY_SUMS_8(c, 72), \
+        CONVOY_SUMS_8(c, 80), CONVOY_SUMS_8(c, 88), CONVOY_SUMS_8(c, 96), CONVOY_SUMS_8(c, 104),                      \
+        CONVOY_SUMS_8(c, 112), CONVOY_SUMS_8(c, 120)                                                                  \
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high))
+
 /// c += a * b. Left: 16 rows to each of four warps, as in multiply_add (mma.h); c: rows lane/4 (c[4*j], c[4*j + 1]) and
 /// lane/4 + 8 of them, columns 8*j + 2*(lane%4) and the next. 64 positions as columns, channels as the inner dimension:
 template <class T>
@@ -156,9 +190,21 @@ __device__ inline void multiply_rows(float (&c)[12], const uint32_t (&a)[4], con
 #endif
 }
 
+/// 64 channels of a as rows, 256 of b as columns, sixteen positions as the inner dimension.
+template <class T>
+__device__ inline void multiply_turned(float (&c)[128], const TurnedRows& a, const TurnedRows& b) {
+#if CONVOY_WGMMA
+  if constexpr (std::is_same_v<T, bfloat>)
+    CONVOY_WGMMA_256("bf16");
+  else
+    CONVOY_WGMMA_256("f16");
+#endif
+}
+
 #undef CONVOY_SUMS_8
 #undef CONVOY_WGMMA_24
 #undef CONVOY_WGMMA_32
 #undef CONVOY_WGMMA_64
+#undef CONVOY_WGMMA_256
 
 }  // namespace convoy::cuda
