@@ -5,7 +5,7 @@
 
 namespace convoy {
 
-std::vector<KernelPtr> conv_mma_kernels();          ///< tensor cores (conv_mma.cu)
+std::vector<KernelPtr> conv_mma_kernels();  ///< tensor cores (conv_mma.cu)
 /// Weight gradients of any geometry on tensor cores (conv_mma_positions.cu).
 std::vector<KernelPtr> conv_mma_positions_kernels();
 std::vector<KernelPtr> conv_sparse_cuda_kernels();  ///< weight gradients in f32 from pooled gradients
