@@ -34,7 +34,6 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
   drawn.block = 1;
   Loader loader(images, drawn, 0, 0);
   Executor& pass = *program.statistics_pass();
-  program.statistics_to_host();
   pass.refresh();
   const std::vector<Statistic> statistics = find_statistics(program);
   size_t channels = 0;

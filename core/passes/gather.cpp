@@ -1,10 +1,13 @@
 // An accelerator pays for every launch; nodes that touch a few numbers are little else.
 #include <algorithm>
+#include <set>
 
 #include "core/passes/passes.h"
 
 namespace convoy {
 namespace {
+
+// Kernels join nodes of equal attributes, so these are sorted by them.
 
 /// Takes the nodes that `wanted` says yes to out of the list.
 template <class Wanted>
@@ -15,16 +18,24 @@ std::vector<Node> take(std::vector<Node>& nodes, Wanted&& wanted) {
   return taken;
 }
 
-/// Kernels join nodes of equal attributes.
-template <class Key>
-void sort_by(std::vector<Node>& nodes, Key&& key) {
-  std::stable_sort(nodes.begin(), nodes.end(), [&](const Node& a, const Node& b) { return key(a) < key(b); });
+bool is_gradient(const Node& node) {
+  return node.op.kind == OpKind::batch_norm_backward_parameters;
 }
 
-bool reads_any(const Node& node, const std::vector<Node>& writers) {
-  return std::any_of(writers.begin(), writers.end(), [&](const Node& writer) {
-    return std::any_of(writer.out.begin(), writer.out.end(),
-                       [&](ValueId id) { return std::count(node.in.begin(), node.in.end(), id) > 0; });
+/// To where the first of them is read, if that is behind the last (with accumulation each is read where it is written).
+void gather_gradients(std::vector<Node>& nodes) {
+  std::set<ValueId> written;
+  auto last = nodes.begin();
+  for (auto node = nodes.begin(); node != nodes.end(); ++node)
+    if (is_gradient(*node)) written.insert(node->out.begin(), node->out.end()), last = node;
+  const auto reader = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) {
+    return std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) { return written.count(id) > 0; });
+  });
+  if (written.empty() || reader < last) return;
+  std::stable_partition(nodes.begin(), reader, [](const Node& node) { return !is_gradient(node); });
+  const auto first = std::find_if(nodes.begin(), reader, is_gradient);
+  std::stable_sort(first, reader, [](const Node& a, const Node& b) {
+    return a.op.as<ScaleAttrs>().alpha < b.op.as<ScaleAttrs>().alpha;
   });
 }
 
@@ -36,16 +47,13 @@ void gather(const std::vector<Value>& values, std::vector<Node>& nodes) {
   });
   nodes.insert(nodes.begin(), std::make_move_iterator(casts.begin()), std::make_move_iterator(casts.end()));
 
-  std::vector<Node> gradients =
-      take(nodes, [](const Node& node) { return node.op.kind == OpKind::batch_norm_backward_parameters; });
-  sort_by(gradients, [](const Node& node) { return node.op.as<ScaleAttrs>().alpha; });
-  const auto reader =
-      std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return reads_any(node, gradients); });
-  nodes.insert(reader, std::make_move_iterator(gradients.begin()), std::make_move_iterator(gradients.end()));
+  gather_gradients(nodes);
 
   std::vector<Node> statistics =
       take(nodes, [](const Node& node) { return node.op.kind == OpKind::batch_norm_update; });
-  sort_by(statistics, [](const Node& node) { return node.op.as<RunningAttrs>().count; });
+  std::stable_sort(statistics.begin(), statistics.end(), [](const Node& a, const Node& b) {
+    return a.op.as<RunningAttrs>().count < b.op.as<RunningAttrs>().count;
+  });
   nodes.insert(nodes.end(), std::make_move_iterator(statistics.begin()), std::make_move_iterator(statistics.end()));
 }
 
