@@ -1,16 +1,14 @@
 // Times whole training steps from memory: seconds per step, per phase and per node.
 #include <algorithm>
 #include <chrono>
-#include <map>
 
-#include "bench/arguments.h"
+#include "bench/network.h"
 #include "core/median.h"
 #include "core/parallel.h"
 #include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
-#include "models/program.h"
 
 using namespace convoy;
 using namespace convoy::bench;
@@ -45,15 +43,13 @@ void time_nodes(Executor& e, int64_t steps) {
   e.set_eager(false);
 }
 
-/// What all networks are told by the command line.
-template <class Options>
-Options common(const Arguments& a, DeviceKind device) {
-  Options o;
-  o.batch = a.integer_within("batch", 1, 1 << 20);
+/// What the command line tells all networks.
+void set_common(const Arguments& a, DeviceKind device, ProgramOptions& o) {
   const auto compute = parse_dtype(a.text("compute"));
   if (!compute) fail_usage("--compute: unknown type " + a.text("compute"));
   o.compute = *compute;
   o.plan.threads = default_threads();
+  o.plan.device = device;
   if (!a.text("kernel").empty())
     for (std::string_view part : split(a.text("kernel"), ','))
       o.plan.selection.overrides.push_back(parse_override(part));
@@ -61,62 +57,49 @@ Options common(const Arguments& a, DeviceKind device) {
     o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
     o.plan.selection.tuned.require_kernels(kernel_list(), a.text("tuned"));
   }
-  o.plan.device = device;
-  return o;
 }
 
-template <class Options>
-Program make_program(const Options& o, const std::shared_ptr<Device>& device) {
-  ProgramPlans plans = plan_program(o, kernel_list());
-  return device ? Program(std::move(plans), o, 1, device) : Program(std::move(plans), o, 1);
-}
-
-/// The program of the network asked for, and the extents of its samples as JSON.
-std::pair<Program, std::string> chosen_program(const Arguments& a, const std::shared_ptr<Device>& device) {
-  const DeviceKind kind = device ? DeviceKind::cuda : DeviceKind::cpu;
-  const std::string& name = a.text("model");
-  if (name == "cosmoflow") {
-    if (a.given("image-size")) fail_usage("--image-size: cosmoflow has volumes (--size)");
-    auto o = common<CosmoflowOptions>(a, kind);
-    o.model.size = a.integer_within("size", 8, 4096);
-    return {make_program(o, device), std::to_string(o.model.size)};
-  }
-  if (a.given("size")) fail_usage("--size: " + name + " has images (--image-size)");
-  auto o = common<ClimateOptions>(a, kind);
-  const std::map<std::string, ClimateModel> models{
-      {"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}};
-  const auto model = models.find(name);
-  if (model == models.end()) fail_usage("--model: expected cosmoflow, deepcam, deeplab or tiramisu, found " + name);
-  o.model.model = model->second;
-  o.model.batch_norm = model->second == ClimateModel::deepcam;  // as published
-  const std::vector<std::string_view> size = split(a.text("image-size"), 'x');
-  if (size.size() != 2) fail_usage("--image-size: expected HEIGHTxWIDTH, found " + a.text("image-size"));
-  o.model.height = parse_number<int64_t>(size[0], "--image-size");
-  o.model.width = parse_number<int64_t>(size[1], "--image-size");
+/// As the networks are trained: weighted classes, Adam.
+void set_training(ClimateOptions& o) {
   o.loss.weights = {1.0, 2.0, 1.5};
   o.training.optimizer = OptimizerKind::adam;
-  return {make_program(o, device), "\"" + a.text("image-size") + "\""};
+}
+void set_training(CosmoflowOptions&) {}
+
+/// The extents of a sample as JSON.
+std::string size_of(const CosmoflowOptions& o) {
+  return std::to_string(o.model.size);
+}
+std::string size_of(const ClimateOptions& o) {
+  return "\"" + std::to_string(o.model.height) + "x" + std::to_string(o.model.width) + "\"";
 }
 
 int run(int argc, char** argv) {
-  const Arguments a(argc, argv,
-                    {{"model", "cosmoflow", "cosmoflow, deepcam, deeplab or tiramisu"},
-                     {"size", "128", "extent of the volume"},
-                     {"image-size", "768x1152", "of the climate networks"},
-                     {"batch", "1", "samples per step"},
-                     {"compute", "f32", "f32, bf16 or f16"},
-                     {"device", "cpu", "cpu, cuda or cuda:N"},
-                     {"threads", "0", "0 = all"},
-                     {"steps", "5", "timed steps, after one that is not"},
-                     {"kernel", "", "overrides node=kernel, comma-separated"},
-                     {"tuned", "", "table of measured choices"},
-                     {"nodes", "yes", "no: leave out the per-node table"}});
+  std::vector<Arguments::Flag> flags = network_flags();
+  const std::vector<Arguments::Flag> more{{"compute", "f32", "f32, bf16 or f16"},
+                                          {"device", "cpu", "cpu, cuda or cuda:N"},
+                                          {"threads", "0", "0 = all"},
+                                          {"steps", "5", "timed steps, after one that is not"},
+                                          {"kernel", "", "overrides node=kernel, comma-separated"},
+                                          {"tuned", "", "table of measured choices"},
+                                          {"nodes", "yes", "no: leave out the per-node table"}};
+  flags.insert(flags.end(), more.begin(), more.end());
+  const Arguments a(argc, argv, flags);
   const int threads = static_cast<int>(a.integer_within("threads", 0, 4096));
   set_default_threads(threads ? threads : default_threads());
+  Network network = wanted_network(a);
   const DeviceChoice choice = parse_device(a.text("device"));
   std::shared_ptr<Device> device;
   if (choice.kind != DeviceKind::cpu) device = open_cuda_device(choice.ordinal);
-  auto [program, size] = chosen_program(a, device);
+  std::string size;
+  Program program = std::visit(
+      [&](auto& o) {
+        set_common(a, choice.kind, o), set_training(o);
+        size = size_of(o);
+        ProgramPlans plans = plan_program(o, kernel_list());
+        return device ? Program(std::move(plans), o, 1, device) : Program(std::move(plans), o, 1);
+      },
+      network);
   const int64_t steps = a.integer_within("steps", 1);
   Executor& e = program.step();
   program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 1e-4;

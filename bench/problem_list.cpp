@@ -1,16 +1,14 @@
 #include "bench/problem_list.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <set>
 
+#include "bench/network.h"
 #include "bench/problem_strings.h"
 #include "core/plan.h"
-#include "core/problem_limits.h"
 #include "kernels/kernel_list.h"
-#include "models/program.h"
 
 namespace convoy::bench {
 namespace {
@@ -26,68 +24,14 @@ std::vector<DType> wanted_types(const Arguments& a) {
   return types;
 }
 
-int64_t batch(const Arguments& a) {
-  return a.integer_within("batch", 1, 1 << 20);
-}
-
-/// "HEIGHTxWIDTH".
-void set_image(const std::string& size, ClimateConfig& model) {
-  const auto parts = split(size, 'x');
-  if (parts.size() != 2) fail_usage("--size: expected HEIGHTxWIDTH for a climate model, found " + size);
-  model.height = parse_number<int64_t>(parts[0], "--size");
-  model.width = parse_number<int64_t>(parts[1], "--size");
-  constexpr int64_t most = 1 << 16;
-  for (int64_t extent : {model.height, model.width})
-    if (extent < 1 || extent > most)
-      fail_usage("--size: expected extents of 1 to " + std::to_string(most) + ", found " + size);
-}
-
-/// Refuses networks whose widest layers would be too large to count.
-void check_positions(const Arguments& a, double positions) {
-  constexpr int64_t channels = 512;  // no layer at full resolution has more
-  if (positions * double(batch(a)) * double(channels) > double(most_elements))
-    fail_usage("--size, --batch: expected at most " + std::to_string(most_elements / channels) +
-               " positions in all samples, found " + std::to_string(std::llround(positions)) + " in each of " +
-               std::to_string(batch(a)));
-}
-
-/// As the trainers have it: DeepCAM always normalises, the networks of 2018 where asked.
-bool normalises(const Arguments& a, ClimateModel model) {
-  const std::string& word = a.text("batch-norm");
-  if (!word.empty() && word != "on" && word != "off") fail_usage("--batch-norm: expected on or off, found " + word);
-  if (word == "off" && model == ClimateModel::deepcam) fail_usage("--batch-norm: deepcam always normalises");
-  return word.empty() ? model == ClimateModel::deepcam : word == "on";
-}
-
-/// The training step of --model at --size in one type.
+/// The training step of the network asked for, in one type.
 Tape model_tape(const Arguments& a, DType compute) {
-  const std::string &model = a.text("model"), &size = a.text("size");
-  const auto record = [&](auto o) {
-    o.batch = batch(a);
-    o.compute = compute;
-    return training_tape(o);
-  };
-  if (model == "cosmoflow" || model == "sc18") {
-    if (a.given("batch-norm")) fail_usage("--batch-norm has no effect on " + model);
-    CosmoflowOptions o;
-    if (model == "sc18") o.model = CosmoflowConfig::sc18(), o.normalisation = Normalisation::mean;
-    if (!size.empty()) o.model.size = a.integer_within("size", 8, 4096);
-    check_positions(a, std::pow(double(o.model.size), 3));
-    return record(o);
-  }
-  ClimateOptions o;
-  if (model == "deepcam")
-    o.model.model = ClimateModel::deepcam;
-  else if (model == "deeplab")
-    o.model.model = ClimateModel::deeplab;
-  else if (model == "tiramisu")
-    o.model.model = ClimateModel::tiramisu;
-  else
-    fail_usage("--model: expected cosmoflow, sc18, deepcam, deeplab or tiramisu, found " + model);
-  o.model.batch_norm = normalises(a, o.model.model);
-  if (!size.empty()) set_image(size, o.model);
-  check_positions(a, double(o.model.height) * double(o.model.width));
-  return record(o);
+  return std::visit(
+      [&](auto o) {
+        o.compute = compute;
+        return training_tape(o);
+      },
+      wanted_network(a));
 }
 
 std::vector<NamedProblem> model_problems(const Arguments& a, int threads, DeviceKind device) {
@@ -130,7 +74,7 @@ void add_line(const Arguments& a, std::string_view line, int threads, std::vecto
   line = trim(line);
   if (line.empty() || line[0] == '#') return;
   const auto add = [&](ConvString conv, Pass pass, DType type) {
-    conv.src[0] *= batch(a), conv.dst[0] *= batch(a);
+    conv.src[0] *= wanted_batch(a), conv.dst[0] *= wanted_batch(a);
     const std::string name(name_of(pass));
     list.push_back({conv.name + "." + name, name, conv.problem(pass, type)});
     list.back().problem.threads = threads;
@@ -169,18 +113,18 @@ void add_line_from(const std::string& place, const Arguments& a, std::string_vie
 }  // namespace
 
 std::vector<Arguments::Flag> problem_flags() {
-  return {{"model", "cosmoflow", "cosmoflow, sc18, deepcam, deeplab or tiramisu: the problems of its training step"},
-          {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
-          {"batch", "1", "samples"},
-          {"batch-norm", "", "deeplab, tiramisu: on or off (default: off, as they are trained)"},
-          {"problem", "",
-           "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text; may "
-           "be given several times",
-           true},
-          {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
-          {"pass", "forward,backward_data,backward_weights", "passes of convolution strings, or of a model's nodes"},
-          {"dtype", "f32", "f32, bf16, f16, comma-separated"},
-          {"match", "", "only problems whose name contains this"}};
+  std::vector<Arguments::Flag> flags = network_flags();
+  const std::vector<Arguments::Flag> more{
+      {"problem", "",
+       "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text; may "
+       "be given several times",
+       true},
+      {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
+      {"pass", "forward,backward_data,backward_weights", "passes of convolution strings, or of a model's nodes"},
+      {"dtype", "f32", "f32, bf16, f16, comma-separated"},
+      {"match", "", "only problems whose name contains this"}};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
 }
 
 std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads, DeviceKind device) {
@@ -188,7 +132,7 @@ std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads, Devic
   const bool lines = a.given("problem") || a.given("problems");
   for (const char* flag : {"model", "size", "batch-norm"})
     if (lines && a.given(flag)) fail_usage(std::string("--") + flag + " has no effect beside --problem or --problems");
-  if (lines) wanted_types(a), parse_passes(a.text("pass")), batch(a);  // a line is not to blame for them
+  if (lines) wanted_types(a), parse_passes(a.text("pass")), wanted_batch(a);  // a line is not to blame for them
   for (const std::string& line : a.texts("problem")) add_line_from("--problem", a, line, threads, list);
   if (!a.text("problems").empty())
     for (std::string_view path : split(a.text("problems"), ',')) {

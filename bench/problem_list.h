@@ -14,7 +14,7 @@ struct NamedProblem {
   Problem problem;
 };
 
-/// The flags that say which: --model, --size, --batch, --batch-norm, --problem, --problems, --pass, --dtype, --match.
+/// The flags that say which: those of a network, --problem, --problems, --pass, --dtype, --match.
 std::vector<Arguments::Flag> problem_flags();
 
 /// Each problem once. Those of a model are what its planned step runs: with this machine's fused kernels and strided

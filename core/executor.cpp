@@ -58,7 +58,8 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
     mirror_of_[v] = static_cast<int>(mirrors_.size());
     const Tensor host = control ? store.get(value.name) : Tensor(value.desc, device.allocate_host(value.desc.bytes()));
     mirrors_.push_back({v, host, input ? device.allocate(value.desc.bytes()) : nullptr,
-                        control ? device.allocate_host(value.desc.bytes()) : nullptr, control, control || value.keep});
+                        control ? device.allocate_host(value.desc.bytes()) : nullptr, control,
+                        control || (value.keep && !input)});
     mirrors_.back().late = value.keep && !input && value.desc.bytes() > late_bytes;
   }
 }

@@ -30,7 +30,8 @@ class Executor {
   /// plan.shared_bytes in memory that all members of the team see.
   Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, std::shared_ptr<Buffer> shared = nullptr);
   /// On a device: `arena` and `states` are its memory, `store` holds the same states on the host. Inputs and kept
-  /// values live on the host between runs, and so do states in f64: what the host tells a step and what steps count.
+  /// values live on the host between runs (but for large ones, which stay until they are asked for), and so do states
+  /// in f64: what the host tells a step and what steps count.
   /// All else stays on the device (Program::to_device, to_host). The first run queues node after node; later ones
   /// replay its recording.
   Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, Device& device, const StateStore& states);
@@ -56,7 +57,8 @@ class Executor {
   /// On a device: every run queues node after node and times them.
   void set_eager(bool eager) { eager_ = eager; }
 
-  /// An input to fill, or a kept value to read after a run.
+  /// An input to fill, or a kept value to read after a run: ask anew after each, and before another executor of the
+  /// same arena runs.
   const Tensor& tensor(const std::string& name) const { return tensor(plan_.find(name)); }
   const Tensor& tensor(ValueId id) const;
   const Plan& plan() const { return plan_; }

@@ -30,7 +30,11 @@ class Planner {
     plan_.values = tape_.values();
     plan_.threads = options_.threads;
     nodes_ = tape_.nodes();
-    if (options_.sweep && options_.device != DeviceKind::cpu) gather(plan_.values, nodes_);
+    if (options_.sweep && options_.device != DeviceKind::cpu) {
+      gather(plan_.values, nodes_);
+      tape_.set_nodes(nodes_);
+      tape_.verify();
+    }
     slices_.assign(plan_.values.size(), {});
     if (options_.slice_aliasing)
       slices_ = alias_slices(plan_.values, nodes_, [&](const Node& node) { return !loses_kernel(node); });
@@ -164,7 +168,7 @@ class Planner {
   }
 
   /// Neighbours whose kernels are sweeps, or join each other on a device, run as one; what waits for the team in
-  /// between keeps them apart.
+  /// between keeps them apart, and so does the end of what runs once per change of the states.
   void join_sweeps() {
     for (size_t i = 0; i < plan_.nodes.size();) {
       size_t end = i;
@@ -173,7 +177,9 @@ class Planner {
         plan_.nodes[end++].sweep_size = 0;
       if (const auto* first = dynamic_cast<const Joinable*>(plan_.nodes[i].prepared.get())) {
         plan_.nodes[end++].sweep_size = 0;
-        while (end < plan_.nodes.size() && first->joins(*plan_.nodes[end].prepared)) plan_.nodes[end++].sweep_size = 0;
+        while (end < plan_.nodes.size() && plan_.nodes[end].refresh == plan_.nodes[i].refresh &&
+               first->joins(*plan_.nodes[end].prepared))
+          plan_.nodes[end++].sweep_size = 0;
       }
       if (end > i) plan_.nodes[i].sweep_size = static_cast<int>(end - i);
       i = std::max(end, i + 1);

@@ -17,7 +17,7 @@ struct PlanOptions {
   bool slice_aliasing = true;
   bool in_place = true;
   bool recompute = false;    ///< make outputs of cheap ops again in the backward pass: less memory, more time
-  bool sweep = true;         ///< neighbouring updates go over memory together
+  bool sweep = true;         ///< neighbouring updates go over memory together; on devices, small nodes are one launch
   bool reuse_memory = true;  ///< off: every value keeps its own bytes and can be inspected after the run
   int threads = 1;
   /// Ranks that share memory: of a training tape they hold packed weights, parameters and moments once, and divide

@@ -384,6 +384,9 @@ std::vector<std::pair<std::string, ClimateOptions>> climate_steps(DType compute)
     o.plan.selection.excluded = {"winograd"};
     o.batch = 2, o.compute = compute, o.plan.threads = 2;
     list.emplace_back(name, o);
+    if (model != ClimateModel::deepcam || compute != DType::f32) continue;
+    o.training.accumulation = 2;
+    list.emplace_back("deepcam, two passes to a step", o);
   }
   return list;
 }

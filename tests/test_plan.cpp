@@ -4,7 +4,9 @@
 #include <set>
 
 #include "core/passes/passes.h"
+#include "kernels/function_kernel.h"
 #include "kernels/kernel_list.h"
+#include "kernels/reference.h"
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
 
@@ -198,4 +200,30 @@ TEST_CASE("small nodes of a kind stand next to each other for a device", "[plann
     const auto gradients = runs([&](const Node& n) { return n.op.kind == OpKind::batch_norm_backward_parameters; });
     CHECK((gradients <= 1 || accumulates));
   }
+}
+
+TEST_CASE("what runs once per change of the states is no launch with what runs every time", "[planner]") {
+  struct Cast final : Joinable {
+    bool joins(const Prepared& next) const override { return dynamic_cast<const Cast*>(&next); }
+    void run_joined(std::span<const KernelArgs>) const override {}
+  };
+  KernelList kernels;
+  kernels.push_back(std::make_unique<FunctionKernel>(
+      "joined", OpKind::cast, [](const Problem&) { return Support::yes(); },
+      [](const Problem&) -> std::unique_ptr<Prepared> { return std::make_unique<Cast>(); }));
+  for (KernelPtr& kernel : elementwise_reference_kernels()) kernels.push_back(std::move(kernel));
+  Tape tape;
+  const TensorDesc desc({1, 1, 2, 3, 4}, DType::f32);
+  const auto narrow = [&](const std::string& name, ValueId from) {
+    return tape.emit({OpKind::cast, CastAttrs{DType::bf16}}, name, {from});
+  };
+  const ValueId a = narrow("a.cast", tape.state("a", desc)), b = narrow("b.cast", tape.state("b", desc)),
+                x = narrow("x.cast", tape.input("x", desc));
+  const ValueId sum = tape.emit({OpKind::add, NoAttrs{}}, "sum", {a, b});
+  tape.keep(tape.emit({OpKind::add, NoAttrs{}}, "result", {sum, x}), "y");
+  const Plan plan = make_plan(tape, kernels, {});
+  std::vector<int> together;
+  for (const PlannedNode& node : plan.nodes)
+    if (node.sweep_size > 0) together.push_back(node.sweep_size);
+  CHECK(together == std::vector<int>{2, 1, 1, 1});
 }

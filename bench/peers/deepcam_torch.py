@@ -3,8 +3,8 @@
 (cudnn.benchmark, the whole step replayed as one CUDA graph, inputs on the device). Development only: nothing in Convoy
 needs it.
 
-Prints one JSON line per configuration: median and minimum seconds per step, peak resident MiB of a process that ran only
-that configuration. Each configuration runs in a process of its own, rounds interleaved by --rounds.
+Prints one JSON line per configuration: median and minimum seconds per step; on the CPU also peak resident MiB of a process
+that ran only that configuration. Each configuration runs in a process of its own, rounds interleaved by --rounds.
 """
 import argparse
 import json
@@ -166,17 +166,20 @@ def main():
     parser.add_argument("--configurations", help="default: all of the device")
     parser.add_argument("--one", help="measure this configuration in this process")
     args = parser.parse_args()
-    if args.device == "cuda":
-        for configuration in (args.one or args.configurations or ",".join(CUDA_CONFIGURATIONS)).split(","):
-            measure_cuda(configuration, args.height, args.width, args.batch, args.steps)
-        return
+    known = CUDA_CONFIGURATIONS if args.device == "cuda" else CONFIGURATIONS
+    wanted = [args.one] if args.one else (args.configurations or ",".join(known)).split(",")
+    for configuration in wanted:
+        if configuration not in known:
+            parser.error(f"expected one of {', '.join(known)}, found {configuration}")
+    if args.one and args.device == "cuda":
+        return measure_cuda(args.one, args.height, args.width, args.batch, args.steps)
     if args.one:
         return measure(args.one, args.height, args.width, args.batch, args.steps, args.threads)
     for _ in range(args.rounds):
-        for configuration in (args.configurations or ",".join(CONFIGURATIONS)).split(","):
-            subprocess.run([sys.executable, __file__, "--one", configuration, "--height", str(args.height), "--width",
-                            str(args.width), "--batch", str(args.batch), "--steps", str(args.steps), "--threads",
-                            str(args.threads)], check=False)
+        for configuration in wanted:
+            subprocess.run([sys.executable, __file__, "--one", configuration, "--device", args.device, "--height",
+                            str(args.height), "--width", str(args.width), "--batch", str(args.batch), "--steps",
+                            str(args.steps), "--threads", str(args.threads)], check=False)
 
 
 if __name__ == "__main__":

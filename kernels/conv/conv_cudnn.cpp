@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/conv_shapes.h"
+#include "core/round_up.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_cuda_passes.h"
 #include "kernels/device/cuda.h"
@@ -277,7 +278,7 @@ Support supports(const Problem& p) {
 }
 
 int64_t aligned(int64_t bytes) {
-  return (bytes + 255) / 256 * 256;
+  return round_up(bytes, 256);
 }
 
 class CudnnConv final : public Prepared {

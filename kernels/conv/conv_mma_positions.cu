@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "core/conv_shapes.h"
+#include "core/round_up.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_cuda_passes.h"
 #include "kernels/conv/positions.h"
@@ -203,7 +204,7 @@ class WeightsOfPositions final : public Prepared {
     return std::to_string(tile_k_) + "x" + std::to_string(tile_n_) + ", " + std::to_string(splits_) + " shares";
   }
   int64_t workspace_bytes() const override {
-    return part_bytes() + (x_ ? x_->bytes() : 0) + (dy_ ? aligned(dy_->bytes()) : 0);
+    return part_bytes() + (x_ ? x_->bytes() : 0) + (dy_ ? round_up(dy_->bytes(), 256) : 0);
   }
 
   void run(const KernelArgs& a) const override {
@@ -211,7 +212,7 @@ class WeightsOfPositions final : public Prepared {
     const auto dense = [&](const Tensor& t, const std::optional<TensorDesc>& copy) {
       if (!copy) return t;
       const Tensor to(*copy, room);
-      room += aligned(copy->bytes());
+      room += round_up(copy->bytes(), 256);
       queue_place(t, to, {});
       return to;
     };
@@ -255,8 +256,7 @@ class WeightsOfPositions final : public Prepared {
     }
     return best;
   }
-  static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-  int64_t part_bytes() const { return splits_ > 1 ? aligned(4 * splits_ * numbers_) : 0; }
+  int64_t part_bytes() const { return splits_ > 1 ? round_up(4 * splits_ * numbers_, 256) : 0; }
   bool hopper_;
   Positions g_;
   int tile_k_, tile_n_, splits_;
@@ -265,7 +265,7 @@ class WeightsOfPositions final : public Prepared {
 };
 
 Support supports(const Problem& p) {
-  if (capability() < 80) return Support::no("compute capability below 8.0");
+  if (capability() < 80) return Support::no(capability() ? "compute capability below 8.0" : "no CUDA device is open");
   if (const Support even = even_floats(p); !even.ok) return even;
   if (p.in[0].dtype == DType::f32) return Support::no("bf16 and f16 only");
   const ConvShapes s = *conv_shapes(p);
@@ -273,6 +273,7 @@ Support supports(const Problem& p) {
   if (s.x.c() % 8 || s.y.c() % 8) return Support::no("multiples of eight channels");
   if (s.x.rows() > 1 << 30 || s.y.rows() > 1 << 30 || s.w.elements() > 1 << 30)
     return Support::no("more than 2^30 positions or weights");
+  if (s.w.elements() / s.w.n() > 1 << 22) return Support::no("more than 2^22 taps times channels");
   if (shared_memory() < Tile<128, 128, 2>::bytes) return Support::no("too little shared memory");
   return Support::yes();
 }
@@ -280,7 +281,7 @@ Support supports(const Problem& p) {
 /// Tiles of 128 x 256 that are filled for the most part.
 Support supports_wgmma(const Problem& p) {
 #ifdef CONVOY_WITH_HOPPER
-  if (capability() != 90) return Support::no("not of compute capability 9.0");
+  if (capability() != 90) return Support::no(capability() ? "not of compute capability 9.0" : "no CUDA device is open");
   if (const Support support = supports(p); !support.ok) return support;
   const ConvShapes s = *conv_shapes(p);
   const int64_t k = s.y.c(), columns = s.w.elements() / s.w.n(), tiles = (k + 127) / 128 * ((columns + 255) / 256);

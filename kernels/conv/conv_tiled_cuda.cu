@@ -2,6 +2,7 @@
 // tensors and slices. For every tap a product of matrices, gradient channels by input channels, over all positions; a
 // block has 64 x 64 of it, a thread 4 x 4, and positions are shared out until the device is full. Bound by FMA.
 #include "core/conv_shapes.h"
+#include "core/round_up.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/device/pixels.h"
 #include "kernels/device/sums.h"
@@ -125,7 +126,7 @@ struct Setup {
                   most = std::min(g.positions / (8 * step), most_part_bytes / (4 * weights));
     parts = static_cast<int>(std::clamp<int64_t>(std::min(wanted, most), 1, 1024));
   }
-  int64_t part_bytes() const { return parts > 1 ? (4 * parts * weights + 255) / 256 * 256 : 0; }
+  int64_t part_bytes() const { return parts > 1 ? round_up(4 * parts * weights, 256) : 0; }
 };
 
 std::unique_ptr<Prepared> prepare(const Problem& p) {

@@ -429,6 +429,7 @@ Support supports(const Problem& p) {
   if (s.attrs.groups != s.x.c() || s.attrs.groups != s.y.c()) return Support::no("as many groups as channels only");
   if (s.x.d() != 1 || s.y.d() != 1 || s.attrs.pad_low[0] != 0) return Support::no("images only");
   if (s.w.d() != 1 || s.w.h() != 3 || s.w.w() != 3) return Support::no("3x3 only");
+  if (s.x.rows() > 1 << 26) return Support::no("more than 2^26 pixels");
   return even_floats(p);
 }
 
