@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/conv_shapes.h"
 #include "core/round_up.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_cuda_passes.h"
@@ -178,14 +177,8 @@ void launch(const Positions& g, int splits, const Tensor& x, const Tensor& dy, c
 class WeightsOfPositions final : public Prepared {
  public:
   WeightsOfPositions(const Problem& p, bool hopper) : hopper_(hopper) {
-    const ConvShapes s = *conv_shapes(p);
-    for (int i = 0; i < 3; ++i) {
-      const auto axis = static_cast<size_t>(i);
-      g_.x[i] = int(s.x[i + 1]), g_.y[i] = int(s.y[i + 1]), g_.kernel[i] = int(s.w[i + 1]);
-      g_.stride[i] = int(s.attrs.stride[axis]), g_.dilation[i] = int(s.attrs.dilation[axis]);
-      g_.pad[i] = int(s.attrs.pad_low[axis]);
-    }
-    g_.c = int(s.x.c()), g_.k = int(s.y.c()), g_.positions = int(s.y.rows());
+    static_cast<ConvGeometry&>(g_) = conv_geometry(p);
+    g_.positions = int(p.in[1].shape.rows());
     g_.columns = g_.kernel[0] * g_.kernel[1] * g_.kernel[2] * g_.c;
     tile_k_ = g_.k > 64 || hopper ? 128 : 64;
     const auto tiles = [&](int n) { return (g_.columns + n - 1) / n; };

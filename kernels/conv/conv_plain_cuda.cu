@@ -1,8 +1,8 @@
 // Convolutions of any geometry on CUDA devices, an output element to a thread: what runs where neither cuDNN nor a
 // kernel of our own does, and what those are checked against. Bound by its loads; nothing is kept from one output to
 // the next.
-#include "core/conv_shapes.h"
 #include "kernels/conv/conv_cuda.h"
+#include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/device/cuda.h"
 #include "kernels/device/sums.h"
 
@@ -13,29 +13,13 @@ using namespace cuda;
 
 constexpr int threads = 256;
 
-struct Geometry {
-  int x[3], y[3], kernel[3], stride[3], dilation[3], pad[3];
-  int64_t n;
-  int c, k, groups;  ///< channels of the whole tensors
-};
-
-Geometry geometry(const Problem& p) {
-  const ConvShapes s = *conv_shapes(p);
-  Geometry g{};
-  for (int i = 0; i < 3; ++i)
-    g.x[i] = int(s.x[i + 1]), g.y[i] = int(s.y[i + 1]), g.kernel[i] = int(s.w[i + 1]),
-    g.stride[i] = int(s.attrs.stride[i]), g.dilation[i] = int(s.attrs.dilation[i]), g.pad[i] = int(s.attrs.pad_low[i]);
-  g.n = s.x.n(), g.c = int(s.x.c()), g.k = int(s.y.c()), g.groups = int(s.attrs.groups);
-  return g;
-}
-
 /// Index of a pixel and its channel 0.
 __device__ int64_t pixel(const int extent[3], int channels, int64_t n, int d, int h, int w) {
   return (((n * extent[0] + d) * extent[1] + h) * extent[2] + w) * channels;
 }
 
 template <class T>
-__global__ void forward(int64_t outputs, Geometry g, const T* x, const T* w, const float* bias, T* y) {
+__global__ void forward(int64_t outputs, ConvGeometry g, const T* x, const T* w, const float* bias, T* y) {
   const int c_group = g.c / g.groups, k_group = g.k / g.groups;
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < outputs; i += int64_t(gridDim.x) * threads) {
     int64_t at = i;
@@ -60,7 +44,7 @@ __global__ void forward(int64_t outputs, Geometry g, const T* x, const T* w, con
 }
 
 template <class T>
-__global__ void backward_data(int64_t inputs, Geometry g, const T* dy, const T* w, const float* bias, T* dx) {
+__global__ void backward_data(int64_t inputs, ConvGeometry g, const T* dy, const T* w, const float* bias, T* dx) {
   const int c_group = g.c / g.groups, k_group = g.k / g.groups;
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < inputs; i += int64_t(gridDim.x) * threads) {
     int64_t at = i;
@@ -90,7 +74,7 @@ __global__ void backward_data(int64_t inputs, Geometry g, const T* dy, const T* 
 }
 
 template <class T>
-__global__ void backward_weights(int64_t weights, Geometry g, const T* x, const T* dy, float* dw) {
+__global__ void backward_weights(int64_t weights, ConvGeometry g, const T* x, const T* dy, float* dw) {
   const int c_group = g.c / g.groups, k_group = g.k / g.groups;
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < weights; i += int64_t(gridDim.x) * threads) {
     int64_t at = i;
@@ -122,7 +106,7 @@ Support supports(const Problem& p) {
 }
 
 std::unique_ptr<Prepared> prepare_forward(const Problem& p) {
-  return prepared([p, g = geometry(p)](const KernelArgs& a) {
+  return prepared([p, g = conv_geometry(p)](const KernelArgs& a) {
     const int64_t outputs = p.out[0].shape.elements();
     dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -135,7 +119,7 @@ std::unique_ptr<Prepared> prepare_forward(const Problem& p) {
 }
 
 std::unique_ptr<Prepared> prepare_backward_data(const Problem& p) {
-  return prepared([p, g = geometry(p)](const KernelArgs& a) {
+  return prepared([p, g = conv_geometry(p)](const KernelArgs& a) {
     const int64_t inputs = p.out[0].shape.elements();
     dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -150,7 +134,7 @@ std::unique_ptr<Prepared> prepare_backward_data(const Problem& p) {
 std::unique_ptr<Prepared> prepare_backward_weights(const Problem& p) {
   const int64_t rows = p.in[1].shape.rows(), columns = p.in[1].shape.c();
   return prepared(
-      [=, g = geometry(p)](const KernelArgs& a) {
+      [=, g = conv_geometry(p)](const KernelArgs& a) {
         const int64_t weights = p.out[0].shape.elements();
         dispatch(p.in[0].dtype, [&](auto zero) {
           using T = decltype(zero);

@@ -1,9 +1,9 @@
 // Weight gradients on CUDA devices where no tensor core serves: f32 throughout, any geometry without groups, dense
 // tensors and slices. For every tap a product of matrices, gradient channels by input channels, over all positions; a
 // block has 64 x 64 of it, a thread 4 x 4, and positions are shared out until the device is full. Bound by FMA.
-#include "core/conv_shapes.h"
 #include "core/round_up.h"
 #include "kernels/conv/conv_cuda.h"
+#include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/device/pixels.h"
 #include "kernels/device/sums.h"
 
@@ -16,27 +16,8 @@ constexpr int threads = 256, tile = 64, each = 4, step = 32;  ///< step: positio
 constexpr int loads = step * tile / threads;                  ///< of a thread, from either tensor
 constexpr int64_t most_part_bytes = int64_t{256} << 20;
 
-struct Geometry {
-  int x[3], y[3], kernel[3], stride[3], dilation[3], pad[3];
-  int c, k;
-  int64_t positions;
-};
-
-Geometry geometry(const Problem& p) {
-  const ConvShapes s = *conv_shapes(p);
-  Geometry g{};
-  for (int i = 0; i < 3; ++i) {
-    const auto axis = static_cast<size_t>(i);
-    g.x[i] = int(s.x[i + 1]), g.y[i] = int(s.y[i + 1]), g.kernel[i] = int(s.w[i + 1]);
-    g.stride[i] = int(s.attrs.stride[axis]), g.dilation[i] = int(s.attrs.dilation[axis]);
-    g.pad[i] = int(s.attrs.pad_low[axis]);
-  }
-  g.c = int(s.x.c()), g.k = int(s.y.c()), g.positions = s.y.rows();
-  return g;
-}
-
 /// The pixel of x that a tap reads at an output position; -1: outside.
-__device__ int64_t input_of(const Geometry& g, const int tap[3], int64_t position) {
+__device__ int64_t input_of(const ConvGeometry& g, const int tap[3], int64_t position) {
   int64_t pixel = 0, at = position;
   int of[3];
   for (int axis = 2; axis >= 0; --axis) of[axis] = int(at % g.y[axis]), at /= g.y[axis];
@@ -55,14 +36,14 @@ struct Loaded {
 };
 
 template <class T>
-__global__ void __launch_bounds__(threads)
-    weight_gradients(Geometry g, int column_tiles, Pixels<const T> x, Pixels<const T> dy, float* parts) {
+__global__ void __launch_bounds__(threads) weight_gradients(ConvGeometry g, int64_t positions, int column_tiles,
+                                                            Pixels<const T> x, Pixels<const T> dy, float* parts) {
   __shared__ __align__(16) float xs[2][step][tile], ds[2][step][tile];
   __shared__ int64_t inputs[2][step];
   const int first_k = int(blockIdx.x) / column_tiles * tile, first_c = int(blockIdx.x) % column_tiles * tile;
   const int t = int(blockIdx.y);
   const int tap[3] = {t / (g.kernel[1] * g.kernel[2]), t / g.kernel[2] % g.kernel[1], t % g.kernel[2]};
-  const int64_t begin = g.positions * blockIdx.z / gridDim.z, end = g.positions * (blockIdx.z + 1) / gridDim.z;
+  const int64_t begin = positions * blockIdx.z / gridDim.z, end = positions * (blockIdx.z + 1) / gridDim.z;
   const int lane = int(threadIdx.x) % tile, row = int(threadIdx.x) / tile;
   const auto find_inputs = [&](int buffer, int64_t from) {
     if (int(threadIdx.x) < step)
@@ -115,15 +96,15 @@ __global__ void __launch_bounds__(threads)
 }
 
 struct Setup {
-  Geometry g;
+  ConvGeometry g;
   int row_tiles, column_tiles, taps, parts;
-  int64_t weights;
-  explicit Setup(const Problem& p) : g(geometry(p)) {
+  int64_t positions, weights;
+  explicit Setup(const Problem& p) : g(conv_geometry(p)), positions(p.in[1].shape.rows()) {
     row_tiles = (g.k + tile - 1) / tile, column_tiles = (g.c + tile - 1) / tile;
     taps = g.kernel[0] * g.kernel[1] * g.kernel[2];
     weights = p.out[0].shape.elements();
     const int64_t blocks = int64_t(row_tiles) * column_tiles * taps, wanted = 8 * int64_t(multiprocessors()) / blocks,
-                  most = std::min(g.positions / (8 * step), most_part_bytes / (4 * weights));
+                  most = std::min(positions / (8 * step), most_part_bytes / (4 * weights));
     parts = static_cast<int>(std::clamp<int64_t>(std::min(wanted, most), 1, 1024));
   }
   int64_t part_bytes() const { return parts > 1 ? round_up(4 * parts * weights, 256) : 0; }
@@ -139,7 +120,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
                           static_cast<unsigned>(s.parts));
         dispatch(a.in[0].dtype(), [&](auto zero) {
           using T = decltype(zero);
-          weight_gradients<<<blocks, threads, 0, stream()>>>(s.g, s.column_tiles, pixels<const T>(a.in[0]),
+          weight_gradients<<<blocks, threads, 0, stream()>>>(s.g, s.positions, s.column_tiles, pixels<const T>(a.in[0]),
                                                              pixels<const T>(a.in[1]), sums);
         });
         check_launch("conv_backward_weights");

@@ -2,14 +2,14 @@
 // where an output position reads its input, and how both operands lie in shared memory.
 #pragma once
 
+#include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/conv/conv_mma_kernels.h"
 
 namespace convoy::cuda {
 
 /// A convolution without groups as weight gradients see it: `columns` are taps times input channels.
-struct Positions {
-  int x[3], y[3], kernel[3], stride[3], dilation[3], pad[3];
-  int c, k, columns, positions;
+struct Positions : ConvGeometry {
+  int columns, positions;
 };
 
 /// The input position that tap 0 reads at one output position, and its pixel if it were inside.

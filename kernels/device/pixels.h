@@ -66,13 +66,9 @@ inline Tensor channels_of(const Tensor& t, int64_t begin, int64_t size) {
 
 constexpr int pixels_ahead = 4;  ///< loads of a thread under way at once
 
-/// f(what belongs to the thread's channels, pixel, what it loaded) at every pixel.
-template <int width, class F>
-__global__ void __launch_bounds__(256, 2) for_pixels(int64_t pixels, int packs, F f) {
-  const int pack = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (pack >= packs) return;
-  const int channel = pack * width;
-  const auto own = f.of_channels(channel);
+/// use(what f loads, the pixel) at every pixel of the thread, several loads under way at once.
+template <class F, class Use>
+__device__ void over_pixels(int64_t pixels, int channel, const F& f, Use&& use) {
   const int64_t step = int64_t(gridDim.y) * blockDim.y;
   for (int64_t first = int64_t(blockIdx.y) * blockDim.y + threadIdx.y; first < pixels; first += pixels_ahead * step) {
     decltype(f.load(first, channel)) loaded[pixels_ahead];
@@ -81,8 +77,17 @@ __global__ void __launch_bounds__(256, 2) for_pixels(int64_t pixels, int packs, 
       if (first + k * step < pixels) loaded[k] = f.load(first + k * step, channel);
 #pragma unroll
     for (int k = 0; k < pixels_ahead; ++k)
-      if (first + k * step < pixels) f.finish(own, loaded[k], first + k * step, channel);
+      if (first + k * step < pixels) use(loaded[k], first + k * step);
   }
+}
+
+/// f.finish(what belongs to the thread's channels, what it loaded, pixel, channel) at every pixel.
+template <int width, class F>
+__global__ void __launch_bounds__(256, 2) for_pixels(int64_t pixels, int packs, F f) {
+  const int pack = int(blockIdx.x * blockDim.x + threadIdx.x), channel = pack * width;
+  if (pack >= packs) return;
+  const auto own = f.of_channels(channel);
+  over_pixels(pixels, channel, f, [&](const auto& loaded, int64_t pixel) { f.finish(own, loaded, pixel, channel); });
 }
 
 template <int width, class F>
@@ -102,16 +107,7 @@ __global__ void __launch_bounds__(256, 2) sum_pixels(int64_t pixels, int packs, 
   float sums[F::quantities][width] = {};
   if (pack < packs) {
     const auto own = f.of_channels(channel);
-    const int64_t step = int64_t(gridDim.y) * blockDim.y;
-    for (int64_t first = int64_t(blockIdx.y) * blockDim.y + threadIdx.y; first < pixels; first += pixels_ahead * step) {
-      decltype(f.load(first, channel)) loaded[pixels_ahead];
-#pragma unroll
-      for (int k = 0; k < pixels_ahead; ++k)
-        if (first + k * step < pixels) loaded[k] = f.load(first + k * step, channel);
-#pragma unroll
-      for (int k = 0; k < pixels_ahead; ++k)
-        if (first + k * step < pixels) f.add(own, loaded[k], sums);
-    }
+    over_pixels(pixels, channel, f, [&](const auto& loaded, int64_t) { f.add(own, loaded, sums); });
   }
   // Neighbouring threads write neighbouring words: value by value.
   const int thread = int(threadIdx.y * blockDim.x + threadIdx.x);
