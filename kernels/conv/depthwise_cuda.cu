@@ -171,9 +171,10 @@ __global__ void __launch_bounds__(256, 2)
   }
 }
 
-/// What the kernels of stride and dilation 1 are told: `rows` rows of outputs to a thread.
+/// How outputs are shared among the threads of a map of stride and dilation 1: a strip of columns in a segment of rows
+/// to each.
 struct Segments {
-  int strips, rows, each;  ///< strips across, segments of rows, rows of a segment
+  int strips, rows, each;  ///< strips across, segments below each other, rows of a segment
   int64_t count;           ///< of all images
 };
 

@@ -1,5 +1,5 @@
 // What the weight gradients over all positions of a convolution share (conv_mma_positions.cu, conv_wgmma_positions.cu):
-// where an output position reads its input, and how both operands lie in shared memory.
+// where an output position reads its input.
 #pragma once
 
 #include "kernels/conv/conv_cuda_geometry.h"
