@@ -59,7 +59,7 @@ void set_common(const Arguments& a, DeviceKind device, ProgramOptions& o) {
   }
 }
 
-/// As the networks are trained: weighted classes, Adam.
+/// Weights of classes and Adam cost time in a step: with some of them, whatever their values.
 void set_training(ClimateOptions& o) {
   o.loss.weights = {1.0, 2.0, 1.5};
   o.training.optimizer = OptimizerKind::adam;
@@ -75,16 +75,14 @@ std::string size_of(const ClimateOptions& o) {
 }
 
 int run(int argc, char** argv) {
-  std::vector<Arguments::Flag> flags = network_flags();
-  const std::vector<Arguments::Flag> more{{"compute", "f32", "f32, bf16 or f16"},
-                                          {"device", "cpu", "cpu, cuda or cuda:N"},
-                                          {"threads", "0", "0 = all"},
-                                          {"steps", "5", "timed steps, after one that is not"},
-                                          {"kernel", "", "overrides node=kernel, comma-separated"},
-                                          {"tuned", "", "table of measured choices"},
-                                          {"nodes", "yes", "no: leave out the per-node table"}};
-  flags.insert(flags.end(), more.begin(), more.end());
-  const Arguments a(argc, argv, flags);
+  const Arguments a(argc, argv,
+                    with_network_flags({{"compute", "f32", "f32, bf16 or f16"},
+                                        {"device", "cpu", "cpu, cuda or cuda:N"},
+                                        {"threads", "0", "0 = all"},
+                                        {"steps", "5", "timed steps, after one that is not"},
+                                        {"kernel", "", "overrides node=kernel, comma-separated"},
+                                        {"tuned", "", "table of measured choices"},
+                                        {"nodes", "yes", "no: leave out the per-node table"}}));
   const int threads = static_cast<int>(a.integer_within("threads", 0, 4096));
   set_default_threads(threads ? threads : default_threads());
   Network network = wanted_network(a);

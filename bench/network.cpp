@@ -38,11 +38,14 @@ bool normalises(const Arguments& a, ClimateModel model) {
 
 }  // namespace
 
-std::vector<Arguments::Flag> network_flags() {
-  return {{"model", "cosmoflow", "cosmoflow, sc18, deepcam, deeplab or tiramisu: its training step"},
-          {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
-          {"batch", "1", "samples"},
-          {"batch-norm", "", "deeplab, tiramisu: on or off (default: off, as they are trained)"}};
+std::vector<Arguments::Flag> with_network_flags(const std::vector<Arguments::Flag>& own) {
+  std::vector<Arguments::Flag> flags{
+      {"model", "cosmoflow", "cosmoflow, sc18, deepcam, deeplab or tiramisu: its training step"},
+      {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
+      {"batch", "1", "samples"},
+      {"batch-norm", "", "deeplab, tiramisu: on or off (default: off, as they are trained)"}};
+  flags.insert(flags.end(), own.begin(), own.end());
+  return flags;
 }
 
 int64_t wanted_batch(const Arguments& a) {

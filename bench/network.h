@@ -10,8 +10,8 @@
 
 namespace convoy::bench {
 
-/// --model, --size, --batch, --batch-norm.
-std::vector<Arguments::Flag> network_flags();
+/// --model, --size, --batch, --batch-norm, and a bench's own behind them.
+std::vector<Arguments::Flag> with_network_flags(const std::vector<Arguments::Flag>& own);
 /// Samples, 1 to 2^20.
 int64_t wanted_batch(const Arguments& flags);
 /// Throws Error(usage) for unknown networks and sizes that no bench can count.

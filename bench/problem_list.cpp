@@ -113,18 +113,15 @@ void add_line_from(const std::string& place, const Arguments& a, std::string_vie
 }  // namespace
 
 std::vector<Arguments::Flag> problem_flags() {
-  std::vector<Arguments::Flag> flags = network_flags();
-  const std::vector<Arguments::Flag> more{
-      {"problem", "",
-       "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text; may "
-       "be given several times",
-       true},
-      {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
-      {"pass", "forward,backward_data,backward_weights", "passes of convolution strings, or of a model's nodes"},
-      {"dtype", "f32", "f32, bf16, f16, comma-separated"},
-      {"match", "", "only problems whose name contains this"}};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
+  return with_network_flags(
+      {{"problem", "",
+        "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text; may "
+        "be given several times",
+        true},
+       {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
+       {"pass", "forward,backward_data,backward_weights", "passes of convolution strings, or of a model's nodes"},
+       {"dtype", "f32", "f32, bf16, f16, comma-separated"},
+       {"match", "", "only problems whose name contains this"}});
 }
 
 std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads, DeviceKind device) {

@@ -179,15 +179,24 @@ void queue_channel_sums(int64_t pixels, int64_t channels, const F& f, double fac
   check_launch("sums per channel");
 }
 
-/// Queues the sums of a tensor's channels over all pixels.
-inline void queue_channel_sum(const Tensor& x, std::byte* workspace, float* out) {
+/// Queues the sums of a tensor's channels, times `factor`, over each `each` pixels that follow each other: to a pixel
+/// of `out` each, `pitch` elements apart.
+template <class Out>
+void queue_sums_of_images(const Tensor& x, int64_t each, double factor, std::byte* workspace, Out* out, int64_t pitch) {
   dispatch(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     with_width<T>({&x}, [&](auto width) {
-      queue_channel_sums<width>(x.shape().rows(), x.shape().c(), ChannelSum<T, width>{pixels<const T>(x)}, 1, workspace,
-                                out);
+      Pixels<const T> from = pixels<const T>(x);
+      for (int64_t image = 0; image < x.shape().rows() / each; ++image, from.data += each * from.pitch)
+        queue_channel_sums<width>(each, x.shape().c(), ChannelSum<T, width>{from}, factor, workspace,
+                                  out + image * pitch);
     });
   });
+}
+
+/// The same over all pixels.
+inline void queue_channel_sum(const Tensor& x, std::byte* workspace, float* out) {
+  queue_sums_of_images(x, x.shape().rows(), 1, workspace, out, 0);
 }
 
 }  // namespace convoy::cuda

@@ -213,21 +213,15 @@ std::unique_ptr<Prepared> prepare_max_backward(const Problem& p) {
 /// One window over each image.
 std::unique_ptr<Prepared> prepare_image_average(const Problem& p) {
   const Shape x = p.in[0].shape;
-  const int64_t pixels_each = x.d() * x.h() * x.w();
+  const int64_t each = x.d() * x.h() * x.w();
   return prepared(
-      [=](const KernelArgs& a) {
-        dispatch(a.in[0].dtype(), [&](auto zero) {
-          using T = decltype(zero);
-          with_width<T>({&a.in[0]}, [&](auto width) {
-            const Pixels<const T> from = pixels<const T>(a.in[0]);
-            for (int64_t i = 0; i < x.n(); ++i)
-              queue_channel_sums<width>(
-                  pixels_each, x.c(), ChannelSum<T, width>{{from.data + i * pixels_each * from.pitch, from.pitch}},
-                  1 / double(pixels_each), a.workspace, data<T>(a.out[0]) + i * a.out[0].desc().pixel_pitch());
-          });
+      [each](const KernelArgs& a) {
+        dispatch(a.out[0].dtype(), [&](auto zero) {
+          const Pixels<decltype(zero)> y = pixels<decltype(zero)>(a.out[0]);
+          queue_sums_of_images(a.in[0], each, 1 / double(each), a.workspace, y.data, y.pitch);
         });
       },
-      channel_sum_bytes(pixels_each, x.c(), 1));
+      channel_sum_bytes(each, x.c(), 1));
 }
 
 std::unique_ptr<Prepared> prepare_avg(const Problem& p) {

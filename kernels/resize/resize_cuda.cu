@@ -103,21 +103,15 @@ __global__ void resize_backward(int64_t count, int packs, Axis rows, Axis column
 /// Gradient of an image of one pixel, which every output is: sums over each image.
 std::unique_ptr<Prepared> prepare_sums(const Problem& p) {
   const Shape y = p.in[0].shape;
-  const int64_t images = y.n() * y.d(), pixels_each = y.h() * y.w();
+  const int64_t each = y.h() * y.w();
   return prepared(
-      [=](const KernelArgs& a) {
-        dispatch(a.in[0].dtype(), [&](auto zero) {
-          using T = decltype(zero);
-          with_width<T>({&a.in[0]}, [&](auto width) {
-            const Pixels<const T> dy = pixels<const T>(a.in[0]);
-            for (int64_t i = 0; i < images; ++i)
-              queue_channel_sums<width>(pixels_each, y.c(),
-                                        ChannelSum<T, width>{{dy.data + i * pixels_each * dy.pitch, dy.pitch}}, 1,
-                                        a.workspace, data<T>(a.out[0]) + i * a.out[0].desc().pixel_pitch());
-          });
+      [each](const KernelArgs& a) {
+        dispatch(a.out[0].dtype(), [&](auto zero) {
+          const Pixels<decltype(zero)> dx = pixels<decltype(zero)>(a.out[0]);
+          queue_sums_of_images(a.in[0], each, 1, a.workspace, dx.data, dx.pitch);
         });
       },
-      channel_sum_bytes(pixels_each, y.c(), 1));
+      channel_sum_bytes(each, y.c(), 1));
 }
 
 std::unique_ptr<Prepared> prepare(const Problem& p) {
