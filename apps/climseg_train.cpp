@@ -118,6 +118,134 @@ void write_plot(const std::string& folder, const Trainer& trainer) {
   write_text(folder + "/loss.svg", render_svg({loss, iou}));
 }
 
+/// What decides the weights of a run, beside its data: a resume that differs is refused.
+Json identity(const OptionTable& o, const Data& data, const ClimateOptions& program, const ClimateTask& task,
+              const StepSchedule& schedule) {
+  Json json = settings_json(o, {"model",
+                                "batch-norm",
+                                "output-stride",
+                                "width-divisor",
+                                "low-level-relu",
+                                "decoder",
+                                "decoder-relu",
+                                "resize-corners",
+                                "batch-norm-evaluation",
+                                "deconv-crop",
+                                "blocks",
+                                "growth",
+                                "filter",
+                                "first-filters",
+                                "label-set",
+                                "downsample",
+                                "downsampling-mode",
+                                "channels",
+                                "crop",
+                                "crops-per-image",
+                                "crop-balance",
+                                "local-batch-size",
+                                "loss-type",
+                                "focal-gamma",
+                                "class-weights",
+                                "dropout",
+                                "batch-norm-momentum",
+                                "start-lr",
+                                "lr-scaling",
+                                "base-batch-size",
+                                "batchnorm-group-size",
+                                "lr-schedule",
+                                "lr-milestones",
+                                "lr-decay-rate",
+                                "lr-eta-min",
+                                "lr-power",
+                                "lr-warmup-steps",
+                                "lr-warmup-factor",
+                                "seed",
+                                "shuffle",
+                                "compute",
+                                "kernel",
+                                "tuned",
+                                "winograd",
+                                "sparse-gradients",
+                                "passes"});
+  json.update(settings_json(o, optimizer_flags()));
+  if (data.train) json["statistics"] = statistics_digest(data.train->reading().stats);
+  json["train_samples"] = task.training_samples();
+  json["threads"] = program.plan.threads;
+  if (schedule.kind == StepSchedule::Kind::cosine || schedule.kind == StepSchedule::Kind::polynomial)
+    json["schedule_steps"] = schedule.length;
+  return json;
+}
+
+std::vector<std::string> data_files(const Data& data) {
+  std::vector<std::string> paths;
+  for (const auto& source : {data.train, data.validation})
+    if (source)
+      for (const ClimateRef& ref : source->images()) paths.push_back(ref.path);
+  return paths;
+}
+
+/// The program's options as the settings and the ranks want them.
+ClimateOptions program_options(const OptionTable& o, Ranks& ranks, const Data& data) {
+  ClimateOptions program = data.train ? climate_program(o, *data.train, data.validation.get()) : dummy_program(o);
+  program.model.dropout = o.number("dropout");
+  program.model.batch_norm_momentum = o.number("batch-norm-momentum");
+  program.batch = o.integer("local-batch-size");
+  program.loss = pixel_loss_config(o);
+  program.statistics_pass = recalibration_images(o, data) > 0;
+  program.training = optimizer_config(o);
+  program.training.averaging = ranks.averaging(o, program.compute);
+  program.plan.team = ranks.team_size(), program.plan.place = ranks.team_place();
+  return program;
+}
+
+LoaderOptions shuffled_loader(const OptionTable& o, const Ranks& ranks) {
+  LoaderOptions loader = loader_options(o);
+  loader.shuffle = o.toggle("shuffle");
+  loader.seed = static_cast<uint64_t>(o.integer("seed"));
+  loader.rank = ranks.rank(), loader.ranks = ranks.size();
+  return loader;
+}
+
+ClimateTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, const Data& data,
+                                    const ClimateOptions& program, int64_t samples_per_step) {
+  ClimateTask::Settings s;
+  s.train = data.train, s.validation = data.validation;
+  s.recalibration = data.whole_train, s.recalibration_images = recalibration_images(o, data);
+  s.dummy_samples = data.train ? 0 : std::max<int64_t>(o.integer("n-train"), 4 * samples_per_step);
+  s.loader = shuffled_loader(o, ranks);
+  s.measure = choose<Measure>("measure", o.text("measure"),
+                              {{"mlperf", Measure::mlperf},
+                               {"pooled", Measure::pooled},
+                               {"cyclone", Measure::cyclone},
+                               {"river", Measure::river}});
+  if (!o.text("target-iou").empty()) s.target = o.number("target-iou");
+  s.pictures = o.integer("pictures");
+  s.output_dir = o.text("output-dir");
+  s.training = program.training;
+  const int64_t samples = data.train ? data.train->size() : s.dummy_samples;
+  s.schedule = step_schedule(o, o.integer("max-epochs") * (samples / samples_per_step), samples_per_step);
+  return s;
+}
+
+/// Prints the last validation's scores, beside the baselines' where asked, and returns them for the summary.
+Json report_scores(const OptionTable& o, Ranks& ranks, const Data& data, const SegmentationScore& score,
+                   const PixelLossAttrs& loss, bool with_baselines) {
+  Json json = {{"validation", score_json(score)}};
+  std::vector<std::pair<std::string, const SegmentationScore*>> scores{{o.text("model"), &score}};
+  std::optional<ClimateBaselines> baselines;
+  if (with_baselines) {
+    ranks.set_busy(true);
+    baselines = climate_baselines(*data.whole_train, *data.validation, loss);
+    ranks.set_busy(false);
+    json["background"] = score_json(baselines->background);
+    json["logistic_regression"] = score_json(baselines->regression);
+    scores.emplace_back("background alone", &baselines->background);
+    scores.emplace_back("logistic regression", &baselines->regression);
+  }
+  print_scores(scores);
+  return json;
+}
+
 int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
@@ -126,16 +254,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
   const auto staging = stage(o, ranks);
   const Data data = dummy ? Data{} : find_data(o);
-  ClimateOptions program = dummy ? dummy_program(o) : climate_program(o, *data.train, data.validation.get());
-  program.model.dropout = o.number("dropout");
-  program.model.batch_norm_momentum = o.number("batch-norm-momentum");
-  program.batch = o.integer("local-batch-size");
-  program.loss = pixel_loss_config(o);
-  const int64_t recalibration = recalibration_images(o, data);
-  program.statistics_pass = recalibration > 0;
-  program.training = optimizer_config(o);
-  program.training.averaging = ranks.averaging(o, program.compute);
-  program.plan.team = ranks.team_size(), program.plan.place = ranks.team_place();
+  const ClimateOptions program = program_options(o, ranks, data);
   check_division(o, {{"model", o.text("model") == "deepcam", "deepcam"}});
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
   if (data.train && !inspect_only) expect_whole_step(samples_per_step, data.train->size());
@@ -143,112 +262,27 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
   if (run.stops()) return 0;
 
+  const ClimateTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
+  ClimateTask task(settings);
   TrainerOptions t = trainer_options(o, folder);
   t.staging = staging;
   t.epochs = o.integer("max-epochs");
-  t.loader = loader_options(o);
-  t.loader.shuffle = o.toggle("shuffle");
-  t.loader.seed = t.seed;
-  ClimateTask::Settings s;
-  s.train = data.train, s.validation = data.validation;
-  s.recalibration = data.whole_train, s.recalibration_images = recalibration;
-  s.dummy_samples = dummy ? std::max<int64_t>(o.integer("n-train"), 4 * samples_per_step) : 0;
-  s.loader = t.loader;
-  s.loader.rank = ranks.rank(), s.loader.ranks = ranks.size();
-  s.measure = choose<Measure>("measure", o.text("measure"),
-                              {{"mlperf", Measure::mlperf},
-                               {"pooled", Measure::pooled},
-                               {"cyclone", Measure::cyclone},
-                               {"river", Measure::river}});
-  if (!o.text("target-iou").empty()) s.target = o.number("target-iou");
-  s.pictures = o.integer("pictures");
-  s.output_dir = t.output_dir;
-  s.training = program.training;
-  const int64_t samples = data.train ? data.train->size() : s.dummy_samples;
-  s.schedule = step_schedule(o, t.epochs * (samples / samples_per_step), samples_per_step);
-  ClimateTask task(s);
-  t.rate = [schedule = s.schedule](int64_t, int64_t step) { return schedule.rate(step); };
-  t.identity = settings_json(o, {"model",
-                                 "batch-norm",
-                                 "output-stride",
-                                 "width-divisor",
-                                 "low-level-relu",
-                                 "decoder",
-                                 "decoder-relu",
-                                 "resize-corners",
-                                 "batch-norm-evaluation",
-                                 "deconv-crop",
-                                 "blocks",
-                                 "growth",
-                                 "filter",
-                                 "first-filters",
-                                 "label-set",
-                                 "downsample",
-                                 "downsampling-mode",
-                                 "channels",
-                                 "crop",
-                                 "crops-per-image",
-                                 "crop-balance",
-                                 "local-batch-size",
-                                 "loss-type",
-                                 "focal-gamma",
-                                 "class-weights",
-                                 "dropout",
-                                 "batch-norm-momentum",
-                                 "start-lr",
-                                 "lr-scaling",
-                                 "base-batch-size",
-                                 "batchnorm-group-size",
-                                 "lr-schedule",
-                                 "lr-milestones",
-                                 "lr-decay-rate",
-                                 "lr-eta-min",
-                                 "lr-power",
-                                 "lr-warmup-steps",
-                                 "lr-warmup-factor",
-                                 "seed",
-                                 "shuffle",
-                                 "compute",
-                                 "kernel",
-                                 "tuned",
-                                 "winograd",
-                                 "sparse-gradients",
-                                 "passes"});
-  t.identity.update(settings_json(o, optimizer_flags()));
-  if (data.train) t.identity["statistics"] = statistics_digest(data.train->reading().stats);
-  t.identity["train_samples"] = task.training_samples();
-  std::vector<std::string> paths;
-  for (const auto& source : {data.train, data.validation})
-    if (source)
-      for (const ClimateRef& ref : source->images()) paths.push_back(ref.path);
+  t.loader = settings.loader;
+  t.rate = [schedule = settings.schedule](int64_t, int64_t step) { return schedule.rate(step); };
+  t.identity = identity(o, data, program, task, settings.schedule);
+  t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps"};
+  const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);
   if (ranks.root()) t.fingerprint = fingerprint(paths);
-  t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps"};
-  t.identity["threads"] = program.plan.threads;
-  if (s.schedule.kind == StepSchedule::Kind::cosine || s.schedule.kind == StepSchedule::Kind::polynomial)
-    t.identity["schedule_steps"] = s.schedule.length;
   fmt::print("{} training samples of {}x{}x{}, {} validation images\n", task.training_samples(), program.model.height,
              program.model.width, program.model.channels, task.validation_samples());
 
   run.start();
   const Outcome outcome = run.train(task, std::move(t));
   Json more = Json::object();
-  if (task.last_validation()) {
-    const SegmentationScore& score = task.last_validation()->score;
-    more["validation"] = score_json(score);
-    std::vector<std::pair<std::string, const SegmentationScore*>> scores{{o.text("model"), &score}};
-    std::optional<ClimateBaselines> baselines;
-    if (o.toggle("baseline") && outcome != Outcome::interrupted && ranks.root()) {
-      ranks.set_busy(true);
-      baselines = climate_baselines(*data.whole_train, *data.validation, program.loss);
-      ranks.set_busy(false);
-      more["background"] = score_json(baselines->background);
-      more["logistic_regression"] = score_json(baselines->regression);
-      scores.emplace_back("background alone", &baselines->background);
-      scores.emplace_back("logistic regression", &baselines->regression);
-    }
-    print_scores(scores);
-  }
+  if (task.last_validation())
+    more = report_scores(o, ranks, data, task.last_validation()->score, program.loss,
+                         o.toggle("baseline") && outcome != Outcome::interrupted && ranks.root());
   if (ranks.root()) write_plot(o.text("output-dir"), run.trainer());
   return run.finish(outcome, more);
 }

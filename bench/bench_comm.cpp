@@ -14,7 +14,6 @@
 #include "bench/arguments.h"
 #include "bench/row_file.h"
 #include "core/median.h"
-#include "core/philox.h"
 #include "dist/local.h"
 #include "dist/mpi.h"
 
@@ -51,8 +50,190 @@ std::optional<Fit> fit(const std::map<int64_t, double>& times) {
   return Fit{(wy - slope * wx) / w, 1 / slope};
 }
 
-int measure(const Arguments& a, MpiSession& session, Collectives& world, const CommunicationOptions& options,
-            const MpiOptions& mpi);
+/// Whole floats, each size once.
+std::vector<int64_t> wanted_sizes(const Arguments& a) {
+  constexpr int64_t most = int64_t{INT32_MAX} * 4;  // MPI_Allreduce counts floats with an int
+  if (a.given("size")) {
+    for (const char* flag : {"min", "max", "factor"})
+      if (a.given(flag)) fail_usage(std::string("--") + flag + " has no effect beside --size");
+    return {a.integer_within("size", 4, most) / 4 * 4};
+  }
+  const int64_t least = a.integer_within("min", 4, most), last = a.integer_within("max", least, most);
+  const double factor = a.number("factor");
+  if (!(factor >= 1.01)) fail_usage("--factor: expected 1.01 or more, found " + a.text("factor"));
+  std::vector<int64_t> sizes;
+  for (auto s = double(least); s <= double(last) * 1.001; s *= factor)
+    if (const int64_t bytes = std::llround(s) / 4 * 4; sizes.empty() || bytes > sizes.back()) sizes.push_back(bytes);
+  return sizes;
+}
+
+/// Those asked for, in the order of the list; throws Error(usage) on a name that is none.
+std::vector<Algorithm> wanted_algorithms(const std::string& text) {
+  if (text.empty()) return {all_algorithms().begin(), all_algorithms().end()};
+  const auto names = split(text, ',');
+  for (std::string_view name : names) parse_algorithm(name);
+  std::vector<Algorithm> wanted;
+  for (Algorithm algorithm : all_algorithms())
+    if (std::find(names.begin(), names.end(), name_of(algorithm)) != names.end()) wanted.push_back(algorithm);
+  return wanted;
+}
+
+/// Value of an element before the sum: small whole numbers, so that every order of adding them gives the same.
+float element(size_t i, int rank) {
+  return float((i + static_cast<size_t>(rank)) % 16);
+}
+
+/// All algorithms and the library's own in turns, one size after the other.
+class Comparison {
+ public:
+  Comparison(const Arguments& a, MpiSession& session, Collectives& world, const CommunicationOptions& options,
+             const MpiOptions& mpi)
+      : a_(a),
+        session_(session),
+        world_(world),
+        options_(options),
+        shares_memory_(mpi.shared_mib != 0),
+        nodes_(*std::max_element(world.nodes().begin(), world.nodes().end()) + 1),
+        wanted_(wanted_algorithms(a.text("algorithms"))),
+        json_(root() ? a.text("json") : "") {}
+
+  /// 1 where a sum was wrong.
+  int run() {
+    const std::vector<int64_t> sizes = wanted_sizes(a_);
+    const bool tunes = root() && !a_.text("tune").empty();
+    if (tunes) require_writable(a_.text("tune"));  // rather now than behind the measurement
+    if (root())
+      std::printf("%d ranks on %d nodes, %s\n%12s %-13s %11s %11s %10s %10s %8s\n", ranks(), nodes_,
+                  mpi_version().c_str(), "bytes", "algorithm", "min us", "median us", "GB/s", "bus GB/s", "vs MPI");
+    for (int64_t bytes : sizes) {
+      const std::vector<Row> rows = measured(bytes);
+      for (const Row& row : rows) {
+        curve_[row.name()][bytes] = row.median();
+        wrong_ = wrong_ || row.wrong;
+      }
+      if (root()) report(bytes, rows);
+      remember_best(bytes, rows);
+    }
+    if (root() && sizes.size() > 2) report_fits();
+    if (tunes) table_.save(a_.text("tune"));
+    return wrong_ ? 1 : 0;
+  }
+
+ private:
+  int ranks() const { return world_.size(); }
+  bool root() const { return world_.rank() == 0; }
+
+  std::vector<Row> candidates(int64_t bytes) const {
+    ReductionProblem problem;
+    problem.bytes = bytes, problem.nodes = world_.nodes(), problem.native = true;
+    problem.shares_memory = shares_memory_;
+    std::vector<Row> rows;
+    for (Algorithm algorithm : wanted_) {
+      const Support s = supports(algorithm, problem);
+      if (s.ok) rows.push_back({algorithm, {}});
+      if (!s.ok && root() && a_.flag("explain"))
+        std::printf("%12lld %-13s refuses: %s\n", static_cast<long long>(bytes),
+                    std::string(name_of(algorithm)).c_str(), s.reason.c_str());
+    }
+    rows.push_back({std::nullopt, {}});
+    return rows;
+  }
+
+  /// Seconds of the slowest rank; notes in the row whether any rank's sum was wrong.
+  double once(Row& row, std::vector<float>& data) {
+    CommunicationOptions wish = options_;
+    if (row.algorithm) wish.algorithm = name_of(*row.algorithm);
+    world_.set_options(wish);
+    for (size_t i = 0; i < data.size(); ++i) data[i] = element(i, world_.rank());
+    world_.barrier();
+    const auto before = Clock::now();
+    row.algorithm ? world_.all_reduce_sum(data) : session_.library_all_reduce(data);
+    const double seconds = std::chrono::duration<double>(Clock::now() - before).count();
+    std::array<float, 16> expected{};  // the sums have this period, too
+    for (size_t i = 0; i < expected.size(); ++i)
+      for (int r = 0; r < ranks(); ++r) expected[i] += element(i, r);
+    struct Report {
+      double seconds, wrong;
+    };
+    Report own{seconds, 0};
+    for (size_t i = 0; i < data.size(); ++i) own.wrong += data[i] != expected[i % 16];
+    std::vector<Report> all(static_cast<size_t>(ranks()));
+    world_.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+    double slowest = 0;
+    for (const Report& report : all) {
+      slowest = std::max(slowest, report.seconds);
+      row.wrong = row.wrong || report.wrong > 0;
+    }
+    return slowest;
+  }
+
+  std::vector<Row> measured(int64_t bytes) {
+    std::vector<Row> rows = candidates(bytes);
+    std::vector<float> data(static_cast<size_t>(bytes / 4));
+    for (Row& row : rows) once(row, data);
+    double spent = 0;
+    for (int round = 0; round < 5 || (spent < a_.number("seconds") * double(rows.size()) && round < 500); ++round)
+      for (Row& row : rows) {
+        row.seconds.push_back(once(row, data));
+        spent += row.seconds.back();  // every rank counts the same times and stops after the same round
+      }
+    return rows;
+  }
+
+  void report(int64_t bytes, const std::vector<Row>& rows) {
+    const double native = rows.back().median();
+    for (const Row& row : rows) {
+      const double gbs = double(bytes) / row.median() * 1e-9, bus = gbs * 2 * (ranks() - 1) / ranks(),
+                   ratio = native / row.median();
+      const std::string name = row.name();
+      std::printf("%12lld %-13s %11.2f %11.2f %10.3f %10.3f %8s%s\n", static_cast<long long>(bytes), name.c_str(),
+                  1e6 * row.minimum(), 1e6 * row.median(), gbs, bus, std::to_string(ratio).substr(0, 5).c_str(),
+                  row.wrong ? "  WRONG" : "");
+      std::ostringstream line;
+      line << "{\"ranks\":" << ranks() << ",\"nodes\":" << nodes_ << ",\"bytes\":" << bytes << ",\"algorithm\":\""
+           << name << "\",\"min_ms\":" << 1e3 * row.minimum() << ",\"median_ms\":" << 1e3 * row.median()
+           << ",\"bus_gb_per_s\":" << bus << ",\"mpi_ratio\":" << ratio
+           << ",\"correct\":" << (row.wrong ? "false" : "true") << ",\"library\":" << json_string(mpi_version()) << "}";
+      json_.row(line.str());
+    }
+    std::fflush(stdout);
+  }
+
+  void remember_best(int64_t bytes, const std::vector<Row>& rows) {
+    const Row* best = nullptr;
+    for (const Row& row : rows)
+      if (!row.wrong && row.algorithm && (!best || row.median() < best->median())) best = &row;
+    if (best) table_.set(ranks(), nodes_, bytes, *best->algorithm);
+  }
+
+  void report_fits() {
+    std::printf("fit of time = latency + bytes / bandwidth\n");
+    for (const auto& [name, times] : curve_) {
+      const std::optional<Fit> f = fit(times);
+      if (!f) {
+        std::printf("  %-13s times do not grow with these sizes\n", name.c_str());
+        continue;
+      }
+      std::printf("  %-13s %10.2f us %10.3f GB/s\n", name.c_str(), 1e6 * f->latency, 1e-9 * f->bandwidth);
+      std::ostringstream line;
+      line << "{\"fit\":\"" << name << "\",\"latency_us\":" << 1e6 * f->latency
+           << ",\"gb_per_s\":" << 1e-9 * f->bandwidth << "}";
+      json_.row(line.str());
+    }
+  }
+
+  const Arguments& a_;
+  MpiSession& session_;
+  Collectives& world_;
+  const CommunicationOptions options_;
+  const bool shares_memory_;
+  const int nodes_;
+  const std::vector<Algorithm> wanted_;
+  RowFile json_;
+  CommunicationTable table_;
+  std::map<std::string, std::map<int64_t, double>> curve_;  ///< median seconds by algorithm and size
+  bool wrong_ = false;
+};
 
 int run(int argc, char** argv) {
   const Arguments a(
@@ -80,7 +261,8 @@ int run(int argc, char** argv) {
   // To end a communicator takes all ranks: an error on one must not begin with that.
   const std::unique_ptr<Collectives> world = session->world(options);
   try {
-    const int code = measure(a, *session, *world, options, mpi);
+    if (world->size() < 2) fail_usage("needs at least two ranks, found one");
+    const int code = Comparison(a, *session, *world, options, mpi).run();
     session->finish();
     return code;
   } catch (const Error& error) {  // the others would wait for this rank
@@ -88,137 +270,6 @@ int run(int argc, char** argv) {
     session->abort(error.exit_code());
   }
   return 1;
-}
-
-/// Whole floats, each size once.
-std::vector<int64_t> wanted_sizes(const Arguments& a) {
-  constexpr int64_t most = int64_t{INT32_MAX} * 4;  // MPI_Allreduce counts floats with an int
-  if (a.given("size")) {
-    for (const char* flag : {"min", "max", "factor"})
-      if (a.given(flag)) fail_usage(std::string("--") + flag + " has no effect beside --size");
-    return {a.integer_within("size", 4, most) / 4 * 4};
-  }
-  const int64_t least = a.integer_within("min", 4, most), last = a.integer_within("max", least, most);
-  const double factor = a.number("factor");
-  if (!(factor >= 1.01)) fail_usage("--factor: expected 1.01 or more, found " + a.text("factor"));
-  std::vector<int64_t> sizes;
-  for (auto s = double(least); s <= double(last) * 1.001; s *= factor)
-    if (const int64_t bytes = std::llround(s) / 4 * 4; sizes.empty() || bytes > sizes.back()) sizes.push_back(bytes);
-  return sizes;
-}
-
-int measure(const Arguments& a, MpiSession& session, Collectives& world, const CommunicationOptions& options,
-            const MpiOptions& mpi) {
-  const int ranks = world.size(), nodes = *std::max_element(world.nodes().begin(), world.nodes().end()) + 1;
-  const bool root = world.rank() == 0;
-  if (ranks < 2) fail_usage("needs at least two ranks, found one");
-  std::vector<Algorithm> wanted;
-  if (!a.text("algorithms").empty())
-    for (std::string_view name : split(a.text("algorithms"), ',')) parse_algorithm(name);
-  for (Algorithm algorithm : all_algorithms()) {
-    const auto names = split(a.text("algorithms"), ',');
-    if (a.text("algorithms").empty() || std::find(names.begin(), names.end(), name_of(algorithm)) != names.end())
-      wanted.push_back(algorithm);
-  }
-  const std::vector<int64_t> sizes = wanted_sizes(a);
-  RowFile json(root ? a.text("json") : "");
-  if (root && !a.text("tune").empty()) require_writable(a.text("tune"));  // rather now than behind the measurement
-  if (root)
-    std::printf("%d ranks on %d nodes, %s\n%12s %-13s %11s %11s %10s %10s %8s\n", ranks, nodes, mpi_version().c_str(),
-                "bytes", "algorithm", "min us", "median us", "GB/s", "bus GB/s", "vs MPI");
-  std::array<float, 16> expected{};  // of the small whole numbers below, whose pattern has this period
-  for (size_t i = 0; i < expected.size(); ++i)
-    for (int r = 0; r < ranks; ++r) expected[i] += float((i + static_cast<size_t>(r)) % 16);
-  CommunicationTable table;
-  std::map<std::string, std::map<int64_t, double>> curve;
-  int wrong = 0;
-  for (int64_t bytes : sizes) {
-    std::vector<float> data(static_cast<size_t>(bytes / 4));
-    std::vector<Row> rows;
-    ReductionProblem problem;
-    problem.bytes = bytes, problem.nodes = world.nodes(), problem.native = true;
-    problem.shares_memory = mpi.shared_mib != 0;
-    for (Algorithm algorithm : wanted) {
-      const Support s = supports(algorithm, problem);
-      if (s.ok) rows.push_back({algorithm, {}});
-      if (!s.ok && root && a.flag("explain"))
-        std::printf("%12lld %-13s refuses: %s\n", static_cast<long long>(bytes),
-                    std::string(name_of(algorithm)).c_str(), s.reason.c_str());
-    }
-    rows.push_back({std::nullopt, {}});
-    const auto once = [&](Row& row) {
-      CommunicationOptions wish = options;
-      if (row.algorithm) wish.algorithm = name_of(*row.algorithm);
-      world.set_options(wish);
-      // Small whole numbers: every order of adding them gives the same sum.
-      for (size_t i = 0; i < data.size(); ++i) data[i] = float((i + static_cast<size_t>(world.rank())) % 16);
-      world.barrier();
-      const auto before = Clock::now();
-      row.algorithm ? world.all_reduce_sum(data) : session.library_all_reduce(data);
-      const double seconds = std::chrono::duration<double>(Clock::now() - before).count();
-      struct Report {
-        double seconds, wrong;
-      };
-      Report own{seconds, 0};
-      for (size_t i = 0; i < data.size(); ++i) own.wrong += data[i] != expected[i % 16];
-      std::vector<Report> all(static_cast<size_t>(ranks));
-      world.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
-      double slowest = 0;
-      for (const Report& report : all) {
-        slowest = std::max(slowest, report.seconds);
-        row.wrong = row.wrong || report.wrong > 0;
-      }
-      return slowest;
-    };
-    for (Row& row : rows) once(row);
-    double spent = 0;
-    for (int round = 0; round < 5 || (spent < a.number("seconds") * double(rows.size()) && round < 500); ++round)
-      for (Row& row : rows) {
-        row.seconds.push_back(once(row));
-        spent += row.seconds.back();  // every rank counts the same times and stops after the same round
-      }
-    double native = 0;
-    for (const Row& row : rows)
-      if (!row.algorithm) native = row.median();
-    const Row* best = nullptr;
-    for (const Row& row : rows) {
-      const double gbs = double(bytes) / row.median() * 1e-9, bus = gbs * 2 * (ranks - 1) / ranks,
-                   ratio = native > 0 ? native / row.median() : 0;
-      wrong += row.wrong;
-      curve[row.name()][bytes] = row.median();
-      if (!row.wrong && row.algorithm && (!best || row.median() < best->median())) best = &row;
-      if (!root) continue;
-      const std::string name = row.name();
-      std::printf("%12lld %-13s %11.2f %11.2f %10.3f %10.3f %8s%s\n", static_cast<long long>(bytes), name.c_str(),
-                  1e6 * row.minimum(), 1e6 * row.median(), gbs, bus,
-                  native > 0 ? std::to_string(ratio).substr(0, 5).c_str() : "-", row.wrong ? "  WRONG" : "");
-      std::ostringstream line;
-      line << "{\"ranks\":" << ranks << ",\"nodes\":" << nodes << ",\"bytes\":" << bytes << ",\"algorithm\":\"" << name
-           << "\",\"min_ms\":" << 1e3 * row.minimum() << ",\"median_ms\":" << 1e3 * row.median()
-           << ",\"bus_gb_per_s\":" << bus << ",\"mpi_ratio\":" << ratio
-           << ",\"correct\":" << (row.wrong ? "false" : "true") << ",\"library\":" << json_string(mpi_version()) << "}";
-      json.row(line.str());
-    }
-    if (best) table.set(ranks, nodes, bytes, *best->algorithm);
-    std::fflush(stdout);
-  }
-  if (root && sizes.size() > 2) {
-    std::printf("fit of time = latency + bytes / bandwidth\n");
-    for (const auto& [name, times] : curve) {
-      const std::optional<Fit> f = fit(times);
-      if (!f) {
-        std::printf("  %-13s times do not grow with these sizes\n", name.c_str());
-        continue;
-      }
-      std::printf("  %-13s %10.2f us %10.3f GB/s\n", name.c_str(), 1e6 * f->latency, 1e-9 * f->bandwidth);
-      std::ostringstream line;
-      line << "{\"fit\":\"" << name << "\",\"latency_us\":" << 1e6 * f->latency
-           << ",\"gb_per_s\":" << 1e-9 * f->bandwidth << "}";
-      json.row(line.str());
-    }
-  }
-  if (root && !a.text("tune").empty()) table.save(a.text("tune"));
-  return wrong ? 1 : 0;
 }
 
 }  // namespace

@@ -258,22 +258,7 @@ void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
   if (ranks_.root()) fmt::print(stderr, "warning: {}: it counts for nothing\n", what);
 }
 
-Outcome Trainer::run() {
-  ranks_.agree({{"data", o_.data_digest},
-                {"statistics", o_.identity.value("statistics", "")},
-                {"parameters", program_.parameters()},
-                {"version", version_text()}});
-  if (!has_hdf5()) fmt::print(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
-  if (o_.resume) resume();
-  first_step_ = step_;
-  clock_offset_ = ranks_.clock_offset();
-  open_metrics();
-  mllog_.open(ranks_.root() ? MlLog::path_of_attempt(o_.output_dir, o_.resume) : "/dev/null");
-  if (o_.trace) {
-    if (program_.micro()) program_.micro()->start_trace();
-    program_.step().start_trace(), ranks_.world().start_trace();
-  }
-
+void Trainer::log_start() {
   const nlohmann::json& c = o_.config;
   const auto setting = [&](const char* key) { return c.value(key, std::string()); };
   mllog_.event("cache_clear", setting("mlperf-cache-clear") == "true");
@@ -294,42 +279,63 @@ Outcome Trainer::run() {
   task_.log_start(mllog_);
   mllog_.end("init_stop");
   mllog_.start("run_start");
+}
 
+std::optional<Outcome> Trainer::one_epoch() {
+  const auto start = Clock::now();
+  const int64_t steps_before = step_;
+  mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}});
+  train_epoch();
+  compare_waits();
+  if (interrupted_) {
+    save(o_.keep_checkpoints);
+    return Outcome::interrupted;
+  }
+  mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
+  const double seconds = seconds_since(start);
+  const bool evaluates = source_ && task_.validation_samples() > 0;
+  // Where the validation fails, a resume begins with it. It may also find that the network has diverged: until then
+  // the checkpoint before this one stays.
+  if (evaluates && step_ > steps_before) save(o_.keep_checkpoints + 1);
+  try {
+    validate(seconds, step_ - steps_before);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::diverged) {
+      if (ranks_.root()) discard_newest();
+      ranks_.world().barrier();  // nobody ends the run before that is done
+    }
+    throw;
+  }
+  const bool complete = step_in_epoch_ >= steps_per_epoch();
+  if (complete) ++epoch_, step_in_epoch_ = 0;
+  save(o_.keep_checkpoints);
+  std::optional<Outcome> stopped;
+  if (complete) stopped = stop_rule(history_.back());
+  if (!stopped && stop_requested()) stopped = Outcome::interrupted;
+  return stopped;
+}
+
+Outcome Trainer::run() {
+  ranks_.agree({{"data", o_.data_digest},
+                {"statistics", o_.identity.value("statistics", "")},
+                {"parameters", program_.parameters()},
+                {"version", version_text()}});
+  if (!has_hdf5()) fmt::print(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
+  if (o_.resume) resume();
+  first_step_ = step_;
+  clock_offset_ = ranks_.clock_offset();
+  open_metrics();
+  mllog_.open(ranks_.root() ? MlLog::path_of_attempt(o_.output_dir, o_.resume) : "/dev/null");
+  if (o_.trace) {
+    if (program_.micro()) program_.micro()->start_trace();
+    program_.step().start_trace(), ranks_.world().start_trace();
+  }
+
+  log_start();
   std::optional<Outcome> stopped;
   for (const EpochRecord& record : history_)
     if (!stopped) stopped = stop_rule(record);
-  while (epoch_ < o_.epochs && !stopped && !step_limit_reached()) {
-    const auto start = Clock::now();
-    const int64_t steps_before = step_;
-    mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}});
-    train_epoch();
-    compare_waits();
-    if (interrupted_) {
-      save(o_.keep_checkpoints);
-      stopped = Outcome::interrupted;
-      break;
-    }
-    mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
-    const double seconds = seconds_since(start);
-    const bool evaluates = source_ && task_.validation_samples() > 0;
-    // Where the validation fails, a resume begins with it. It may also find that the network has diverged: until then
-    // the checkpoint before this one stays.
-    if (evaluates && step_ > steps_before) save(o_.keep_checkpoints + 1);
-    try {
-      validate(seconds, step_ - steps_before);
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::diverged) {
-        if (ranks_.root()) discard_newest();
-        ranks_.world().barrier();  // nobody ends the run before that is done
-      }
-      throw;
-    }
-    const bool complete = step_in_epoch_ >= steps_per_epoch();
-    if (complete) ++epoch_, step_in_epoch_ = 0;
-    save(o_.keep_checkpoints);
-    if (complete) stopped = stop_rule(history_.back());
-    if (!stopped && stop_requested()) stopped = Outcome::interrupted;
-  }
+  while (epoch_ < o_.epochs && !stopped && !step_limit_reached()) stopped = one_epoch();
   const Outcome outcome = stopped.value_or(Outcome::finished);
   // A resumed run with nothing left to do still reports what its weights are worth.
   if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted) {

@@ -84,6 +84,10 @@ class Trainer {
   LoaderOptions own_share() const;
   /// Waits for gradients that travel towards the next step.
   void settle();
+  /// Settings and sizes, into the MLPerf log.
+  void log_start();
+  /// What is left of an epoch, its validation and checkpoints; why training ends behind it, if it does.
+  std::optional<Outcome> one_epoch();
   void train_epoch();
   void one_step(Loader* loader);
   /// The next samples of the loader, or dummy data, into the inputs of a pass.
