@@ -34,6 +34,7 @@ class Candidate {
   const std::string& detail() const { return detail_; }
 
   std::vector<double> seconds;
+  int runs = 1;  ///< that the seconds were chosen from
   bool wrong = false, checked = false;
   double minimum() const;
   double median() const;

@@ -59,10 +59,10 @@ std::string LayerRow::terminal() const {
   char share[16] = "-", ratio[16] = "-", line[512];
   if (ceiling_share) std::snprintf(share, sizeof share, "%.1f%%", 100 * *ceiling_share);
   if (library_ratio) std::snprintf(ratio, sizeof ratio, "%.3f", *library_ratio);
-  std::snprintf(line, sizeof line, " %-4s %-17s %-24s %9.3f %9.3f %9.1f %7s %8.1f %9s%s",
+  std::snprintf(line, sizeof line, " %-4s %-17s %-24s %9.3f %9.3f %9.1f %7s %8.1f %9s%s%s",
                 std::string(name_of(named.problem.in[0].dtype)).c_str(), c.name().c_str(),
                 c.detail().substr(0, 24).c_str(), 1e3 * c.minimum(), 1e3 * c.median(), gflops, share, gbs, ratio,
-                verdict);
+                c.runs > 1 ? "  median run" : "", verdict);
   std::string name = named.name;
   name.resize(std::max<size_t>(name.size(), 36), ' ');
   return name + line;
@@ -77,7 +77,8 @@ std::string LayerRow::json() const {
       << ",\"ceiling_share\":" << number_or(ceiling_share, "null") << ",\"ceiling_name\":\"" << ceiling_name
       << "\",\"bandwidth_share\":" << number_or(bandwidth_share, "null") << ",\""
       << (p.device == DeviceKind::cpu ? "onednn" : "cudnn") << "_ratio\":" << number_or(library_ratio, "null")
-      << ",\"bytes\":" << p.bytes() << ",\"flop_per_byte\":" << flop_per_byte(p) << ",\"correct\":"
+      << ",\"runs\":" << c.runs << ",\"bytes\":" << p.bytes() << ",\"flop_per_byte\":" << flop_per_byte(p)
+      << ",\"correct\":"
       << (c.wrong     ? "false"
           : c.checked ? "true"
                       : "null")

@@ -24,6 +24,7 @@ class Reader {
   explicit Reader(const std::string& path) { result_.path = path; }
   void read(const json& row) {
     if (row.contains("ceiling")) result_.ceilings[row["ceiling"]] = value_or(row, "value", 0.0);
+    if (row.contains("libraries")) libraries_ = row["libraries"];
     if (row.contains("changed_ceilings")) result_.changed_ceilings.push_back(row["changed_ceilings"]);
     if (!row.contains("problem") || !row.contains("kernel")) return;
     if (!row.contains("min_ms") && !row.contains("refused")) return;
@@ -35,6 +36,7 @@ class Reader {
     Measurement m;
     static_cast<RowName&>(m) = std::move(name);
     m.detail = value_or<std::string>(row, "detail", "");
+    m.libraries = libraries_;
     m.min_ms = value_or(row, "min_ms", 0.0), m.median_ms = value_or(row, "median_ms", 0.0);
     m.gflops = value_or(row, "gflops", 0.0), m.flop_per_byte = value_or(row, "flop_per_byte", 0.0);
     m.samples = value_or(row, "samples_ms", std::vector<double>{});
@@ -46,6 +48,7 @@ class Reader {
 
  private:
   Measurements result_;
+  std::string libraries_;                                           // of the rows that follow
   std::map<std::pair<std::string, std::string>, int> occurrences_;  // of problem and kernel so far
 };
 

@@ -18,6 +18,7 @@ struct RowName {
 
 struct Measurement : RowName {
   std::string detail;
+  std::string libraries;  ///< that were beside it; empty in older files
   double min_ms = 0, median_ms = 0, gflops = 0, flop_per_byte = 0;
   double share = 0;  ///< of the run's own ceiling for the type; 0: it has none
   std::vector<double> samples;

@@ -11,60 +11,13 @@
 #include "bench/arguments.h"
 #include "bench/compare.h"
 #include "bench/measurements.h"
+#include "bench/summary.h"
 #include "core/error.h"
 
 namespace {
 
 using namespace convoy::bench;
 using convoy::fail_data;
-
-/// Whether oneDNN had only its reference or a lowering to products for a convolution: no yardstick. Dense layers are
-/// products.
-bool is_fallback(const Measurement& library) {
-  const auto says = [&](const char* word) { return library.detail.find(word) != std::string::npos; };
-  return says("ref") || (says("gemm") && !library.problem.starts_with("dense"));
-}
-
-/// Our best kernel per problem beside the best oneDNN time of all runs (say, of builds with 2.6.3 and 3.x). Rows in
-/// which that is a fallback are shown in brackets and left out of the mean.
-int summary(const std::vector<std::string>& paths) {
-  struct Pair {
-    Measurement ours, library;
-  };
-  std::vector<std::string> order;
-  std::map<std::string, Pair> pairs;
-  for (const std::string& path : paths)
-    for (const Measurement& m : read_measurements(path).timed) {
-      if (!pairs.count(m.problem)) order.push_back(m.problem);
-      Pair& pair = pairs[m.problem];
-      Measurement& best =
-          m.kernel.rfind("onednn", 0) == 0 || m.kernel.rfind("cudnn", 0) == 0 ? pair.library : pair.ours;
-      if (m.kernel != "reference" && (best.kernel.empty() || m.min_ms < best.min_ms)) best = m;
-    }
-  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>9} {:>8} {:>10} {:>8}\n", "problem", "type", "kernel", "min ms", "GFLOP/s",
-             "of peak", "oneDNN ms", "ratio");
-  double log_sum = 0, worst = INFINITY;
-  int count = 0;
-  for (const std::string& problem : order) {
-    const Pair& pair = pairs[problem];
-    if (pair.ours.kernel.empty()) continue;
-    const Measurement& m = pair.ours;
-    const bool has = !pair.library.kernel.empty();
-    const bool fallback = has && is_fallback(pair.library);
-    const double ratio = has ? pair.library.min_ms / m.min_ms : 0;
-    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>9.1f} {:>8} {:>10} {:>8}\n", m.name, m.dtype, m.kernel, m.min_ms,
-               m.gflops, m.share > 0 ? fmt::format("{:.1f}%", 100 * m.share) : "-",
-               has ? fmt::format("{:.3f}", pair.library.min_ms) : "-",
-               !has       ? "-"
-               : fallback ? fmt::format("({:.2f})", ratio)
-                          : fmt::format("{:.2f}", ratio));
-    if (has && !fallback) log_sum += std::log(ratio), ++count, worst = std::min(worst, ratio);
-  }
-  if (count)
-    fmt::print("{} problems with a oneDNN time of their own: geometric mean {:.3f}, smallest {:.3f}\n", count,
-               std::exp(log_sum / count), worst);
-  return 0;
-}
 
 /// Every problem's fastest kernel as a point, FLOP per byte against GFLOP/s, under the measured ceilings.
 int roofline(const std::string& path, const std::string& out) {
@@ -111,15 +64,16 @@ int roofline(const std::string& path, const std::string& out) {
 int run(int argc, char** argv) {
   CLI::App app("Reports on the JSON lines of bench_layers");
   app.require_subcommand(1);
-  std::string first, second, out = "roofline.svg";
+  std::string first, second, json, out = "roofline.svg";
   std::vector<std::string> files;
   double significance = 0.01;
   CLI::App* c = app.add_subcommand("compare", "two runs, problem by problem, with a rank test");
   c->add_option("old", first)->required();
   c->add_option("new", second)->required();
   c->add_option("--significance", significance, "p below which a difference counts")->capture_default_str();
-  CLI::App* s = app.add_subcommand("summary", "our best kernel against the best oneDNN time of all files");
+  CLI::App* s = app.add_subcommand("summary", "our best kernel against the best oneDNN time of all files, merged");
   s->add_option("files", files)->required();
+  s->add_option("--json", json, "also write a line per problem to this file");
   CLI::App* r = app.add_subcommand("roofline", "every problem under the measured ceilings, as SVG");
   r->add_option("file", first)->required();
   r->add_option("--out", out)->capture_default_str();
@@ -131,7 +85,7 @@ int run(int argc, char** argv) {
   if (!(significance > 0 && significance < 1))
     convoy::fail_usage(fmt::format("--significance: expected a number between 0 and 1, found {}", significance));
   if (c->parsed()) return compare(first, second, significance);
-  if (s->parsed()) return summary(files);
+  if (s->parsed()) return summarize(files, json), 0;
   return roofline(first, out);
 }
 

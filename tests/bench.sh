@@ -44,6 +44,13 @@ grep -q '"onednn_ratio":null' alone.jsonl && ! grep -q '"onednn_ratio":0' alone.
 grep -q ',,true,' alone.csv && ok || bad "a ratio to nothing in alone.csv"
 expect 0 'square.forward' "$bin/bench_report" summary new.jsonl
 expect 0 'forward' "$bin/bench_report" summary alone.jsonl
+# Below the ratio asked for the median of five more runs counts; without a ratio nothing is measured again.
+expect 2 '--rerun-below: expected a number of at least 0' "${layers[@]}" --problem "$small" --rerun-below nan
+expect 0 'direct' "${layers[@]}" --problem "$small" --pass forward --kernels direct --rerun-below 9999 --json once.jsonl
+grep -q '"runs":1,' once.jsonl && ok || bad "a run repeated without a ratio"
+if "${layers[@]}" --problem "$small" --pass forward --kernels direct,onednn --rerun-below 9999 --json again.jsonl | grep -q ' onednn '; then
+  grep -q '"runs":5,' again.jsonl && ! grep -q '"runs":1,' again.jsonl && ok || bad "a slow problem is not measured again"
+fi
 # Files are opened before anything is measured, and separate.
 expect 1 'no/tuned.txt: cannot open' "${layers[@]}" --problem "$small" --kernels direct --tune no/tuned.txt
 "${layers[@]}" --problem "$small" --kernels direct --tune no/tuned.txt 2>&1 | grep -q GFLOP && bad "measured ahead of --tune" || ok
@@ -128,6 +135,13 @@ expect 0 "1 in common" "$bin/bench_report" compare null.jsonl zero.jsonl
 expect 0 "2 problems with a oneDNN time of their own: geometric mean 1.400" "$bin/bench_report" summary old.jsonl slow.jsonl
 expect 0 "25.0%" "$bin/bench_report" summary old.jsonl
 expect 0 "(9.00)" "$bin/bench_report" summary old.jsonl
+# A problem in several types is also compared with the library's fastest type; --json keeps what was merged.
+{ echo '{"machine":"m","libraries":"oneDNN 2.6.3","threads":2}'; line mine "" 2.0 2,2,2 "conv_r in=bf16:1 out=bf16:1"; line onednn jit 5.0 5,5,5 "conv_r in=bf16:1 out=bf16:1"; } > narrow.jsonl
+{ echo '{"machine":"m","libraries":"oneDNN 3.2","threads":2}'; line onednn jit 3.0 3,3,3 "conv_r in=f32:1 out=f32:1" | sed 's/"bf16"/"f32"/'; } > wide.jsonl
+expect 0 "1 problems with a oneDNN time of their own: geometric mean 2.500" "$bin/bench_report" summary narrow.jsonl wide.jsonl --json merged.jsonl
+expect 0 "1 problems in several types, with the fastest of the library: geometric mean 1.500" "$bin/bench_report" summary narrow.jsonl wide.jsonl
+grep -q '"library":"oneDNN 2.6.3".*"ratio":2.5,"ratio_any_type":1.5' merged.jsonl && ok || bad "what summary --json merged"
+expect 1 '/dev/full: cannot write' "$bin/bench_report" summary narrow.jsonl --json /dev/full
 expect 0 "drawn to roof.svg" "$bin/bench_report" roofline new.jsonl --out roof.svg
 grep -q "f32_fma" roof.svg && ok || bad "no ceiling in roof.svg"
 grep -q "<title>square.forward .* GFLOP/s, .* FLOP/byte</title></circle>" roof.svg && ok || bad "points of roof.svg have no names"

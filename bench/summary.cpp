@@ -1,0 +1,129 @@
+#include "bench/summary.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "bench/measurements.h"
+#include "bench/row_file.h"
+
+namespace convoy::bench {
+namespace {
+
+/// Whether oneDNN had only its reference or a lowering to products for a convolution: no yardstick. Dense layers are
+/// products.
+bool is_fallback(const Measurement& library) {
+  const auto says = [&](const char* word) { return library.detail.find(word) != std::string::npos; };
+  return says("ref") || (says("gemm") && !library.problem.starts_with("dense"));
+}
+
+bool is_of_library(const Measurement& m) {
+  return m.kernel.starts_with("onednn") || m.kernel.starts_with("cudnn");
+}
+
+/// A problem's text without the types of its tensors.
+std::string geometry(std::string problem) {
+  for (const char* type : {"bf16:", "f32:", "f16:"})
+    for (size_t at; (at = problem.find(type)) != std::string::npos;) problem.erase(at, std::string(type).size());
+  return problem;
+}
+
+void keep_faster(Measurement& best, const Measurement& m) {
+  if (best.kernel.empty() || m.min_ms < best.min_ms) best = m;
+}
+
+struct Pair {
+  Measurement ours, library;
+};
+
+/// All files together, problems in the order of their first rows.
+struct Merged {
+  std::vector<std::string> order;
+  std::map<std::string, Pair> pairs;
+  std::map<std::string, std::map<std::string, Measurement>> library_by_type;  ///< of a geometry
+
+  explicit Merged(const std::vector<std::string>& paths) {
+    for (const std::string& path : paths)
+      for (const Measurement& m : read_measurements(path).timed) {
+        if (m.kernel == "reference") continue;
+        if (!pairs.count(m.problem)) order.push_back(m.problem);
+        Pair& pair = pairs[m.problem];
+        keep_faster(is_of_library(m) ? pair.library : pair.ours, m);
+        if (is_of_library(m)) keep_faster(library_by_type[geometry(m.problem)][m.dtype], m);
+      }
+  }
+  /// The library's fastest in any type; null where there is but one.
+  const Measurement* library_in_any_type(const std::string& problem) const {
+    const auto found = library_by_type.find(geometry(problem));
+    if (found == library_by_type.end() || found->second.size() < 2) return nullptr;
+    const Measurement* best = nullptr;
+    for (const auto& [type, m] : found->second)
+      if (!best || m.min_ms < best->min_ms) best = &m;
+    return best;
+  }
+};
+
+/// Geometric mean and the least of ratios.
+class Mean {
+ public:
+  void add(double ratio) { sum_ += std::log(ratio), ++count_, least_ = std::min(least_, ratio); }
+  int count() const { return count_; }
+  std::string text() const {
+    return fmt::format("geometric mean {:.3f}, smallest {:.3f}", std::exp(sum_ / count_), least_);
+  }
+
+ private:
+  double sum_ = 0, least_ = INFINITY;
+  int count_ = 0;
+};
+
+std::string ratio_text(std::optional<double> ratio, bool fallback) {
+  if (!ratio) return "-";
+  return fallback ? fmt::format("({:.2f})", *ratio) : fmt::format("{:.2f}", *ratio);
+}
+
+}  // namespace
+
+void summarize(const std::vector<std::string>& paths, const std::string& json_path) {
+  const Merged merged(paths);
+  RowFile file(json_path);
+  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>9} {:>8} {:>10} {:>8} {:>9}\n", "problem", "type", "kernel", "min ms",
+             "GFLOP/s", "of peak", "oneDNN ms", "ratio", "any type");
+  Mean mean, any_mean;
+  for (const std::string& problem : merged.order) {
+    const auto& [ours, library] = merged.pairs.at(problem);
+    if (ours.kernel.empty()) continue;
+    const Measurement* any = merged.library_in_any_type(problem);
+    const bool fallback = !library.kernel.empty() && is_fallback(library), any_fallback = any && is_fallback(*any);
+    std::optional<double> ratio, any_ratio;
+    if (!library.kernel.empty()) ratio = library.min_ms / ours.min_ms;
+    if (any) any_ratio = any->min_ms / ours.min_ms;
+    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>9.1f} {:>8} {:>10} {:>8} {:>9}\n", ours.name, ours.dtype, ours.kernel,
+               ours.min_ms, ours.gflops, ours.share > 0 ? fmt::format("{:.1f}%", 100 * ours.share) : "-",
+               ratio ? fmt::format("{:.3f}", library.min_ms) : "-", ratio_text(ratio, fallback),
+               ratio_text(any_ratio, any_fallback));
+    if (ratio && !fallback) mean.add(*ratio);
+    if (any_ratio && !any_fallback) any_mean.add(*any_ratio);
+    nlohmann::json row = {{"name", ours.name},     {"pass", ours.pass},           {"dtype", ours.dtype},
+                          {"kernel", ours.kernel}, {"detail", ours.detail},       {"min_ms", ours.min_ms},
+                          {"gflops", ours.gflops}, {"ceiling_share", ours.share}, {"problem", problem}};
+    if (ratio)
+      row.update({{"library", library.libraries},
+                  {"library_kernel", library.kernel},
+                  {"library_detail", library.detail},
+                  {"library_ms", library.min_ms},
+                  {"fallback", fallback},
+                  {"ratio", *ratio}});
+    if (any_ratio) row.update({{"library_fastest_type", any->dtype}, {"ratio_any_type", *any_ratio}});
+    file.row(row.dump());
+  }
+  if (mean.count()) fmt::print("{} problems with a oneDNN time of their own: {}\n", mean.count(), mean.text());
+  if (any_mean.count())
+    fmt::print("{} problems in several types, with the fastest of the library: {}\n", any_mean.count(),
+               any_mean.text());
+}
+
+}  // namespace convoy::bench
