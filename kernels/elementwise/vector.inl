@@ -137,6 +137,7 @@ Support supports_elementwise(const Problem& p) {
                                      : Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
 }
 
+/// Words are drawn by the element's place in its sample, whatever lies between pixels.
 std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     const auto& a = p.op.as<DropoutAttrs>();
@@ -146,7 +147,12 @@ std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
     const uint32_t first = field(StepField::first_sample), number = field(StepField::step), stream = uint32_t(a.stream);
     const float keep = float(1 / (1 - a.rate)), rate = float(a.rate);
     const int64_t samples = p.in[0].shape.n(), elements = p.in[0].shape.elements() / samples,
-                  blocks = ceil_div(elements, 4);
+                  blocks = ceil_div(elements, 4), channels = p.in[0].shape.c(), px = p.in[0].pixel_pitch(),
+                  py = p.out[0].pixel_pitch();
+    const auto place = [=](int64_t element, int64_t pitch) {
+      return pitch == channels ? element : element / channels * pitch + element % channels;
+    };
+    const bool whole = channels % 4 == 0 || (px == channels && py == channels);  // four neighbours lie side by side
     by_storage(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
       const T* x = args.in[0].data<T>();
@@ -158,7 +164,10 @@ std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
           float factor[Vec::lanes] = {};
           for (int64_t k = 0; k < count; ++k) factor[k] = uniform01(words[size_t(k)]) >= rate ? keep : 0.0f;
           const int64_t at = sample * elements + begin;
-          store(y + at, load(x + at, count) * load(factor), count);
+          if (whole)
+            store(y + place(at, py), load(x + place(at, px), count) * load(factor), count);
+          else
+            for (int64_t k = 0; k < count; ++k) y[place(at + k, py)] = T(float(x[place(at + k, px)]) * factor[k]);
         }
       });
     });
@@ -350,36 +359,6 @@ std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
     });
     args.out[0].data<float>()[0] = finite.load() ? 1.0f : 0.0f;
   });
-}
-
-constexpr int64_t channel_chunks = 64;
-
-/// Rows are summed in 64 fixed chunks into the workspace, then the chunks in order.
-std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
-  return prepared(
-      [p](const KernelArgs& args) {
-        by_storage(p.in[0].dtype, [&](auto zero) {
-          const auto* x = args.in[0].data<decltype(zero)>();
-          const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows();
-          float* partial = reinterpret_cast<float*>(args.workspace);
-          parallel_ranges(channel_chunks, p.threads, 1, [&](Range r) {
-            for (int64_t k = r.begin; k < r.end; ++k) {
-              float* total = partial + k * channels;
-              std::fill(total, total + channels, 0.0f);
-              const Range part = split_range(rows, int(k), int(channel_chunks));
-              for (int64_t row = part.begin; row < part.end; ++row)
-                for_vectors(0, channels, [&](int64_t c, auto n) {
-                  put(total + c, get(total + c, n) + get(x + row * channels + c, n), n);
-                });
-            }
-          });
-          float* y = args.out[0].data<float>();
-          std::fill(y, y + channels, 0.0f);
-          for (int64_t k = 0; k < channel_chunks; ++k)
-            for (int64_t c = 0; c < channels; ++c) y[c] += partial[k * channels + c];
-        });
-      },
-      channel_chunks * p.in[0].shape.c() * 4);
 }
 
 std::unique_ptr<Prepared> prepare_assign(const Problem& p) {

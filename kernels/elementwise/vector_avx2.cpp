@@ -26,8 +26,8 @@ namespace set {
 #include "kernels/simd/exp.inl"
 #include "kernels/elementwise/vector.inl"
 #include "kernels/optimizer/updates.inl"
-#include "kernels/pool/vector.inl"
 #include "kernels/norm/vector.inl"
+#include "kernels/pool/vector.inl"
 #include "kernels/resize/vector.inl"
 #include "kernels/loss/vector.inl"
 }  // namespace set

@@ -13,7 +13,7 @@ add(OpKind::activation_max_pool, set::supports_pool, set::prepare_max_pool<true>
 add(OpKind::activation_max_pool_backward, set::supports_pool, set::prepare_max_pool_backward<true>);
 add(OpKind::avg_pool, set::supports_pool, set::prepare_avg_pool);
 add(OpKind::avg_pool_backward, set::supports_pool, set::prepare_avg_pool_backward);
-add(OpKind::dropout, set::supports_dense_float, set::prepare_dropout);
+add(OpKind::dropout, set::supports_pixels, set::prepare_dropout);
 add(OpKind::loss, set::supports_loss, set::prepare_loss);
 add(OpKind::loss_backward, set::supports_loss, set::prepare_loss_backward);
 add(OpKind::log1p, set::supports_counts, set::prepare_log1p);
@@ -22,7 +22,7 @@ add(OpKind::cast, set::supports_cast, set::prepare_cast);
 add(OpKind::add, set::supports_elementwise, set::prepare_add);
 add(OpKind::add_scaled, set::supports_elementwise, set::prepare_add_scaled);
 add(OpKind::sum_squares, set::supports_dense_float, set::prepare_sum_squares);
-add(OpKind::channel_sum, set::supports_dense_float, set::prepare_channel_sum);
+add(OpKind::channel_sum, set::supports_pixels, set::prepare_channel_sum);
 add(OpKind::scale, set::supports_elementwise, set::prepare_scale);
 add(OpKind::channel_dot, set::supports_pixels, set::prepare_channel_dot);
 add(OpKind::channel_scale, set::supports_pixels, set::prepare_channel_scale);

@@ -89,6 +89,58 @@ void map_pixels(const Shape& s, int threads, bool streams, std::span<const Pixel
   });
 }
 
+/// Bytes of the two sums of each chunk and channel.
+constexpr int64_t chunk_sum_bytes(int64_t channels) {
+  return pixel_chunks * 2 * channels * int64_t{sizeof(float)};
+}
+/// A channel's first or second (`which` 1) sums of all chunks.
+inline double total_of_chunks(const float* partial, int64_t channels, int64_t c, int64_t which = 0) {
+  double total = 0;
+  for (int64_t k = 0; k < pixel_chunks; ++k) total += double(partial[(k * 2 + which) * channels + c]);
+  return total;
+}
+
+/// Sums of all channels of dense or evenly spaced pixels into `partial`, for total_of_chunks.
+template <class T>
+void sum_channels(const Shape& s, int64_t pitch, int threads, const T* x, float* partial) {
+  sum_pixels(s, threads, partial, std::array{PixelSource(x, pitch, s.c())},
+             [=](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) { sum = sum + get(x + row * pitch + c, n); });
+}
+
+std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
+  return prepared(
+      [p](const KernelArgs& args) {
+        const int64_t channels = p.in[0].shape.c();
+        float* partial = reinterpret_cast<float*>(args.workspace);
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          sum_channels(p.in[0].shape, p.in[0].pixel_pitch(), p.threads, args.in[0].data<decltype(zero)>(), partial);
+        });
+        float* y = args.out[0].data<float>();
+        for (int64_t c = 0; c < channels; ++c) y[c] = float(total_of_chunks(partial, channels, c));
+      },
+      chunk_sum_bytes(p.in[0].shape.c()));
+}
+
+/// y[channel of an image] = `factor` times the sum over the image's pixels; for results of one pixel an image.
+std::unique_ptr<Prepared> prepare_image_sums(const Problem& p, float factor) {
+  return prepared(
+      [p, factor](const KernelArgs& args) {
+        const Shape& x = p.in[0].shape;
+        const Shape image{1, x.d(), x.h(), x.w(), x.c()};
+        const int64_t pitch = p.in[0].pixel_pitch(), channels = x.c();
+        float* partial = reinterpret_cast<float*>(args.workspace);
+        by_storage(p.in[0].dtype, [&](auto zero) {
+          using T = decltype(zero);
+          for (int64_t n = 0; n < x.n(); ++n) {
+            sum_channels(image, pitch, p.threads, args.in[0].data<T>() + n * image.rows() * pitch, partial);
+            T* y = args.out[0].data<T>() + n * p.out[0].pixel_pitch();
+            for (int64_t c = 0; c < channels; ++c) y[c] = T(float(total_of_chunks(partial, channels, c)) * factor);
+          }
+        });
+      },
+      chunk_sum_bytes(p.in[0].shape.c()));
+}
+
 std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
   return prepared(
       [p](const KernelArgs& args) {
@@ -102,13 +154,10 @@ std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
                        sum = fma(get(a + row * pa + c, n), get(b + row * pb + c, n), sum);
                      });
         });
-        for (int64_t c = 0; c < channels; ++c) {
-          double total = 0;
-          for (int64_t k = 0; k < pixel_chunks; ++k) total += double(partial[k * 2 * channels + c]);
-          args.out[0].data<float>()[c] = float(total);
-        }
+        for (int64_t c = 0; c < channels; ++c)
+          args.out[0].data<float>()[c] = float(total_of_chunks(partial, channels, c));
       },
-      pixel_chunks * 2 * p.in[0].shape.c() * 4);
+      chunk_sum_bytes(p.in[0].shape.c()));
 }
 
 /// Sums about the first pixel of each chunk, so that squares do not cancel.
@@ -141,12 +190,13 @@ std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
         });
         for (int64_t c = 0; c < 2 * channels; ++c) moments[c] /= double(rows);
       },
-      pixel_chunks * 2 * p.in[0].shape.c() * 4);
+      chunk_sum_bytes(p.in[0].shape.c()));
 }
 
-/// In place, half a line would leave before its other half is read.
-inline bool parts_may_stream(const void* from, const void* to) {
-  return Vec::lanes == 16 || from != to;
+/// In place, part of a line would leave before the rest of it is read.
+template <class T>
+inline bool parts_may_stream(const T* from, const T* to) {
+  return Vec::lanes * sizeof(T) == 64 || from != to;
 }
 
 /// y = x*scale[c] (+ shift[c]), clamped at zero if asked. A NaN stays one.
@@ -237,16 +287,15 @@ std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
         });
         double* means = args.out[0].data<double>();
         for (int64_t c = 0; c < channels; ++c) {
-          double sum = 0, dot = 0;
-          for (int64_t k = 0; k < pixel_chunks; ++k)
-            sum += double(partial[k * 2 * channels + c]), dot += double(partial[k * 2 * channels + channels + c]);
+          const double sum = total_of_chunks(partial, channels, c);
+          double dot = total_of_chunks(partial, channels, c, 1);
           const ChannelNorm norm = channel_norm(p, args, 1, c);
           // The pixels were shifted by the mean as f32 rounds it.
           dot = (dot + (double(mean[c]) - norm.mean) * sum) * norm.inverse;
           means[c] = sum / double(rows), means[channels + c] = dot / double(rows);
         }
       },
-      (3 + pixel_chunks * 2) * p.in[0].shape.c() * 4);
+      3 * p.in[0].shape.c() * int64_t{sizeof(float)} + chunk_sum_bytes(p.in[0].shape.c()));
 }
 
 /// dx = scale*(dy - mean(dy) - xhat*mean(dy*xhat)) = scale*dy + slope*(x - mean) - offset.

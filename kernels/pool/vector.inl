@@ -186,7 +186,15 @@ inline float window_share(const PoolAttrs& a, const Shape& x, int64_t od, int64_
   return 1.0f / float(inside(a, 0, od, x.d()).size() * inside(a, 1, oh, x.h()).size() * inside(a, 2, ow, x.w()).size());
 }
 
+/// Whether one window covers each image.
+inline bool is_global(const PoolAttrs& a, const Shape& x) {
+  const Int3 zero{0, 0, 0};
+  return a.kernel == Int3{x.d(), x.h(), x.w()} && a.pad_low == zero && a.pad_high == zero;
+}
+
 std::unique_ptr<Prepared> prepare_avg_pool(const Problem& p) {
+  if (is_global(pool_attrs(p), p.in[0].shape))
+    return prepare_image_sums(p, window_share(pool_attrs(p), p.in[0].shape, 0, 0, 0));
   return prepared([p](const KernelArgs& args) {
     const PoolAttrs& a = pool_attrs(p);
     const TensorDesc &xd = p.in[0], &yd = p.out[0];
@@ -195,7 +203,7 @@ std::unique_ptr<Prepared> prepare_avg_pool(const Problem& p) {
       using T = decltype(zero);
       const T* x = args.in[0].data<T>();
       T* y = args.out[0].data<T>();
-      parallel_ranges(ys.rows(), p.threads, 16, [&](Range r) {
+      parallel_ranges(ys.rows(), p.threads, 1, [&](Range r) {
         for (int64_t i = r.begin; i < r.end; ++i) {
           const int64_t ow = i % ys.w(), oh = i / ys.w() % ys.h(), od = i / (ys.w() * ys.h()) % ys.d(),
                         n = i / (ys.w() * ys.h() * ys.d());

@@ -32,6 +32,8 @@ inline ResizeTerms resize_terms(Corners corners, int64_t outputs, int64_t inputs
 
 std::unique_ptr<Prepared> prepare_resize(const Problem& p) {
   const bool backward = p.op.kind == OpKind::resize_backward;
+  // Every position of the result was a copy of the one pixel.
+  if (backward && p.out[0].shape.rows() == p.out[0].shape.n()) return prepare_image_sums(p, 1);
   const Shape &x = p.in[0].shape, &y = p.out[0].shape;
   const Corners corners = p.op.as<ResizeAttrs>().corners;
   const auto terms = [&](int64_t from, int64_t to) {
