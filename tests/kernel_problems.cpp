@@ -400,6 +400,11 @@ std::vector<Problem> other_problems(DType type) {
   }
   list.push_back(problem({OpKind::max_pool, flat}, {image}));
   list.push_back(problem({OpKind::avg_pool, flat}, {image}));
+  // one window over each image, and what spreads its value over one
+  for (const TensorDesc& in : {x, TensorDesc({2, 1, 9, 8, 40}, type)})
+    list.push_back(problem({OpKind::avg_pool, PoolAttrs{.kernel = {in.shape.d(), in.shape.h(), in.shape.w()}}}, {in}));
+  for (const TensorDesc& in : {TensorDesc({2, 1, 9, 8, 40}, type), strided(TensorDesc({2, 1, 9, 8, 19}, type), 24)})
+    list.push_back(problem({OpKind::resize_backward, ResizeAttrs{Corners::half_pixel, {1, 1, 1}}}, {in}));
   const ActivationAttrs tanh{.function = Activation::tanh, .scale = 1.2};
   list.push_back(problem({OpKind::activation, tanh}, {x}));
   list.push_back(problem({OpKind::activation_backward, tanh}, {x, x}));
@@ -409,15 +414,22 @@ std::vector<Problem> other_problems(DType type) {
       problem({OpKind::activation_backward, ActivationAttrs{.slope = 0.01}}, {strided(x, 32), strided(x, 40)}));
   list.back().out[0] = strided(x, 24);
   const TensorDesc step(Shape::vector(8), DType::f64);
+  for (const TensorDesc& in : {x, strided(x, 40), strided(even, 48)}) {
+    list.push_back(problem({OpKind::dropout, DropoutAttrs{0.4, 99}}, {in, step}));
+    list.back().out[0] = strided(list.back().out[0], 64);
+  }
   list.push_back(problem({OpKind::dropout, DropoutAttrs{0.4, 99}}, {x, step}));
   for (DType to : {DType::f32, DType::bf16, DType::f16}) list.push_back(problem({OpKind::cast, CastAttrs{to}}, {x}));
   list.push_back(problem({OpKind::log1p, CastAttrs{type}}, {TensorDesc(x.shape, DType::i16)}));
   list.push_back(problem({OpKind::divide_by_mean, CastAttrs{type}}, {TensorDesc(x.shape, DType::i16)}));
-  list.push_back(problem({OpKind::channel_sum, NoAttrs{}}, {x}));
+  for (const TensorDesc& in : {x, strided(x, 40), strided(even, 64)})
+    list.push_back(problem({OpKind::channel_sum, NoAttrs{}}, {in}));
   list.push_back(problem({OpKind::all_finite, NoAttrs{}}, {x, even}));
   list.push_back(problem({OpKind::concat, NoAttrs{}}, {even, TensorDesc({1, 4, 6, 8, 5}, type)}));
   list.push_back(problem({OpKind::slice, SliceAttrs{3, 9}}, {x}));
   list.push_back(problem({OpKind::pad_channels, SliceAttrs{3, 40}}, {x}));
+  list.push_back(problem({OpKind::pad_channels, SliceAttrs{3, 40}}, {strided(x, 24)}));
+  list.back().out[0] = strided(list.back().out[0], 48);
   for (const auto& [samples, outputs] : {std::pair<int64_t, int64_t>{1, 13}, {1, 4}, {7, 21}, {33, 5}, {64, 9}}) {
     const TensorDesc input({samples, 3, 5, 7, 11}, type), weights({outputs, 1, 1, 1, 3 * 5 * 7 * 11}, type),
         gradient({samples, 1, 1, 1, outputs}, type), bias(Shape::vector(outputs), accumulation_type(type));
@@ -459,6 +471,8 @@ std::vector<Problem> other_problems(DType type) {
         list.push_back(problem({OpKind::resize_backward, ResizeAttrs{corners, size}}, {in}));
       }
     list.push_back(problem({OpKind::arg_max, NoAttrs{}}, {in}));
+    list.push_back(list.back());
+    list.back().out[0] = strided(list.back().out[0], 3);
   }
   // A cache line of channels, written past the caches.
   const int64_t line = 64 / size_of(type);
@@ -485,6 +499,12 @@ std::vector<Problem> other_problems(DType type) {
         list.push_back(
             problem({OpKind::pixel_loss_backward, a}, {logits, labels, TensorDesc(Shape::vector(4), DType::f64)}));
         a.weights = {};
+      }
+      for (const double gamma : {0.0, 0.5, 1.0, 3.0}) {
+        a.loss = PixelLoss::focal, a.gamma = gamma;
+        list.push_back(problem({OpKind::pixel_loss, a}, {logits, labels}));
+        list.push_back(
+            problem({OpKind::pixel_loss_backward, a}, {logits, labels, TensorDesc(Shape::vector(4), DType::f64)}));
       }
     }
   if (type == DType::f32)

@@ -67,21 +67,45 @@ inline double pixel_share(const Problem& p) {
   return p.op.as<PixelLossAttrs>().reduction == Reduction::mean ? 1.0 / double(p.in[0].shape.rows()) : 1.0;
 }
 
+/// Of the focal loss: base to the power of gamma, where that is a whole number by multiplication.
+inline Vec power(Vec base, double gamma) {
+  constexpr double most_products = 16;
+  if (gamma == std::floor(gamma) && gamma <= most_products) {
+    Vec result = Vec::all(1.0f);
+    for (int i = 0; i < int(gamma); ++i) result = result * base;
+    return result;
+  }
+  float lanes[Vec::lanes];
+  store(lanes, base);
+  for (float& value : lanes) value = float(std::pow(double(value), gamma));
+  return load(lanes);
+}
+
+/// What a softmax says of the label's class. Probabilities of the other classes are added up: one less the label's own
+/// would lose its digits where that is close to one.
+struct LabelClass {
+  Vec loss, probability, rest;
+  LabelClass(const PixelVector& v, const PixelLabels& l, int64_t classes) {
+    // log of the sum less the logit; the logit itself is exact where its exponential underflows
+    Vec logit = v.largest, own = v.value[0], others = Vec::all(0.0f);
+    for (int64_t k = 0; k < classes; ++k) {
+      logit = select(l.is(k), load(v.logit[k]), logit);
+      own = select(l.is(k), v.value[k], own);
+      others = others + select(l.is(k), Vec::all(0.0f), v.value[k]);
+    }
+    loss = (v.largest - logit) + log_one_to_sixteen(v.sum);
+    probability = own / v.sum, rest = others / v.sum;
+  }
+};
+
 /// Weighted losses of a vector of pixels.
 inline Vec pixel_losses(const PixelLossAttrs& a, const float* logits, const uint8_t* labels, int64_t classes,
                         int64_t pixels) {
   const PixelVector v(logits, classes, pixels);
   const PixelLabels l(a, labels, classes, pixels);
-  // log of the sum less the logit; the logit itself is exact where its exponential underflows
-  Vec own = v.largest;
-  for (int64_t k = 0; k < classes; ++k) own = select(l.is(k), load(v.logit[k]), own);
-  Vec loss = (v.largest - own) + log_one_to_sixteen(v.sum);
-  if (a.loss == PixelLoss::focal) {
-    float lanes[Vec::lanes];
-    store(lanes, loss);
-    for (float& value : lanes) value *= float(std::pow(-std::expm1(-double(value)), a.gamma));
-    loss = load(lanes);
-  }
+  const LabelClass own(v, l, classes);
+  Vec loss = own.loss;
+  if (a.loss == PixelLoss::focal) loss = loss * power(own.rest, a.gamma);
   loss = l.counted(l.weight * loss);
   if (pixels == Vec::lanes) return loss;
   float lanes[Vec::lanes];
@@ -120,16 +144,11 @@ std::unique_ptr<Prepared> prepare_pixel_loss(const Problem& p) {
 
 /// Of the focal loss: its derivative by the log of the label's probability, over that of the plain one.
 inline Vec focal_factor(double gamma, const PixelVector& v, const PixelLabels& l, int64_t classes) {
-  Vec own = v.value[0];
-  for (int64_t k = 1; k < classes; ++k) own = select(l.is(k), v.value[k], own);
-  float value[Vec::lanes], sum[Vec::lanes];
-  store(value, own), store(sum, v.sum);
-  for (int i = 0; i < Vec::lanes; ++i) {
-    const double q = double(value[i]) / double(sum[i]), rest = 1 - q;
-    const double slope = gamma > 0 && q > 0 && rest > 0 ? gamma * std::pow(rest, gamma - 1) * q * std::log(q) : 0.0;
-    value[i] = float(std::pow(rest, gamma) - slope);
-  }
-  return load(value);
+  if (gamma == 0) return Vec::all(1.0f);
+  const LabelClass own(v, l, classes);
+  const Vec slope = Vec::all(float(gamma)) * power(own.rest, gamma - 1) * own.probability * own.loss;
+  // Where nothing is left to other classes, a power below one of that is infinite, and the loss zero.
+  return power(own.rest, gamma) + select(greater(own.rest, Vec::all(0.0f)), slope, Vec::all(0.0f));
 }
 
 std::unique_ptr<Prepared> prepare_pixel_loss_backward(const Problem& p) {
@@ -160,18 +179,30 @@ std::unique_ptr<Prepared> prepare_pixel_loss_backward(const Problem& p) {
   });
 }
 
+/// A vector of pixels at a time, class by class; the first of equals wins, and a NaN wins over nothing.
 std::unique_ptr<Prepared> prepare_arg_max(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
-    const int64_t classes = p.in[0].shape.c(), pitch = p.in[0].pixel_pitch();
+    const int64_t classes = p.in[0].shape.c(), px = p.in[0].pixel_pitch(), py = p.out[0].pixel_pitch();
     by_storage(p.in[0].dtype, [&](auto zero) {
       const auto* x = args.in[0].data<decltype(zero)>();
       uint8_t* y = args.out[0].data<uint8_t>();
       parallel_ranges(p.in[0].shape.rows(), p.threads, 4096, [&](Range mine) {
-        for (int64_t i = mine.begin; i < mine.end; ++i) {
-          int64_t best = 0;
-          for (int64_t k = 1; k < classes; ++k)
-            if (float(x[i * pitch + k]) > float(x[i * pitch + best])) best = k;
-          y[i] = uint8_t(best);
+        for (int64_t i = mine.begin; i < mine.end; i += Vec::lanes) {
+          const int64_t pixels = std::min<int64_t>(Vec::lanes, mine.end - i);
+          const auto* from = x + i * px;
+          alignas(64) float turned[Vec::lanes] = {};
+          Vec best = Vec::all(0.0f);
+          Ints winner = Ints::all(0);
+          for (int64_t k = 0; k < classes; ++k) {
+            for (int64_t j = 0; j < pixels; ++j) turned[j] = float(from[j * px + k]);
+            const Vec value = load(turned);
+            const Mask wins = greater(value, best);
+            best = k == 0 ? value : select(wins, value, best);
+            winner = k == 0 ? winner : select(wins, Ints::all(int(k)), winner);
+          }
+          uint8_t found[Vec::lanes];
+          store_bytes(found, winner);
+          for (int64_t j = 0; j < pixels; ++j) y[(i + j) * py] = found[j];
         }
       });
     });
