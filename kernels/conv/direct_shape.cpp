@@ -2,6 +2,7 @@
 
 #include "core/round_up.h"
 #include "kernels/conv/conv_kernels.h"
+#include "kernels/simd/amx.h"
 #include "kernels/simd/cpu.h"
 
 #include <algorithm>
@@ -199,7 +200,7 @@ bool multiplies_faster([[maybe_unused]] DType type) {
   return false;
 #else
   const CpuFeatures& cpu = cpu_features();
-  return type == DType::bf16 ? cpu.fast_bf16_dot || cpu.amx_bf16 : type == DType::f16 && cpu.avx512_fp16;
+  return type == DType::bf16 ? cpu.fast_bf16_dot || amx_granted() : type == DType::f16 && cpu.avx512_fp16;
 #endif
 }
 

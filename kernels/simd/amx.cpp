@@ -14,7 +14,32 @@ namespace convoy {
 namespace {
 
 sigjmp_buf trial;
-extern "C" void convoy_amx_trial_failed(int) { siglongjmp(trial, 1); }
+thread_local bool on_trial = false;
+
+/// A fault of another thread is not the trial's: it gets what it would have got without.
+extern "C" void convoy_amx_trial_failed(int signal) {
+  if (on_trial) siglongjmp(trial, 1);
+  std::signal(signal, SIG_DFL);
+}
+
+/// Takes a signal until the end of the scope, then gives it back as it was: handlers of MPI or sanitizers have flags
+/// and masks of their own.
+class TrialHandler {
+ public:
+  explicit TrialHandler(int signal) : signal_(signal) {
+    struct sigaction mine = {};
+    mine.sa_handler = convoy_amx_trial_failed;
+    sigemptyset(&mine.sa_mask);
+    sigaction(signal, &mine, &before_);
+  }
+  ~TrialHandler() { sigaction(signal_, &before_, nullptr); }
+  TrialHandler(const TrialHandler&) = delete;
+  TrialHandler& operator=(const TrialHandler&) = delete;
+
+ private:
+  int signal_;
+  struct sigaction before_;
+};
 
 __attribute__((target("amx-tile,amx-bf16"))) void use_tiles() {
   _tile_loadconfig(&tile_config);
@@ -29,12 +54,11 @@ bool detect() {
   if (!cpu_features().avx512 || !cpu_features().avx512_bf16 || !around) return false;
   constexpr long request_permission = 0x1023, tile_data = 18;
   if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0) return false;
-  const auto illegal = std::signal(SIGILL, convoy_amx_trial_failed);
-  const auto fault = std::signal(SIGSEGV, convoy_amx_trial_failed);
+  const TrialHandler illegal(SIGILL), fault(SIGSEGV);
+  on_trial = true;
   const bool works = sigsetjmp(trial, 1) == 0;
   if (works) use_tiles();
-  std::signal(SIGILL, illegal);
-  std::signal(SIGSEGV, fault);
+  on_trial = false;
   return works;
 }
 

@@ -1,6 +1,6 @@
 // Pieces shared by the vector kernels of every instruction set. Included inside the namespace of one of them.
 
-/// Calls f(i, n) for the whole vectors of [0, count), n = lanes, then once for the tail.
+/// Calls f(i, n) for the whole vectors of [begin, end), n a compile-time 0, then once for the n that are left.
 template <class F>
 inline void for_vectors(int64_t begin, int64_t end, F&& f) {
   int64_t i = begin;
