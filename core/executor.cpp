@@ -48,6 +48,9 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
   if (plan_.shared_bytes + plan_.shared_state_bytes > 0) fail_usage("a device has no memory to share with a team");
   mirror_of_.assign(plan_.values.size(), -1);
   bind(states);
+  std::vector<bool> written(plan_.values.size());
+  for (const PlannedNode& node : plan_.nodes)
+    for (ValueId id : node.out) written[static_cast<size_t>(id)] = true;
   for (size_t v = 0; v < plan_.values.size(); ++v) {
     const Value& value = plan_.values[v];
     if (tensors_[v].empty()) continue;
@@ -59,7 +62,7 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
     const Tensor host = control ? store.get(value.name) : Tensor(value.desc, device.allocate_host(value.desc.bytes()));
     mirrors_.push_back({v, host, input ? device.allocate(value.desc.bytes()) : nullptr,
                         control ? device.allocate_host(value.desc.bytes()) : nullptr, control,
-                        control || (value.keep && !input)});
+                        control ? written[v] : value.keep && !input});
     mirrors_.back().late = value.keep && !input && value.desc.bytes() > late_bytes;
   }
 }
@@ -178,7 +181,7 @@ void Executor::finish() {
   if (!device_) return;
   device_->synchronize();
   for (const Mirror& m : mirrors_)
-    if (m.locked) std::memcpy(m.host.bytes(), m.locked->data(), static_cast<size_t>(m.host.desc().bytes()));
+    if (m.locked && m.down) std::memcpy(m.host.bytes(), m.locked->data(), static_cast<size_t>(m.host.desc().bytes()));
   if (!timed_) return;
   double at = microseconds(started_.time_since_epoch());
   for (size_t i = refresh_nodes_; i < plan_.nodes.size();) {

@@ -47,8 +47,9 @@ class Executor {
 
   /// run() in pieces, for a device that works while the host fills the inputs of the next run: stage_inputs copies them
   /// beside the queue, start queues a run on what was staged last, inputs_free waits until inputs may be filled again,
-  /// finish until kept values are there (large ones come when they are asked for). On the CPU start runs, and the
-  /// others do nothing.
+  /// finish until kept values are there (large ones come when they are asked for). Control states (step, loss scale)
+  /// are read by start; those that the plan updates are written by finish. On the CPU start runs, and the others do
+  /// nothing.
   void stage_inputs();
   void start();
   void inputs_free();

@@ -103,6 +103,7 @@ class Program {
           const std::shared_ptr<Buffer>& shared = nullptr);
   /// On an accelerator, for plans made for its kind.
   Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed, std::shared_ptr<Device> device);
+  bool on_device() const { return device_ != nullptr; }
   /// Copies all states of the store to the device, after they were loaded or set; without a device: nothing.
   void to_device();
   /// And back, before they are saved or read.

@@ -8,56 +8,12 @@
 #include "kernels/kernel_list.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
+#include "tests/host_device.h"
 
 using namespace convoy;
+using convoy::testing::HostDevice;
 
 namespace {
-
-/// Memory of its own, a queue that is always empty, and recordings that call what they recorded.
-class HostDevice final : public Device {
- public:
-  std::string description() const override { return "the CPU"; }
-  std::shared_ptr<Buffer> allocate(int64_t bytes) override {
-    return std::make_shared<Buffer>(bytes, Buffer::Fill::none);
-  }
-  std::shared_ptr<Buffer> allocate_host(int64_t bytes) override { return allocate(bytes); }
-  void upload(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes); }
-  void download(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes); }
-  void stage(void* to, const void* from, int64_t bytes) override {
-    REQUIRE(free_);
-    copy(to, from, bytes);
-  }
-  void await_staged() override { free_ = false; }
-  void staging_free() override { free_ = true; }
-  void wait_until_staged() override {}
-  void copy(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, static_cast<size_t>(bytes)); }
-  void synchronize() override {}
-  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
-    class Again final : public Recording {
-     public:
-      Again(std::function<void()> work, int& replays) : work_(std::move(work)), replays_(replays) {}
-      void replay() override { work_(), ++replays_; }
-
-     private:
-      std::function<void()> work_;
-      int& replays_;
-    };
-    ++recordings;
-    return std::make_unique<Again>(work, replays);
-  }
-  void mark() override { ++marks_; }
-  double seconds_after(size_t mark) override {
-    REQUIRE(mark + 1 < marks_);
-    return 0.5;
-  }
-  void clear_marks() override { marks_ = 0; }
-
-  int recordings = 0, replays = 0;
-
- private:
-  bool free_ = true;
-  size_t marks_ = 0;
-};
 
 CosmoflowOptions small(DType compute, int64_t accumulation) {
   CosmoflowOptions o;
@@ -80,12 +36,16 @@ void fill(Executor& e, int step) {
     target.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
 }
 
-/// Losses of five steps; `ahead`: the next inputs are staged while a step runs.
+/// Losses of five steps, each with a rate of its own; `ahead`: the next inputs are staged, and the next rate is set,
+/// while a step runs.
 std::vector<float> train(Program& p, bool ahead) {
   double* state = p.store().get(step_state_name).data<double>();
   std::vector<float> losses;
+  const auto begin = [&](int s) {
+    state[int(StepField::learning_rate)] = 1e-3 * (1 + s % 3), state[int(StepField::step)] = s;
+  };
   for (int s = 0; s < 5; ++s) {
-    state[int(StepField::learning_rate)] = 1e-3, state[int(StepField::step)] = s;
+    if (!ahead || s == 0) begin(s);
     for (int64_t pass = 0; pass + 1 < p.options().training.accumulation; ++pass) {
       state[int(StepField::micro_step)] = double(pass);
       fill(*p.micro(), 100 + s);
@@ -99,7 +59,7 @@ std::vector<float> train(Program& p, bool ahead) {
     } else {
       if (s == 0) fill(e, 0), e.stage_inputs();
       e.start(), e.inputs_free();
-      if (s < 4) fill(e, s + 1), e.stage_inputs();
+      if (s < 4) fill(e, s + 1), e.stage_inputs(), begin(s + 1);
       e.finish();
     }
     losses.push_back(e.tensor("loss").data<float>()[0]);
@@ -164,4 +124,27 @@ TEST_CASE("a device finds the first node that is not finite, and runs only what 
   p.store().get("conv1.weight").data<float>()[0] = NAN;
   p.to_device();
   CHECK(p.step().find_non_finite() == "conv1.weight");
+}
+
+TEST_CASE("large kept values come from a device when they are asked for", "[device]") {
+  ClimateOptions o;
+  o.model.width_divisor = 16;
+  o.model.height = 512, o.model.width = 256;  // 1.5 MiB of logits
+  const auto device = std::make_shared<HostDevice>();
+  Program cpu(plan_program(o, kernel_list()), o, 7), there(plan_program(o, kernel_list()), o, 7, device);
+  const PhiloxStream random(3, 1);
+  for (Program* p : {&cpu, &there}) {
+    p->store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 1e-3;
+    for (int s = 0; s < 2; ++s) {
+      const auto x = p->step().tensor("x").span<float>();
+      for (size_t i = 0; i < x.size(); ++i) x[i] = random.uniform(i) * float(s + 1);
+      const auto target = p->step().tensor("target").span<uint8_t>();
+      for (size_t i = 0; i < target.size(); ++i) target[i] = uint8_t(i / 7 % 3);
+      p->step().run();
+      const auto logits = p->step().tensor("logits").span<float>();
+      if (s == 0 && p == &there) CHECK(std::abs(logits[0]) > 0);
+    }
+  }
+  const auto expected = cpu.step().tensor("logits").span<float>(), found = there.step().tensor("logits").span<float>();
+  CHECK(std::equal(expected.begin(), expected.end(), found.begin(), found.end()));
 }

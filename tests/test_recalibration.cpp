@@ -2,39 +2,31 @@
 #include <thread>
 
 #include "apps/common/recalibration.h"
-#include "core/philox.h"
 #include "dist/local.h"
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
+#include "tests/host_device.h"
+#include "tests/noise_images.h"
 
 using namespace convoy;
 using namespace convoy::apps;
 
 namespace {
 
-constexpr int64_t height = 32, width = 48, channels = 16, images = 5;
+constexpr int64_t images = 5;
+using Noise = convoy::testing::NoiseImages;
 
-/// Images of noise, brighter from one to the next.
-class Noise final : public SampleSource {
- public:
-  int64_t size() const override { return images; }
-  int64_t input_bytes() const override { return height * width * channels * 4; }
-  int64_t target_bytes() const override { return height * width; }
-  void load(int64_t sample, int64_t, std::byte* input, std::byte*) const override {
-    const PhiloxStream random(3, static_cast<uint64_t>(sample));
-    auto* x = reinterpret_cast<float*>(input);
-    for (int64_t i = 0; i < height * width * channels; ++i)
-      x[i] = random.uniform(static_cast<uint64_t>(i)) * float(sample + 1) + float(sample);
-  }
-};
-
-Program program(int64_t batch) {
+ClimateOptions options(int64_t batch) {
   ClimateOptions o;
   o.model.width_divisor = 16;
-  o.model.height = height, o.model.width = width;
+  o.model.height = Noise::height, o.model.width = Noise::width;
   o.evaluation_batch = batch;
   o.statistics_pass = true;
-  return Program(plan_program(o, kernel_list()), o, 5);
+  return o;
+}
+
+Program program(int64_t batch) {
+  return Program(plan_program(options(batch), kernel_list()), options(batch), 5);
 }
 
 std::vector<float> statistics(Program& p) {
@@ -49,7 +41,7 @@ std::vector<float> statistics(Program& p) {
 }  // namespace
 
 TEST_CASE("recalibrated statistics are those of the images together", "[climate]") {
-  const auto source = std::make_shared<Noise>();
+  const auto source = std::make_shared<Noise>(images);
   const LoaderOptions order{.seed = 7};
   Program one_by_one = program(1);
   const std::vector<float> before = statistics(one_by_one);
@@ -82,7 +74,7 @@ TEST_CASE("recalibrated statistics are those of the images together", "[climate]
 }
 
 TEST_CASE("ranks recalibrate by the same images as one", "[climate]") {
-  const auto source = std::make_shared<Noise>();
+  const auto source = std::make_shared<Noise>(images);
   Program alone = program(1);
   renew_statistics(alone, source, 4, {.seed = 7}, nullptr);
   const std::vector<float> expected = statistics(alone);
@@ -102,4 +94,24 @@ TEST_CASE("ranks recalibrate by the same images as one", "[climate]") {
     REQUIRE(found.size() == expected.size());
     for (size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected[i]).epsilon(1e-5).margin(1e-7));
   }
+}
+
+TEST_CASE("a device recalibrates as the CPU", "[climate]") {
+  const auto source = std::make_shared<Noise>(images);
+  Program cpu = program(1);
+  Program there(plan_program(options(1), kernel_list()), options(1), 5, std::make_shared<testing::HostDevice>());
+  for (Program* p : {&cpu, &there}) renew_statistics(*p, source, 3, {.seed = 7}, nullptr);
+  CHECK(statistics(there) == statistics(cpu));
+  // The device evaluates by them, too.
+  for (Program* p : {&cpu, &there}) {
+    const Tensor x = p->evaluate().tensor("x");
+    source->load(1, 0, x.bytes(), nullptr);
+    p->evaluate().refresh();
+    p->evaluate().run();
+  }
+  const auto logits = [](Program& p) {
+    const auto values = p.evaluate().tensor("logits").span<float>();
+    return std::vector<float>(values.begin(), values.end());
+  };
+  CHECK(logits(there) == logits(cpu));
 }

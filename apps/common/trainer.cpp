@@ -129,17 +129,35 @@ std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
   return std::nullopt;
 }
 
+bool Trainer::fills_ahead() const {
+  const bool follows = step_in_epoch_ + 1 < steps_per_epoch() && (o_.max_steps == 0 || step_ + 1 < o_.max_steps);
+  const bool logged = o_.log_steps > 0 && (step_ + 1) % o_.log_steps == 0;
+  return program_.on_device() && passes() == 1 && follows && !logged;
+}
+
 void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
   const auto start = Clock::now();
-  fill_inputs(e, loader);
-  note("input", start);
+  if (!inputs_ahead_) {
+    fill_inputs(e, loader);
+    e.stage_inputs();
+    note("input", start);
+  }
   // Dummy inputs are rewritten because the arena reuses their memory; that is not part of the step.
   if (!loader) dummy_seconds_ += seconds_since(start);
   double* state = program_.store().get(step_state_name).data<double>();
   state[int(StepField::micro_step)] = double(pass);
   state[int(StepField::first_sample)] =
       double(step_ * samples_per_step() + pass * global_batch() + ranks_.rank() * batch());
-  e.run();
+  e.start();
+  inputs_ahead_ = loader && fills_ahead();
+  if (inputs_ahead_) {
+    e.inputs_free();
+    const auto next = Clock::now();
+    fill_inputs(e, loader);
+    e.stage_inputs();
+    note("input", next);
+  }
+  e.finish();
 }
 
 void Trainer::one_step(Loader* loader) {
@@ -194,6 +212,7 @@ void Trainer::log_training(double rate, double loss) {
 }
 
 void Trainer::train_epoch() {
+  inputs_ahead_ = false;  // the loader begins anew
   std::unique_ptr<Loader> loader;
   if (source_ && step_in_epoch_ < steps_per_epoch())
     loader = std::make_unique<Loader>(source_, own_share(), epoch_, step_in_epoch_ * passes() * batch());

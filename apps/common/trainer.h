@@ -92,8 +92,10 @@ class Trainer {
   void one_step(Loader* loader);
   /// The next samples of the loader, or dummy data, into the inputs of a pass.
   void fill_inputs(Executor& executor, Loader* loader);
-  /// Fills the inputs of one pass and runs it.
+  /// Fills the inputs of one pass and runs it; a device works while the next ones are filled.
   void one_pass(Executor& executor, Loader* loader, int64_t pass);
+  /// Whether the inputs of the next step may be filled while this one runs: nobody asks for this one's labels then.
+  bool fills_ahead() const;
   void check_finite(float loss);
   /// Fills the step's inputs again from the current position of the stream.
   void refill_inputs();
@@ -136,6 +138,7 @@ class Trainer {
   std::vector<double> step_seconds_;
   double dummy_seconds_ = 0, wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
   bool interrupted_ = false, stop_requested_ = false;
+  bool inputs_ahead_ = false;  ///< the next step's are filled and staged
   std::vector<HostEvent> host_events_;  ///< while tracing
   CommunicationTimes steps_communication_;
   /// Of a step: seconds of the clock when this rank first waited for a message, seconds exposed, of these at barriers,

@@ -1,0 +1,65 @@
+// A device that is the CPU itself, for tests of what travels when.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/device.h"
+#include "tests/catch.hpp"
+
+namespace convoy::testing {
+
+/// Memory of its own, a queue that is always empty, and recordings that call what they recorded.
+class HostDevice final : public Device {
+ public:
+  std::string description() const override { return "the CPU"; }
+  std::shared_ptr<Buffer> allocate(int64_t bytes) override {
+    return std::make_shared<Buffer>(bytes, Buffer::Fill::none);
+  }
+  std::shared_ptr<Buffer> allocate_host(int64_t bytes) override { return allocate(bytes); }
+  void upload(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes); }
+  void download(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes); }
+  void stage(void* to, const void* from, int64_t bytes) override {
+    REQUIRE(free_);
+    copy(to, from, bytes);
+    order += 's';
+  }
+  void await_staged() override {
+    free_ = false;
+    order += 'q';
+  }
+  void staging_free() override { free_ = true; }
+  void wait_until_staged() override {}
+  void copy(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, static_cast<size_t>(bytes)); }
+  void synchronize() override { order += 'f'; }
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+    class Again final : public Recording {
+     public:
+      Again(std::function<void()> work, int& replays) : work_(std::move(work)), replays_(replays) {}
+      void replay() override { work_(), ++replays_; }
+
+     private:
+      std::function<void()> work_;
+      int& replays_;
+    };
+    ++recordings;
+    return std::make_unique<Again>(work, replays);
+  }
+  void mark() override { ++marks_; }
+  double seconds_after(size_t mark) override {
+    REQUIRE(mark + 1 < marks_);
+    return 0.5;
+  }
+  void clear_marks() override { marks_ = 0; }
+
+  int recordings = 0, replays = 0;
+  std::string order;  ///< s: an input was staged, q: staged inputs were queued, f: the host waited
+
+ private:
+  bool free_ = true;
+  size_t marks_ = 0;
+};
+
+}  // namespace convoy::testing

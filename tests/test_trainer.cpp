@@ -1,0 +1,95 @@
+// The training loop on a device, here one that is the CPU itself.
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "apps/common/run.h"
+#include "apps/common/trainer.h"
+#include "kernels/kernel_list.h"
+#include "tests/catch.hpp"
+#include "tests/host_device.h"
+#include "tests/noise_images.h"
+#include "tests/temporary.h"
+
+using namespace convoy;
+using namespace convoy::apps;
+
+namespace {
+
+/// Trains on noise; keeps the labels that the log asked for.
+class NoiseTask final : public Task {
+ public:
+  explicit NoiseTask(int64_t samples) : source_(std::make_shared<testing::NoiseImages>(samples)) {}
+  int64_t training_samples() const override { return source_->size(); }
+  int64_t validation_samples() const override { return 0; }
+  std::shared_ptr<const SampleSource> training() const override { return source_; }
+  Quality validate(Program&, Communicator*) override { return {}; }
+  bool reached(const Quality&) const override { return false; }
+  bool has_target() const override { return false; }
+  std::string metric() const override { return "IoU"; }
+  void fill_dummy(const Tensor&, const Tensor&, uint64_t) const override {}
+  void log_start(MlLog&) const override {}
+  void log_training(MlLog&, Executor& step, Communicator*, const MlLog::Json&) const override {
+    const auto labels = step.tensor("target").span<uint8_t>();
+    logged_.emplace_back(labels.begin(), labels.end());
+  }
+  void log_quality(MlLog&, const Quality&, int64_t) const override {}
+
+  const std::vector<std::vector<uint8_t>>& logged() const { return logged_; }
+
+ private:
+  std::shared_ptr<const SampleSource> source_;
+  mutable std::vector<std::vector<uint8_t>> logged_;
+};
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<std::vector<uint8_t>> labels;
+};
+
+/// Two epochs of six steps; every fourth step is logged. On the CPU without `device`.
+Trained train(const std::shared_ptr<Device>& device, int64_t accumulation) {
+  OptionTable table(rank_options());
+  Ranks ranks(table);
+  ClimateOptions shape;
+  shape.model.width_divisor = 16;
+  shape.model.height = testing::NoiseImages::height, shape.model.width = testing::NoiseImages::width;
+  shape.training.accumulation = accumulation;
+  ProgramPlans plans = plan_program(shape, kernel_list());
+  Program program = device ? Program(std::move(plans), shape, 5, device) : Program(std::move(plans), shape, 5);
+  NoiseTask task(6 * accumulation);
+  const testing::TemporaryFolder folder;
+  TrainerOptions o;
+  o.output_dir = folder.path();
+  o.epochs = 2;
+  o.log_steps = 4;
+  o.identity = {{"rate", "1.0"}};
+  o.config = nlohmann::json::object();
+  o.rate = [](int64_t, int64_t step) { return 1e-3 * double(1 + step % 3); };
+  CHECK(Trainer(program, task, ranks, std::move(o)).run() == Outcome::finished);
+  Trained result;
+  result.labels = task.logged();
+  std::ifstream metrics(folder.path() + "/metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);)
+    result.losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a trainer fills the next inputs while a device works, and trains as on the CPU", "[apps]") {
+  for (const int64_t accumulation : {1, 2}) {
+    INFO("accumulation " << accumulation);
+    const auto device = std::make_shared<testing::HostDevice>();
+    const Trained cpu = train(nullptr, accumulation), there = train(device, accumulation);
+    REQUIRE(cpu.losses.size() == 12);
+    CHECK(there.losses == cpu.losses);
+    REQUIRE(cpu.labels.size() > 2);
+    CHECK(there.labels == cpu.labels);
+    // Both inputs were staged between a queued step and the wait for it: behind all steps but the last of each epoch
+    // and those that are logged (the fourth, and the eighth).
+    size_t ahead = 0;
+    for (size_t at = 0; (at = device->order.find("qssf", at)) != std::string::npos; ++at) ++ahead;
+    CHECK(ahead == (accumulation == 1 ? 12 - 2 - 2 : 0));
+  }
+}
