@@ -85,12 +85,12 @@ class Graph final : public Recording {
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) {
-    if (current.stream) fail_usage("a CUDA device is open already");
     int count = 0;
     if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0)
       fail_usage(std::string("device cuda: no device: ") + cudaGetErrorString(status));
     if (ordinal < 0 || ordinal >= count)
       fail_usage("device cuda:" + std::to_string(ordinal) + ": there are " + std::to_string(count) + " devices");
+    if (current.stream) fail_usage("a CUDA device is open already");
     // What kernels and cuDNN were told, they were told of the first one.
     static int first = -1;
     if (first >= 0 && ordinal != first)
