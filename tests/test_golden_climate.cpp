@@ -212,11 +212,21 @@ TEST_CASE("gradients of every parameter equal PyTorch's", "[golden][climate]") {
     const char* name;
     ClimateModel model;
     int64_t height, width;
+    void (*change)(ClimateConfig&);
   };
-  const Net net = GENERATE(Net{"deepcam", ClimateModel::deepcam, 32, 320}, Net{"deeplab", ClimateModel::deeplab, 8, 16},
-                           Net{"tiramisu", ClimateModel::tiramisu, 16, 32});
+  const auto as_it_is = [](ClimateConfig&) {};
+  const Net net = GENERATE_COPY(
+      Net{"deepcam", ClimateModel::deepcam, 32, 320, as_it_is}, Net{"deeplab", ClimateModel::deeplab, 8, 16, as_it_is},
+      Net{"tiramisu", ClimateModel::tiramisu, 16, 32, as_it_is},
+      Net{"deepcam_fine", ClimateModel::deepcam, 16, 32,
+          [](ClimateConfig& c) { c.output_stride = 8, c.low_level_relu = false; }},
+      Net{"deeplab_bilinear", ClimateModel::deeplab, 8, 16, [](ClimateConfig& c) { c.decoder = Decoder::bilinear; }},
+      Net{"deeplab_deconv", ClimateModel::deeplab, 8, 16,
+          [](ClimateConfig& c) { c.decoder = Decoder::deconv, c.corners = Corners::half_pixel; }});
   if (steps < 10 && net.model == ClimateModel::deeplab) return;  // its channels cannot be thinned out
-  check_gradients(net.name, options(net.model, net.height, net.width, DType::f64), 1e-6);
+  ClimateOptions o = options(net.model, net.height, net.width, DType::f64);
+  net.change(o.model);
+  check_gradients(net.name, o, 1e-6);
 }
 
 TEST_CASE("gradients of DeepLab's wide dilations equal PyTorch's, by fast kernels", "[golden][climate]") {

@@ -19,7 +19,7 @@ CUDA_CONFIGURATIONS = CONFIGURATIONS + ("f16", "f16_channels_last")
 WEIGHTS = (0.986267818 ** -0.125, 0.00045787089 ** -0.125, 0.01327431072 ** -0.125)
 
 
-def build(channels=16, divisor=1):
+def build(channels=16, divisor=1, output_stride=16, low_level_relu=True):
     import torch
     from lazy_net import LazyNet
     from torch.nn import functional as f
@@ -37,36 +37,41 @@ def build(channels=16, divisor=1):
             y = self.norm(name + ".bn2", self.separable(name + ".sep2", y, width))
             return self.separable(name + ".sep3", y, width, stride) + self.skip(name, x, width, stride)
 
-        def middle(self, name, x):
+        def middle(self, name, x, dilation):
             y = x
             for i in (1, 2):
-                y = self.norm_relu(f"{name}.bn{i}", self.separable(f"{name}.sep{i}", y, x.shape[1]))
-            return f.relu(self.norm(name + ".bn3", self.separable(name + ".sep3", y, x.shape[1])) + x)
+                y = self.norm_relu(f"{name}.bn{i}", self.separable(f"{name}.sep{i}", y, x.shape[1], 1, dilation))
+            return f.relu(self.norm(name + ".bn3", self.separable(name + ".sep3", y, x.shape[1], 1, dilation)) + x)
 
         def forward(self, image):
             d = divisor
             x = self.norm_relu("bn1", self.conv("conv1", image, 32 // d, 3, 2))
             x = self.norm_relu("bn2", self.conv("conv2", x, 64 // d, 3))
-            low = x = f.relu(self.entry("block1", x, 128 // d, 2))
+            dilation = 16 // output_stride
+            raw = self.entry("block1", x, 128 // d, 2)
+            x = f.relu(raw)
+            low = x if low_level_relu else raw
             x = f.relu(self.entry("block2", x, 256 // d, 2))
-            x = f.relu(self.entry("block3", x, 728 // d, 2))
+            x = f.relu(self.entry("block3", x, 728 // d, output_stride // 8))
             for i in range(4, 20):
-                x = self.middle(f"block{i}", x)
-            y = self.norm_relu("block20.bn1", self.separable("block20.sep1", x, x.shape[1]))
-            y = self.norm("block20.bn2", self.separable("block20.sep2", y, 1024 // d))
+                x = self.middle(f"block{i}", x, dilation)
+            y = self.norm_relu("block20.bn1", self.separable("block20.sep1", x, x.shape[1], 1, dilation))
+            y = self.norm("block20.bn2", self.separable("block20.sep2", y, 1024 // d, 1, dilation))
             x = self.separable("block20.sep3", y, 1024 // d) + self.skip("block20", x, 1024 // d, 1)
             for name, width in (("3", 1536 // d), ("4", 1536 // d), ("5", 2048 // d)):
-                x = self.norm_relu("bn" + name, self.separable("conv" + name, x, width, 1, 2))
+                x = self.norm_relu("bn" + name, self.separable("conv" + name, x, width, 1, 2 * dilation))
             w = 256 // d
             branches = [self.norm_relu("aspp1.bn", self.conv("aspp1", x, w, 1))]
-            branches += [self.norm_relu(f"aspp{i + 1}.bn", self.conv(f"aspp{i + 1}", x, w, 3, 1, 6 * i)) for i in (1, 2, 3)]
+            branches += [self.norm_relu(f"aspp{i + 1}.bn", self.conv(f"aspp{i + 1}", x, w, 3, 1, 6 * i * dilation))
+                         for i in (1, 2, 3)]
             pooled = self.conv("global.conv", x.mean((2, 3), keepdim=True), w, 1)
             affine = self.layer("global.affine", lambda: Affine(w))
             branches.append(f.relu(affine(pooled)).expand(-1, -1, *x.shape[2:]))
             x = self.norm_relu("merge.bn", self.conv("merge", torch.cat(branches, 1), w, 1))
             low = self.norm_relu("low_level.bn", self.conv("low_level", low, 48 // d, 1))
             x = self.norm_relu("deconv1.bn", self.up("deconv1", x, w))
-            x = self.norm_relu("deconv2.bn", self.up("deconv2", x, w))
+            if output_stride == 16:
+                x = self.norm_relu("deconv2.bn", self.up("deconv2", x, w))
             x = torch.cat((x, low), 1)
             x = self.norm_relu("decoder1.bn", self.conv("decoder1", x, w, 3))
             x = self.norm_relu("decoder2.bn", self.conv("decoder2", x, w, 3))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/{deepcam,deeplab,deeplab_wide,tiramisu}_small.safetensors: the climate networks in PyTorch, small.
-For every parameter the gradient's norm and its product with fixed numbers (deeplab_wide: without batch norm, on images
+"""Writes tests/golden/*_small.safetensors of the climate networks in PyTorch, small, with their variants: DeepCAM at an
+output stride of 8 with a low-level branch ahead of the ReLU, DeepLab's bilinear and deconv decoders. For every parameter the gradient's norm and its product with fixed numbers (deeplab_wide: without batch norm, on images
 wide enough for a dilation of 36 behind a stride of 8); for DeepCAM ten losses of SGD with Keras' momentum and
 of Adam and AdamW in f64, what is evaluated behind them, and ten losses in f32 on larger images. Development only.
 
@@ -25,6 +25,20 @@ STEPS = 10
 class DeepLab(LazyNet):
     """DeepLabv3+ over ResNet-50 v2 with the full-resolution decoder (arXiv:1810.01993)."""
 
+    DECODER = "deconv1x"
+
+    @staticmethod
+    def resize(x, like):
+        """TensorFlow 1's default: position i of the result lies at i * inputs / outputs."""
+        for axis in (2, 3):
+            inputs, outputs = x.shape[axis], like.shape[axis]
+            at = torch.arange(outputs, dtype=torch.float64) * inputs / outputs
+            low = at.long()
+            share = (at - low).to(x.dtype).reshape([-1 if i == axis else 1 for i in range(4)])
+            high = (low + 1).clamp(max=inputs - 1)
+            x = x.index_select(axis, low) * (1 - share) + x.index_select(axis, high) * share
+        return x
+
     def unit(self, name, x, width, stride, dilation):
         active = self.norm_relu(name + ".preact", x)
         shortcut = x[:, :, ::stride, ::stride]
@@ -48,13 +62,30 @@ class DeepLab(LazyNet):
         branches.append(pooled.expand(-1, -1, *x.shape[2:]))
         x = self.norm_relu("merge.bn", self.conv("merge", torch.cat(branches, 1), 256, 1))
         low = self.norm_relu("low_level.bn", self.conv("low_level", low, 48, 1))
-        x = torch.cat((self.up_same("deconv1", x, 256), low), 1)
+        x = self.resize(x, low) if self.DECODER == "bilinear" else self.up_same("deconv1", x, 256)
+        x = torch.cat((x, low), 1)
         x = self.norm_relu("decoder1.bn", self.conv("decoder1", x, 256, 3))
         x = self.norm_relu("decoder2.bn", self.conv("decoder2", x, 256, 3))
+        if self.DECODER != "deconv1x":
+            return self.resize(self.conv("logits", x, 3, 1, bias=True), image)
         x = self.up_same("deconv3", self.up_same("deconv2", x, 256), 256)
         detail = self.conv("skip2", self.conv("skip1", image, 64, 3, bias=True), 128, 3, bias=True)
         x = self.conv("full1", torch.cat((x, detail), 1), 256, 3, bias=True)
         return self.conv("logits", self.conv("full2", x, 256, 3, bias=True), 3, 1, bias=True)
+
+
+class BilinearDeepLab(DeepLab):
+    DECODER = "bilinear"
+
+
+class DeconvDeepLab(DeepLab):
+    """Here with half-pixel centres."""
+
+    DECODER = "deconv"
+
+    @staticmethod
+    def resize(x, like):
+        return f.interpolate(x, like.shape[2:], mode="bilinear", align_corners=False)
 
 
 class HalvingDeepLab(DeepLab):
@@ -191,6 +222,9 @@ def main():
             print(name, values.tolist())
     print("rounding of f32 moved PyTorch's own losses by", (deepcam["f32_losses"] / exact - 1).abs().max().item())
     results = {"deepcam": deepcam, "deeplab": Case(DeepLab(16, 32), 8, 16).first_gradients(),
+               "deepcam_fine": Case(build(divisor=8, output_stride=8, low_level_relu=False), 16, 32).first_gradients(),
+               "deeplab_bilinear": Case(BilinearDeepLab(16, 32), 8, 16).first_gradients(),
+               "deeplab_deconv": Case(DeconvDeepLab(16, 32), 8, 16).first_gradients(),
                "deeplab_wide": Case(HalvingDeepLab(16, 32), 16, 384).first_gradients(),
                "tiramisu": Case(Tiramisu(16, 32), 16, 32).first_gradients()}
     for name, arrays in results.items():
