@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cosmoflow_torch import build
+from follow import follow
 
 
 def names(model):
@@ -53,10 +54,9 @@ def main():
                         "--max-steps", str(args.steps), "--no-shuffle", "--dropout", "0", "--lr", str(args.lr), "--n-epochs",
                         "1000", "--n-valid", "1", *args.flags.split()], check=True, stdout=subprocess.DEVNULL)
         ours = [json.loads(line)["loss"] for line in open(f"{work}/run/metrics.jsonl")]
-        velocity = {k: torch.zeros_like(v) for k, v in parameters.items()}
         per_epoch = len(files) // args.batch
-        worst = 0.0
-        for step in range(args.steps):
+
+        def loss(step):
             first = step % per_epoch * args.batch
             xs, ys = [], []
             for name in files[first:first + args.batch]:
@@ -64,20 +64,9 @@ def main():
                     xs.append(torch.from_numpy(f["x"][:]).float())
                     ys.append(torch.from_numpy(f["y"][:]))
             x = torch.log1p(torch.stack(xs)).permute(0, 4, 1, 2, 3)
-            for p in parameters.values():
-                p.grad = None
-            loss = torch.nn.functional.mse_loss(model(x), torch.stack(ys))
-            loss.backward()
-            with torch.no_grad():
-                for k, p in parameters.items():
-                    velocity[k] = 0.9 * velocity[k] - args.lr * p.grad
-                    p += velocity[k]
-            difference = abs(ours[step] - loss.item()) / loss.item()
-            worst = max(worst, difference)
-            print(f"step {step:2d}  convoy {ours[step]:.7f}  torch {loss.item():.7f}  relative {difference:.1e}")
-        end = load_file(f"{work}/end.safetensors")
-        tensors = {k: ((end[k] - p.detach()).norm() / p.detach().norm()).item() for k, p in parameters.items()}
-        print(f"largest relative difference of a loss {worst:.2e}, of a tensor {max(tensors.values()):.2e}; loss {ours[0]:.4f} -> {ours[-1]:.4f}")
+            return torch.nn.functional.mse_loss(model(x), torch.stack(ys))
+
+        follow(ours, load_file(f"{work}/end.safetensors"), parameters, loss, args.lr)
 
 
 if __name__ == "__main__":
