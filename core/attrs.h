@@ -218,16 +218,14 @@ struct SliceAttrs {
   bool operator==(const SliceAttrs&) const = default;
 };
 
-/// Keras form: v = momentum*v - lr*g; w += v (nesterov: w += momentum*v - lr*g). With larc > 0 each tensor's gradient
-/// is first multiplied by min(1, larc*|w|/max(|g|, epsilon)/lr) (You et al. 2017, clipped), by 1 where the tensor is
-/// zero.
+/// Keras form: v = momentum*v - lr*g; w += v. With larc > 0 each tensor's gradient is first multiplied by
+/// min(1, larc*|w|/max(|g|, epsilon)/lr) (You et al. 2017, clipped), by 1 where the tensor is zero.
 struct SgdAttrs {
   double momentum = 0.9;
-  int64_t nesterov = 0;
   double larc = 0, larc_epsilon = 1.0 / 16000;
   template <class V>
   void visit(V&& v) {
-    v("momentum", momentum), v("nesterov", nesterov), v("larc", larc), v("larc_epsilon", larc_epsilon);
+    v("momentum", momentum), v("larc", larc), v("larc_epsilon", larc_epsilon);
   }
   bool operator==(const SgdAttrs&) const = default;
 };

@@ -71,7 +71,6 @@ enum class OpKind : uint8_t {
   lamb_update,
   gradient_norm,
   accumulate,
-  assign,
   pack,
   count  ///< number of kinds, not an op
 };

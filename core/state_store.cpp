@@ -74,10 +74,4 @@ int StateStore::rank(const std::string& name) const {
   return found == ranks_.end() ? 0 : found->second;
 }
 
-int64_t StateStore::bytes() const {
-  int64_t total = 0;
-  for (const auto& [key, tensor] : entries_) total += tensor.desc().bytes();
-  return total;
-}
-
 }  // namespace convoy

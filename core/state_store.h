@@ -28,7 +28,6 @@ class StateStore {
   /// StateSpec::rank of a state.
   int rank(const std::string& name) const;
   const std::vector<std::pair<std::string, Tensor>>& entries() const { return entries_; }
-  int64_t bytes() const;
 
  private:
   std::vector<std::pair<std::string, Tensor>> entries_;

@@ -448,7 +448,6 @@ std::vector<Problem> other_problems(DType type) {
     list.push_back(problem({OpKind::lamb_update, LambAttrs{}}, {w, step, scale, flag, norm, w, w, w}));
     list.push_back(problem({OpKind::gradient_norm, NoAttrs{}}, {w, x, even, scale}));
     list.push_back(problem({OpKind::accumulate, NoAttrs{}}, {w, step, w}));
-    list.push_back(problem({OpKind::assign, NoAttrs{}}, {w, w}));
   }
   const DType wide = accumulation_type(type);
   const TensorDesc channels(Shape::vector(19), wide), pair(Shape::vector(38), DType::f64);

@@ -59,13 +59,6 @@ std::vector<TensorDesc> infer_accumulate(const Op& op, std::span<const TensorDes
   return {};
 }
 
-/// Inputs: value, then the state that takes it.
-std::vector<TensorDesc> infer_assign(const Op& op, std::span<const TensorDesc> in) {
-  check_inputs(op, in, 2, 2);
-  if (!(in[0] == in[1])) fail_op(op, "value is " + in[0].str() + ", state " + in[1].str());
-  return {};
-}
-
 bool special_accumulate(const Op&, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream&) {
   if (index != 1) return false;
   t.data<double>()[int(StepField::micro_step)] = 1;
@@ -184,11 +177,6 @@ std::vector<OpDef> optimizer_ops() {
            .infer = infer_accumulate,
            .flops = flops_one,
            .special_input = special_accumulate,
-           .updated_inputs = 1},
-          {.kind = OpKind::assign,
-           .name = "assign",
-           .default_attrs = NoAttrs{},
-           .infer = infer_assign,
            .updated_inputs = 1},
           {.kind = OpKind::loss_scale_update,
            .name = "loss_scale_update",

@@ -360,12 +360,3 @@ std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
     args.out[0].data<float>()[0] = finite.load() ? 1.0f : 0.0f;
   });
 }
-
-std::unique_ptr<Prepared> prepare_assign(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    const float* from = args.in[0].data<float>();
-    float* to = args.out[0].data<float>();
-    parallel_ranges(p.in[0].shape.elements(), p.threads, grain,
-                    [&](Range r) { std::copy(from + r.begin, from + r.end, to + r.begin); });
-  });
-}

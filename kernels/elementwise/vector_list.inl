@@ -40,6 +40,5 @@ add(OpKind::sgd_update, set::supports_update, set::prepare_update<set::Sgd>);
 add(OpKind::adam_update, set::supports_update, set::prepare_update<set::Adam>);
 add(OpKind::lamb_update, set::supports_update, set::prepare_update<set::Lamb>);
 add(OpKind::accumulate, set::supports_update, set::prepare_accumulate);
-add(OpKind::assign, set::supports_update, set::prepare_assign);
 add(OpKind::gradient_norm, set::supports_update, set::prepare_gradient_norm);
 return list;

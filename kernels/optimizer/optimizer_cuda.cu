@@ -55,14 +55,12 @@ struct Sgd {
   StepInputs in;
   Larc larc;
   float momentum;
-  bool nesterov;
   float *w, *v;
   Sgd() = default;
   Sgd(const Attrs& t, const KernelArgs& a)
       : in(a),
         larc{float(t.larc), float(t.larc_epsilon)},
         momentum(float(t.momentum)),
-        nesterov(t.nesterov != 0),
         w(data<float>(a.out[0])),
         v(data<float>(a.out[1])) {}
   static bool sums(const Attrs& t) { return t.larc > 0; }
@@ -82,7 +80,7 @@ struct Sgd {
   __device__ void update(const Factors& f, Values& x, float g) const {
     const float step = f.rate * g;
     x.v = momentum * x.v - step;
-    x.w += nesterov ? momentum * x.v - step : x.v;
+    x.w += x.v;
   }
 };
 
@@ -360,12 +358,6 @@ std::unique_ptr<Prepared> prepare_accumulate(const Problem&) {
   return std::make_unique<Accumulation>();
 }
 
-std::unique_ptr<Prepared> prepare_assign(const Problem& p) {
-  return prepared([bytes = static_cast<size_t>(p.in[0].bytes())](const KernelArgs& a) {
-    check(cudaMemcpyAsync(a.out[0].bytes(), a.in[0].bytes(), bytes, cudaMemcpyDeviceToDevice, stream()), "assign");
-  });
-}
-
 __global__ void loss_scale(LossScaleAttrs a, const float* finite, double* state) {
   advance_loss_scale(a, *finite != 0, state);
 }
@@ -386,7 +378,6 @@ std::vector<KernelPtr> optimizer_cuda_kernels() {
   list.push_back(kernel("cuda", OpKind::lamb_update, supports_update, prepare_update<Lamb>));
   list.push_back(kernel("cuda", OpKind::gradient_norm, supports_gradient_norm, prepare_gradient_norm));
   list.push_back(kernel("cuda", OpKind::accumulate, supports_update, prepare_accumulate));
-  list.push_back(kernel("cuda", OpKind::assign, supports_update, prepare_assign));
   list.push_back(kernel(
       "cuda", OpKind::loss_scale_update, [](const Problem&) { return Support::yes(); }, prepare_loss_scale));
   return list;

@@ -38,7 +38,7 @@ void sgd(const Problem& p, const KernelArgs& args) {
     const double step = s.rate * args.in[0].at(i...) * factor;
     const double v = a.momentum * args.out[1].at(i...) - step;
     args.out[1].set(i..., v);
-    args.out[0].set(i..., args.out[0].at(i...) + (a.nesterov ? a.momentum * v - step : v));
+    args.out[0].set(i..., args.out[0].at(i...) + v);
   });
 }
 
@@ -95,10 +95,6 @@ void accumulate(const Problem& p, const KernelArgs& args) {
                  [&](auto... i) { args.out[0].set(i..., args.in[0].at(i...) + (first ? 0.0 : args.out[0].at(i...))); });
 }
 
-void assign(const Problem& p, const KernelArgs& args) {
-  for_each_index(p.in[0].shape, [&](auto... i) { args.out[0].set(i..., args.in[0].at(i...)); });
-}
-
 }  // namespace
 
 std::vector<KernelPtr> optimizer_reference_kernels() {
@@ -108,7 +104,6 @@ std::vector<KernelPtr> optimizer_reference_kernels() {
   list.push_back(make_reference(OpKind::lamb_update, lamb));
   list.push_back(make_reference(OpKind::gradient_norm, gradient_norm));
   list.push_back(make_reference(OpKind::accumulate, accumulate));
-  list.push_back(make_reference(OpKind::assign, assign));
   return list;
 }
 

@@ -90,7 +90,7 @@ struct Sgd : Larc<SgdAttrs> {
       const Vec step = rate * get(g + i, n);
       const Vec velocity = momentum * get(v + i, n) - step;
       put(v + i, velocity, n);
-      put(w + i, get(w + i, n) + (a.nesterov ? momentum * velocity - step : velocity), n);
+      put(w + i, get(w + i, n) + velocity, n);
     });
   }
 };
