@@ -188,8 +188,8 @@ Problem ConvString::problem(Pass pass, DType type) const {
                       : pass == Pass::backward_data ? backward
                                                     : OpKind::conv_backward_weights;
   ConvAttrs a = attrs;
-  if (kind == OpKind::conv_backward_data) a.result_size = {x.d(), x.h(), x.w()};
-  if (kind == OpKind::conv_backward_weights) a.result_size = {weights.d(), weights.h(), weights.w()};
+  if (kind == OpKind::conv_backward_data) a.result_size = spatial(x);
+  if (kind == OpKind::conv_backward_weights) a.result_size = spatial(weights);
   Problem p;
   p.op = {kind, a};
   if (kind == OpKind::conv_forward) p.in = {xd, wd};

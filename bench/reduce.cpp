@@ -30,10 +30,6 @@ void set_outputs(Problem& q, const Problem& p) {
   q.out.insert(q.out.end(), q.in.end() - updated, q.in.end());
 }
 
-Int3 spatial(const Shape& s) {
-  return {s.d(), s.h(), s.w()};
-}
-
 Problem reduced_convolution(const Problem& p, const ConvShapes& shapes, Reduction reduction) {
   const ConvAttrs& forward = shapes.attrs;
   const auto* pooled = std::get_if<ConvPoolAttrs>(&p.op.attrs);

@@ -13,6 +13,11 @@
 
 namespace convoy {
 
+/// Depth, height and width: of an activation its extents, of weights those of the kernel.
+inline Int3 spatial(const Shape& s) {
+  return {s.d(), s.h(), s.w()};
+}
+
 enum class OpKind : uint8_t {
   conv_forward,
   conv_backward_data,

@@ -5,10 +5,6 @@
 namespace convoy {
 namespace {
 
-Int3 spatial(const Shape& s) {
-  return {s.d(), s.h(), s.w()};
-}
-
 /// A uniform draw within sqrt(6/(a + b)) is Glorot's for a = fan in, b = fan out, He's for b = 0, and PyTorch's default
 /// (Kaiming's with a slope of sqrt(5)) for b = 5a.
 StateInit weight_init(Initializer kind, int64_t fan_in, int64_t fan_out) {

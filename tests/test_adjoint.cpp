@@ -27,7 +27,7 @@ class Adjoint {
     const TensorDesc x(xs, type), w({channels, k[0], k[1], k[2], xs.c() / a.groups}, type);
     forward_ = problem({OpKind::conv_forward, a}, {x, w});
     ConvAttrs da = a, wa = a;
-    da.result_size = {xs.d(), xs.h(), xs.w()};
+    da.result_size = spatial(xs);
     wa.result_size = k;
     data_ = problem({OpKind::conv_backward_data, da}, {forward_.out[0], w});
     weights_ = problem({OpKind::conv_backward_weights, wa}, {x, forward_.out[0]});

@@ -143,7 +143,7 @@ TEST_CASE("what goes wrong behind the first columns is found", "[bench]") {
   const Problem p = parse_conv_string("ic32ih96iw96oc32kh3ph1").problem(Pass::backward_data, DType::f32);
   const FunctionKernel narrow = kernel_of("narrow", OpKind::conv_backward_data, [](const KernelArgs& args) {
     const Shape& s = args.out[0].shape();
-    const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {s.d(), s.h(), s.w()}};
+    const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = spatial(s)};
     run_reference({OpKind::conv_backward_data, same}, args);
     if (s.w() > 32) args.out[0].set(0, 0, 1, 33, 5, 1e6);
   });

@@ -79,7 +79,7 @@ std::vector<Problem> pooled_problems(DType type) {
     list.push_back(problem({OpKind::conv_pool_forward, pooled}, {x, w, bias}));
     list.push_back(problem({OpKind::conv_pool_forward, pooled}, {x, w}));
     const std::vector<TensorDesc> out = list.back().out;
-    pooled.pool.pool.result_size = {y.d(), y.h(), y.w()};
+    pooled.pool.pool.result_size = spatial(y);
     pooled.conv.result_size = {3, 3, 3};
     list.push_back(problem({OpKind::conv_pool_backward_weights, pooled}, {x, out[0], out[0], out[1]}));
     pooled.conv.result_size = {c.x.d(), c.x.h(), c.x.w()};

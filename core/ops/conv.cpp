@@ -8,10 +8,6 @@ namespace {
 
 const char* axis_name[3] = {"depth", "height", "width"};
 
-Int3 spatial(const Shape& s) {
-  return {s.d(), s.h(), s.w()};
-}
-
 /// Output extent of a convolution along one axis: floor((in + pads - (dilation*(k-1)+1)) / stride) + 1.
 int64_t conv_extent(const Op& op, int axis, int64_t in, int64_t kernel) {
   const auto& a = op.as<ConvAttrs>();

@@ -55,11 +55,9 @@ void gradient_forward(GradientContext& g) {
     if (g.needs(1)) g.add(1, grads[0]);
     if (bias) g.add(2, grads[1]);
   }
-  if (g.needs(0)) {
-    const Shape& s = g.desc(x).shape;
-    g.add(0, g.emit({OpKind::dense_backward_data, ConvAttrs{.result_size = {s.d(), s.h(), s.w()}}}, "backward_data",
+  if (g.needs(0))
+    g.add(0, g.emit({OpKind::dense_backward_data, ConvAttrs{.result_size = spatial(g.desc(x).shape)}}, "backward_data",
                     {dy, w})[0]);
-  }
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ std::vector<TensorDesc> infer_avg_backward(const Op& op, std::span<const TensorD
 
 PoolAttrs with_result(const PoolAttrs& attrs, const Shape& x) {
   PoolAttrs a = attrs;
-  a.result_size = {x.d(), x.h(), x.w()};
+  a.result_size = spatial(x);
   return a;
 }
 

@@ -19,8 +19,7 @@ std::vector<TensorDesc> infer_resize(const Op& op, std::span<const TensorDesc> i
 
 void gradient_resize(GradientContext& g) {
   ResizeAttrs a = g.op().as<ResizeAttrs>();
-  const Shape& x = g.desc(g.in(0)).shape;
-  a.result_size = {x.d(), x.h(), x.w()};
+  a.result_size = spatial(g.desc(g.in(0)).shape);
   g.add(0, g.emit({OpKind::resize_backward, a}, "resize_backward", {g.out_gradient(0)})[0]);
 }
 

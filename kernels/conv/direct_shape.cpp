@@ -33,11 +33,11 @@ DirectShape::DirectShape(const Problem& p) {
         infer({OpKind::activation_max_pool_backward, pool->pool}, std::span(p.in).subspan(cells_at, 3))[0];
   } else if (pool) {
     window = pool->pool.pool.kernel;
-    cells = {y.shape.d(), y.shape.h(), y.shape.w()};
+    cells = spatial(y.shape);
     y = infer({OpKind::conv_forward, attrs}, p.in)[0];
   }
   const Shape& w = weights ? p.out[0].shape : p.in[unpooled_data ? 3 : 1].shape;
-  kernel = {w.d(), w.h(), w.w()};
+  kernel = spatial(w);
   in = x.shape.c() / groups, out = y.shape.c() / groups;
   if (forward && !pool) leave_out_unread();
   const int64_t s = attrs.stride[2], d = attrs.dilation[2], pad = attrs.pad_low[2];
@@ -153,8 +153,7 @@ Problem in_one_row(const Problem& p) {
   const auto& a = p.op.as<ConvAttrs>();
   const Shape &x = p.in[0].shape, &y = p.out[0].shape, &w = p.in[1].shape;
   const Int3 none{0, 0, 0}, ones{1, 1, 1};
-  const bool product = Int3{w.d(), w.h(), w.w()} == ones && a.stride == ones && a.pad_low == none &&
-                       Int3{x.d(), x.h(), x.w()} == Int3{y.d(), y.h(), y.w()};
+  const bool product = spatial(w) == ones && a.stride == ones && a.pad_low == none && spatial(x) == spatial(y);
   if (!product || p.in[0].pixel_pitch() < 0 || p.out[0].pixel_pitch() < 0) return p;
   Problem flat = p;
   for (TensorDesc* t : {&flat.in[0], &flat.out[0]}) {

@@ -227,8 +227,7 @@ std::unique_ptr<Prepared> prepare_image_average(const Problem& p) {
 std::unique_ptr<Prepared> prepare_avg(const Problem& p) {
   const PoolAttrs& attrs = p.op.as<PoolAttrs>();
   const Shape& image = p.in[0].shape;
-  if (attrs.kernel == Int3{image.d(), image.h(), image.w()} && p.out[0].shape.rows() == image.n() &&
-      attrs.pad_low == Int3{0, 0, 0})
+  if (attrs.kernel == spatial(image) && p.out[0].shape.rows() == image.n() && attrs.pad_low == Int3{0, 0, 0})
     return prepare_image_average(p);
   return prepared([p, g = geometry(p.op.as<PoolAttrs>(), p.in[0].shape, p.out[0].shape)](const KernelArgs& a) {
     dispatch_pixels(p, {&a.in[0], &a.out[0]}, nullptr, [&](auto zero, auto width) {
