@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <variant>
 
@@ -125,20 +126,23 @@ enum class Reduction : int64_t { mean, sum };
 /// One number for each of up to 8 classes; none given = all 1.
 struct ClassWeights {
   std::array<double, 8> values{};
+  int64_t count = 0;  ///< how many are given
   ClassWeights() = default;
-  ClassWeights(std::initializer_list<double> list) {
+  /// Throws Error(usage) for more than 8.
+  ClassWeights(std::span<const double> list) : count(static_cast<int64_t>(list.size())) {
     if (list.size() > values.size())
       fail_usage("class weights: expected 8 or fewer, found " + std::to_string(list.size()));
     std::copy(list.begin(), list.end(), values.begin());
   }
-  bool given() const { return values != std::array<double, 8>{}; }
-  double operator[](int64_t k) const { return given() ? (k < 8 ? values[static_cast<size_t>(k)] : 0.0) : 1.0; }
+  ClassWeights(std::initializer_list<double> list) : ClassWeights(std::span(list.begin(), list.size())) {}
+  bool given() const { return count > 0; }
+  double operator[](int64_t k) const { return !given() ? 1.0 : k < count ? values[static_cast<size_t>(k)] : 0.0; }
   bool operator==(const ClassWeights&) const = default;
 };
 
 /// Softmax cross-entropy per pixel times the weight of the pixel's class, then the mean over all pixels (not divided by
 /// the sum of weights: MLPerf HPC DeepCAM) or the sum. focal multiplies by (1 - p)^gamma (Lin et al. 2017). Pixels of
-/// class `ignore` count zero.
+/// class `ignore` count zero. Weights, where given, are one for each class.
 struct PixelLossAttrs {
   PixelLoss loss = PixelLoss::cross_entropy;
   Reduction reduction = Reduction::mean;

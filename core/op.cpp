@@ -42,10 +42,8 @@ std::string value_text(DType v) {
   return std::string(name_of(v));
 }
 std::string value_text(const ClassWeights& v) {
-  size_t count = v.values.size();
-  while (count > 0 && v.values[count - 1] == 0) --count;
   std::string text;
-  for (size_t i = 0; i < count; ++i) text.append(text.empty() ? "" : ",").append(value_text(v.values[i]));
+  for (int64_t k = 0; k < v.count; ++k) text.append(text.empty() ? "" : ",").append(value_text(v[k]));
   return text;
 }
 
@@ -88,6 +86,7 @@ void parse_value(std::string_view text, ClassWeights& v) {
   const auto parts = split(text, ',');
   if (parts.size() > v.values.size()) fail_usage("at most 8 class weights, found \"" + std::string(text) + "\"");
   v = {};
+  v.count = static_cast<int64_t>(parts.size());
   for (size_t i = 0; i < parts.size(); ++i) v.values[i] = parse_number<double>(parts[i], "attribute");
 }
 template <class E>

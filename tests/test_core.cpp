@@ -70,6 +70,10 @@ TEST_CASE("problems print and parse", "[text]") {
   CHECK_THROWS_WITH(Problem::parse("add{} in=f32:1x2x3"), Catch::Contains("five extents"));
   CHECK_THROWS_WITH(Problem::parse("nothing{} in="), Catch::Contains("unknown op"));
   CHECK_THROWS_WITH(parse_op("dropout{rat=1}"), Catch::Contains("no attribute \"rat\""));
+  for (const ClassWeights& weights : {ClassWeights{}, ClassWeights{0, 1, 0}, ClassWeights{0, 0}}) {
+    const Op op{OpKind::pixel_loss, PixelLossAttrs{.weights = weights}};
+    CHECK(parse_op(to_text(op)) == op);
+  }
 }
 
 TEST_CASE("wrong shapes are refused with their numbers", "[infer]") {
@@ -80,6 +84,19 @@ TEST_CASE("wrong shapes are refused with their numbers", "[infer]") {
                     Catch::Contains("conv2") && Catch::Contains("33") && Catch::Contains("32"));
   CHECK_THROWS_WITH(max_pool(tape, "pool", x, {.kernel = {9, 9, 9}}), Catch::Contains("9") && Catch::Contains("8"));
   CHECK_THROWS_AS(conv(tape, "c", x, {.channels = 8, .groups = 2}), Error);
+}
+
+TEST_CASE("attributes out of range are refused with what was found", "[infer]") {
+  Tape tape;
+  const TensorDesc image({1, 1, 8, 8, 4}, DType::f32);
+  const ValueId x = tape.input("x", image);
+  const ValueId labels = tape.input("labels", TensorDesc({1, 1, 8, 8, 1}, DType::u8));
+  const auto refused = [&](const Op& op, std::vector<ValueId> in, const std::string& message) {
+    CHECK_THROWS_WITH(tape.emit(op, "node", std::move(in)), Catch::Contains(message));
+  };
+  for (const ClassWeights& weights : {ClassWeights{1, 2, 3}, ClassWeights{1, 2, 3, 4, 0}})
+    refused({OpKind::pixel_loss, PixelLossAttrs{.weights = weights}}, {x, labels},
+            "expected a weight for each of the 4 classes, found " + std::to_string(weights.count));
 }
 
 TEST_CASE("the memory planner never overlaps live blocks and meets the lower bound on a chain", "[planner]") {

@@ -148,7 +148,7 @@ std::optional<Case> translate(const OnnxNode& n, const std::vector<OnnxTensor>& 
     a.reduction = sum ? Reduction::sum : Reduction::mean;
     if (in.size() > 2) {
       if (in[2].data.size() > a.weights.values.size()) return std::nullopt;
-      std::copy(in[2].data.begin(), in[2].data.end(), a.weights.values.begin());
+      a.weights = ClassWeights(std::vector<double>(in[2].data.begin(), in[2].data.end()));
     }
     if (!sum && !(mean && in.size() == 2 && ignored == n.ints.end())) return std::nullopt;
     const Tensor logits = channels_last(in[0]);

@@ -17,10 +17,9 @@ void check_pair(const Op& op, std::span<const TensorDesc> in) {
   if (accumulation_type(in[0].dtype) != in[0].dtype) fail_op(op, "is computed in f32 or f64, found " + in[0].str());
   if (!(in[1] == label_desc(in[0].shape)))
     fail_op(op, "labels are " + in[1].str() + ", expected " + label_desc(in[0].shape).str());
-  for (int64_t k = classes; k < 8; ++k)
-    if (a.weights.values[static_cast<size_t>(k)] != 0)
-      fail_op(op,
-              "class " + std::to_string(k) + " has a weight, but there are " + std::to_string(classes) + " classes");
+  if (a.weights.given() && a.weights.count != classes)
+    fail_op(op, "expected a weight for each of the " + std::to_string(classes) + " classes, found " +
+                    std::to_string(a.weights.count));
   if (a.gamma < 0) fail_op(op, "gamma must not be negative");
 }
 
