@@ -66,34 +66,42 @@ requires(!names_of<E>.empty()) std::string value_text(E v) {
   return std::string(names_of<E>[static_cast<size_t>(v)]);
 }
 
-void parse_value(std::string_view text, int64_t& v) {
-  v = parse_number<int64_t>(text, "attribute");
+// What parses a value gets its place, "op: key", for errors.
+
+[[noreturn]] void fail_value(const std::string& where, const std::string& expected, std::string_view found) {
+  fail_usage(where + ": expected " + expected + ", found \"" + std::string(found) + "\"");
 }
-void parse_value(std::string_view text, double& v) {
-  v = parse_number<double>(text, "attribute");
+void parse_value(const std::string& where, std::string_view text, int64_t& v) {
+  v = parse_number<int64_t>(text, where);
 }
-void parse_value(std::string_view text, Int3& v) {
+void parse_value(const std::string& where, std::string_view text, double& v) {
+  v = parse_number<double>(text, where);
+}
+void parse_value(const std::string& where, std::string_view text, Int3& v) {
   const auto parts = split(text, ',');
-  if (parts.size() != 3) fail_usage("expected three numbers, found \"" + std::string(text) + "\"");
-  for (int i = 0; i < 3; ++i) v[i] = parse_number<int64_t>(parts[i], "attribute");
+  if (parts.size() != 3) fail_value(where, "three numbers", text);
+  for (int i = 0; i < 3; ++i) v[i] = parse_number<int64_t>(parts[i], where);
 }
-void parse_value(std::string_view text, DType& v) {
+void parse_value(const std::string& where, std::string_view text, DType& v) {
   const auto parsed = parse_dtype(text);
-  if (!parsed) fail_usage("unknown element type \"" + std::string(text) + "\"");
+  if (!parsed) fail_value(where, "an element type", text);
   v = *parsed;
 }
-void parse_value(std::string_view text, ClassWeights& v) {
-  const auto parts = split(text, ',');
-  if (parts.size() > v.values.size()) fail_usage("at most 8 class weights, found \"" + std::string(text) + "\"");
-  v = {};
-  v.count = static_cast<int64_t>(parts.size());
-  for (size_t i = 0; i < parts.size(); ++i) v.values[i] = parse_number<double>(parts[i], "attribute");
+void parse_value(const std::string& where, std::string_view text, ClassWeights& v) {
+  std::vector<double> list;
+  for (std::string_view part : split(text, ',')) list.push_back(parse_number<double>(part, where));
+  if (list.size() > v.values.size()) fail_value(where, "8 weights or fewer", text);
+  v = ClassWeights(list);
 }
 template <class E>
-requires(!names_of<E>.empty()) void parse_value(std::string_view text, E& v) {
+requires(!names_of<E>.empty()) void parse_value(const std::string& where, std::string_view text, E& v) {
   const auto& names = names_of<E>;
   const auto found = std::find(names.begin(), names.end(), text);
-  if (found == names.end()) fail_usage("unknown value \"" + std::string(text) + "\"");
+  if (found == names.end()) {
+    std::string known;
+    for (std::string_view name : names) known.append(known.empty() ? "" : " or ").append(name);
+    fail_value(where, known, text);
+  }
   v = static_cast<E>(found - names.begin());
 }
 
@@ -164,7 +172,7 @@ Op parse_op(std::string_view text) {
           attrs.visit([&](std::string_view field, auto& v) {
             if (field != key || equals == std::string_view::npos) return;
             known = true;
-            parse_value(item.substr(equals + 1), v);
+            parse_value(std::string(name) + ": " + std::string(key), item.substr(equals + 1), v);
           });
         },
         op.attrs);

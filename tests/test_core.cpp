@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 
 #include "core/backward.h"
@@ -70,6 +71,14 @@ TEST_CASE("problems print and parse", "[text]") {
   CHECK_THROWS_WITH(Problem::parse("add{} in=f32:1x2x3"), Catch::Contains("five extents"));
   CHECK_THROWS_WITH(Problem::parse("nothing{} in="), Catch::Contains("unknown op"));
   CHECK_THROWS_WITH(parse_op("dropout{rat=1}"), Catch::Contains("no attribute \"rat\""));
+  for (const auto& [text, message] :
+       {std::pair{"dropout{rate=half}", "dropout: rate: expected a number, found \"half\""},
+        {"conv_forward{stride=1,2}", "conv_forward: stride: expected three numbers, found \"1,2\""},
+        {"cast{to=f8}", "cast: to: expected an element type, found \"f8\""},
+        {"loss{loss=l3}", "loss: loss: expected mse or l1, found \"l3\""},
+        {"pixel_loss{weights=1,x}", "pixel_loss: weights: expected a number, found \"x\""},
+        {"pixel_loss{weights=1,2,3,4,5,6,7,8,9}", "pixel_loss: weights: expected 8 weights or fewer"}})
+    CHECK_THROWS_WITH(parse_op(text), Catch::StartsWith(message));
   for (const ClassWeights& weights : {ClassWeights{}, ClassWeights{0, 1, 0}, ClassWeights{0, 0}}) {
     const Op op{OpKind::pixel_loss, PixelLossAttrs{.weights = weights}};
     CHECK(parse_op(to_text(op)) == op);
@@ -94,9 +103,31 @@ TEST_CASE("attributes out of range are refused with what was found", "[infer]") 
   const auto refused = [&](const Op& op, std::vector<ValueId> in, const std::string& message) {
     CHECK_THROWS_WITH(tape.emit(op, "node", std::move(in)), Catch::Contains(message));
   };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  refused({OpKind::activation, ActivationAttrs{.slope = nan}}, {x}, "expected a slope of 0 or more, found nan");
+  refused({OpKind::activation_max_pool, ActivationPoolAttrs{{.slope = -1}, {.kernel = {1, 2, 2}}}}, {x},
+          "expected a slope of 0 or more, found -1");
+  refused({OpKind::max_pool, PoolAttrs{.kernel = {1, 2, 2}, .stride = {1, 0, 2}}}, {x},
+          "found kernel 1,2,2, stride 1,0,2, pad_low 0,0,0");
+  const ValueId w = tape.parameter("w", {16, 1, 3, 3, 4}, {}), gradient = tape.input("dy", image);
+  refused({OpKind::conv_forward, ConvAttrs{.dilation = {1, 0, 1}}}, {x, w}, "stride 1,1,1, dilation 1,0,1, pad_low");
+  refused({OpKind::conv_forward, ConvAttrs{.slope = 0.5}}, {x, w}, "expected activation_slope 1, found 0.5");
+  const ValueId channels = tape.parameter("channels", Shape::vector(4), {}),
+                moments = tape.input("moments", TensorDesc(Shape::vector(8), DType::f64));
+  refused({OpKind::batch_norm, BatchNormAttrs{.epsilon = nan}}, {x, channels, channels, moments},
+          "expected an epsilon above 0, found nan");
+  refused({OpKind::pixel_loss, PixelLossAttrs{.gamma = nan, .weights = {}}}, {x, labels},
+          "expected a gamma of 0 or more, found nan");
   for (const ClassWeights& weights : {ClassWeights{1, 2, 3}, ClassWeights{1, 2, 3, 4, 0}})
     refused({OpKind::pixel_loss, PixelLossAttrs{.weights = weights}}, {x, labels},
             "expected a weight for each of the 4 classes, found " + std::to_string(weights.count));
+  refused({OpKind::all_reduce_start, AllReduceAttrs{.group = 2, .ranks = 3}}, {x}, "found ranks 3, group 2");
+  refused({OpKind::accumulate, NoAttrs{}}, {x, x, x}, "second input must be the step state, found f32:1x1x8x8x4");
+  refused({OpKind::sgd_update, SgdAttrs{}}, {x, tape.state(step_state_name, step_state_desc()), x, x, x, x},
+          "third input must be the loss-scale state, found f32:1x1x8x8x4");
+  // Any number of gradients is checked at once.
+  const std::vector<ValueId> many(1500, gradient);
+  CHECK_NOTHROW(tape.emit({OpKind::all_finite, NoAttrs{}}, "finite", many));
 }
 
 TEST_CASE("the memory planner never overlaps live blocks and meets the lower bound on a chain", "[planner]") {

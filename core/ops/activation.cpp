@@ -9,9 +9,7 @@ namespace {
 std::vector<TensorDesc> infer_activation(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 1, 1);
   check_same_float(op, in);
-  const auto& a = op.as<ActivationAttrs>();
-  if (a.function == Activation::leaky_relu && a.slope < 0)
-    fail_op(op, "slope " + std::to_string(a.slope) + " is negative: the sign of the output could not tell the input's");
+  check_slope(op, op.as<ActivationAttrs>().slope);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 
@@ -20,6 +18,7 @@ std::vector<TensorDesc> infer_backward(const Op& op, std::span<const TensorDesc>
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
   check_same_shape(op, in);
+  check_slope(op, op.as<ActivationAttrs>().slope);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 

@@ -44,7 +44,9 @@ std::vector<TensorDesc> infer_reduce(const Op& op, std::span<const TensorDesc> i
   check_inputs(op, in, 1, 1);
   check_reducible(op, in[0]);
   const auto& a = op.as<AllReduceAttrs>();
-  if (a.ranks < 1 || a.group < 0 || a.group > 1) fail_op(op, "expects at least one rank and group 0 or 1");
+  if (a.ranks < 1 || a.group < 0 || a.group > 1)
+    fail_op(op, "expected 1 rank or more and group 0 or 1, found ranks " + std::to_string(a.ranks) + ", group " +
+                    std::to_string(a.group));
   if (a.wire != in[0].dtype && (in[0].dtype != DType::f32 || (a.wire != DType::bf16 && a.wire != DType::f16)))
     fail_op(op, std::string(name_of(in[0].dtype)) + " values cannot travel as " + std::string(name_of(a.wire)));
   return {in[0]};

@@ -23,11 +23,13 @@ void check_attrs(const Op& op) {
   const auto& a = op.as<ConvAttrs>();
   for (int i = 0; i < 3; ++i)
     if (a.stride[i] < 1 || a.dilation[i] < 1 || a.pad_low[i] < 0 || a.pad_high[i] < 0)
-      fail_op(op, std::string("stride and dilation must be at least 1 and padding at least 0 in ") + axis_name[i]);
+      fail_op(op, "expected strides and dilations of 1 or more and paddings of 0 or more, found " +
+                      text_of("stride", a.stride) + ", " + text_of("dilation", a.dilation) + ", " +
+                      text_of("pad_low", a.pad_low) + ", " + text_of("pad_high", a.pad_high));
   if (a.groups < 1) fail_op(op, "groups must be at least 1, found " + std::to_string(a.groups));
-  if (!(a.slope >= 0))
-    fail_op(op, "slope " + std::to_string(a.slope) + " is negative: the sign of the output could not tell the input's");
-  if (a.slope != 1 && op.kind != OpKind::conv_activation_forward) fail_op(op, "does not end in an activation");
+  check_slope(op, a.slope);
+  if (a.slope != 1 && op.kind != OpKind::conv_activation_forward)
+    fail_op(op, "ends in no activation: expected activation_slope 1, found " + std::to_string(a.slope));
 }
 
 std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> in) {

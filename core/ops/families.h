@@ -18,7 +18,7 @@ std::vector<OpDef> pixel_ops();
 std::vector<OpDef> optimizer_ops();
 std::vector<OpDef> communication_ops();
 
-/// Throws unless lo <= count <= hi; the message names the op and both numbers.
+/// Throws unless lo <= count <= hi (SIZE_MAX: any number); the message names the op and the numbers.
 void check_inputs(const Op& op, std::span<const TensorDesc> in, size_t lo, size_t hi);
 /// Throws unless all inputs from `first` on have the same floating-point type as input 0.
 void check_same_float(const Op& op, std::span<const TensorDesc> in, size_t first = 0);
@@ -29,6 +29,12 @@ void check_bias(const Op& op, const TensorDesc& bias, const TensorDesc& x, int64
 /// Throws unless `found` is the step state, the loss-scale state; `which` ("second") names the input.
 void check_step_state(const Op& op, const char* which, const TensorDesc& found);
 void check_loss_scale(const Op& op, const char* which, const TensorDesc& found);
+/// Throws for a slope of leaky_relu below 0, or NaN.
+void check_slope(const Op& op, double slope);
+/// "result_size 4,0,4": the values of an attribute with one for each axis, for messages.
+std::string text_of(const char* key, const Int3& values);
+/// Throws unless result_size has extents of 1 or more.
+void check_result_size(const Op& op, const Int3& size);
 /// Throws with "op: message".
 [[noreturn]] void fail_op(const Op& op, const std::string& message);
 

@@ -32,7 +32,8 @@ std::vector<TensorDesc> infer_moments(const Op& op, std::span<const TensorDesc> 
 std::vector<TensorDesc> infer_norm(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 4, 5);
   check_same_float(op, in.first(1));
-  if (op.as<BatchNormAttrs>().epsilon <= 0) fail_op(op, "epsilon must be positive");
+  const double epsilon = op.as<BatchNormAttrs>().epsilon;
+  if (!(epsilon > 0)) fail_op(op, "expected an epsilon above 0, found " + std::to_string(epsilon));
   expect(op, "gamma", in[1], channel_desc(in[0]));
   expect(op, "beta", in[2], channel_desc(in[0]));
   if (in.size() == 4) {

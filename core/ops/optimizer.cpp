@@ -9,9 +9,10 @@ namespace {
 constexpr int common = 4;  // gradient, step_state, loss_scale, finite
 
 void check_common(const Op& op, std::span<const TensorDesc> in) {
-  if (!(in[1] == step_state_desc()) || !(in[2] == scale_state_desc()) ||
-      !(in[3] == TensorDesc(Shape::vector(1), DType::f32)))
-    fail_op(op, "inputs 1 to 3 must be step state, loss scale and finite flag");
+  check_step_state(op, "second", in[1]);
+  check_loss_scale(op, "third", in[2]);
+  if (const TensorDesc flag(Shape::vector(1), DType::f32); !(in[3] == flag))
+    fail_op(op, "fourth input must be the finite flag, " + flag.str() + ", found " + in[3].str());
   for (size_t i = common; i < in.size(); ++i)
     if (!(in[i] == in[0]))
       fail_op(op, "state " + std::to_string(i - common) + " is " + in[i].str() + ", gradient " + in[0].str());
@@ -36,7 +37,7 @@ std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in)
 std::vector<TensorDesc> infer_lamb(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 4, common + 4);
   if (!(in[common] == TensorDesc(Shape::vector(1), DType::f64)))
-    fail_op(op, "input 4 must be the norm of the gradients, found " + in[common].str());
+    fail_op(op, "fifth input must be the norm of the gradients, found " + in[common].str());
   std::vector<TensorDesc> rest(in.begin(), in.end());
   rest.erase(rest.begin() + common);
   check_common(op, rest);
@@ -45,7 +46,7 @@ std::vector<TensorDesc> infer_lamb(const Op& op, std::span<const TensorDesc> in)
 
 /// Inputs: any number of gradients, then loss_scale. Output: the root of the sum of all squares, without the scale.
 std::vector<TensorDesc> infer_norm(const Op& op, std::span<const TensorDesc> in) {
-  check_inputs(op, in, 2, 1001);
+  check_inputs(op, in, 2, SIZE_MAX);
   check_same_float(op, in.first(in.size() - 1));
   check_loss_scale(op, "last", in.back());
   return {TensorDesc(Shape::vector(1), DType::f64)};

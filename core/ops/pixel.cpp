@@ -20,7 +20,7 @@ void check_pair(const Op& op, std::span<const TensorDesc> in) {
   if (a.weights.given() && a.weights.count != classes)
     fail_op(op, "expected a weight for each of the " + std::to_string(classes) + " classes, found " +
                     std::to_string(a.weights.count));
-  if (a.gamma < 0) fail_op(op, "gamma must not be negative");
+  if (!(a.gamma >= 0)) fail_op(op, "expected a gamma of 0 or more, found " + std::to_string(a.gamma));
 }
 
 /// Inputs: logits (N,D,H,W,K), labels u8 (N,D,H,W,1). A label of K or more that is not `ignore` makes the loss NaN.

@@ -14,13 +14,20 @@ const PoolAttrs& pool_of(const Op& op) {
   return op.as<PoolAttrs>();
 }
 
+void check_activation(const Op& op) {
+  if (const auto* fused = std::get_if<ActivationPoolAttrs>(&op.attrs)) check_slope(op, fused->activation.slope);
+}
+
 Shape pooled_shape(const Op& op, const Shape& x) {
   const PoolAttrs& a = pool_of(op);
   Shape y = x;
   for (int i = 0; i < 3; ++i) {
     if (a.kernel[i] < 1 || a.stride[i] < 1 || a.pad_low[i] < 0 || a.pad_high[i] < 0 || a.pad_low[i] >= a.kernel[i] ||
         a.pad_high[i] >= a.kernel[i])
-      fail_op(op, "kernel and stride must be at least 1 and padding smaller than the kernel");
+      fail_op(op,
+              "expected kernels and strides of 1 or more and paddings of 0 or more, smaller than the kernel, found " +
+                  text_of("kernel", a.kernel) + ", " + text_of("stride", a.stride) + ", " +
+                  text_of("pad_low", a.pad_low) + ", " + text_of("pad_high", a.pad_high));
     const int64_t room = x[i + 1] + a.pad_low[i] + a.pad_high[i] - a.kernel[i];
     if (room < 0)
       fail_op(op, "window of " + std::to_string(a.kernel[i]) + " exceeds the padded extent " +
@@ -41,6 +48,7 @@ Shape unpooled_shape(const Op& op, const Shape& y) {
 std::vector<TensorDesc> infer_max(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 1, 1);
   check_same_float(op, in);
+  check_activation(op);
   const Shape y = pooled_shape(op, in[0].shape);
   const Int3& k = pool_of(op).kernel;
   if (k[0] > 256 || k[1] > 256 || k[2] > 256 || k[0] * k[1] * k[2] > 256)
@@ -60,6 +68,7 @@ std::vector<TensorDesc> infer_max_backward(const Op& op, std::span<const TensorD
 std::vector<TensorDesc> infer_fused_backward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
   check_same_float(op, in.first(2));
+  check_activation(op);
   if (in[2].dtype != DType::u8 || !(in[2].shape == in[0].shape) || !(in[1].shape == in[0].shape))
     fail_op(op,
             "gradient, output and arg-max differ in shape: " + in[0].str() + ", " + in[1].str() + ", " + in[2].str());
