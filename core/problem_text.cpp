@@ -72,39 +72,43 @@ std::vector<TensorDesc> parse_descs(std::string_view text) {
   return descs;
 }
 
+/// No extent of what infer() makes is above the largest of the inputs and all attributes along its axis together.
 struct AttributeCheck {
   std::string_view op;
-  double widest;  ///< most samples times most channels of the inputs
+  double samples = 1, channels = 1;  ///< most of any input
+  std::array<double, 3> extents{1, 1, 1};
   void within(std::string_view key, int64_t value, int64_t least, int64_t most) const {
     if (value < least || value > most)
       fail_text(std::string(op) + ": " + std::string(key) + ": expected " + std::to_string(least) + " to " +
                 std::to_string(most) + ", found " + std::to_string(value));
   }
-  void operator()(std::string_view key, const Int3& values) const {
-    double product = 1;
-    for (int64_t value : values) within(key, value, 0, most_position), product *= double(value);
-    // infer() multiplies extents of results with samples and channels.
-    if (product * widest > 0x1p55)
-      fail_text(std::string(op) + ": " + std::string(key) + ": found extents whose product is out of range");
+  void product_within(std::string_view key) const {
+    if (samples * channels * extents[0] * extents[1] * extents[2] > 0x1p55)
+      fail_text(std::string(op) + ": " + std::string(key) + ": expected results of fewer than 2^55 elements");
   }
-  void operator()(std::string_view key, int64_t value) const {
+  void operator()(std::string_view key, const Int3& values) {
+    for (size_t i = 0; i < 3; ++i) within(key, values[i], 0, most_position), extents[i] += double(values[i]);
+    product_within(key);
+  }
+  void operator()(std::string_view key, int64_t value) {
     within(key, value, -most_attribute, key == "groups" ? most_position : most_attribute);
+    if (key != "size") return;  // channels of a result
+    channels = std::max(channels, double(value));
+    product_within(key);
   }
   template <class T>
-  void operator()(std::string_view, const T&) const {}
+  void operator()(std::string_view, const T&) {}
 };
 
 void check_attributes(const Op& op, const std::vector<TensorDesc>& in) {
-  double samples = 1, channels = 1;
-  for (const TensorDesc& desc : in)
-    samples = std::max(samples, double(desc.shape.n())), channels = std::max(channels, double(desc.shape.c()));
-  std::visit(
-      [&](auto attrs) {
-        attrs.visit([&](std::string_view key, const auto& value) {
-          AttributeCheck{name_of(op.kind), samples * channels}(key, value);
-        });
-      },
-      op.attrs);
+  AttributeCheck check{name_of(op.kind)};
+  for (const TensorDesc& desc : in) {
+    check.samples = std::max(check.samples, double(desc.shape.n()));
+    check.channels = std::max(check.channels, double(desc.shape.c()));
+    for (size_t i = 0; i < 3; ++i) check.extents[i] = std::max(check.extents[i], double(spatial(desc.shape)[i]));
+  }
+  std::visit([&](auto attrs) { attrs.visit([&](std::string_view key, const auto& value) { check(key, value); }); },
+             op.attrs);
 }
 
 /// What a kernel writes: the outputs, then the updated states, which are also the last inputs.

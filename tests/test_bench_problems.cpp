@@ -104,6 +104,7 @@ TEST_CASE("texts that no kernel may be given are refused", "[bench]") {
   CHECK(Problem::parse(conv).out[0].shape == Shape(1, 1, 8, 8, 16));
   // The output may be a slice, of the op's own shape and type.
   CHECK(Problem::parse(conv + " out=f32:1x1x8x8x16@2048,2048,256,32").out[0].stride[3] == 32);
+  const std::string zero = "expected extents of 1 or more, found result_size ";
   const std::pair<std::string, std::string> refused[]{
       {conv + " out=", "expected out=f32:1x1x8x8x16, found out="},
       {conv + " out=f32:1x1x8x8x17", "found out=f32:1x1x8x8x17"},
@@ -120,6 +121,20 @@ TEST_CASE("texts that no kernel may be given are refused", "[bench]") {
       {"conv_forward{stride=1,99999999999,1} in=f32:1x1x8x8x4|f32:16x1x3x3x4", "stride: expected 0 to 16777216"},
       {"conv_forward{groups=99999999999} in=f32:1x1x8x8x4|f32:16x1x3x3x4", "groups: expected"},
       {"conv_forward{} in=f32:1x1x4194304x1024x16|f32:4194304x1x1x1024x16", "expected"},
+      {"conv_forward{pad_low=16777216,16777216,0;pad_high=0,0,16777216} in=f32:1x1x1x1x1|f32:1x1x1x1x1",
+       "pad_high: expected results of fewer than 2^55 elements"},
+      {"pad_channels{size=1099511627776} in=f32:1x1x524288x524288x1", "size: expected results of fewer than 2^55"},
+      // Padding alone would make up for a result without positions.
+      {"conv_backward_data{pad_low=1,0,0;result_size=0,1,1} in=f32:1x1x1x1x16|f32:16x1x1x1x16", zero + "0,1,1"},
+      {"conv_backward_weights{result_size=0,1,1} in=f32:1x1x4x4x16|f32:1x2x4x4x16", zero + "0,1,1"},
+      {"max_pool_backward{kernel=1,2,2;stride=1,2,2;pad_low=0,1,0;pad_high=0,1,0;result_size=1,0,2} "
+       "in=f32:1x1x1x1x4|u8:1x1x1x1x4",
+       zero + "1,0,2"},
+      {"avg_pool_backward{kernel=1,2,2;pad_low=0,1,0;pad_high=0,1,0;result_size=1,0,2} in=f32:1x1x1x1x4", zero},
+      {"dense_backward_data{result_size=0,1,1} in=f32:1x1x1x1x8|f32:8x1x1x1x4", zero + "0,1,1"},
+      {"dense_forward{} in=f32:1x1x1x1x4|f32:8x1x2x1x4", "weights 8x1x2x1x4: expected a depth, height and width of 1"},
+      {"dense_backward_data{result_size=1,1,1} in=f32:1x1x2x1x8|f32:8x1x1x1x4", "gradient 1x1x2x1x8: expected"},
+      {"dense_backward_weights{} in=f32:1x1x1x1x4|f32:1x2x1x1x8", "gradient 1x2x1x1x8: expected"},
       {"sgd_update{} in=f32:1x1x1x1x4", "expects 6 inputs, found 1"}};
   for (const auto& [text, message] : refused) {
     INFO(text);

@@ -112,6 +112,8 @@ TEST_CASE("attributes out of range are refused with what was found", "[infer]") 
   const ValueId w = tape.parameter("w", {16, 1, 3, 3, 4}, {}), gradient = tape.input("dy", image);
   refused({OpKind::conv_forward, ConvAttrs{.dilation = {1, 0, 1}}}, {x, w}, "stride 1,1,1, dilation 1,0,1, pad_low");
   refused({OpKind::conv_forward, ConvAttrs{.slope = 0.5}}, {x, w}, "expected activation_slope 1, found 0.5");
+  refused({OpKind::conv_backward_data, ConvAttrs{.groups = 3}},
+          {tape.input("dy16", TensorDesc({1, 1, 8, 8, 16}, DType::f32)), w}, "16 channels do not divide into 3 groups");
   const ValueId channels = tape.parameter("channels", Shape::vector(4), {}),
                 moments = tape.input("moments", TensorDesc(Shape::vector(8), DType::f64));
   refused({OpKind::batch_norm, BatchNormAttrs{.epsilon = nan}}, {x, channels, channels, moments},

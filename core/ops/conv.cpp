@@ -56,6 +56,9 @@ std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const Tensor
   const Shape &y = in[0].shape, &w = in[1].shape;
   if (y.c() != w.n())
     fail_op(op, "gradient has " + std::to_string(y.c()) + " channels, weights expect " + std::to_string(w.n()));
+  if (y.c() % a.groups)
+    fail_op(op, std::to_string(y.c()) + " channels do not divide into " + std::to_string(a.groups) + " groups");
+  check_result_size(op, a.result_size);
   for (int i = 0; i < 3; ++i) {
     const int64_t expected = conv_extent(op, i, a.result_size[i], spatial(w)[i]);
     if (expected != spatial(y)[i])
@@ -77,6 +80,7 @@ std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const Ten
   if (x.c() % a.groups || y.c() % a.groups)
     fail_op(op, std::to_string(x.c()) + " and " + std::to_string(y.c()) + " channels do not divide into " +
                     std::to_string(a.groups) + " groups");
+  check_result_size(op, a.result_size);
   for (int i = 0; i < 3; ++i) {
     const int64_t expected = conv_extent(op, i, spatial(x)[i], a.result_size[i]);
     if (expected != spatial(y)[i])

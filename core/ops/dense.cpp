@@ -10,10 +10,17 @@ int64_t features(const Shape& s) {
   return s.elements() / s.n();
 }
 
+/// Weights, outputs and their gradients have no positions, only features.
+void check_no_positions(const Op& op, const char* what, const Shape& s) {
+  if (s.d() != 1 || s.h() != 1 || s.w() != 1)
+    fail_op(op, std::string(what) + " " + s.str() + ": expected a depth, height and width of 1");
+}
+
 std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 3);
   check_same_float(op, in.first(2));
   const Shape &x = in[0].shape, &w = in[1].shape;
+  check_no_positions(op, "weights", w);
   if (features(x) != w.c())
     fail_op(op, "input has " + std::to_string(features(x)) + " features, weights expect " + std::to_string(w.c()));
   if (in.size() == 3) check_bias(op, in[2], in[0], w.n());
@@ -24,9 +31,12 @@ std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const Tensor
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
   const Shape &y = in[0].shape, &w = in[1].shape;
+  check_no_positions(op, "gradient", y);
+  check_no_positions(op, "weights", w);
   const Int3& size = op.as<ConvAttrs>().result_size;
+  check_result_size(op, size);
   const int64_t positions = size[0] * size[1] * size[2];
-  if (y.c() != w.n() || positions < 1 || w.c() % positions)
+  if (y.c() != w.n() || w.c() % positions)
     fail_op(op, "gradient " + y.str() + " and weights " + w.str() + " do not fit");
   return {TensorDesc({y.n(), size[0], size[1], size[2], w.c() / positions}, in[0].dtype)};
 }
@@ -35,6 +45,7 @@ std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const Ten
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
   const Shape &x = in[0].shape, &y = in[1].shape;
+  check_no_positions(op, "gradient", y);
   if (x.n() != y.n()) fail_op(op, "input has batch " + std::to_string(x.n()) + ", gradient " + std::to_string(y.n()));
   const DType type = accumulation_type(in[0].dtype);
   return {TensorDesc({y.c(), 1, 1, 1, features(x)}, type), TensorDesc(Shape::vector(y.c()), type)};

@@ -39,6 +39,7 @@ Shape pooled_shape(const Op& op, const Shape& x) {
 
 Shape unpooled_shape(const Op& op, const Shape& y) {
   const Int3& size = pool_of(op).result_size;
+  check_result_size(op, size);
   const Shape x(y.n(), size[0], size[1], size[2], y.c());
   if (!(pooled_shape(op, x) == y))
     fail_op(op, "an input of " + x.str() + " does not pool to the gradient's " + y.str());
