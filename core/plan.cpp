@@ -60,18 +60,26 @@ class Planner {
     return problem;
   }
 
-  /// True when an override names a kernel that knows the op at the heart of a fused node but not the fused op.
+  std::vector<const KernelOverride*> wishes(const Node& node) const {
+    return wishes_of(kernels_, original_name(node.name), options_.selection);
+  }
+
+  /// True when the first override that can be followed names a kernel that knows the op at the heart of a fused node
+  /// but not the fused op.
   bool override_wants_definition(const Node& node) const {
     if (!op_def(node.op.kind).lower) return false;
-    const KernelOverride* wish = find_override(kernels_, original_name(node.name), options_.selection);
-    if (!wish || kernel_supports(kernels_, wish->kernel, problem_of(node))) return false;
-    Tape lowered = tape_;
-    lowered.set_nodes({node});
-    lower(lowered, [](const Node&) { return false; });
-    return std::any_of(lowered.nodes().begin(), lowered.nodes().end(), [&](const Node& n) {
-      const Problem problem{n.op, lowered.descs(n.in), lowered.descs(n.out), options_.device, options_.threads};
-      return n.name == node.name && kernel_supports(kernels_, wish->kernel, problem);
-    });
+    for (const KernelOverride* wish : wishes(node)) {
+      if (kernel_supports(kernels_, wish->kernel, problem_of(node))) return false;
+      Tape lowered = tape_;
+      lowered.set_nodes({node});
+      lower(lowered, [](const Node&) { return false; });
+      const bool knows_heart = std::any_of(lowered.nodes().begin(), lowered.nodes().end(), [&](const Node& n) {
+        const Problem problem{n.op, lowered.descs(n.in), lowered.descs(n.out), options_.device, options_.threads};
+        return n.name == node.name && kernel_supports(kernels_, wish->kernel, problem);
+      });
+      if (knows_heart) return true;
+    }
+    return false;
   }
 
   bool runs(const Problem& problem) const {
@@ -91,12 +99,17 @@ class Planner {
     return choice.why != "override" && choice.kernel->name() == reference_name;
   }
 
-  /// True when strided operands push a node from a real kernel to the reference, or leave it none (all-reduces).
+  /// True when strided operands take from a node the kernel that an override insists on, push it from a real kernel to
+  /// the reference, or leave it none (all-reduces).
   bool loses_kernel(const Node& node) const {
-    Problem dense = problem_of(node);
-    if (runs(dense) && !falls_to_reference(node)) return false;
+    const Problem strided = problem_of(node);
+    Problem dense = strided;
     for (auto* list : {&dense.in, &dense.out})
       for (TensorDesc& desc : *list) desc = TensorDesc(desc.shape, desc.dtype);
+    for (const KernelOverride* wish : wishes(node))
+      if (insists(*wish) && !kernel_supports(kernels_, wish->kernel, strided))
+        return kernel_supports(kernels_, wish->kernel, dense);
+    if (runs(strided) && !falls_to_reference(node)) return false;
     return choose(node, dense).kernel->name() != reference_name;
   }
 

@@ -73,17 +73,35 @@ const Kernel* find_kernel(const KernelList& list, std::string_view name, const P
 
 }  // namespace
 
-Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
-                     const Selection& selection) {
+bool insists(const KernelOverride& wish) {
+  return wish.node.find('*') == std::string::npos;
+}
+
+void require_kernel(const KernelList& list, const KernelOverride& wish) {
+  if (std::none_of(list.begin(), list.end(), [&](const auto& kernel) { return kernel->name() == wish.kernel; }))
+    fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": no kernel has that name");
+}
+
+std::vector<const KernelOverride*> wishes_of(const KernelList& list, const std::string& node,
+                                             const Selection& selection) {
+  std::vector<const KernelOverride*> wishes;
   for (const KernelOverride& wish : selection.overrides) {
     if (!matches(wish.node, node)) continue;
-    const Kernel* kernel = find_kernel(list, wish.kernel, problem);
-    if (!kernel) fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": no kernel has that name");
+    require_kernel(list, wish);
+    wishes.push_back(&wish);
+  }
+  std::stable_partition(wishes.begin(), wishes.end(), [](const KernelOverride* wish) { return insists(*wish); });
+  return wishes;
+}
+
+Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
+                     const Selection& selection) {
+  for (const KernelOverride* wish : wishes_of(list, node, selection)) {
+    const Kernel* kernel = find_kernel(list, wish->kernel, problem);
     const Support support = kernel->supports(problem);
-    // A pattern asks for the kernel wherever it can run; a full name insists.
     if (support.ok) return {kernel, "override"};
-    if (wish.node.find('*') == std::string::npos)
-      fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": it refuses " + problem.text() + ": " +
+    if (insists(*wish))
+      fail_usage("--kernel " + wish->node + "=" + wish->kernel + ": it refuses " + problem.text() + ": " +
                  support.reason);
   }
   const auto excluded = [&](const Kernel& kernel) {
@@ -102,16 +120,6 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
   }
   if (first) return {first, "first"};
   fail_runtime("no kernel supports " + node + ": " + problem.text() + "\n" + explain(list, problem));
-}
-
-const KernelOverride* find_override(const KernelList& list, const std::string& node, const Selection& selection) {
-  for (const KernelOverride& wish : selection.overrides) {
-    if (!matches(wish.node, node)) continue;
-    if (std::none_of(list.begin(), list.end(), [&](const auto& kernel) { return kernel->name() == wish.kernel; }))
-      fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": no kernel has that name");
-    return &wish;
-  }
-  return nullptr;
 }
 
 bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem) {

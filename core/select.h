@@ -10,7 +10,8 @@
 
 namespace convoy {
 
-/// "conv1.forward=onednn": nodes whose name equals the left side, or matches it with one '*', run that kernel.
+/// "conv1.forward=onednn": nodes whose name equals the left side, or matches it with one '*', run that kernel. A full
+/// name goes before patterns; among equals, the first one.
 struct KernelOverride {
   std::string node;
   std::string kernel;
@@ -55,9 +56,14 @@ struct Choice {
 Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
                      const Selection& selection);
 
-/// The kernel that an override asks for at `node`, or null when none speaks of it. Throws Error(usage) for unknown
-/// names.
-const KernelOverride* find_override(const KernelList& list, const std::string& node, const Selection& selection);
+/// What overrides ask for at `node`, in the order in which they are tried: those that give its full name, which insist,
+/// then patterns, which take their kernel wherever it can run. Throws Error(usage) for kernels that the list lacks.
+std::vector<const KernelOverride*> wishes_of(const KernelList& list, const std::string& node,
+                                             const Selection& selection);
+/// Whether the override gives a node's full name.
+bool insists(const KernelOverride& wish);
+/// Throws Error(usage) where the list has no kernel of the override's name.
+void require_kernel(const KernelList& list, const KernelOverride& wish);
 /// Whether some kernel of this name supports the problem.
 bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem);
 

@@ -7,7 +7,6 @@
 #include "core/memory_planner.h"
 #include "core/parallel.h"
 #include "core/passes/passes.h"
-#include "core/select.h"
 #include "core/sweep.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
@@ -393,75 +392,6 @@ TEST_CASE("a NaN is traced to the first node that shows it", "[diverged]") {
   for (auto& v : program.step().tensor("target").span<float>()) v = 0;
   program.store().get("conv2.bias").data<float>()[0] = NAN;
   CHECK(program.step().find_non_finite() == "conv2.bias");
-}
-
-TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
-  CosmoflowOptions o = small_options();
-  o.plan.selection.overrides = {parse_override("conv1.forward=reference"), parse_override("dense*=reference")};
-  const Plan plan = plan_program(o, kernel_list()).step;
-  for (const PlannedNode& node : plan.nodes) {
-    if (node.name == "conv1.forward" || (node.name.starts_with("dense1.") && node.op.kind != OpKind::pack &&
-                                         op_def(node.op.kind).name.starts_with("dense"))) {
-      INFO(node.name);
-      CHECK(node.kernel == "reference");
-      CHECK(node.why == "override");
-    }
-  }
-  // A kernel of the plain op is asked for at a fused node: its definition takes the node's place and name.
-  if (cpu_features().avx2) {
-    o.plan.selection.overrides = {parse_override("conv1.backward_weights=direct_avx2"),
-                                  parse_override("conv1.forward=direct_avx2")};
-    bool found = false;
-    for (const PlannedNode& node : plan_program(o, kernel_list()).step.nodes)
-      if (node.name == "conv1.backward_weights") {
-        found = true;
-        CHECK(node.kernel == "direct_avx2");
-        CHECK(node.op.kind == OpKind::conv_backward_weights);
-      }
-    CHECK(found);
-  }
-  o.plan.selection.overrides = {parse_override("conv1.forward=nonsense")};
-  CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("nonsense"));
-  o.plan.selection.overrides = {parse_override("conv9.forward=reference")};
-  CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("conv9.forward") && Catch::Contains("no node"));
-  CHECK_THROWS_WITH(parse_override("conv1"), Catch::Contains("node=kernel"));
-
-  const Tape tape = training_tape(small_options());
-  const Node& conv1 =
-      *std::find_if(tape.nodes().begin(), tape.nodes().end(), [](const Node& n) { return n.name == "conv1.forward"; });
-  const Problem p{conv1.op, tape.descs(conv1.in), tape.descs(conv1.out), DeviceKind::cpu, 2};
-  Selection tuned;
-  tuned.tuned.set(p, "reference");
-  CHECK(choose_kernel(kernel_list(), p, "conv1.forward", tuned).why == "tuned");
-  CHECK(explain(kernel_list(), p).find("reference: yes") != std::string::npos);
-}
-
-TEST_CASE("a kernel that was measured faster goes before earlier ones, where it supports the problem", "[select]") {
-  class Named final : public Kernel {
-   public:
-    Named(std::string_view name, bool supported, bool faster) : name_(name), supported_(supported), faster_(faster) {}
-    std::string_view name() const override { return name_; }
-    Support supports(const Problem&) const override { return supported_ ? Support::yes() : Support::no("not here"); }
-    bool preferred(const Problem&) const override { return faster_; }
-    std::unique_ptr<Prepared> prepare(const Problem&) const override { return nullptr; }
-
-   private:
-    std::string_view name_;
-    bool supported_, faster_;
-  };
-  const auto chosen = [](const std::vector<Named>& kernels, const std::vector<std::string>& excluded = {}) {
-    KernelList list;
-    for (const Named& k : kernels) list.push_back(std::make_unique<Named>(k));
-    Selection selection;
-    selection.excluded = excluded;
-    const Choice choice = choose_kernel(list, Problem{}, "node", selection);
-    return std::string(choice.kernel->name()) + " " + choice.why;
-  };
-  CHECK(chosen({{"a", true, false}, {"b", true, false}}) == "a first");
-  CHECK(chosen({{"a", true, false}, {"b", true, true}, {"c", true, true}}) == "b preferred");
-  CHECK(chosen({{"a", true, false}, {"b", false, true}, {"c", true, true}}) == "c preferred");
-  CHECK(chosen({{"a", true, false}, {"b", true, true}}, {"b"}) == "a first");
-  CHECK(chosen({{"a", true, false}, {"b", true, true}, {"c", true, true}}, {"a", "b"}) == "c preferred");
 }
 
 TEST_CASE("concatenations are written in place and give the same bits as copies", "[slices]") {

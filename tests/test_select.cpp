@@ -1,0 +1,175 @@
+// Which kernel runs a node: overrides, the tuned table, preferences, and what refusals say.
+#include <algorithm>
+
+#include "core/select.h"
+#include "kernels/kernel_list.h"
+#include "kernels/reference.h"
+#include "kernels/simd/cpu.h"
+#include "models/program.h"
+#include "tests/catch.hpp"
+
+using namespace convoy;
+
+namespace {
+
+CosmoflowOptions small_options() {
+  CosmoflowOptions o;
+  o.model.size = 16;
+  o.model.conv_size = 16;
+  o.batch = 2;
+  o.plan.threads = 2;
+  return o;
+}
+
+/// A kernel that says what it is told to.
+class Named final : public Kernel {
+ public:
+  Named(std::string_view name, bool supported, bool faster, std::string_view reason = "not here")
+      : name_(name), reason_(reason), supported_(supported), faster_(faster) {}
+  std::string_view name() const override { return name_; }
+  Support supports(const Problem&) const override {
+    return supported_ ? Support::yes() : Support::no(std::string(reason_));
+  }
+  bool preferred(const Problem&) const override { return faster_; }
+  std::unique_ptr<Prepared> prepare(const Problem&) const override { return nullptr; }
+
+ private:
+  std::string_view name_, reason_;
+  bool supported_, faster_;
+};
+
+KernelList list_of(const std::vector<Named>& kernels) {
+  KernelList list;
+  for (const Named& k : kernels) list.push_back(std::make_unique<Named>(k));
+  return list;
+}
+
+Selection asking(const std::vector<std::string>& overrides) {
+  Selection selection;
+  for (const std::string& text : overrides) selection.overrides.push_back(parse_override(text));
+  return selection;
+}
+
+/// For kernels that look at none.
+Problem any_problem() {
+  return Problem::parse("add{} in=f32:1x1x1x1x1|f32:1x1x1x1x1");
+}
+
+}  // namespace
+
+TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
+  CosmoflowOptions o = small_options();
+  o.plan.selection.overrides = {parse_override("conv1.forward=reference"), parse_override("dense*=reference")};
+  const Plan plan = plan_program(o, kernel_list()).step;
+  for (const PlannedNode& node : plan.nodes) {
+    if (node.name == "conv1.forward" || (node.name.starts_with("dense1.") && node.op.kind != OpKind::pack &&
+                                         op_def(node.op.kind).name.starts_with("dense"))) {
+      INFO(node.name);
+      CHECK(node.kernel == "reference");
+      CHECK(node.why == "override");
+    }
+  }
+  // A kernel of the plain op is asked for at a fused node: its definition takes the node's place and name.
+  if (cpu_features().avx2) {
+    o.plan.selection.overrides = {parse_override("conv1.backward_weights=direct_avx2"),
+                                  parse_override("conv1.forward=direct_avx2")};
+    bool found = false;
+    for (const PlannedNode& node : plan_program(o, kernel_list()).step.nodes)
+      if (node.name == "conv1.backward_weights") {
+        found = true;
+        CHECK(node.kernel == "direct_avx2");
+        CHECK(node.op.kind == OpKind::conv_backward_weights);
+      }
+    CHECK(found);
+  }
+  o.plan.selection.overrides = {parse_override("conv1.forward=nonsense")};
+  CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("nonsense"));
+  o.plan.selection.overrides = {parse_override("conv9.forward=reference")};
+  CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("conv9.forward") && Catch::Contains("no node"));
+  CHECK_THROWS_WITH(parse_override("conv1"), Catch::Contains("node=kernel"));
+
+  const Tape tape = training_tape(small_options());
+  const Node& conv1 =
+      *std::find_if(tape.nodes().begin(), tape.nodes().end(), [](const Node& n) { return n.name == "conv1.forward"; });
+  const Problem p{conv1.op, tape.descs(conv1.in), tape.descs(conv1.out), DeviceKind::cpu, 2};
+  Selection tuned;
+  tuned.tuned.set(p, "reference");
+  CHECK(choose_kernel(kernel_list(), p, "conv1.forward", tuned).why == "tuned");
+  CHECK(explain(kernel_list(), p).find("reference: yes") != std::string::npos);
+}
+
+TEST_CASE("a kernel that was measured faster goes before earlier ones, where it supports the problem", "[select]") {
+  const auto chosen = [](const std::vector<Named>& kernels, const std::vector<std::string>& excluded = {}) {
+    Selection selection;
+    selection.excluded = excluded;
+    const KernelList list = list_of(kernels);
+    const Choice choice = choose_kernel(list, any_problem(), "node", selection);
+    return std::string(choice.kernel->name()) + " " + choice.why;
+  };
+  CHECK(chosen({{"a", true, false}, {"b", true, false}}) == "a first");
+  CHECK(chosen({{"a", true, false}, {"b", true, true}, {"c", true, true}}) == "b preferred");
+  CHECK(chosen({{"a", true, false}, {"b", false, true}, {"c", true, true}}) == "c preferred");
+  CHECK(chosen({{"a", true, false}, {"b", true, true}}, {"b"}) == "a first");
+  CHECK(chosen({{"a", true, false}, {"b", true, true}, {"c", true, true}}, {"a", "b"}) == "c preferred");
+}
+
+TEST_CASE("a full name goes before patterns, whatever the order", "[select]") {
+  const KernelList list = list_of({{"a", true, false}, {"b", true, false}, {"never", false, false}});
+  const auto chosen = [&](const std::vector<std::string>& overrides) {
+    return std::string(choose_kernel(list, any_problem(), "conv2.forward", asking(overrides)).kernel->name());
+  };
+  CHECK(chosen({"*=a", "conv2.forward=b"}) == "b");
+  CHECK(chosen({"conv2.forward=b", "*=a"}) == "b");
+  CHECK(chosen({"conv2*=b", "*=a"}) == "b");
+  CHECK(chosen({"*=never", "conv2*=b"}) == "b");
+  CHECK(chosen({"conv1.forward=never", "*=b"}) == "b");
+  CHECK_THROWS_WITH(chosen({"*=b", "conv2.forward=never"}), Catch::Contains("conv2.forward=never: it refuses"));
+  CHECK_THROWS_WITH(chosen({"conv2.forward=b", "conv2*=nonsense"}), Catch::Contains("conv2*=nonsense: no kernel"));
+}
+
+TEST_CASE("an override that a fused node cannot follow leaves it to the next one", "[select]") {
+  if (!cpu_features().avx2) return;
+  CosmoflowOptions o = small_options();
+  for (const std::vector<std::string>& overrides :
+       {std::vector<std::string>{"*=dense_avx2", "conv1.backward_weights=direct_avx2"},
+        {"conv1.backward_weights=direct_avx2", "*=dense_avx2"},
+        {"*=dense_avx2", "conv1.backward*=direct_avx2"}}) {
+    o.plan.selection = asking(overrides);
+    const Plan plan = plan_program(o, kernel_list()).step;
+    const auto node = std::find_if(plan.nodes.begin(), plan.nodes.end(),
+                                   [](const PlannedNode& n) { return n.name == "conv1.backward_weights"; });
+    REQUIRE(node != plan.nodes.end());
+    CHECK(node->kernel == "direct_avx2");
+    CHECK(node->op.kind == OpKind::conv_backward_weights);
+  }
+}
+
+TEST_CASE("a kernel that is asked for by name and takes no slices keeps the copy", "[select]") {
+  KernelList kernels;
+  kernels.push_back(std::make_unique<FunctionKernel>(
+      "flat", OpKind::activation,
+      [](const Problem& p) { return p.out[0].dense() ? Support::yes() : Support::no("needs dense outputs"); },
+      [](const Problem&) -> std::unique_ptr<Prepared> {
+        return std::make_unique<PreparedFunction>([](const KernelArgs&) {});
+      }));
+  for (auto family : {elementwise_reference_kernels, pool_reference_kernels})
+    for (KernelPtr& kernel : family()) kernels.push_back(std::move(kernel));
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc({1, 1, 6, 6, 16}, DType::f32));
+  const ValueId a = leaky_relu(tape, "a", x, 0.3), b = leaky_relu(tape, "b", x, 0.1);
+  tape.keep(scale(tape, "end", concat(tape, "joined", {a, b}), 2), "result");
+  const auto plan_asking = [&](const std::string& text) {
+    PlanOptions options;
+    options.selection = asking({text, "*=reference"});
+    return make_plan(tape, kernels, options);
+  };
+  const auto copies = [](const Plan& plan) {
+    return std::any_of(plan.nodes.begin(), plan.nodes.end(),
+                       [](const PlannedNode& n) { return n.op.kind == OpKind::concat; });
+  };
+  const Plan insisted = plan_asking("b.activation=flat");
+  CHECK(copies(insisted));
+  for (const PlannedNode& node : insisted.nodes)
+    if (node.name == "b.activation") CHECK(node.kernel == "flat");
+  CHECK(!copies(plan_asking("b.activation=reference")));
+}
