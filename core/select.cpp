@@ -59,16 +59,22 @@ std::string TunedTable::find(const Problem& problem) const {
 
 namespace {
 
-/// The kernel of that name that supports the problem; else the last of that name, for its reason; null for no such
-/// name.
+/// How much a refusal tells about the problem: kernels of one name each run an op of their own, some of them elsewhere.
+int telling(const Support& refusal) {
+  return refusal.reason == "other op" ? 0 : refusal.reason.starts_with("runs on") ? 1 : 2;
+}
+
+/// The kernel of that name that supports the problem; else the one whose reason tells most; null for no such name.
 const Kernel* find_kernel(const KernelList& list, std::string_view name, const Problem& problem) {
-  const Kernel* last_of_name = nullptr;
-  for (const auto& kernel : list)
-    if (kernel->name() == name) {
-      last_of_name = kernel.get();
-      if (kernel->supports(problem).ok) return last_of_name;
-    }
-  return last_of_name;
+  const Kernel* refusing = nullptr;
+  int told = 0;
+  for (const auto& kernel : list) {
+    if (kernel->name() != name) continue;
+    const Support support = kernel->supports(problem);
+    if (support.ok) return kernel.get();
+    if (telling(support) >= told) refusing = kernel.get(), told = telling(support);
+  }
+  return refusing;
 }
 
 }  // namespace
@@ -131,7 +137,7 @@ std::string explain(const KernelList& list, const Problem& problem) {
   std::string text;
   for (const auto& kernel : list) {
     const Support support = kernel->supports(problem);
-    if (!support.ok && (support.reason == "other op" || support.reason.starts_with("runs on"))) continue;
+    if (!support.ok && telling(support) < 2) continue;
     text += "  " + std::string(kernel->name()) + ": " +
             (support.ok ? (kernel->preferred(problem) ? "yes, preferred" : "yes") : support.reason) + "\n";
   }

@@ -173,3 +173,11 @@ TEST_CASE("a kernel that is asked for by name and takes no slices keeps the copy
     if (node.name == "b.activation") CHECK(node.kernel == "flat");
   CHECK(!copies(plan_asking("b.activation=reference")));
 }
+
+TEST_CASE("a refusal is about the problem where one kernel of the name runs its op", "[select]") {
+  const KernelList list = list_of({{"k", false, false, "other op"},
+                                   {"k", false, false, "needs 3x3"},
+                                   {"k", false, false, "runs on CUDA devices"},
+                                   {"k", false, false, "other op"}});
+  CHECK_THROWS_WITH(choose_kernel(list, any_problem(), "node", asking({"node=k"})), Catch::EndsWith(": needs 3x3"));
+}
