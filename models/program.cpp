@@ -177,6 +177,7 @@ int64_t ProgramPlans::own_state_bytes() const {
 }
 
 ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& o, const KernelList& kernels) {
+  for (const KernelOverride& wish : o.plan.selection.overrides) require_kernel(kernels, wish);
   ProgramPlans plans{std::move(tapes.step), std::move(tapes.evaluate), {}, {}, {}, {}};
   if (tapes.micro) plans.micro = make_plan(*tapes.micro, kernels, o.plan);
   if (tapes.statistics) {
@@ -188,9 +189,13 @@ ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& o, const Ker
   plans.step = make_plan(plans.step_tape, kernels, o.plan);
   plans.evaluate = make_plan(plans.evaluate_tape, kernels, o.plan);
   for (const KernelOverride& wish : o.plan.selection.overrides) {
-    const auto fits = [&](const PlannedNode& node) { return matches(wish.node, original_name(node.name)); };
-    if (std::none_of(plans.step.nodes.begin(), plans.step.nodes.end(), fits) &&
-        std::none_of(plans.evaluate.nodes.begin(), plans.evaluate.nodes.end(), fits))
+    // Nodes that pack weights choose no kernel: theirs is their reader's.
+    const auto fits = [&](const PlannedNode& node) {
+      return node.op.kind != OpKind::pack && matches(wish.node, original_name(node.name));
+    };
+    const auto lacks = [&](const Plan& plan) { return std::none_of(plan.nodes.begin(), plan.nodes.end(), fits); };
+    if (lacks(plans.step) && lacks(plans.evaluate) && (!plans.micro || lacks(*plans.micro)) &&
+        (!plans.statistics || lacks(*plans.statistics)))
       fail_usage("--kernel " + wish.node + "=" + wish.kernel +
                  ": no node has that name (--summary lists them; a pool may be part of its convolution, a value made "
                  "again goes by its original)");

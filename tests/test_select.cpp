@@ -181,3 +181,17 @@ TEST_CASE("a refusal is about the problem where one kernel of the name runs its 
                                    {"k", false, false, "other op"}});
   CHECK_THROWS_WITH(choose_kernel(list, any_problem(), "node", asking({"node=k"})), Catch::EndsWith(": needs 3x3"));
 }
+
+TEST_CASE("overrides that speak of no node or no kernel are refused", "[select]") {
+  CosmoflowOptions o = small_options();
+  const auto planned = [&](const std::string& text) {
+    o.plan.selection = asking({text});
+    return plan_program(o, kernel_list());
+  };
+  CHECK_THROWS_WITH(planned("conv9*=nonsense"), Catch::Contains("conv9*=nonsense: no kernel has that name"));
+  // Packs choose no kernel.
+  CHECK_THROWS_WITH(planned("*.pack=reference"), Catch::Contains("no node has that name"));
+  CHECK_THROWS_WITH(planned("conv1.weight.accumulate=reference"), Catch::Contains("no node has that name"));
+  o.training.accumulation = 2;  // with a pass of its own
+  CHECK_NOTHROW(planned("conv1.weight.accumulate=reference"));
+}
