@@ -60,10 +60,9 @@ std::vector<std::string> network_settings(const OptionTable& o) {
   return settings;
 }
 
-/// The program for the images of a source, with the trained state.
-Program trained_program(const OptionTable& o, const ClimateSource& source) {
-  const ClimateOptions options = climate_program(o, source, nullptr);
-  Program program(plan_program(options, kernel_list()), options, 0);
+/// The program of a plan, with the trained state.
+Program trained_program(const OptionTable& o, const ClimateOptions& options, ProgramPlans plans) {
+  Program program(std::move(plans), options, 0);
   load_state(o, program, network_settings(o), [&](OptionTable trained) {
     // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
     if (trained.text("batch-norm").empty())
@@ -108,11 +107,20 @@ int predict_main(int argc, char** argv) {
   std::vector<std::shared_ptr<const ClimateSource>> sources;
   for (const std::vector<ClimateRef>& group : by_size(images))
     sources.push_back(std::make_shared<ClimateSource>(group, reading));
-  for (const auto& source : sources) climate_program(o, *source, nullptr);
+  std::vector<ClimateOptions> options;
+  std::vector<ProgramPlans> plans;
+  for (const auto& source : sources) {
+    options.push_back(climate_program(o, *source, nullptr));
+    plans.push_back(plan_program(options.back(), kernel_list()));
+  }
+  std::vector<const Plan*> run;
+  for (const ProgramPlans& p : plans) run.push_back(&p.evaluate);
+  report_tuned(o, options.at(0).plan.selection.tuned, run);
   const bool pictures = o.toggle("pictures");
   SegmentationScore score;
-  for (const auto& source : sources) {
-    Program program = trained_program(o, *source);
+  for (size_t s = 0; s < sources.size(); ++s) {
+    const auto& source = sources[s];
+    Program program = trained_program(o, options[s], std::move(plans[s]));
     fs::create_directories(o.text("out"));
     const auto write = [&](int64_t i, std::span<const uint8_t> classes) {
       const ClimateRef& ref = source->images()[static_cast<size_t>(i)];

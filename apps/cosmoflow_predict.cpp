@@ -51,7 +51,9 @@ int predict_main(int argc, char** argv) {
   const std::vector<SampleRef> samples = samples_below(split_folder(o).string(), read);
   const SampleShape shape = data_shape(o, samples, read);
   const CosmoflowOptions options = program_options(o, shape);
-  const auto made = make_program(o, plan_program(options, kernel_list()), options, 0);
+  ProgramPlans plans = plan_program(options, kernel_list());
+  report_tuned(o, options.plan.selection.tuned, {&plans.evaluate});
+  const auto made = make_program(o, std::move(plans), options, 0);
   Program& program = *made;
   load_state(o, program, {"apply-log", "hidden-activation"});
   const Predictions p = predict(program, samples, reading_options(o, shape), loader_options(o));

@@ -37,6 +37,7 @@ TunedTable TunedTable::load(const std::string& path) {
       fail_data(path + ":" + std::to_string(number) + ": " + error.what());
     }
   }
+  if (file.bad()) fail_data(path + ": cannot read the tuned table");  // a folder opens, too
   return table;
 }
 

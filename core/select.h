@@ -26,7 +26,7 @@ KernelOverride parse_override(std::string_view text);
 /// Problems and the kernel that was fastest for them on this machine: lines "kernel<TAB>problem".
 class TunedTable {
  public:
-  /// Throws Error(data) naming the line.
+  /// Throws Error(data) for a file that cannot be read, and naming the line for one that holds something else.
   static TunedTable load(const std::string& path);
   void save(const std::string& path) const;
   void set(const Problem& problem, std::string_view kernel) { best_[problem.text()] = kernel; }

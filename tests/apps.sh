@@ -86,6 +86,13 @@ expect 3 "expected cubes of 128, found 16" "$bin/cosmoflow_predict" --weights wh
 expect 3 "expected tensor conv3.weight" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data --conv-layers 3 "${shape[@]}"
 expect 3 "expected shape" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data
 expect 2 "exactly one of" "$bin/cosmoflow_predict" --data-dir data
+# A tuned table must be one, of this build, and decide something.
+tuned() { expect "$1" "$2" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --tuned "$3"; }
+tuned 3 "data: cannot read the tuned table" data
+printf 'reference\tconv_forward{} in=f32:1x1x8x8x4|f32:16x1x1x1x4\n' > other.txt
+tuned 2 "other.txt: expected problems of this run, found none among 1" other.txt
+sed 's/^reference/mine/' other.txt > mine.txt
+tuned 2 "mine.txt: this build has no kernel called mine" mine.txt
 
 # Every format into every other, voxels bit-identical.
 digests() { "$bin/convoy_data" inspect "$1" --crop 16 --limit 1000 | sed -n 's/.*labels\(.*\)$/\1/p'; }

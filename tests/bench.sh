@@ -98,6 +98,7 @@ expect 2 'mine.txt: this build has no kernel called mine' "${steps[@]}" --batch-
 expect 2 'mine.txt: this build has no kernel called mine' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned mine.txt
 sed '1s/in=[^ ]*/in=f32:0x1x1x1x1/' tuned.txt > damaged.txt
 expect 3 'damaged.txt:1: ' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned damaged.txt
+expect 3 ': cannot read the tuned table' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned .
 
 expect 0 "geometric mean of old/new medians 1.000, 0 slower" "$bin/bench_report" compare new.jsonl new.jsonl
 expect 2 "--significance: expected a number between 0 and 1" "$bin/bench_report" compare new.jsonl new.jsonl --significance 2

@@ -149,6 +149,8 @@ expect 2 "expected type=, milestones=" "${train[@]}" --lr-schedule "type=multist
 expect 2 "--channels: expected numbers of 0 to 15, found 16" "${train[@]}" --channels 0,16 --output-dir x
 expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --width-divisor 16 --channels 0,1,2,10 --checkpoint reference --out i --no-pictures
 expect 2 'trained with --channels "0,1,2,10", found "0,1,2,9"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --channels 0,1,2,9 --checkpoint reference --out x
+printf 'reference\tconv_forward{} in=f32:1x1x8x8x4|f32:16x1x1x1x4\n' > other.txt
+expect 2 "other.txt: expected problems of this run, found none among 1" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --tuned other.txt --out x
 # Spellings of one meaning resume.
 expect 0 "resuming from" "$bin/climseg_train" --data-dir data --width-divisor 16 --output-dir reference --resume --local-batch-size 2 --max-epochs 1 \
   --optimizer AdamW --optimizer-betas .9,.99 --channels 0,1,2,10 --lr-schedule multistep --lr-milestones 1,2 --lr-decay-rate 0.50 --start-lr 1e-3

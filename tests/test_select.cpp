@@ -7,6 +7,7 @@
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
+#include "tests/temporary.h"
 
 using namespace convoy;
 
@@ -194,4 +195,10 @@ TEST_CASE("overrides that speak of no node or no kernel are refused", "[select]"
   CHECK_THROWS_WITH(planned("conv1.weight.accumulate=reference"), Catch::Contains("no node has that name"));
   o.training.accumulation = 2;  // with a pass of its own
   CHECK_NOTHROW(planned("conv1.weight.accumulate=reference"));
+}
+
+TEST_CASE("a tuned table that cannot be read is an error", "[select]") {
+  const testing::TemporaryFolder folder;
+  CHECK_THROWS_WITH(TunedTable::load(folder.path()), Catch::Contains(folder.path() + ": cannot read the tuned table"));
+  CHECK_THROWS_WITH(TunedTable::load(folder / "none"), Catch::Contains("none: cannot open"));
 }

@@ -229,21 +229,18 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
   return json;
 }
 
-namespace {
-
-/// How much of the run a tuned table decides. Throws Error(usage) where it knows none of its problems, or names
-/// kernels that this build lacks.
-void report_tuned(const std::string& path, const TunedTable& table, const ProgramPlans& plans) {
+void report_tuned(const OptionTable& o, const TunedTable& table, const std::vector<const Plan*>& plans) {
+  const std::string path = o.text("tuned");
+  if (path.empty()) return;
   table.require_kernels(kernel_list(), path);
   int tuned = 0, nodes = 0;
   double tuned_flops = 0, flops = 0;
-  for (const Plan* plan : {&plans.step, &plans.evaluate, plans.micro ? &*plans.micro : nullptr})
-    if (plan)
-      for (const PlannedNode& node : plan->nodes) {
-        const bool decided = node.why == "tuned";
-        nodes += node.op.kind != OpKind::pack, tuned += decided;
-        flops += double(node.flops), tuned_flops += decided ? double(node.flops) : 0;
-      }
+  for (const Plan* plan : plans)
+    for (const PlannedNode& node : plan->nodes) {
+      const bool decided = node.why == "tuned";
+      nodes += node.op.kind != OpKind::pack, tuned += decided;
+      flops += double(node.flops), tuned_flops += decided ? double(node.flops) : 0;
+    }
   if (tuned == 0)
     fail_usage(
         fmt::format("{}: expected problems of this run, found none among {}: tune with its model, size, batch, "
@@ -252,8 +249,6 @@ void report_tuned(const std::string& path, const TunedTable& table, const Progra
   fmt::print("tuned table {}: decides {} of {} nodes with {:.0f} % of the operations\n", path, tuned, nodes,
              100 * tuned_flops / std::max(1.0, flops));
 }
-
-}  // namespace
 
 Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, ProgramPlans plans,
          const std::function<NetworkCounts()>& count)
@@ -268,7 +263,10 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
     fmt::print("device: {}\n", device->description());
   }
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
-  if (!o.text("tuned").empty()) report_tuned(o.text("tuned"), program.plan.selection.tuned, *plans_);
+  std::vector<const Plan*> run{&plans_->step, &plans_->evaluate};
+  if (plans_->micro) run.push_back(&*plans_->micro);
+  if (plans_->statistics) run.push_back(&*plans_->statistics);
+  report_tuned(o, program.plan.selection.tuned, run);
   fmt::print("{}", ranks_.report(program.plan.threads, program.training.averaging));
   const auto copied = [](const PlannedNode& node) { return original_name(node.name) != node.name; };
   if (program.plan.recompute && std::none_of(plans_->step.nodes.begin(), plans_->step.nodes.end(), copied))

@@ -71,6 +71,9 @@ struct ClosedRule {
 void check_division(const OptionTable& options, const std::vector<ClosedRule>& rules);
 void print_summary(const ProgramOptions& program, const ProgramPlans& plans, const NetworkCounts& counts,
                    bool explained);
+/// Prints how much of a run the table of --tuned decides; without the flag: nothing. `plans`: what the run executes.
+/// Throws Error(usage) where the table decides no node of them, or names kernels that this build lacks.
+void report_tuned(const OptionTable& options, const TunedTable& table, const std::vector<const Plan*>& plans);
 /// Values of the named settings, of all when none are named.
 nlohmann::json settings_json(const OptionTable& options, const std::vector<std::string>& names = {});
 
