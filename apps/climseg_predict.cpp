@@ -61,9 +61,9 @@ std::vector<std::string> network_settings(const OptionTable& o) {
 }
 
 /// The program of a plan, with the trained state.
-Program trained_program(const OptionTable& o, const ClimateOptions& options, ProgramPlans plans) {
-  Program program(std::move(plans), options, 0);
-  load_state(o, program, network_settings(o), [&](OptionTable trained) {
+std::unique_ptr<Program> trained_program(const OptionTable& o, const ClimateOptions& options, ProgramPlans plans) {
+  auto program = make_program(o, std::move(plans), options, 0);
+  load_state(o, *program, network_settings(o), [&](OptionTable trained) {
     // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
     if (trained.text("batch-norm").empty())
       trained.set("batch-norm", trained.text("model") == "tiramisu" ? "off" : "on", "default");
@@ -120,7 +120,7 @@ int predict_main(int argc, char** argv) {
   SegmentationScore score;
   for (size_t s = 0; s < sources.size(); ++s) {
     const auto& source = sources[s];
-    Program program = trained_program(o, options[s], std::move(plans[s]));
+    const auto program = trained_program(o, options[s], std::move(plans[s]));
     fs::create_directories(o.text("out"));
     const auto write = [&](int64_t i, std::span<const uint8_t> classes) {
       const ClimateRef& ref = source->images()[static_cast<size_t>(i)];
@@ -129,7 +129,7 @@ int predict_main(int argc, char** argv) {
       write_mask(base + ".h5", {source->reading().height, source->reading().width, 1}, classes);
       if (pictures) write_comparison(base + ".png", ref, classes, source->reading());
     };
-    score.add(evaluate_climate(program, source, loader_options(o), nullptr, write).score);
+    score.add(evaluate_climate(*program, source, loader_options(o), nullptr, write).score);
   }
   fmt::print("{} images, masks in {}\n", images.size(), o.text("out"));
   const int64_t labelled = score.samples, all = static_cast<int64_t>(images.size());
