@@ -20,23 +20,32 @@ ValueId record_input(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, in
                                    : tape.emit({OpKind::cast, CastAttrs{tape.float_type()}}, "input.cast", {net.input});
 }
 
+constexpr int64_t most_channels = 512;  // of a convolution
+
+/// Each block halves the volume.
 int64_t block_count(const CosmoflowConfig& c) {
-  if (c.layers > 0) return c.layers;
   int64_t log2 = 0;
-  while ((int64_t{1} << (log2 + 1)) <= c.size) ++log2;
-  return log2 - 2;
+  while (c.size >> (log2 + 1) > 0) ++log2;
+  if (c.layers < 0) fail_usage("cosmoflow: layers: expected 0 or more, found " + std::to_string(c.layers));
+  if (c.layers > log2)
+    fail_usage("cosmoflow: a volume of size " + std::to_string(c.size) + " cannot be halved " +
+               std::to_string(c.layers) + " times");
+  if (c.layers == 0 && log2 < 3)
+    fail_usage("cosmoflow: expected volumes of size 8 or more for log2(size) - 2 blocks, found " +
+               std::to_string(c.size));
+  return c.layers > 0 ? c.layers : log2 - 2;
 }
 
 ValueId record_mlperf(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, ValueId x, Mode mode) {
   const int64_t blocks = block_count(c);
-  if (blocks < 1 || (c.size >> blocks) < 1)
-    fail_usage("cosmoflow: a volume of size " + std::to_string(c.size) + " cannot be halved " + std::to_string(blocks) +
-               " times");
+  if (c.conv_size < 1 || c.conv_size > most_channels)
+    fail_usage("cosmoflow: conv_size: expected 1 to " + std::to_string(most_channels) + ", found " +
+               std::to_string(c.conv_size));
   const Int3 kernel{c.kernel, c.kernel, c.kernel};
-  for (int64_t i = 0; i < blocks; ++i) {
+  int64_t channels = c.conv_size;
+  for (int64_t i = 0; i < blocks; ++i, channels = std::min(2 * channels, most_channels)) {
     const std::string name = "conv" + std::to_string(i + 1);
-    x = conv(tape, name, x,
-             {.channels = std::min<int64_t>(c.conv_size << i, 512), .kernel = kernel, .initializer = c.initializer});
+    x = conv(tape, name, x, {.channels = channels, .kernel = kernel, .initializer = c.initializer});
     x = leaky_relu(tape, name, x, c.slope);
     x = max_pool(tape, "pool" + std::to_string(i + 1), x, PoolAttrs{});
   }

@@ -21,8 +21,8 @@ struct CosmoflowConfig {
   int64_t channels = 4;  ///< redshifts
   int64_t targets = 4;
   int64_t kernel = 3;      ///< 3 in MLPerf HPC v1.0 and later, 2 in v0.7
-  int64_t conv_size = 32;  ///< channels of the first block; doubled per block up to 512
-  int64_t layers = 0;      ///< number of blocks; 0 = log2(size) - 2
+  int64_t conv_size = 32;  ///< channels of the first block, 1 to 512; doubled per block up to 512
+  int64_t layers = 0;      ///< number of blocks, at most log2(size); 0 = log2(size) - 2
   int64_t fc1_size = 128, fc2_size = 64;
   double slope = 0.3;    ///< of LeakyReLU (Keras' default)
   double dropout = 0.5;  ///< on both hidden dense layers (sc18: ahead of every dense layer)
@@ -42,7 +42,7 @@ struct CosmoflowNet {
 };
 
 /// Records the network for a batch. `input_type` is i16 for counts or f32 for values as they are. Throws Error(usage)
-/// for sizes that do not pool down to at least one voxel, naming the numbers.
+/// for sizes that do not pool down to at least one voxel and for channels out of range, naming the numbers.
 CosmoflowNet record_cosmoflow(Tape& tape, const CosmoflowConfig& config, int64_t batch, DType input_type,
                               Normalisation normalisation, Mode mode);
 

@@ -111,6 +111,7 @@ expect 2 "a step takes 1048576 samples, more than the 4 training samples" timeou
 expect 2 "--gradient-accumulation-frequency: expected 1 to" "${run[@]}" --gradient-accumulation-frequency 9000000000000000000
 expect 2 "OMP_NUM_THREADS: expected 1 to 4096, found 70000" env OMP_NUM_THREADS=70000 "${run[@]}"
 expect 2 "--batch-size: expected a value, found none" "${run[@]}" --batch-size ""
+expect 2 "--conv-size: expected 1 to 512, found 513" "${run[@]}" --conv-size 513
 
 # The closed division: what its rules fix is refused otherwise, what they leave free is not.
 closed=("$bin/cosmoflow_train" --dry-run --mlperf-division closed)

@@ -204,6 +204,12 @@ TEST_CASE("parameters and FLOPs of the published networks", "[models]") {
   tiny.size = 4;
   tiny.layers = 5;
   CHECK_THROWS_WITH(count_network(tiny), Catch::Contains("size 4") && Catch::Contains("5 times"));
+  tiny.size = 128, tiny.layers = 64;
+  CHECK_THROWS_WITH(count_network(tiny), Catch::Contains("size 128 cannot be halved 64 times"));
+  tiny.size = 7, tiny.layers = 0;
+  CHECK_THROWS_WITH(count_network(tiny), Catch::Contains("expected volumes of size 8 or more") && Catch::Contains("7"));
+  tiny.size = 16, tiny.conv_size = 513;
+  CHECK_THROWS_WITH(count_network(tiny), Catch::Contains("conv_size: expected 1 to 512, found 513"));
 }
 
 namespace {

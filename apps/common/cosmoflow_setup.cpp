@@ -38,7 +38,7 @@ std::vector<Option> model_options() {
       Option{"targets", "model.target_size", "0", "outputs (0 = what the data holds)", K::integer}.within(0, 1 << 20),
       {"target-shape", "data.target_shape", "", "the reference's name for targets"},
       Option{"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer}.within(1, 64),
-      Option{"conv-size", "model.conv_size", "32", "channels of the first convolution", K::integer}.within(1, 1 << 16),
+      Option{"conv-size", "model.conv_size", "32", "channels of the first convolution", K::integer}.within(1, 512),
       Option{"conv-layers", "model.n_conv_layers", "0", "convolution blocks (0 = log2(size) - 2)", K::integer}.within(
           0, 64),
       Option{"fc1-size", "model.fc1_size", "128", "units of the first dense layer", K::integer}.within(1, 1 << 20),
