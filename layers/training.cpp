@@ -22,9 +22,26 @@ bool runs_early(const Node& node) {
          node.name.ends_with(".add_sum") || node.name.ends_with(".mean_gradient");
 }
 
+void check(const Tape& tape, const TrainingOptions& o) {
+  if (o.accumulation < 1)
+    fail_usage("training: accumulation: expected 1 or more, found " + std::to_string(o.accumulation));
+  if (o.lag != 0 && o.lag != 1) fail_usage("training: lag: expected 0 or 1, found " + std::to_string(o.lag));
+  if (o.lag > 0 && !(o.scaling == constant_scaling))
+    fail_usage("gradient lag needs a constant loss scale: f32 or bf16");
+  if (!(o.l2 >= 0)) fail_usage("training: l2: expected 0 or more, found " + std::to_string(o.l2));
+  if (o.l2 == 0) return;
+  if (o.l2_parameters.empty())
+    fail_usage("training: l2 " + std::to_string(o.l2) + ": expected names in l2_parameters, found none");
+  for (const std::string& name : o.l2_parameters)
+    if (std::none_of(tape.states().begin(), tape.states().end(),
+                     [&](const StateSpec& s) { return s.trainable && tape.value(s.value).name == name; }))
+      fail_usage("training: l2_parameters: the network has no parameter \"" + name + "\"");
+}
+
 }  // namespace
 
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
+  check(tape, options);
   const ValueId step = tape.state(step_state_name, step_state_desc());
   const ValueId scale = tape.state(scale_state_name, scale_state_desc());
   const AveragingOptions& averaging = options.averaging;
@@ -36,8 +53,6 @@ void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
       gradients[i] = mean_of_passes(tape, tape.value(parameters[i]).name, gradients[i], options.accumulation);
     loss = mean_of_passes(tape, "loss", loss, options.accumulation);
   }
-  if (options.lag > 0 && !(options.scaling == LossScaleAttrs{1, 1, 1}))
-    fail_usage("gradient lag needs a constant loss scale: f32 or bf16");
   std::vector<ValueId> checked;
   AveragedBuckets averaged;
   if (averaging.ranks > 1) {

@@ -18,13 +18,14 @@ Tape new_tape(const ProgramOptions& o) {
 /// Which end a training tape gets.
 enum class Ending : uint8_t { update, accumulate };
 
-/// Gradients and what becomes of them behind a recorded forward pass that keeps its loss under `data_loss`.
+/// Gradients and what becomes of them behind a recorded forward pass that keeps its loss under `data_loss`. The penalty
+/// applies to `l2_parameters` where the options name none.
 Tape finish_training(Tape tape, const ProgramOptions& o, const std::vector<std::string>& l2_parameters, Ending ending) {
   tape = apply_precision(tape, o.compute);
   if (o.fuse) fuse(tape);
   TrainingOptions training = o.training;
-  training.l2_parameters = l2_parameters;
-  if (o.compute == DType::f16) training.scaling = LossScaleAttrs{};
+  if (training.l2_parameters.empty()) training.l2_parameters = l2_parameters;
+  if (o.compute == DType::f16 && training.scaling == constant_scaling) training.scaling = LossScaleAttrs{};
   const ValueId loss = tape.find("data_loss");
   ending == Ending::update ? add_training(tape, loss, training) : add_accumulation(tape, loss, training.averaging);
   if (o.fuse) fuse_convolutions(tape);
@@ -43,7 +44,10 @@ Tape finish_evaluation(Tape tape, const ProgramOptions& o) {
 
 ClimateConfig evaluated_model(const ClimateOptions& o) {
   ClimateConfig model = o.model;
-  if (o.evaluation_height > 0) model.height = o.evaluation_height, model.width = o.evaluation_width;
+  if ((o.evaluation_height == 0) != (o.evaluation_width == 0))
+    fail_usage("climate: expected evaluation_height and evaluation_width, or neither, found " +
+               std::to_string(o.evaluation_height) + " and " + std::to_string(o.evaluation_width));
+  if (o.evaluation_height != 0) model.height = o.evaluation_height, model.width = o.evaluation_width;
   return model;
 }
 

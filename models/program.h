@@ -30,7 +30,7 @@ struct CosmoflowOptions : ProgramOptions {
 
 struct ClimateOptions : ProgramOptions {
   ClimateConfig model;
-  /// Size of the images that are evaluated; 0 = as in training, which may see crops.
+  /// Size of the images that are evaluated; both 0 = as in training, which may see crops.
   int64_t evaluation_height = 0, evaluation_width = 0;
   PixelLossAttrs loss;
   bool statistics_pass = false;  ///< also plan the pass of statistics_tape()
@@ -38,8 +38,9 @@ struct ClimateOptions : ProgramOptions {
 };
 
 /// Forward, gradients and update for `batch` samples. Inputs "x" and "target" (N,1,1,1,targets), or labels u8
-/// (N,1,H,W,1); kept "loss", "prediction" (climate: logits), "finite". With compute f16 dynamic loss scaling is
-/// switched on.
+/// (N,1,H,W,1); kept "loss", "prediction" (climate: logits), "finite". With compute f16 a constant loss scale becomes a
+/// dynamic one. The L2 penalty applies to the weights that TrainingOptions names; where it names none, to those of
+/// CosmoFlow's hidden dense layers, and climate networks refuse it.
 Tape training_tape(const CosmoflowOptions& options);
 Tape training_tape(const ClimateOptions& options);
 /// The same up to the gradients, which are added to states: the passes ahead of an update with

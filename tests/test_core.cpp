@@ -536,6 +536,37 @@ TEST_CASE("two accumulated passes equal one of twice the batch, and lag applies 
   CHECK_THROWS_WITH(run(lagged, 1), Catch::Contains("constant loss scale"));
 }
 
+TEST_CASE("training options that would do nothing are refused, others are kept", "[program]") {
+  CosmoflowOptions o = small_options();
+  o.training.l2_parameters = {"conv1.weight"};
+  const Tape tape = training_tape(o);
+  const auto has = [&](const std::string& name) {
+    return std::any_of(tape.nodes().begin(), tape.nodes().end(), [&](const Node& n) { return n.name == name; });
+  };
+  CHECK(has("conv1.weight.penalty"));
+  CHECK(!has("dense1.weight.penalty"));
+  o.training.l2_parameters = {"conv9.weight"};
+  CHECK_THROWS_WITH(training_tape(o), Catch::Contains("no parameter \"conv9.weight\""));
+  o = small_options();
+  o.training.lag = 2;
+  CHECK_THROWS_WITH(training_tape(o), Catch::Contains("lag: expected 0 or 1, found 2"));
+  o = small_options();
+  o.compute = DType::f16;
+  for (const auto& [given, expected] : {std::pair{constant_scaling, LossScaleAttrs{}},
+                                        std::pair{LossScaleAttrs{4, 0.25, 10}, LossScaleAttrs{4, 0.25, 10}}}) {
+    o.training.scaling = given;
+    const Tape scaled = training_tape(o);
+    for (const Node& n : scaled.nodes())
+      if (n.op.kind == OpKind::loss_scale_update) CHECK(n.op.as<LossScaleAttrs>() == expected);
+  }
+  ClimateOptions climate;
+  climate.model.height = climate.model.width = 32, climate.model.width_divisor = 8;
+  climate.training.l2 = 0.01;
+  CHECK_THROWS_WITH(training_tape(climate), Catch::Contains("l2") && Catch::Contains("l2_parameters, found none"));
+  climate.evaluation_width = 64;
+  CHECK_THROWS_WITH(evaluation_tape(climate), Catch::Contains("evaluation_height") && Catch::Contains("0 and 64"));
+}
+
 TEST_CASE("sweeps of different rounds run each round of each part once, all of a round before the next", "[parallel]") {
   struct Counting final : Sweep {
     Counting(int64_t elements, int rounds) : Sweep(2), elements_(elements), rounds_(rounds) {
