@@ -52,7 +52,18 @@ ConvAttrs base_attrs(const ConvOptions& o) {
   return {.stride = o.stride, .dilation = o.dilation, .groups = o.groups};
 }
 
+/// An option that the layer would not look at.
+void refuse_unused(const std::string& name, const char* field, const Int3& found, const char* where) {
+  if (found != Int3{0, 0, 0})
+    fail_usage(name + ": " + field + " has no effect on " + where + ": expected 0,0,0, found " +
+               std::to_string(found[0]) + "," + std::to_string(found[1]) + "," + std::to_string(found[2]));
+}
+
 void check(const std::string& name, const ConvOptions& o, int64_t inputs) {
+  if (o.padding != Padding::explicit_) {
+    const char* where = o.padding == Padding::same ? "Padding::same" : "Padding::valid";
+    refuse_unused(name, "pad_low", o.pad_low, where), refuse_unused(name, "pad_high", o.pad_high, where);
+  }
   for (int i = 0; i < 3; ++i)
     if (o.kernel[i] < 1 || o.stride[i] < 1 || o.dilation[i] < 1)
       fail_usage(name + ": expected kernels, strides and dilations of 1 or more, found " + std::to_string(o.kernel[i]) +
@@ -68,6 +79,7 @@ void check(const std::string& name, const ConvOptions& o, int64_t inputs) {
 ValueId conv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& o) {
   const Shape s = tape.desc(x).shape;
   check(name, o, s.c());
+  refuse_unused(name, "output_padding", o.output_padding, "a convolution that is not transposed");
   ConvAttrs a = base_attrs(o);
   resolve_padding(o, spatial(s), a);
   const int64_t taps = o.kernel[0] * o.kernel[1] * o.kernel[2], per_group = s.c() / o.groups;
@@ -82,6 +94,7 @@ ValueId conv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& 
 ValueId deconv(Tape& tape, const std::string& name, ValueId x, const ConvOptions& o) {
   const Shape s = tape.desc(x).shape;
   check(name, o, s.c());
+  if (o.padding == Padding::same) refuse_unused(name, "output_padding", o.output_padding, "Padding::same");
   ConvAttrs a = base_attrs(o);
   const Int3 from = spatial(s);
   if (o.padding == Padding::same) {

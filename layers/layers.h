@@ -23,6 +23,8 @@ enum class Bias : uint8_t { none, zero, tenth, torch_uniform };  ///< 0, 0.1, or
 /// evaluation drops the dropout layers and normalises by running statistics (BatchNormOptions::batch_statistics: not).
 enum class Mode : uint8_t { training, evaluation };
 
+/// Kernels, strides and dilations of 1 or more; `groups` divides the channels of input and output. Paddings that
+/// `padding` does not look at are refused unless they are 0.
 struct ConvOptions {
   int64_t channels = 0;  ///< of the output
   Int3 kernel{3, 3, 3};
@@ -30,7 +32,8 @@ struct ConvOptions {
   Int3 dilation{1, 1, 1};
   Padding padding = Padding::same;
   Int3 pad_low{0, 0, 0}, pad_high{0, 0, 0};
-  Int3 output_padding{0, 0, 0};  ///< transposed convolution only: extra rows at the high end
+  /// Transposed convolution without Padding::same only: extra rows at the high end, fewer than the stride.
+  Int3 output_padding{0, 0, 0};
   int64_t groups = 1;
   Bias bias = Bias::zero;
   Initializer initializer = Initializer::glorot_uniform;

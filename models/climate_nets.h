@@ -36,7 +36,7 @@ inline ConvOptions double_size(int64_t channels, Cropping cropping, Bias bias, I
   if (cropping == Cropping::pytorch)
     o.output_padding = {0, 1, 1};
   else
-    o.padding = Padding::same;
+    o.padding = Padding::same, o.pad_low = o.pad_high = {0, 0, 0};
   return o;
 }
 

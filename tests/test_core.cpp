@@ -131,6 +131,21 @@ TEST_CASE("attributes out of range are refused with what was found", "[infer]") 
   CHECK_NOTHROW(tape.emit({OpKind::all_finite, NoAttrs{}}, "finite", many));
 }
 
+TEST_CASE("options of a convolution that it would not look at are refused", "[infer]") {
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc({1, 1, 8, 8, 4}, DType::f32));
+  const ConvOptions plain{.channels = 4, .kernel = {1, 3, 3}};
+  ConvOptions o = plain;
+  o.pad_low = {0, 1, 1};
+  CHECK_THROWS_WITH(conv(tape, "c", x, o),
+                    Catch::Contains("c: pad_low has no effect on Padding::same: expected 0,0,0, found 0,1,1"));
+  o = plain, o.padding = Padding::valid, o.pad_high = {0, 0, 2};
+  CHECK_THROWS_WITH(deconv(tape, "c", x, o), Catch::Contains("c: pad_high has no effect on Padding::valid"));
+  o = plain, o.output_padding = {0, 1, 1};
+  CHECK_THROWS_WITH(conv(tape, "c", x, o), Catch::Contains("c: output_padding has no effect on a convolution"));
+  CHECK_THROWS_WITH(deconv(tape, "c", x, o), Catch::Contains("c: output_padding has no effect on Padding::same"));
+}
+
 TEST_CASE("the memory planner never overlaps live blocks and meets the lower bound on a chain", "[planner]") {
   const PhiloxStream random(3, 1);
   for (uint64_t round = 0; round < 50; ++round) {
