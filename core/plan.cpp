@@ -207,39 +207,49 @@ class Planner {
 
   bool shared(size_t value) const { return !plan_.shared_offset.empty() && plan_.shared_offset[value] >= 0; }
 
+  /// Nodes that touch a value, first and last; -1: none.
   struct Use {
     int first = -1, last = -1;
+    void touch(int at) {
+      first = first < 0 ? at : std::min(first, at);
+      last = std::max(last, at);
+    }
   };
+  /// Root value and byte offset inside it, for values that share storage.
+  using Home = std::pair<ValueId, int64_t>;
 
   void place_values() {
+    const std::vector<Use> use = note_uses();
+    const std::vector<Home> home = find_homes(use);
+    if (options_.team > 1) share_buckets_of_team(plan_, home, options_.team, options_.place);
+    lay_out(use, home);
+  }
+
+  std::vector<Use> note_uses() const {
     const int count = static_cast<int>(plan_.nodes.size());
-    const size_t values = plan_.values.size();
-    std::vector<Use> use(values);
-    const auto touch = [&](ValueId id, int at) {
-      Use& u = use[static_cast<size_t>(id)];
-      u.first = u.first < 0 ? at : std::min(u.first, at);
-      u.last = std::max(u.last, at);
-    };
+    std::vector<Use> use(plan_.values.size());
     for (int i = 0; i < count; ++i) {
       const PlannedNode& node = plan_.nodes[static_cast<size_t>(i)];
       const auto [first, last] = together(i);
       for (const auto* list : {&node.in, &node.out, &node.packed})
-        for (ValueId id : *list) touch(id, first), touch(id, last);
-      if (node.refresh) touch(node.out[0], count - 1);
+        for (ValueId id : *list) use[static_cast<size_t>(id)].touch(first), use[static_cast<size_t>(id)].touch(last);
+      if (node.refresh) use[static_cast<size_t>(node.out[0])].touch(count - 1);
     }
     // Refreshed values outlive the run that made them, so inputs written ahead of a later run may not share their
     // memory.
     const auto refreshed =
         std::count_if(plan_.nodes.begin(), plan_.nodes.end(), [](const PlannedNode& n) { return n.refresh; });
-    for (size_t v = 0; v < values; ++v) {
-      const auto id = static_cast<ValueId>(v);
+    for (size_t v = 0; v < use.size(); ++v) {
       if (plan_.values[v].kind == ValueKind::input)
-        touch(id, 0), touch(id, std::max(0, std::min(static_cast<int>(refreshed), count - 1)));
-      if (plan_.values[v].keep && use[v].first >= 0) touch(id, count - 1);
+        use[v].touch(0), use[v].touch(std::max(0, std::min(static_cast<int>(refreshed), count - 1)));
+      if (plan_.values[v].keep && use[v].first >= 0) use[v].touch(count - 1);
     }
+    return use;
+  }
 
-    // Root value and byte offset inside it, for values that share storage.
-    std::vector<std::pair<ValueId, int64_t>> home(values);
+  std::vector<Home> find_homes(const std::vector<Use>& use) const {
+    const size_t values = plan_.values.size();
+    std::vector<Home> home(values);
     for (size_t v = 0; v < values; ++v) home[v] = {static_cast<ValueId>(v), 0};
     std::vector<bool> has_slices(values);
     for (size_t v = 0; v < values; ++v)
@@ -255,15 +265,25 @@ class Planner {
         channel += slices_[static_cast<size_t>(at)].channel;
       if (channel || at != static_cast<ValueId>(v)) home[v] = {at, channel * size_of(plan_.values[v].desc.dtype)};
     }
+    return home;
+  }
 
-    if (options_.team > 1) share_buckets_of_team(plan_, home, options_.team, options_.place);
-    std::vector<Use> life(values);
-    for (size_t v = 0; v < values; ++v) {
+  /// How long the storage of each root is in use, by itself and by all values that live there.
+  std::vector<Use> lives(const std::vector<Use>& use, const std::vector<Home>& home) const {
+    std::vector<Use> life(use.size());
+    for (size_t v = 0; v < use.size(); ++v) {
       if (use[v].first < 0 || plan_.values[v].kind == ValueKind::state || shared(v)) continue;
-      Use& u = life[static_cast<size_t>(home[v].first)];
-      u.first = u.first < 0 ? use[v].first : std::min(u.first, use[v].first);
-      u.last = std::max(u.last, use[v].last);
+      Use& root = life[static_cast<size_t>(home[v].first)];
+      root.touch(use[v].first), root.touch(use[v].last);
     }
+    return life;
+  }
+
+  /// Places roots and workspaces in the arena.
+  void lay_out(const std::vector<Use>& use, const std::vector<Home>& home) {
+    const size_t values = plan_.values.size();
+    const int count = static_cast<int>(plan_.nodes.size());
+    const std::vector<Use> life = lives(use, home);
     std::vector<Lifetime> blocks;
     std::vector<int> block_of(values, -1);
     for (size_t v = 0; v < values; ++v) {
@@ -291,8 +311,7 @@ class Planner {
     plan_.naive_bytes = layout.naive_bytes;
   }
 
-  void share_in_place(const std::vector<Use>& use, const std::vector<bool>& has_slices,
-                      std::vector<std::pair<ValueId, int64_t>>& home) const {
+  void share_in_place(const std::vector<Use>& use, const std::vector<bool>& has_slices, std::vector<Home>& home) const {
     const auto plain = [&](ValueId id) {
       const auto v = static_cast<size_t>(id);
       const Value& value = plan_.values[v];
@@ -313,8 +332,7 @@ class Planner {
   }
 
   /// Gradients are written where their bucket wants them, and averaged ones read from it.
-  void share_buckets(const std::vector<Use>& use, const std::vector<bool>& has_slices,
-                     std::vector<std::pair<ValueId, int64_t>>& home) const {
+  void share_buckets(const std::vector<Use>& use, const std::vector<bool>& has_slices, std::vector<Home>& home) const {
     const auto move = [&](ValueId part, ValueId bucket, int64_t offset, int last_reader, int last_of_bucket) {
       const auto root = static_cast<size_t>(home[static_cast<size_t>(part)].first);
       const Value& value = plan_.values[root];
@@ -332,7 +350,7 @@ class Planner {
         if (home[v].first == static_cast<ValueId>(root) && v != static_cast<size_t>(part) &&
             use[v].first <= last_of_bucket)
           return;
-      const std::pair<ValueId, int64_t> base = home[static_cast<size_t>(bucket)];
+      const Home base = home[static_cast<size_t>(bucket)];
       for (auto& h : home)
         if (h.first == static_cast<ValueId>(root)) h = {base.first, base.second + offset};
     };
