@@ -11,10 +11,12 @@
 
 namespace convoy {
 
-/// Queued work that can be queued again as a whole (a CUDA graph).
+/// Queued work that can be queued again as a whole (a CUDA graph). It reads and writes the memory that the work was
+/// given when it was recorded, which must live as long as replays run.
 class Recording {
  public:
   virtual ~Recording() = default;
+  /// Queues it once more and returns at once.
   virtual void replay() = 0;
 };
 
@@ -29,6 +31,8 @@ class Device {
   virtual std::shared_ptr<Buffer> allocate(int64_t bytes) = 0;
   /// Memory of the host that copies read and write while the host goes on.
   virtual std::shared_ptr<Buffer> allocate_host(int64_t bytes) = 0;
+  /// Copies `bytes` bytes from the host to the device, and back. Both ends must stay as they are, and what is
+  /// downloaded unread, until synchronize().
   virtual void upload(void* to, const void* from, int64_t bytes) = 0;
   virtual void download(void* to, const void* from, int64_t bytes) = 0;
   /// Uploads beside the queue, into memory that the queue reads next: they wait for staging_free(), the queue waits for
@@ -37,11 +41,11 @@ class Device {
   virtual void await_staged() = 0;
   virtual void staging_free() = 0;
   virtual void wait_until_staged() = 0;
-  /// From one place of the device to another.
+  /// `bytes` bytes from one place of the device to another.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   /// Waits for all that was queued; reports its errors.
   virtual void synchronize() = 0;
-  /// What `work` queues is not run but kept.
+  /// What `work` queues is not run but kept. `work` runs once, at once, and may not wait for the queue.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
   /// Marks this point of the queue; marks count from 0 behind clear_marks().
   virtual void mark() = 0;

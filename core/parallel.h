@@ -103,7 +103,7 @@ void parallel_units(int64_t total, int threads, F&& body) {
         body(unit);
       } catch (...) {
         const std::lock_guard lock(mutex);
-        failure = std::current_exception();
+        if (!failure) failure = std::current_exception();
         failed = true;
       }
     }

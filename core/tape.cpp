@@ -26,6 +26,7 @@ ValueId Tape::input(const std::string& name, const TensorDesc& desc) {
 
 ValueId Tape::state(const std::string& name, const TensorDesc& desc, const StateInit& init) {
   if (const ValueId known = find(name); known != no_value) {
+    if (value(known).kind != ValueKind::state) fail_usage("value \"" + name + "\" exists already and is no state");
     if (!(this->desc(known) == desc))
       fail_usage("state \"" + name + "\" is " + this->desc(known).str() + ", asked for " + desc.str());
     return known;

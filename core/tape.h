@@ -56,18 +56,25 @@ class Tape {
   explicit Tape(DType float_type = DType::f32) : float_type_(float_type) {}
   DType float_type() const { return float_type_; }
 
+  /// Throws Error(usage) where a value of that name exists.
   ValueId input(const std::string& name, const TensorDesc& desc);
+  /// The state of that name, new or known. Throws Error(usage) where a value of that name is no state, or one with
+  /// another descriptor.
   ValueId state(const std::string& name, const TensorDesc& desc, const StateInit& init = {});
+  /// A trainable state in the tape's float type; `rank`: StateSpec::rank. Throws Error(usage) where a value of that
+  /// name exists: layers share no parameters.
   ValueId parameter(const std::string& name, const Shape& shape, const StateInit& init, int rank = 0);
 
-  /// Appends a node; infers its outputs, named after the node ("conv1.forward", "pool1.forward:1", ...).
+  /// Appends a node; infers its outputs, named after the node ("conv1.forward", "pool1.forward:1", ...). A name that is
+  /// taken gets a number ("conv1.forward#2"). Throws the Error of the op's shape inference, with the node's name ahead
+  /// of it. The reference holds until the next node is added.
   const Node& add(const Op& op, const std::string& name, std::vector<ValueId> in);
   /// The same for ops with exactly one interesting output.
   ValueId emit(const Op& op, const std::string& name, std::vector<ValueId> in) {
     return add(op, name, std::move(in)).out.at(0);
   }
 
-  /// Lets the host read a computed value, or an input, behind a run.
+  /// Lets the host read a computed value, or an input, behind a run, under this name. Throws Error(usage) for states.
   void keep(ValueId id, const std::string& name);
   ValueId find(const std::string& name) const;  ///< no_value when absent
 

@@ -1,4 +1,4 @@
-// Learning rates per epoch, as the MLPerf HPC CosmoFlow reference computes them.
+// Learning rates: per epoch as the MLPerf HPC CosmoFlow reference computes them, per step as the climate benchmarks do.
 #pragma once
 
 #include <cstdint>

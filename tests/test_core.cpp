@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <thread>
 
 #include "core/backward.h"
 #include "core/memory_planner.h"
@@ -129,6 +132,7 @@ TEST_CASE("attributes out of range are refused with what was found", "[infer]") 
   // Any number of gradients is checked at once.
   const std::vector<ValueId> many(1500, gradient);
   CHECK_NOTHROW(tape.emit({OpKind::all_finite, NoAttrs{}}, "finite", many));
+  CHECK_THROWS_WITH(tape.state("x", image), Catch::Contains("\"x\" exists already and is no state"));
 }
 
 TEST_CASE("options of a convolution that it would not look at are refused", "[infer]") {
@@ -549,6 +553,24 @@ TEST_CASE("two accumulated passes equal one of twice the batch, and lag applies 
   CHECK(run(lagged, 2) == one);    // the first gradient, at the weights it was taken at
   lagged.compute = DType::f16;
   CHECK_THROWS_WITH(run(lagged, 1), Catch::Contains("constant loss scale"));
+}
+
+TEST_CASE("of several failures of a loop the first is thrown", "[parallel]") {
+  std::atomic<bool> both{false};
+  const auto wait = [](auto&& done) {
+    for (int i = 0; i < 2000 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  CHECK_THROWS_WITH(parallel_units(2, 2,
+                                   [&](int64_t unit) {
+                                     if (unit == 1) {
+                                       both = true;
+                                       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                                       fail_runtime("second");
+                                     }
+                                     wait([&] { return both.load(); });
+                                     fail_runtime("first");
+                                   }),
+                    "first");
 }
 
 TEST_CASE("training options that would do nothing are refused, others are kept", "[program]") {
