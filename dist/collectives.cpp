@@ -194,7 +194,18 @@ void Collectives::begin(Operation& op, std::shared_ptr<const Stages> stages, con
   const bool uses_shared =
       std::any_of(op.stages->begin(), op.stages->end(), [](const Stage& s) { return s.kind == Stage::Kind::shared; });
   op.serial = uses_shared ? next_serial_++ : -1;
-  if (converts(what)) multiply(what.type, what.data.data(), whole(what), what.scale);
+  if (!converts(what)) return;
+  multiply(what.type, what.data.data(), whole(what), what.scale);
+  // Which rank adds up an element depends on the cut into buckets: its own value must not be finer than the others'.
+  if (options_.deterministic) round_to_wire(op, whole(what));
+}
+
+/// Leaves what the wire's type can hold of a piece.
+void Collectives::round_to_wire(Operation& op, Piece piece) {
+  auto* values = reinterpret_cast<float*>(op.what.data.data()) + piece.begin;
+  op.outgoing.resize(std::max(op.outgoing.size(), static_cast<size_t>(piece.count * size_of(op.what.wire))));
+  to_wire(op.what.wire, values, op.outgoing.data(), piece.count);
+  from_wire(op.what.wire, op.outgoing.data(), values, piece.count);
 }
 
 void Collectives::start(int64_t id, const AllReduce& what) {
@@ -306,6 +317,8 @@ bool Collectives::advance(Operation& op, int64_t ahead) {
       const bool last = std::none_of(op.stages->begin() + static_cast<std::ptrdiff_t>(op.stage) + 1, op.stages->end(),
                                      [](const Stage& s) { return s.kind == Stage::Kind::shared; });
       if (last) ++serving_;
+      // Through memory nothing is narrowed; messages would have rounded the mean.
+      if (last && options_.deterministic && converts(op.what)) round_to_wire(op, whole(op.what));
     } else if (stage.kind == Stage::Kind::native) {
       if (!op.posted) op.messages = {transport_->start_native(op.what.data, op.what.type)}, op.posted = true;
       if (!transport_->done(op.messages[0])) return false;
@@ -328,12 +341,7 @@ bool Collectives::advance_schedule(Operation& op, const Stage& stage) {
     complete(op, round);
     for (const Piece& piece : round.finished) {
       multiply(op.what.type, op.what.data.data(), piece, stage.scale);
-      if (converts(op.what)) {  // everybody gets what the others can be told
-        auto* values = reinterpret_cast<float*>(op.what.data.data()) + piece.begin;
-        op.outgoing.resize(std::max(op.outgoing.size(), static_cast<size_t>(piece.count * size_of(op.what.wire))));
-        to_wire(op.what.wire, values, op.outgoing.data(), piece.count);
-        from_wire(op.what.wire, op.outgoing.data(), values, piece.count);
-      }
+      if (converts(op.what)) round_to_wire(op, piece);  // everybody gets what the others can be told
     }
     op.posted = false;
     ++op.round;
@@ -396,7 +404,7 @@ void Collectives::complete(Operation& op, const Round& round) {
     }
     std::vector<float> other;
     for (const Sum& sum : round.sums) {
-      std::vector<float> total(static_cast<size_t>(sum.piece.count));
+      std::vector<float> total(static_cast<size_t>(sum.piece.count), -0.f);  // to which any first value adds itself
       other.resize(total.size());
       for (int64_t source : sum.sources) {
         const float* from = values + sum.piece.begin;

@@ -96,6 +96,7 @@ class Collectives final : public Communicator {
   bool advance_schedule(Operation& op, const Stage& stage);
   void post(Operation& op, const Round& round);
   void complete(Operation& op, const Round& round);
+  void round_to_wire(Operation& op, Piece piece);
   void advance_all(int64_t ahead = everything);
   /// One schedule from start to end, of values that nothing scales.
   void run(Schedule schedule, const AllReduce& what);

@@ -146,30 +146,47 @@ TEST_CASE("f32 gradients may travel as bf16 or f16", "[dist]") {
 }
 
 TEST_CASE("deterministic sums do not depend on the cut into buckets", "[dist]") {
-  CommunicationOptions o;
-  o.deterministic = true;
-  const int ranks = 5;
-  const auto run = [&](const std::vector<int64_t>& cuts, const std::vector<int>& nodes) {
+  constexpr int ranks = 5;
+  const auto run = [&](DType wire, const std::vector<int64_t>& cuts, const std::vector<int>& nodes,
+                       const CommunicationTable& table = {}) {
+    CommunicationOptions o;
+    o.deterministic = true, o.table = table;
     auto communicators = make_thread_communicators(ranks, o, nodes);
     std::vector<float> first;
     on_ranks(communicators, [&](int rank, Collectives& c) {
       std::vector<float> mine = values_of<float>(rank, cuts.back());
-      for (size_t i = 0; i + 1 < cuts.size(); ++i)
-        c.all_reduce_sum(
-            std::span(mine).subspan(static_cast<size_t>(cuts[i]), static_cast<size_t>(cuts[i + 1] - cuts[i])));
+      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+        const auto bucket =
+            std::span(mine).subspan(static_cast<size_t>(cuts[i]), static_cast<size_t>(cuts[i + 1] - cuts[i]));
+        c.start(3, {std::as_writable_bytes(bucket), DType::f32, wire, 1, "a bucket"});
+        c.wait(3);
+      }
       if (rank == 0) first = mine;
     });
     return first;
   };
-  const std::vector<float> whole = run({0, 5000}, {});
-  std::vector<float> in_rank_order = values_of<float>(0, 5000);
-  for (int r = 1; r < ranks; ++r) {
-    const std::vector<float> theirs = values_of<float>(r, 5000);
-    for (size_t i = 0; i < theirs.size(); ++i) in_rank_order[i] += theirs[i];
+  CommunicationTable long_ones_by_messages;
+  long_ones_by_messages.set(ranks, 1, 1 << 8, Algorithm::shared);
+  long_ones_by_messages.set(ranks, 1, 1 << 14, Algorithm::direct);
+  for (DType wire : {DType::f32, DType::bf16, DType::f16}) {
+    INFO(name_of(wire));
+    const std::vector<float> whole = run(wire, {0, 5000}, {});
+    const auto rounded = [&](std::vector<float> values) {
+      for (float& v : values) v = wire == DType::bf16 ? float(bf16(v)) : wire == DType::f16 ? float(f16(v)) : v;
+      return values;
+    };
+    std::vector<float> in_rank_order = rounded(values_of<float>(0, 5000));
+    for (int r = 1; r < ranks; ++r) {
+      const std::vector<float> theirs = rounded(values_of<float>(r, 5000));
+      for (size_t i = 0; i < theirs.size(); ++i) in_rank_order[i] += theirs[i];
+    }
+    CHECK((whole == rounded(in_rank_order)));
+    CHECK((run(wire, {0, 17, 4000, 5000}, {}) == whole));
+    CHECK((run(wire, {0, 17, 4000, 5000}, {}, long_ones_by_messages) == whole));
+    // Over messages instead of shared memory.
+    CHECK((run(wire, {0, 3000, 5000}, {0, 0, 0, 1, 1}) == whole));
+    CHECK((run(wire, {0, 1700, 5000}, {0, 0, 0, 1, 1}) == whole));
   }
-  CHECK((whole == in_rank_order));
-  CHECK((run({0, 17, 4000, 5000}, {}) == whole));
-  CHECK((run({0, 3000, 5000}, {0, 0, 0, 1, 1}) == whole));  // over messages instead of shared memory
 }
 
 TEST_CASE("several all-reduces under way, waited for out of order, beside a progress thread", "[dist]") {
