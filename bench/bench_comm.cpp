@@ -144,6 +144,7 @@ class Comparison {
     CommunicationOptions wish = options_;
     if (row.algorithm) wish.algorithm = name_of(*row.algorithm);
     world_.set_options(wish);
+    if (row.algorithm) world_.prepare({std::as_writable_bytes(std::span(data)), DType::f32, DType::f32, 1, row.name()});
     for (size_t i = 0; i < data.size(); ++i) data[i] = element(i, world_.rank());
     world_.barrier();
     const auto before = Clock::now();

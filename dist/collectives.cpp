@@ -100,6 +100,11 @@ void Collectives::set_options(CommunicationOptions options) {
   plans_.clear();
 }
 
+void Collectives::prepare(const AllReduce& what) {
+  const std::lock_guard lock(mutex_);
+  if (size() > 1) plan_for(what);
+}
+
 void Collectives::set_window(const SharedWindow& window) {
   const std::lock_guard lock(mutex_);
   if (shared_) shared_->set_window(window);

@@ -55,6 +55,9 @@ class Collectives final : public Communicator {
   AlgorithmChoice choice(int64_t bytes, DType type, DType wire) const;
   /// From now on; takes effect with the next start. Every rank must change at the same point.
   void set_options(CommunicationOptions options);
+  /// Plans an all-reduce of this size, types and scale, which its first start would do else. Throws Error(usage) where
+  /// the wished algorithm refuses it.
+  void prepare(const AllReduce& what);
   /// A thread that does nothing but drive messages on while this rank computes. Costs a core.
   void start_progress_thread();
   /// All-reduces of what lies in the window go without copies. Every rank of the node has one, in rank order.

@@ -189,6 +189,25 @@ TEST_CASE("deterministic sums do not depend on the cut into buckets", "[dist]") 
   }
 }
 
+TEST_CASE("an all-reduce is planned ahead of its start", "[dist]") {
+  auto communicators = make_thread_communicators(2, wish(Algorithm::shared), {0, 1});
+  on_ranks(communicators, [&](int, Collectives& c) {
+    std::vector<float> values(8);
+    const AllReduce what = mean_of(values, 2, DType::f32);
+    std::string refusal;
+    try {
+      c.prepare(what);
+    } catch (const Error& error) {
+      refusal = error.what();
+    }
+    require(refusal.find("shared refuses 32 bytes") != std::string::npos, "a wish that cannot be planned");
+    c.set_options({});
+    c.prepare(what);
+    c.start(3, what);
+    c.wait(3);
+  });
+}
+
 TEST_CASE("several all-reduces under way, waited for out of order, beside a progress thread", "[dist]") {
   for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 0}, {0, 1, 2}}) {
     auto communicators = make_thread_communicators(3, {}, nodes);
