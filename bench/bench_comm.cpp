@@ -127,14 +127,11 @@ class Comparison {
     ReductionProblem problem;
     problem.bytes = bytes, problem.nodes = world_.nodes(), problem.native = true;
     problem.shares_memory = shares_memory_;
+    if (root() && a_.flag("explain"))
+      std::printf("%12lld supported by\n%s", static_cast<long long>(bytes), explain(problem).c_str());
     std::vector<Row> rows;
-    for (Algorithm algorithm : wanted_) {
-      const Support s = supports(algorithm, problem);
-      if (s.ok) rows.push_back({algorithm, {}});
-      if (!s.ok && root() && a_.flag("explain"))
-        std::printf("%12lld %-13s refuses: %s\n", static_cast<long long>(bytes),
-                    std::string(name_of(algorithm)).c_str(), s.reason.c_str());
-    }
+    for (Algorithm algorithm : wanted_)
+      if (supports(algorithm, problem).ok) rows.push_back({algorithm, {}});
     rows.push_back({std::nullopt, {}});
     return rows;
   }

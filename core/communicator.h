@@ -54,8 +54,6 @@ class Communicator {
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
   /// `part` of every rank, in rank order; all parts have the size of `whole` / size().
   virtual void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) = 0;
-  /// The sum of every rank's `whole`, of which a rank gets its part: element i belongs to rank i / (count / size()).
-  virtual void reduce_scatter(std::span<const float> whole, std::span<float> part) = 0;
   virtual void barrier() = 0;
   virtual CommunicationTimes times() const = 0;
 

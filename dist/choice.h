@@ -60,7 +60,7 @@ struct AlgorithmChoice {
 
 /// Throws Error(usage) where the wished algorithm refuses.
 AlgorithmChoice choose_algorithm(const ReductionProblem& problem, const CommunicationOptions& options);
-/// One line per algorithm: name, "yes" or its reason.
+/// One line per algorithm: name, "yes" or why it refuses.
 std::string explain(const ReductionProblem& problem);
 
 }  // namespace convoy

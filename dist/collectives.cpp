@@ -483,20 +483,6 @@ void Collectives::all_gather(std::span<const std::byte> part, std::span<std::byt
   run(gather_schedule(members, equal_parts(bytes, size())), {whole, DType::u8, DType::u8, 1, "an all-gather"});
 }
 
-void Collectives::reduce_scatter(std::span<const float> whole, std::span<float> part) {
-  const auto count = static_cast<int64_t>(part.size());
-  if (static_cast<int64_t>(whole.size()) != count * size())
-    fail_usage("reduce_scatter: " + std::to_string(size()) + " parts of " + std::to_string(count) + " do not fill " +
-               std::to_string(whole.size()));
-  std::vector<float> copy(whole.begin(), whole.end());
-  if (size() > 1 && count > 0) {
-    const Members members{all_, rank(), {0, count * size()}};
-    run(direct_scatter_schedule(members, equal_parts(count, size())),
-        {std::as_writable_bytes(std::span(copy)), DType::f32, DType::f32, 1, "a reduce-scatter"});
-  }
-  std::copy_n(copy.begin() + rank() * count, count, part.begin());
-}
-
 void Collectives::barrier() {
   float nothing = 0;
   all_reduce_sum(std::span(&nothing, 1));

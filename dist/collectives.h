@@ -39,7 +39,6 @@ class Collectives final : public Communicator {
   void progress() override;
   void broadcast(std::span<std::byte> data, int root) override;
   void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override;
-  void reduce_scatter(std::span<const float> whole, std::span<float> part) override;
   void barrier() override;
   CommunicationTimes times() const override;
 

@@ -133,13 +133,22 @@ Schedule doubling_schedule(const Members& m) {
   });
 }
 
-std::vector<Piece> parts_of(const Members& m) {
-  std::vector<Piece> parts;
-  for (int i = 0; i < m.size(); ++i) parts.push_back(part_of(m.range, i, m.size()));
-  return parts;
+Schedule gather_schedule(const Members& m, std::span<const Piece> parts) {
+  const auto me = static_cast<size_t>(m.self);
+  Round round;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i == me) continue;
+    add(round.sends, m.ranks[i], parts[me]);
+    add(round.receives, m.ranks[i], parts[i]);
+  }
+  Schedule s;
+  s.rounds.push_back(std::move(round));
+  return s;
 }
 
-Schedule direct_scatter_schedule(const Members& m, std::span<const Piece> parts) {
+Schedule direct_schedule(const Members& m) {
+  std::vector<Piece> parts;
+  for (int i = 0; i < m.size(); ++i) parts.push_back(part_of(m.range, i, m.size()));
   const auto me = static_cast<size_t>(m.self);
   const Piece mine = parts[me];
   Schedule s;
@@ -157,27 +166,7 @@ Schedule direct_scatter_schedule(const Members& m, std::span<const Piece> parts)
   }
   add_sum(round, mine, sources);
   finish(round, mine);
-  s.rounds.push_back(std::move(round));
-  return s;
-}
-
-Schedule gather_schedule(const Members& m, std::span<const Piece> parts) {
-  const auto me = static_cast<size_t>(m.self);
-  Round round;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (i == me) continue;
-    add(round.sends, m.ranks[i], parts[me]);
-    add(round.receives, m.ranks[i], parts[i]);
-  }
-  Schedule s;
-  s.rounds.push_back(std::move(round));
-  return s;
-}
-
-Schedule direct_schedule(const Members& m) {
-  const std::vector<Piece> parts = parts_of(m);
-  Schedule s = direct_scatter_schedule(m, parts);
-  s.rounds.push_back(gather_schedule(m, parts).rounds[0]);
+  s.rounds = {std::move(round), gather_schedule(m, parts).rounds[0]};
   return s;
 }
 

@@ -62,11 +62,6 @@ Schedule doubling_schedule(const Members& m);
 /// messages each. The sums do not depend on how gradients are cut into buckets.
 Schedule direct_schedule(const Members& m);
 
-/// The parts of the members, as `part_of` cuts them.
-std::vector<Piece> parts_of(const Members& m);
-/// The first half of `direct_schedule` for any cut into parts, one per member: afterwards this rank's part of the
-/// vector is the sum.
-Schedule direct_scatter_schedule(const Members& m, std::span<const Piece> parts);
 /// Everybody's part to everybody.
 Schedule gather_schedule(const Members& m, std::span<const Piece> parts);
 /// Binomial tree from `root`, an index into ranks.

@@ -229,7 +229,7 @@ TEST_CASE("several all-reduces under way, waited for out of order, beside a prog
   }
 }
 
-TEST_CASE("broadcast, all-gather, reduce-scatter, barrier", "[dist]") {
+TEST_CASE("broadcast, all-gather, barrier", "[dist]") {
   for (int ranks : {1, 2, 3, 6}) {
     auto communicators = make_thread_communicators(ranks);
     on_ranks(communicators, [&](int rank, Collectives& c) {
@@ -242,9 +242,6 @@ TEST_CASE("broadcast, all-gather, reduce-scatter, barrier", "[dist]") {
       std::vector<int32_t> all(static_cast<size_t>(ranks));
       c.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
       for (int r = 0; r < ranks; ++r) require(all[static_cast<size_t>(r)] == r * r, "all-gather");
-      std::vector<float> whole(static_cast<size_t>(3 * ranks), float(rank)), part(3);
-      c.reduce_scatter(whole, part);
-      require(part == std::vector<float>(3, float(ranks * (ranks - 1) / 2)), "reduce-scatter");
       c.barrier();
     });
   }
