@@ -1,23 +1,30 @@
 #!/usr/bin/env bash
 # Several ranks end to end: algorithms, both trainers, resume at another rank count, signals, lost ranks, staging, the C
-# interface. `short` leaves out what does not depend on the MPI library.
-# usage: mpi.sh BUILD_DIR openmpi|mpich [full|short]
+# interface. `short` leaves out what does not depend on the MPI library. LAUNCHER starts ranks where Debian's
+# mpirun.openmpi or mpirun.mpich is missing.
+# usage: mpi.sh BUILD_DIR openmpi|mpich [full|short] [LAUNCHER]
 set -u
-build=$1 bin=$1/bin flavour=$2 extent=${3:-full}
+build=$1 bin=$1/bin flavour=$2 extent=${3:-full} launcher=${4:-mpirun}
 source=$(cd "$(dirname "$0")/.." && pwd)
 . "$source/tests/expect.sh"
 # For Open MPI as root on few cores; MPICH does not look at them.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
   OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl_vader_single_copy_mechanism=none
-if [ "$flavour" = openmpi ]; then suffix='' other=_mpich patient=''; else suffix=_mpich other='' patient=-disable-auto-cleanup; fi
-ranks() { local n=$1; shift; timeout 120 "mpirun.$flavour" $patient -n "$n" "$@"; }
+command -v "mpirun.$flavour" > /dev/null && launcher=mpirun.$flavour
+[ "$flavour" = openmpi ] && patient='' || patient=-disable-auto-cleanup
+# Programs that were linked for MPICH, too, have a suffix; a build with a single MPI has none.
+suffix='' other=''
+if [ -x "$bin/cosmoflow_train_mpich" ]; then
+  if [ "$flavour" = openmpi ]; then other=$bin/cosmoflow_train_mpich; else suffix=_mpich other=$bin/cosmoflow_train; fi
+fi
+ranks() { local n=$1; shift; timeout 120 "$launcher" $patient -n "$n" "$@"; }
 
 # Every algorithm checks its sums against whole numbers: a wrong one ends with 1.
 for n in 2 3 4 5; do expect 0 "MPI_Allreduce" ranks $n "$bin/bench_comm$suffix" --min 4 --max 4194304 --factor 128 --seconds 0; done
 expect 0 "hierarchical" ranks 4 "$bin/bench_comm$suffix" --ranks-per-node 2 --min 4 --max 1048576 --factor 64 --seconds 0 --tune table --json comm.jsonl
 present table comm.jsonl
 # A file that cannot be written is told at once, and not as a fault of the network.
-expect 1 "nowhere/comm.jsonl: cannot open for writing" timeout 20 "mpirun.$flavour" -n 2 "$bin/bench_comm$suffix" --min 4 --max 4 --json nowhere/comm.jsonl
+expect 1 "nowhere/comm.jsonl: cannot open for writing" timeout 20 "$launcher" -n 2 "$bin/bench_comm$suffix" --min 4 --max 4 --json nowhere/comm.jsonl
 # Programs that do not divide their work.
 expect 2 "expected a single task" ranks 2 "$bin/cosmoflow_simulate" --out never --universes 1 --size 16
 
@@ -69,7 +76,7 @@ lost() { # FOLDER SIGNAL
 }
 lost killed KILL
 # The launcher of another MPI starts ranks that do not find each other.
-expect 2 "but MPI sees a single one" ranks 2 "$bin/cosmoflow_train$other" "${common[@]}" --output-dir x
+[ -z "$other" ] || expect 2 "but MPI sees a single one" ranks 2 "$other" "${common[@]}" --output-dir x
 [ "$extent" = short ] && { conclude; exit; }
 
 # The same bits again, by every order of messages; on pretended nodes; with a thread that drives messages on.
@@ -116,12 +123,13 @@ cat > slow.c <<'C'
 #include <unistd.h>
 int fsync(int file) {
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+  if (!rank) rank = getenv("PMI_RANK");
   if (rank && *rank == '0') usleep(200000);
   return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
 }
 C
 cc -shared -fPIC -o slow.so slow.c -ldl
-expect 0 "finished" ranks 2 -x LD_PRELOAD="$work/slow.so" "${train[@]}" --batch-size 1 --n-epochs 2 --output-dir disk --checkpoint-steps 1
+expect 0 "finished" ranks 2 env LD_PRELOAD="$work/slow.so" "${train[@]}" --batch-size 1 --n-epochs 2 --output-dir disk --checkpoint-steps 1
 awk -F'[:,]' '/"exposed_seconds_per_step"/ { seconds = $2 } /"exposed_fraction"/ { share = $2 } END { exit !(seconds < 0.1 && share < 1) }' \
   disk/summary.json && ok || bad "checkpoints count as communication: $(grep '"exposed' disk/summary.json)"
 
@@ -150,24 +158,24 @@ int MPI_Win_allocate_shared(MPI_Aint size, int unit, MPI_Info info, MPI_Comm com
   return PMPI_Win_allocate_shared(size, unit, info, comm, base, window);
 }
 C
-  mpicc.openmpi -shared -fPIC -o leave.so leave.c
+  "$(command -v mpicc.openmpi || echo mpicc)" -shared -fPIC -o leave.so leave.c
   ranks 2 --enable-recovery -x LD_PRELOAD="$work/leave.so" "${train[@]}" --batch-size 1 --output-dir early > early.txt 2>&1
   grep -q "rank 1 on .* has ended" early.txt && ok || bad "no rank named that was lost during the set-up: $(tail -3 early.txt)"
 fi
 for run in killed stalled; do cut -d, -f1-5 quiet/history.csv > a.csv; cut -d, -f1-5 $run/history.csv > b.csv; same a.csv b.csv; done
 
 # Mistakes: another MPI's launcher, settings that differ, a bad file that one rank meets, impossible wishes.
-expect 2 "setting seed differs between ranks: rank 0 has \"5\", rank 1 has \"6\"" timeout 60 "mpirun.$flavour" \
+expect 2 "setting seed differs between ranks: rank 0 has \"5\", rank 1 has \"6\"" timeout 60 "$launcher" \
   -n 1 "${train[@]}" --batch-size 1 --output-dir y : -n 1 "${train[@]}" --batch-size 1 --output-dir y --seed 6
 cp -r data fewer
 mv "fewer/train/$(ls fewer/train | head -1)" fewer/train/renamed.tfrecord
-expect 2 "data-dir differs between ranks" timeout 60 "mpirun.$flavour" -n 1 "${train[@]}" --batch-size 1 --output-dir y : \
+expect 2 "data-dir differs between ranks" timeout 60 "$launcher" -n 1 "${train[@]}" --batch-size 1 --output-dir y : \
   -n 1 "${train[@]}" --batch-size 1 --output-dir y --data-dir fewer
 stage_two() { # Each rank is told of its folder by a link of one name.
   mkdir -p here.$1 && ln -sfn "$work/$2" "here.$1/data"
 }
 stage_two 0 data; stage_two 1 fewer
-expect 2 "setting data differs between ranks" timeout 60 "mpirun.$flavour" -n 1 sh -c 'cd here.0 && exec "$@"' run "${train[@]}" --batch-size 1 --output-dir y : \
+expect 2 "setting data differs between ranks" timeout 60 "$launcher" -n 1 sh -c 'cd here.0 && exec "$@"' run "${train[@]}" --batch-size 1 --output-dir y : \
   -n 1 sh -c 'cd here.1 && exec "$@"' run "${train[@]}" --batch-size 1 --output-dir y
 expect 2 "expected 1 on a single rank" "$bin/climseg_train" --data dummy --batchnorm-group-size 2 --output-dir y
 expect 2 "expected one of shared" "$bin/cosmoflow_train" "${common[@]}" --output-dir y --all-reduce pigeon
