@@ -258,16 +258,21 @@ int run(int argc, char** argv) {
   const std::unique_ptr<MpiSession> session = start_mpi(mpi);
   // To end a communicator takes all ranks: an error on one must not begin with that.
   const std::unique_ptr<Collectives> world = session->world(options);
+  int code = static_cast<int>(ErrorKind::runtime);
+  std::string message;
   try {
     if (world->size() < 2) fail_usage("needs at least two ranks, found one");
-    const int code = Comparison(a, *session, *world, options, mpi).run();
+    code = Comparison(a, *session, *world, options, mpi).run();
     session->finish();
     return code;
-  } catch (const Error& error) {  // the others would wait for this rank
-    std::fprintf(stderr, "bench_comm: error: %s\n", error.what());
-    session->abort(error.exit_code());
+  } catch (const Error& error) {
+    message = error.what(), code = error.exit_code();
+  } catch (const std::exception& error) {  // out of memory, for one
+    message = error.what();
   }
-  return 1;
+  std::fprintf(stderr, "bench_comm: error: %s\n", message.c_str());
+  session->abort(code);  // the others would wait for this rank
+  return code;
 }
 
 }  // namespace

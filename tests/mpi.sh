@@ -25,6 +25,10 @@ expect 0 "hierarchical" ranks 4 "$bin/bench_comm$suffix" --ranks-per-node 2 --mi
 present table comm.jsonl
 # A file that cannot be written is told at once, and not as a fault of the network.
 expect 1 "nowhere/comm.jsonl: cannot open for writing" timeout 20 "$launcher" -n 2 "$bin/bench_comm$suffix" --min 4 --max 4 --json nowhere/comm.jsonl
+# A rank without memory ends the others, too.
+expect 1 "bench_comm: error: std::bad_alloc" timeout 20 "$launcher" -n 1 "$bin/bench_comm$suffix" --size 400000000 --seconds 0 : \
+  -n 1 sh -c 'ulimit -v 500000 && exec "$@"' run "$bin/bench_comm$suffix" --size 400000000 --seconds 0
+expect 0 "doubling: yes" ranks 2 "$bin/bench_comm$suffix" --size 4 --seconds 0 --explain
 # Programs that do not divide their work.
 expect 2 "expected a single task" ranks 2 "$bin/cosmoflow_simulate" --out never --universes 1 --size 16
 
