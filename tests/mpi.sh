@@ -173,6 +173,16 @@ for run in killed stalled; do cut -d, -f1-5 quiet/history.csv > a.csv; cut -d, -
 # Mistakes: another MPI's launcher, settings that differ, a bad file that one rank meets, impossible wishes.
 expect 2 "setting seed differs between ranks: rank 0 has \"5\", rank 1 has \"6\"" timeout 60 "$launcher" \
   -n 1 "${train[@]}" --batch-size 1 --output-dir y : -n 1 "${train[@]}" --batch-size 1 --output-dir y --seed 6
+# Algorithms that differ are told, not tried; tables count by what they hold.
+differs() { # TEXT "FLAGS OF RANK 0" "FLAGS OF RANK 1"
+  expect 2 "$1" timeout 30 "$launcher" -n 1 "${train[@]}" --batch-size 1 --output-dir y $2 : -n 1 "${train[@]}" --batch-size 1 --output-dir y $3
+}
+differs 'setting all-reduce differs between ranks: rank 0 has "ring", rank 1 has "shared"' '--all-reduce ring' '--all-reduce shared'
+differs 'setting comm-table differs between ranks' "--comm-table $work/table" ''
+mkdir -p node.0 node.1 && cp table node.0/table && echo '2 1 4 ring' > node.1/table
+expect 2 'setting comm-table (contents) differs between ranks' timeout 30 "$launcher" \
+  -n 1 sh -c 'cd node.0 && exec "$@"' run "${train[@]}" --data-dir "$work/data" --batch-size 1 --output-dir y --comm-table table : \
+  -n 1 sh -c 'cd node.1 && exec "$@"' run "${train[@]}" --data-dir "$work/data" --batch-size 1 --output-dir y --comm-table table
 cp -r data fewer
 mv "fewer/train/$(ls fewer/train | head -1)" fewer/train/renamed.tfrecord
 expect 2 "data-dir differs between ranks" timeout 60 "$launcher" -n 1 "${train[@]}" --batch-size 1 --output-dir y : \

@@ -14,6 +14,8 @@
 #include "core/parallel.h"
 #include "dist/local.h"
 #include "dist/shared_buffer.h"
+#include "io/crc32c.h"
+#include "io/file.h"
 
 namespace convoy::apps {
 namespace {
@@ -71,6 +73,13 @@ DType wire_type(const OptionTable& o) {
   return *type;
 }
 
+/// A measured table as something to compare; empty for none.
+std::string table_digest(const OptionTable& o) {
+  if (o.text("comm-table").empty()) return "";
+  const std::vector<std::byte> bytes = read_file(o.text("comm-table"));
+  return fmt::format("{} bytes, CRC {:08x}", bytes.size(), crc32c(bytes));
+}
+
 }  // namespace
 
 std::vector<Option> rank_options() {
@@ -123,13 +132,15 @@ Ranks::Ranks(const OptionTable& o) {
 
 void Ranks::connect(const OptionTable& o) {
   if (session_->rank() != 0 && !std::freopen("/dev/null", "w", stdout)) fail_runtime("/dev/null: cannot open");
-  world_ = session_->world(communication_options(o));
+  // Ranks that were given different algorithms would hang in the sums that are to tell it: divide() sets them.
+  world_ = session_->world({});
   // What belongs to a machine may differ, everything else must not.
   nlohmann::json settings;
   const std::set<std::string> own{"threads",   "kernel",   "tuned",           "output-dir",
                                   "stage-dir", "prefetch", "n-parallel-reads"};
   for (const Option& option : o.all())
     if (!own.count(option.flag)) settings[option.flag] = option.value;
+  settings["comm-table (contents)"] = table_digest(o);
   agree(settings);
 }
 
