@@ -68,8 +68,6 @@ struct Note {
   char text[200];  ///< lost: the sentence
 };
 constexpr int note_tag = 1;
-/// Timeouts without a sign of the main thread (reading, validating, one long kernel) after which it counts as stuck.
-constexpr double stuck = 20;
 
 class Session;
 
@@ -178,6 +176,7 @@ class Session final : public MpiSession {
   std::string reason_;         ///< what this rank waits for
   double asked_ = 0;           ///< when the silent were asked first, 0: not yet
   std::vector<double> heard_;  ///< when a rank last answered that it is well
+  std::vector<double> still_;  ///< since when the main thread of one that answers is stuck, 0: it is not
   std::vector<bool> left_;     ///< ranks that said that they are through
   int looked_at_ = 0;          ///< whose process was checked last
   double blocked_since_ = 0;   ///< when the watchdog first could not have the lock, 0: it could
@@ -218,6 +217,7 @@ Session::Session(const MpiOptions& options) : options_(options) {
     pids_.push_back(here ? p.pid : 0);
   }
   heard_.assign(static_cast<size_t>(size_), 0);
+  still_.assign(static_cast<size_t>(size_), 0);
   left_.assign(static_cast<size_t>(size_), false);
   MPI_Comm_dup(MPI_COMM_WORLD, &notes_);
   // An error would else end all ranks before the watchdogs have named the one that is gone.
@@ -397,7 +397,9 @@ bool Session::read_notes() {
       send_note(status.MPI_SOURCE, {Word::answer, rank_, excused ? -1 : now() - alive_, {}});
     } else if (note.word == Word::answer) {
       // Whoever answers lives; a main thread that has stood still for very long does not count as living.
-      if (note.silent < stuck * options_.timeout) heard_[from] = now();
+      const bool well = note.silent < options_.patience * options_.timeout;
+      if (well) heard_[from] = now();
+      still_[from] = well ? 0 : now() - note.silent;
     } else if (note.word == Word::leaving) {
       left_[from] = true;
     } else {
@@ -418,8 +420,11 @@ void Session::question_the_silent() {
     const auto i = static_cast<size_t>(r);
     if (r == rank_ || left_[i]) continue;
     const double silent = now() - std::max(asked, heard_[i]);
-    if (silent > options_.timeout * 3 / 4)
-      give_up(r, "has not answered for " + std::to_string(int(silent + options_.timeout / 4)) + " s");
+    if (silent > options_.timeout * 3 / 4) {
+      const auto seconds = [](double s) { return std::to_string(int(s)) + " s"; };
+      give_up(r, still_[i] > 0 ? "answers, but its main thread has stood still for " + seconds(now() - still_[i])
+                               : "has not answered for " + seconds(silent + options_.timeout / 4));
+    }
     const std::unique_lock lock = lock_unless_blocked();
     if (!lock) return;
     send_note(r, {Word::ask, rank_, 0, {}});

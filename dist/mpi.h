@@ -19,7 +19,10 @@ struct Launch {
 Launch find_launch();
 
 struct MpiOptions {
-  double timeout = 30;     ///< seconds of silence after which a rank counts as lost
+  double timeout = 30;  ///< seconds of silence after which a rank counts as lost
+  /// Timeouts without a sign of its main thread (reading, one long kernel) after which a rank that answers is lost,
+  /// too.
+  double patience = 20;
   int shared_mib = -1;     ///< shared memory per rank; -1: 40 MiB divided by the ranks of a node, 3 to 16; groups 1/4
   int ranks_per_node = 0;  ///< > 0: pretend that nodes hold so many ranks (for tests of hierarchical algorithms)
   /// Called in a thread of its own when a rank is lost, with the sentence that names it; the process ends with exit

@@ -79,6 +79,11 @@ lost() { # FOLDER SIGNAL
   expect 0 "resuming from" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir "$1" --resume --max-steps 200
 }
 lost killed KILL
+# A rank that answers and computes is waited for; one that only answers is not.
+expect 0 "met" ranks 2 "$bin/standing_still$suffix" at-work
+ranks 2 "$bin/standing_still$suffix" still > still.txt 2>&1
+grep -q "rank 1 on .* answers, but its main thread has stood still for [2-9] s, while this rank waited for a blocking sum" still.txt && ok ||
+  bad "a rank that stands still is not told from one that is silent: $(tail -3 still.txt)"
 # The launcher of another MPI starts ranks that do not find each other.
 [ -z "$other" ] || expect 2 "but MPI sees a single one" ranks 2 "$other" "${common[@]}" --output-dir x
 [ "$extent" = short ] && { conclude; exit; }

@@ -376,6 +376,7 @@ ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const
   ClimateEvaluation result;
   std::vector<uint8_t> truth(static_cast<size_t>(source->target_bytes()));
   for (int64_t i = in_order.rank; i < source->size(); i += in_order.ranks) {
+    if (ranks) ranks->progress();  // whoever waits for this rank sees that it is at work
     loader.next(e.tensor("x").bytes(), reinterpret_cast<std::byte*>(truth.data()));
     std::copy(truth.begin(), truth.end(), e.tensor("target").data<uint8_t>());
     e.run();

@@ -296,6 +296,7 @@ Predictions predict(Program& program, const std::vector<SampleRef>& samples, con
   result.predicted.resize(samples.size() * truth.size());
   result.truth.resize(result.predicted.size());
   for (auto i = static_cast<size_t>(in_order.rank); i < samples.size(); i += static_cast<size_t>(in_order.ranks)) {
+    if (ranks) ranks->progress();  // whoever waits for this rank sees that it is at work
     loader.next(e.tensor("x").bytes(), reinterpret_cast<std::byte*>(truth.data()));
     e.run();
     const Tensor row = e.tensor("prediction");

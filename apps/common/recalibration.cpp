@@ -41,6 +41,7 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
   std::vector<double> sums(3 * channels);  // of means, of mean squares, and how many
   std::vector<std::byte> labels(static_cast<size_t>(images->target_bytes()));
   for (int64_t i = drawn.rank; i < count; i += drawn.ranks) {
+    if (ranks) ranks->progress();  // whoever waits for this rank sees that it is at work
     loader.next(pass.tensor("x").bytes(), labels.data());
     // An image whose moments are not finite leaves a channel's statistics alone: the mark shows it.
     for (const Statistic& s : statistics)
