@@ -76,7 +76,10 @@ lost() { # FOLDER SIGNAL
   [ "$(named "$1")" -ge 3 ] && ok || { bad "$2: not named by all others"; grep rank "$1.txt" >&2; }
   # The launcher may end a survivor's shell before it has written.
   grep -q '^76$' "$1.codes" && ! grep -qvE '^(76|137)$' "$1.codes" && ok || bad "$2: survivors end with $(tr '\n' ' ' < "$1.codes")"
+  # Job scripts look for it, since launchers return the code of the rank that was killed.
+  grep -q "(process $victim) has" "$1/lost" && ok || bad "$2: no file tells job scripts of a lost rank"
   expect 0 "resuming from" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir "$1" --resume --max-steps 200
+  [ ! -e "$1/lost" ] && ok || bad "$2: the mark of a lost rank outlives the next start"
 }
 lost killed KILL
 # A rank that answers and computes is waited for; one that only answers is not.

@@ -52,7 +52,7 @@ export BIN=$work/bin DATA=$work/data OUT=$work/out MAX_RESTARTS=1
 mkdir bin
 ln -s "$bin/cosmoflow_train_mpich" bin/cosmoflow_train
 export LAUNCH="srun --mpi=pmi2 --kill-on-bad-exit=0"
-sbatch --ntasks=2 --ntasks-per-node=2 --time=2 --signal=USR1@90 --output="$work/job.txt" --export=ALL "$source/apps/launch/slurm.sh" \
+sbatch --ntasks=2 --ntasks-per-node=2 --time=2 --signal=B:USR1@90 --output="$work/job.txt" --export=ALL "$source/apps/launch/slurm.sh" \
   --n-epochs 100000 --batch-size 1 --threads 1 --fc1-size 16 --fc2-size 8 > submitted.txt || { bad "sbatch"; conclude; exit 1; }
 grep -q Submitted submitted.txt && ok || bad "not submitted"
 job=$(grep -oE '[0-9]+' submitted.txt)

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "apps/common/run_lock.h"
@@ -73,6 +74,12 @@ DType wire_type(const OptionTable& o) {
   return *type;
 }
 
+/// A file by which job scripts know that a rank was lost: a launcher may return the code of that rank, not the 76 of
+/// the others.
+std::string lost_mark(const OptionTable& o) {
+  return o.text("output-dir") + "/lost";
+}
+
 /// A measured table as something to compare; empty for none.
 std::string table_digest(const OptionTable& o) {
   if (o.text("comm-table").empty()) return "";
@@ -113,7 +120,10 @@ CommunicationOptions communication_options(const OptionTable& o) {
 
 Ranks::Ranks(const OptionTable& o) {
   const Launch launch = find_launch();
+  const std::string mark = lost_mark(o);
+  std::error_code absent;
   if (launch.launcher.empty() || launch.tasks == 1) {
+    std::filesystem::remove(mark, absent);
     world_ = make_self_communicator();
     return;
   }
@@ -121,13 +131,15 @@ Ranks::Ranks(const OptionTable& o) {
   m.timeout = o.number("comm-timeout");
   m.ranks_per_node = static_cast<int>(o.integer("ranks-per-node"));
   auto number = std::make_shared<int>(-1);
-  m.lost = [number](const std::string& sentence) {
+  m.lost = [number, mark](const std::string& sentence) {
+    std::ofstream(mark) << sentence << '\n';
     fmt::print(stderr, "[rank {}] error: {}; what was saved last can be continued with --resume\n", *number, sentence);
     std::fflush(stderr);
     release_run_lock();
   };
   session_ = start_mpi(m);
   *number = session_->rank();
+  std::filesystem::remove(mark, absent);  // of an earlier run
 }
 
 void Ranks::connect(const OptionTable& o) {
@@ -386,6 +398,7 @@ int run_ranks(const char* name, const OptionTable& options, const std::function<
     return code;
   } catch (const Error& error) {
     message = error.what(), code = error.exit_code();
+    if (error.kind() == ErrorKind::lost_rank) std::ofstream(lost_mark(options)) << message << '\n';
   } catch (const std::exception& error) {
     message = error.what();
   }

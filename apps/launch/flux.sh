@@ -2,19 +2,26 @@
 # CosmoFlow under Flux:   BIN=... DATA=... OUT=... flux batch -N 4 --time-limit=4h flux.sh [more flags of the trainer]
 #
 # Flux signals the ranks five minutes ahead of the limit; they save the same step and end with 75, and the script submits
-# its own continuation.
+# its own continuation. Ranks that lose another one leave OUT/lost, since the launcher may return the lost rank's own
+# code rather than their 76; the continuation then starts from the last checkpoint.
 # flux: --job-name=cosmoflow
 set -u
 : "${BIN:?folder of cosmoflow_train}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
 
 resume=()
 compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
+rm -f "$OUT/lost"
 nodes=$(flux resource list -s free -no '{nnodes}')
 flux run -N "$nodes" --tasks-per-node="${TASKS_PER_NODE:-2}" -o cpu-affinity=per-task --signal=USR1@300s \
   "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@"
 code=$?
-if [ $code -eq 75 ] || [ $code -eq 76 ]; then
-  # The batch script runs inside its own instance: the next job belongs to the one above it.
-  flux --parent batch -N "$nodes" --time-limit="${TIME_LIMIT:-4h}" "$0" "$@"
+if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then
+  # A run that is lost again and again should not stay in the queue for ever; the next job inherits the count.
+  if [ "${RESTARTS:-0}" -lt "${MAX_RESTARTS:-20}" ]; then
+    echo "exit code $code: submitting the continuation (restart ${RESTARTS:-0})"
+    export RESTARTS=$((${RESTARTS:-0} + 1))
+    # The batch script runs inside its own instance: the next job belongs to the one above it.
+    flux --parent batch -N "$nodes" --time-limit="${TIME_LIMIT:-4h}" "$0" "$@"
+  fi
 fi
 exit $code

@@ -2,24 +2,32 @@
 # CosmoFlow under PBS:   qsub -v BIN=...,DATA=...,OUT=...,FLAGS="--n-epochs 100" pbs.sh
 #
 # PBS sends no early signal: this script asks the launcher itself, a little ahead of the limit. Ranks then save the same
-# step and end with 75; the job is run again (qrerun) from the checkpoint.
+# step and end with 75, and the script submits itself once more (qrerun is for operators). Ranks that lose another one
+# leave OUT/lost, since the launcher may return the lost rank's own code rather than their 76; the next job then starts
+# from the last checkpoint. What the job needs stands here: options of qsub's command line are not repeated.
 #PBS -N cosmoflow
 #PBS -l select=4:ncpus=64:mpiprocs=2
 #PBS -l walltime=04:00:00
-#PBS -r y
 set -u
 : "${BIN:?folder of cosmoflow_train}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
 cd "$PBS_O_WORKDIR" || exit 1
 
 resume=()
 compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
+rm -f "$OUT/lost"
 # Seconds until the ranks are asked to save: PBS_WALLTIME counts in seconds where the site sets it.
 ask=$((${PBS_WALLTIME:-14400} - 300))
 # shellcheck disable=SC2086
-timeout --signal=USR1 "$ask" mpirun -n "$(wc -l < "$PBS_NODEFILE")" \
-  "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" ${FLAGS:-} &
-wait $!
+timeout --preserve-status --signal=USR1 "$ask" mpirun -n "$(wc -l < "$PBS_NODEFILE")" \
+  "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" ${FLAGS:-}
 code=$?
-# timeout reports 124 where it sent its signal; the ranks have then saved and ended with 75.
-if [ $code -eq 75 ] || [ $code -eq 76 ] || [ $code -eq 124 ]; then qrerun "$PBS_JOBID"; fi
+if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then
+  # A run that is lost again and again should not stay in the queue for ever.
+  if [ "${RESTARTS:-0}" -lt "${MAX_RESTARTS:-20}" ]; then
+    echo "exit code $code: submitting the continuation (restart ${RESTARTS:-0})"
+    export BIN DATA OUT FLAGS="${FLAGS:-}" MAX_RESTARTS="${MAX_RESTARTS:-20}" RESTARTS=$((${RESTARTS:-0} + 1))
+    # PBS runs a copy of the script, which need not have a name of its own. Variables by name: values may hold commas.
+    qsub -v BIN,DATA,OUT,FLAGS,MAX_RESTARTS,RESTARTS,SCRIPT "${SCRIPT:-pbs.sh}"
+  fi
+fi
 exit $code

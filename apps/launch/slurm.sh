@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # CosmoFlow on a Slurm cluster:   sbatch --nodes=4 --export=ALL,BIN=...,DATA=...,OUT=... slurm.sh [more flags of the trainer]
 #
-# Five minutes ahead of the time limit Slurm signals the ranks: they save the same step and end with 75, and the job
-# asks to be queued again; a rank that is lost ends the others with 76, and the job goes on from the last checkpoint.
+# Five minutes ahead of the time limit Slurm signals this script, which hands that on: the ranks save the same step and
+# end with 75, and the job asks to be queued again. Ranks that lose another one end with 76 and leave OUT/lost, since the
+# launcher may return the lost rank's own code; the job then goes on from the last checkpoint.
 #SBATCH --job-name=cosmoflow
 #SBATCH --time=04:00:00
 #SBATCH --ntasks-per-node=2
-#SBATCH --signal=USR1@300
+#SBATCH --signal=B:USR1@300
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -u
@@ -17,10 +18,16 @@ set -u
 launch=${LAUNCH:-srun --kill-on-bad-exit=0 --cpu-bind=cores}
 resume=()
 compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
+rm -f "$OUT/lost"
 
-$launch "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@"
+$launch "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@" &
+launcher=$! asked=0
+trap 'asked=1; kill -USR1 "$launcher"' USR1
+wait "$launcher"
 code=$?
-if [ $code -eq 75 ] || [ $code -eq 76 ]; then
+# The signal ended the first wait, not the launcher.
+[ $asked -eq 1 ] && { wait "$launcher"; code=$?; }
+if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then
   # A run that is lost again and again should not stay in the queue for ever.
   if [ "${SLURM_RESTART_COUNT:-0}" -lt "${MAX_RESTARTS:-20}" ]; then
     echo "exit code $code: queueing again (restart ${SLURM_RESTART_COUNT:-0})"

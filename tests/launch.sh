@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# The job scripts of apps/launch with stand-ins for schedulers and launchers: who is queued again, and how often.
+set -u
+source=$(cd "$(dirname "$0")/.." && pwd)
+. "$source/tests/expect.sh"
+mkdir tools out
+export PATH=$work/tools:$PATH BIN=$work DATA=data OUT=$work/out SLURM_JOB_ID=7 PBS_NODEFILE=$work/nodes PBS_O_WORKDIR=$work
+printf 'a\na\n' > nodes
+tool() { cat > "tools/$1"; chmod +x "tools/$1"; }
+# A launcher of ranks: ends with $CODE, leaves the mark of a lost rank where $MARK asks for it, or waits for its signal.
+tool launcher <<'T'
+#!/usr/bin/env bash
+trap 'exit 75' USR1
+echo "$@" > started.txt
+[ -n "${MARK:-}" ] && touch "$OUT/lost"
+if [ -n "${WAITS:-}" ]; then for _ in $(seq 100); do sleep 0.1; done; fi
+exit "${CODE:-0}"
+T
+for name in srun mpirun; do ln -s launcher tools/$name; done
+for name in scontrol qsub; do printf '#!/bin/sh\necho %s "$@" RESTARTS=$RESTARTS\n' $name | tool $name; done
+tool flux <<'T'
+#!/usr/bin/env bash
+case "$1" in resource) echo 2 ;; run) shift; launcher "$@" ;; *) echo flux "$@" RESTARTS=$RESTARTS ;; esac
+T
+
+again() { # TEXT CODE NAME: the script asks for another start
+  rm -f out/lost
+  expect "$2" "$1" "$source/apps/launch/$3.sh" --seed 5
+}
+for name in slurm flux pbs; do
+  case $name in slurm) text='scontrol requeue 7' ;; flux) text='flux --parent batch -N 2' ;; pbs) text='qsub -v BIN' ;; esac
+  CODE=75 again "$text" 75 $name
+  CODE=76 again "$text" 76 $name
+  # Launchers return the code of the rank that was killed.
+  CODE=137 MARK=yes again "$text" 137 $name
+  # An error of the program's own, and a finished run, are not started again, whatever an earlier run has left.
+  for code in 0 1 3; do
+    touch out/lost
+    said=$(CODE=$code "$source/apps/launch/$name.sh" 2>&1); rc=$?
+    [ $rc -eq $code ] && [ -z "$said" ] && ok || bad "$name: exit $rc, expected $code and no word: $said"
+  done
+  # Not for ever.
+  said=$(CODE=76 RESTARTS=2 SLURM_RESTART_COUNT=2 MAX_RESTARTS=2 "$source/apps/launch/$name.sh" 2>&1); rc=$?
+  [ $rc -eq 76 ] && [ -z "$said" ] && ok || bad "$name: no limit of restarts: $said"
+  rm -f out/*
+  touch out/checkpoint-3.h5
+  CODE=75 again "$text" 75 $name
+  grep -q -- --resume started.txt && ok || bad "$name does not resume"
+  rm out/checkpoint-3.h5
+done
+CODE=76 again 'RESTARTS=1' 76 flux
+CODE=76 again 'RESTARTS=1' 76 pbs
+CODE=76 FLAGS='--decay-schedule 9:0.4,12:0.15' SCRIPT=mine.sh again 'MAX_RESTARTS,RESTARTS,SCRIPT mine.sh' 76 pbs
+# Slurm's early signal reaches the launcher, whatever it is; PBS has none, the script asks by itself.
+for launch in srun mpirun; do
+  rm started.txt
+  WAITS=yes LAUNCH=$launch "$source/apps/launch/slurm.sh" > slurm.txt 2>&1 &
+  for _ in $(seq 100); do [ -s started.txt ] && break; sleep 0.05; done
+  sleep 0.1
+  kill -USR1 $!
+  wait $!; rc=$?
+  [ $rc -eq 75 ] && grep -q 'scontrol requeue 7' slurm.txt && ok || bad "$launch: exit $rc at the signal, expected 75: $(cat slurm.txt)"
+done
+grep -q '^#SBATCH --signal=B:USR1@' "$source/apps/launch/slurm.sh" && ok || bad "Slurm signals job steps, of which mpirun has none on its own node"
+WAITS=yes PBS_WALLTIME=301 again 'qsub -v BIN' 75 pbs
+conclude
