@@ -12,6 +12,7 @@
 #include "bench/ceilings.h"
 #include "bench/check.h"
 #include "bench/kernel_choice.h"
+#include "bench/kernel_kind.h"
 #include "bench/layer_row.h"
 #include "bench/problem_list.h"
 #include "bench/row_file.h"

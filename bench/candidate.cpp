@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "bench/free_memory.h"
+#include "bench/kernel_kind.h"
 #include "core/median.h"
 #include "core/passes/passes.h"
 
@@ -237,14 +238,6 @@ const Candidate* fastest_kernel(const std::vector<std::unique_ptr<Candidate>>& c
     if (better) best = c.get();
   }
   return best;
-}
-
-bool is_library(std::string_view kernel) {
-  return kernel.starts_with("onednn") || kernel.starts_with("cudnn");
-}
-
-bool is_definition(std::string_view kernel) {
-  return kernel.ends_with("_definition");
 }
 
 }  // namespace convoy::bench

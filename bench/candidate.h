@@ -71,8 +71,4 @@ class Candidate {
 /// checked where one was. Null where all are wrong.
 const Candidate* fastest_kernel(const std::vector<std::unique_ptr<Candidate>>& candidates);
 
-/// Of the library that is beside us on the CPU or on a device.
-bool is_library(std::string_view kernel);
-bool is_definition(std::string_view kernel);
-
 }  // namespace convoy::bench

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "bench/kernel_kind.h"
 #include "bench/machine_ceiling.h"
 #include "bench/valid_flops.h"
 #include "core/text.h"

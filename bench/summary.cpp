@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "bench/kernel_kind.h"
 #include "bench/measurements.h"
 #include "bench/row_file.h"
 
@@ -18,10 +19,6 @@ namespace {
 bool is_fallback(const Measurement& library) {
   const auto says = [&](const char* word) { return library.detail.find(word) != std::string::npos; };
   return says("ref") || (says("gemm") && !library.problem.starts_with("dense"));
-}
-
-bool is_of_library(const Measurement& m) {
-  return m.kernel.starts_with("onednn") || m.kernel.starts_with("cudnn");
 }
 
 /// A problem's text without the types of its tensors.
@@ -51,8 +48,8 @@ struct Merged {
         if (m.kernel == "reference") continue;
         if (!pairs.count(m.problem)) order.push_back(m.problem);
         Pair& pair = pairs[m.problem];
-        keep_faster(is_of_library(m) ? pair.library : pair.ours, m);
-        if (is_of_library(m)) keep_faster(library_by_type[geometry(m.problem)][m.dtype], m);
+        keep_faster(is_library(m.kernel) ? pair.library : pair.ours, m);
+        if (is_library(m.kernel)) keep_faster(library_by_type[geometry(m.problem)][m.dtype], m);
       }
   }
   /// The library's fastest in any type; null where there is but one.
