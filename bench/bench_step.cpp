@@ -9,6 +9,7 @@
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
+#include "models/tuned_share.h"
 
 using namespace convoy;
 using namespace convoy::bench;
@@ -53,10 +54,7 @@ void set_common(const Arguments& a, DeviceKind device, ProgramOptions& o) {
   if (!a.text("kernel").empty())
     for (std::string_view part : split(a.text("kernel"), ','))
       o.plan.selection.overrides.push_back(parse_override(part));
-  if (!a.text("tuned").empty()) {
-    o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
-    o.plan.selection.tuned.require_kernels(kernel_list(), a.text("tuned"));
-  }
+  if (!a.text("tuned").empty()) o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
 }
 
 /// Weights of classes and Adam cost time in a step: with some of them, whatever their values.
@@ -95,6 +93,9 @@ int run(int argc, char** argv) {
         set_common(a, choice.kind, o), set_training(o);
         size = size_of(o);
         ProgramPlans plans = plan_program(o, kernel_list());
+        const std::string& table = a.text("tuned");
+        if (!table.empty())
+          std::fprintf(stderr, "%s\n", describe_tuned(plans.all(), o.plan.selection.tuned, kernel_list(), table).c_str());
         return device ? Program(std::move(plans), o, 1, device) : Program(std::move(plans), o, 1);
       },
       network);

@@ -79,6 +79,12 @@ struct ProgramPlans {
   Tape step_tape, evaluate_tape;
   Plan step, evaluate;
   std::optional<Plan> micro, statistics;
+  std::vector<const Plan*> all() const {
+    std::vector<const Plan*> list{&step, &evaluate};
+    for (const std::optional<Plan>* plan : {&micro, &statistics})
+      if (*plan) list.push_back(&**plan);
+    return list;
+  }
   int64_t arena_bytes() const {
     return std::max({step.arena_bytes, evaluate.arena_bytes, micro ? micro->arena_bytes : 0,
                      statistics ? statistics->arena_bytes : 0});

@@ -96,6 +96,8 @@ grep -P '\tconv' tuned.txt > layers.txt
 expect 2 'layers.txt: expected problems of this run, found none' "${steps[@]}" --batch-size 4 --dry-run --tuned layers.txt
 sed 's/^[a-z0-9_]*/mine/' tuned.txt > mine.txt
 expect 2 'mine.txt: this build has no kernel called mine' "${steps[@]}" --batch-size 2 --dry-run --tuned mine.txt
+expect 0 ' % of the operations' "$bin/bench_step" --size 16 --batch 2 --threads 1 --steps 1 --tuned tuned.txt
+expect 2 'layers.txt: expected problems of this run, found none' "$bin/bench_step" --size 16 --batch 4 --threads 1 --tuned layers.txt
 expect 2 'mine.txt: this build has no kernel called mine' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned mine.txt
 sed '1s/in=[^ ]*/in=f32:0x1x1x1x1/' tuned.txt > damaged.txt
 expect 3 'damaged.txt:1: ' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned damaged.txt

@@ -17,6 +17,7 @@
 #include "io/safetensors.h"
 #include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
+#include "models/tuned_share.h"
 
 namespace convoy::apps {
 namespace {
@@ -230,24 +231,8 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
 }
 
 void report_tuned(const OptionTable& o, const TunedTable& table, const std::vector<const Plan*>& plans) {
-  const std::string path = o.text("tuned");
-  if (path.empty()) return;
-  table.require_kernels(kernel_list(), path);
-  int tuned = 0, nodes = 0;
-  double tuned_flops = 0, flops = 0;
-  for (const Plan* plan : plans)
-    for (const PlannedNode& node : plan->nodes) {
-      const bool decided = node.why == "tuned";
-      nodes += node.op.kind != OpKind::pack, tuned += decided;
-      flops += double(node.flops), tuned_flops += decided ? double(node.flops) : 0;
-    }
-  if (tuned == 0)
-    fail_usage(
-        fmt::format("{}: expected problems of this run, found none among {}: tune with its model, size, batch, "
-                    "type and threads",
-                    path, table.size()));
-  fmt::print("tuned table {}: decides {} of {} nodes with {:.0f} % of the operations\n", path, tuned, nodes,
-             100 * tuned_flops / std::max(1.0, flops));
+  if (const std::string& path = o.text("tuned"); !path.empty())
+    fmt::print("{}\n", describe_tuned(plans, table, kernel_list(), path));
 }
 
 Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, ProgramPlans plans,
@@ -263,10 +248,7 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
     fmt::print("device: {}\n", device->description());
   }
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
-  std::vector<const Plan*> run{&plans_->step, &plans_->evaluate};
-  if (plans_->micro) run.push_back(&*plans_->micro);
-  if (plans_->statistics) run.push_back(&*plans_->statistics);
-  report_tuned(o, program.plan.selection.tuned, run);
+  report_tuned(o, program.plan.selection.tuned, plans_->all());
   fmt::print("{}", ranks_.report(program.plan.threads, program.training.averaging));
   const auto copied = [](const PlannedNode& node) { return original_name(node.name) != node.name; };
   if (program.plan.recompute && std::none_of(plans_->step.nodes.begin(), plans_->step.nodes.end(), copied))
