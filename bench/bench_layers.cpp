@@ -81,19 +81,19 @@ class Roofline {
 class Report {
  public:
   Report(const Arguments& a) : json_(a.text("json")), csv_(a.text("csv")), refusals_(a.flag("refusals")) {
-    csv_.row(csv_head());
+    csv_.head(csv_head());
   }
   /// What the run's rows were measured on and beside.
   void machine(const std::string& name, const std::string& libraries, int threads) {
     std::printf("%s, %s, %d threads\n", name.c_str(), libraries.c_str(), threads);
-    json_.row("{\"machine\":" + json_string(name) + ",\"libraries\":" + json_string(libraries) +
-              ",\"threads\":" + std::to_string(threads) + "}");
+    json_.head("{\"machine\":" + json_string(name) + ",\"libraries\":" + json_string(libraries) +
+               ",\"threads\":" + std::to_string(threads) + "}");
   }
   void ceiling(const Ceiling& c) {
     std::printf("  ceiling %-9s %8.1f %s\n", c.name.c_str(), c.value, c.unit.c_str());
     std::ostringstream row;
     row << "{\"ceiling\":\"" << c.name << "\",\"value\":" << c.value << ",\"unit\":\"" << c.unit << "\"}";
-    json_.row(row.str());
+    json_.head(row.str());
   }
   void changed(const std::string& changes) {
     std::fprintf(stderr,
@@ -102,7 +102,7 @@ class Report {
     json_.row("{\"changed_ceilings\":" + json_string(changes) + "}");
   }
   void refused(const NamedProblem& named, std::string_view kernel, const std::string& reason) {
-    json_.row(refusal_json(named, kernel, reason));
+    json_.head(refusal_json(named, kernel, reason));
     if (refusals_)
       std::printf("%-41s %-17s refuses: %s\n", named.name.c_str(), std::string(kernel).c_str(), reason.c_str());
   }
@@ -278,6 +278,8 @@ int run(int argc, char** argv) {
   }
   const std::vector<NamedProblem> problems = wanted_problems(a, threads, place.kind);
   if (a.flag("list")) {
+    for (const char* flag : {"json", "csv", "tune"})
+      if (!a.text(flag).empty()) fail_usage("--" + std::string(flag) + " has no effect beside --list");
     for (const NamedProblem& n : problems) std::printf("%s\t%s\n", n.name.c_str(), n.problem.text().c_str());
     return 0;
   }

@@ -52,7 +52,19 @@ expect 0 'direct' "${layers[@]}" --problem "$small" --pass forward --kernels dir
 if grep -q '"kernel":"onednn"' again.jsonl; then
   grep -q '"runs":5,' again.jsonl && ! grep -q '"runs":1,' again.jsonl && ok || bad "a slow problem is not measured again"
 fi
+# What a file holds stays until there is something to write, and an empty one is not left behind.
+echo old > kept.jsonl; echo old > kept.csv
+expect 2 'nothing was timed' "${layers[@]}" --problem "$small" --kernels depthwise --json kept.jsonl --csv kept.csv
+[ "$(cat kept.jsonl kept.csv)" = $'old\nold' ] && ok || bad "a run without times replaced kept.jsonl or kept.csv"
+expect 2 'nothing was timed' "${layers[@]}" --problem "$small" --kernels depthwise --json none.jsonl
+[ -e none.jsonl ] && bad "a run without times left an empty file" || ok
+expect 0 'direct' "${layers[@]}" --problem "$small" --pass forward --kernels direct --json kept.jsonl --csv kept.csv
+[ "$(head -c 11 kept.jsonl)" = '{"machine":' ] && [ "$(head -c 5 kept.csv)" = name, ] && ok || bad "the beginning of kept.jsonl or kept.csv"
+! grep -qx old kept.jsonl kept.csv && ok || bad "old rows in kept.jsonl or kept.csv"
+for flag in --json --csv --tune; do expect 2 "$flag has no effect beside --list" "${layers[@]}" --problem "$small" --list $flag listed; done
 # Files are opened before anything is measured, and separate.
+expect 1 'no/new.jsonl: cannot open' "${layers[@]}" --problem "$small" --kernels direct --json no/new.jsonl
+without 1 GFLOP "${layers[@]}" --problem "$small" --kernels direct --json no/new.jsonl
 expect 1 'no/tuned.txt: cannot open' "${layers[@]}" --problem "$small" --kernels direct --tune no/tuned.txt
 without 1 GFLOP "${layers[@]}" --problem "$small" --kernels direct --tune no/tuned.txt
 expect 2 '--json, --tune: expected two files, found same' "${layers[@]}" --problem "$small" --json same --tune same
