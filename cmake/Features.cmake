@@ -156,7 +156,7 @@ option(CONVOY_PRECOMPILE_HEADERS "Parse standard headers once per library" OFF)
 set(standard_headers <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem> <fstream> <functional> <map> <memory>
                      <mutex> <numeric> <optional> <set> <span> <sstream> <string> <thread> <type_traits> <utility> <vector>)
 
-# A static library of one top-level folder, exported as convoy::<name>.
+# A static library of a top-level folder, exported as convoy::<name>; the one of the folder's name installs its headers.
 function(convoy_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
   add_library(convoy_${name} STATIC ${ARG_SOURCES})
@@ -174,5 +174,8 @@ function(convoy_library name)
     endif()
   endif()
   install(TARGETS convoy_${name} EXPORT convoyTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/convoy/${name} FILES_MATCHING PATTERN "*.h")
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  if(folder STREQUAL name)
+    install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/convoy/${name} FILES_MATCHING PATTERN "*.h")
+  endif()
 endfunction()

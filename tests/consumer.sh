@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the build into a temporary prefix and builds a program against it.   usage: consumer.sh SOURCE_DIR BUILD_DIR
+# Installs the build into a temporary prefix and builds programs against it.   usage: consumer.sh SOURCE_DIR BUILD_DIR
 set -eu
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
@@ -7,4 +7,9 @@ cmake --install "$2" --prefix "$prefix/install" > /dev/null
 cmake -S "$1/tests/consumer" -B "$prefix/build" -DCMAKE_PREFIX_PATH="$prefix/install" -DCMAKE_BUILD_TYPE=Release > /dev/null
 cmake --build "$prefix/build" > /dev/null
 "$prefix/build/consumer"
+"$prefix/build/consumer_ranks"
+"$prefix/build/consumer_average"
 "$prefix/install/bin/cosmoflow_train" --version
+# A header has one place.
+twice=$(cd "$prefix/install/include/convoy" && find . -name '*.h' -printf '%f\n' | grep -E '^(mpi|collectives)\.h$' | sort | uniq -d)
+[ -z "$twice" ] || { echo "installed twice: $twice"; exit 1; }

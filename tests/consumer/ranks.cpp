@@ -1,0 +1,16 @@
+// A program outside the tree that runs as ranks of an MPI launcher, or alone.
+#include <cstdio>
+
+#include "dist/local.h"
+#include "dist/mpi.h"
+
+int main() {
+  std::unique_ptr<convoy::MpiSession> session;
+  if (convoy::find_launch().tasks > 1) session = convoy::start_mpi({});
+  const auto ranks = session ? session->world({}) : convoy::make_self_communicator();
+  float one = 1;
+  ranks->all_reduce_sum(std::span(&one, 1));
+  std::printf("%g ranks, %s\n", double(one), convoy::mpi_version().c_str());
+  if (session) session->finish();
+  return one == float(ranks->size()) ? 0 : 1;
+}
