@@ -68,5 +68,7 @@ for _ in $(seq 200); do
 done
 grep -q "resuming from $work/out/checkpoint-" job.txt && ok || bad "the second start did not resume"
 scancel "$job" 2> /dev/null
+# The daemons end the ranks: they are stopped last.
+for _ in $(seq 100); do squeue -h -j "$job" 2> /dev/null | grep -q . || break; sleep 0.2; done
 [ $failed -eq 0 ] || for log in job.txt slurmctld.log; do tail -n 20 $log; done
 conclude
