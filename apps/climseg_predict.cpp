@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <memory>
 
 #include "apps/common/climate_setup.h"
 #include "apps/common/ranks.h"
@@ -75,6 +77,19 @@ std::unique_ptr<Program> trained_program(const OptionTable& o, const ClimateOpti
   return program;
 }
 
+/// Throws Error(diverged) naming the image: the arg-max of NaN is a class, too.
+void expect_finite(const Tensor& logits, const ClimateRef& ref) {
+  const Shape& s = logits.shape();
+  for (int64_t h = 0; h < s.h(); ++h)
+    for (int64_t w = 0; w < s.w(); ++w)
+      for (int64_t k = 0; k < s.c(); ++k)
+        if (const double logit = logits.at(0, 0, h, w, k); !std::isfinite(logit))
+          throw Error(ErrorKind::diverged,
+                      fmt::format("{}: the prediction is not finite ({} in row {}, column {}): not all weights are, or "
+                                  "the image leaves their range",
+                                  ref.path, logit, h, w));
+}
+
 /// Images of one size after the other, each size in the order of the first of its images: a plan is for one size.
 std::vector<std::vector<ClimateRef>> by_size(const std::vector<ClimateRef>& images) {
   std::vector<std::vector<ClimateRef>> groups;
@@ -93,7 +108,7 @@ int predict_main(int argc, char** argv) {
   OptionTable o(option_list());
   if (!o.read(argc, argv,
               "Predicts cyclones and atmospheric rivers in climate images. Exit codes: 0 done, 1 run-time error, 2 "
-              "usage, 3 data."))
+              "usage, 3 data, 4 a prediction is not finite."))
     return 0;
   expect_single_task();
   fill_climate_defaults(o);
@@ -120,16 +135,18 @@ int predict_main(int argc, char** argv) {
   SegmentationScore score;
   for (size_t s = 0; s < sources.size(); ++s) {
     const auto& source = sources[s];
-    const auto program = trained_program(o, options[s], std::move(plans[s]));
+    const auto made = trained_program(o, options[s], std::move(plans[s]));
+    Program& program = *made;
     fs::create_directories(o.text("out"));
     const auto write = [&](int64_t i, std::span<const uint8_t> classes) {
       const ClimateRef& ref = source->images()[static_cast<size_t>(i)];
+      expect_finite(program.evaluate().tensor("logits"), ref);
       const std::string base = mask_base(o, ref);
       fs::create_directories(fs::path(base).parent_path());
       write_mask(base + ".h5", {source->reading().height, source->reading().width, 1}, classes);
       if (pictures) write_comparison(base + ".png", ref, classes, source->reading());
     };
-    score.add(evaluate_climate(*program, source, loader_options(o), nullptr, write).score);
+    score.add(evaluate_climate(program, source, loader_options(o), nullptr, write).score);
   }
   fmt::print("{} images, masks in {}\n", images.size(), o.text("out"));
   const int64_t labelled = score.samples, all = static_cast<int64_t>(images.size());

@@ -72,6 +72,11 @@ expect 0 "4 images, masks in a" "$bin/climseg_predict" --data-dir data --width-d
 expect 0 "per sample" "$bin/climseg_predict" --data-dir data --width-divisor 16 --weights whole.safetensors --out b
 same a/validation/data-2106-01-04-00-0.h5 b/validation/data-2106-01-04-00-0.h5
 same a/validation/data-2106-01-04-00-0.png whole/validation-0.png
+# Weights that are not finite predict nothing.
+header=$(od -An -tu8 -N8 whole.safetensors)
+cp whole.safetensors nan.safetensors; printf '\0\0\300\177' | dd of=nan.safetensors bs=1 seek=$((8 + header)) conv=notrunc 2> /dev/null
+expect 4 "data-2106-01-04-00-0.h5: the prediction is not finite" "$bin/climseg_predict" --data-dir data --width-divisor 16 --weights nan.safetensors --out nan_masks
+[ ! -e nan_masks/validation/data-2106-01-04-00-0.h5 ] && ok || bad "a mask of logits that are not finite"
 # Images of several sizes, each as it would be alone; a size that does not divide is its file's.
 expect 0 "wrote 1 + 1 images of 48x64x16" "$bin/climate_simulate" --orography none --height 48 --width 64 --days 1 --validation-days 1 --steps 1 --out small
 mkdir sizes && cp data/validation/data-2106-01-0[45]-00-0.h5 sizes && cp small/validation/*.h5 sizes/data-2106-01-04-01-0.h5
