@@ -161,6 +161,7 @@ Json identity(const OptionTable& o, const Data& data, const ClimateOptions& prog
                                 "lr-warmup-factor",
                                 "seed",
                                 "shuffle",
+                                "measure",
                                 "compute",
                                 "kernel",
                                 "tuned",
@@ -168,6 +169,7 @@ Json identity(const OptionTable& o, const Data& data, const ClimateOptions& prog
                                 "sparse-gradients",
                                 "passes"});
   json.update(settings_json(o, optimizer_flags()));
+  json["device"] = program.plan.device == DeviceKind::cuda ? "cuda" : "cpu";
   if (data.train) json["statistics"] = statistics_digest(data.train->reading().stats);
   json["train_samples"] = task.training_samples();
   json["threads"] = program.plan.threads;

@@ -139,6 +139,7 @@ done
 expect 2 "constant loss scale" "${train[@]}" --output-dir x --gradient-lag 1 --compute f16
 expect 0 "target reached" "${train[@]}" --output-dir target --target-iou 0.01 --measure pooled
 grep -q '"key":"target_accuracy_reached"' target/mlperf.log && ok || bad "no target_accuracy_reached in mlperf.log"
+expect 2 'setting measure: expected "pooled", found "river"' "${train[@]}" --output-dir target --target-iou 0.01 --measure river --resume
 grep -q '^convolution depthwise' <("${train[@]}" --output-dir families --max-steps 2 --profile) && ok || bad "no table of families"
 
 # As MLPerf HPC's reference is called.

@@ -42,7 +42,7 @@ Outcome train(TrainerOptions o, const OptionTable& settings) {
   o.agrees = [&](const std::string& setting, const std::string* saved) {
     return means_the_same(settings, setting, saved);
   };
-  o.config = nlohmann::json::object();
+  if (o.config.is_null()) o.config = nlohmann::json::object();
   if (o.resume) o.checkpoint = newest_checkpoint(o.output_dir);
   o.rate = [](int64_t, int64_t) { return 1e-3; };
   return Trainer(program, task, ranks, std::move(o)).run();
@@ -67,6 +67,21 @@ TEST_CASE("a checkpoint without a newer setting means the setting's default", "[
 
   o.identity["newest"] = "1";  // which no flag explains
   CHECK_THROWS_WITH(train(o, settings), Catch::Contains("setting newest: expected null, found \"1\""));
+}
+
+TEST_CASE("a setting that the identity did not name yet is the one that the run had", "[apps]") {
+  if (!has_hdf5()) return;
+  const testing::TemporaryFolder folder;
+  OptionTable settings({{"measure", "", "mlperf", ""}});
+  TrainerOptions o;
+  o.output_dir = folder.path();
+  o.identity = {{"rate", "1.0"}}, o.config = {{"measure", "pooled"}};
+  CHECK(train(o, settings) == Outcome::finished);
+  o.resume = true, o.epochs = 2;
+  o.identity["measure"] = "mlperf";
+  CHECK_THROWS_WITH(train(o, settings), Catch::Contains("setting measure: expected \"pooled\", found \"mlperf\""));
+  o.identity["measure"] = "pooled";
+  CHECK(train(o, settings) == Outcome::finished);
 }
 
 TEST_CASE("a newer setting that is not at its default needs another run", "[apps]") {

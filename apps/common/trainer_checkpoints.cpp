@@ -33,7 +33,9 @@ void Trainer::expect_same_run(const nlohmann::json& meta, const std::string& pat
   const bool other_ranks = meta.value("ranks", 1) != ranks_.size();
   for (const auto& [key, value] : o_.identity.items()) {
     if (other_ranks && std::find(o_.per_rank.begin(), o_.per_rank.end(), key) != o_.per_rank.end()) continue;
-    const nlohmann::json saved = meta["identity"].value(key, nlohmann::json());
+    nlohmann::json saved = meta["identity"].value(key, nlohmann::json());
+    // What its version did not count as part of the identity is in the echo of all settings.
+    if (saved.is_null() && meta.contains("config")) saved = meta["config"].value(key, nlohmann::json());
     const std::string text = saved.is_string() ? saved.get<std::string>() : std::string();
     const bool has_meaning = o_.agrees && (saved.is_string() || (saved.is_null() && value.is_string()));
     if (saved != value && !(has_meaning && o_.agrees(key, saved.is_null() ? nullptr : &text)))
