@@ -50,17 +50,6 @@ Data find_data(const OptionTable& o) {
   return data;
 }
 
-CosmoflowOptions training_program(const OptionTable& o, const SampleShape& shape) {
-  CosmoflowOptions p = program_options(o, shape);
-  p.batch = o.integer("batch-size");
-  p.model.dropout = o.number("dropout");
-  const std::string loss = o.is_set("loss") || o.text("model") != "sc18" ? o.text("loss") : "l1";
-  p.loss = loss == "mse" ? Loss::mse : Loss::l1;
-  p.training = optimizer_config(o);
-  p.training.l2 = o.number("l2");
-  return p;
-}
-
 /// Settings that change the numbers of a run: a resume with others would not continue it.
 Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p) {
   Json json = {{"sample", data.shape.str()},
@@ -147,6 +136,79 @@ void print_errors(const Predictions& network, const Predictions* regression) {
              regression ? fmt::format("             {:>8.4f}", regression->mae()) : "");
 }
 
+std::vector<std::string> data_files(const Data& data) {
+  std::vector<std::string> paths;
+  for (const auto* list : {&data.split.train, &data.split.validation})
+    for (const SampleRef& ref : *list) paths.push_back(ref.path);
+  return paths;
+}
+
+/// The program's options as the settings and the ranks want them.
+CosmoflowOptions training_program(const OptionTable& o, Ranks& ranks, const SampleShape& shape) {
+  CosmoflowOptions p = program_options(o, shape);
+  p.batch = o.integer("batch-size");
+  p.model.dropout = o.number("dropout");
+  const std::string loss = o.is_set("loss") || o.text("model") != "sc18" ? o.text("loss") : "l1";
+  p.loss = loss == "mse" ? Loss::mse : Loss::l1;
+  p.training = optimizer_config(o);
+  p.training.l2 = o.number("l2");
+  check_division(o, closed_rules(o, p));
+  p.training.averaging = ranks.averaging(o, p.compute);
+  p.plan.team = ranks.team_size(), p.plan.place = ranks.team_place();
+  return p;
+}
+
+LoaderOptions shuffled_loader(const OptionTable& o, const Ranks& ranks) {
+  LoaderOptions loader = loader_options(o);
+  loader.shuffle = o.toggle("shuffle");
+  loader.seed = static_cast<uint64_t>(o.integer("seed"));
+  loader.rank = ranks.rank(), loader.ranks = ranks.size();
+  return loader;
+}
+
+CosmoflowTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, const Data& data,
+                                      const CosmoflowOptions& program, int64_t samples_per_step) {
+  CosmoflowTask::Settings s;
+  s.reading = reading_options(o, data.shape);
+  s.reading.seed = static_cast<uint64_t>(o.integer("seed"));
+  s.reading.augment = o.text("augment") == "cube" ? Augment::cube : Augment::none;
+  s.reading.permute_targets = o.toggle("shuffle-labels");
+  s.loader = shuffled_loader(o, ranks);
+  s.loss = program.loss;
+  if (!o.text("target-mae").empty()) s.target_mae = o.number("target-mae");
+  if (o.text("data") == "dummy") s.dummy_samples = std::ssize(data.split.train);
+  s.schedule = schedule_config(o);
+  s.dropout = program.model.dropout;
+  s.weight_decay = std::max(o.number("l2"), o.number("weight-decay"));
+  s.batch = samples_per_step;
+  return s;
+}
+
+/// Prints the last validation's errors, beside the regression's where asked, and returns them for the summary.
+Json report_errors(Ranks& ranks, const Data& data, const Predictions& network, const ReadOptions& read,
+                   bool with_baseline) {
+  Json json = Json::object();
+  std::optional<Predictions> regression;
+  if (with_baseline) {
+    ranks.set_busy(true);
+    regression = variance_regression(data.split.train, data.split.validation, read);
+    ranks.set_busy(false);
+  }
+  if (network.count() == 0) return json;
+  json["validation"] = errors_json(network);
+  if (regression) json["count_variance_regression"] = errors_json(*regression);
+  print_errors(network, regression ? &*regression : nullptr);
+  return json;
+}
+
+/// The reference's line: the best validation loss of all epochs.
+void print_fom(const std::vector<EpochRecord>& history) {
+  if (history.empty()) return;
+  double best = INFINITY;
+  for (const EpochRecord& r : history) best = std::min(best, r.validation.loss);
+  fmt::print("FoM: {}\n", best);
+}
+
 int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
   refuse_idle_flags(o);
@@ -154,76 +216,40 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
   const auto staging = stage(o, ranks);
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
-  CosmoflowOptions program_options = training_program(o, data.shape);
-  const LrSchedule schedule = schedule_config(o);
-  check_division(o, closed_rules(o, program_options));
-  const int64_t samples_per_step = program_options.batch * program_options.training.accumulation * ranks.size();
+  const CosmoflowOptions program = training_program(o, ranks, data.shape);
+  const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
   if (!inspect_only) expect_whole_step(samples_per_step, std::ssize(data.split.train));
-  program_options.training.averaging = ranks.averaging(o, program_options.compute);
-  program_options.plan.team = ranks.team_size(), program_options.plan.place = ranks.team_place();
+  const bool baseline = o.toggle("baseline") && o.text("data") != "dummy";
+  if (baseline && !inspect_only && data.shape.dtype != DType::i16)
+    fail_usage("--baseline needs counts, " + o.text("data-dir") + " holds " + data.shape.str());
+  const CosmoflowTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
   print_header(o);
-  Run run(o, ranks, program_options, plan_program(program_options, kernel_list()),
-          [&] { return count_network(program_options.model); });
+  Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
   if (run.stops()) return 0;
-  run.start();
 
-  CosmoflowTask::Settings task_settings;
-  CosmoflowReading& reading = task_settings.reading;
-  reading = reading_options(o, data.shape);
-  reading.seed = static_cast<uint64_t>(o.integer("seed"));
-  reading.augment = o.text("augment") == "cube" ? Augment::cube : Augment::none;
-  reading.permute_targets = o.toggle("shuffle-labels");
-  LoaderOptions loader = loader_options(o);
-  loader.shuffle = o.toggle("shuffle");
-  loader.seed = reading.seed;
-  loader.rank = ranks.rank(), loader.ranks = ranks.size();
-  task_settings.loader = loader;
-  task_settings.loss = program_options.loss;
-  if (!o.text("target-mae").empty()) task_settings.target_mae = o.number("target-mae");
-  const bool dummy = o.text("data") == "dummy";
-  if (dummy) task_settings.dummy_samples = static_cast<int64_t>(data.split.train.size());
-  task_settings.schedule = schedule;
-  task_settings.dropout = program_options.model.dropout;
-  task_settings.weight_decay = std::max(o.number("l2"), o.number("weight-decay"));
-  task_settings.batch = samples_per_step;
-  CosmoflowTask task(data.split.train, data.split.validation, task_settings);
-
+  CosmoflowTask task(data.split.train, data.split.validation, settings);
   TrainerOptions t = trainer_options(o, folder);
   t.staging = staging;
   t.epochs = o.integer("n-epochs");
-  t.loader = loader;
-  t.rate = [schedule, batch = double(samples_per_step)](int64_t epoch, int64_t) { return schedule.rate(epoch, batch); };
-  t.identity = identity(o, data, program_options);
+  t.loader = settings.loader;
+  t.rate = [schedule = settings.schedule, batch = double(samples_per_step)](int64_t epoch, int64_t) {
+    return schedule.rate(epoch, batch);
+  };
+  t.identity = identity(o, data, program);
   t.per_rank = {"batch-size", "threads"};
-  std::vector<std::string> paths;
-  for (const auto* list : {&data.split.train, &data.split.validation})
-    for (const SampleRef& ref : *list) paths.push_back(ref.path);
+  const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);
   if (ranks.root()) t.fingerprint = fingerprint(paths);
   fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
              data.shape.str());
-  if (o.toggle("baseline") && !dummy && data.shape.dtype != DType::i16)
-    fail_usage("--baseline needs counts, " + o.text("data-dir") + " holds " + data.shape.str());
-  const Outcome outcome = run.train(task, std::move(t));
 
-  Json more = Json::object();
-  std::optional<Predictions> regression;
-  if (o.toggle("baseline") && !dummy && outcome != Outcome::interrupted && ranks.root()) {
-    ranks.set_busy(true);
-    regression = variance_regression(data.split.train, data.split.validation, reading.read);
-    ranks.set_busy(false);
-  }
-  if (task.last_validation().count() > 0) {
-    more["validation"] = errors_json(task.last_validation());
-    if (regression) more["count_variance_regression"] = errors_json(*regression);
-    print_errors(task.last_validation(), regression ? &*regression : nullptr);
-    if (ranks.root()) write_plots(o.text("output-dir"), run.trainer(), task.last_validation(), program_options.loss);
-  }
-  if (o.toggle("print-fom") && !run.trainer().history().empty()) {
-    double best = INFINITY;
-    for (const EpochRecord& r : run.trainer().history()) best = std::min(best, r.validation.loss);
-    fmt::print("FoM: {}\n", best);
-  }
+  run.start();
+  const Outcome outcome = run.train(task, std::move(t));
+  const Predictions& last = task.last_validation();
+  const Json more = report_errors(ranks, data, last, settings.reading.read,
+                                  baseline && outcome != Outcome::interrupted && ranks.root());
+  if (last.count() > 0 && ranks.root()) write_plots(o.text("output-dir"), run.trainer(), last, program.loss);
+  if (o.toggle("print-fom")) print_fom(run.trainer().history());
   return run.finish(outcome, more);
 }
 
