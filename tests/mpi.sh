@@ -147,6 +147,22 @@ awk -F'[:,]' '/"exposed_seconds_per_step"/ { seconds = $2 } /"exposed_fraction"/
   END { exit !(disk > 0 && seconds * steps < disk / 4 && share < 1) }' \
   disk/summary.json && ok || bad "checkpoints count as communication: $(grep '"exposed\|"steps"\|"checkpoints"' disk/summary.json)"
 
+# A signal during a validation stops the run behind it: here rank 0 gets one while it writes the first epoch's history.
+cat > ask.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <string.h>
+int rename(const char *from, const char *to) {
+  if (strstr(to, "/history.csv")) raise(SIGUSR1);
+  return ((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to);
+}
+C
+cc -shared -fPIC -o ask.so ask.c -ldl
+ranks 2 -x LD_PRELOAD="$work/ask.so" "${train[@]}" --batch-size 1 --output-dir between > between.txt 2>&1; rc=$?
+[ $rc -eq 75 ] && [ "$(wc -l < between/metrics.jsonl)" -eq 6 ] && ok ||
+  { bad "SIGUSR1 in a validation: exit $rc after $(wc -l < between/metrics.jsonl) steps, expected 75 after 6"; tail -5 between.txt >&2; }
+
 # One rank is asked to stop: all save the same step and end with 75.
 ranks 3 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir asked > asked.txt 2>&1 &
 victim=$!

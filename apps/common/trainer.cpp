@@ -9,6 +9,7 @@
 #include <csignal>
 #include <ctime>
 #include <optional>
+#include <span>
 
 #include "apps/common/run_lock.h"
 #include "apps/common/version.h"
@@ -229,8 +230,7 @@ void Trainer::train_epoch() {
     if (o_.checkpoint_steps > 0 && step_ % o_.checkpoint_steps == 0 && step_in_epoch_ < steps_per_epoch() &&
         !step_limit_reached())  // which saves, too
       save(o_.keep_checkpoints);
-    if (stop_requested()) interrupted_ = true;
-    if (interrupted_) break;
+    if (stop_requested_) break;
   }
   if (terminal) fmt::print("\r\033[K");
   if (!metrics_) fail_runtime(o_.output_dir + "/metrics.jsonl: cannot write (disk full?)");
@@ -306,7 +306,7 @@ std::optional<Outcome> Trainer::one_epoch() {
   mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}});
   train_epoch();
   compare_waits();
-  if (interrupted_) {
+  if (stop_requested_) {
     save(o_.keep_checkpoints);
     return Outcome::interrupted;
   }
@@ -328,10 +328,13 @@ std::optional<Outcome> Trainer::one_epoch() {
   const bool complete = step_in_epoch_ >= steps_per_epoch();
   if (complete) ++epoch_, step_in_epoch_ = 0;
   save(o_.keep_checkpoints);
-  std::optional<Outcome> stopped;
-  if (complete) stopped = stop_rule(history_.back());
-  if (!stopped && stop_requested()) stopped = Outcome::interrupted;
-  return stopped;
+  if (complete)
+    if (const auto stopped = stop_rule(history_.back())) return stopped;
+  // A signal that came during the validation finds everything saved, unless there is nothing left to do.
+  double requests = signal_received ? 1 : 0;
+  if (ranks_.size() > 1) ranks_.world().all_reduce_sum(std::span(&requests, 1));
+  const bool goes_on = epoch_ < o_.epochs && !step_limit_reached();
+  return goes_on && requests > 0 ? std::optional(Outcome::interrupted) : std::nullopt;
 }
 
 Outcome Trainer::run() {

@@ -112,7 +112,6 @@ class Trainer {
   std::string meta() const;
   void open_metrics();
   void write_history() const;
-  bool stop_requested() const { return stop_requested_; }
   /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late to the update or, in a team, to the
   /// end of packing and updating (those that come late to shared batch-norm statistics are not told apart). Every rank
   /// calls it.
@@ -137,7 +136,7 @@ class Trainer {
   bool validated_ = false;
   std::vector<double> step_seconds_;
   double dummy_seconds_ = 0, wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
-  bool interrupted_ = false, stop_requested_ = false;
+  bool stop_requested_ = false;
   bool inputs_ahead_ = false;  ///< the next step's are filled and staged
   std::vector<HostEvent> host_events_;  ///< while tracing
   CommunicationTimes steps_communication_;
