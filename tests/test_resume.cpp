@@ -1,5 +1,6 @@
-// What a resumed run asks of the settings that its checkpoint holds.
+// What a resumed run asks of the settings that its checkpoint holds, and which validations a run counts.
 #include <algorithm>
+#include <cstddef>
 
 #include "apps/common/options.h"
 #include "apps/common/run.h"
@@ -15,7 +16,7 @@ using namespace convoy::apps;
 namespace {
 
 /// Two samples an epoch of what the trainer makes up, and nothing to validate.
-class NoData final : public Task {
+class NoData : public Task {
  public:
   int64_t training_samples() const override { return 2; }
   int64_t validation_samples() const override { return 0; }
@@ -32,13 +33,32 @@ class NoData final : public Task {
   void log_quality(MlLog&, const Quality&, int64_t) const override {}
 };
 
-Outcome train(TrainerOptions o, const OptionTable& settings) {
+/// Two images of ones.
+class Ones final : public SampleSource {
+ public:
+  int64_t size() const override { return 2; }
+  int64_t input_bytes() const override { return 32 * 48 * 16 * int64_t(sizeof(float)); }
+  int64_t target_bytes() const override { return 32 * 48; }
+  void load(int64_t, int64_t, std::byte* input, std::byte* target) const override {
+    std::fill_n(reinterpret_cast<float*>(input), 32 * 48 * 16, 1.0f);
+    std::fill_n(target, 32 * 48, std::byte{0});
+  }
+};
+
+/// The same images, and validations that are not finite.
+class NoQuality final : public NoData {
+ public:
+  int64_t validation_samples() const override { return 1; }
+  std::shared_ptr<const SampleSource> training() const override { return std::make_shared<Ones>(); }
+};
+
+Outcome train(TrainerOptions o, const OptionTable& settings, Task&& task = NoData(), DType compute = DType::f32) {
   OptionTable table(rank_options());
   Ranks ranks(table);
   ClimateOptions shape;
   shape.model.width_divisor = 16, shape.model.height = 32, shape.model.width = 48;
+  shape.compute = compute;
   Program program(plan_program(shape, kernel_list()), shape, 5);
-  NoData task;
   o.agrees = [&](const std::string& setting, const std::string* saved) {
     return means_the_same(settings, setting, saved);
   };
@@ -82,6 +102,15 @@ TEST_CASE("a setting that the identity did not name yet is the one that the run 
   CHECK_THROWS_WITH(train(o, settings), Catch::Contains("setting measure: expected \"pooled\", found \"mlperf\""));
   o.identity["measure"] = "pooled";
   CHECK(train(o, settings) == Outcome::finished);
+}
+
+TEST_CASE("a validation that counts for nothing is no reason to stop early", "[apps]") {
+  const testing::TemporaryFolder folder;
+  const OptionTable settings({});
+  TrainerOptions o;
+  o.output_dir = folder.path();
+  o.epochs = 4, o.early_stopping = 2;
+  CHECK(train(o, settings, NoQuality(), DType::f16) == Outcome::finished);
 }
 
 TEST_CASE("a newer setting that is not at its default needs another run", "[apps]") {

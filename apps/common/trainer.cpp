@@ -123,7 +123,7 @@ std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
     mllog_.event("target_accuracy_reached", record.validation.metric, {{"epoch_num", record.epoch + 1}});
     return Outcome::target_reached;
   }
-  if (!source_ || task_.validation_samples() == 0) return std::nullopt;
+  if (!source_ || task_.validation_samples() == 0 || !record.validation.finite()) return std::nullopt;
   since_best_ = record.validation.loss < best_loss_ - 1e-5 ? 0 : since_best_ + 1;
   best_loss_ = std::min(best_loss_, record.validation.loss);
   if (o_.early_stopping > 0 && since_best_ >= o_.early_stopping) return Outcome::stopped_early;
