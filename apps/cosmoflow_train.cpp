@@ -148,8 +148,7 @@ CosmoflowOptions training_program(const OptionTable& o, Ranks& ranks, const Samp
   CosmoflowOptions p = program_options(o, shape);
   p.batch = o.integer("batch-size");
   p.model.dropout = o.number("dropout");
-  const std::string loss = o.is_set("loss") || o.text("model") != "sc18" ? o.text("loss") : "l1";
-  p.loss = loss == "mse" ? Loss::mse : Loss::l1;
+  p.loss = o.text("loss") == "mse" ? Loss::mse : Loss::l1;
   p.training = optimizer_config(o);
   p.training.l2 = o.number("l2");
   check_division(o, closed_rules(o, p));
@@ -191,7 +190,7 @@ Json report_errors(Ranks& ranks, const Data& data, const Predictions& network, c
   std::optional<Predictions> regression;
   if (with_baseline) {
     ranks.set_busy(true);
-    regression = variance_regression(data.split.train, data.split.validation, read);
+    regression = variance_regression(data.split.train, data.split.validation, read, data.shape.targets);
     ranks.set_busy(false);
   }
   if (network.count() == 0) return json;
@@ -236,6 +235,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     return schedule.rate(epoch, batch);
   };
   t.identity = identity(o, data, program);
+  t.correct = correct_loss;
   t.per_rank = {"batch-size", "threads"};
   const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);
@@ -264,6 +264,7 @@ int train_main(int argc, char** argv) {
   std::optional<RunFolder> folder;
   const auto complete = [&](Ranks& ranks) {
     folder.emplace(o, ranks);
+    fill_cosmoflow_defaults(o);
     if (ranks.root() && !config.path.empty() && !o.is_set("kernel-size"))
       fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config.path);
   };

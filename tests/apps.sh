@@ -201,6 +201,11 @@ CONVOY_DATA_DIR=data expect 2 "CONVOY_DATA_DIR has no effect on dummy data" "${d
 expect 2 "--early-stopping has no effect on dummy data" "${dummy[@]}" --early-stopping 2 --output-dir x
 expect 2 "--mlperf-division closed: expected --model mlperf, found sc18" "$bin/cosmoflow_train" --data dummy --model sc18 --dry-run --mlperf-division closed
 expect 0 "memory" "${dummy[@]}" --no-baseline --dry-run
+# The 2018 network's loss is shown and kept, also by a checkpoint that does not say who chose it.
+sc18=("$bin/cosmoflow_train" --data dummy --model sc18 --n-train 1 --batch-size 1 --n-epochs 1 --output-dir sc18)
+expect 0 "loss                 l1                               default" "${sc18[@]}"
+expect 2 'setting loss: expected "l1", found "mse"' "${sc18[@]}" --resume --loss mse
+expect 0 "finished: 0 steps" "${sc18[@]}" --resume --loss mae
 expect 2 "--valid-share has no effect on data in folders" "${train[@]}" --valid-share 0.3 --output-dir x
 expect 2 "--base-batch-size has no effect on --lr-scaling none" "${train[@]}" --base-batch-size 8 --output-dir x
 # The reference's older name of the rate, as a flag, beats the rate of the file.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "apps/common/cosmoflow_setup.h"
 #include "apps/common/options.h"
 #include "apps/common/run.h"
 #include "apps/common/trainer.h"
@@ -104,11 +105,24 @@ TEST_CASE("a setting that the identity did not name yet is the one that the run 
   CHECK(train(o, settings) == Outcome::finished);
 }
 
+TEST_CASE("sc18 trained on l1 where nobody chose a loss, whatever its checkpoint says", "[apps]") {
+  const auto loss = [](const char* text) {
+    nlohmann::json meta = nlohmann::json::parse(text);
+    correct_loss(meta);
+    return meta["identity"]["loss"].get<std::string>();
+  };
+  CHECK(loss(R"({"identity": {"model": "sc18", "loss": "mse"}, "given": {}})") == "l1");
+  CHECK(loss(R"({"identity": {"model": "sc18", "loss": "mse"}})") == "l1");
+  CHECK(loss(R"({"identity": {"model": "sc18", "loss": "mse"}, "given": {"loss": "mse"}})") == "mse");
+  CHECK(loss(R"({"identity": {"model": "mlperf", "loss": "mse"}, "given": {}})") == "mse");
+}
+
 TEST_CASE("a validation that counts for nothing is no reason to stop early", "[apps]") {
   const testing::TemporaryFolder folder;
   const OptionTable settings({});
   TrainerOptions o;
   o.output_dir = folder.path();
+  o.identity = nlohmann::json::object();
   o.epochs = 4, o.early_stopping = 2;
   CHECK(train(o, settings, NoQuality(), DType::f16) == Outcome::finished);
 }

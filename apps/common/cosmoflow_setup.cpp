@@ -62,8 +62,8 @@ std::vector<Option> training_options() {
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
       {"shuffle-labels", "", "false", "control experiment: training labels permuted once between samples", K::toggle},
       Option{"augment", "", "none", "none, or cube (the 48 symmetries)"}.one_of({{"none"}, {"cube"}}),
-      Option{"loss", "train.loss", "mse",
-             "mse or l1, or as Keras has them: mean_squared_error, mean_absolute_error, mae"}
+      Option{"loss", "train.loss", "",
+             "mse or l1, or as Keras has them: mean_squared_error, mean_absolute_error, mae (default: mse, l1 in sc18)"}
           .one_of({{"mse", "mean_squared_error"}, {"l1", "mae", "mean_absolute_error"}}),
       {"dropout", "model.dropout", "0.5", "rate on the hidden dense layers", K::number},
       Option{"l2", "model.l2", "0", "penalty l2*sum(w^2) on the hidden dense kernels (gradient 2*l2*w)", K::number}
@@ -105,6 +105,16 @@ std::vector<OptionTable::Refusal> yaml_refusals() {
           {"optimizer.lr_scaling", {"none"}, "this is lr_schedule.scaling"},
           {"train.lr_schedule", {"none"}, "multipliers of the peak rate are lr_schedule.decay_schedule"},
           {"train.metrics", {"mae", "mean_absolute_error"}, "the validation metric is the mean absolute error"}};
+}
+
+void fill_cosmoflow_defaults(OptionTable& o) {
+  if (o.text("loss").empty()) o.set("loss", o.text("model") == "sc18" ? "l1" : "mse", "default");
+}
+
+void correct_loss(nlohmann::json& meta) {
+  nlohmann::json& identity = meta["identity"];
+  if (identity.value("model", "") == "sc18" && !meta.value("given", nlohmann::json::object()).contains("loss"))
+    identity["loss"] = "l1";
 }
 
 CosmoflowConfig model_config(const OptionTable& o) {

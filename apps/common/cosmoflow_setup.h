@@ -13,6 +13,10 @@ std::vector<Option> training_options();  ///< everything else the trainer knows
 /// Keys of the reference's YAML files that are read but only at these values.
 std::vector<OptionTable::Refusal> yaml_refusals();
 
+/// Settings that were left open become what the network's paper or benchmark has.
+void fill_cosmoflow_defaults(OptionTable& options);
+/// Earlier versions trained sc18 on l1 where no loss was given, and wrote mse beside its states: puts that right.
+void correct_loss(nlohmann::json& checkpoint_meta);
 CosmoflowConfig model_config(const OptionTable& options);
 /// Throws Error(usage) for the first setting that would have no effect beside the others.
 void refuse_idle_flags(const OptionTable& options);

@@ -37,6 +37,8 @@ struct TrainerOptions {
   /// Whether the text that a checkpoint has for a setting means what this run's means. Null: the checkpoint was written
   /// before there was the setting, and means its default.
   std::function<bool(const std::string& setting, const std::string* saved)> agrees;
+  /// Puts right what earlier versions wrote beside the states of a checkpoint; null: nothing.
+  std::function<void(nlohmann::json& meta)> correct;
   std::string data_digest;     ///< of the samples' names and sizes: ranks must see the same
   nlohmann::json fingerprint;  ///< of the samples' files, for resumed runs
   /// Of the identity, what may differ when a run goes on at another number of ranks.

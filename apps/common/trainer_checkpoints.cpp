@@ -68,7 +68,9 @@ void Trainer::resume() {
   if (const auto checkpoint = std::move(o_.checkpoint)) {
     loaded = checkpoint->path();
     text = checkpoint->meta();
-    expect_same_run(nlohmann::json::parse(text), checkpoint->path());
+    nlohmann::json meta = nlohmann::json::parse(text);
+    if (o_.correct) o_.correct(meta);
+    expect_same_run(meta, checkpoint->path());
     checkpoint->restore(program_.store());
     fmt::print("resuming from {}", checkpoint->path());
   }
