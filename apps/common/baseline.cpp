@@ -49,7 +49,7 @@ Row features(double v) {
 }  // namespace
 
 Predictions variance_regression(const std::vector<SampleRef>& train, const std::vector<SampleRef>& validation,
-                                const ReadOptions& read) {
+                                const ReadOptions& read, int64_t targets) {
   std::vector<Row> rows;
   std::vector<std::vector<float>> labels;
   double centre = 0;
@@ -67,20 +67,20 @@ Predictions variance_regression(const std::vector<SampleRef>& train, const std::
       for (size_t j = 0; j < 3; ++j) normal[i][j] += r[i] * r[j];
   }
   for (size_t i = 0; i < 3; ++i) normal[i][i] += 1e-9 * double(rows.size());  // few samples may not determine the curve
-  const size_t targets = labels.at(0).size();
+  const auto count = static_cast<size_t>(targets);
   std::vector<Row> weights;
-  for (size_t t = 0; t < targets; ++t) {
+  for (size_t t = 0; t < count; ++t) {
     Row right{};
     for (size_t k = 0; k < rows.size(); ++k)
       for (size_t i = 0; i < 3; ++i) right[i] += rows[k][i] * labels[k][t];
     weights.push_back(solve(normal, right));
   }
   Predictions result;
-  result.targets = static_cast<int64_t>(targets);
+  result.targets = targets;
   for (const SampleRef& ref : validation) {
     const Sample s = read_sample(ref, read);
     const Row f = features(log_variance(s) - centre);
-    for (size_t t = 0; t < targets; ++t) {
+    for (size_t t = 0; t < count; ++t) {
       result.predicted.push_back(float(f[0] * weights[t][0] + f[1] * weights[t][1] + f[2] * weights[t][2]));
       result.truth.push_back(s.target[t]);
     }

@@ -5,9 +5,9 @@
 
 namespace convoy::apps {
 
-/// Least squares of every target on (1, v, v^2) with v = log variance of the z = 0 counts, fitted on `train`, applied
-/// to `validation`.
+/// Least squares of the first `targets` labels on (1, v, v^2) with v = log variance of the z = 0 counts, fitted on
+/// `train`, applied to `validation`.
 Predictions variance_regression(const std::vector<SampleRef>& train, const std::vector<SampleRef>& validation,
-                                const ReadOptions& read);
+                                const ReadOptions& read, int64_t targets);
 
 }  // namespace convoy::apps

@@ -1,0 +1,30 @@
+// The yardsticks that networks are compared with.
+#include <cstdint>
+
+#include "apps/common/baseline.h"
+#include "io/file.h"
+#include "io/tfrecord.h"
+#include "tests/catch.hpp"
+#include "tests/temporary.h"
+
+using namespace convoy;
+using namespace convoy::apps;
+
+TEST_CASE("a regression predicts as many labels as the network", "[apps]") {
+  const testing::TemporaryFolder folder;
+  std::vector<SampleRef> samples;
+  for (int16_t i = 0; i < 3; ++i) {
+    std::vector<int16_t> counts(8 * 8 * 8 * 4);
+    counts[0] = static_cast<int16_t>(10 * (i + 1));
+    const float labels[] = {0.1f * float(i), 0.2f, 0.3f, 0.4f};
+    samples.push_back({folder / (std::to_string(i) + ".tfrecord"), FileFormat::tfrecord, 0, ""});
+    write_file(samples.back().path, encode_tfrecord(std::as_bytes(std::span(counts)), labels));
+  }
+  for (const int64_t targets : {3, 4}) {
+    const Predictions p = variance_regression(samples, samples, ReadOptions(), targets);
+    CHECK(p.targets == targets);
+    CHECK(p.count() == 3);
+    CHECK(p.truth[static_cast<size_t>(targets)] == 0.1f);
+    CHECK(p.mae(0) < 1e-4);
+  }
+}
