@@ -166,7 +166,6 @@ Json identity(const OptionTable& o, const Data& data, const ClimateOptions& prog
                                 "kernel",
                                 "tuned",
                                 "winograd",
-                                "sparse-gradients",
                                 "passes"});
   json.update(settings_json(o, optimizer_flags()));
   json["device"] = program.plan.device == DeviceKind::cuda ? "cuda" : "cpu";

@@ -201,6 +201,9 @@ CONVOY_DATA_DIR=data expect 2 "CONVOY_DATA_DIR has no effect on dummy data" "${d
 expect 2 "--early-stopping has no effect on dummy data" "${dummy[@]}" --early-stopping 2 --output-dir x
 expect 2 "--mlperf-division closed: expected --model mlperf, found sc18" "$bin/cosmoflow_train" --data dummy --model sc18 --dry-run --mlperf-division closed
 expect 0 "memory" "${dummy[@]}" --no-baseline --dry-run
+expect 2 "--sparse-gradients has no effect on the sc18 network" "$bin/cosmoflow_train" --model sc18 --summary --no-sparse-gradients
+expect 0 "memory" "$bin/cosmoflow_train" --model sc18 --dry-run --sparse-gradients
+expect 2 "unknown flag or word: --cache" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --cache
 # The 2018 network's loss is shown and kept, also by a checkpoint that does not say who chose it.
 sc18=("$bin/cosmoflow_train" --data dummy --model sc18 --n-train 1 --batch-size 1 --n-epochs 1 --output-dir sc18)
 expect 0 "loss                 l1                               default" "${sc18[@]}"

@@ -45,8 +45,7 @@ std::vector<Option> model_options() {
       Option{"fc2-size", "model.fc2_size", "64", "units of the second dense layer", K::integer}.within(1, 1 << 20),
       Option{"hidden-activation", "model.hidden_activation", "LeakyReLU", "LeakyReLU (slope 0.3) or ReLU"}.one_of(
           {{"LeakyReLU"}, {"ReLU"}}),
-      {"apply-log", "data.apply_log", "true", "log(1+x) of the counts; off divides by the sample's mean", K::toggle},
-      {"cache", "", "false", "keep decoded samples in memory", K::toggle}};
+      {"apply-log", "data.apply_log", "true", "log(1+x) of the counts; off divides by the sample's mean", K::toggle}};
   append(list, run_options());
   return list;
 }
@@ -60,6 +59,8 @@ std::vector<Option> training_options() {
        "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
       Option{"batch-size", "data.batch_size", "4", "samples per step and rank", K::integer}.within(1, 1 << 20),
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
+      {"cache", "", "false", "keep decoded samples in memory", K::toggle},
+      {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
       {"shuffle-labels", "", "false", "control experiment: training labels permuted once between samples", K::toggle},
       Option{"augment", "", "none", "none, or cube (the 48 symmetries)"}.one_of({{"none"}, {"cube"}}),
       Option{"loss", "train.loss", "",
@@ -148,7 +149,9 @@ CosmoflowConfig model_config(const OptionTable& o) {
 }
 
 void refuse_idle_flags(const OptionTable& o) {
-  std::vector<IdleFlag> rules{{"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"}};
+  std::vector<IdleFlag> rules{
+      {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
+      {"sparse-gradients", o.text("model") != "sc18", "the sc18 network, which pools by means"}};
   for (const char* flag : {"data-dir", "cache", "shuffle-labels", "augment", "n-valid", "valid-share", "target-mae",
                            "baseline", "print-fom", "early-stopping", "prefetch", "n-parallel-reads"})
     rules.push_back({flag, o.text("data") != "dummy", "dummy data"});
@@ -257,7 +260,7 @@ CosmoflowReading reading_options(const OptionTable& o, const SampleShape& shape)
     l.target_scale = float(std::sqrt(3.0));  // labels flat in [-1,1] have deviation 1/sqrt(3): this z-scores them
   }
   l.take_targets = shape.targets;
-  if (o.toggle("cache")) l.cache = std::make_shared<SampleCache>();
+  if (o.has("cache") && o.toggle("cache")) l.cache = std::make_shared<SampleCache>();
   return l;
 }
 

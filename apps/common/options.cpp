@@ -117,10 +117,10 @@ const Option& OptionTable::find(const std::string& flag) const {
 void OptionTable::refuse_idle(const std::vector<IdleFlag>& rules) const {
   for (const IdleFlag& rule : rules) {
     const Option& option = find(rule.flag);
-    const bool from_environment = option.origin == environment_name(rule.flag);
+    const bool from_environment = option.origin.starts_with(environment_name(""));
     if (rule.used || !(option.origin == "flag" || from_environment)) continue;
-    if (option.kind == Option::Kind::toggle && !toggle(rule.flag)) continue;  // "off" asks for nothing
-    fail_usage((from_environment ? option.origin : "--" + rule.flag) + " has no effect on " + rule.where);
+    if (option.kind == Option::Kind::toggle && is_standard(rule.flag)) continue;  // asks for nothing
+    fail_usage(name(option) + " has no effect on " + rule.where);
   }
 }
 
@@ -172,8 +172,9 @@ void OptionTable::set(const std::string& flag, const std::string& value, const s
   Option& option = const_cast<Option&>(find(flag));
   // A repeated list flag adds to itself; another source replaces it.
   const bool add = option.kind == Option::Kind::list && option.origin == origin && !option.value.empty();
-  option.value = add ? option.value + "," + value : option.words.empty() ? value : canonical(option, value);
-  option.origin = origin;
+  option.origin = origin;  // by which errors call it
+  const bool spelled = !option.words.empty() || (option.kind == Option::Kind::toggle && !value.empty());
+  option.value = add ? option.value + "," + value : spelled ? canonical(option, value) : value;
   check(option);
 }
 

@@ -70,7 +70,9 @@ class OptionTable {
 
   const std::string& text(const std::string& flag) const { return find(flag).value; }
   bool has(const std::string& flag) const;
-  bool is_set(const std::string& flag) const { return find(flag).origin != "default"; }
+  bool is_set(const std::string& flag) const { return origin(flag) != "default"; }
+  /// "default", "checkpoint", "FILE:LINE", "CONVOY_..." or "flag".
+  const std::string& origin(const std::string& flag) const { return find(flag).origin; }
   /// The setting as whoever gave it knows it, for messages: "--lr", "CONVOY_LR" or "cosmo.yaml:7: lr_schedule.base_lr".
   std::string name(const std::string& flag) const;
   /// Of two names of one setting, whether the first comes from a later source of this order: default or checkpoint,
@@ -91,7 +93,7 @@ class OptionTable {
   void set(const std::string& flag, const std::string& value, const std::string& origin);
   const std::vector<Option>& all() const { return options_; }
   /// Throws Error(usage) for the first one that a flag or the environment sets and that is not used; a file may hold
-  /// settings for another choice than this run's, and a toggle that is off asks for nothing.
+  /// settings for another choice than this run's, and a toggle that is what it is anyway asks for nothing.
   void refuse_idle(const std::vector<IdleFlag>& rules) const;
 
  private:

@@ -68,7 +68,6 @@ std::vector<Option> run_options() {
           {"kernel", "", "", "node=kernel, repeatable: conv1.forward=onednn, *=reference", K::list},
           {"tuned", "", "", "table of measured kernel choices (bench_layers --tune)"},
           {"winograd", "", "true", "off: no Winograd convolutions", K::toggle},
-          {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
           {"passes", "", "true", "off: no fusing, no memory reuse, every value inspectable", K::toggle},
           {"device", "", "cpu", "cpu, cuda or cuda:N"},
           Option{"threads", "", "0", "compute threads (0 = OMP_NUM_THREADS or all cores)", K::integer}.within(
@@ -142,7 +141,7 @@ std::unique_ptr<Program> make_program(const OptionTable& o, ProgramPlans plans, 
 void apply_run_options(const OptionTable& o, ProgramOptions& p) {
   p.compute = compute_type(o.text("compute"));
   p.fuse = o.toggle("passes");
-  p.sparse_gradients = o.toggle("sparse-gradients");
+  if (o.has("sparse-gradients")) p.sparse_gradients = o.toggle("sparse-gradients");
   p.plan = plan_options(o);
   if (run_device(o)) p.plan.device = DeviceKind::cuda;
 }
