@@ -103,6 +103,14 @@ expect 2 "CONVOY_AUGMENT: expected none or cube, found all" env CONVOY_AUGMENT=a
 # A word behind a toggle, as the reference programs have it.
 for off in 0 false off no; do expect 0 "apply-log            false" "${dry[@]}" --apply-log $off; done
 expect 0 "apply-log            true" "${dry[@]}" --apply-log 1
+# However a toggle is spelled, it is the same in header, checkpoint and logs; a setting keeps its origin.
+CONVOY_MLPERF_CACHE_CLEAR=1 expect 0 "mlperf-cache-clear   true                             CONVOY_MLPERF_CACHE_CLEAR" \
+  "$bin/cosmoflow_train" --data-dir data --conv-size 8 --batch-size 2 --n-epochs 1 --max-steps 1 --output-dir cleared
+grep -q '"key":"cache_clear".*"value":true' cleared/mlperf.log && ok || bad "CONVOY_MLPERF_CACHE_CLEAR=1 is logged as: $(grep cache_clear cleared/mlperf.log)"
+climate=("$bin/climseg_train" --dry-run --model deeplab)
+CONVOY_BATCH_NORM=yes expect 0 "batch-norm           on                               CONVOY_BATCH_NORM" "${climate[@]}"
+CONVOY_LR_SCHEDULE="type=multistep,milestones=3" expect 0 "lr-milestones        3                                CONVOY_LR_SCHEDULE" "${climate[@]}"
+CONVOY_LR_SCHEDULE="type=constant,milestones=3" expect 2 "--lr-milestones (CONVOY_LR_SCHEDULE) has no effect on --lr-schedule other than multistep" "${climate[@]}"
 expect 0 "apply-log            false" "${dry[@]}" --no-apply-log
 
 # Numbers that are far too large fail at once.

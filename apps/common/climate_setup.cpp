@@ -25,7 +25,7 @@ ClimateModel chosen_model(const OptionTable& o) {
 
 /// "type=multistep,milestones=8192 16384,decay_rate=0.1", as MLPerf HPC's reference takes it, becomes single flags.
 void spread_schedule(OptionTable& o) {
-  const std::string text = o.text("lr-schedule");
+  const std::string text = o.text("lr-schedule"), origin = o.origin("lr-schedule");
   if (text.find('=') == std::string::npos) return;
   const std::vector<std::pair<std::string, std::string>> flags{{"type", "lr-schedule"},
                                                                {"milestones", "lr-milestones"},
@@ -44,7 +44,7 @@ void spread_schedule(OptionTable& o) {
     std::string value;
     for (std::string_view word : split(halves[1], ' '))
       if (!word.empty()) value += (value.empty() ? "" : ",") + std::string(word);
-    o.set(found->second, value, "flag");
+    o.set(found->second, value, origin);
   }
 }
 
@@ -174,7 +174,7 @@ void fill_climate_defaults(OptionTable& o) {
                                              : d.tiramisu,
             "default");
   // One spelling for checkpoints and logs.
-  o.set("batch-norm", o.toggle("batch-norm") ? "on" : "off", o.is_set("batch-norm") ? "flag" : "default");
+  o.set("batch-norm", o.toggle("batch-norm") ? "on" : "off", std::string(o.origin("batch-norm")));
   if (o.has("lr-schedule")) spread_schedule(o);
 }
 
