@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "apps/common/climate_setup.h"
@@ -116,7 +117,14 @@ int predict_main(int argc, char** argv) {
   std::vector<std::string> paths;
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);
-  for (const ClimateRef& ref : images) inputs.refuse(mask_base(o, ref) + ".h5");
+  std::map<std::string, std::string> image_of;
+  for (const ClimateRef& ref : images) {
+    const std::string base = mask_base(o, ref);
+    inputs.refuse(base + ".h5");
+    if (const auto [other, first] = image_of.emplace(base, ref.path); !first)
+      fail_usage(fmt::format("{}: expected another name than {}'s, whose masks go to {}.h5, too", ref.path,
+                             other->second, base));
+  }
   const ClimateReading reading = climate_reading(o, climate_stats(o, images), false);
   // All of them, so that what is wrong shows ahead of the first mask.
   std::vector<std::shared_ptr<const ClimateSource>> sources;

@@ -34,7 +34,9 @@ Data find_data(const OptionTable& o) {
   refuse_idle_validation(o, !split.validation.empty());
   for (const auto* list : {&split.train, &split.validation})
     for (const ClimateRef& ref : *list) expect_labels(ref);
-  const ClimateStats stats = climate_stats(o, split.train);
+  std::vector<ClimateRef> all = split.train;
+  all.insert(all.end(), split.validation.begin(), split.validation.end());
+  const ClimateStats stats = climate_stats(o, all);
   Data data;
   data.train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, true));
   data.whole_train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, false));
@@ -207,12 +209,17 @@ LoaderOptions shuffled_loader(const OptionTable& o, const Ranks& ranks) {
   return loader;
 }
 
+/// Where nothing else is wanted, enough for a few steps.
+int64_t dummy_samples(const OptionTable& o, int64_t samples_per_step) {
+  return o.integer("n-train") > 0 ? o.integer("n-train") : 4 * samples_per_step;
+}
+
 ClimateTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, const Data& data,
                                     const ClimateOptions& program, int64_t samples_per_step) {
   ClimateTask::Settings s;
   s.train = data.train, s.validation = data.validation;
   s.recalibration = data.whole_train, s.recalibration_images = recalibration_images(o, data);
-  s.dummy_samples = data.train ? 0 : std::max<int64_t>(o.integer("n-train"), 4 * samples_per_step);
+  if (!data.train) s.dummy_samples = dummy_samples(o, samples_per_step);
   s.loader = shuffled_loader(o, ranks);
   s.measure = choose<Measure>("measure", o.text("measure"),
                               {{"mlperf", Measure::mlperf},
@@ -258,7 +265,8 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const ClimateOptions program = program_options(o, ranks, data);
   check_division(o, {{"model", o.text("model") == "deepcam", "deepcam"}});
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
-  if (data.train && !inspect_only) expect_whole_step(samples_per_step, data.train->size());
+  if (!inspect_only)
+    expect_whole_step(samples_per_step, data.train ? data.train->size() : dummy_samples(o, samples_per_step));
   print_header(o);
   Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
   if (run.stops()) return 0;

@@ -86,6 +86,10 @@ expect 0 "1 images, masks in sized-alone" "$bin/climseg_predict" --data-dir size
 same sized/data-2106-01-04-01-0.h5 sized-alone/data-2106-01-04-01-0.h5
 expect 0 "wrote 1 + 1 images of 38x57x16" "$bin/climate_simulate" --orography none --height 38 --width 57 --days 1 --validation-days 1 --steps 1 --out odd
 expect 3 "odd/validation/data-2106-01-02-00-0.h5: images of 38x57: expected height and width divisible by 16" "$bin/climseg_predict" --data-dir odd --width-divisor 16 --checkpoint whole --out x
+# Two images of one name would have one mask.
+mkdir doubles && cp data/validation/data-2106-01-04-00-0.h5 doubles && cp data/validation/data-2106-01-05-00-0.h5 doubles/data-2106-01-04-00-0.hdf5
+expect 2 "doubles/data-2106-01-04-00-0.hdf5: expected another name than doubles/data-2106-01-04-00-0.h5's" \
+  "$bin/climseg_predict" --data-dir doubles --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out x
 # The folder of the images is no place for masks; it may be named with a slash.
 sum=$(cat data/validation/*.h5 | cksum)
 expect 2 "is read from and would be overwritten" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --out data
@@ -232,6 +236,10 @@ expect 2 "--target-iou has no effect on dummy data" "$bin/climseg_train" --data 
 expect 2 "--downsample has no effect on crops of dummy data" "$bin/climseg_train" --data dummy --crop 64x96 --downsample 2 --output-dir x
 expect 2 "--mlperf-division closed: expected --model deepcam, found tiramisu" "$bin/climseg_train" --data dummy --model tiramisu --dry-run --mlperf-division closed
 expect 2 "--start-lr: expected 0 or more, found -1" "$bin/climseg_train" --data dummy --width-divisor 16 --image-size 64x96 --start-lr -1 --output-dir x
+expect 2 "--stats has no effect on shards, which are normalised already" "${train[@]}" --data-dir shards --stats data/stats.h5 --output-dir x
+expect 2 "--crops-per-image has no effect on whole images" "$bin/climseg_train" --data-dir data --width-divisor 16 --crops-per-image 4 --output-dir x
+expect 0 "2 training samples of 64x96x16" "$bin/climseg_train" --data dummy --width-divisor 16 --image-size 64x96 --n-train 2 --local-batch-size 2 --max-epochs 1 --output-dir two
+expect 2 "a step takes 2 samples, more than the 1 training samples" "$bin/climseg_train" --data dummy --n-train 1 --local-batch-size 2 --output-dir x
 expect 2 "--stats has no effect on dummy data" "$bin/climseg_train" --data dummy --stats data/stats.h5 --output-dir x
 expect 2 "--valid-share has no effect on data in folders" "${train[@]}" --valid-share 0.3 --output-dir x
 expect 2 "--baseline has no effect on a run without validation images" "${train[@]}" --data-dir data/train --stats data/stats.h5 --valid-share 0 --baseline --output-dir x

@@ -94,6 +94,11 @@ for multiplier in nan -0.5 inf; do
 done
 expect 2 "data: expected a YAML file, found a folder" "$bin/cosmoflow_train" data
 
+# What the benchmark's own file says of counts asks for nothing where there are none.
+yaml 0 "planned in all" "s/name: cosmo$/name: dummy/"
+yaml 0 "planned in all" "/data_dir:/d"
+expect 2 "--apply-log has no effect on dummy data" "$bin/cosmoflow_train" --data dummy --size 16 --dry-run --no-apply-log
+
 # A dry run finds what a run would.
 dry=("$bin/cosmoflow_train" --data-dir data --conv-size 8 --dry-run)
 expect 2 "--augment: expected none or cube, found all" "${dry[@]}" --augment all

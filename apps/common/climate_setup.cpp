@@ -290,6 +290,7 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
        {"lr-power", schedule == "polynomial", "--lr-schedule other than polynomial"},
        {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
        {"crop-balance", crops, "whole images"},
+       {"crops-per-image", crops, "whole images"},
        {"image-size", dummy && !crops, "data from files, or crops"},
        {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},
        {"batch-norm-recalibration", o.toggle("batch-norm"), "networks without batch norm"},
@@ -315,6 +316,9 @@ void refuse_idle_validation(const OptionTable& o, bool validates) {
 }
 
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {
+  const auto normalised = [](const ClimateRef& ref) { return ref.format == ClimateFormat::sharded; };
+  o.refuse_idle(
+      {{"stats", !std::all_of(images.begin(), images.end(), normalised), "shards, which are normalised already"}});
   if (!o.text("stats").empty()) return read_stats(o.text("stats"));
   if (images.at(0).format == ClimateFormat::sharded) return {};
   const fs::path folder = o.text("data-dir");

@@ -122,18 +122,24 @@ CosmoflowConfig model_config(const OptionTable& o) {
   const auto variant = choose<CosmoflowVariant>(
       "model", o.text("model"), {{"mlperf", CosmoflowVariant::mlperf}, {"sc18", CosmoflowVariant::sc18}});
   CosmoflowConfig c = variant == CosmoflowVariant::sc18 ? CosmoflowConfig::sc18() : CosmoflowConfig{};
+  const int64_t wanted = o.integer("size");
+  bool by_size = wanted > 0;
   for (const char* flag : {"sample-shape", "input-shape"}) {
     if (o.text(flag).empty()) continue;
     const auto [size, channels] = cube_shape(o.name(flag), o.text(flag));
     c.size = size, c.channels = channels;
+    if (by_size && size != wanted) by_size = o.prevails("size", flag);
   }
   if (!o.text("sample-shape").empty() && !o.text("input-shape").empty() &&
       o.text("sample-shape") != o.text("input-shape"))
     fail_usage("sample_shape " + o.text("sample-shape") + " and input_shape " + o.text("input-shape") + " differ");
-  if (o.integer("size") > 0) c.size = o.integer("size");
-  if (o.integer("targets") > 0) c.targets = o.integer("targets");
-  if (!o.text("target-shape").empty())
-    c.targets = parse_number<int64_t>(o.text("target-shape"), o.name("target-shape"));
+  if (by_size) c.size = wanted;
+  const int64_t targets = o.integer("targets");
+  if (targets > 0) c.targets = targets;
+  if (!o.text("target-shape").empty()) {
+    const auto shape = parse_number<int64_t>(o.text("target-shape"), o.name("target-shape"));
+    if (targets == 0 || (shape != targets && o.prevails("target-shape", "targets"))) c.targets = shape;
+  }
   c.kernel = o.integer("kernel-size");
   c.conv_size = o.integer("conv-size");
   c.layers = o.integer("conv-layers");
@@ -153,7 +159,7 @@ void refuse_idle_flags(const OptionTable& o) {
       {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
       {"sparse-gradients", o.text("model") != "sc18", "the sc18 network, which pools by means"}};
   for (const char* flag : {"data-dir", "cache", "shuffle-labels", "augment", "n-valid", "valid-share", "target-mae",
-                           "baseline", "print-fom", "early-stopping", "prefetch", "n-parallel-reads"})
+                           "baseline", "print-fom", "early-stopping", "prefetch", "n-parallel-reads", "apply-log"})
     rules.push_back({flag, o.text("data") != "dummy", "dummy data"});
   o.refuse_idle(rules);
 }
@@ -241,8 +247,10 @@ CosmoflowOptions program_options(const OptionTable& o, const SampleShape& shape)
   p.model.size = shape.size, p.model.channels = shape.channels, p.model.targets = shape.targets;
   p.input_type = shape.dtype;
   apply_run_options(o, p);
-  if (shape.dtype != DType::i16 && o.is_set("apply-log"))
-    fail_usage("--apply-log: the data holds floating point, which is taken as already normalised");
+  const bool made_up = o.text("data-dir").empty() || (o.has("data") && o.text("data") == "dummy");
+  if (shape.dtype != DType::i16 && o.is_set("apply-log") && !made_up)
+    fail_usage(o.name("apply-log") + ": expected counts, found " + shape.str() +
+               ": floating point is taken as already normalised");
   if (shape.dtype != DType::i16)
     p.normalisation = Normalisation::none;  // values come normalised
   else

@@ -133,6 +133,14 @@ bool OptionTable::overrides(const std::string& flag, const std::string& other) c
   return turn(flag) > turn(other);
 }
 
+bool OptionTable::prevails(const std::string& flag, const std::string& other) const {
+  if (is_set(flag) != is_set(other)) return is_set(flag);
+  if (!overrides(flag, other) && !overrides(other, flag))
+    fail_usage(
+        fmt::format("{} {} and {} {} name one setting and differ", name(flag), text(flag), name(other), text(other)));
+  return overrides(flag, other);
+}
+
 std::string OptionTable::name(const Option& option) const {
   if (option.origin == "flag" || option.origin == "default") return "--" + option.flag;
   if (option.origin == environment_name(option.flag)) return option.origin;

@@ -78,6 +78,8 @@ class OptionTable {
   /// Of two names of one setting, whether the first comes from a later source of this order: default or checkpoint,
   /// file, environment, flag.
   bool overrides(const std::string& flag, const std::string& other) const;
+  /// The same where their values differ: throws Error(usage) where both come from one source.
+  bool prevails(const std::string& flag, const std::string& other) const;
   int64_t integer(const std::string& flag) const;
   double number(const std::string& flag) const;
   bool toggle(const std::string& flag) const;

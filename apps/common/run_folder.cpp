@@ -77,8 +77,13 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
   if (!taken.empty()) fmt::print("settings of the checkpoint:{}\n", taken);
   // Of two names of one setting one counts; the other's text belongs to the run all the same.
   const auto outdone = [&o](const std::string& flag) {
-    for (const auto& [one, other] : {std::pair{"lr", "optimizer-lr"}, {"optimizer-lr", "lr"}})
-      if (flag == one && o.has(other) && o.overrides(other, one)) return true;
+    for (const auto& [one, other] : {std::pair{"lr", "optimizer-lr"},
+                                     {"size", "sample-shape"},
+                                     {"size", "input-shape"},
+                                     {"targets", "target-shape"}})
+      if (o.has(one) && o.has(other) &&
+          ((flag == one && o.overrides(other, one)) || (flag == other && o.overrides(one, other))))
+        return true;
     return false;
   };
   for (const Option& option : o.all())

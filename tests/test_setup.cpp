@@ -1,0 +1,51 @@
+// What CosmoFlow's settings become, where several decide one thing or the data does.
+#include "apps/common/cosmoflow_setup.h"
+#include "io/file.h"
+#include "tests/catch.hpp"
+#include "tests/temporary.h"
+
+using namespace convoy;
+using namespace convoy::apps;
+
+namespace {
+
+/// The trainer's settings from a YAML file and flags.
+OptionTable settings(const std::string& yaml, std::vector<std::string> words = {}) {
+  words.insert(words.begin(), {"cosmoflow_train", yaml});
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  OptionTable table(training_options());
+  OptionTable::YamlFile file{yaml_refusals(), ""};
+  table.read(static_cast<int>(argv.size()), argv.data(), "", &file);
+  return table;
+}
+
+}  // namespace
+
+TEST_CASE("counts are asked for where files hold none", "[apps]") {
+  const testing::TemporaryFolder folder;
+  const std::string yaml = folder / "cosmo.yaml";
+  write_text(yaml, "data:\n  data_dir: floats\n  apply_log: True\n");
+  const SampleShape floats{16, 4, 4, DType::f32};
+  CHECK_THROWS_WITH(program_options(settings(yaml), floats),
+                    Catch::Contains("cosmo.yaml:3: data.apply_log: expected counts, found 16x16x16x4 f32"));
+  CHECK_NOTHROW(program_options(settings(yaml, {"--data", "dummy"}), floats));
+}
+
+TEST_CASE("of two names of one setting the later source counts", "[apps]") {
+  const testing::TemporaryFolder folder;
+  const std::string yaml = folder / "cosmo.yaml";
+  write_text(yaml, "data:\n  sample_shape: [32, 32, 32, 2]\n  target_shape: 3\n");
+  const CosmoflowConfig c = model_config(settings(yaml, {"--size", "16", "--targets", "2"}));
+  CHECK(c.size == 16);
+  CHECK(c.channels == 2);
+  CHECK(c.targets == 2);
+  CHECK_THROWS_WITH(model_config(settings(yaml, {"--size", "16", "--sample-shape", "32,32,32,4"})),
+                    Catch::Contains("--size 16 and --sample-shape 32,32,32,4 name one setting and differ"));
+  CHECK_THROWS_WITH(model_config(settings(yaml, {"--targets", "3", "--target-shape", "4"})),
+                    Catch::Contains("--target-shape 4 and --targets 3 name one setting and differ"));
+  // A resumed run has both from its checkpoint, and knows which one counted.
+  OptionTable resumed = settings(yaml, {"--size", "16"});
+  resumed.set("size", "16", "checkpoint"), resumed.set("sample-shape", "32,32,32,2", "default");
+  CHECK(model_config(resumed).size == 16);
+}
