@@ -103,10 +103,10 @@ std::string statistics_digest(const ClimateStats& s) {
   return fmt::format("{:016x}", hash_name(text));
 }
 
-void write_plot(const std::string& folder, const Trainer& trainer) {
+void write_plot(const std::string& folder, const Trainer& trainer, PixelLoss kind) {
   Plot loss{"loss",
             "epoch",
-            "weighted cross-entropy",
+            kind == PixelLoss::focal ? "focal loss" : "weighted cross-entropy",
             {{"training", {}, {}}, {"validation", {}, {}}},
             Plot::Scale::linear,
             Plot::Scale::log};
@@ -190,7 +190,7 @@ std::vector<std::string> data_files(const Data& data) {
 /// The program's options as the settings and the ranks want them.
 ClimateOptions program_options(const OptionTable& o, Ranks& ranks, const Data& data) {
   ClimateOptions program = data.train ? climate_program(o, *data.train, data.validation.get()) : dummy_program(o);
-  program.model.dropout = o.number("dropout");
+  program.model.dropout = dropout_rate(o);
   program.model.batch_norm_momentum = o.number("batch-norm-momentum");
   program.batch = o.integer("local-batch-size");
   program.loss = pixel_loss_config(o);
@@ -221,7 +221,7 @@ ClimateTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, co
   s.recalibration = data.whole_train, s.recalibration_images = recalibration_images(o, data);
   if (!data.train) s.dummy_samples = dummy_samples(o, samples_per_step);
   s.loader = shuffled_loader(o, ranks);
-  s.measure = choose<Measure>("measure", o.text("measure"),
+  s.measure = choose<Measure>(o, "measure",
                               {{"mlperf", Measure::mlperf},
                                {"pooled", Measure::pooled},
                                {"cyclone", Measure::cyclone},
@@ -279,6 +279,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   t.loader = settings.loader;
   t.rate = [schedule = settings.schedule](int64_t, int64_t step) { return schedule.rate(step); };
   t.identity = identity(o, data, program, task, settings.schedule);
+  t.decided_by = {{"schedule_steps", "--lr-t-max or, without it, --max-epochs"}};
   t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps"};
   const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);
@@ -292,7 +293,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   if (task.last_validation())
     more = report_scores(o, ranks, data, task.last_validation()->score, program.loss,
                          o.toggle("baseline") && outcome != Outcome::interrupted && ranks.root());
-  if (ranks.root()) write_plot(o.text("output-dir"), run.trainer());
+  if (ranks.root()) write_plot(o.text("output-dir"), run.trainer(), program.loss.loss);
   return run.finish(outcome, more);
 }
 

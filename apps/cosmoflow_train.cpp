@@ -147,7 +147,7 @@ std::vector<std::string> data_files(const Data& data) {
 CosmoflowOptions training_program(const OptionTable& o, Ranks& ranks, const SampleShape& shape) {
   CosmoflowOptions p = program_options(o, shape);
   p.batch = o.integer("batch-size");
-  p.model.dropout = o.number("dropout");
+  p.model.dropout = dropout_rate(o);
   p.loss = o.text("loss") == "mse" ? Loss::mse : Loss::l1;
   p.training = optimizer_config(o);
   p.training.l2 = o.number("l2");

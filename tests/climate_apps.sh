@@ -57,6 +57,7 @@ same whole.safetensors twin.safetensors
 expect 0 "finished" "${train[@]}" --output-dir part --max-steps 8
 expect 0 "resuming from" "${train[@]}" --output-dir part --resume --save part.safetensors
 same whole.safetensors part.safetensors
+expect 2 "setting schedule_steps (from --lr-t-max or, without it, --max-epochs): expected 16, found 22" "${train[@]}" --output-dir part --resume --max-epochs 4
 expect 2 "setting crop" "${train[@]}" --output-dir part --resume --crop 48x48
 
 # Blocks of pixels: what they become is part of the run.
@@ -129,6 +130,7 @@ expect 0 "finished" "${train[@]}" --data-dir shards --output-dir from_shards --m
 expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight_decay 0.01 --max-steps 2 --compute bf16
 grep -q '"key":"opt_weight_decay".*"value":0.01' lamb/mlperf.log && ok || bad "--weight_decay was not read as --weight-decay"
 expect 0 "finished" "${train[@]}" --output-dir focal --optimizer LARC-Adam --loss-type focal --max-steps 2 --compute f16 --batch-norm-recalibration 2
+grep -q 'focal loss' focal/loss.svg && ok || bad "loss.svg does not say which loss it shows"
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model tiramisu --growth 4 --filter 3 --output-dir tiramisu --max-epochs 1 --max-steps 2 --dropout 0.2
 expect 0 "finished" "$bin/climseg_train" --data-dir data --model deeplab --batch-norm off --decoder bilinear --output-dir deeplab --max-epochs 1 --max-steps 1
 expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir data --model deeplab --batch-norm off --decoder bilinear --checkpoint deeplab --out g --no-pictures
@@ -222,6 +224,7 @@ else
 fi
 
 expect 0 "parameters 56454720" "$bin/climseg_train" --summary
+expect 0 "GFLOP as TensorFlow's graph counter" "$bin/climseg_train" --summary
 expect 0 "GFLOP as TensorFlow's graph counter" "$bin/climseg_train" --summary --model deeplab
 expect 2 "divisible by 16" "${train[@]}" --crop 40x48 --output-dir x
 expect 3 "exceed the image's 64x96x16" "${train[@]}" --crop 128x192 --output-dir x

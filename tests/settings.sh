@@ -75,6 +75,12 @@ yaml 2 "train.metrics: expected mae or mean_absolute_error, found mae,accuracy" 
 yaml 2 "data.samples_per_file: expected 1, found 64: the official records" "s/shard: True/samples_per_file: 64/"
 yaml 2 "train.lr_schedule: expected none, found 16:0.3: multipliers of the peak rate" "s/loss: mse/lr_schedule: {16: 0.3}/"
 
+# What only the network, the optimizer or the data can judge has its line, too.
+yaml 2 "changed.yaml:35: optimizer.name: expected one of SGD" "s/name: SGD/name: Lion/"
+yaml 2 "changed.yaml:36: optimizer.momentum: expected a number of [0, 1), found 2" "s/momentum: 0.9/momentum: 2/"
+yaml 2 "changed.yaml:32: model.dropout: expected a number of [0, 1), found 1.5" "s/dropout: 0/dropout: 1.5/"
+yaml 3 "changed.yaml:11: data.n_train: asked for 99 samples, found 4" "s/n_train: 4/n_train: 99/"
+
 # Values that are missing, nested or of the wrong kind, by line and key.
 yaml 2 "changed.yaml:14: data.batch_size: expected a value, found none" "s/batch_size: 2/batch_size:/"
 yaml 2 "data.batch_size: expected a value, found none" "s/batch_size: 2/batch_size: []/"

@@ -19,7 +19,7 @@ using K = Option::Kind;
 
 ClimateModel chosen_model(const OptionTable& o) {
   return choose<ClimateModel>(
-      "model", o.text("model"),
+      o, "model",
       {{"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}});
 }
 
@@ -193,21 +193,19 @@ ClimateConfig climate_config(const OptionTable& o) {
   if (c.model == ClimateModel::deepcam && !c.batch_norm) fail_usage("--batch-norm: deepcam always normalises");
   if (!c.batch_norm && o.is_set("batch-norm-evaluation"))
     fail_usage("--batch-norm-evaluation has no effect without batch norm");
-  c.batch_statistics =
-      choose<bool>("batch-norm-evaluation", o.text("batch-norm-evaluation"), {{"running", false}, {"batch", true}});
+  c.batch_statistics = choose<bool>(o, "batch-norm-evaluation", {{"running", false}, {"batch", true}});
   if (c.model == ClimateModel::deeplab && o.text("decoder") == "bilinear" && o.is_set("deconv-crop"))
     fail_usage("--deconv-crop has no effect on --decoder bilinear, which has no transposed convolutions");
-  c.cropping = choose<Cropping>("deconv-crop", o.text("deconv-crop"),
-                                {{"tensorflow", Cropping::tensorflow}, {"pytorch", Cropping::pytorch}});
+  c.cropping =
+      choose<Cropping>(o, "deconv-crop", {{"tensorflow", Cropping::tensorflow}, {"pytorch", Cropping::pytorch}});
   c.output_stride = o.integer("output-stride");
   c.width_divisor = o.integer("width-divisor");
   c.low_level_relu = o.toggle("low-level-relu");
   c.decoder = choose<Decoder>(
-      "decoder", o.text("decoder"),
-      {{"deconv1x", Decoder::deconv_full}, {"deconv", Decoder::deconv}, {"bilinear", Decoder::bilinear}});
+      o, "decoder", {{"deconv1x", Decoder::deconv_full}, {"deconv", Decoder::deconv}, {"bilinear", Decoder::bilinear}});
   c.decoder_relu = o.toggle("decoder-relu");
   c.corners = choose<Corners>(
-      "resize-corners", o.text("resize-corners"),
+      o, "resize-corners",
       {{"asymmetric", Corners::asymmetric}, {"half-pixel", Corners::half_pixel}, {"aligned", Corners::aligned}});
   c.blocks.clear();
   for (const std::string& part : o.list("blocks")) c.blocks.push_back(parse_number<int64_t>(trim(part), "--blocks"));
@@ -248,7 +246,7 @@ PixelLossAttrs pixel_loss_config(const OptionTable& o) {
 StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t samples_per_step) {
   StepSchedule s;
   using Kind = StepSchedule::Kind;
-  s.kind = choose<Kind>("lr-schedule", o.text("lr-schedule"),
+  s.kind = choose<Kind>(o, "lr-schedule",
                         {{"constant", Kind::constant},
                          {"multistep", Kind::multistep},
                          {"cosine_annealing", Kind::cosine},
@@ -256,9 +254,8 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t sa
   // The same rule as CosmoFlow's: the rate grows with what a step sees.
   LrSchedule scaled;
   scaled.base_rate = o.number("start-lr");
-  scaled.scaling =
-      choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
-                        {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
+  scaled.scaling = choose<LrScaling>(
+      o, "lr-scaling", {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   scaled.base_batch = o.number("base-batch-size");
   if (!(scaled.base_batch > 0)) fail_usage("--base-batch-size must be above 0, found " + o.text("base-batch-size"));
   s.base_rate = scaled.peak(double(samples_per_step));
@@ -335,8 +332,8 @@ ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, 
   ClimateReading r;
   r.stats = stats;
   r.step = o.integer("downsample");
-  r.downsampling = choose<Downsampling>("downsampling-mode", o.text("downsampling-mode"),
-                                        {{"pick", Downsampling::pick}, {"mean", Downsampling::mean}});
+  r.downsampling =
+      choose<Downsampling>(o, "downsampling-mode", {{"pick", Downsampling::pick}, {"mean", Downsampling::mean}});
   o.refuse_idle({{"downsampling-mode", r.step > 1, "--downsample 1"}});
   r.channels = chosen_channels(o);
   r.label_set = static_cast<int>(o.integer("label-set"));

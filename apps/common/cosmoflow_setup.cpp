@@ -119,8 +119,8 @@ void correct_loss(nlohmann::json& meta) {
 }
 
 CosmoflowConfig model_config(const OptionTable& o) {
-  const auto variant = choose<CosmoflowVariant>(
-      "model", o.text("model"), {{"mlperf", CosmoflowVariant::mlperf}, {"sc18", CosmoflowVariant::sc18}});
+  const auto variant =
+      choose<CosmoflowVariant>(o, "model", {{"mlperf", CosmoflowVariant::mlperf}, {"sc18", CosmoflowVariant::sc18}});
   CosmoflowConfig c = variant == CosmoflowVariant::sc18 ? CosmoflowConfig::sc18() : CosmoflowConfig{};
   const int64_t wanted = o.integer("size");
   bool by_size = wanted > 0;
@@ -150,7 +150,7 @@ CosmoflowConfig model_config(const OptionTable& o) {
     if (variant == CosmoflowVariant::sc18 && o.is_set(flag))
       fail_usage(std::string("--") + flag + " has no effect on the sc18 network, whose layers are fixed");
   if (variant == CosmoflowVariant::mlperf)
-    c.slope = choose<double>("hidden-activation", o.text("hidden-activation"), {{"LeakyReLU", 0.3}, {"ReLU", 0.0}});
+    c.slope = choose<double>(o, "hidden-activation", {{"LeakyReLU", 0.3}, {"ReLU", 0.0}});
   return c;
 }
 
@@ -171,7 +171,7 @@ LrSchedule schedule_config(const OptionTable& o) {
   if (older && equal_rank && o.number("lr") != o.number("optimizer-lr"))
     fail_usage("--lr " + o.text("lr") + " and --optimizer-lr " + o.text("optimizer-lr") + " name one rate and differ");
   s.base_rate = o.number(older && !newer ? "optimizer-lr" : "lr");
-  s.scaling = choose<LrScaling>("lr-scaling", o.text("lr-scaling"),
+  s.scaling = choose<LrScaling>(o, "lr-scaling",
                                 {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   s.base_batch = o.number("base-batch-size");
   if (!(s.base_batch > 0))

@@ -37,7 +37,7 @@ std::vector<std::string> optimizer_flags() {
 TrainingOptions optimizer_config(const OptionTable& o) {
   TrainingOptions t;
   const std::string& name = o.text("optimizer");
-  t.optimizer = choose<OptimizerKind>("optimizer", name,
+  t.optimizer = choose<OptimizerKind>(o, "optimizer",
                                       {{"SGD", OptimizerKind::sgd},
                                        {"sgd", OptimizerKind::sgd},  // Keras' names
                                        {"Adam", OptimizerKind::adam},
@@ -55,7 +55,7 @@ TrainingOptions optimizer_config(const OptionTable& o) {
                  {"max-grad-norm", lamb, "--optimizer " + name},
                  {"larc-eta", larc, "--optimizer " + name}});
   const auto within = [&](const char* flag, bool good, const char* expected) {
-    if (!good) fail_usage(std::string("--") + flag + ": expected " + expected + ", found " + o.text(flag));
+    if (!good) fail_usage(o.name(flag) + ": expected " + expected + ", found " + o.text(flag));
   };
   const std::vector<double> betas = o.numbers("optimizer-betas");
   const auto fades = [](double share) { return share >= 0 && share < 1; };

@@ -94,7 +94,9 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
        "continue from the newest intact checkpoint of output-dir; settings that are not given are the checkpoint's",
        K::toggle},
       {"logging-frequency", "", "0",
-       "also write rate, loss and accuracy to the MLPerf log every so many steps (0 = at epoch ends)", K::integer},
+       "also write rate, loss and, of climate images, accuracy to the MLPerf log every so many steps (0 = at epoch "
+       "ends)",
+       K::integer},
       {"checkpoint-steps", "", "0", "also save every so many steps (0 = at epoch ends)", K::integer, "default",
        "save-frequency"},
       Option{"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer}.within(1, 1 << 30),
@@ -116,6 +118,13 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
        K::toggle}};
   append(list, rank_options());
   return list;
+}
+
+double dropout_rate(const OptionTable& o) {
+  const double rate = o.number("dropout");
+  if (!(rate >= 0 && rate < 1))
+    fail_usage(o.name("dropout") + ": expected a number of [0, 1), found " + o.text("dropout"));
+  return rate;
 }
 
 std::shared_ptr<Device> run_device(const OptionTable& o) {
@@ -208,8 +217,7 @@ void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const Net
   }
   fmt::print("parameters {}\nforward {:.3f} GFLOP per sample, training {:.3f} GFLOP per sample (dense count)\n",
              counts.parameters, double(counts.forward_flops) * 1e-9, double(counts.training_flops) * 1e-9);
-  if (counts.counted_flops != counts.forward_flops)
-    fmt::print("forward {:.3f} GFLOP as TensorFlow's graph counter sees it\n", double(counts.counted_flops) * 1e-9);
+  fmt::print("forward {:.3f} GFLOP as TensorFlow's graph counter sees it\n", double(counts.counted_flops) * 1e-9);
 }
 
 /// JSON, and with it every checkpoint and log, is UTF-8.

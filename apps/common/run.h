@@ -25,24 +25,26 @@ inline void append(std::vector<Option>& list, const std::vector<Option>& more) {
   list.insert(list.end(), more.begin(), more.end());
 }
 
-/// One of named choices; throws Error(usage) listing them.
+/// What a setting's text stands for; throws Error(usage) listing the choices.
 template <class T>
-T choose(const std::string& flag, const std::string& text, const std::vector<std::pair<std::string, T>>& choices) {
+T choose(const OptionTable& o, const std::string& flag, const std::vector<std::pair<std::string, T>>& choices) {
   std::string names;
   for (const auto& [name, value] : choices) {
-    if (name == text) return value;
+    if (name == o.text(flag)) return value;
     names += (names.empty() ? "" : ", ") + name;
   }
-  fail_usage("--" + flag + ": expected one of " + names + "; found " + text);
+  fail_usage(o.name(flag) + ": expected one of " + names + "; found " + o.text(flag));
 }
+
+/// A number of [0, 1); throws Error(usage) for any other.
+double dropout_rate(const OptionTable& options);
 
 /// Keeps the first --n-train (or --n-valid) samples; 0 keeps all.
 template <class Ref>
 void limit(std::vector<Ref>& samples, const OptionTable& o, const char* flag) {
   const int64_t wanted = o.integer(flag), found = static_cast<int64_t>(samples.size());
   if (wanted > found)
-    fail_data(std::string("--") + flag + ": asked for " + std::to_string(wanted) + " samples, found " +
-              std::to_string(found));
+    fail_data(o.name(flag) + ": asked for " + std::to_string(wanted) + " samples, found " + std::to_string(found));
   if (wanted > 0) samples.resize(static_cast<size_t>(wanted));
 }
 

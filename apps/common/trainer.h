@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -34,6 +35,8 @@ struct TrainerOptions {
   nlohmann::json config;                            ///< echo of every setting
   nlohmann::json given = nlohmann::json::object();  ///< texts of those that were given (RunFolder)
   nlohmann::json identity;                          ///< what must be equal for a resume
+  /// Of parts of the identity that are no settings, the settings that they come from, for messages.
+  std::map<std::string, std::string> decided_by;
   /// Whether the text that a checkpoint has for a setting means what this run's means. Null: the checkpoint was written
   /// before there was the setting, and means its default.
   std::function<bool(const std::string& setting, const std::string* saved)> agrees;

@@ -38,8 +38,12 @@ void Trainer::expect_same_run(const nlohmann::json& meta, const std::string& pat
     if (saved.is_null() && meta.contains("config")) saved = meta["config"].value(key, nlohmann::json());
     const std::string text = saved.is_string() ? saved.get<std::string>() : std::string();
     const bool has_meaning = o_.agrees && (saved.is_string() || (saved.is_null() && value.is_string()));
-    if (saved != value && !(has_meaning && o_.agrees(key, saved.is_null() ? nullptr : &text)))
-      fail_usage(fmt::format("--resume: {}: setting {}: expected {}, found {}", path, key, saved.dump(), value.dump()));
+    if (saved != value && !(has_meaning && o_.agrees(key, saved.is_null() ? nullptr : &text))) {
+      const auto source = o_.decided_by.find(key);
+      fail_usage(fmt::format("--resume: {}: setting {}{}: expected {}, found {}", path, key,
+                             source == o_.decided_by.end() ? "" : " (from " + source->second + ")", saved.dump(),
+                             value.dump()));
+    }
   }
   expect_same_samples(meta.value("data", nlohmann::json()), o_.fingerprint, "--resume: " + path);
 }
