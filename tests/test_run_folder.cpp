@@ -2,9 +2,11 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -44,6 +46,23 @@ TEST_CASE("a run's lock is there while the run is, and its folder only if someth
   CHECK_FALSE(std::filesystem::exists(used + "/run.lock"));
   { const RunLock lock(unused); }
   CHECK_FALSE(std::filesystem::exists(unused));
+}
+
+TEST_CASE("signals that end a process give its lock back", "[apps]") {
+  for (const int number : {SIGINT, SIGHUP, SIGTERM, SIGUSR1}) {
+    const testing::TemporaryFolder folder;
+    const pid_t child = fork();
+    if (child == 0) {
+      std::signal(number, SIG_DFL);  // Catch has handlers of its own
+      const RunLock lock(folder.path());
+      raise(number);
+      _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK((WIFSIGNALED(status) && WTERMSIG(status) == number));
+    CHECK_FALSE(std::filesystem::exists(folder.path() + "/run.lock"));
+  }
 }
 
 TEST_CASE("the lock of another host holds as long as it is touched", "[apps]") {

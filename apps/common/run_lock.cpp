@@ -166,7 +166,7 @@ RunLock::RunLock(const std::string& folder, std::chrono::milliseconds patience)
   acquire(patience);
   std::memcpy(held_path, absolute.c_str(), absolute.size() + 1);
   held = true;
-  for (const int number : {SIGINT, SIGHUP, SIGQUIT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGHUP, SIGQUIT, SIGTERM, SIGUSR1}) {
     struct sigaction present {};
     if (sigaction(number, nullptr, &present) == 0 && present.sa_handler == SIG_DFL) std::signal(number, on_end);
   }
