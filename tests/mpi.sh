@@ -246,6 +246,13 @@ climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --cro
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batchnorm-group-size 2 --lr-scaling linear
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c4 --batchnorm-group-size 2 --lr-scaling linear --recompute
 cmp -s <(cut -d, -f3 c2/history.csv) <(cut -d, -f3 c4/history.csv) && ok || bad "--recompute changes the losses of two ranks"
+# Pictures are of the first validation images, whoever evaluates them.
+expect 0 "4 images, masks" "$bin/climseg_predict" --data-dir weather --width-divisor 16 --threads 1 --checkpoint c2 --out c2masks
+number=0
+for image in weather/validation/*.h5; do
+  same "c2masks/validation/$(basename "$image" .h5).png" "c2/validation-$number.png"
+  number=$((number + 1))
+done
 # Three images are more than one rank's share of two; members of a team share their weights meanwhile.
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c6 --batch-norm-recalibration 3
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c7 --batch-norm-recalibration 3 --no-share-weights

@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <span>
+#include <vector>
+
 #include "apps/common/recalibration.h"
 #include "core/philox.h"
 
@@ -10,12 +15,28 @@ namespace convoy::apps {
 Quality ClimateTask::validate(Program& program, Communicator* ranks) {
   if (s_.recalibration_images > 0)
     renew_statistics(program, s_.recalibration, s_.recalibration_images, s_.loader, ranks);
+  const auto draw = [&](int64_t i, std::span<const uint8_t> predicted) {
+    write_comparison(fmt::format("{}/validation-{}.png", s_.output_dir, i),
+                     s_.validation->images()[static_cast<size_t>(i)], predicted, s_.validation->reading());
+  };
+  const int64_t pictures = std::min(s_.pictures, s_.validation->size());
+  std::map<int64_t, std::vector<uint8_t>> own;  // of several ranks, each has evaluated other images
   result_ =
       evaluate_climate(program, s_.validation, s_.loader, ranks, [&](int64_t i, std::span<const uint8_t> predicted) {
-        if (s_.loader.rank == 0 && i < s_.pictures * s_.loader.ranks)
-          write_comparison(fmt::format("{}/validation-{}.png", s_.output_dir, i),
-                           s_.validation->images()[static_cast<size_t>(i)], predicted, s_.validation->reading());
+        if (i >= pictures) return;
+        if (ranks)
+          own[i].assign(predicted.begin(), predicted.end());
+        else
+          draw(i, predicted);
       });
+  if (ranks)  // rank 0 draws them all: the others may not see the run's folder
+    for (int64_t i = 0; i < pictures; ++i) {
+      std::vector<uint8_t>& classes = own[i];
+      classes.resize(static_cast<size_t>(s_.validation->target_bytes()));
+      ranks->broadcast(std::as_writable_bytes(std::span(classes)), static_cast<int>(i % s_.loader.ranks));
+      if (s_.loader.rank == 0) draw(i, classes);
+      own.erase(i);
+    }
   const SegmentationScore& score = result_->score;
   const double values[] = {score.mlperf(), score.pooled.mean_iou(), score.pooled.iou(1), score.pooled.iou(2)};
   fmt::print("  {}\n", iou_text(score));
