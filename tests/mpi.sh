@@ -61,6 +61,9 @@ expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --batch-size 1 --output-dir b
 expect 0 "--optimizer Adam --seed 5" ranks 2 "$bin/cosmoflow_train$suffix" --output-dir brief --resume --save brief.safetensors
 same two.safetensors brief.safetensors
 [ ! -e brief/run.lock ] && ok || bad "a lock outlives its run"
+# The checkpoint of another run needs nothing else, too.
+expect 0 "finished: 6 steps" ranks 2 "$bin/cosmoflow_train$suffix" --checkpoint two/checkpoint-000000012.h5 --output-dir branch --save branch.safetensors
+same two.safetensors branch.safetensors
 # A rank that dies, and one that stalls, is named by every other.
 lost() { # FOLDER SIGNAL
   # MPICH's launcher at times ends the survivors at once; a shell between them takes its signals.

@@ -31,6 +31,22 @@ cp part/summary.json before.json
 expect 0 "finished: 0 steps" "${resume[@]}" part
 same before.json part/summary.json
 
+# The checkpoint of another run: the same bits in another folder, whose own checkpoints come first afterwards.
+branch=("$bin/cosmoflow_train" --checkpoint whole/checkpoint-000000012.h5 --output-dir)
+sum=$(cat whole/* | cksum)
+expect 0 "finished: 6 steps" "${branch[@]}" branch --save branch.safetensors
+same whole.safetensors branch.safetensors
+cut -d, -f1-5 branch/history.csv > b.csv; same a.csv b.csv
+[ "$(cat whole/* | cksum)" = "$sum" ] && ok || bad "a run that was branched off was changed"
+expect 2 "branch holds checkpoints of another run" "${branch[@]}" branch
+expect 0 "finished: 0 steps" "${branch[@]}" branch --resume
+expect 0 "resuming from whole/checkpoint-000000012.h5" "${branch[@]}" branch2 --resume --max-steps 13
+expect 2 "--checkpoint: whole/checkpoint-000000012.h5: setting lr: expected \"0.001\", found \"0.5\"" "${branch[@]}" x --lr 0.5
+expect 2 "--init has no effect on a run that continues a checkpoint" "${branch[@]}" x --init whole.safetensors
+expect 3 "none.h5: no such file" "${train[@]}" --checkpoint none.h5 --output-dir x
+head -c 1000 whole/checkpoint-000000012.h5 > cut.h5
+expect 3 "cut.h5: not an HDF5 file, truncated or damaged" "${train[@]}" --checkpoint cut.h5 --output-dir x
+
 # A checkpoint that cannot be read is no damaged one: nothing is undone, nothing begins anew.
 cp -r whole locked
 flock -x locked/checkpoint-000000018.h5 sleep 600 & holder=$!

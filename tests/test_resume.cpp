@@ -64,6 +64,7 @@ Outcome train(TrainerOptions o, const OptionTable& settings, Task&& task = NoDat
     return means_the_same(settings, setting, saved);
   };
   if (o.config.is_null()) o.config = nlohmann::json::object();
+  o.continues = o.resume;
   if (o.resume) o.checkpoint = newest_checkpoint(o.output_dir);
   o.rate = [](int64_t, int64_t) { return 1e-3; };
   return Trainer(program, task, ranks, std::move(o)).run();

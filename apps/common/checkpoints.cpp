@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -36,6 +37,13 @@ std::shared_ptr<const Checkpoint> newest_checkpoint(const std::string& folder) {
   }
   if (!reasons.empty()) fail_data(fmt::format("{}: no checkpoint is intact: {}", folder, reasons));
   return nullptr;
+}
+
+std::shared_ptr<const Checkpoint> named_checkpoint(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return read_checkpoint(path);
+  auto newest = newest_checkpoint(path);
+  if (!newest) fail_data(path + ": expected checkpoint-*.h5, found none");
+  return newest;
 }
 
 }  // namespace convoy::apps

@@ -1,4 +1,4 @@
-// Which checkpoint of a folder a run goes on from.
+// Which checkpoint a run goes on from.
 #pragma once
 
 #include <memory>
@@ -13,5 +13,8 @@ namespace convoy::apps {
 /// locked by another process), which is no sign of damage: to go on from an older one would undo what it holds; and,
 /// naming each file and its reason, where none is intact.
 std::shared_ptr<const Checkpoint> newest_checkpoint(const std::string& folder);
+/// The checkpoint that a path names: a file, or the newest intact one of a folder. Throws Error(data) where there is
+/// none, or a damaged one.
+std::shared_ptr<const Checkpoint> named_checkpoint(const std::string& path);
 
 }  // namespace convoy::apps

@@ -53,14 +53,6 @@ std::vector<std::string> weight_names(const Program& program) {
   return names;
 }
 
-/// A checkpoint, or the newest intact one of a folder.
-Checkpoint read_checkpoint(const std::string& path) {
-  if (!std::filesystem::is_directory(path)) return Checkpoint(path);
-  const auto newest = newest_checkpoint(path);
-  if (!newest) fail_data(path + ": expected checkpoint-*.h5, found none");
-  return *newest;
-}
-
 }  // namespace
 
 std::vector<Option> run_options() {
@@ -93,6 +85,9 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"resume", "", "false",
        "continue from the newest intact checkpoint of output-dir; settings that are not given are the checkpoint's",
        K::toggle},
+      {"checkpoint", "", "",
+       "continue the run of this checkpoint (of an output folder: the newest intact one) in an output-dir that holds "
+       "none; with --resume, only there"},
       {"logging-frequency", "", "0",
        "also write rate, loss and, of climate images, accuracy to the MLPerf log every so many steps (0 = at epoch "
        "ends)",
@@ -174,6 +169,7 @@ TrainerOptions trainer_options(const OptionTable& o, RunFolder& folder) {
   t.max_steps = o.integer("max-steps");
   t.seed = static_cast<uint64_t>(o.integer("seed"));
   t.resume = o.toggle("resume");
+  t.continues = t.resume || !o.text("checkpoint").empty();
   t.log_steps = o.integer("logging-frequency");
   t.checkpoint_steps = o.integer("checkpoint-steps");
   t.keep_checkpoints = static_cast<int>(o.integer("keep-checkpoints"));
@@ -377,7 +373,8 @@ void load_state(const OptionTable& o, Program& program, const std::vector<std::s
     fail_usage("exactly one of --weights and --checkpoint is required");
   if (!o.text("weights").empty()) return load_weights(o.text("weights"), program, Needed::all);
   // A checkpoint also holds optimizer moments; only the weights matter here.
-  const Checkpoint checkpoint = read_checkpoint(o.text("checkpoint"));
+  const auto found = named_checkpoint(o.text("checkpoint"));
+  const Checkpoint& checkpoint = *found;
   const Json identity = Json::parse(checkpoint.meta()).value("identity", Json::object());
   OptionTable trained = o;  // with the checkpoint's word for each setting, as if nobody had asked for anything
   for (const std::string& key : settings) trained.set(key, o.text(key), "default");

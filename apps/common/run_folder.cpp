@@ -21,8 +21,9 @@ using Json = nlohmann::json;
 
 /// What one start of a run is asked for, and what depends on its machine, is no business of the next.
 const std::set<std::string> of_one_start{
-    "output-dir", "resume",      "max-steps",     "init",         "save",          "summary", "dry-run",
-    "explain",    "profile",     "trace",         "print-fom",    "baseline",      "threads", "mlperf-cache-clear",
+    "output-dir", "resume",      "checkpoint",    "max-steps",    "init",
+    "save",       "summary",     "dry-run",       "explain",      "profile",
+    "trace",      "print-fom",   "baseline",      "threads",      "mlperf-cache-clear",
     "comm-table", "comm-thread", "share-weights", "comm-timeout", "ranks-per-node"};
 
 /// What the run that wrote a checkpoint was given, by flag; the threads that it found are among it.
@@ -50,6 +51,9 @@ void expect_writable(const std::string& path) {
 RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
   const std::string folder = o.text("output-dir");
   const bool resume = o.toggle("resume"), looks = o.toggle("summary") || o.toggle("dry-run");
+  const std::string& from = o.text("checkpoint");
+  const bool continues = resume || !from.empty();
+  o.refuse_idle({{"init", from.empty(), "a run that continues a checkpoint"}});
   Json saved = Json::object();
   if (ranks.root()) {
     ranks.set_busy(true);
@@ -58,14 +62,13 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
     if (!looks && !resume && !list_checkpoints(folder).empty())
       fail_usage(folder +
                  " holds checkpoints of another run: continue it with --resume, or choose another --output-dir");
-    if (resume) {
-      checkpoint_ = newest_checkpoint(folder);
-      if (checkpoint_) saved = saved_settings(*checkpoint_, ranks.size());
-      if (!checkpoint_) fmt::print("no checkpoint in {}: starting from the beginning\n", folder);
-    }
+    if (resume) checkpoint_ = newest_checkpoint(folder);
+    if (!checkpoint_ && !from.empty()) checkpoint_ = named_checkpoint(from);
+    if (checkpoint_) saved = saved_settings(*checkpoint_, ranks.size());
+    if (resume && !checkpoint_) fmt::print("no checkpoint in {}: starting from the beginning\n", folder);
     ranks.set_busy(false);
   }
-  if (resume) saved = Json::parse(ranks.broadcast_text(saved.dump()));
+  if (continues) saved = Json::parse(ranks.broadcast_text(saved.dump()));
   std::string taken;
   for (const auto& [flag, text] : saved.items()) {
     if (!o.has(flag) || o.is_set(flag)) continue;

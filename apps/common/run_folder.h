@@ -17,8 +17,8 @@ class RunFolder {
   /// Every rank calls it, ahead of everything that settings decide. Unless the run only looks (--summary, --dry-run),
   /// rank 0 locks --output-dir until this is destroyed and tries whether --save can be written. Throws Error(usage)
   /// where the folder holds checkpoints and --resume is not given. With --resume rank 0 reads the newest checkpoint,
-  /// and settings that the run which wrote it was given, and this one is not, take their values from it; they are
-  /// printed.
+  /// where there is none with --checkpoint that one, and settings that the run which wrote it was given, and this one
+  /// is not, take their values from it; they are printed.
   RunFolder(OptionTable& options, Ranks& ranks);
   /// What the run goes on from, on rank 0; null where it starts from the beginning. The caller may drop it.
   std::shared_ptr<const Checkpoint> take_checkpoint() { return std::move(checkpoint_); }

@@ -343,7 +343,7 @@ Outcome Trainer::run() {
                 {"parameters", program_.parameters()},
                 {"version", version_text()}});
   if (!has_hdf5()) fmt::print(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
-  if (o_.resume) resume();
+  if (o_.continues) resume();
   first_step_ = step_;
   clock_offset_ = ranks_.clock_offset();
   open_metrics();

@@ -21,7 +21,8 @@ struct TrainerOptions {
   std::string output_dir;
   int64_t epochs = 1, max_steps = 0;
   uint64_t seed = 0;
-  bool resume = false;
+  bool resume = false;                             ///< with the logs of output_dir
+  bool continues = false;                          ///< rank 0 may have a checkpoint
   std::shared_ptr<const Checkpoint> checkpoint{};  ///< to go on from, on rank 0
   int64_t checkpoint_steps = 0;
   int keep_checkpoints = 2;

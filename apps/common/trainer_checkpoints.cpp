@@ -30,6 +30,7 @@ std::string Trainer::meta() const {
 }
 
 void Trainer::expect_same_run(const nlohmann::json& meta, const std::string& path) const {
+  const std::string asked = o_.resume ? "--resume" : "--checkpoint";
   const bool other_ranks = meta.value("ranks", 1) != ranks_.size();
   for (const auto& [key, value] : o_.identity.items()) {
     if (other_ranks && std::find(o_.per_rank.begin(), o_.per_rank.end(), key) != o_.per_rank.end()) continue;
@@ -40,12 +41,12 @@ void Trainer::expect_same_run(const nlohmann::json& meta, const std::string& pat
     const bool has_meaning = o_.agrees && (saved.is_string() || (saved.is_null() && value.is_string()));
     if (saved != value && !(has_meaning && o_.agrees(key, saved.is_null() ? nullptr : &text))) {
       const auto source = o_.decided_by.find(key);
-      fail_usage(fmt::format("--resume: {}: setting {}{}: expected {}, found {}", path, key,
+      fail_usage(fmt::format("{}: {}: setting {}{}: expected {}, found {}", asked, path, key,
                              source == o_.decided_by.end() ? "" : " (from " + source->second + ")", saved.dump(),
                              value.dump()));
     }
   }
-  expect_same_samples(meta.value("data", nlohmann::json()), o_.fingerprint, "--resume: " + path);
+  expect_same_samples(meta.value("data", nlohmann::json()), o_.fingerprint, asked + ": " + path);
 }
 
 void Trainer::take(const nlohmann::json& meta) {
@@ -81,8 +82,10 @@ void Trainer::resume() {
   text = ranks_.broadcast_text(text);
   if (text.empty()) return;
   take(nlohmann::json::parse(text));
-  // Written ahead of a validation that did not end: it may have diverged.
-  if (step_in_epoch_ >= steps_per_epoch()) newest_ = loaded;
+  // Written ahead of a validation that did not end: it may have diverged. Another run's files stay as they are.
+  std::error_code ignored;
+  const bool own = std::filesystem::equivalent(std::filesystem::path(loaded).parent_path(), o_.output_dir, ignored);
+  if (own && step_in_epoch_ >= steps_per_epoch()) newest_ = loaded;
   std::vector<std::byte> unused;  // takes what another member of the team writes
   for (const auto& [name, tensor] : program_.store().entries()) {
     const auto bytes = static_cast<size_t>(tensor.desc().bytes());
