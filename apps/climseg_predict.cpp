@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "apps/common/climate_setup.h"
 #include "apps/common/ranks.h"
@@ -139,6 +140,7 @@ int predict_main(int argc, char** argv) {
   std::vector<const Plan*> run;
   for (const ProgramPlans& p : plans) run.push_back(&p.evaluate);
   report_tuned(o, options.at(0).plan.selection.tuned, run);
+  warn_of_plain_kernels(run);
   const bool pictures = o.toggle("pictures");
   SegmentationScore score;
   for (size_t s = 0; s < sources.size(); ++s) {

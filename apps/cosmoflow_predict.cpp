@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "apps/common/cosmoflow_setup.h"
 #include "core/text.h"
@@ -53,6 +54,7 @@ int predict_main(int argc, char** argv) {
   const CosmoflowOptions options = program_options(o, shape);
   ProgramPlans plans = plan_program(options, kernel_list());
   report_tuned(o, options.plan.selection.tuned, {&plans.evaluate});
+  warn_of_plain_kernels({&plans.evaluate});
   const auto made = make_program(o, std::move(plans), options, 0);
   Program& program = *made;
   load_state(o, program, {"apply-log", "hidden-activation"});

@@ -28,6 +28,11 @@ same large.safetensors cut.safetensors
 expect 2 "setting gradient-lag: expected \"1\", found \"0\"" "${large[@]}" --gradient-lag 0 --output-dir cut --resume
 CONVOY_MAX_ISA=avx2 "${train[@]}" --summary > older.txt
 grep -q '^conv1.forward .*avx2' older.txt && ! grep -q avx512 older.txt && ok || bad "expected kernels up to CONVOY_MAX_ISA=avx2"
+# What falls to plain loops is said, unless it was asked for.
+shape=(--fc1-size 16 --fc2-size 8)
+CONVOY_MAX_ISA=scalar expect 0 "run plain loops: input.log1p (reference), conv1.forward/pool/activation (reference)" "${train[@]}" --output-dir plain --max-steps 1
+CONVOY_MAX_ISA=scalar expect 0 "run plain loops: input.log1p (reference), conv1.forward/pool/activation (reference)" "$bin/cosmoflow_predict" --checkpoint plain --data-dir data "${shape[@]}"
+"${train[@]}" --output-dir asked_for --max-steps 1 --kernel '*=reference' 2>&1 | grep -q "plain loops" && bad "a warning of kernels that were asked for" || ok
 CONVOY_MAX_ISA=sse expect 2 "CONVOY_MAX_ISA: expected one of scalar, avx2" "${train[@]}" --output-dir x
 expect 2 "expected one of SGD" "${train[@]}" --optimizer Lion --output-dir x
 expect 2 "device: expected cpu, cuda or cuda:N, found \"gpu\"" "${train[@]}" --device gpu --output-dir x
@@ -75,7 +80,6 @@ expect 2 "batch-size" "${train[@]}" --output-dir whole --resume --batch-size 4
 
 # The predictor reproduces the trainer's validation MAE bit for bit, from weights and from a checkpoint.
 trained=$(sed -n '/"validation": {/,/}/s/^    "mae": \([0-9.e-]*\),\?$/\1/p' whole/summary.json)
-shape=(--fc1-size 16 --fc2-size 8)
 expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out p.csv
 expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out q.csv
 same p.csv q.csv

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "apps/common/families.h"
 #include "apps/common/profile.h"
@@ -180,6 +181,23 @@ TrainerOptions trainer_options(const OptionTable& o, RunFolder& folder) {
   return t;
 }
 
+void warn_of_plain_kernels(const std::vector<const Plan*>& plans) {
+  std::vector<std::string> plain;
+  std::set<std::string> seen;  // plans of a program share nodes
+  for (const Plan* plan : plans)
+    for (const PlannedNode& node : plan->nodes)
+      if ((node.kernel == reference_name || node.kernel == "cuda_plain") && node.why != "override" &&
+          seen.insert(node.name).second)
+        plain.push_back(fmt::format("{} ({})", node.name, node.kernel));
+  if (plain.empty()) return;
+  constexpr size_t most = 8;
+  const size_t shown = std::min(most, plain.size());
+  std::fflush(stdout);  // both may be one file
+  fmt::print(stderr, "warning: no fast kernel takes {} nodes, which run plain loops: {}{}\n", plain.size(),
+             fmt::join(plain.begin(), plain.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+             shown < plain.size() ? ", ..." : "");
+}
+
 void print_header(const OptionTable& o) {
   fmt::print("{}\n{}\n", version_text(), machine_text());
   for (const Option& option : o.all())
@@ -262,6 +280,10 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
 }
 
 Program& Run::start() {
+  std::vector<const Plan*> trained{&plans_->step, &plans_->evaluate};
+  for (const auto* plan : {&plans_->micro, &plans_->statistics})
+    if (*plan) trained.push_back(&**plan);
+  if (ranks_.root()) warn_of_plain_kernels(trained);
   const std::shared_ptr<Buffer> shared = ranks_.share(*plans_);
   program_ = make_program(options_, std::move(*plans_), program_options_,
                           static_cast<uint64_t>(options_.integer("seed")), shared);

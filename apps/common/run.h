@@ -61,6 +61,9 @@ bool means_the_same(const OptionTable& options, const std::string& setting, cons
 /// Everything but rate, loader, identity and data; takes the folder's checkpoint.
 TrainerOptions trainer_options(const OptionTable& options, RunFolder& folder);
 
+/// A warning that names the nodes whose work falls to plain loops, unless somebody asked for them; nothing where there
+/// are none.
+void warn_of_plain_kernels(const std::vector<const Plan*>& plans);
 void print_header(const OptionTable& options);
 /// What the rules of MLPerf HPC's closed division fix.
 struct ClosedRule {
