@@ -95,7 +95,8 @@ int run(int argc, char** argv) {
         ProgramPlans plans = plan_program(o, kernel_list());
         const std::string& table = a.text("tuned");
         if (!table.empty())
-          std::fprintf(stderr, "%s\n", describe_tuned(plans.all(), o.plan.selection.tuned, kernel_list(), table).c_str());
+          std::fprintf(stderr, "%s\n",
+                       describe_tuned(plans.all(), o.plan.selection.tuned, kernel_list(), table).c_str());
         return device ? Program(std::move(plans), o, 1, device) : Program(std::move(plans), o, 1);
       },
       network);

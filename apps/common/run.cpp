@@ -280,10 +280,7 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
 }
 
 Program& Run::start() {
-  std::vector<const Plan*> trained{&plans_->step, &plans_->evaluate};
-  for (const auto* plan : {&plans_->micro, &plans_->statistics})
-    if (*plan) trained.push_back(&**plan);
-  if (ranks_.root()) warn_of_plain_kernels(trained);
+  if (ranks_.root()) warn_of_plain_kernels(plans_->all());
   const std::shared_ptr<Buffer> shared = ranks_.share(*plans_);
   program_ = make_program(options_, std::move(*plans_), program_options_,
                           static_cast<uint64_t>(options_.integer("seed")), shared);

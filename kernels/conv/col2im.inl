@@ -134,7 +134,7 @@ class PreparedCol2im final : public Prepared {
 };
 
 Support supports_col2im(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   const ConvAttrs& a = p.op.as<ConvAttrs>();
   const Shape& w = p.in[1].shape;
   if (w.d() != 1 || p.in[0].shape.d() != 1 || p.out[0].shape.d() != 1) return Support::no("needs images");

@@ -22,7 +22,7 @@ constexpr int64_t most_positions = Vec::lanes != 16 && Vec::lanes < depthwise_wi
 constexpr int64_t bytes_ahead = 2048;  // strided outputs: of whole positions
 
 Support supports_depthwise(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   const TensorDesc& weights = p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[1];
   if (!weights.dense()) return Support::no("needs dense weights, found " + weights.str());
   if (!is_depthwise(p)) return Support::no("needs as many groups as channels on both sides");

@@ -107,10 +107,7 @@ void pool_sums(const Problem& p, const DirectPlan& d, const KernelArgs& args, Ra
       for_vectors(done, k_last - k_first, [&](int64_t k, auto n) {
         const WindowMaximum best = pooled<T>(2 * group, slope, [&](int q) { return load(value(q) + k); });
         put(y + at + k, best.best, n);
-        if constexpr (std::is_same_v<decltype(n), int64_t>)
-          store_bytes(arg + arg_at + k, best.winner, n);
-        else
-          store_bytes(arg + arg_at + k, best.winner);
+        put_bytes(arg + arg_at + k, best.winner, n);
       });
     }
   }
@@ -304,7 +301,7 @@ class PreparedDirect final : public Prepared {
 };
 
 Support supports_direct(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   if (!p.in[1].dense()) return Support::no("needs dense weights, found " + p.in[1].str());
   if (p.op.kind == OpKind::conv_pool_forward) return supports_window(p.op.as<ConvPoolAttrs>());
   if (is_depthwise(p)) return Support::no("leaves depthwise convolutions to their own kernel");

@@ -330,7 +330,7 @@ inline void weights_finish(const Plan& d, int threads, const KernelArgs& args) {
 }
 
 Support supports_direct_weights(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   if (!p.out[0].dense()) return Support::no("writes dense gradients, found " + p.out[0].str());
   if (is_depthwise(p)) return Support::no("leaves depthwise convolutions to their own kernel");
   return Support::yes();

@@ -216,7 +216,7 @@ class PreparedFewOutputsWeights final : public Prepared {
 };
 
 Support supports_few_outputs(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   if (const Support pointwise = needs_pointwise(p); !pointwise.ok) return pointwise;
   if (p.op.as<ConvAttrs>().stride != Int3{1, 1, 1}) return Support::no("needs stride 1");
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;

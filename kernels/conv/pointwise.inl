@@ -223,7 +223,7 @@ class PreparedPointwise final : public Prepared {
 };
 
 Support supports_pointwise(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   if (!p.in[1].dense()) return Support::no("needs dense weights, found " + p.in[1].str());
   if (const Support support = needs_pointwise(p); !support.ok) return support;
   if (p.op.kind == OpKind::conv_backward_data && p.op.as<ConvAttrs>().stride != Int3{1, 1, 1})

@@ -108,14 +108,6 @@ void copy_patch(const SparseShape& s, const TensorDesc& desc, const T* x, const 
     }
 }
 
-/// Where the maximum of each channel stood, 0 to 7.
-inline Ints window_of(const uint8_t* arg, std::integral_constant<int64_t, 0>) {
-  return load_bytes(arg);
-}
-inline Ints window_of(const uint8_t* arg, int64_t count) {
-  return load_bytes(arg, count);
-}
-
 /// Gradients (slope applied, rounded to the storage type) and window offsets of a block, [channel][s.cell_pitch]: an
 /// output channel then walks along cells.
 template <class Patch, class T>
@@ -155,7 +147,7 @@ void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, 
           const auto corner = static_cast<int32_t>(2 * (i * Patch::plane + j * Patch::row + k * Patch::lane_step));
           gradients[cell % lanes] = g;
           offsets[cell % lanes] =
-              as_floats(look_up_lane(positions, window_of(args.in[3].data<uint8_t>() + at, count)) + Ints::all(corner));
+              as_floats(look_up_lane(positions, get_bytes(args.in[3].data<uint8_t>() + at, count)) + Ints::all(corner));
           if (cell % lanes == lanes - 1) flush(cell - (lanes - 1));
         }
     if (cell % lanes) {
@@ -270,7 +262,7 @@ std::unique_ptr<Prepared> prepare_pool_sparse(const Problem& p) {
 }
 
 Support supports_pool_sparse(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   const auto& a = p.op.as<ConvPoolAttrs>();
   const Int3 one{1, 1, 1}, two{2, 2, 2}, three{3, 3, 3}, zero{0, 0, 0};
   if (a.conv.result_size != three || a.conv.stride != one || a.conv.dilation != one || a.conv.groups != 1 ||

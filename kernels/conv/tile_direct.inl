@@ -142,7 +142,7 @@ inline void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input
   const int64_t d = row / map.h() % map.d(), h = row % map.h(), n = row / (map.h() * map.d());
   const int64_t cell_d = d / window[0], cell_h = h / 2, pitch = (channels + 1) / 2 * 2;
   const auto code = static_cast<int>(d % window[0] * 4 + h % 2 * 2);
-  const Vec slope = Vec::all(static_cast<float>(pool.activation.slope)), none = Vec::all(0.0f), one = Vec::all(1.0f);
+  const Vec slope = Vec::all(static_cast<float>(pool.activation.slope));
   const Ints nothing = Ints::all(0);
   const bool inside = cell_d < cells.shape.d() && cell_h < cells.shape.h();
   const int64_t low = std::clamp<int64_t>(-first, 0, columns),
@@ -158,12 +158,8 @@ inline void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input
         args.in[input + 2].data<uint8_t>() + p.in[input + 2].offset(n, cell_d, cell_h, w / 2) + channel;
     T* row_to = to + c * pitch;
     for_vectors(0, channels, [&](int64_t k, auto lanes) {
-      const Vec g = get(dy + k, lanes) * select(greater(get(y + k, lanes), none), one, slope);
-      Ints winner{};
-      if constexpr (std::is_same_v<decltype(lanes), int64_t>)
-        winner = load_bytes(arg + k, lanes);
-      else
-        winner = load_bytes(arg + k);
+      const Vec g = leaky_gradient(get(dy + k, lanes), get(y + k, lanes), slope);
+      const Ints winner = get_bytes(arg + k, lanes);
       const Ints halves{to_bf16(g)};
       for (int64_t q = 0; q < count; ++q)
         store_halves(row_to + q * pitch + k,

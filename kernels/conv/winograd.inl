@@ -246,7 +246,7 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
   const int64_t channels = s.channels_in();
   const T *dy = args.in[0].data<T>(), *y = args.in[1].data<T>();
   const uint8_t* arg = args.in[2].data<uint8_t>();
-  const Vec none = Vec::all(0.0f), one = Vec::all(1.0f);
+  const Vec none = Vec::all(0.0f);
   alignas(64) float line[S::points * Vec::lanes];
   const int64_t d0 = corner.at[0] - s.pad[0], h0 = corner.at[1] - s.pad[1], w0 = corner.at[2] - s.pad[2];
   // Cells of index floor(position / 2); the patch may start on either half of one.
@@ -261,7 +261,7 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
           Ints winner = Ints::all(8);
           if (inside) {
             const int64_t at = cells.offset(corner.n, cd, ch, cw) + c;
-            g = rounded(T{}, load(dy + at) * select(greater(load(y + at), none), one, slope));
+            g = rounded(T{}, leaky_gradient(load(dy + at), load(y + at), slope));
             winner = load_bytes(arg + at);
           }
           for (int q = 0; q < 8; ++q) {
@@ -600,7 +600,7 @@ Support supports_strided(const Problem& p) {
 
 template <int outputs>
 Support supports_winograd(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   const ConvAttrs& a = winograd_conv(p);
   const Int3 one{1, 1, 1}, two{2, 2, 2};
   const Shape& w = winograd_weight(p).shape;

@@ -212,7 +212,7 @@ Support with_weights_scheme(const Problem& p, F&& f) {
 
 template <int outputs>
 Support supports_winograd_weights(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   if (!p.out[0].dense()) return Support::no("writes dense gradients, found " + p.out[0].str());
   const ConvAttrs& a = p.op.as<ConvAttrs>();
   if (a.groups != 1) return Support::no("needs one group");

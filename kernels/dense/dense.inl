@@ -15,7 +15,7 @@ struct DenseShape {
 };
 
 Support supports_dense(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   return needs_dense(p);
 }
 

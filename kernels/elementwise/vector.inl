@@ -5,7 +5,7 @@ constexpr int64_t grain = 1024;              // elements per thread at least
 constexpr int64_t sum_chunk = Sweep::grain;  // elements per partial sum
 
 Support supports_dense_float(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   return needs_dense(p);
 }
 
@@ -127,14 +127,13 @@ std::unique_ptr<Prepared> prepare_activation_backward(const Problem& p) {
       if (a.function == Activation::tanh)
         map2<T>(p, args, [=](Vec g, Vec y) { return g * (scale - y * y * inverse); });
       else
-        map2<T>(p, args, [=](Vec g, Vec y) { return g * select(greater(y, none), Vec::all(1.0f), slope); });
+        map2<T>(p, args, [=](Vec g, Vec y) { return leaky_gradient(g, y, slope); });
     });
   });
 }
 
 Support supports_elementwise(const Problem& p) {
-  return narrow_float(p.in[0].dtype) ? Support::yes()
-                                     : Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  return needs_narrow_float(p);
 }
 
 /// Words are drawn by the element's place in its sample, whatever lies between pixels.

@@ -2,7 +2,7 @@
 // of rows whatever the thread count; inside a chunk in f32 about a value close to the mean, between chunks in double.
 
 Support supports_pixels(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   for (const auto* list : {&p.in, &p.out})
     for (const TensorDesc& desc : *list)
       if (desc.pixel_pitch() < 0) return Support::no("needs evenly spaced pixels, found " + desc.str());

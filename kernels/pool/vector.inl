@@ -19,7 +19,7 @@ inline const PoolAttrs& pool_attrs(const Problem& p) {
 }
 
 Support supports_pool(const Problem& p) {
-  if (!narrow_float(p.in[0].dtype)) return Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
   if (const auto* fused = std::get_if<ActivationPoolAttrs>(&p.op.attrs);
       fused && fused->activation.function != Activation::leaky_relu)
     return Support::no("fuses leaky_relu only");
@@ -63,10 +63,7 @@ void max_pool_row(const Problem& p, const PoolAttrs& a, const T* x, T* y, uint8_
             winner = select(wins, code, winner);
           }
       put(y + to + c, best, count);
-      if constexpr (std::is_same_v<decltype(count), int64_t>)
-        store_bytes(arg + to + c, winner, count);
-      else
-        store_bytes(arg + to + c, winner);
+      put_bytes(arg + to + c, winner, count);
     });
   }
 }
@@ -100,7 +97,7 @@ void max_pool_backward_row(const Problem& p, const PoolAttrs& a, const KernelArg
   const TensorDesc& yd = p.in[0];
   const Shape &ys = yd.shape, &xs = p.out[0].shape;
   const Cover cd = covering(a, 0, d, ys.d()), ch = covering(a, 1, h, ys.h());
-  const Vec none = Vec::all(0.0f), one = Vec::all(1.0f);
+  const Vec none = Vec::all(0.0f);
   for (int64_t w = 0; w < xs.w(); ++w) {
     const Cover cw = covering(a, 2, w, ys.w());
     T* to = dx + p.out[0].offset(n, d, h, w);
@@ -113,13 +110,9 @@ void max_pool_backward_row(const Problem& p, const PoolAttrs& a, const KernelArg
             const int64_t kd = cd.tap - (od - cd.first) * a.stride[0], kh = ch.tap - (oh - ch.first) * a.stride[1],
                           kw = cw.tap - (ow - cw.first) * a.stride[2];
             const Ints code = Ints::all(int((kd * a.kernel[1] + kh) * a.kernel[2] + kw));
-            Ints winner;
-            if constexpr (std::is_same_v<decltype(count), int64_t>)
-              winner = load_bytes(arg + from, count);
-            else
-              winner = load_bytes(arg + from);
+            const Ints winner = get_bytes(arg + from, count);
             Vec g = get(dy + from, count);
-            if constexpr (activated) g = rounded(T{}, g * select(greater(get(y + from, count), none), one, slope));
+            if constexpr (activated) g = rounded(T{}, leaky_gradient(g, get(y + from, count), slope));
             total = total + select(equal(winner, code), g, none);
           }
       put(to + c, total, count);
@@ -131,20 +124,16 @@ void max_pool_backward_row(const Problem& p, const PoolAttrs& a, const KernelArg
 template <class T, bool activated>
 void max_pool_backward_cells(const Problem& p, const KernelArgs& args, Vec slope, int64_t n, int64_t od, int64_t oh) {
   const TensorDesc &yd = p.in[0], &xd = p.out[0];
-  const Vec none = Vec::all(0.0f), one = Vec::all(1.0f);
+  const Vec none = Vec::all(0.0f);
   for (int64_t ow = 0; ow < yd.shape.w(); ++ow) {
     const int64_t from = yd.offset(n, od, oh, ow);
     const T *dy = args.in[0].data<T>() + from, *y = activated ? args.in[1].data<T>() + from : nullptr;
     const uint8_t* arg = args.in[activated ? 2 : 1].data<uint8_t>() + from;
     T* dx = args.out[0].data<T>() + xd.offset(n, 2 * od, 2 * oh, 2 * ow);
     for_vectors(0, yd.shape.c(), [&](int64_t c, auto count) {
-      Ints winner;
-      if constexpr (std::is_same_v<decltype(count), int64_t>)
-        winner = load_bytes(arg + c, count);
-      else
-        winner = load_bytes(arg + c);
+      const Ints winner = get_bytes(arg + c, count);
       Vec g = get(dy + c, count);
-      if constexpr (activated) g = g * select(greater(get(y + c, count), none), one, slope);
+      if constexpr (activated) g = leaky_gradient(g, get(y + c, count), slope);
       for (int k = 0; k < 8; ++k)
         put(dx + (k >> 2) * xd.stride[1] + (k >> 1 & 1) * xd.stride[2] + (k & 1) * xd.stride[3] + c,
             select(equal(winner, Ints::all(k)), g, none), count);

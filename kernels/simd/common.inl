@@ -34,6 +34,16 @@ inline void put(T* p, Vec a, int64_t n) {
   store(p, a, n);
 }
 
+inline Ints get_bytes(const uint8_t* p, std::integral_constant<int64_t, 0>) { return load_bytes(p); }
+inline Ints get_bytes(const uint8_t* p, int64_t n) { return load_bytes(p, n); }
+inline void put_bytes(uint8_t* p, Ints a, std::integral_constant<int64_t, 0>) { store_bytes(p, a); }
+inline void put_bytes(uint8_t* p, Ints a, int64_t n) { store_bytes(p, a, n); }
+
+/// The gradient ahead of leaky_relu, from the one behind it and its output, whose sign is the input's.
+inline Vec leaky_gradient(Vec g, Vec y, Vec slope) {
+  return g * select(greater(y, Vec::all(0.0f)), Vec::all(1.0f), slope);
+}
+
 /// Asks for the cache lines of `bytes` from p, which may lie anywhere.
 inline void prefetch(const void* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(p) + i);
@@ -72,6 +82,11 @@ inline void by_storage(DType t, F&& f) {
     f(bf16{});
   else
     f(f16{});
+}
+
+inline Support needs_narrow_float(const Problem& p) {
+  return narrow_float(p.in[0].dtype) ? Support::yes()
+                                     : Support::no("handles f32, bf16 and f16, found " + p.in[0].str());
 }
 
 inline Support needs_dense(const Problem& p) {
