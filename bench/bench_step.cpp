@@ -1,4 +1,6 @@
 // Times whole training steps from memory: seconds per step, per phase and per node.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -72,6 +74,13 @@ std::string size_of(const ClimateOptions& o) {
   return "\"" + std::to_string(o.model.height) + "x" + std::to_string(o.model.width) + "\"";
 }
 
+/// Of the process, libraries included.
+double peak_resident_mib() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return double(usage.ru_maxrss) / 1024;
+}
+
 int run(int argc, char** argv) {
   const Arguments a(argc, argv,
                     with_network_flags({{"compute", "f32", "f32, bf16 or f16"},
@@ -131,10 +140,11 @@ int run(int argc, char** argv) {
       "{\"framework\":\"convoy\",\"model\":\"%s\",\"device\":\"%s\",\"library\":\"%s\",\"compute\":\"%s\",\"size\":%s,"
       "\"batch\":%lld,"
       "\"threads\":%d,"
-      "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f}\n",
+      "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f,\"peak_mib\":%.1f}\n",
       a.text("model").c_str(), device ? device->description().c_str() : "cpu", kernel_library_versions().c_str(),
       a.text("compute").c_str(), size.c_str(), static_cast<long long>(program.options().batch), default_threads(),
-      median(seconds), *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20));
+      median(seconds), *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20),
+      peak_resident_mib());
   return 0;
 }
 

@@ -114,7 +114,7 @@ template <class Patch, class T>
 void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, float slope, const CellBlock& b,
                 float* gradient, int32_t* offset, float* bias) {
   constexpr int lanes = Vec::lanes;
-  const Vec none = Vec::all(0.0f), one = Vec::all(1.0f), leak = Vec::all(slope);
+  const Vec none = Vec::all(0.0f), leak = Vec::all(slope);
   int32_t in_window[lanes];
   for (int k = 0; k < lanes; ++k)
     in_window[k] =
@@ -142,7 +142,7 @@ void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, 
           const int64_t at = p.in[1].offset(b.n, b.first[0] + i, b.first[1] + j, b.first[2] + k) + c;
           const T *dy = args.in[1].data<T>() + at, *y = args.in[2].data<T>() + at;
           for (const T* ahead : {dy, y}) __builtin_prefetch(ahead + next_block);
-          const Vec g = rounded(T{}, get(dy, count) * select(greater(get(y, count), none), one, leak));
+          const Vec g = rounded(T{}, leaky_gradient(get(dy, count), get(y, count), leak));
           total = total + g;
           const auto corner = static_cast<int32_t>(2 * (i * Patch::plane + j * Patch::row + k * Patch::lane_step));
           gradients[cell % lanes] = g;
