@@ -128,6 +128,25 @@ bool select(hid_t space, const std::vector<hsize_t>& from, const std::vector<hsi
   return box.empty() || H5Sselect_hyperslab(space, H5S_SELECT_SET, from.data(), nullptr, box.data(), nullptr) >= 0;
 }
 
+/// HDF5 takes the extents of chunks from the file as they are, and writes beyond its buffers where a damaged header
+/// makes them larger than the data set.
+void check_chunks(const std::string& what, hid_t set, hid_t space) {
+  const Id properties(H5Dget_create_plist(set), H5Pclose);
+  if (!properties.ok()) fail_data(what + " has no layout: damaged");
+  if (H5Pget_layout(properties) != H5D_CHUNKED) return;
+  const int rank = H5Sget_simple_extent_ndims(space);
+  std::vector<hsize_t> chunk(static_cast<size_t>(std::max(0, rank))), held(chunk.size()), most(chunk.size());
+  if (rank < 1 || H5Pget_chunk(properties, rank, chunk.data()) != rank ||
+      H5Sget_simple_extent_dims(space, held.data(), most.data()) != rank)
+    fail_data(what + ": expected chunks of as many dimensions as the data set has: damaged");
+  for (size_t i = 0; i < chunk.size(); ++i)
+    if (chunk[i] == 0 || chunk[i] > most[i]) {  // without a limit, `most` is the largest number
+      const std::vector<int64_t> found(chunk.begin(), chunk.end()), extents(held.begin(), held.end());
+      fail_data(what + ": expected chunks within " + extents_text(extents) + ", found " + extents_text(found) +
+                ": damaged");
+    }
+}
+
 /// HDF5 would clip what does not fit the type asked for: the conversion is stopped, and says so.
 H5T_conv_ret_t stop_clipping(H5T_conv_except_t what, hid_t, hid_t, void*, void*, void* clipped) {
   if (what != H5T_CONV_EXCEPT_RANGE_HI && what != H5T_CONV_EXCEPT_RANGE_LOW) return H5T_CONV_UNHANDLED;
@@ -239,6 +258,7 @@ void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> ou
   if (const int rank = H5Sget_simple_extent_ndims(space); rank != static_cast<int>(box.size()))
     fail_data(path_ + ": data set " + name + ": expected " + std::to_string(box.size()) + " dimensions, found " +
               std::to_string(rank));
+  check_chunks(path_ + ": data set " + name, set, space);
   const auto room = static_cast<int64_t>(out.size()) / size_of(type);
   if (checked_elements(wanted, room) != room)
     fail_data(path_ + ": data set " + name + " is " + extents_text(wanted) + ", expected " + std::to_string(room) +

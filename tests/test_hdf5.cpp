@@ -5,12 +5,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
 
 #include "io/checkpoint.h"
+#include "io/file.h"
 #include "io/hdf5.h"
 #include "tests/catch.hpp"
 #include "tests/temporary.h"
@@ -147,6 +149,35 @@ TEST_CASE("text in place of numbers is called text", "[hdf5][malformed]") {
   const char* expected = "text.h5: data set y: expected integers or floating point, found text";
   CHECK_THROWS_WITH(read.read("y", DType::f32, std::as_writable_bytes(std::span(values))), Catch::Contains(expected));
   CHECK_THROWS_WITH(read.dtype("y"), Catch::Contains(expected));
+}
+
+TEST_CASE("chunks that a damaged header makes larger than their data set are refused", "[hdf5][malformed]") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "chunks.h5";
+  const int64_t extents[] = {40, 30, 4};
+  const int32_t chunk[] = {20, 15, 4};
+  std::vector<float> values(40 * 30 * 4, 3.0f);
+  {
+    Hdf5File file(path, Hdf5File::Mode::create);
+    file.write("field", DType::f32, extents, std::as_bytes(std::span(values)), std::vector<int64_t>{20, 15, 4}, 4);
+    file.close();
+  }
+  const auto read = [&] {
+    const Hdf5File file(path, Hdf5File::Mode::read);
+    file.read("field", DType::f32, std::as_writable_bytes(std::span(values)));
+  };
+  read();
+  const std::vector<std::byte> good = read_file(path);
+  const auto layout = std::as_bytes(std::span(chunk));
+  const auto found = std::search(good.begin(), good.end(), layout.begin(), layout.end());
+  REQUIRE(found != good.end());
+  for (size_t dimension = 0; dimension < 2; ++dimension) {
+    std::vector<std::byte> bad = good;
+    bad[static_cast<size_t>(found - good.begin()) + 4 * dimension + 1] = std::byte{0xff};
+    write_file(path, bad);
+    CHECK_THROWS_WITH(read(), Catch::Contains("chunks.h5: data set field: expected chunks within 40x30x4, found ") &&
+                                  Catch::Contains(dimension == 0 ? "65300x15x4: damaged" : "20x65295x4: damaged"));
+  }
 }
 
 TEST_CASE("products of extents do not overflow", "[hdf5]") {
