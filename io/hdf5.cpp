@@ -338,11 +338,17 @@ std::optional<std::string> Hdf5File::read_text(const std::string& attribute) con
   const Id type(H5Aget_type(handle), H5Tclose), space(H5Aget_space(handle), H5Sclose);
   if (!space.ok() || H5Sget_simple_extent_npoints(space) != 1)
     fail_data(path_ + ": attribute " + attribute + " is no single text");
-  if (!type.ok() || H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0)
-    fail_data(path_ + ": attribute " + attribute + " is no fixed-length text");
+  if (!type.ok() || H5Tget_class(type) != H5T_STRING) fail_data(path_ + ": attribute " + attribute + " is no text");
   std::string value(H5Tget_size(type), '\0');
-  if (H5Aread(handle, type, value.data()) < 0) fail_data(path_ + ": cannot read attribute " + attribute);
-  return value;
+  char* text = nullptr;  // of any length, in memory of the library
+  const bool variable = H5Tis_variable_str(type) > 0;
+  if (H5Aread(handle, type, variable ? static_cast<void*>(&text) : value.data()) < 0)
+    fail_data(path_ + ": cannot read attribute " + attribute);
+  if (variable) {
+    value = text ? text : "";
+    H5free_memory(text);
+  }
+  return value.c_str();  // a fixed length may end in padding
 }
 
 void Hdf5File::close() {

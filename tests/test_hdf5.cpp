@@ -180,6 +180,29 @@ TEST_CASE("chunks that a damaged header makes larger than their data set are ref
   }
 }
 
+TEST_CASE("texts of a fixed length, padded or not, and of any length are read", "[hdf5]") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "text.h5";
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate(H5S_SCALAR);
+  const auto write = [&](const char* name, size_t size, H5T_cset_t characters, const void* text) {
+    const hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, size), H5Tset_cset(type, characters);
+    const hid_t attribute = H5Acreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+    CHECK(H5Awrite(attribute, type, text) >= 0);
+    H5Aclose(attribute), H5Tclose(type);
+  };
+  const char *text = "convoy-climate-1", *none = "";
+  write("variable", H5T_VARIABLE, H5T_CSET_UTF8, &text);
+  write("empty", H5T_VARIABLE, H5T_CSET_ASCII, &none);
+  write("fixed", 16, H5T_CSET_ASCII, text);
+  write("padded", 17, H5T_CSET_UTF8, text);
+  H5Sclose(space), H5Fclose(file);
+  const Hdf5File read(path, Hdf5File::Mode::read);
+  for (const char* name : {"variable", "fixed", "padded"}) CHECK(read.read_text(name) == text);
+  CHECK(read.read_text("empty") == "");
+  CHECK_FALSE(read.read_text("other"));
+}
+
 TEST_CASE("products of extents do not overflow", "[hdf5]") {
   const int64_t half = int64_t{1} << 32;
   CHECK(checked_elements(std::vector<int64_t>{2, 3, 4}, 24) == 24);
