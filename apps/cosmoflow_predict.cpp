@@ -69,6 +69,7 @@ int predict_main(int argc, char** argv) {
   std::vector<std::vector<float>> physical;
   for (const SampleRef& ref : samples)
     physical.push_back(ref.format == FileFormat::tfrecord ? std::vector<float>() : read_sample(ref, read).physical);
+  const bool assumed = std::all_of(physical.begin(), physical.end(), [](const auto& own) { return own.empty(); });
   const std::vector<double> spread = spreads(p, physical);
   for (int64_t i = 0; i < p.count(); ++i) {
     const SampleRef& ref = samples[static_cast<size_t>(i)];
@@ -90,6 +91,7 @@ int predict_main(int argc, char** argv) {
   for (int64_t t = 0; t < p.targets; ++t)
     fmt::print("  {:<10} MAE {:.6f} +- {:.6f} (unit range), {:.6g} (physical)\n", names[static_cast<size_t>(t)],
                p.mae(t), p.mae_error(t), physical_error[static_cast<size_t>(t)]);
+  if (assumed) fmt::print("no sample has physPar: physical values assume labels of +-10 % around the centres\n");
   const auto wrong = std::find_if(p.predicted.begin(), p.predicted.end(), [](float v) { return !std::isfinite(v); });
   if (wrong != p.predicted.end())
     throw Error(

@@ -118,6 +118,7 @@ Sample read_split(const SampleRef& ref) {
   sample.shape = {e[0], e[3], static_cast<int64_t>(sample.target.size()), voxel_type(file, "x")};
   sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
   file.read("x", sample.shape.dtype, sample.voxels);
+  if (file.contains("physPar")) sample.physical = read_parameters(file, "physPar");
   return sample;
 }
 

@@ -83,6 +83,7 @@ trained=$(sed -n '/"validation": {/,/}/s/^    "mae": \([0-9.e-]*\),\?$/\1/p' who
 expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out p.csv
 expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out q.csv
 same p.csv q.csv
+expect 0 "no sample has physPar: physical values assume labels of +-10 %" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}"
 present p.csv
 printed=$("$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" | sed -n 's/.*MAE \([0-9.e-]*\)$/\1/p' | head -1)
 [ -n "$printed" ] && [ "$printed" = "$trained" ] && ok || bad "predictor MAE $printed is not the trainer's $trained"

@@ -427,3 +427,20 @@ TEST_CASE("a sample's universe: numbered cubes share one, compressed or not; a r
   CHECK(universe("d/univ_3.hdf5", FileFormat::split_hdf5) == "univ");
   CHECK(universe("d/univ_3.hdf5", FileFormat::raw_hdf5) == "univ_3");
 }
+
+TEST_CASE("physical parameters beside the voxels of one cube are read", "[hdf5]") {
+  const TemporaryFolder folder;
+  const std::vector<float> physical{0.3f, 0.8f, 0.96f, 70};
+  const int64_t cube[] = {4, 4, 4, 4}, four[] = {4}, three[] = {3};
+  const auto write = [&](const std::string& path, std::span<const int64_t> extents) {
+    Hdf5File file(path, Hdf5File::Mode::create);
+    file.write("x", DType::i16, cube, counts(4 * 4 * 4 * 4, 1));
+    file.write("y", DType::f32, four, std::as_bytes(std::span(labels)));
+    const auto count = static_cast<size_t>(extents[0]);
+    file.write("physPar", DType::f32, extents, std::as_bytes(std::span(physical).first(count)));
+  };
+  write(folder / "a.hdf5", four), write(folder / "b.hdf5", three);
+  const auto read = [&](const char* name) { return read_sample(samples_in(folder / name, {4, 4}).at(0), {4, 4}); };
+  CHECK(read("a.hdf5").physical == physical);
+  CHECK_THROWS_WITH(read("b.hdf5"), Catch::Contains("b.hdf5: data set physPar has 3 parameters, expected 4"));
+}
