@@ -97,6 +97,36 @@ int verify(const std::string& path, const ReadOptions& read) {
   return bad ? static_cast<int>(ErrorKind::data) : 0;
 }
 
+/// Names for files of one sample each, in the order of `refs`. Samples of a universe are numbered behind its name,
+/// which is all that TFRecords have to tell universes by; samples of a TFRecord keep the name that they have.
+std::vector<std::string> sample_names(const std::vector<SampleRef>& refs) {
+  const auto unnumbered = [](const SampleRef& ref) { return universe_of({ref.path, ref.format, ref.index}); };
+  std::map<std::string, std::set<std::string>> sharing;  // universes by what their files' names have ahead of a number
+  for (const SampleRef& ref : refs) sharing[unnumbered(ref)].insert(ref.universe);
+  struct Universe {
+    std::string name;
+    int64_t samples = 0;
+  };
+  std::map<std::string, Universe> universes;
+  std::vector<std::string> names;
+  for (const SampleRef& ref : refs) {
+    const std::string stem = stem_of(ref), ahead = unnumbered(ref);
+    if (ref.universe.empty()) {
+      names.push_back(ahead == stem ? stem + "_000" : stem);
+      continue;
+    }
+    Universe& universe = universes[ref.universe];
+    if (universe.name.empty()) {
+      if (ref.format == FileFormat::sharded)  // whose files are called after no universe
+        universe.name = fmt::format("universe-{:05d}", universes.size() - 1);
+      else
+        universe.name = sharing[ahead].size() == 1 ? ahead : stem;
+    }
+    names.push_back(fmt::format("{}_{:03d}", universe.name, universe.samples++));
+  }
+  return names;
+}
+
 class Writer {
  public:
   Writer(std::string format, std::string out, bool gzip, int64_t shard)
@@ -104,31 +134,27 @@ class Writer {
     fs::create_directories(out_);
   }
 
-  /// Where a sample goes, in formats of a file each. A file of one sample keeps its name; samples of a larger file are
-  /// numbered.
-  std::string file_of(const SampleRef& ref, const std::string& folder) const {
-    const std::string stem = stem_of(ref);
-    const bool named = ref.index == 0 && ref.universe.empty() && universe_of(ref) != stem;
-    const std::string name = named ? stem : fmt::format("{}_{:03d}", stem, ref.index);
+  /// Where a sample of this name goes, in formats of a file each.
+  std::string file_of(const std::string& name, const std::string& folder) const {
     return ((fs::path(out_) / folder).lexically_normal() / name).string() +
            (format_ == "tfrecord" ? ".tfrecord" : ".hdf5");
   }
   bool shards() const { return format_ == "sharded-hdf5"; }
 
-  void add(const SampleRef& ref, Sample sample, const std::string& folder) {
+  void add(const SampleRef& ref, Sample sample, const std::string& name, const std::string& folder) {
     const std::string out = (fs::path(out_) / folder).lexically_normal().string();
     if (out != folder_) flush(), folder_ = out;
     fs::create_directories(out);
     if ((format_ == "tfrecord" || format_ == "raw-hdf5") && sample.shape.dtype != DType::i16)
       fail_data(ref.path + ": " + format_ + " holds i16 counts, found " + sample.shape.str());
-    if (!shards() && !written_files_.insert(file_of(ref, folder)).second)
-      fail_data(file_of(ref, folder) + ": written already, from another file than " + ref.path);
+    if (!shards() && !written_files_.insert(file_of(name, folder)).second)
+      fail_data(file_of(name, folder) + ": written already, from another file than " + ref.path);
     if (format_ == "tfrecord") {
       std::vector<std::byte> file = encode_tfrecord(sample.voxels, sample.target);
       if (gzip_) file = gzip_compress(file, 6);
-      write_file(file_of(ref, folder), file);
+      write_file(file_of(name, folder), file);
     } else if (format_ == "split-hdf5" || format_ == "raw-hdf5") {
-      write_single(file_of(ref, folder), sample, format_ == "split-hdf5" ? "x" : "full",
+      write_single(file_of(name, folder), sample, format_ == "split-hdf5" ? "x" : "full",
                    format_ == "split-hdf5" ? "y" : "unitPar");
     } else {
       pending_.push_back(std::move(sample));
@@ -260,9 +286,11 @@ int data_main(int argc, char** argv) {
   Writer writer(format, out, gzip, shard);
   if (writer.shards()) refuse_shards(path, paths, out);
   const InputFiles inputs(paths);
-  for (const SampleRef& ref : refs)
-    if (!writer.shards()) inputs.refuse(writer.file_of(ref, folder_inside(path, ref.path)));
-  for (const SampleRef& ref : refs) writer.add(ref, read_sample(ref, read), folder_inside(path, ref.path));
+  const std::vector<std::string> names = sample_names(refs);
+  for (size_t i = 0; i < refs.size(); ++i)
+    if (!writer.shards()) inputs.refuse(writer.file_of(names[i], folder_inside(path, refs[i].path)));
+  for (size_t i = 0; i < refs.size(); ++i)
+    writer.add(refs[i], read_sample(refs[i], read), names[i], folder_inside(path, refs[i].path));
   writer.flush();
   fmt::print("wrote {} samples as {} to {}\n", writer.written(), format, out);
   return 0;

@@ -150,15 +150,17 @@ int64_t shard_rows(const Hdf5File& file) {
   return e[0];
 }
 
-/// Rows of a shard that carry the same labels come from the same universe.
-void name_universes(const Hdf5File& file, std::vector<SampleRef>& refs) {
-  const std::vector<int64_t> t = file.extents("unitPar");
-  const std::vector<float> labels = read_floats(file, "unitPar");
+/// Samples that carry the same labels come from the same universe, whatever their files are called: a shard has a row
+/// of them per sample, other files one row.
+void name_universes(const Hdf5File& file, FileFormat format, std::vector<SampleRef>& refs) {
+  const char* name = format == FileFormat::split_hdf5 ? "y" : "unitPar";
+  const bool rows = format == FileFormat::sharded;
+  const std::vector<float> labels = rows ? read_floats(file, name) : read_parameters(file, name);
+  const size_t width = rows ? labels.size() / refs.size() : labels.size();
   for (size_t i = 0; i < refs.size(); ++i) {
     refs[i].universe = "labels";
-    for (int64_t k = 0; k < t[1]; ++k)
-      refs[i].universe.append(" ").append(
-          std::to_string(labels[i * static_cast<size_t>(t[1]) + static_cast<size_t>(k)]));
+    for (size_t k = 0; k < width; ++k)
+      refs[i].universe.append(" ").append(std::to_string(labels[(rows ? i * width : 0) + k]));
   }
 }
 
@@ -185,7 +187,7 @@ std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& op
   }
   std::vector<SampleRef> refs;
   for (int64_t i = 0; i < count; ++i) refs.push_back({path, format, i, {}});
-  if (format == FileFormat::sharded) name_universes(file, refs);
+  if (!refs.empty()) name_universes(file, format, refs);
   return refs;
 }
 
@@ -251,9 +253,8 @@ std::string stem_of(const SampleRef& ref) {
 
 std::string universe_of(const SampleRef& ref) {
   if (!ref.universe.empty()) return ref.universe;
+  // Files of single cubes are numbered behind their universe's name.
   const std::string stem = stem_of(ref);
-  // Files of single cubes are numbered behind their universe's name; a raw file is a universe.
-  if (ref.format == FileFormat::raw_hdf5) return stem;
   const size_t last = stem.rfind('_');
   const bool numbered = last != std::string::npos &&
                         stem.find_first_not_of("0123456789", last + 1) == std::string::npos && last + 1 < stem.size();

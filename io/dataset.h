@@ -22,7 +22,7 @@ struct SampleRef {
   std::string path;
   FileFormat format = FileFormat::tfrecord;
   int64_t index = 0;
-  std::string universe;  ///< where the file name does not tell (rows of shards); else empty
+  std::string universe{};  ///< by its labels, where the file was opened anyway (HDF5); else empty: the name tells
 };
 
 /// How to read where the files leave a choice.
@@ -42,9 +42,8 @@ Sample read_sample(const SampleRef& ref, const ReadOptions& options);
 
 /// The file's name without folder and extensions (`.tfrecord.gz` too).
 std::string stem_of(const SampleRef& ref);
-/// The universe a sample was cut from: the file name less a last "_NNN" (of a raw file, which is one, all of it), or
-/// the labels of a shard's row. Samples of one universe share labels and must not be split between training and
-/// validation.
+/// The universe a sample was cut from: its labels or, of a TFRecord, which would have to be read for them, the file
+/// name less a last "_NNN". Samples of one universe share labels and must not be split between training and validation.
 std::string universe_of(const SampleRef& ref);
 
 struct DataSplit {

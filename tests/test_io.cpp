@@ -420,12 +420,40 @@ TEST_CASE("files below a folder: links are followed, broken ones named", "[io][m
   CHECK_THROWS_WITH(files_below(folder / "data", {".h5"}), Catch::Contains("data/c.h5: a link to nothing"));
 }
 
-TEST_CASE("a sample's universe: numbered cubes share one, compressed or not; a raw file is one", "[io]") {
-  const auto universe = [](const char* path, FileFormat format) { return universe_of({path, format, 0, ""}); };
-  CHECK(universe("d/univ_a_007.tfrecord", FileFormat::tfrecord) == "univ_a");
-  CHECK(universe("d/univ_a_007.tfrecord.gz", FileFormat::tfrecord) == "univ_a");
-  CHECK(universe("d/univ_3.hdf5", FileFormat::split_hdf5) == "univ");
-  CHECK(universe("d/univ_3.hdf5", FileFormat::raw_hdf5) == "univ_3");
+TEST_CASE("a sample's universe: numbered cubes share one, compressed or not", "[io]") {
+  const auto universe = [](const char* path) { return universe_of({path, FileFormat::tfrecord, 0}); };
+  CHECK(universe("d/univ_a_007.tfrecord") == "univ_a");
+  CHECK(universe("d/univ_a_007.tfrecord.gz") == "univ_a");
+  CHECK(universe("d/univ_a.tfrecord") == "univ_a");
+  CHECK(universe_of({"d/univ_3.hdf5", FileFormat::raw_hdf5, 0, "labels 1"}) == "labels 1");
+}
+
+TEST_CASE("cubes of one universe stay together whatever their HDF5 files are called", "[dataset]") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "lbann"), fs::create_directory(folder / "split");
+  const int64_t cube[] = {8, 8, 8, 4}, four[] = {4};
+  for (int universe = 0; universe < 6; ++universe)
+    for (int part = 0; part < 8; ++part) {
+      const std::vector<float> y{float(universe) / 8, 0.5f, -0.25f, 1};
+      const auto write = [&](const std::string& path, const char* voxels, const char* target) {
+        Hdf5File file(path, Hdf5File::Mode::create);
+        file.write(voxels, DType::i16, cube, counts(8 * 8 * 8 * 4, 1));
+        file.write(target, DType::f32, four, std::as_bytes(std::span(y)));
+      };
+      // Named by position, as LBANN cuts universes, and numbered across all of them.
+      const std::string corner =
+          std::to_string(part / 4) + "_" + std::to_string(part / 2 % 2) + "_" + std::to_string(part % 2);
+      write(folder / ("lbann/univ_" + std::to_string(universe) + "_" + corner + ".hdf5"), "full", "unitPar");
+      write(folder / ("split/cube_" + std::to_string(part * 6 + universe) + ".hdf5"), "x", "y");
+    }
+  for (const char* name : {"lbann", "split"}) {
+    const DataSplit split = split_samples(folder / name, {4, 8}, 0.34, 5);
+    CHECK(split.validation.size() == 16);
+    CHECK(split.train.size() == 32);
+    const auto first_label = [](const SampleRef& ref) { return read_sample(ref, {4, 8}).target[0]; };
+    for (const SampleRef& v : split.validation)
+      for (const SampleRef& t : split.train) REQUIRE(first_label(v) != first_label(t));
+  }
 }
 
 TEST_CASE("physical parameters beside the voxels of one cube are read", "[hdf5]") {

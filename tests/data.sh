@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# What makes, checks and converts data sets, on tiny ones: names, targets and options of convoy_data and its neighbours.
+# usage: data.sh BIN_DIR
+set -u
+bin=$1
+. "$(dirname "$0")/expect.sh"
+data=$bin/convoy_data
+
+expect 0 "wrote 2 + 1 universes" "$bin/cosmoflow_simulate" --out raw --universes 2 --validation 1 --size 32 --crop 16 --steps 2 --format hdf5
+
+# Files of one sample each are named after their universe, whatever file the sample came from.
+expect 0 "wrote 24 samples" "$data" convert raw --crop 16 --out shards --format sharded-hdf5 --shard 5
+expect 0 "wrote 24 samples" "$data" convert shards --out records
+present records/train/universe-00001_007.tfrecord records/validation/universe-00002_000.tfrecord
+expect 0 "24 samples, 3 universes" "$data" inspect records --limit 0
+expect 0 "wrote 16 samples" "$data" convert raw/train --crop 16 --out cubes --format raw-hdf5
+present cubes/univ_ics_a0000001_007.hdf5
+for universe in 0 1; do  # by their position, as LBANN names them
+  for cube in 0 1 2 3 4 5 6 7; do
+    mv cubes/univ_ics_a000000${universe}_00$cube.hdf5 cubes/univ${universe}_$((cube / 4))_$((cube / 2 % 2))_$((cube % 2)).hdf5
+  done
+done
+expect 0 "16 samples, 2 universes" "$data" inspect cubes --limit 0
+expect 0 "wrote 16 samples" "$data" convert cubes --out from-cubes
+expect 0 "16 samples, 2 universes" "$data" inspect from-cubes --limit 0
+present from-cubes/univ1_0_0_007.tfrecord
+conclude
