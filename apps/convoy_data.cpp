@@ -25,11 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<SampleRef> collect(const std::string& path, const ReadOptions& read) {
-  if (!fs::exists(path)) fail_data(path + ": no such file or folder");
-  return fs::is_directory(path) ? samples_below(path, read) : samples_in(path, read);
-}
-
 struct Counts {
   int64_t sum = 0, largest = 0;
 };
@@ -42,7 +37,7 @@ Counts count(const Sample& s) {
 }
 
 int inspect(const std::string& path, const ReadOptions& read, int64_t limit) {
-  const std::vector<SampleRef> refs = collect(path, read);
+  const std::vector<SampleRef> refs = samples_below(path, read);
   fmt::print("{} samples, {} universes\n", refs.size(), [&] {
     std::set<std::string> names;
     for (const SampleRef& r : refs) names.insert(universe_of(r));
@@ -68,9 +63,8 @@ int verify(const std::string& path, const ReadOptions& read) {
     fmt::print(stderr, "bad: {}\n", error.what());
     ++bad;
   };
-  if (!fs::exists(path)) fail_data(path + ": no such file or folder");
   // A file that does not open is one bad sample; the others are read all the same.
-  for (const std::string& file : fs::is_directory(path) ? sample_files(path) : std::vector<std::string>{path}) {
+  for (const std::string& file : sample_files(path, BrokenLinks::listed)) {
     try {
       for (SampleRef& ref : samples_in(file, read)) refs.push_back(std::move(ref));
     } catch (const Error& error) {
@@ -267,9 +261,10 @@ int data_main(int argc, char** argv) {
   }
   if (app.got_subcommand("convert") || app.got_subcommand("stats")) expect_single_task();
   if (shard < 1 || read.crop < 1 || read.channels < 1) fail_usage("--shard, --crop and --channels must be at least 1");
+  if (!fs::exists(path)) fail_data(path + ": no such file or folder");
   if (app.got_subcommand("stats")) return write_climate_stats(path, out, threads);
   const CLI::App& chosen = *app.get_subcommands().front();
-  if (fs::exists(path) && holds_climate(path)) {
+  if (holds_climate(path)) {
     const std::string where = "climate images";
     refuse_given(chosen, {"--crop", "--channels", gzip ? "--gzip" : "--no-gzip"}, where);
     if (format != "sharded-hdf5") refuse_given(chosen, {"--format"}, where + ", which become shards");
@@ -277,10 +272,10 @@ int data_main(int argc, char** argv) {
     if (app.got_subcommand("verify")) return verify_climate(path);
     return shard_climate(path, out, stats, shard);
   }
-  refuse_given(chosen, {"--stats"}, "CosmoFlow samples");
   if (app.got_subcommand("inspect")) return inspect(path, read, limit);
   if (app.got_subcommand("verify")) return verify(path, read);
-  const std::vector<SampleRef> refs = collect(path, read);
+  const std::vector<SampleRef> refs = samples_below(path, read);
+  refuse_given(chosen, {"--stats"}, "CosmoFlow samples");
   std::vector<std::string> paths;
   for (const SampleRef& ref : refs) paths.push_back(ref.path);
   Writer writer(format, out, gzip, shard);

@@ -129,18 +129,18 @@ std::vector<ClimateRef> images_in(const std::string& path) {
   return {{path, format, 0, shape, labelled}};
 }
 
-std::vector<std::string> climate_files(const std::string& path) {
+std::vector<std::string> climate_files(const std::string& path, BrokenLinks broken) {
   if (fs::is_regular_file(path)) return {path};
-  std::vector<std::string> files = files_below(path, {".h5", ".hdf5"});
+  std::vector<std::string> files = files_below(path, {".h5", ".hdf5"}, broken);
   std::erase_if(files, [](const std::string& file) { return fs::path(file).stem() == "stats"; });
   return files;
 }
 
-std::vector<ClimateRef> images_below(const std::string& folder) {
+std::vector<ClimateRef> images_below(const std::string& path) {
   std::vector<ClimateRef> refs;
-  for (const std::string& path : climate_files(folder))
-    for (ClimateRef& ref : images_in(path)) refs.push_back(std::move(ref));
-  if (refs.empty()) fail_data(folder + ": expected .h5 or .hdf5 files, found none");
+  for (const std::string& file : climate_files(path))
+    for (ClimateRef& ref : images_in(file)) refs.push_back(std::move(ref));
+  if (refs.empty()) fail_data(path + ": expected .h5 or .hdf5 files, found none");
   return refs;
 }
 
@@ -307,6 +307,13 @@ ClimateStats read_stats(const std::string& path) {
       fail_data(path + ": channel " + std::to_string(c) + ": expected a maximum above the minimum, found " +
                 std::to_string(s.maximum[c]) + " and " + std::to_string(s.minimum[c]));
   return s;
+}
+
+std::string find_stats(const std::string& path, const ClimateRef& first) {
+  const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::absolute(path).parent_path();
+  for (const fs::path& place : {folder, fs::path(folder_above(folder)), fs::path(first.path).parent_path()})
+    if (fs::exists(place / "stats.h5")) return place / "stats.h5";
+  return folder / "stats.h5";
 }
 
 void write_stats(const std::string& path, const ClimateStats& s) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "io/file.h"
 
 namespace convoy {
 
@@ -44,9 +45,9 @@ struct ClimateRef {
 /// naming what was expected and found.
 std::vector<ClimateRef> images_in(const std::string& path);
 /// Climate files of a folder in name order, statistics files left out, or the one file that `path` is.
-std::vector<std::string> climate_files(const std::string& path);
-/// All images below a folder, files in name order, statistics files left out; throws Error(data) when there are none.
-std::vector<ClimateRef> images_below(const std::string& folder);
+std::vector<std::string> climate_files(const std::string& path, BrokenLinks broken = BrokenLinks::refused);
+/// All their images; throws Error(data) when there are none.
+std::vector<ClimateRef> images_below(const std::string& path);
 
 /// "data-2106-03-04-02-1.h5" -> "2106-03-04": images of a day look alike and must not be split. Other names stand for
 /// themselves.
@@ -92,6 +93,9 @@ void widen_constant_channels(ClimateStats& stats);
 /// Reads climate/{count,mean,sqmean,minval,maxval} (MLPerf) or climate/stats (C,4) = mean, max, min, deviation. The
 /// count is one of images, as MLPerf's script writes it; old files of ours hold pixels there. Nothing depends on it.
 ClimateStats read_stats(const std::string& path);
+/// The stats.h5 of a data set, which is a folder or a file: in its folder, in the one above, or beside the first of its
+/// images. Where none is, the first of these paths.
+std::string find_stats(const std::string& path, const ClimateRef& first);
 /// Writes both forms into one file.
 void write_stats(const std::string& path, const ClimateStats& stats);
 

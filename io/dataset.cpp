@@ -191,15 +191,16 @@ std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& op
   return refs;
 }
 
-std::vector<std::string> sample_files(const std::string& folder) {
-  return files_below(folder, {".tfrecord", ".gz", ".hdf5", ".h5"});
+std::vector<std::string> sample_files(const std::string& path, BrokenLinks broken) {
+  if (fs::is_regular_file(path)) return {path};
+  return files_below(path, {".tfrecord", ".gz", ".hdf5", ".h5"}, broken);
 }
 
-std::vector<SampleRef> samples_below(const std::string& folder, const ReadOptions& options) {
+std::vector<SampleRef> samples_below(const std::string& path, const ReadOptions& options) {
   std::vector<SampleRef> refs;
-  for (const std::string& path : sample_files(folder))
-    for (SampleRef& ref : samples_in(path, options)) refs.push_back(std::move(ref));
-  if (refs.empty()) fail_data(folder + ": expected .tfrecord, .hdf5 or .h5 files, found none");
+  for (const std::string& file : sample_files(path))
+    for (SampleRef& ref : samples_in(file, options)) refs.push_back(std::move(ref));
+  if (refs.empty()) fail_data(path + ": expected .tfrecord, .hdf5 or .h5 files, found none");
   return refs;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "io/file.h"
 #include "io/sample.h"
 
 namespace convoy {
@@ -33,10 +34,10 @@ struct ReadOptions {
 
 /// Samples of one file, in order (axis 0 outermost for crops). Throws Error(data) for files of no known format.
 std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& options);
-/// Files below a folder that may hold samples, in name order.
-std::vector<std::string> sample_files(const std::string& folder);
+/// Files below a folder that may hold samples, in name order, or the one file that `path` is.
+std::vector<std::string> sample_files(const std::string& path, BrokenLinks broken = BrokenLinks::refused);
 /// All their samples; throws Error(data) when there are none.
-std::vector<SampleRef> samples_below(const std::string& folder, const ReadOptions& options);
+std::vector<SampleRef> samples_below(const std::string& path, const ReadOptions& options);
 /// Reads and checks one sample: CRCs, shape, finite labels and voxels, counts of at least 0.
 Sample read_sample(const SampleRef& ref, const ReadOptions& options);
 

@@ -68,7 +68,8 @@ std::string why_withheld(const std::string& path) {
   return got < 0 ? "cannot read: " + reason() : "";
 }
 
-std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions) {
+std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
+                                     BrokenLinks broken) {
   if (!std::filesystem::is_directory(folder)) fail_data(folder + ": no such folder");
   std::vector<std::string> paths;
   const auto wanted = [&](const std::filesystem::path& path) {
@@ -78,8 +79,9 @@ std::vector<std::string> files_below(const std::string& folder, const std::vecto
     using Walk = std::filesystem::recursive_directory_iterator;
     for (const auto& entry : Walk(folder, std::filesystem::directory_options::follow_directory_symlink)) {
       if (!wanted(entry.path())) continue;
-      if (entry.is_regular_file()) paths.push_back(entry.path());
-      if (entry.is_symlink() && !entry.exists()) fail_data(entry.path().string() + ": a link to nothing");
+      const bool nowhere = entry.is_symlink() && !entry.exists();
+      if (nowhere && broken == BrokenLinks::refused) fail_data(entry.path().string() + ": a link to nothing");
+      if (nowhere || entry.is_regular_file()) paths.push_back(entry.path());
     }
   } catch (const std::filesystem::filesystem_error& error) {
     fail_data((error.path1().empty() ? folder : error.path1().string()) + ": cannot list: " + error.code().message());

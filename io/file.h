@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <set>
 #include <span>
@@ -18,9 +19,12 @@ std::vector<std::byte> read_file(const std::string& path);
 /// or the file system has no locks. Reads the whole file.
 std::string why_withheld(const std::string& path);
 
+/// Links that lead nowhere: an error, or listed for a caller that counts what cannot be read.
+enum class BrokenLinks : uint8_t { refused, listed };
 /// Regular files at any depth below a folder whose extension (".h5") is one of `extensions`, in name order. Throws
 /// Error(data) where the folder is missing.
-std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions);
+std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
+                                     BrokenLinks broken = BrokenLinks::refused);
 
 /// The folder above one, by its name: of "sky/train", "sky/train/" and, in sky, "train" it is sky.
 std::string folder_above(const std::string& folder);

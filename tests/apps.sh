@@ -85,6 +85,7 @@ expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data
 same p.csv q.csv
 expect 0 "no sample has physPar: physical values assume labels of +-10 %" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}"
 present p.csv
+expect 0 "1 samples, MAE" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data/train/univ_0000003_000.tfrecord "${shape[@]}"
 printed=$("$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" | sed -n 's/.*MAE \([0-9.e-]*\)$/\1/p' | head -1)
 [ -n "$printed" ] && [ "$printed" = "$trained" ] && ok || bad "predictor MAE $printed is not the trainer's $trained"
 expect 3 "expected cubes of 128, found 16" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data --model sc18

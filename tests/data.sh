@@ -24,4 +24,15 @@ expect 0 "16 samples, 2 universes" "$data" inspect cubes --limit 0
 expect 0 "wrote 16 samples" "$data" convert cubes --out from-cubes
 expect 0 "16 samples, 2 universes" "$data" inspect from-cubes --limit 0
 present from-cubes/univ1_0_0_007.tfrecord
+
+# What cannot be read is counted, whatever else is there.
+mkdir records/spoilt && head -c 500 raw/train/univ_ics_a0000000.hdf5 > records/spoilt/a.h5
+ln -s nowhere.tfrecord records/spoilt/b.tfrecord && ln -s nowhere.h5 records/spoilt/c.h5
+expect 3 "25 samples read, 3 bad" "$data" verify records
+expect 3 "bad: records/spoilt/c.h5: no such file" "$data" verify records
+expect 3 "records/spoilt/b.tfrecord: a link to nothing" "$data" inspect records
+expect 3 "nowhere: no such file or folder" "$data" verify nowhere
+expect 3 "bad: records/spoilt/a.h5: not an HDF5 file, truncated or damaged" "$data" verify records/spoilt/a.h5
+rm -r records/spoilt
+expect 0 "1 samples read, 0 bad" "$data" verify records/train/universe-00001_007.tfrecord
 conclude

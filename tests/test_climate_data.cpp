@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "apps/common/iou.h"
 #include "core/philox.h"
@@ -199,6 +200,24 @@ TEST_CASE("statistics merge, and both forms read back", "[climate][io]") {
   CHECK(gb.maximum == std::vector<double>{3, 9});
   CHECK(gb.minimum == std::vector<double>{-1, 4});
   CHECK(gb.square_mean[0] == Approx(5));
+}
+
+TEST_CASE("statistics are found in a data set's folder, above it, and beside its images", "[climate][io]") {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "sky/train");
+  const std::string image_path = folder / "sky/train/a.h5", above = folder / "sky/stats.h5",
+                    beside = folder / "sky/train/stats.h5";
+  write_climate_file(image_path, shape, image(1), {}, {});
+  const ClimateRef first = images_below(image_path).at(0);  // one file is a data set, too
+  CHECK(find_stats(folder / "sky", first) == above);
+  CHECK(find_stats(image_path, first) == beside);
+  ClimateStats stats = image_stats(image(1), 4);
+  write_stats(beside, stats);
+  CHECK(find_stats(folder / "sky", first) == beside);
+  write_stats(above, stats), fs::remove(beside);
+  for (const std::string& path : {folder / "sky", folder / "sky/train", image_path})
+    CHECK(find_stats(path, first) == above);
 }
 
 TEST_CASE("crops are normalised, repeatable and find storms", "[climate][io]") {

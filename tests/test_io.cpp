@@ -418,6 +418,7 @@ TEST_CASE("files below a folder: links are followed, broken ones named", "[io][m
         std::vector<std::string>{folder / "data/a.h5", folder / "data/more/b.h5"});
   fs::create_symlink(folder / "gone.h5", folder / "data/c.h5");
   CHECK_THROWS_WITH(files_below(folder / "data", {".h5"}), Catch::Contains("data/c.h5: a link to nothing"));
+  CHECK(files_below(folder / "data", {".h5"}, BrokenLinks::listed).at(1) == folder / "data/c.h5");
 }
 
 TEST_CASE("a sample's universe: numbered cubes share one, compressed or not", "[io]") {

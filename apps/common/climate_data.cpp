@@ -17,10 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<ClimateRef> collect(const std::string& path) {
-  return fs::is_directory(path) ? images_below(path) : images_in(path);
-}
-
 std::array<int64_t, 3> class_counts(const std::vector<uint8_t>& labels) {
   std::array<int64_t, 3> counts{};
   for (uint8_t label : labels) ++counts[label];
@@ -30,13 +26,6 @@ std::array<int64_t, 3> class_counts(const std::vector<uint8_t>& labels) {
 /// Class counts of the first set of labels that the image has.
 std::array<int64_t, 3> class_counts(const ClimateRef& ref) {
   return class_counts(read_labels(ref, holds_labels(ref, 0) ? 0 : 1, 3));
-}
-
-/// stats.h5 in the folder of the images, or above it.
-std::string statistics_beside(const std::string& path) {
-  const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::absolute(path).parent_path();
-  const fs::path above = fs::path(folder_above(folder)) / "stats.h5";
-  return fs::exists(folder / "stats.h5") || !fs::exists(above) ? folder / "stats.h5" : above;
 }
 
 /// Images of one folder, written in files of `size`.
@@ -95,21 +84,21 @@ std::string next_shard(const std::string& folder, int64_t& number) {
 bool holds_climate(const std::string& path) {
   std::vector<std::string> files;
   if (fs::is_directory(path)) {
-    files = files_below(path, {".h5", ".hdf5"});
+    files = climate_files(path, BrokenLinks::listed);
   } else if (path.ends_with(".h5") || path.ends_with(".hdf5")) {
     files.push_back(path);
   }
-  if (files.empty() || !has_hdf5()) return false;
-  for (size_t i = 0;; ++i) try {
-      const Hdf5File file(files[i], Hdf5File::Mode::read);
+  if (!has_hdf5()) return false;
+  for (const std::string& name : files) try {
+      const Hdf5File file(name, Hdf5File::Mode::read);
       return file.contains("climate") || file.read_text("format") == climate_shard_format;
-    } catch (const Error&) {
-      if (i + 1 == files.size()) throw;  // none says what it is
+    } catch (const Error&) {  // says nothing; whoever reads it says why
     }
+  return false;
 }
 
 int inspect_climate(const std::string& path, int64_t limit) {
-  const std::vector<ClimateRef> refs = collect(path);
+  const std::vector<ClimateRef> refs = images_below(path);
   fmt::print("{} images\n", refs.size());
   for (size_t i = 0; i < refs.size() && static_cast<int64_t>(i) < limit; ++i) {
     const ClimateRef& ref = refs[i];
@@ -135,7 +124,7 @@ int verify_climate(const std::string& path) {
     ++bad;
   };
   // A file that does not open is one bad image; the others are read all the same.
-  for (const std::string& file : climate_files(path)) {
+  for (const std::string& file : climate_files(path, BrokenLinks::listed)) {
     try {
       for (ClimateRef& ref : images_in(file)) refs.push_back(std::move(ref));
     } catch (const Error& error) {
@@ -168,7 +157,7 @@ int verify_climate(const std::string& path) {
 }
 
 int write_climate_stats(const std::string& path, const std::string& out, int threads) {
-  const std::vector<ClimateRef> refs = collect(path);
+  const std::vector<ClimateRef> refs = images_below(path);
   std::vector<ClimateStats> each(refs.size());
   parallel_units(static_cast<int64_t>(refs.size()), threads, [&](int64_t i) {
     const ClimateRef& ref = refs[static_cast<size_t>(i)];
@@ -194,10 +183,10 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
 int shard_climate(const std::string& path, const std::string& out, const std::string& wanted_stats, int64_t images) {
   std::map<std::string, ShardWriter> writers;  // images of one folder need not follow one another
   int64_t written = 0;
-  const std::vector<ClimateRef> refs = collect(path);
+  const std::vector<ClimateRef> refs = images_below(path);
   const auto normalised = [](const ClimateRef& ref) { return ref.format == ClimateFormat::sharded; };
   ClimateStats stats;
-  const std::string stats_path = wanted_stats.empty() ? statistics_beside(path) : wanted_stats;
+  const std::string stats_path = wanted_stats.empty() ? find_stats(path, refs[0]) : wanted_stats;
   if (!std::all_of(refs.begin(), refs.end(), normalised))
     stats = read_stats(stats_path);
   else if (!wanted_stats.empty())

@@ -6,8 +6,7 @@
 
 namespace convoy::apps {
 
-/// Whether the path is a climate file, or a folder whose first HDF5 file that opens is one; throws Error(data) where
-/// none does.
+/// Whether the path is a climate file, or a folder whose first HDF5 file that opens is one.
 bool holds_climate(const std::string& path);
 /// Prints a line per image: layout, shape, class shares, mean and extremes of the vapour.
 int inspect_climate(const std::string& path, int64_t limit);

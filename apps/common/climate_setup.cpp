@@ -318,14 +318,10 @@ ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& 
       {{"stats", !std::all_of(images.begin(), images.end(), normalised), "shards, which are normalised already"}});
   if (!o.text("stats").empty()) return read_stats(o.text("stats"));
   if (images.at(0).format == ClimateFormat::sharded) return {};
-  const fs::path folder = o.text("data-dir");
-  for (const fs::path& place : {folder, fs::path(folder_above(folder)), fs::path(images[0].path).parent_path()})
-    if (fs::exists(place / "stats.h5")) {
-      fmt::print("statistics: {}\n", (place / "stats.h5").string());
-      return read_stats(place / "stats.h5");
-    }
-  fail_data((folder / "stats.h5").string() +
-            ": no such file; name one with --stats, or make one with convoy_data stats");
+  const std::string path = find_stats(o.text("data-dir"), images[0]);
+  if (!fs::exists(path)) fail_data(path + ": no such file; name one with --stats, or make one with convoy_data stats");
+  fmt::print("statistics: {}\n", path);
+  return read_stats(path);
 }
 
 ClimateReading climate_reading(const OptionTable& o, const ClimateStats& stats, bool training) {
