@@ -123,22 +123,17 @@ std::vector<std::string> sample_names(const std::vector<SampleRef>& refs) {
 
 class Writer {
  public:
-  Writer(std::string format, std::string out, bool gzip, int64_t shard)
-      : format_(std::move(format)), out_(std::move(out)), gzip_(gzip), shard_(shard) {
-    fs::create_directories(out_);
-  }
+  Writer(std::string format, bool gzip, int64_t shard) : format_(std::move(format)), gzip_(gzip), shard_(shard) {}
 
   /// Where a sample of this name goes, in formats of a file each.
   std::string file_of(const std::string& name, const std::string& folder) const {
-    return ((fs::path(out_) / folder).lexically_normal() / name).string() +
-           (format_ == "tfrecord" ? ".tfrecord" : ".hdf5");
+    return (fs::path(folder) / name).string() + (format_ == "tfrecord" ? ".tfrecord" : ".hdf5");
   }
   bool shards() const { return format_ == "sharded-hdf5"; }
 
   void add(const SampleRef& ref, Sample sample, const std::string& name, const std::string& folder) {
-    const std::string out = (fs::path(out_) / folder).lexically_normal().string();
-    if (out != folder_) flush(), folder_ = out;
-    fs::create_directories(out);
+    if (folder != folder_) flush(), folder_ = folder;
+    fs::create_directories(folder);
     if ((format_ == "tfrecord" || format_ == "raw-hdf5") && sample.shape.dtype != DType::i16)
       fail_data(ref.path + ": " + format_ + " holds i16 counts, found " + sample.shape.str());
     if (!shards() && !written_files_.insert(file_of(name, folder)).second)
@@ -201,7 +196,7 @@ class Writer {
   }
 
   std::set<std::string> written_files_;
-  std::string format_, out_, folder_;  ///< folder_: where the pending shard goes
+  std::string format_, folder_;  ///< folder_: where the pending shard goes
   bool gzip_;
   int64_t shard_, written_ = 0;
   std::map<std::string, int64_t> next_;  ///< number of the next shard per folder, which may come back
@@ -278,14 +273,11 @@ int data_main(int argc, char** argv) {
   refuse_given(chosen, {"--stats"}, "CosmoFlow samples");
   std::vector<std::string> paths;
   for (const SampleRef& ref : refs) paths.push_back(ref.path);
-  Writer writer(format, out, gzip, shard);
-  if (writer.shards()) refuse_shards(path, paths, out);
-  const InputFiles inputs(paths);
+  refuse_targets(path, paths, out);
+  Writer writer(format, gzip, shard);
   const std::vector<std::string> names = sample_names(refs);
   for (size_t i = 0; i < refs.size(); ++i)
-    if (!writer.shards()) inputs.refuse(writer.file_of(names[i], folder_inside(path, refs[i].path)));
-  for (size_t i = 0; i < refs.size(); ++i)
-    writer.add(refs[i], read_sample(refs[i], read), names[i], folder_inside(path, refs[i].path));
+    writer.add(refs[i], read_sample(refs[i], read), names[i], target_folder(path, refs[i].path, out));
   writer.flush();
   fmt::print("wrote {} samples as {} to {}\n", writer.written(), format, out);
   return 0;

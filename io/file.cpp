@@ -113,6 +113,16 @@ void refuse_used_folder(const std::string& folder) {
              ": remove it, or name another");
 }
 
+void refuse_inside(const std::string& data, const std::string& output) {
+  const auto place = [](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
+  };
+  if (!std::filesystem::is_directory(data)) return;
+  const std::filesystem::path inside = place(output).lexically_relative(place(data));
+  if (!inside.empty() && *inside.begin() != "..")
+    fail_usage("--out: " + output + " is " + data + ", which is read, or lies in it: choose another folder");
+}
+
 InputFiles::InputFiles(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) canonical_.insert(std::filesystem::weakly_canonical(path).string());
 }

@@ -39,6 +39,10 @@ bool is_split(const std::string& folder);
 /// Throws Error(usage) where a folder holds anything: it would be taken for part of the data set that is written there.
 void refuse_used_folder(const std::string& folder);
 
+/// Throws Error(usage) where an output is the data set `data` that is read, or lies inside of it: it would become part
+/// of that.
+void refuse_inside(const std::string& data, const std::string& output);
+
 /// Files that are being read, which no output may replace.
 class InputFiles {
  public:

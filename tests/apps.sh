@@ -110,13 +110,6 @@ for format in tfrecord sharded-hdf5 split-hdf5 raw-hdf5 tfrecord; do
   digests "$previous" > now.txt
   same raw.txt now.txt
 done
-# What is read is never overwritten, and shards of two conversions are not mixed.
-shards=$(ls -td c-sharded-hdf5-* | head -1)
-expect 2 "shard-00000.h5 is there already" "$bin/convoy_data" convert raw/train --crop 16 --format sharded-hdf5 --shard 4 --out "$shards"
-digests "$shards" > now.txt; same raw.txt now.txt
-cp -r "$(ls -td c-split-hdf5-* | head -1)" kept
-expect 2 "is read from and would be overwritten" "$bin/convoy_data" convert kept --crop 16 --format raw-hdf5 --out ./kept/../kept
-digests kept > now.txt; same raw.txt now.txt
 expect 0 "0 bad" "$bin/convoy_data" verify data
 cp data/train/univ_0000001_000.tfrecord saved; head -c 900 saved > data/train/univ_0000001_000.tfrecord
 expect 3 "1 bad" "$bin/convoy_data" verify data

@@ -25,6 +25,14 @@ expect 0 "wrote 16 samples" "$data" convert cubes --out from-cubes
 expect 0 "16 samples, 2 universes" "$data" inspect from-cubes --limit 0
 present from-cubes/univ1_0_0_007.tfrecord
 
+# What is read is never overwritten or added to, and two conversions are not mixed.
+expect 2 "--out: ./shards/../shards is shards, which is read, or lies in it" "$data" convert shards --out ./shards/../shards
+expect 2 "--out: shards/more is shards, which is read, or lies in it" "$data" convert shards --out shards/more
+expect 2 "shards/train: expected an empty folder or none, found shard-0000" "$data" convert raw --crop 16 --out shards --format sharded-hdf5
+expect 2 "records/train: expected an empty folder or none, found universe-" "$data" convert raw --crop 16 --out records
+expect 2 "cubes: expected an empty folder or none, found univ" "$data" convert cubes/univ0_0_0_0.hdf5 --out cubes
+expect 0 "24 samples read, 0 bad" "$data" verify records
+
 # What cannot be read is counted, whatever else is there.
 mkdir records/spoilt && head -c 500 raw/train/univ_ics_a0000000.hdf5 > records/spoilt/a.h5
 ln -s nowhere.tfrecord records/spoilt/b.tfrecord && ln -s nowhere.h5 records/spoilt/c.h5
@@ -35,4 +43,19 @@ expect 3 "nowhere: no such file or folder" "$data" verify nowhere
 expect 3 "bad: records/spoilt/a.h5: not an HDF5 file, truncated or damaged" "$data" verify records/spoilt/a.h5
 rm -r records/spoilt
 expect 0 "1 samples read, 0 bad" "$data" verify records/train/universe-00001_007.tfrecord
+
+# Climate images.
+expect 0 "wrote 1 + 1 images" "$bin/climate_simulate" --orography none --height 32 --width 48 --days 1 --validation-days 1 --steps 1 --out sky
+cp sky/train/*.h5 one.h5 && cp one.h5 kept.h5
+expect 2 "--out: ./one.h5 is read from and would be overwritten" "$data" stats one.h5 --out ./one.h5
+same one.h5 kept.h5
+expect 2 "--out: nowhere/stats.h5: expected a file in a folder that exists, found no folder" "$data" stats sky --out nowhere/stats.h5
+expect 2 "--out: sky: expected a file in a folder that exists, found a folder" "$data" stats sky --out sky
+expect 0 "wrote statistics of 2 images" "$data" stats sky --out both.h5
+expect 2 "--out: sky/shards is sky, which is read, or lies in it" "$data" convert sky --out sky/shards
+expect 0 "wrote 2 images in half precision" "$data" convert sky --out climate-shards
+expect 2 "climate-shards/train: expected an empty folder or none, found shard-00000.h5" "$data" convert sky --out climate-shards
+ln -s nowhere.h5 sky/train/link.h5 && head -c 900 one.h5 > sky/train/cut.h5
+expect 3 "2 images read, 2 bad" "$data" verify sky
+rm sky/train/link.h5 sky/train/cut.h5
 conclude

@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "core/parallel.h"
 #include "io/climate_source.h"
@@ -67,14 +68,16 @@ class ShardWriter {
 
 }  // namespace
 
-void refuse_shards(const std::string& path, const std::vector<std::string>& files, const std::string& out) {
-  for (const std::string& file : files) {
-    int64_t first = 0;
-    const std::string shard =
-        next_shard((fs::path(out) / folder_inside(path, file)).lexically_normal().string(), first);
-    if (fs::exists(shard))
-      fail_usage("--out: " + shard + " is there already: choose another folder, or remove its shards");
-  }
+std::string target_folder(const std::string& path, const std::string& file, const std::string& out) {
+  const std::string own = folder_inside(path, file);
+  return own == "." ? out : (fs::path(out) / own).lexically_normal().string();
+}
+
+void refuse_targets(const std::string& path, const std::vector<std::string>& files, const std::string& out) {
+  refuse_inside(path, out);
+  std::set<std::string> folders;
+  for (const std::string& file : files) folders.insert(target_folder(path, file, out));
+  for (const std::string& folder : folders) refuse_used_folder(folder);
 }
 
 std::string next_shard(const std::string& folder, int64_t& number) {
@@ -158,6 +161,12 @@ int verify_climate(const std::string& path) {
 
 int write_climate_stats(const std::string& path, const std::string& out, int threads) {
   const std::vector<ClimateRef> refs = images_below(path);
+  std::vector<std::string> files;
+  for (const ClimateRef& ref : refs) files.push_back(ref.path);
+  InputFiles(files).refuse(out);
+  if (const fs::path folder = fs::absolute(out).parent_path(); !fs::is_directory(folder) || fs::is_directory(out))
+    fail_usage("--out: " + out + ": expected a file in a folder that exists, found " +
+               (fs::is_directory(out) ? "a folder" : "no folder " + folder.string()));
   std::vector<ClimateStats> each(refs.size());
   parallel_units(static_cast<int64_t>(refs.size()), threads, [&](int64_t i) {
     const ClimateRef& ref = refs[static_cast<size_t>(i)];
@@ -193,10 +202,10 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
     fail_usage("--stats has no effect on shards, which are normalised already");
   std::vector<std::string> files;
   for (const ClimateRef& ref : refs) files.push_back(ref.path);
-  refuse_shards(path, files, out);
+  refuse_targets(path, files, out);
   for (const ClimateRef& ref : refs) {
-    const std::string own = folder_inside(path, ref.path);
-    const auto writer = writers.try_emplace(own, (fs::path(out) / own).lexically_normal().string(), images).first;
+    const std::string folder = target_folder(path, ref.path, out);
+    const auto writer = writers.try_emplace(folder, folder, images).first;
     expect_labels(ref);
     if (!normalised(ref) && stats.channels() != ref.shape.channels)
       fail_data(fmt::format("{}: expected {} channels as {} has, found {}", ref.path, stats.channels(), stats_path,
@@ -206,7 +215,7 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
     writer->second.add(ref, values, read_labels(ref, 0, 3));
     ++written;
   }
-  for (auto& [own, writer] : writers) writer.flush();
+  for (auto& [folder, writer] : writers) writer.flush();
   fmt::print("wrote {} images in half precision to {}\n", written, out);
   return 0;
 }

@@ -14,9 +14,11 @@ int inspect_climate(const std::string& path, int64_t limit);
 int verify_climate(const std::string& path);
 /// Writes statistics of all images below `path` to `out`; the arithmetic runs on all threads.
 int write_climate_stats(const std::string& path, const std::string& out, int threads);
-/// Throws Error(usage) where a folder below `out` that files below `path` are converted into has shards already: those
-/// of an earlier conversion would be mixed with these.
-void refuse_shards(const std::string& path, const std::vector<std::string>& files, const std::string& out);
+/// Where the files of one folder of the data set `path` go below `out`.
+std::string target_folder(const std::string& path, const std::string& file, const std::string& out);
+/// Throws Error(usage) where one of these targets holds anything, or belongs to the data set itself: samples of two
+/// conversions, or of both sides of one, would be mixed.
+void refuse_targets(const std::string& path, const std::vector<std::string>& files, const std::string& out);
 /// The path of a folder's next shard, counted on.
 std::string next_shard(const std::string& folder, int64_t& number);
 /// Normalises by the file `stats` (empty: stats.h5 in the images' folder or above it) and writes shards of
