@@ -278,7 +278,8 @@ ClimateStats image_stats(const std::vector<float>& values, int64_t channels) {
 
 void widen_constant_channels(ClimateStats& s) {
   for (size_t c = 0; c < s.mean.size(); ++c)
-    if (!(s.maximum[c] > s.minimum[c])) s.maximum[c] = s.minimum[c] + 1;
+    if (!(s.maximum[c] > s.minimum[c]))
+      s.maximum[c] = std::max(s.minimum[c] + 1, double(std::nextafter(float(s.minimum[c]), INFINITY)));
 }
 
 ClimateStats read_stats(const std::string& path) {

@@ -88,7 +88,8 @@ struct ClimateStats {
 };
 /// Statistics of one image, accumulated in double.
 ClimateStats image_stats(const std::vector<float>& values, int64_t channels);
-/// Normalisation divides by the range: a constant channel gets one of 1.
+/// Normalisation divides by the range: a constant channel gets one of 1, or the least that f32, which files hold, can
+/// tell from none.
 void widen_constant_channels(ClimateStats& stats);
 /// Reads climate/{count,mean,sqmean,minval,maxval} (MLPerf) or climate/stats (C,4) = mean, max, min, deviation. The
 /// count is one of images, as MLPerf's script writes it; old files of ours hold pixels there. Nothing depends on it.

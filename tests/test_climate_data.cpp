@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "apps/common/climate_data.h"
 #include "apps/common/iou.h"
 #include "core/philox.h"
 #include "io/climate_source.h"
@@ -200,6 +201,31 @@ TEST_CASE("statistics merge, and both forms read back", "[climate][io]") {
   CHECK(gb.maximum == std::vector<double>{3, 9});
   CHECK(gb.minimum == std::vector<double>{-1, 4});
   CHECK(gb.square_mean[0] == Approx(5));
+}
+
+TEST_CASE("statistics of constant channels read back, however large the constant", "[climate][io]") {
+  const TemporaryFolder folder;
+  std::vector<float> values;
+  for (int i = 0; i < 6; ++i)
+    for (float v : {3.0f, -2e7f, 1e9f, 1e18f}) values.push_back(v);
+  ClimateStats stats = image_stats(values, 4);
+  widen_constant_channels(stats);
+  write_stats(folder / "stats.h5", stats);
+  const ClimateStats read = read_stats(folder / "stats.h5");
+  CHECK(read.maximum[0] == 4);
+  CHECK(read.minimum[2] == 1e9);
+}
+
+TEST_CASE("values that half precision does not hold are refused by file and channel", "[climate][io]") {
+  const TemporaryFolder folder;
+  auto values = image(1);
+  values[4 * 7 + 2] = 1e6f;
+  write_climate_file(folder / "large.h5", shape, values, labels(3), {});
+  ClimateStats stats;
+  stats.images = 1, stats.mean = stats.square_mean = stats.minimum = {0, 0, 0, 0}, stats.maximum = {1, 1, 1, 1};
+  write_stats(folder / "stats.h5", stats);
+  CHECK_THROWS_WITH(apps::shard_climate(folder / "large.h5", folder / "out", "", 4),
+                    Catch::Contains("large.h5: channel 2: expected normalised values") && Catch::Contains("1000000"));
 }
 
 TEST_CASE("statistics are found in a data set's folder, above it, and beside its images", "[climate][io]") {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -39,7 +40,12 @@ class ShardWriter {
     if (!count_) shape_ = ref.shape;
     if (!(shape_ == ref.shape))
       fail_data(ref.path + ": images of one shard must agree: " + shape_.str() + " and " + ref.shape.str());
-    for (float v : values) values_.push_back(f16(v));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values_.push_back(f16(values[i]));
+      if (!std::isfinite(float(values_.back())))
+        fail_data(fmt::format("{}: channel {}: expected normalised values that half precision holds, found {}",
+                              ref.path, static_cast<int64_t>(i) % shape_.channels, values[i]));
+    }
     labels_.insert(labels_.end(), labels.begin(), labels.end());
     if (++count_ == size_) flush();
   }
