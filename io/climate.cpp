@@ -69,9 +69,7 @@ void write_stats_file(const std::string& path, const ClimateStats& s) {
   row("climate/maxval", s.maximum);
   std::vector<float> table;
   for (size_t c = 0; c < s.mean.size(); ++c)
-    for (double v :
-         {s.mean[c], s.maximum[c], s.minimum[c], std::sqrt(std::max(0.0, s.square_mean[c] - s.mean[c] * s.mean[c]))})
-      table.push_back(float(v));
+    for (double v : {s.mean[c], s.maximum[c], s.minimum[c], s.deviation(c)}) table.push_back(float(v));
   const int64_t extents[] = {channels, 4};
   file.write("climate/stats", DType::f32, extents, std::as_bytes(std::span(table)));
   file.close();
@@ -244,6 +242,10 @@ std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes
   return labels;
 }
 
+double ClimateStats::deviation(size_t channel) const {
+  return std::sqrt(std::max(0.0, square_mean[channel] - mean[channel] * mean[channel]));
+}
+
 void ClimateStats::add(const ClimateStats& other) {
   if (pixels == 0) {
     *this = other;
@@ -327,6 +329,13 @@ void write_climate_file(const std::string& path, const ImageShape& shape, const 
     Hdf5File file(temporary, Hdf5File::Mode::create);
     const int64_t extents[] = {shape.height, shape.width, shape.channels}, plane[] = {shape.height, shape.width};
     file.write("climate/data", DType::f32, extents, std::as_bytes(std::span(values)));
+    const ClimateStats s = image_stats(values, shape.channels);
+    std::vector<float> table(s.mean.begin(), s.mean.end());
+    table.insert(table.end(), s.maximum.begin(), s.maximum.end());
+    table.insert(table.end(), s.minimum.begin(), s.minimum.end());
+    for (size_t c = 0; c < s.mean.size(); ++c) table.push_back(float(s.deviation(c)));
+    const int64_t four[] = {4, shape.channels};
+    file.write("climate/data_stats", DType::f32, four, std::as_bytes(std::span(table)));
     // The official files hold classes as floating point.
     const auto labels = [&](const std::string& name, const std::vector<uint8_t>& classes) {
       const std::vector<float> wide(classes.begin(), classes.end());

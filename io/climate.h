@@ -84,6 +84,7 @@ struct ClimateStats {
   int64_t pixels = 0;  ///< which weigh what is added; 0 where the statistics come from a file
   std::vector<double> mean, square_mean, minimum, maximum;
   int64_t channels() const { return static_cast<int64_t>(mean.size()); }
+  double deviation(size_t channel) const;
   void add(const ClimateStats& other);
 };
 /// Statistics of one image, accumulated in double.
@@ -100,7 +101,8 @@ std::string find_stats(const std::string& path, const ClimateRef& first);
 /// Writes both forms into one file.
 void write_stats(const std::string& path, const ClimateStats& stats);
 
-/// Writes an image in the MLPerf layout. `labels_1` may be empty: then labels_0 stands for both.
+/// Writes an image in the MLPerf layout, with its own statistics, climate/data_stats. `labels_1` may be empty: then
+/// labels_0 stands for both.
 void write_climate_file(const std::string& path, const ImageShape& shape, const std::vector<float>& values,
                         const std::vector<uint8_t>& labels_0, const std::vector<uint8_t>& labels_1);
 

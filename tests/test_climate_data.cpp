@@ -104,6 +104,28 @@ TEST_CASE("all layouts hold the same image", "[climate][io]") {
   CHECK(day_of(first) == "first");
 }
 
+TEST_CASE("an image is written with its own statistics", "[climate][io]") {
+  const TemporaryFolder folder;
+  const auto values = image(6);
+  write_climate_file(folder / "image.h5", shape, values, {}, {});
+  const Hdf5File file(folder / "image.h5", Hdf5File::Mode::read);
+  REQUIRE(file.extents("climate/data_stats") == std::vector<int64_t>{4, 4});
+  std::vector<float> table(16);
+  file.read("climate/data_stats", DType::f32, std::as_writable_bytes(std::span(table)));
+  for (size_t c = 0; c < 4; ++c) {
+    double sum = 0, squares = 0;
+    float least = INFINITY, most = -INFINITY;
+    for (size_t i = c; i < values.size(); i += 4)
+      sum += double(values[i]), least = std::min(least, values[i]), most = std::max(most, values[i]);
+    const double mean = sum / double(values.size() / 4);
+    for (size_t i = c; i < values.size(); i += 4) squares += std::pow(double(values[i]) - mean, 2);
+    CHECK(table[c] == float(mean));
+    CHECK(table[4 + c] == most);
+    CHECK(table[8 + c] == least);
+    CHECK(double(table[12 + c]) == Approx(std::sqrt(squares / double(values.size() / 4))).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("channels first go with labels of one set each, too", "[climate][io]") {
   const TemporaryFolder folder;
   const auto values = image(5);
