@@ -161,7 +161,9 @@ class Writer {
       const auto n = static_cast<int64_t>(pending_.size());
       const int64_t extents[] = {n, s.size, s.size, s.size, s.channels},
                     one[] = {1, s.size, s.size, s.size, s.channels}, labels[] = {n, s.targets};
-      file.create("voxels", s.dtype, extents, one, gzip_ ? 4 : 0);
+      const auto cube = cube_chunk(s.size, s.channels);
+      const int64_t chunk[] = {1, cube[0], cube[1], cube[2], cube[3]};
+      file.create("voxels", s.dtype, extents, chunk, gzip_ ? 4 : 0);
       std::vector<float> unit, physical;
       for (int64_t i = 0; i < n; ++i) {
         const Sample& sample = pending_[static_cast<size_t>(i)];
@@ -186,9 +188,10 @@ class Writer {
     write_atomically(path, [&](const std::string& temporary) {
       Hdf5File file(temporary, Hdf5File::Mode::create);
       const SampleShape& s = sample.shape;
+      const auto chunk = cube_chunk(s.size, s.channels);
       const int64_t extents[] = {s.size, s.size, s.size, s.channels}, count[] = {s.targets};
       file.write(voxels, s.dtype, extents, sample.voxels,
-                 gzip_ ? std::span<const int64_t>(extents) : std::span<const int64_t>(), gzip_ ? 4 : 0);
+                 gzip_ ? std::span<const int64_t>(chunk) : std::span<const int64_t>(), gzip_ ? 4 : 0);
       file.write(labels, DType::f32, count, std::as_bytes(std::span(sample.target)));
       if (!sample.physical.empty()) file.write("physPar", DType::f32, count, std::as_bytes(std::span(sample.physical)));
       file.close();

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "core/philox.h"
+#include "io/dataset.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "io/tfrecord.h"
@@ -93,7 +94,8 @@ void write_raw(const Job& job, const Universe& u, const Drawn& d) {
   const std::string path = (fs::path(job.folder) / fmt::format("univ_ics_a{:07d}.hdf5", job.universe)).string();
   write_atomically(path, [&](const std::string& temporary) {
     Hdf5File file(temporary, Hdf5File::Mode::create);
-    const int64_t extents[] = {u.size, u.size, u.size, 4}, chunk[] = {job.crop, job.crop, job.crop, 4}, four[] = {4};
+    const auto chunk = cube_chunk(job.crop, 4);
+    const int64_t extents[] = {u.size, u.size, u.size, 4}, four[] = {4};
     file.write("full", DType::i16, extents, std::as_bytes(std::span(u.counts)),
                job.gzip ? std::span<const int64_t>(chunk) : std::span<const int64_t>(), job.gzip ? 4 : 0);
     file.write("unitPar", DType::f32, four, std::as_bytes(std::span(d.unit)));
@@ -133,6 +135,9 @@ int simulate_main(int argc, char** argv) {
   if (format != "tfrecord" && format != "hdf5") fail_usage("--format: expected tfrecord or hdf5, found " + format);
   if (transfer_name != "eisenstein-hu" && transfer_name != "bbks")
     fail_usage("--transfer: expected eisenstein-hu or bbks, found " + transfer_name);
+  options.refuse_idle(
+      {{"crop", format == "tfrecord" || options.toggle("gzip"),
+        "--format hdf5 --no-gzip: universes stay whole, and only compressed ones are cut into chunks"}});
   const auto transfer = transfer_name == "bbks" ? simulate::Transfer::bbks : simulate::Transfer::eisenstein_hu;
   const int64_t size = options.integer("size"), crop = options.integer("crop") ? options.integer("crop") : size;
   if (size < 8 || size % 2 || crop < 1 || size % crop)

@@ -1,6 +1,8 @@
 // Files of samples in any of the supported formats, found, identified and read one sample at a time.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +33,12 @@ struct ReadOptions {
   int64_t channels = 4;  ///< per voxel in TFRecords (which do not say)
   int64_t crop = 128;    ///< extent of the cubes cut out of raw files
 };
+
+/// Chunks of a compressed cube: whoever reads a box inflates all that it touches, and HDF5 has none of 4 GiB.
+inline std::array<int64_t, 4> cube_chunk(int64_t size, int64_t channels) {
+  const int64_t side = std::min<int64_t>(size, 128);
+  return {side, side, side, channels};
+}
 
 /// Samples of one file, in order (axis 0 outermost for crops). Throws Error(data) for files of no known format.
 std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& options);

@@ -7,6 +7,7 @@ bin=$1
 data=$bin/convoy_data
 
 expect 0 "wrote 2 + 1 universes" "$bin/cosmoflow_simulate" --out raw --universes 2 --validation 1 --size 32 --crop 16 --steps 2 --format hdf5
+expect 2 "--crop has no effect on --format hdf5 --no-gzip" "$bin/cosmoflow_simulate" --out x --universes 1 --size 16 --crop 8 --format hdf5 --no-gzip
 
 # Files of one sample each are named after their universe, whatever file the sample came from.
 expect 0 "wrote 24 samples" "$data" convert raw --crop 16 --out shards --format sharded-hdf5 --shard 5

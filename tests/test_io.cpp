@@ -457,6 +457,11 @@ TEST_CASE("cubes of one universe stay together whatever their HDF5 files are cal
   }
 }
 
+TEST_CASE("compressed cubes are cut into chunks of bounded size", "[hdf5]") {
+  CHECK(cube_chunk(64, 4) == std::array<int64_t, 4>{64, 64, 64, 4});
+  CHECK(cube_chunk(1024, 4) == std::array<int64_t, 4>{128, 128, 128, 4});
+}
+
 TEST_CASE("physical parameters beside the voxels of one cube are read", "[hdf5]") {
   const TemporaryFolder folder;
   const std::vector<float> physical{0.3f, 0.8f, 0.96f, 70};
