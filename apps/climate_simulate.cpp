@@ -26,8 +26,8 @@ std::vector<Option> option_list() {
   return {
       {"out", "", "", "folder to write train/, validation/ and stats.h5 into"},
       Option{"days", "", "16", "days to train on", K::integer}.within(1, 1 << 20),
-      {"validation-days", "", "4", "further days, to validate on", K::integer},
-      Option{"steps", "", "4", "images a day, evenly spaced (the official sets have 8)", K::integer}.within(1),
+      Option{"validation-days", "", "4", "further days, to validate on", K::integer}.within(0, 1 << 20),
+      Option{"steps", "", "4", "images a day, evenly spaced (the official sets have 8)", K::integer}.within(1, 1440),
       Option{"height", "", "768", "rows from pole to pole", K::integer}.within(32, 1 << 16),
       Option{"width", "", "1152", "columns around the globe", K::integer}.within(32, 1 << 16),
       Option{"cyclones", "", "1.5", "tropical cyclones per image on average; fewer where warm sea runs out", K::number}

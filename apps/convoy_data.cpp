@@ -25,6 +25,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Throws Error(usage) for the first of these options that was given.
+void refuse_given(const CLI::App& sub, const std::vector<std::string>& flags, const std::string& where) {
+  for (const std::string& flag : flags)
+    if (const CLI::Option* option = sub.get_option_no_throw(flag); option && option->count() > 0)
+      fail_usage(fmt::format("{} has no effect on {}", flag, where));
+}
+
+/// Throws Error(usage) for options about formats that none of the samples has.
+void refuse_other_formats(const CLI::App& sub, const std::vector<SampleRef>& refs) {
+  const auto none = [&](FileFormat format) {
+    return std::none_of(refs.begin(), refs.end(), [&](const SampleRef& ref) { return ref.format == format; });
+  };
+  if (none(FileFormat::tfrecord)) refuse_given(sub, {"--channels"}, "data without TFRecords: other files say them");
+  if (none(FileFormat::raw_hdf5)) refuse_given(sub, {"--crop"}, "data without raw files: no others are cut");
+}
+
 struct Counts {
   int64_t sum = 0, largest = 0;
 };
@@ -36,8 +52,7 @@ Counts count(const Sample& s) {
   return c;
 }
 
-int inspect(const std::string& path, const ReadOptions& read, int64_t limit) {
-  const std::vector<SampleRef> refs = samples_below(path, read);
+int inspect(const std::vector<SampleRef>& refs, const ReadOptions& read, int64_t limit) {
   fmt::print("{} samples, {} universes\n", refs.size(), [&] {
     std::set<std::string> names;
     for (const SampleRef& r : refs) names.insert(universe_of(r));
@@ -56,7 +71,7 @@ int inspect(const std::string& path, const ReadOptions& read, int64_t limit) {
 }
 
 /// Reads everything; reports every bad sample and ends with the data exit code when there was one.
-int verify(const std::string& path, const ReadOptions& read) {
+int verify(const std::string& path, const ReadOptions& read, const CLI::App& sub) {
   std::vector<SampleRef> refs;
   int64_t bad = 0, sum = 0;
   const auto report = [&](const Error& error) {
@@ -72,6 +87,7 @@ int verify(const std::string& path, const ReadOptions& read) {
     }
   }
   if (refs.empty()) fail_data(fmt::format("{}: expected samples, found none that can be read ({} bad)", path, bad));
+  if (bad == 0) refuse_other_formats(sub, refs);  // what does not open may be of any format
   float low = INFINITY, high = -INFINITY;
   std::optional<SampleShape> shape;
   for (const SampleRef& ref : refs) {
@@ -206,13 +222,6 @@ class Writer {
   std::vector<Sample> pending_;
 };
 
-/// Throws Error(usage) for the first of these options that was given.
-void refuse_given(const CLI::App& sub, const std::vector<std::string>& flags, const std::string& where) {
-  for (const std::string& flag : flags)
-    if (const CLI::Option* option = sub.get_option_no_throw(flag); option && option->count() > 0)
-      fail_usage(fmt::format("{} has no effect on {}", flag, where));
-}
-
 int data_main(int argc, char** argv) {
   CLI::App app(
       "Inspects, verifies and converts CosmoFlow and climate data. Exit codes: 0 good, 1 run-time error, 2 usage, 3 "
@@ -259,6 +268,11 @@ int data_main(int argc, char** argv) {
   }
   if (app.got_subcommand("convert") || app.got_subcommand("stats")) expect_single_task();
   if (shard < 1 || read.crop < 1 || read.channels < 1) fail_usage("--shard, --crop and --channels must be at least 1");
+  if (limit < 0) fail_usage(fmt::format("--limit: expected 0 or more, found {}", limit));
+  if (app.got_subcommand("stats") && (threads < 1 || threads > most_threads))
+    fail_usage(fmt::format("{}: expected 1 to {}, found {}",
+                           statistics->get_option("--threads")->count() ? "--threads" : "OMP_NUM_THREADS", most_threads,
+                           threads));
   if (!fs::exists(path)) fail_data(path + ": no such file or folder");
   if (app.got_subcommand("stats")) return write_climate_stats(path, out, threads);
   const CLI::App& chosen = *app.get_subcommands().front();
@@ -270,10 +284,12 @@ int data_main(int argc, char** argv) {
     if (app.got_subcommand("verify")) return verify_climate(path);
     return shard_climate(path, out, stats, shard);
   }
-  if (app.got_subcommand("inspect")) return inspect(path, read, limit);
-  if (app.got_subcommand("verify")) return verify(path, read);
+  if (app.got_subcommand("verify")) return verify(path, read, chosen);
   const std::vector<SampleRef> refs = samples_below(path, read);
+  refuse_other_formats(chosen, refs);
+  if (app.got_subcommand("inspect")) return inspect(refs, read, limit);
   refuse_given(chosen, {"--stats"}, "CosmoFlow samples");
+  if (format != "sharded-hdf5") refuse_given(chosen, {"--shard"}, "--format " + format + ", a file for each sample");
   std::vector<std::string> paths;
   for (const SampleRef& ref : refs) paths.push_back(ref.path);
   refuse_targets(path, paths, out);

@@ -38,6 +38,13 @@ void check_extents(const Hdf5File& file, const std::string& name, std::span<cons
       fail_data(file.path() + ": data set " + name + " is " + extents_text(extents) + ", which no simulation has");
 }
 
+/// A sample is read at once, so each of its extents being sane is not enough.
+void check_voxels(const Hdf5File& file, const std::string& name, std::span<const int64_t> extents) {
+  if (!checked_elements(extents, int64_t{1} << 32))
+    fail_data(file.path() + ": data set " + name + ": a sample of " + extents_text(extents) +
+              ", which no simulation has");
+}
+
 std::vector<float> read_parameters(const Hdf5File& file, const std::string& name) {
   const std::vector<int64_t> extents = file.extents(name);
   if (extents.size() != 1)
@@ -80,6 +87,7 @@ Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
   sample.target = read_parameters(file, "unitPar");
   sample.shape = {crop, layout.channels, static_cast<int64_t>(sample.target.size()), DType::i16};
   if (file.contains("physPar")) sample.physical = read_parameters(file, "physPar");
+  check_voxels(file, "full", std::vector<int64_t>{crop, crop, crop, layout.channels});
   sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
   if (layout.channels_first) {
     const int64_t start[] = {0, z, y, x}, count[] = {layout.channels, crop, crop, crop};
@@ -113,6 +121,7 @@ Sample read_split(const SampleRef& ref) {
   check_extents(file, "x", e);
   if (e.size() != 4 || e[0] != e[1] || e[1] != e[2])
     fail_data(ref.path + ": data set x is " + extents_text(e) + ", expected D,D,D,C");
+  check_voxels(file, "x", e);
   Sample sample;
   sample.target = read_parameters(file, "y");
   sample.shape = {e[0], e[3], static_cast<int64_t>(sample.target.size()), voxel_type(file, "x")};
@@ -129,6 +138,7 @@ Sample read_shard(const SampleRef& ref) {
   if (e.size() != 5 || t.size() != 2 || t[0] != e[0] || e[1] != e[2] || e[2] != e[3])
     fail_data(ref.path + ": voxels are " + extents_text(e) + " and unitPar " + extents_text(t) +
               ", expected N,D,D,D,C and N,T");
+  check_voxels(file, "voxels", std::span(e).subspan(1));
   Sample sample;
   sample.shape = {e[1], e[4], t[1], voxel_type(file, "voxels")};
   sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));

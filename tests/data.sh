@@ -33,6 +33,16 @@ expect 2 "shards/train: expected an empty folder or none, found shard-0000" "$da
 expect 2 "records/train: expected an empty folder or none, found universe-" "$data" convert raw --crop 16 --out records
 expect 2 "cubes: expected an empty folder or none, found univ" "$data" convert cubes/univ0_0_0_0.hdf5 --out cubes
 expect 0 "24 samples read, 0 bad" "$data" verify records
+# What means nothing for the data is refused, not ignored.
+for format in tfrecord raw-hdf5 split-hdf5; do
+  expect 2 "--shard has no effect on --format $format" "$data" convert raw --crop 16 --out x --format $format --shard 5
+done
+for command in inspect verify "convert --out x"; do
+  expect 2 "--channels has no effect on data without TFRecords" "$data" $command raw --channels 4
+  expect 2 "--crop has no effect on data without raw files" "$data" $command shards --crop 16
+done
+expect 2 "--limit: expected 0 or more, found -1" "$data" inspect raw --limit -1
+[ -e x ] && bad "a refused conversion left its folder" || ok
 
 # What cannot be read is counted, whatever else is there.
 mkdir records/spoilt && head -c 500 raw/train/univ_ics_a0000000.hdf5 > records/spoilt/a.h5
@@ -52,6 +62,11 @@ expect 2 "--out: ./one.h5 is read from and would be overwritten" "$data" stats o
 same one.h5 kept.h5
 expect 2 "--out: nowhere/stats.h5: expected a file in a folder that exists, found no folder" "$data" stats sky --out nowhere/stats.h5
 expect 2 "--out: sky: expected a file in a folder that exists, found a folder" "$data" stats sky --out sky
+expect 2 "--threads: expected 1 to 4096, found 100000" "$data" stats sky --threads 100000 --out x.h5
+expect 2 "OMP_NUM_THREADS: expected 1 to 4096, found 70000" env OMP_NUM_THREADS=70000 "$data" stats sky --out x.h5
+for wrong in "validation-days 9223372036854775807" "steps 9223372036854775807" "steps 0"; do
+  expect 2 "--${wrong% *}: expected" "$bin/climate_simulate" --out x --height 32 --width 48 --${wrong% *} "${wrong#* }"
+done
 expect 0 "wrote statistics of 2 images" "$data" stats sky --out both.h5
 expect 2 "--out: sky/shards is sky, which is read, or lies in it" "$data" convert sky --out sky/shards
 expect 0 "wrote 2 images in half precision" "$data" convert sky --out climate-shards

@@ -241,6 +241,14 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
       file.write_text("format", "convoy-cosmoflow-1");
     });
   };
+  const auto write_huge = [&](const std::string& name, const char* voxels, const char* target) {
+    write(name, [&](Hdf5File& file) {
+      const int64_t chunk[] = {64, 64, 64, 4};
+      file.create(voxels, DType::i16, std::array<int64_t, 4>{2048, 2048, 2048, 4}, chunk, 1);
+      file.write(target, DType::f32, targets, std::as_bytes(std::span(four)));
+    });
+  };
+  write_huge("huge.h5", "x", "y"), write_huge("whole.h5", "full", "unitPar");
   write_shard("rows.h5", int64_t{1} << 40, std::array<int64_t, 2>{2, 2});
   write_shard("rank.h5", 2, std::array<int64_t, 3>{2, 1, 2});
   {
@@ -260,6 +268,11 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
   CHECK_THROWS_WITH(read_all("wide.h5"), Catch::Contains("wide.h5: data set x holds wide integers"));
   CHECK_THROWS_WITH(read_all("infinite.h5"), Catch::Contains("infinite.h5: voxel 9 is not finite"));
   CHECK_THROWS_WITH(read_all("rows.h5"), Catch::Contains("expected a row for each of 1099511627776 samples"));
+  const char* no_simulation = "a sample of 2048x2048x2048x4, which no simulation has";
+  CHECK_THROWS_WITH(read_all("huge.h5"), Catch::Contains("huge.h5: data set x: ") && Catch::Contains(no_simulation));
+  const SampleRef whole = samples_in(folder / "whole.h5", {4, 2048}).at(0);
+  CHECK_THROWS_WITH(read_sample(whole, {4, 2048}), Catch::Contains(no_simulation));
+  CHECK(read_sample(whole, read).shape.size == 4);  // of a large volume, a crop is no large sample
   CHECK_THROWS_WITH(read_all("rank.h5"), Catch::Contains("physPar: expected 2 dimensions, found 3"));
   CHECK_THROWS_WITH(read_file(folder.path()), Catch::Contains("expected a file, found a folder"));
   CHECK_THROWS_WITH(samples_below(folder / "none", read), Catch::Contains("no such folder"));
