@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <numeric>
 
 #include "core/error.h"
+#include "io/dates.h"
 
 namespace convoy {
 namespace {
@@ -30,17 +32,35 @@ std::optional<std::string> text_attribute(int file, int variable, const char* na
   return text.c_str();
 }
 
-/// An attribute of so many numbers; nothing where there is none, or another.
-std::vector<double> number_attributes(int file, int variable, const char* name, size_t count) {
+/// The numbers of an attribute; none where it is not there, or holds something else.
+std::vector<double> number_attributes(int file, int variable, const char* name) {
   size_t length = 0;
-  if (nc_inq_attlen(file, variable, name, &length) != NC_NOERR || length != count) return {};
-  std::vector<double> values(count);
+  if (nc_inq_attlen(file, variable, name, &length) != NC_NOERR) return {};
+  std::vector<double> values(length);
   return nc_get_att_double(file, variable, name, values.data()) == NC_NOERR ? values : std::vector<double>();
 }
 
 std::optional<double> number_attribute(int file, int variable, const char* name) {
-  const std::vector<double> values = number_attributes(file, variable, name, 1);
-  return values.empty() ? std::nullopt : std::optional(values[0]);
+  const std::vector<double> values = number_attributes(file, variable, name);
+  return values.size() == 1 ? std::optional(values[0]) : std::nullopt;
+}
+
+/// What NetCDF fills a variable with that nobody writes to. Bytes are all meant; floating point is filled with 1e37.
+std::optional<double> default_fill(int file, int variable) {
+  nc_type type = 0;
+  if (nc_inq_vartype(file, variable, &type) != NC_NOERR) return std::nullopt;
+  switch (type) {
+    case NC_SHORT:
+      return NC_FILL_SHORT;
+    case NC_USHORT:
+      return NC_FILL_USHORT;
+    case NC_INT:
+      return NC_FILL_INT;
+    case NC_UINT:
+      return NC_FILL_UINT;
+    default:
+      return std::nullopt;
+  }
 }
 
 /// Which stored values stand for nothing, by the CF conventions: all attributes are in the units of the file, ahead of
@@ -48,19 +68,28 @@ std::optional<double> number_attribute(int file, int variable, const char* name)
 class Missing {
  public:
   Missing(int file, int variable) {
-    for (const char* attribute : {"_FillValue", "missing_value"})
-      if (const auto value = number_attribute(file, variable, attribute)) fill_.push_back(float(*value));
-    if (const auto least = number_attribute(file, variable, "valid_min")) least_ = float(*least);
-    if (const auto most = number_attribute(file, variable, "valid_max")) most_ = float(*most);
-    const auto range = number_attributes(file, variable, "valid_range", 2);
-    if (!range.empty()) least_ = float(range[0]), most_ = float(range[1]);
+    for (const char* attribute : {"_FillValue", "missing_value"})  // the latter may name several
+      for (double value : number_attributes(file, variable, attribute)) fill_.push_back(narrow(value));
+    int filled = 0;
+    if (nc_inq_attid(file, variable, "_FillValue", &filled) != NC_NOERR)
+      if (const auto value = default_fill(file, variable)) fill_.push_back(narrow(*value));
+    if (const auto least = number_attribute(file, variable, "valid_min")) least_ = narrow(*least);
+    if (const auto most = number_attribute(file, variable, "valid_max")) most_ = narrow(*most);
+    const auto range = number_attributes(file, variable, "valid_range");
+    if (range.size() == 2) least_ = narrow(range[0]), most_ = narrow(range[1]);
   }
-  bool operator()(float v) const {
-    return !std::isfinite(v) || std::abs(v) > 1e30f || v < least_ || v > most_ ||
+  bool operator()(double value) const {
+    const float v = narrow(value);
+    return !(std::abs(v) <= largest) || v < least_ || v > most_ ||
            std::find(fill_.begin(), fill_.end(), v) != fill_.end();
   }
 
  private:
+  static constexpr float largest = 1e30f;  ///< of what is meant
+  /// Attributes may have another type than their variable: all are compared as f32, what is beyond that as infinite.
+  static float narrow(double v) {
+    return std::abs(v) > std::numeric_limits<float>::max() ? float(std::copysign(INFINITY, v)) : float(v);
+  }
   std::vector<float> fill_;
   float least_ = -INFINITY, most_ = INFINITY;
 };
@@ -84,9 +113,9 @@ Axis axis_of(int file, const std::string& dimension) {
 }
 
 /// " 500", " 0.5".
-std::string level_text(double level) {
+std::string number_text(double number) {
   char text[32];
-  std::snprintf(text, sizeof text, " %g", level);
+  std::snprintf(text, sizeof text, " %g", number);
   return text;
 }
 
@@ -192,6 +221,18 @@ std::vector<double> NetcdfFile::coordinates(int dimension, const std::string& na
   return values;
 }
 
+std::optional<std::string> NetcdfFile::day(const std::string& name, int64_t step) const {
+  const Axes a = axes(name);
+  const auto time = a.find(Axis::time);
+  int variable = -1;
+  if (!time || nc_inq_varid(id_, a.name[*time].c_str(), &variable) != NC_NOERR) return std::nullopt;
+  const auto units = text_attribute(id_, variable, "units");
+  if (!units) return std::nullopt;
+  const std::vector<double> times = coordinates(a.dimension[*time], a.name[*time]);
+  return day_since(lower(*units), lower(text_attribute(id_, variable, "calendar").value_or("")),
+                   times.at(static_cast<size_t>(step)));
+}
+
 GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::optional<double> level) const {
   const Axes a = axes(name);
   const auto lat = a.find(Axis::latitude), lon = a.find(Axis::longitude), lev = a.find(Axis::level);
@@ -199,7 +240,7 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
   if (*lat > *lon) fail_data(path_ + ": variable " + name + ": expected latitude ahead of longitude");
   a.refuse_more(path_ + ": variable " + name);
   if (level && !lev)
-    fail_data(path_ + ": variable " + name + ": expected levels to choose" + level_text(*level) + " from, found none");
+    fail_data(path_ + ": variable " + name + ": expected levels to choose" + number_text(*level) + " from, found none");
   std::vector<size_t> start(a.extent.size()), count(a.extent.size(), 1);
   count[*lat] = a.extent[*lat], count[*lon] = a.extent[*lon];
   if (lev) {
@@ -212,8 +253,8 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
     // Rounded coordinates are meant, neighbouring levels are not.
     if (level && std::abs(levels[start[*lev]] - *level) > 0.005 * std::abs(*level)) {
       std::string all;
-      for (double l : levels) all += level_text(l);
-      fail_data(path_ + ": variable " + name + ": expected level" + level_text(*level) + ", found" + all);
+      for (double l : levels) all += number_text(l);
+      fail_data(path_ + ": variable " + name + ": expected level" + number_text(*level) + ", found" + all);
     }
   }
   if (const auto time = a.steps()) {
@@ -223,13 +264,24 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
     start[*time] = static_cast<size_t>(step);
   }
   const size_t rows = a.extent[*lat], columns = a.extent[*lon];
-  std::vector<float> raw(rows * columns);
-  if (const int code = nc_get_vara_float(id_, a.variable, start.data(), count.data(), raw.data()); code != NC_NOERR)
+  // As f64: what a fill value of that type does not fit would be an error of the library.
+  std::vector<double> raw(rows * columns);
+  if (const int code = nc_get_vara_double(id_, a.variable, start.data(), count.data(), raw.data()); code != NC_NOERR)
     fail_data(path_ + ": variable " + name + ": cannot read: " + nc_strerror(code));
   const double scale = number_attribute(id_, a.variable, "scale_factor").value_or(1),
                offset = number_attribute(id_, a.variable, "add_offset").value_or(0);
   const Missing missing(id_, a.variable);
-  for (float& v : raw) v = missing(v) ? NAN : float(double(v) * scale + offset);
+  for (double& v : raw) {
+    if (missing(v)) {
+      v = NAN;
+      continue;
+    }
+    const double packed = v;
+    v = packed * scale + offset;
+    if (!(std::abs(v) <= double(std::numeric_limits<float>::max())))
+      fail_data(path_ + ": variable " + name + ": expected values that f32 holds, found" + number_text(packed) +
+                " with scale_factor" + number_text(scale) + " and add_offset" + number_text(offset));
+  }
 
   GriddedField f;
   const std::vector<double> latitude = coordinates(a.dimension[*lat], a.name[*lat]);
@@ -248,7 +300,7 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
   for (size_t r : row_order) f.latitude.push_back(latitude[r]);
   for (size_t c : column_order) f.longitude.push_back(longitude[c]);
   for (size_t r : row_order)
-    for (size_t c : column_order) f.values.push_back(raw[r * columns + c]);
+    for (size_t c : column_order) f.values.push_back(float(raw[r * columns + c]));
   return f;
 }
 

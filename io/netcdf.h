@@ -28,9 +28,12 @@ class NetcdfFile {
   /// Extent of the time, or where no dimension is called so, of the one that is neither level, latitude nor longitude;
   /// 1 where there is none. Throws Error(data) where yet another dimension would need a choice.
   int64_t steps(const std::string& name) const;
+  /// The day of a step, "2106-03-04"; nothing where no time axis says one by units like "days since 2106-01-01".
+  std::optional<std::string> day(const std::string& name, int64_t step) const;
   /// One step of a variable, at the level whose coordinate is nearest to `level`, at most 0.5 % away: to be given where
-  /// there are several, and only where there are levels. scale_factor and add_offset are applied; fill values and what
-  /// lies outside of the valid range become NaN. Throws Error(data) naming file, variable and what is expected.
+  /// there are several, and only where there are levels. scale_factor and add_offset are applied; fill values (where no
+  /// attribute names one, NetCDF's default of the type), missing values and what lies outside of the valid range become
+  /// NaN. Throws Error(data) naming file, variable and what is expected.
   GriddedField read(const std::string& name, int64_t step, std::optional<double> level) const;
 
  private:

@@ -15,6 +15,9 @@ std::vector<std::string> NetcdfFile::fields() const {
 int64_t NetcdfFile::steps(const std::string&) const {
   return 0;
 }
+std::optional<std::string> NetcdfFile::day(const std::string&, int64_t) const {
+  return std::nullopt;
+}
 GriddedField NetcdfFile::read(const std::string&, int64_t, std::optional<double>) const {
   return {};
 }

@@ -1,7 +1,9 @@
 // Which positions of NetCDF variables become images, and which values are missing, on files of the classic format.
 #include <bit>
 #include <cmath>
+#include <limits>
 
+#include "io/dates.h"
 #include "io/file.h"
 #include "io/netcdf.h"
 #include "tests/catch.hpp"
@@ -173,4 +175,53 @@ TEST_CASE("packed values outside of their valid range are missing", "[netcdf]") 
   CHECK(read({{"valid_range", Type::i16, "", {0, 100}}}) == "- 100 125 150 - - ");
   CHECK(read({{"valid_min", Type::i16, "", {-5}}}) == "97 100 125 150 150 - ");
   CHECK(read({{"valid_max", Type::i16, "", {50}}}) == "97 100 125 - - -400 ");
+}
+
+TEST_CASE("every missing value is missing: of several, by default, beyond f32", "[netcdf]") {
+  if (!has_netcdf()) return;
+  const TemporaryFolder folder;
+  const auto read = [&](Type type, const std::vector<double>& values, std::vector<Attribute> attributes) {
+    const Variable field{"", {}, type, values, std::move(attributes)};
+    std::vector<int> result;
+    for (float v : NetcdfFile(write_field(folder / "field.nc", {latitude, longitude}, field))
+                       .read("field", 0, std::nullopt)
+                       .values)
+      result.push_back(std::isnan(v) ? -1 : static_cast<int>(v));
+    return result;
+  };
+  CHECK(read(Type::i16, {1, -888, -999, 4, 5, 6}, {{"missing_value", Type::i16, "", {-888, -999}}}) ==
+        std::vector<int>{1, -1, -1, 4, 5, 6});
+  CHECK(read(Type::i16, {1, -32767, 3, 4, 5, 6}, {}) == std::vector<int>{1, -1, 3, 4, 5, 6});
+  // A fill value that is named stands in place of the default.
+  CHECK(read(Type::i16, {1, -32767, 3, 4, 5, 6}, {{"_FillValue", Type::i16, "", {3}}}) ==
+        std::vector<int>{1, -32767, -1, 4, 5, 6});
+  const double most = std::numeric_limits<double>::max(), usual = 9.9692099683868690e+36;
+  CHECK(read(Type::f64, {1, -most, usual, 4, 5, -most}, {{"_FillValue", Type::f64, "", {-most}}}) ==
+        std::vector<int>{1, -1, -1, 4, 5, -1});
+  CHECK_THROWS_WITH(read(Type::f64, {1, 2, 3e20, 4, 5, 6}, {{"scale_factor", Type::f64, "", {1e20}}}),
+                    Catch::Contains("field.nc: variable field: expected values that f32 holds, found 3e+20 with "
+                                    "scale_factor 1e+20 and add_offset 0"));
+}
+
+TEST_CASE("times are days by their units and calendar", "[netcdf]") {
+  const std::string hours = "hours since 2000-2-28 12:00:00", days = "days since 1999-12-31";
+  CHECK(day_since(hours, "", 11.9) == "2000-02-28");
+  CHECK(day_since(hours, "standard", 12) == "2000-02-29");
+  CHECK(day_since(hours, "noleap", 12) == "2000-03-01");
+  CHECK(day_since(hours, "360_day", 36) == "2000-02-30");
+  CHECK(day_since("hours since 2001-02-28t12", "all_leap", 12) == "2001-02-29");
+  CHECK(day_since(days, "gregorian", -0.5) == "1999-12-30");
+  CHECK(day_since(days, "365_day", 366) == "2001-01-01");
+  CHECK(day_since(days, "365_day", -365) == "1998-12-31");
+  CHECK(day_since(days, "", 1 - 1e-9) == "2000-01-01");  // a fraction that was meant to be whole
+  CHECK(day_since("second since 0-1-1", "proleptic_gregorian", 86400) == "0000-01-02");
+  for (const char* units : {"months since 2000-01-01", "days", "days since today", "days since 2000-13-01"})
+    CHECK_FALSE(day_since(units, "", 1));
+  CHECK_FALSE(day_since(days, "julian", 1));
+  for (double time : {1e300, -1e6, 3e6, double(NAN)}) CHECK_FALSE(day_since(days, "noleap", time));
+  if (!has_netcdf()) return;
+  const TemporaryFolder folder;
+  const NetcdfFile dated(write_field(folder / "dated.nc", {time_of(3), latitude, longitude}, {}));
+  CHECK(dated.day("field", 2) == "2000-01-03");
+  CHECK_FALSE(NetcdfFile(write_field(folder / "run.nc", {{"run", "", 4}, latitude, longitude}, {})).day("field", 0));
 }
