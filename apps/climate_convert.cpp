@@ -2,15 +2,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
+#include <memory>
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
 #include "apps/simulate/atmosphere.h"
 #include "core/text.h"
 #include "io/climate.h"
+#include "io/file.h"
 #include "io/netcdf.h"
 
 namespace convoy::apps {
@@ -23,10 +27,10 @@ std::vector<Option> option_list() {
   using K = Option::Kind;
   return {{"map", "", "", "CHANNEL=FILE:VARIABLE[@LEVEL][*FACTOR][+OFFSET], repeatable (PSL=a.nc:slp*100)", K::list},
           {"list", "", "", "print the fields of this file, and stop"},
-          {"out", "", "", "folder to write NAME-STEP.h5 and stats.h5 into"},
-          {"name", "", "image", "start of the file names"},
-          {"first", "", "0", "first step", K::integer},
-          {"steps", "", "0", "steps converted (0 = all)", K::integer},
+          {"out", "", "", "folder to write images and stats.h5 into"},
+          {"name", "", "", "start of the file names (default: data-DAY where the time says days, else image)"},
+          Option{"first", "", "0", "first step", K::integer}.within(0, 1 << 30),
+          Option{"steps", "", "0", "steps converted (0 = all)", K::integer}.within(0, 1 << 30),
           Option{"height", "", "768", "rows of the images", K::integer}.within(32, 1 << 16),
           Option{"width", "", "1152", "columns of the images", K::integer}.within(32, 1 << 16),
           {"labels", "", "false", "label by the detector of climate_simulate (needs TMQ, U850, V850, PSL and T500)",
@@ -40,12 +44,22 @@ struct Source {
   double factor = 1, offset = 0;
 };
 
-/// Cuts "text<mark>number" into its two parts where the mark is there and no sign of an exponent.
+/// Whether the sign at `at` belongs to the exponent of a number behind another mark: "v*1e+2", but not "v1e+2".
+bool is_exponent(const std::string& text, size_t at) {
+  if (at < 2 || (text[at - 1] != 'e' && text[at - 1] != 'E')) return false;
+  const size_t mark = text.find_last_of("@*+", at - 1);
+  if (mark == std::string::npos) return false;
+  double number = 0;
+  const char *first = text.data() + mark + 1, *end = text.data() + at - 1;
+  const auto parsed = std::from_chars(first, end, number);
+  return parsed.ec == std::errc() && parsed.ptr == end;
+}
+
+/// Cuts "text<mark>number" into its two parts where the mark is there.
 std::optional<double> take_number(std::string& text, char mark) {
-  const size_t at = text.rfind(mark);
-  const bool exponent = at != std::string::npos && at > 1 && (text[at - 1] == 'e' || text[at - 1] == 'E') &&
-                        std::isdigit(static_cast<unsigned char>(text[at - 2])) != 0;
-  if (at == std::string::npos || exponent) return std::nullopt;
+  size_t at = text.rfind(mark);
+  while (at != std::string::npos && is_exponent(text, at)) at = text.rfind(mark, at - 1);
+  if (at == std::string::npos) return std::nullopt;
   const double number = parse_number<double>(text.substr(at + 1), "--map");
   if (!std::isfinite(number)) fail_usage("--map: expected a finite number, found \"" + text.substr(at + 1) + "\"");
   text.resize(at);
@@ -73,6 +87,32 @@ Source parse_source(const std::string& text) {
   return s;
 }
 
+/// The files that sources read.
+using Files = std::map<std::string, std::unique_ptr<NetcdfFile>>;
+
+/// The day of a step by the first source that says one.
+std::optional<std::string> day_of_step(const std::vector<Source>& sources, const Files& files, int64_t step) {
+  for (const Source& s : sources)
+    if (auto day = files.at(s.path)->day(s.variable, step)) return day;
+  return std::nullopt;
+}
+
+/// The values of a channel at a step, and how many of them were missing.
+std::pair<std::vector<float>, int64_t> read_channel(const Source& s, const NetcdfFile& file, int64_t step,
+                                                    int64_t height, int64_t width) {
+  const std::string where = s.path + ": variable " + s.variable;
+  std::vector<float> field = regrid(file.read(s.variable, step, s.level), height, width);
+  const int64_t filled = fill_missing(field, height, width, where);
+  for (float& v : field) {
+    const double value = double(v) * s.factor + s.offset;
+    if (!(std::abs(value) <= double(std::numeric_limits<float>::max())))
+      fail_data(fmt::format("{}, channel {}: expected values that f32 holds, found {:g}", where,
+                            climate_channels[s.channel], value));
+    v = float(value);
+  }
+  return {std::move(field), filled};
+}
+
 int convert_main(int argc, char** argv) {
   OptionTable o(option_list());
   if (!o.read(argc, argv,
@@ -92,17 +132,20 @@ int convert_main(int argc, char** argv) {
   for (const std::string& text : o.list("map")) sources.push_back(parse_source(text));
   if (sources.empty()) fail_usage("--map is required");
   if (o.text("out").empty()) fail_usage("--out is required");
+  refuse_used_folder(o.text("out"));
   const int64_t height = o.integer("height"), width = o.integer("width"), first = o.integer("first");
-  std::map<std::string, std::unique_ptr<NetcdfFile>> files;
+  Files files;
   for (const Source& s : sources)
     if (!files.count(s.path)) files[s.path] = std::make_unique<NetcdfFile>(s.path);
   std::vector<bool> mapped(channel_count);
   int64_t available = INT64_MAX;
+  std::string shortest;  ///< the variable with the fewest steps
   for (const Source& s : sources) {
     if (mapped[static_cast<size_t>(s.channel)])
       fail_usage(std::string("--map: ") + climate_channels[s.channel] + " is mapped twice");
     mapped[static_cast<size_t>(s.channel)] = true;
-    available = std::min(available, files[s.path]->steps(s.variable));
+    const int64_t steps = files[s.path]->steps(s.variable);
+    if (steps < available) available = steps, shortest = s.path + ": variable " + s.variable;
   }
   if (o.toggle("labels"))
     for (int channel : {0, 1, 2, 7, 9})
@@ -110,25 +153,34 @@ int convert_main(int argc, char** argv) {
         fail_usage(std::string("--labels needs ") + climate_channels[channel] + ", which is not mapped");
   const int64_t wanted = o.integer("steps"), steps = wanted > 0 ? wanted : available - first;
   if (steps < 1 || steps > available - first)
-    fail_data(fmt::format("expected {} steps from {}, found {} in all", steps, first, available));
+    fail_data(fmt::format("{}: expected {} steps for --first {} and --steps {}, found {}", shortest,
+                          first + std::max<int64_t>(1, wanted), first, wanted, available));
   fs::create_directories(o.text("out"));
+  const bool dated = !o.is_set("name") && day_of_step(sources, files, first);
+  if (!dated && steps > 1)
+    fmt::print(stderr, "warning: {}: a random split will take every image for a day of its own\n",
+               o.is_set("name") ? "--name: the files' names tell no days"
+                                : "no time has units like \"days since 2106-01-01\"");
+  const std::string name = o.is_set("name") ? o.text("name") : "image";
   ClimateStats stats;
   std::map<int, int64_t> filled;
   for (int64_t step = first; step < first + steps; ++step) {
     std::vector<float> image(static_cast<size_t>(height * width * channel_count));
     for (const Source& s : sources) {
-      std::vector<float> field = regrid(files[s.path]->read(s.variable, step, s.level), height, width);
-      filled[s.channel] += fill_missing(field, height, width, s.path + ": variable " + s.variable);
-      for (size_t i = 0; i < field.size(); ++i)
-        image[i * channel_count + static_cast<size_t>(s.channel)] = float(double(field[i]) * s.factor + s.offset);
+      const auto [field, missing] = read_channel(s, *files[s.path], step, height, width);
+      filled[s.channel] += missing;
+      for (size_t i = 0; i < field.size(); ++i) image[i * channel_count + static_cast<size_t>(s.channel)] = field[i];
     }
     std::vector<uint8_t> labels_0, labels_1;
     if (o.toggle("labels")) {
       labels_0 = simulate::detect_storms({height, width}, image, 24);
       labels_1 = simulate::detect_storms({height, width}, image, 21);
     }
-    write_climate_file((fs::path(o.text("out")) / fmt::format("{}-{:04d}.h5", o.text("name"), step)).string(),
-                       {height, width, channel_count}, image, labels_0, labels_1);
+    const auto day = dated ? day_of_step(sources, files, step) : std::nullopt;
+    const std::string file =
+        day ? fmt::format("data-{}-{:04d}-0.h5", *day, step) : fmt::format("{}-{:04d}.h5", name, step);
+    write_climate_file((fs::path(o.text("out")) / file).string(), {height, width, channel_count}, image, labels_0,
+                       labels_1);
     stats.add(image_stats(image, channel_count));
   }
   for (int c = 0; c < channel_count; ++c) {

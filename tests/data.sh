@@ -74,4 +74,35 @@ expect 2 "climate-shards/train: expected an empty folder or none, found shard-00
 ln -s nowhere.h5 sky/train/link.h5 && head -c 900 one.h5 > sky/train/cut.h5
 expect 3 "2 images read, 2 bad" "$data" verify sky
 rm sky/train/link.h5 sky/train/cut.h5
+
+# NetCDF fields: a file of the classic format, words of 32 bits in big-endian order, with int variables alone.
+word() { local v; for v in "$@"; do printf "$(printf '\\x%x' $((v >> 24 & 255)) $((v >> 16 & 255)) $((v >> 8 & 255)) $((v & 255)))"; done; }
+text() { word ${#1}; printf %s "$1"; head -c $(((4 - ${#1} % 4) % 4)) /dev/zero; }
+variable() {  # NAME UNITS BYTES BEGIN DIMENSIONS...
+  text "$1"; word $(($# - 4)) "${@:5}"
+  if [ -n "$2" ]; then word 12 1; text units; word 2; text "$2"; else word 0 0; fi
+  word 4 "$3" "$4"
+}
+netcdf() {  # UNITS_OF_TIME BEGIN: the header of a file whose values begin there
+  printf 'CDF\x01'; word 0 10 3; text time; word 3; text lat; word 2; text lon; word 3; word 0 0 11 4
+  variable time "$1" 12 "$2" 0; variable lat degrees_north 8 $(($2 + 12)) 1; variable lon degrees_east 12 $(($2 + 20)) 2
+  variable v "" 72 $(($2 + 32)) 0 1 2
+}
+fields() { netcdf "$1" "$(netcdf "$1" 0 | wc -c)"; word 0 11 12 -45 45 0 120 240 $(seq 18); }
+if [ -x "$bin/climate_convert" ]; then
+  convert=("$bin/climate_convert" --height 32 --width 48)
+  fields "hours since 2106-03-04 12:00" > dated.nc && fields steps > steps.nc
+  expect 0 "v  3 steps" "${convert[@]}" --list dated.nc
+  expect 0 "PSL     from 101 to 118," "${convert[@]}" --map PSL=dated.nc:v*1e+0+1e+2 --out scaled
+  # Images of one day are called so.
+  expect 0 "wrote 3 images" "${convert[@]}" --map PSL=dated.nc:v --out dated
+  present dated/data-2106-03-04-0000-0.h5 dated/data-2106-03-04-0001-0.h5 dated/data-2106-03-05-0002-0.h5
+  expect 0 'no time has units like "days since 2106-01-01": a random split will take every image for a day' "${convert[@]}" --map PSL=steps.nc:v --out steps
+  present steps/image-0002.h5
+  expect 0 "--name: the files' names tell no days" "${convert[@]}" --map PSL=dated.nc:v --out named --name sky
+  present named/sky-0002.h5
+  expect 2 "dated: expected an empty folder or none, found " "${convert[@]}" --map PSL=dated.nc:v --out dated
+  expect 3 "dated.nc: variable v: expected 5 steps for --first 2 and --steps 3, found 3" "${convert[@]}" --map PSL=dated.nc:v --out x --first 2 --steps 3
+  expect 3 "dated.nc: variable v, channel PSL: expected values that f32 holds, found" "${convert[@]}" --map PSL=dated.nc:v*1e39 --out x
+fi
 conclude
