@@ -29,12 +29,6 @@ std::vector<Option> option_list() {
   return list;
 }
 
-/// data-dir may be one file.
-std::vector<ClimateRef> find_images(const OptionTable& o) {
-  const fs::path folder = split_folder(o);
-  return fs::is_regular_file(folder) ? images_in(folder) : images_below(folder);
-}
-
 /// Where an image's mask and picture go, without their extensions.
 std::string mask_base(const OptionTable& o, const ClimateRef& ref) {
   const std::string folder = folder_inside(o.text("data-dir"), ref.path);
@@ -114,7 +108,7 @@ int predict_main(int argc, char** argv) {
     return 0;
   expect_single_task();
   fill_climate_defaults(o);
-  const std::vector<ClimateRef> images = find_images(o);
+  const std::vector<ClimateRef> images = images_below(split_folder(o));
   std::vector<std::string> paths;
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);

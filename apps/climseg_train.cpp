@@ -201,14 +201,6 @@ ClimateOptions program_options(const OptionTable& o, Ranks& ranks, const Data& d
   return program;
 }
 
-LoaderOptions shuffled_loader(const OptionTable& o, const Ranks& ranks) {
-  LoaderOptions loader = loader_options(o);
-  loader.shuffle = o.toggle("shuffle");
-  loader.seed = static_cast<uint64_t>(o.integer("seed"));
-  loader.rank = ranks.rank(), loader.ranks = ranks.size();
-  return loader;
-}
-
 /// Where nothing else is wanted, enough for a few steps.
 int64_t dummy_samples(const OptionTable& o, int64_t samples_per_step) {
   return o.integer("n-train") > 0 ? o.integer("n-train") : 4 * samples_per_step;
@@ -220,7 +212,7 @@ ClimateTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, co
   s.train = data.train, s.validation = data.validation;
   s.recalibration = data.whole_train, s.recalibration_images = recalibration_images(o, data);
   if (!data.train) s.dummy_samples = dummy_samples(o, samples_per_step);
-  s.loader = shuffled_loader(o, ranks);
+  s.loader = training_loader(o, ranks);
   s.measure = choose<Measure>(o, "measure",
                               {{"mlperf", Measure::mlperf},
                                {"pooled", Measure::pooled},

@@ -157,14 +157,6 @@ CosmoflowOptions training_program(const OptionTable& o, Ranks& ranks, const Samp
   return p;
 }
 
-LoaderOptions shuffled_loader(const OptionTable& o, const Ranks& ranks) {
-  LoaderOptions loader = loader_options(o);
-  loader.shuffle = o.toggle("shuffle");
-  loader.seed = static_cast<uint64_t>(o.integer("seed"));
-  loader.rank = ranks.rank(), loader.ranks = ranks.size();
-  return loader;
-}
-
 CosmoflowTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, const Data& data,
                                       const CosmoflowOptions& program, int64_t samples_per_step) {
   CosmoflowTask::Settings s;
@@ -172,7 +164,7 @@ CosmoflowTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, 
   s.reading.seed = static_cast<uint64_t>(o.integer("seed"));
   s.reading.augment = o.text("augment") == "cube" ? Augment::cube : Augment::none;
   s.reading.permute_targets = o.toggle("shuffle-labels");
-  s.loader = shuffled_loader(o, ranks);
+  s.loader = training_loader(o, ranks);
   s.loss = program.loss;
   if (!o.text("target-mae").empty()) s.target_mae = o.number("target-mae");
   if (o.text("data") == "dummy") s.dummy_samples = std::ssize(data.split.train);

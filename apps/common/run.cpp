@@ -158,6 +158,14 @@ LoaderOptions loader_options(const OptionTable& o) {
   return l;
 }
 
+LoaderOptions training_loader(const OptionTable& o, const Ranks& ranks) {
+  LoaderOptions loader = loader_options(o);
+  loader.shuffle = o.toggle("shuffle");
+  loader.seed = static_cast<uint64_t>(o.integer("seed"));
+  loader.rank = ranks.rank(), loader.ranks = ranks.size();
+  return loader;
+}
+
 bool means_the_same(const OptionTable& o, const std::string& setting, const std::string* saved) {
   return o.has(setting) && (saved ? o.agrees(setting, *saved) : o.is_standard(setting));
 }

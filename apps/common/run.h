@@ -56,6 +56,8 @@ std::unique_ptr<Program> make_program(const OptionTable& options, ProgramPlans p
 /// Compute type, passes and plan; opens the device that the plan is for.
 void apply_run_options(const OptionTable& options, ProgramOptions& program);
 LoaderOptions loader_options(const OptionTable& options);
+/// The same for the training samples: this rank's share, in an order by --seed, or with --no-shuffle as they are.
+LoaderOptions training_loader(const OptionTable& options, const Ranks& ranks);
 /// TrainerOptions::agrees by a program's settings.
 bool means_the_same(const OptionTable& options, const std::string& setting, const std::string* saved);
 /// Everything but rate, loader, identity and data; takes the folder's checkpoint.
