@@ -75,9 +75,13 @@ DType wire_type(const OptionTable& o) {
 }
 
 /// A file by which job scripts know that a rank was lost: a launcher may return the code of that rank, not the 76 of
-/// the others.
+/// the others. Empty for a run without an output folder.
 std::string lost_mark(const OptionTable& o) {
-  return o.text("output-dir") + "/lost";
+  return o.has("output-dir") ? o.text("output-dir") + "/lost" : "";
+}
+
+void leave_mark(const std::string& mark, const std::string& sentence) {
+  if (!mark.empty()) std::ofstream(mark) << sentence << '\n';
 }
 
 /// A measured table as something to compare; empty for none.
@@ -132,7 +136,7 @@ Ranks::Ranks(const OptionTable& o) {
   m.ranks_per_node = static_cast<int>(o.integer("ranks-per-node"));
   auto number = std::make_shared<int>(-1);
   m.lost = [number, mark](const std::string& sentence) {
-    std::ofstream(mark) << sentence << '\n';
+    leave_mark(mark, sentence);
     fmt::print(stderr, "[rank {}] error: {}; what was saved last can be continued with --resume\n", *number, sentence);
     std::fflush(stderr);
     release_run_lock();
@@ -398,7 +402,7 @@ int run_ranks(const char* name, const OptionTable& options, const std::function<
     return code;
   } catch (const Error& error) {
     message = error.what(), code = error.exit_code();
-    if (error.kind() == ErrorKind::lost_rank) std::ofstream(lost_mark(options)) << message << '\n';
+    if (error.kind() == ErrorKind::lost_rank) leave_mark(lost_mark(options), message);
   } catch (const std::exception& error) {
     message = error.what();
   }
