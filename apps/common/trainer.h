@@ -143,7 +143,7 @@ class Trainer {
   std::vector<double> step_seconds_;
   double dummy_seconds_ = 0, wait_seconds_ = 0, train_seconds_ = 0, validation_seconds_ = 0, checkpoint_seconds_ = 0;
   bool stop_requested_ = false;
-  bool inputs_ahead_ = false;  ///< the next step's are filled and staged
+  bool inputs_ahead_ = false;           ///< the next step's are filled and staged
   std::vector<HostEvent> host_events_;  ///< while tracing
   CommunicationTimes steps_communication_;
   /// Of a step: seconds of the clock when this rank first waited for a message, seconds exposed, of these at barriers,
