@@ -210,7 +210,8 @@ ClimateTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, co
                                     const ClimateOptions& program, int64_t samples_per_step) {
   ClimateTask::Settings s;
   s.train = data.train, s.validation = data.validation;
-  s.recalibration = data.whole_train, s.recalibration_images = recalibration_images(o, data);
+  s.recalibration = data.whole_train;
+  if (program.statistics_pass) s.recalibration_images = o.integer("batch-norm-recalibration");
   if (!data.train) s.dummy_samples = dummy_samples(o, samples_per_step);
   s.loader = training_loader(o, ranks);
   s.measure = choose<Measure>(o, "measure",

@@ -95,7 +95,10 @@ class Comparison {
         shares_memory_(mpi.shared_mib != 0),
         nodes_(*std::max_element(world.nodes().begin(), world.nodes().end()) + 1),
         wanted_(wanted_algorithms(a.text("algorithms"))),
-        json_(root() ? a.text("json") : "") {}
+        json_(root() ? a.text("json") : "") {
+    for (size_t i = 0; i < expected_.size(); ++i)
+      for (int r = 0; r < ranks(); ++r) expected_[i] += element(i, r);
+  }
 
   /// 1 where a sum was wrong.
   int run() {
@@ -147,14 +150,11 @@ class Comparison {
     const auto before = Clock::now();
     row.algorithm ? world_.all_reduce_sum(data) : session_.library_all_reduce(data);
     const double seconds = std::chrono::duration<double>(Clock::now() - before).count();
-    std::array<float, 16> expected{};  // the sums have this period, too
-    for (size_t i = 0; i < expected.size(); ++i)
-      for (int r = 0; r < ranks(); ++r) expected[i] += element(i, r);
     struct Report {
       double seconds, wrong;
     };
     Report own{seconds, 0};
-    for (size_t i = 0; i < data.size(); ++i) own.wrong += data[i] != expected[i % 16];
+    for (size_t i = 0; i < data.size(); ++i) own.wrong += data[i] != expected_[i % 16];
     std::vector<Report> all(static_cast<size_t>(ranks()));
     world_.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
     double slowest = 0;
@@ -227,6 +227,7 @@ class Comparison {
   const bool shares_memory_;
   const int nodes_;
   const std::vector<Algorithm> wanted_;
+  std::array<float, 16> expected_{};  ///< the sums, which have the elements' period
   RowFile json_;
   CommunicationTable table_;
   std::map<std::string, std::map<int64_t, double>> curve_;  ///< median seconds by algorithm and size

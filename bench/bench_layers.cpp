@@ -193,20 +193,21 @@ void time_candidates(const Candidates& candidates, double min_seconds, CacheFlus
     }
 }
 
-/// The library's fastest that is not wrong; 0 where none ran.
-double library_seconds(const Candidates& candidates) {
+enum class Whose : uint8_t { library, ours };
+
+/// The fastest that is not wrong; 0 where none ran.
+double fastest_seconds(const Candidates& candidates, Whose whose) {
   double seconds = 0;
   for (const auto& c : candidates)
-    if (!c->wrong && is_library(c->name()) && (seconds == 0 || c->minimum() < seconds)) seconds = c->minimum();
+    if (!c->wrong && is_library(c->name()) == (whose == Whose::library) && (seconds == 0 || c->minimum() < seconds))
+      seconds = c->minimum();
   return seconds;
 }
 
 /// How many times as fast as the library our fastest is; 0 where either did not run.
 double library_ratio(const Candidates& candidates) {
-  double own = 0;
-  for (const auto& c : candidates)
-    if (!c->wrong && !is_library(c->name()) && (own == 0 || c->minimum() < own)) own = c->minimum();
-  return own > 0 ? library_seconds(candidates) / own : 0;
+  const double ours = fastest_seconds(candidates, Whose::ours);
+  return ours > 0 ? fastest_seconds(candidates, Whose::library) / ours : 0;
 }
 
 constexpr int reruns = 5;
@@ -301,7 +302,7 @@ int run(int argc, char** argv) {
         measure_again(candidates, min_seconds, flush);
     };
     if (candidates.empty() || !attempt(named, "all", report, time)) continue;
-    const double library = library_seconds(candidates);
+    const double library = fastest_seconds(candidates, Whose::library);
     for (const auto& c : candidates) report.timed({named, *c, roofline.roofs(), library});
     if (const Candidate* best = fastest_kernel(candidates)) tuned.set(named.problem, best->name());
   }

@@ -40,6 +40,10 @@ struct ClimateRef {
   ImageShape shape;
   bool labelled = true;  ///< with at least one set of labels
 };
+/// Shards hold normalised values, all other files physical ones.
+inline bool is_normalised(const ClimateRef& ref) {
+  return ref.format == ClimateFormat::sharded;
+}
 
 /// Images of one file. Throws Error(data) for files of no known layout and for labels of another size than the image,
 /// naming what was expected and found.

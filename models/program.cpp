@@ -197,9 +197,8 @@ ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& o, const Ker
     const auto fits = [&](const PlannedNode& node) {
       return node.op.kind != OpKind::pack && matches(wish.node, original_name(node.name));
     };
-    const auto lacks = [&](const Plan& plan) { return std::none_of(plan.nodes.begin(), plan.nodes.end(), fits); };
-    if (lacks(plans.step) && lacks(plans.evaluate) && (!plans.micro || lacks(*plans.micro)) &&
-        (!plans.statistics || lacks(*plans.statistics)))
+    const auto lacks = [&](const Plan* plan) { return std::none_of(plan->nodes.begin(), plan->nodes.end(), fits); };
+    if (const std::vector<const Plan*> all = plans.all(); std::all_of(all.begin(), all.end(), lacks))
       fail_usage("--kernel " + wish.node + "=" + wish.kernel +
                  ": no node has that name (--summary lists them; a pool may be part of its convolution, a value made "
                  "again goes by its original)");

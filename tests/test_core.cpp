@@ -16,6 +16,7 @@
 #include "layers/schedule.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
+#include "tests/small_cosmoflow.h"
 
 using namespace convoy;
 
@@ -260,11 +261,7 @@ int64_t count_updates(const Plan& plan) {
 }
 
 CosmoflowOptions small_options() {
-  CosmoflowOptions o;
-  o.model.size = 16;
-  o.model.conv_size = 16;
-  o.batch = 2;
-  o.plan.threads = 2;
+  CosmoflowOptions o = testing::small_cosmoflow();
   o.training.l2 = 0.01;
   return o;
 }

@@ -7,20 +7,12 @@
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
+#include "tests/small_cosmoflow.h"
 #include "tests/temporary.h"
 
 using namespace convoy;
 
 namespace {
-
-CosmoflowOptions small_options() {
-  CosmoflowOptions o;
-  o.model.size = 16;
-  o.model.conv_size = 16;
-  o.batch = 2;
-  o.plan.threads = 2;
-  return o;
-}
 
 /// A kernel that says what it is told to.
 class Named final : public Kernel {
@@ -59,7 +51,7 @@ Problem any_problem() {
 }  // namespace
 
 TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
-  CosmoflowOptions o = small_options();
+  CosmoflowOptions o = testing::small_cosmoflow();
   o.plan.selection.overrides = {parse_override("conv1.forward=reference"), parse_override("dense*=reference")};
   const Plan plan = plan_program(o, kernel_list()).step;
   for (const PlannedNode& node : plan.nodes) {
@@ -89,7 +81,7 @@ TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
   CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("conv9.forward") && Catch::Contains("no node"));
   CHECK_THROWS_WITH(parse_override("conv1"), Catch::Contains("node=kernel"));
 
-  const Tape tape = training_tape(small_options());
+  const Tape tape = training_tape(testing::small_cosmoflow());
   const Node& conv1 =
       *std::find_if(tape.nodes().begin(), tape.nodes().end(), [](const Node& n) { return n.name == "conv1.forward"; });
   const Problem p{conv1.op, tape.descs(conv1.in), tape.descs(conv1.out), DeviceKind::cpu, 2};
@@ -130,7 +122,7 @@ TEST_CASE("a full name goes before patterns, whatever the order", "[select]") {
 
 TEST_CASE("an override that a fused node cannot follow leaves it to the next one", "[select]") {
   if (!cpu_features().avx2) return;
-  CosmoflowOptions o = small_options();
+  CosmoflowOptions o = testing::small_cosmoflow();
   for (const std::vector<std::string>& overrides :
        {std::vector<std::string>{"*=dense_avx2", "conv1.backward_weights=direct_avx2"},
         {"conv1.backward_weights=direct_avx2", "*=dense_avx2"},
@@ -184,7 +176,7 @@ TEST_CASE("a refusal is about the problem where one kernel of the name runs its 
 }
 
 TEST_CASE("overrides that speak of no node or no kernel are refused", "[select]") {
-  CosmoflowOptions o = small_options();
+  CosmoflowOptions o = testing::small_cosmoflow();
   const auto planned = [&](const std::string& text) {
     o.plan.selection = asking({text});
     return plan_program(o, kernel_list());

@@ -176,7 +176,7 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
   std::vector<ClimateStats> each(refs.size());
   parallel_units(static_cast<int64_t>(refs.size()), threads, [&](int64_t i) {
     const ClimateRef& ref = refs[static_cast<size_t>(i)];
-    if (ref.format == ClimateFormat::sharded) fail_data(ref.path + ": is normalised already");
+    if (is_normalised(ref)) fail_data(ref.path + ": is normalised already");
     if (ref.shape.channels != refs[0].shape.channels)
       fail_data(fmt::format("{}: expected {} channels like the files before, found {}", ref.path,
                             refs[0].shape.channels, ref.shape.channels));
@@ -199,10 +199,9 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
   std::map<std::string, ShardWriter> writers;  // images of one folder need not follow one another
   int64_t written = 0;
   const std::vector<ClimateRef> refs = images_below(path);
-  const auto normalised = [](const ClimateRef& ref) { return ref.format == ClimateFormat::sharded; };
   ClimateStats stats;
   const std::string stats_path = wanted_stats.empty() ? find_stats(path, refs[0]) : wanted_stats;
-  if (!std::all_of(refs.begin(), refs.end(), normalised))
+  if (!std::all_of(refs.begin(), refs.end(), is_normalised))
     stats = read_stats(stats_path);
   else if (!wanted_stats.empty())
     fail_usage("--stats has no effect on shards, which are normalised already");
@@ -213,11 +212,11 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
     const std::string folder = target_folder(path, ref.path, out);
     const auto writer = writers.try_emplace(folder, folder, images).first;
     expect_labels(ref);
-    if (!normalised(ref) && stats.channels() != ref.shape.channels)
+    if (!is_normalised(ref) && stats.channels() != ref.shape.channels)
       fail_data(fmt::format("{}: expected {} channels as {} has, found {}", ref.path, stats.channels(), stats_path,
                             ref.shape.channels));
     std::vector<float> values = read_image(ref, whole(ref));
-    if (!normalised(ref)) normalise(values, stats);
+    if (!is_normalised(ref)) normalise(values, stats);
     writer->second.add(ref, values, read_labels(ref, 0, 3));
     ++written;
   }

@@ -313,11 +313,10 @@ void refuse_idle_validation(const OptionTable& o, bool validates) {
 }
 
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {
-  const auto normalised = [](const ClimateRef& ref) { return ref.format == ClimateFormat::sharded; };
   o.refuse_idle(
-      {{"stats", !std::all_of(images.begin(), images.end(), normalised), "shards, which are normalised already"}});
+      {{"stats", !std::all_of(images.begin(), images.end(), is_normalised), "shards, which are normalised already"}});
   if (!o.text("stats").empty()) return read_stats(o.text("stats"));
-  if (images.at(0).format == ClimateFormat::sharded) return {};
+  if (is_normalised(images.at(0))) return {};
   const std::string path = find_stats(o.text("data-dir"), images[0]);
   if (!fs::exists(path)) fail_data(path + ": no such file; name one with --stats, or make one with convoy_data stats");
   fmt::print("statistics: {}\n", path);

@@ -6,7 +6,6 @@
 
 DATA_DIR holds train/, validation/ and stats.h5 as climate_simulate writes them.
 """
-import argparse
 import glob
 import json
 import os
@@ -20,18 +19,12 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from deepcam_torch import build, pixel_loss
-from follow import follow
+from follow import arguments, follow
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bin")
-    parser.add_argument("data")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=0.005)
+    parser = arguments(__doc__, "climseg_train", 10, 0.005)
     parser.add_argument("--width-divisor", type=int, default=8)
-    parser.add_argument("--flags", default="", help="more flags for climseg_train")
     args = parser.parse_args()
     torch.manual_seed(3)
     with h5py.File(f"{args.data}/stats.h5") as f:

@@ -5,7 +5,6 @@
 
 DATA_DIR holds train/ and validation/ in any format that convoy_data reads. Keras' momentum in both, dropout off.
 """
-import argparse
 import glob
 import json
 import os
@@ -19,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cosmoflow_torch import build
-from follow import follow
+from follow import arguments, follow
 
 
 def names(model):
@@ -31,14 +30,7 @@ def names(model):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bin")
-    parser.add_argument("data")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=0.002)
-    parser.add_argument("--flags", default="", help="more flags for cosmoflow_train")
-    args = parser.parse_args()
+    args = arguments(__doc__, "cosmoflow_train", 20, 0.002).parse_args()
     torch.manual_seed(3)
     with tempfile.TemporaryDirectory() as work:
         subprocess.run([f"{args.bin}/convoy_data", "convert", f"{args.data}/train", "--format", "split-hdf5", "--no-gzip",

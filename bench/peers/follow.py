@@ -1,5 +1,19 @@
 """Trains a PyTorch model as Convoy has trained, and compares. Development only."""
+import argparse
+
 import torch
+
+
+def arguments(description, program, steps, rate):
+    """The parser of a comparison with `program`, which begins from these defaults."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("bin")
+    parser.add_argument("data")
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--lr", type=float, default=rate)
+    parser.add_argument("--flags", default="", help="more flags for " + program)
+    return parser
 
 
 def follow(ours, end, parameters, loss_of, rate):
