@@ -80,6 +80,7 @@ KernelList build() {
   add(dense_cuda_kernels());
   add(optimizer_cuda_kernels());
   add(conv_mma_kernels());
+  add(conv_taps_cuda_kernels());
   add(conv_mma_positions_kernels());
   add(conv_sparse_cuda_kernels());
   add(depthwise_cuda_kernels());

@@ -1,6 +1,6 @@
 #include "kernels/conv/conv_cuda_passes.h"
 
-#include "kernels/device/pixels.h"
+#include "kernels/device/channel_sums.h"
 
 namespace convoy::cuda {
 namespace {
@@ -9,23 +9,17 @@ constexpr int threads = 256;
 
 template <class T, int width>
 struct BiasActivation {
+  static constexpr int values_of_channel = 1;
   Pixels<const T> from;
   Pixels<T> to;
   const float* bias;
   float slope;
-  struct Own {
-    float bias[width];
-  };
-  __device__ Own of_channels(int channel) const {
-    Own own;
-    for (int k = 0; k < width; ++k) own.bias[k] = bias ? bias[channel + k] : 0.0f;
-    return own;
-  }
+  __device__ void of_channel(int c, float (&v)[1]) const { v[0] = bias ? bias[c] : 0.0f; }
   __device__ Pack<T, width> load(int64_t pixel, int channel) const { return from.template load<width>(pixel, channel); }
-  __device__ void finish(const Own& own, const Pack<T, width>& v, int64_t pixel, int channel) const {
+  __device__ void finish(const OfChannels<1, width>& own, const Pack<T, width>& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
     for (int k = 0; k < width; ++k) {
-      const float value = to_float(v.v[k]) + own.bias[k];
+      const float value = to_float(v.v[k]) + own.v[0][k];
       out.v[k] = from_float<T>(value > 0 ? value : slope * value);
     }
     to.store(pixel, channel, out);

@@ -4,7 +4,7 @@
 #include "core/round_up.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_cuda_geometry.h"
-#include "kernels/device/pixels.h"
+#include "kernels/device/channel_sums.h"
 #include "kernels/device/sums.h"
 
 namespace convoy {

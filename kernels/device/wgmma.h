@@ -79,7 +79,7 @@ struct TurnedRows {
   uint32_t low, high;
   __device__ TurnedRows(uint32_t address, uint32_t leading)
       : low(address >> 4 | leading >> 4 << 16), high(1024 >> 4 | 1u << 30) {}
-  /// So many rows further, a multiple of eight.
+  /// So many rows further: a channel's place in its row goes by the row's address, so that any row may be the first.
   __device__ TurnedRows operator+(int rows) const {
     TurnedRows moved = *this;
     moved.low += static_cast<uint32_t>(rows * 128 / 16);
@@ -139,7 +139,36 @@ __device__ inline void show_to_products() {
                : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8), CONVOY_SUMS_8(c, 16), CONVOY_SUMS_8(c, 24)             \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high))
 
-#define CONVOY_WGMMA_256(type)                                                                                        \
+#define CONVOY_TURNED_32(type)                                                         \
+  asm volatile(                                                                        \
+      "{ .reg .b64 d, e; mov.b64 d, {%16, %17}; mov.b64 e, {%18, %19}; "               \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                      \
+      " {"                                                                             \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, d, e, 1, 1, 1, 1, 1; }" \
+      : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8)                                       \
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high))
+#define CONVOY_TURNED_64(type)                                                                   \
+  asm volatile(                                                                                  \
+      "{ .reg .b64 d, e; mov.b64 d, {%32, %33}; mov.b64 e, {%34, %35}; "                         \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                \
+      " {"                                                                                       \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                   \
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, d, e, 1, 1, 1, 1, 1; }" \
+      : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8), CONVOY_SUMS_8(c, 16), CONVOY_SUMS_8(c, 24)     \
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high))
+#define CONVOY_TURNED_128(type)                                                                                     \
+  asm volatile(                                                                                                     \
+      "{ .reg .b64 d, e; mov.b64 d, {%64, %65}; mov.b64 e, {%66, %67}; "                                            \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                                  \
+      " {"                                                                                                          \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                      \
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                                            \
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                                            \
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, d, e, 1, 1, 1, 1, 1; }"                    \
+      : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8), CONVOY_SUMS_8(c, 16), CONVOY_SUMS_8(c, 24), CONVOY_SUMS_8(c, 32), \
+        CONVOY_SUMS_8(c, 40), CONVOY_SUMS_8(c, 48), CONVOY_SUMS_8(c, 56)                                            \
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high))
+#define CONVOY_TURNED_256(type)                                                                                       \
   asm volatile(                                                                                                       \
       "{ .reg .b64 d, e; mov.b64 d, {%128, %129}; mov.b64 e, {%130, %131}; "                                          \
       "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                                    \
@@ -190,14 +219,29 @@ __device__ inline void multiply_rows(float (&c)[12], const uint32_t (&a)[4], con
 #endif
 }
 
-/// 64 channels of a as rows, 256 of b as columns, sixteen positions as the inner dimension.
-template <class T>
-__device__ inline void multiply_turned(float (&c)[128], const TurnedRows& a, const TurnedRows& b) {
+/// 64 channels of a as rows, so many of b as columns (twice as many as there are sums to a thread), sixteen positions
+/// as the inner dimension.
+template <class T, int sums>
+__device__ inline void multiply_turned(float (&c)[sums], const TurnedRows& a, const TurnedRows& b) {
+  static_assert(sums == 16 || sums == 32 || sums == 64 || sums == 128);
 #if CONVOY_WGMMA
-  if constexpr (std::is_same_v<T, bfloat>)
-    CONVOY_WGMMA_256("bf16");
+  constexpr bool bf16 = std::is_same_v<T, bfloat>;
+  if constexpr (sums == 16 && bf16)
+    CONVOY_TURNED_32("bf16");
+  else if constexpr (sums == 16)
+    CONVOY_TURNED_32("f16");
+  else if constexpr (sums == 32 && bf16)
+    CONVOY_TURNED_64("bf16");
+  else if constexpr (sums == 32)
+    CONVOY_TURNED_64("f16");
+  else if constexpr (sums == 64 && bf16)
+    CONVOY_TURNED_128("bf16");
+  else if constexpr (sums == 64)
+    CONVOY_TURNED_128("f16");
+  else if constexpr (bf16)
+    CONVOY_TURNED_256("bf16");
   else
-    CONVOY_WGMMA_256("f16");
+    CONVOY_TURNED_256("f16");
 #endif
 }
 
@@ -205,6 +249,9 @@ __device__ inline void multiply_turned(float (&c)[128], const TurnedRows& a, con
 #undef CONVOY_WGMMA_24
 #undef CONVOY_WGMMA_32
 #undef CONVOY_WGMMA_64
-#undef CONVOY_WGMMA_256
+#undef CONVOY_TURNED_32
+#undef CONVOY_TURNED_64
+#undef CONVOY_TURNED_128
+#undef CONVOY_TURNED_256
 
 }  // namespace convoy::cuda

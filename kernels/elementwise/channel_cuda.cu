@@ -1,6 +1,6 @@
 // Ops along the channel axis on CUDA devices: sums over pixels, scale and shift per channel, and the copies that the
 // slice pass left over. Bound by memory.
-#include "kernels/device/pixels.h"
+#include "kernels/device/channel_sums.h"
 #include "kernels/elementwise/channel_cuda.h"
 
 namespace convoy {
@@ -10,37 +10,30 @@ using namespace cuda;
 
 template <class T, int width>
 struct Dot {
-  static constexpr int quantities = 1;
+  static constexpr int quantities = 1, values_of_channel = 0;
   Pixels<const T> a, b;
   struct Loaded {
     Pack<T, width> a, b;
   };
-  __device__ int of_channels(int) const { return 0; }
   __device__ Loaded load(int64_t pixel, int channel) const {
     return {a.template load<width>(pixel, channel), b.template load<width>(pixel, channel)};
   }
-  __device__ void add(int, const Loaded& v, float (&sums)[1][width]) const {
+  __device__ void add(const OfChannels<0, width>&, const Loaded& v, float (&sums)[1][width]) const {
     for (int k = 0; k < width; ++k) sums[0][k] = fmaf(to_float(v.a.v[k]), to_float(v.b.v[k]), sums[0][k]);
   }
 };
 
 template <class T, int width>
 struct Scale {
+  static constexpr int values_of_channel = 2;
   Pixels<const T> x;
   Pixels<T> y;
   const float *scale, *shift;  ///< no shift: null
-  struct Own {
-    float scale[width], shift[width];
-  };
-  __device__ Own of_channels(int channel) const {
-    Own own;
-    for (int k = 0; k < width; ++k) own.scale[k] = scale[channel + k], own.shift[k] = shift ? shift[channel + k] : 0.0f;
-    return own;
-  }
+  __device__ void of_channel(int c, float (&v)[2]) const { v[0] = scale[c], v[1] = shift ? shift[c] : 0.0f; }
   __device__ Pack<T, width> load(int64_t pixel, int channel) const { return x.template load<width>(pixel, channel); }
-  __device__ void finish(const Own& own, const Pack<T, width>& v, int64_t pixel, int channel) const {
+  __device__ void finish(const OfChannels<2, width>& own, const Pack<T, width>& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
-    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(fmaf(to_float(v.v[k]), own.scale[k], own.shift[k]));
+    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(fmaf(to_float(v.v[k]), own.v[0][k], own.v[1][k]));
     y.store(pixel, channel, out);
   }
 };
@@ -48,10 +41,10 @@ struct Scale {
 /// Channels from `begin` on are those of `from`, zero where it has none.
 template <class T, int width>
 struct Copy {
+  static constexpr int values_of_channel = 0;
   Pixels<const T> from;
   Pixels<T> to;
   int begin, channels;
-  __device__ int of_channels(int) const { return 0; }
   __device__ Pack<T, width> load(int64_t pixel, int channel) const {
     if (channel < begin || channel >= begin + channels) {
       Pack<T, width> zeros;
@@ -60,7 +53,7 @@ struct Copy {
     }
     return from.template load<width>(pixel, channel - begin);
   }
-  __device__ void finish(int, const Pack<T, width>& v, int64_t pixel, int channel) const {
+  __device__ void finish(const OfChannels<0, width>&, const Pack<T, width>& v, int64_t pixel, int channel) const {
     to.store(pixel, channel, v);
   }
 };
@@ -90,9 +83,8 @@ std::unique_ptr<Prepared> prepare_dot(const Problem& p) {
         dispatch(a.in[0].dtype(), [&](auto zero) {
           using T = decltype(zero);
           with_width<T>({&a.in[0], &a.in[1]}, [&](auto width) {
-            queue_channel_sums<width>(s.rows(), s.c(),
-                                      Dot<T, width>{pixels<const T>(a.in[0]), pixels<const T>(a.in[1])}, 1, a.workspace,
-                                      data<float>(a.out[0]));
+            queue_sums<width>(s.rows(), s.c(), Dot<T, width>{pixels<const T>(a.in[0]), pixels<const T>(a.in[1])},
+                              Scaled<float>{1, data<float>(a.out[0]), int(s.c())}, a.workspace);
           });
         });
       },

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "core/tape.h"
+#include "kernels/device/last_block.h"
 #include "kernels/device/pixels.h"
-#include "kernels/device/sums.h"
 #include "kernels/elementwise/elementwise_cuda.h"
 
 namespace convoy {
@@ -106,12 +106,12 @@ std::unique_ptr<Prepared> prepare_log1p(const Problem& p) {
 /// The same over the pixels of slices.
 template <class T, int width, class F>
 struct Unary {
+  static constexpr int values_of_channel = 0;
   Pixels<const T> x;
   Pixels<T> y;
   F f;
-  __device__ int of_channels(int) const { return 0; }
   __device__ Pack<T, width> load(int64_t pixel, int channel) const { return x.template load<width>(pixel, channel); }
-  __device__ void finish(int, const Pack<T, width>& v, int64_t pixel, int channel) const {
+  __device__ void finish(const OfChannels<0, width>&, const Pack<T, width>& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
     for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(f(to_float(v.v[k])));
     y.store(pixel, channel, out);
@@ -119,17 +119,17 @@ struct Unary {
 };
 template <class T, int width, class F>
 struct Binary {
+  static constexpr int values_of_channel = 0;
   Pixels<const T> a, b;
   Pixels<T> y;
   F f;
   struct Loaded {
     Pack<T, width> a, b;
   };
-  __device__ int of_channels(int) const { return 0; }
   __device__ Loaded load(int64_t pixel, int channel) const {
     return {a.template load<width>(pixel, channel), b.template load<width>(pixel, channel)};
   }
-  __device__ void finish(int, const Loaded& v, int64_t pixel, int channel) const {
+  __device__ void finish(const OfChannels<0, width>&, const Loaded& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
     for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(f(to_float(v.a.v[k]), to_float(v.b.v[k])));
     y.store(pixel, channel, out);
@@ -203,13 +203,19 @@ __global__ void dropout(int64_t n, int64_t per_sample, const T* x, const double*
                         T* y) {
   const auto field = [&](StepField f) { return static_cast<uint32_t>(static_cast<int64_t>(step[int(f)])); };
   const uint64_t key = uint64_t(field(StepField::seed_high)) << 32 | field(StepField::seed_low);
-  for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < n; i += int64_t(gridDim.x) * threads) {
-    const int64_t sample = i / per_sample, element = i % per_sample;
-    const PhiloxBlock block =
-        philox({uint32_t(element >> 2), uint32_t(field(StepField::first_sample) + uint32_t(sample)),
-                field(StepField::step), layer},
-               key);
-    y[i] = from_float<T>(uniform01(block[element & 3]) >= rate ? to_float(x[i]) / (1 - rate) : 0.0f);
+  // A thread takes the four neighbours that one block of random words is for.
+  const int64_t fours = (per_sample + 3) / 4, count = n / per_sample * fours;
+  for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < count; i += int64_t(gridDim.x) * threads) {
+    const int64_t sample = i / fours, four = i % fours;
+    const PhiloxBlock block = philox(
+        {uint32_t(four), uint32_t(field(StepField::first_sample) + uint32_t(sample)), field(StepField::step), layer},
+        key);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (4 * four + k >= per_sample) break;
+      const int64_t at = sample * per_sample + 4 * four + k;
+      y[at] = from_float<T>(uniform01(block[size_t(k)]) >= rate ? to_float(x[at]) / (1 - rate) : 0.0f);
+    }
   }
 }
 
@@ -218,7 +224,7 @@ std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
     const auto& attrs = p.op.as<DropoutAttrs>();
     dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      dropout<<<grid_for(elements(p), threads), threads, 0, stream()>>>(
+      dropout<<<grid_for(elements(p) / 4 + 1, threads), threads, 0, stream()>>>(
           elements(p), elements(p) / p.in[0].shape.n(), data<const T>(a.in[0]), data<const double>(a.in[1]),
           float(attrs.rate), uint32_t(attrs.stream), data<T>(a.out[0]));
     });
@@ -261,19 +267,23 @@ std::unique_ptr<Prepared> prepare_loss_backward(const Problem& p) {
   });
 }
 
-struct Square {
-  const float* x;
-  float factor;
-  __device__ float operator()(int64_t row, int64_t) const { return factor * x[row] * x[row]; }
-};
+__global__ void sum_squares(int64_t n, const float* x, double factor, double* parts, float* out) {
+  float sum = 0;
+  for (int64_t i = int64_t(blockIdx.y) * threads + threadIdx.x; i < n; i += int64_t(gridDim.y) * threads)
+    sum = fmaf(x[i], x[i], sum);
+  leave_sum<threads>(sum, parts, factor, out);
+}
 
 std::unique_ptr<Prepared> prepare_sum_squares(const Problem& p) {
+  const int blocks = std::min(grid_for(elements(p) / 16 + 1, threads), 4 * multiprocessors());
   return prepared(
-      [p](const KernelArgs& a) {
-        const Square square{data<const float>(a.in[0]), float(p.op.as<ScaleAttrs>().alpha)};
-        row_sums(elements(p), 1, square, reinterpret_cast<float*>(a.workspace), data<float>(a.out[0]));
+      [p, blocks](const KernelArgs& a) {
+        sum_squares<<<dim3(1, static_cast<unsigned>(blocks)), threads, 0, stream()>>>(
+            elements(p), data<const float>(a.in[0]), p.op.as<ScaleAttrs>().alpha,
+            reinterpret_cast<double*>(a.workspace), data<float>(a.out[0]));
+        check_launch("sum_squares");
       },
-      4 * row_sum_floats(elements(p), 1));
+      8 * blocks);
 }
 
 constexpr size_t most_tensors = 64;

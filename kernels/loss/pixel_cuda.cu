@@ -1,6 +1,7 @@
 // Softmax cross-entropy, plain or focal, and the predicted class on CUDA devices: a pixel to a thread, in f32, sums
 // over pixels in f64 in the same order in every run.
 #include "core/tape.h"
+#include "kernels/device/last_block.h"
 #include "kernels/device/pixels.h"
 #include "kernels/loss/pixel_cuda.h"
 
@@ -55,10 +56,11 @@ __device__ float log_probability(const Softmax& s, float logit) {
   return logit - s.largest - logf(s.sum());
 }
 
-/// Sums of blocks.
-__global__ void loss(int64_t pixels, Setting set, const float* logits, const uint8_t* labels, double* parts) {
+/// factor * the sum over all pixels; one column of blocks.
+__global__ void loss(int64_t pixels, Setting set, const float* logits, const uint8_t* labels, double* parts,
+                     double factor, float* out) {
   double sum = 0;
-  for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < pixels; i += int64_t(gridDim.x) * threads) {
+  for (int64_t i = int64_t(blockIdx.y) * threads + threadIdx.x; i < pixels; i += int64_t(gridDim.y) * threads) {
     const int label = labels[i];
     const float weight = set.weight(label);
     if (weight == 0) continue;
@@ -71,13 +73,7 @@ __global__ void loss(int64_t pixels, Setting set, const float* logits, const uin
     const float term = weight * log_probability(s, x[label]);
     sum -= double(set.focal ? term * powf(s.missing(), set.gamma) : term);
   }
-  __shared__ double lanes[threads];
-  lanes[threadIdx.x] = sum;
-  for (int half = threads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (int(threadIdx.x) < half) lanes[threadIdx.x] += lanes[threadIdx.x + half];
-  }
-  if (threadIdx.x == 0) parts[blockIdx.x] = lanes[0];
+  leave_sum<threads>(sum, parts, factor, out);
 }
 
 __global__ void loss_backward(int64_t pixels, Setting set, const float* logits, const uint8_t* labels,
@@ -131,10 +127,9 @@ std::unique_ptr<Prepared> prepare_loss(const Problem& p) {
   return prepared(
       [p](const KernelArgs& a) {
         auto* parts = reinterpret_cast<double*>(a.workspace);
-        loss<<<blocks_of(p), threads, 0, stream()>>>(p.in[0].shape.rows(), setting(p), data<const float>(a.in[0]),
-                                                     data<const uint8_t>(a.in[1]), parts);
-        add_parts_of_channels<<<1, dim3(32, 32), 0, stream()>>>(blocks_of(p), 1, parts, share(p),
-                                                                data<float>(a.out[0]));
+        loss<<<dim3(1, static_cast<unsigned>(blocks_of(p))), threads, 0, stream()>>>(
+            p.in[0].shape.rows(), setting(p), data<const float>(a.in[0]), data<const uint8_t>(a.in[1]), parts, share(p),
+            data<float>(a.out[0]));
         check_launch("pixel_loss");
       },
       8 * blocks_of(p));

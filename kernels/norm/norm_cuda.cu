@@ -1,13 +1,16 @@
 // Batch normalisation on CUDA devices (Ioffe & Szegedy 2015), bound by memory: moments and gradient sums read their
 // tensors once, what they find per channel is added up in f64 in the same order in every run.
+#include "kernels/device/channel_sums.h"
 #include "kernels/device/joined.h"
-#include "kernels/device/pixels.h"
 #include "kernels/norm/norm_cuda.h"
 
 namespace convoy {
 namespace {
 
 using namespace cuda;
+
+/// Of a thread: with eight of 16 bits, what belongs to them would fill its registers.
+constexpr int channels_each = 4;
 
 /// Where what normalises a channel is read.
 struct Statistics {
@@ -34,31 +37,32 @@ Statistics statistics(const Problem& p, const KernelArgs& a, size_t x) {
           float(p.op.as<BatchNormAttrs>().epsilon)};
 }
 
-/// What `width` channels are shifted and scaled by: y = (x - mean)*scale + beta, scale = gamma/sqrt(variance +
-/// epsilon).
-template <int width>
-struct Normal {
-  float mean[width], scale[width], beta[width];
-  __device__ Normal(const Statistics& s, int channel) {
-    for (int k = 0; k < width; ++k)
-      mean[k] = s.mean(channel + k), scale[k] = s.gamma[channel + k] * s.inverse(channel + k),
-      beta[k] = s.beta[channel + k];
-  }
-  __device__ float output(int k, float x) const { return fmaf(x - mean[k], scale[k], beta[k]); }
-};
+/// What a channel is shifted and scaled by, y = (x - mean)*scale + beta with scale = gamma/sqrt(variance + epsilon),
+/// and behind that what else a functor wants of it.
+enum Value { mean, scale, beta, more };
+template <int values>
+__device__ void normal(const Statistics& s, int channel, float inverse, float (&v)[values]) {
+  v[mean] = s.mean(channel), v[scale] = s.gamma[channel] * inverse, v[beta] = s.beta[channel];
+}
+template <int values, int width>
+__device__ float output(const OfChannels<values, width>& own, int k, float x) {
+  return fmaf(x - own.v[mean][k], own.v[scale][k], own.v[beta][k]);
+}
 
 template <class T, int width>
 struct Forward {
+  static constexpr int values_of_channel = more;
+  using Own = OfChannels<values_of_channel, width>;
   Pixels<const T> x;
   Pixels<T> y;
   Statistics statistics;
   bool relu;
-  __device__ Normal<width> of_channels(int channel) const { return {statistics, channel}; }
+  __device__ void of_channel(int c, float (&v)[more]) const { normal(statistics, c, statistics.inverse(c), v); }
   __device__ Pack<T, width> load(int64_t pixel, int channel) const { return x.template load<width>(pixel, channel); }
-  __device__ void finish(const Normal<width>& own, const Pack<T, width>& v, int64_t pixel, int channel) const {
+  __device__ void finish(const Own& own, const Pack<T, width>& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
     for (int k = 0; k < width; ++k) {
-      const float value = own.output(k, to_float(v.v[k]));
+      const float value = output(own, k, to_float(v.v[k]));
       out.v[k] = from_float<T>(relu && value < 0 ? 0.0f : value);
     }
     y.store(pixel, channel, out);
@@ -69,44 +73,31 @@ struct Forward {
 /// sums of its own squares in f32 would lose the variance.
 template <class T, int width>
 struct Differences {
-  static constexpr int quantities = 2;
+  static constexpr int quantities = 2, values_of_channel = 1;
   Pixels<const T> x;
-  struct Own {
-    float first[width];
-  };
-  __device__ Own of_channels(int channel) const {
-    Own own;
-    const Pack<T, width> v = x.template load<width>(0, channel);
-    for (int k = 0; k < width; ++k) own.first[k] = to_float(v.v[k]);
-    return own;
-  }
+  __device__ void of_channel(int c, float (&v)[1]) const { v[0] = to_float(x.data[c]); }
   __device__ Pack<T, width> load(int64_t pixel, int channel) const { return x.template load<width>(pixel, channel); }
-  __device__ void add(const Own& own, const Pack<T, width>& v, float (&sums)[2][width]) const {
+  __device__ void add(const OfChannels<1, width>& first, const Pack<T, width>& v, float (&sums)[2][width]) const {
     for (int k = 0; k < width; ++k) {
-      const float d = to_float(v.v[k]) - own.first[k];
+      const float d = to_float(v.v[k]) - first.v[0][k];
       sums[0][k] += d, sums[1][k] = fmaf(d, d, sums[1][k]);
     }
   }
 };
 
-/// Mean and mean square of all parts; block (32, 32), a channel to each 32 threads below each other.
+/// Mean and mean square from those sums.
 template <class T>
-__global__ void finish_moments(int parts, int channels, const double* from, const T* first, double share, double* out) {
-  __shared__ double lanes[2][32][33];
-  const int c = int(blockIdx.x) * 32 + int(threadIdx.x);
-  double sums[2] = {};
-  if (c < channels)
-    for (int i = int(threadIdx.y); i < parts; i += 32)
-      for (int q = 0; q < 2; ++q) sums[q] += from[(int64_t(i) * 2 + q) * channels + c];
-  for (int q = 0; q < 2; ++q) lanes[q][threadIdx.y][threadIdx.x] = sums[q];
-  __syncthreads();
-  if (threadIdx.y > 0 || c >= channels) return;
-  for (int i = 1; i < 32; ++i)
-    for (int q = 0; q < 2; ++q) sums[q] += lanes[q][i][threadIdx.x];
-  const double x = to_float(first[c]), d = share * sums[0];
-  out[c] = x + d;
-  out[channels + c] = x * x + 2 * x * d + share * sums[1];
-}
+struct Moments {
+  const T* first;
+  double share;  ///< of a pixel
+  double* out;
+  int channels;
+  __device__ void operator()(int c, const double (&sums)[2]) const {
+    const double x = to_float(first[c]), d = share * sums[0];
+    out[c] = x + d;
+    out[channels + c] = x * x + 2 * x * d + share * sums[1];
+  }
+};
 
 /// A gradient and what it is the gradient at.
 template <class T, int width>
@@ -123,26 +114,24 @@ struct Gradient {
     return {dy.template load<width>(pixel, channel), x.template load<width>(pixel, channel)};
   }
   /// What passes the clamp.
-  __device__ float passed(const Normal<width>& own, const Both<T, width>& v, int k) const {
-    return relu && !(own.output(k, to_float(v.x.v[k])) > 0) ? 0.0f : to_float(v.dy.v[k]);
+  template <int values>
+  __device__ float passed(const OfChannels<values, width>& own, const Both<T, width>& v, int k) const {
+    return relu && !(output(own, k, to_float(v.x.v[k])) > 0) ? 0.0f : to_float(v.dy.v[k]);
   }
 };
 
 template <class T, int width>
 struct GradientSums : Gradient<T, width> {
+  enum { inverse = more, values_of_channel };
   static constexpr int quantities = 2;
-  struct Own {
-    Normal<width> normal;
-    float inverse[width];
-  };
-  __device__ Own of_channels(int channel) const {
-    Own own{{this->statistics, channel}, {}};
-    for (int k = 0; k < width; ++k) own.inverse[k] = this->statistics.inverse(channel + k);
-    return own;
+  using Own = OfChannels<values_of_channel, width>;
+  __device__ void of_channel(int c, float (&v)[values_of_channel]) const {
+    v[inverse] = this->statistics.inverse(c);
+    normal(this->statistics, c, v[inverse], v);
   }
   __device__ void add(const Own& own, const Both<T, width>& v, float (&sums)[2][width]) const {
     for (int k = 0; k < width; ++k) {
-      const float dy = this->passed(own.normal, v, k), x = (to_float(v.x.v[k]) - own.normal.mean[k]) * own.inverse[k];
+      const float dy = this->passed(own, v, k), x = (to_float(v.x.v[k]) - own.v[mean][k]) * own.v[inverse][k];
       sums[0][k] += dy, sums[1][k] = fmaf(dy, x, sums[1][k]);
     }
   }
@@ -153,23 +142,19 @@ template <class T, int width>
 struct BackwardData : Gradient<T, width> {
   Pixels<T> dx;
   const double* sums;
-  struct Own {
-    Normal<width> normal;
-    float gradient[width], slope[width];
-  };
-  __device__ Own of_channels(int channel) const {
-    Own own{{this->statistics, channel}, {}, {}};
-    for (int k = 0; k < width; ++k)
-      own.gradient[k] = float(sums[channel + k]), own.slope[k] = own.normal.scale[k] *
-                                                                 this->statistics.inverse(channel + k) *
-                                                                 float(sums[this->statistics.channels + channel + k]);
-    return own;
+  enum { gradient = more, slope, values_of_channel };
+  using Own = OfChannels<values_of_channel, width>;
+  __device__ void of_channel(int c, float (&v)[values_of_channel]) const {
+    const float inverse = this->statistics.inverse(c);
+    normal(this->statistics, c, inverse, v);
+    v[gradient] = float(sums[c]);
+    v[slope] = v[scale] * inverse * float(sums[this->statistics.channels + c]);
   }
   __device__ void finish(const Own& own, const Both<T, width>& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
     for (int k = 0; k < width; ++k) {
-      const float dy = this->passed(own.normal, v, k) - own.gradient[k];
-      out.v[k] = from_float<T>(own.normal.scale[k] * dy - own.slope[k] * (to_float(v.x.v[k]) - own.normal.mean[k]));
+      const float dy = this->passed(own, v, k) - own.v[gradient][k];
+      out.v[k] = from_float<T>(own.v[scale][k] * dy - own.v[slope][k] * (to_float(v.x.v[k]) - own.v[mean][k]));
     }
     dx.store(pixel, channel, out);
   }
@@ -182,14 +167,11 @@ std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
         dispatch(p.in[0].dtype, [&](auto zero) {
           using T = decltype(zero);
           const Pixels<const T> x = pixels<const T>(a.in[0]);
-          int parts = 0;
-          with_width<T>({&a.in[0]}, [&](auto width) {
-            parts = queue_parts_of_channels<width>(pixels_, channels, Differences<T, width>{x}, a.workspace);
+          with_width<T, channels_each>({&a.in[0]}, [&](auto width) {
+            queue_sums<width>(pixels_, channels, Differences<T, width>{x},
+                              Moments<T>{x.data, 1 / double(pixels_), data<double>(a.out[0]), int(channels)},
+                              a.workspace);
           });
-          finish_moments<<<static_cast<unsigned>((channels + 31) / 32), dim3(32, 32), 0, stream()>>>(
-              parts, int(channels), reinterpret_cast<const double*>(a.workspace), x.data, 1 / double(pixels_),
-              data<double>(a.out[0]));
-          check_launch("channel_moments");
         });
       },
       channel_sum_bytes(pixels_, channels, 2));
@@ -199,7 +181,7 @@ std::unique_ptr<Prepared> prepare_forward(const Problem& p) {
   return prepared([p](const KernelArgs& a) {
     dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      with_width<T>({&a.in[0], &a.out[0]}, [&](auto width) {
+      with_width<T, channels_each>({&a.in[0], &a.out[0]}, [&](auto width) {
         const Forward<T, width> f{pixels<const T>(a.in[0]), pixels<T>(a.out[0]), statistics(p, a, 0),
                                   p.op.as<BatchNormAttrs>().relu != 0};
         queue_for_pixels<width>(p.in[0].shape.rows(), p.in[0].shape.c(), f);
@@ -219,9 +201,9 @@ std::unique_ptr<Prepared> prepare_sums(const Problem& p) {
       [=](const KernelArgs& a) {
         dispatch(p.in[0].dtype, [&](auto zero) {
           using T = decltype(zero);
-          with_width<T>({&a.in[0], &a.in[1]}, [&](auto width) {
-            queue_channel_sums<width>(pixels_, channels, GradientSums<T, width>{gradient<T, width>(p, a)},
-                                      1 / double(pixels_), a.workspace, data<double>(a.out[0]));
+          with_width<T, channels_each>({&a.in[0], &a.in[1]}, [&](auto width) {
+            queue_sums<width>(pixels_, channels, GradientSums<T, width>{gradient<T, width>(p, a)},
+                              Scaled<double>{1 / double(pixels_), data<double>(a.out[0]), int(channels)}, a.workspace);
           });
         });
       },
@@ -232,7 +214,7 @@ std::unique_ptr<Prepared> prepare_backward_data(const Problem& p) {
   return prepared([p](const KernelArgs& a) {
     dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      with_width<T>({&a.in[0], &a.in[1], &a.out[0]}, [&](auto width) {
+      with_width<T, channels_each>({&a.in[0], &a.in[1], &a.out[0]}, [&](auto width) {
         const BackwardData<T, width> f{{gradient<T, width>(p, a)}, pixels<T>(a.out[0]), data<const double>(a.in[5])};
         queue_for_pixels<width>(p.in[0].shape.rows(), p.in[0].shape.c(), f);
       });

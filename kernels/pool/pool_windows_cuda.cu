@@ -1,7 +1,7 @@
 // Max and average pools of any window, stride and padding on CUDA devices, dense tensors and slices: a position and 16
 // bytes of its channels to a thread; averages of large windows are shared by the threads of a block. Gradients are
 // gathered window by window, in the same order in every run.
-#include "kernels/device/pixels.h"
+#include "kernels/device/channel_sums.h"
 #include "kernels/pool/pool_cuda.h"
 
 namespace convoy {
