@@ -199,8 +199,8 @@ void Executor::queue_nodes(size_t begin, size_t end, bool marks) {
   for (size_t i = begin; i < end;) {
     const size_t next = i + static_cast<size_t>(plan_.nodes[i].sweep_size);
     if (const auto* first = dynamic_cast<const Joinable*>(plan_.nodes[i].prepared.get())) {
-      std::vector<KernelArgs> all;
-      for (size_t k = i; k < next; ++k) all.push_back(args_of(k));
+      std::vector<KernelRun> all;
+      for (size_t k = i; k < next; ++k) all.push_back({plan_.nodes[k].prepared.get(), args_of(k)});
       first->run_joined(all);
     } else {
       for (size_t k = i; k < next; ++k) plan_.nodes[k].prepared->run(args_of(k));

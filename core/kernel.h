@@ -71,15 +71,23 @@ class Prepared {
   virtual void run(const KernelArgs& args) const = 0;
 };
 
-/// A kernel of a device that can run in one launch with the same kernels of the nodes behind it; none of them may write
-/// what another reads or writes.
+/// A node's kernel and what it is given.
+struct KernelRun {
+  const Prepared* kernel;
+  KernelArgs args;
+};
+
+/// A kernel of a device that can run in one launch with kernels of the nodes behind it.
 class Joinable : public Prepared {
  public:
-  /// Whether the next node's kernel runs in the same launch as this one's.
+  /// Whether the next node's kernel may run in the same launch as this one's. If so, none of their values share memory.
   virtual bool joins(const Prepared& next) const = 0;
-  /// This kernel and those behind it; `all[0]` is this one's.
-  virtual void run_joined(std::span<const KernelArgs> all) const = 0;
-  void run(const KernelArgs& args) const final { run_joined({&args, 1}); }
+  /// This kernel, which is the first, and those behind it: in whatever order, or at once, but as if in this one.
+  virtual void run_joined(std::span<const KernelRun> all) const = 0;
+  void run(const KernelArgs& args) const final {
+    const KernelRun alone{this, args};
+    run_joined({&alone, 1});
+  }
 };
 
 class Kernel {

@@ -73,6 +73,7 @@ KernelList build() {
   add(cast_cuda_kernels());
   add(channel_cuda_kernels());
   add(norm_cuda_kernels());
+  add(norm_state_cuda_kernels());
   add(resize_cuda_kernels());
   add(pixel_cuda_kernels());
   add(pool_cuda_kernels());

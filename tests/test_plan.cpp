@@ -205,7 +205,7 @@ TEST_CASE("small nodes of a kind stand next to each other for a device", "[plann
 TEST_CASE("what runs once per change of the states is no launch with what runs every time", "[planner]") {
   struct Cast final : Joinable {
     bool joins(const Prepared& next) const override { return dynamic_cast<const Cast*>(&next); }
-    void run_joined(std::span<const KernelArgs>) const override {}
+    void run_joined(std::span<const KernelRun>) const override {}
   };
   KernelList kernels;
   kernels.push_back(std::make_unique<FunctionKernel>(

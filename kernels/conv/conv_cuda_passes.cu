@@ -19,7 +19,7 @@ struct BiasActivation {
   __device__ void finish(const OfChannels<1, width>& own, const Pack<T, width>& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
     for (int k = 0; k < width; ++k) {
-      const float value = to_float(v.v[k]) + own.v[0][k];
+      const float value = value_of(v, k) + own.v[0][k];
       out.v[k] = from_float<T>(value > 0 ? value : slope * value);
     }
     to.store(pixel, channel, out);

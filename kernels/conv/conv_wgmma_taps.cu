@@ -11,6 +11,7 @@
 // Shared memory bounds products of few columns: 64 x 32 x 16 take 16 clocks of the tensor cores and read 3 KiB, in 24.
 #include "kernels/conv/taps.h"
 #include "kernels/device/bulk.h"
+#include "kernels/device/early.h"
 
 namespace convoy::cuda {
 namespace {
@@ -46,6 +47,7 @@ __global__ void __launch_bounds__(threads, 1)
     barriers_begun();
   }
   __syncthreads();
+  await_kernel_ahead();
 
   if (threadIdx.x < warpgroup) {
     give_registers<40>();
@@ -154,8 +156,7 @@ void launch(const Taps& t, int splits, const CUtensorMap& x, const CUtensorMap& 
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), taps_shared_bytes + taps_turn_bytes);
   const dim3 blocks(static_cast<unsigned>(pieces(t.g.k, wide)), static_cast<unsigned>(t.cut.blocks()),
                     static_cast<unsigned>(splits));
-  kernel<<<blocks, threads, bytes, stream()>>>(t, x, dy, out);
-  check_launch("conv_wgmma_taps");
+  launch_early(kernel, blocks, dim3(threads), bytes, t, x, dy, out);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Depthwise 3x3 convolutions of images on CUDA devices (groups = channels on both sides): any stride, dilation and
 // padding, dense tensors and slices. A thread keeps the nine weights of its channels, or their gradients, in registers,
-// and takes strips of four neighbouring outputs, whose columns it loads once; with stride and dilation 1 it takes two
-// such strips below each other, whose rows it loads once. Bound by memory.
+// and takes strips of four neighbouring outputs, whose columns it loads once; with stride 1 it takes two such strips
+// below each other, whose rows it loads once. Bound by memory.
 #include "core/conv_shapes.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/device/last_block.h"
@@ -15,6 +15,9 @@ using namespace cuda;
 
 constexpr int channels_each = 4, strip = 4, taps = 9;
 constexpr int rows = 2, channels_of_rows = 2;  ///< where a thread takes strips of two rows
+/// That run at once on a multiprocessor, so that their registers hold what they load.
+template <class T>
+constexpr int blocks_of_tiles = sizeof(T) == 2 ? 3 : 2;
 
 /// A map from one image to another of the same channels: the position that tap k of output i reads is
 /// i*stride - pad + k*dilation.
@@ -59,7 +62,7 @@ struct Values {
 template <int width, class T>
 __device__ Values<width> widened(const Pack<T, width>& pack) {
   Values<width> out;
-  for (int k = 0; k < width; ++k) out.v[k] = to_float(pack.v[k]);
+  for (int k = 0; k < width; ++k) out.v[k] = value_of(pack, k);
   return out;
 }
 
@@ -75,8 +78,8 @@ struct Row {
   }
 };
 
-/// f(position of the strip, tap of the row, input) for all products of a strip's row of taps. A known stride, 1 or 2,
-/// of neighbouring taps: every column is loaded once.
+/// f(position of the strip, tap of the row, input) for all products of a strip's row of taps. A known stride of
+/// neighbouring taps: every column is loaded once.
 template <int width, int stride, class T, class F>
 __device__ void for_row_of_taps(const Row<width, T>& row, const Geometry& g, int column, F&& f) {
   if constexpr (stride > 0) {
@@ -108,7 +111,7 @@ struct Weights {
   }
 };
 
-/// Output = sum of weights times inputs, plus a bias. stride 1, 2: of neighbouring taps; 0: any.
+/// Output = sum of weights times inputs, plus a bias. stride 2: of neighbouring taps; 0: any.
 template <int width, int stride, class T>
 __global__ void __launch_bounds__(256, 2) depthwise(Geometry g, int strips, int packs, bool flipped, Pixels<const T> x,
                                                     const T* w, const float* bias, Pixels<T> y) {
@@ -172,50 +175,56 @@ __global__ void __launch_bounds__(256, 2)
   }
 }
 
-/// How blocks of stride and dilation 1 share the outputs: a block's threads below each other are two strips across
-/// times four of `rows` rows each.
+/// How blocks of stride 1 share the outputs: a block's threads below each other are two strips across times four of
+/// `rows` rows each. With a dilation, the outputs of a strip are as far apart as its taps.
 struct Tiles {
   int across, down;  ///< of an image
   static constexpr int strips_across = 2, strips_down = 4, threads_down = strips_across * strips_down;
   explicit Tiles(const Geometry& g) {
     const auto pieces = [](int extent, int piece) { return (extent + piece - 1) / piece; };
-    across = pieces(g.out[1], strips_across * strip), down = pieces(g.out[0], strips_down * rows);
+    across = pieces(pieces(g.out[1], strip * g.dilation[1]) * g.dilation[1], strips_across);
+    down = pieces(pieces(g.out[0], rows * g.dilation[0]) * g.dilation[0], strips_down);
   }
   __host__ __device__ int count() const { return across * down; }
 };
 
-/// The strips of a thread in one tile of an image: columns from `column` on, in rows from `row` on. All threads of a
-/// warp have the same ones.
+/// The strips of a thread in one tile of an image: columns from `column` on, in rows from `row` on, g.dilation apart.
+/// All threads of a warp have the same ones.
 struct Place {
   int row, column;
-  __device__ Place(int across, int down) {
+  __device__ Place(const Geometry& g, int across, int down) {
     const int thread = int(threadIdx.y);
-    column = (across * Tiles::strips_across + thread % Tiles::strips_across) * strip;
-    row = (down * Tiles::strips_down + thread / Tiles::strips_across) * rows;
+    const auto first = [](int i, int each, int apart) { return i / apart * each * apart + i % apart; };
+    column = first(across * Tiles::strips_across + thread % Tiles::strips_across, strip, g.dilation[1]);
+    row = first(down * Tiles::strips_down + thread / Tiles::strips_across, rows, g.dilation[0]);
   }
   __device__ bool exists(const Geometry& g) const { return row < g.out[0] && column < g.out[1]; }
   /// Whether all that the strips read and write lies inside.
   __device__ bool inside(const Geometry& g) const {
-    return row >= g.pad[0] && column >= g.pad[1] && row - g.pad[0] + rows + 2 <= g.in[0] &&
-           column - g.pad[1] + strip + 2 <= g.in[1] && row + rows <= g.out[0] && column + strip <= g.out[1];
+    return row >= g.pad[0] && column >= g.pad[1] && row - g.pad[0] + (rows + 1) * g.dilation[0] < g.in[0] &&
+           column - g.pad[1] + (strip + 1) * g.dilation[1] < g.in[1] && row + (rows - 1) * g.dilation[0] < g.out[0] &&
+           column + (strip - 1) * g.dilation[1] < g.out[1];
   }
 };
 
-/// `down` x `across` neighbours of an image, as they lie in memory; zeros outside it, where not all are known to be
-/// inside. Addresses would take most instructions of these kernels: they are sums of one pointer and steps in 32 bits.
+/// `down` x `across` pixels of an image, `apart` from each other, as they lie in memory; zeros outside it, where not
+/// all are known to be inside. Addresses would take most instructions of these kernels: they are sums of one pointer
+/// and steps in 32 bits.
 template <bool inside, int down, int across, int width, class T>
 struct Block {
   Pack<T, width> v[down][across];
-  __device__ Block(const T* image, int pitch, const int extent[2], int row, int column, int channel) {
+  __device__ Block(const T* image, int pitch, const int extent[2], int row, int column, int channel,
+                   const int apart[2]) {
     const char* line = reinterpret_cast<const char*>(image + (int64_t(row) * extent[1] + column) * pitch + channel);
-    const int step = pitch * int(sizeof(T)), line_step = step * extent[1];
+    const int step = pitch * int(sizeof(T)) * apart[1], line_step = pitch * int(sizeof(T)) * extent[1] * apart[0];
 #pragma unroll
     for (int i = 0; i < down; ++i, line += line_step)
 #pragma unroll
       for (int j = 0; j < across; ++j) {
         if constexpr (!inside) {
           for (int k = 0; k < width; ++k) v[i][j].v[k] = from_float<T>(0);
-          if (row + i < 0 || row + i >= extent[0] || column + j < 0 || column + j >= extent[1]) continue;
+          const int r = row + i * apart[0], c = column + j * apart[1];
+          if (r < 0 || r >= extent[0] || c < 0 || c >= extent[1]) continue;
         }
         v[i][j] = *reinterpret_cast<const Pack<T, width>*>(line + int64_t(j) * step);
       }
@@ -287,23 +296,25 @@ class BlockWeights {
 template <bool inside, int width, class T>
 __device__ void store_strips(T* image, const Geometry& g, int64_t pitch, const Place& at,
                              const float (&sums)[rows][strip][width]) {
-  const int step = int(pitch) * int(sizeof(T)), line_step = step * g.out[1];
+  const int size = int(pitch) * int(sizeof(T)), step = size * g.dilation[1],
+            line_step = size * g.out[1] * g.dilation[0];
   char* line = reinterpret_cast<char*>(image + (int64_t(at.row) * g.out[1] + at.column) * pitch);
 #pragma unroll
   for (int r = 0; r < rows; ++r, line += line_step)
 #pragma unroll
     for (int s = 0; s < strip; ++s) {
-      if (!inside && (at.row + r < 0 || at.row + r >= g.out[0] || at.column + s < 0 || at.column + s >= g.out[1]))
-        continue;
+      const int row = at.row + r * g.dilation[0], column = at.column + s * g.dilation[1];
+      if (!inside && (row < 0 || row >= g.out[0] || column < 0 || column >= g.out[1])) continue;
       Pack<T, width> out;
       for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(sums[r][s][k]);
       *reinterpret_cast<Pack<T, width>*>(line + int64_t(s) * step) = out;
     }
 }
 
-/// The map with stride and dilation 1.
+/// The map with stride 1.
 template <int width, class T>
-__global__ void __launch_bounds__(256, 3) depthwise_tiles(const TileWork<T> t) {
+__global__ void __launch_bounds__(256, blocks_of_tiles<T>) depthwise_tiles(const TileWork<T> t) {
+  await_kernel_ahead();
   __shared__ __align__(8) float shared[BlockWeights<width>::floats];
   const BlockWeights<width> weights(t, shared);
   if (!weights.exists) return;
@@ -312,11 +323,11 @@ __global__ void __launch_bounds__(256, 3) depthwise_tiles(const TileWork<T> t) {
   T* to = t.y.data + int64_t(blockIdx.z) * g.out[0] * g.out[1] * t.y.pitch + weights.channel;
 #pragma unroll 1
   for (int down = int(blockIdx.y) * t.each; down < (int(blockIdx.y) + 1) * t.each; ++down) {
-    const Place at(int(blockIdx.x) / t.groups, down);
+    const Place at(g, int(blockIdx.x) / t.groups, down);
     if (!at.exists(g)) return;
     with_inside(at.inside(g), [&](auto inside) {
       const Block<inside, rows + 2, strip + 2, width, T> in(from, int(t.x.pitch), g.in, at.row - g.pad[0],
-                                                            at.column - g.pad[1], weights.channel);
+                                                            at.column - g.pad[1], weights.channel, g.dilation);
       float sums[rows][strip][width];
       for (int r = 0; r < rows; ++r)
         for (int s = 0; s < strip; ++s)
@@ -327,7 +338,7 @@ __global__ void __launch_bounds__(256, 3) depthwise_tiles(const TileWork<T> t) {
 #pragma unroll
           for (int kw = 0; kw < 3; ++kw)
             for (int k = 0; k < width; ++k)
-              sums[r][s][k] = fmaf(to_float(in.v[h][s + kw].v[k]), weights.v[3 * kh + kw][k], sums[r][s][k]);
+              sums[r][s][k] = fmaf(value_of(in.v[h][s + kw], k), weights.v[3 * kh + kw][k], sums[r][s][k]);
       });
       store_strips<inside>(to, g, t.y.pitch, at, sums);
     });
@@ -338,7 +349,8 @@ __global__ void __launch_bounds__(256, 3) depthwise_tiles(const TileWork<T> t) {
 /// i + pad = 2*q is read by taps 0 and 2 of outputs q and q - 1, position i + 1 by tap 1 of output q: strips begin
 /// where i + pad is even, so that which taps meet is known.
 template <int width, class T>
-__global__ void __launch_bounds__(256, 3) gather_tiles(const TileWork<T> t) {
+__global__ void __launch_bounds__(256, blocks_of_tiles<T>) gather_tiles(const TileWork<T> t) {
+  await_kernel_ahead();
   __shared__ __align__(8) float shared[BlockWeights<width>::floats];
   const BlockWeights<width> weights(t, shared);
   if (!weights.exists) return;
@@ -347,7 +359,7 @@ __global__ void __launch_bounds__(256, 3) gather_tiles(const TileWork<T> t) {
   T* to = t.y.data + int64_t(blockIdx.z) * g.out[0] * g.out[1] * t.y.pitch + weights.channel;
 #pragma unroll 1
   for (int down = int(blockIdx.y) * t.each; down < (int(blockIdx.y) + 1) * t.each; ++down) {
-    Place at(int(blockIdx.x) / t.groups, down);
+    Place at(g, int(blockIdx.x) / t.groups, down);
     at.row -= g.pad[0] & 1, at.column -= g.pad[1] & 1;
     if (!at.exists(g)) return;
     const int row = (at.row + g.pad[0]) / 2 - 1, column = (at.column + g.pad[1]) / 2 - 1;
@@ -356,7 +368,7 @@ __global__ void __launch_bounds__(256, 3) gather_tiles(const TileWork<T> t) {
                             at.column + strip <= g.out[1] && row >= 0 && column >= 0 && row + 2 <= g.in[0] &&
                             column + across <= g.in[1];
     with_inside(all_inside, [&](auto inside) {
-      const Block<inside, 2, across, width, T> in(from, int(t.x.pitch), g.in, row, column, weights.channel);
+      const Block<inside, 2, across, width, T> in(from, int(t.x.pitch), g.in, row, column, weights.channel, g.dilation);
       float sums[rows][strip][width];
 #pragma unroll
       for (int r = 0; r < rows; ++r)
@@ -368,7 +380,7 @@ __global__ void __launch_bounds__(256, 3) gather_tiles(const TileWork<T> t) {
 #pragma unroll
             for (int kw = s % 2; kw < 3; kw += 2)
               for (int k = 0; k < width; ++k)
-                sums[r][s][k] = fmaf(to_float(in.v[kh == 2 ? 0 : 1][s / 2 + (kw == 2 ? 0 : 1)].v[k]),
+                sums[r][s][k] = fmaf(value_of(in.v[kh == 2 ? 0 : 1][s / 2 + (kw == 2 ? 0 : 1)], k),
                                      weights.v[3 * kh + kw][k], sums[r][s][k]);
         }
       store_strips<inside>(to, g, t.y.pitch, at, sums);
@@ -438,30 +450,32 @@ __global__ void __launch_bounds__(256, 2) weight_gradients(Geometry g, int strip
   add_gradients(sums, packs, parts, to);
 }
 
-/// Those of stride and dilation 1; blocks: groups of channels, parts of the tiles of all images.
+/// Those of stride 1; blocks: groups of channels, parts of the tiles of all images.
 template <int width, class T>
-__global__ void __launch_bounds__(256, 2)
+__global__ void __launch_bounds__(256, blocks_of_tiles<T>)
     weight_gradients_of_tiles(Geometry g, Tiles tiles, int packs, Pixels<const T> x, Pixels<const T> dy, float* parts,
                               ToTwoVectors to) {
+  await_kernel_ahead();
   const int pack = int(blockIdx.x * blockDim.x + threadIdx.x), channel = pack * width;
   float sums[taps + 1][width] = {};
   if (pack < packs)
     for (int i = int(blockIdx.y); i < int(g.images) * tiles.count(); i += int(gridDim.y)) {
       const int tile = i % tiles.count();
       const int64_t image = i / tiles.count();
-      const Place at(tile % tiles.across, tile / tiles.across);
+      const Place at(g, tile % tiles.across, tile / tiles.across);
       if (!at.exists(g)) continue;
       with_inside(at.inside(g), [&](auto inside) {
         const Block<inside, rows, strip, width, T> gradients(dy.data + image * g.out[0] * g.out[1] * dy.pitch,
-                                                             int(dy.pitch), g.out, at.row, at.column, channel);
+                                                             int(dy.pitch), g.out, at.row, at.column, channel,
+                                                             g.dilation);
         const Block<inside, rows + 2, strip + 2, width, T> in(x.data + image * g.in[0] * g.in[1] * x.pitch,
                                                               int(x.pitch), g.in, at.row - g.pad[0],
-                                                              at.column - g.pad[1], channel);
+                                                              at.column - g.pad[1], channel, g.dilation);
 #pragma unroll
         for (int r = 0; r < rows; ++r)
 #pragma unroll
           for (int s = 0; s < strip; ++s)
-            for (int k = 0; k < width; ++k) sums[taps][k] += to_float(gradients.v[r][s].v[k]);
+            for (int k = 0; k < width; ++k) sums[taps][k] += value_of(gradients.v[r][s], k);
         for_rows([&](int h, int kh, int r) {
 #pragma unroll
           for (int s = 0; s < strip; ++s)
@@ -469,34 +483,29 @@ __global__ void __launch_bounds__(256, 2)
             for (int kw = 0; kw < 3; ++kw)
               for (int k = 0; k < width; ++k)
                 sums[3 * kh + kw][k] =
-                    fmaf(to_float(in.v[h][s + kw].v[k]), to_float(gradients.v[r][s].v[k]), sums[3 * kh + kw][k]);
+                    fmaf(value_of(in.v[h][s + kw], k), value_of(gradients.v[r][s], k), sums[3 * kh + kw][k]);
         });
       });
     }
   add_gradients(sums, packs, parts, to);
 }
 
-/// 1 or 2 where kernels know the stride, else 0.
-int known_stride(const Geometry& g) {
-  return g.dilation[1] == 1 && g.stride[1] <= 2 ? g.stride[1] : 0;
-}
+/// 2 where kernels know the stride, else 0.
 template <class F>
-void with_stride(int stride, F&& f) {
-  if (stride == 1)
-    f(std::integral_constant<int, 1>());
-  else if (stride == 2)
+void with_stride(const Geometry& g, F&& f) {
+  if (g.stride[1] == 2 && g.dilation[1] == 1)
     f(std::integral_constant<int, 2>());
   else
     f(std::integral_constant<int, 0>());
 }
 
-bool plain(const Geometry& g) {
-  return g.stride[0] == 1 && g.stride[1] == 1 && g.dilation[0] == 1 && g.dilation[1] == 1;
+bool unstrided(const Geometry& g) {
+  return g.stride[0] == 1 && g.stride[1] == 1;
 }
 
 /// Groups of channels x as many blocks as run at once, with as many tiles each, if there are so many tiles.
-dim3 grid_of_tiles(int64_t tiles, int64_t groups) {
-  const int64_t most = std::max<int64_t>(1, 2 * multiprocessors() / groups), each = (tiles + most - 1) / most;
+dim3 grid_of_tiles(int64_t tiles, int64_t groups, int at_once) {
+  const int64_t most = std::max<int64_t>(1, at_once * multiprocessors() / groups), each = (tiles + most - 1) / most;
   return dim3(static_cast<unsigned>(groups), static_cast<unsigned>((tiles + each - 1) / each));
 }
 PixelGrid grid_of_strips(const Geometry& g, int64_t packs) {
@@ -513,19 +522,19 @@ void queue_tiles(void (*kernel)(TileWork<T>), int width, const KernelArgs& a, co
   for (int i = 0; i < 2; ++i) wider.out[i] += margin[i];
   const Tiles tiles(wider);
   // Several tiles to a block, for its weights' sake, where that leaves many more blocks than run at once.
-  const int64_t many = 8 * 3 * multiprocessors();
+  const int64_t many = 8 * blocks_of_tiles<T> * multiprocessors();
   const int each = int(std::clamp<int64_t>(groups * tiles.count() * g.images / many, 1, 4));
   const dim3 blocks(static_cast<unsigned>(groups * tiles.across), static_cast<unsigned>((tiles.down + each - 1) / each),
                     static_cast<unsigned>(g.images));
-  kernel<<<blocks, dim3(32, Tiles::threads_down), 0, stream()>>>(
-      {g, packs, groups, each, flipped, pixels<const T>(a.in[0]), data<const T>(a.in[1]),
-       a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr, pixels<T>(a.out[0])});
+  launch_early(kernel, blocks, dim3(32, Tiles::threads_down), 0,
+               TileWork<T>{g, packs, groups, each, flipped, pixels<const T>(a.in[0]), data<const T>(a.in[1]),
+                           a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr, pixels<T>(a.out[0])});
 }
 
 /// From in[0] to out[0] through in[1].
 template <class T>
 void queue_map(const KernelArgs& a, const Geometry& g, bool flipped) {
-  if (plain(g))
+  if (unstrided(g))
     with_width<T, channels_of_rows>({&a.in[0], &a.out[0]}, [&](auto width) {
       queue_tiles(depthwise_tiles<width, T>, width, a, g, flipped, {0, 0});
     });
@@ -533,7 +542,7 @@ void queue_map(const KernelArgs& a, const Geometry& g, bool flipped) {
     with_width<T, channels_each>({&a.in[0], &a.out[0]}, [&](auto width) {
       const int packs = int(a.out[0].shape().c() / width);
       const PixelGrid grid = grid_of_strips(g, packs);
-      with_stride(known_stride(g), [&](auto stride) {
+      with_stride(g, [&](auto stride) {
         depthwise<width, stride><<<grid.blocks, grid.threads, 0, stream()>>>(
             g, g.strips(), packs, flipped, pixels<const T>(a.in[0]), data<const T>(a.in[1]),
             a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr, pixels<T>(a.out[0]));
@@ -587,19 +596,19 @@ void queue_weight_gradients(const KernelArgs& a, const Geometry& g) {
   const int64_t channels = a.in[0].shape().c();
   auto* parts = reinterpret_cast<float*>(a.workspace);
   const ToTwoVectors to{data<float>(a.out[0]), data<float>(a.out[1]), taps * channels};
-  if (plain(g))
+  if (unstrided(g))
     with_width<T, channels_of_rows>({&a.in[0], &a.in[1]}, [&](auto width) {
       const int packs = int(channels / width), groups = (packs + 31) / 32;
       const Tiles tiles(g);
-      const dim3 blocks = grid_of_tiles(g.images * tiles.count(), groups);
-      weight_gradients_of_tiles<width>
-          <<<blocks, dim3(32, Tiles::threads_down), 0, stream()>>>(g, tiles, packs, x, dy, parts, to);
+      const dim3 blocks = grid_of_tiles(g.images * tiles.count(), groups, blocks_of_tiles<T>);
+      launch_early(weight_gradients_of_tiles<width, T>, blocks, dim3(32, Tiles::threads_down), 0, g, tiles, packs, x,
+                   dy, parts, to);
     });
   else
     with_width<T, channels_each>({&a.in[0], &a.in[1]}, [&](auto width) {
       const int packs = int(channels / width);
       const PixelGrid grid = grid_of_strips(g, packs);
-      with_stride(known_stride(g), [&](auto stride) {
+      with_stride(g, [&](auto stride) {
         weight_gradients<width, stride>
             <<<grid.blocks, grid.threads, 0, stream()>>>(g, g.strips(), packs, x, dy, parts, to);
       });
@@ -612,8 +621,9 @@ int64_t most_parts(const Geometry& g, int64_t channels) {
   unsigned most = 0;
   for (int width : {1, channels_of_rows, channels_each}) {
     const int64_t packs = (channels + width - 1) / width;
-    most = std::max(most, plain(g) ? grid_of_tiles(g.images * Tiles(g).count(), (packs + 31) / 32).y
-                                   : grid_of_strips(g, packs).blocks.y);
+    most = std::max(most, unstrided(g)
+                              ? grid_of_tiles(g.images * Tiles(g).count(), (packs + 31) / 32, blocks_of_tiles<bfloat>).y
+                              : grid_of_strips(g, packs).blocks.y);
   }
   return most;
 }

@@ -14,6 +14,7 @@ constexpr int blocks_of_sums = 3;  ///< that run at once on a multiprocessor
 template <int width, class F, class Finish>
 __global__ void __launch_bounds__(256, blocks_of_sums)
     sum_pixels(int64_t pixels, int packs, F f, Finish finish, double* parts) {
+  await_kernel_ahead();
   constexpr int values = F::quantities * width;
   __shared__ double shared[256 * values];
   const int pack = int(blockIdx.x * blockDim.x + threadIdx.x), channel = pack * width;
@@ -71,9 +72,8 @@ template <int width, class F, class Finish>
 void queue_sums(int64_t pixels, int64_t channels, const F& f, const Finish& finish, std::byte* workspace) {
   const PixelGrid grid(pixels, channels / width, blocks_of_sums);
   if (channels > 1 << 17) fail_runtime("sums of more than 2^17 channels on a CUDA device");
-  sum_pixels<width><<<grid.blocks, grid.threads, 0, stream()>>>(pixels, int(channels / width), f, finish,
-                                                                reinterpret_cast<double*>(workspace));
-  check_launch("sums per channel");
+  launch_early(sum_pixels<width, F, Finish>, grid.blocks, grid.threads, 0, pixels, int(channels / width), f, finish,
+               reinterpret_cast<double*>(workspace));
 }
 
 /// Plain sums, for queue_channel_sum.
@@ -83,7 +83,7 @@ struct ChannelSum {
   Pixels<const T> x;
   __device__ Pack<T, width> load(int64_t pixel, int channel) const { return x.template load<width>(pixel, channel); }
   __device__ void add(const OfChannels<0, width>&, const Pack<T, width>& v, float (&sums)[1][width]) const {
-    for (int k = 0; k < width; ++k) sums[0][k] += to_float(v.v[k]);
+    for (int k = 0; k < width; ++k) sums[0][k] += value_of(v, k);
   }
 };
 

@@ -101,6 +101,19 @@ inline std::unique_ptr<Prepared> prepared(PreparedFunction::Run run, int64_t wor
 }
 
 #ifdef __CUDACC__
+/// The k-th of them. From 16-bit brain floats by way of the words that they lie in: element by element, compilers widen
+/// all of them as soon as they are loaded, into twice the registers.
+template <class T, int n>
+__device__ inline float value_of(const Pack<T, n>& pack, int k) {
+  if constexpr (std::is_same_v<T, bfloat> && n % 2 == 0) {
+    uint32_t words[n / 2];
+    memcpy(words, pack.v, sizeof pack.v);
+    return __uint_as_float(k % 2 ? words[k / 2] & 0xffff0000u : words[k / 2] << 16);
+  } else {
+    return to_float(pack.v[k]);
+  }
+}
+
 /// Adds up v over the threads of a block of up to 1024; thread 0 has the sum.
 __device__ inline float block_sum(float v) {
   __shared__ float part[32];

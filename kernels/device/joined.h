@@ -6,7 +6,8 @@
 
 namespace convoy::cuda {
 
-/// Same kernels of neighbouring nodes, as one launch, or one per pass, of up to Same::most_joined of them:
+/// Same kernels of neighbouring nodes, none of which writes what another reads or writes, as one launch, or one per
+/// pass, of up to Same::most_joined of them:
 /// Same::same(other) and Same::launch(args of all).
 template <class Same>
 class Joined : public Joinable {
@@ -15,10 +16,15 @@ class Joined : public Joinable {
     const auto* other = dynamic_cast<const Same*>(&next);
     return other && other->same(static_cast<const Same&>(*this));
   }
-  void run_joined(std::span<const KernelArgs> all) const override {
+  void run_joined(std::span<const KernelRun> all) const override {
     constexpr size_t most = Same::most_joined;
-    for (size_t first = 0; first < all.size(); first += most)
-      static_cast<const Same&>(*this).launch(all.subspan(first, std::min(most, all.size() - first)));
+    std::vector<KernelArgs> args;
+    for (const KernelRun& each : all) {
+      args.push_back(each.args);
+      if (args.size() < most && &each != &all.back()) continue;
+      static_cast<const Same&>(*this).launch(args);
+      args.clear();
+    }
   }
 };
 

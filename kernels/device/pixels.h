@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-#include "kernels/device/cuda.h"
+#include "kernels/device/early.h"
 
 namespace convoy::cuda {
 
@@ -117,6 +117,7 @@ constexpr int blocks_of_maps = 3;  ///< that run at once on a multiprocessor
 /// f.finish(what belongs to the thread's channels, what it loaded, pixel, channel) at every pixel.
 template <int width, class F>
 __global__ void __launch_bounds__(256, blocks_of_maps) for_pixels(int64_t pixels, int packs, F f) {
+  await_kernel_ahead();
   const auto own = of_channels<width>(f, packs);
   const int pack = int(blockIdx.x * blockDim.x + threadIdx.x), channel = pack * width;
   if (pack >= packs) return;
@@ -126,8 +127,7 @@ __global__ void __launch_bounds__(256, blocks_of_maps) for_pixels(int64_t pixels
 template <int width, class F>
 void queue_for_pixels(int64_t pixels, int64_t channels, const F& f) {
   const PixelGrid grid(pixels, channels / width, blocks_of_maps);
-  for_pixels<width><<<grid.blocks, grid.threads, 0, stream()>>>(pixels, int(channels / width), f);
-  check_launch("work per channel");
+  launch_early(for_pixels<width, F>, grid.blocks, grid.threads, 0, pixels, int(channels / width), f);
 }
 
 }  // namespace convoy::cuda

@@ -1,7 +1,7 @@
 // Sums over the rows of a matrix on a CUDA device, the same bits in every run: parts of the rows first, then the parts.
 #pragma once
 
-#include "kernels/device/cuda.h"
+#include "kernels/device/early.h"
 
 namespace convoy::cuda {
 
@@ -58,6 +58,7 @@ struct ToTwoVectors {
 /// The sums of few parts.
 template <class Target>
 __global__ void add_few_parts(int parts, int64_t columns, const float* from, Target to) {
+  await_kernel_ahead();
   for (int64_t c = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; c < columns; c += int64_t(gridDim.x) * blockDim.x) {
     float sum = 0;
     for (int i = 0; i < parts; ++i) sum += from[i * columns + c];
@@ -67,6 +68,7 @@ __global__ void add_few_parts(int parts, int64_t columns, const float* from, Tar
 /// The same of many: 32 threads to a column; block (32, 32).
 template <class Target>
 __global__ void add_many_parts(int parts, int64_t columns, const float* from, Target to) {
+  await_kernel_ahead();
   __shared__ float lanes[32][33];
   const int64_t c = int64_t(blockIdx.x) * 32 + threadIdx.x;
   float sum = 0;
@@ -84,10 +86,11 @@ __global__ void add_many_parts(int parts, int64_t columns, const float* from, Ta
 template <class Target>
 void add_parts(int parts, int64_t columns, const float* from, const Target& to) {
   if (parts < 16)
-    add_few_parts<<<grid_for(columns, 128), 128, 0, stream()>>>(parts, columns, from, to);
+    launch_early(add_few_parts<Target>, dim3(static_cast<unsigned>(grid_for(columns, 128))), dim3(128), 0, parts,
+                 columns, from, to);
   else
-    add_many_parts<<<static_cast<unsigned>((columns + 31) / 32), dim3(32, 32), 0, stream()>>>(parts, columns, from, to);
-  check_launch("adding parts");
+    launch_early(add_many_parts<Target>, dim3(static_cast<unsigned>((columns + 31) / 32)), dim3(32, 32), 0, parts,
+                 columns, from, to);
 }
 
 /// Queues out[c] = sum over rows of value(row, c).

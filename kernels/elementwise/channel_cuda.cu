@@ -19,7 +19,7 @@ struct Dot {
     return {a.template load<width>(pixel, channel), b.template load<width>(pixel, channel)};
   }
   __device__ void add(const OfChannels<0, width>&, const Loaded& v, float (&sums)[1][width]) const {
-    for (int k = 0; k < width; ++k) sums[0][k] = fmaf(to_float(v.a.v[k]), to_float(v.b.v[k]), sums[0][k]);
+    for (int k = 0; k < width; ++k) sums[0][k] = fmaf(value_of(v.a, k), value_of(v.b, k), sums[0][k]);
   }
 };
 
@@ -33,7 +33,7 @@ struct Scale {
   __device__ Pack<T, width> load(int64_t pixel, int channel) const { return x.template load<width>(pixel, channel); }
   __device__ void finish(const OfChannels<2, width>& own, const Pack<T, width>& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
-    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(fmaf(to_float(v.v[k]), own.v[0][k], own.v[1][k]));
+    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(fmaf(value_of(v, k), own.v[0][k], own.v[1][k]));
     y.store(pixel, channel, out);
   }
 };

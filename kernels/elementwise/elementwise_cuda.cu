@@ -16,11 +16,12 @@ constexpr int threads = 256, width = 8;
 
 template <class A, class O, class F>
 __global__ void map1(int64_t n, const A* a, O* out, F f) {
+  await_kernel_ahead();
   const int64_t packs = n / width;
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < packs; i += int64_t(gridDim.x) * threads) {
     const auto x = reinterpret_cast<const Pack<A, width>*>(a)[i];
     Pack<O, width> y;
-    for (int k = 0; k < width; ++k) y.v[k] = from_float<O>(f(to_float(x.v[k])));
+    for (int k = 0; k < width; ++k) y.v[k] = from_float<O>(f(value_of(x, k)));
     reinterpret_cast<Pack<O, width>*>(out)[i] = y;
   }
   const int64_t rest = packs * width + int64_t(blockIdx.x) * threads + threadIdx.x;
@@ -29,12 +30,13 @@ __global__ void map1(int64_t n, const A* a, O* out, F f) {
 
 template <class A, class B, class O, class F>
 __global__ void map2(int64_t n, const A* a, const B* b, O* out, F f) {
+  await_kernel_ahead();
   const int64_t packs = n / width;
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < packs; i += int64_t(gridDim.x) * threads) {
     const auto x = reinterpret_cast<const Pack<A, width>*>(a)[i];
     const auto y = reinterpret_cast<const Pack<B, width>*>(b)[i];
     Pack<O, width> z;
-    for (int k = 0; k < width; ++k) z.v[k] = from_float<O>(f(to_float(x.v[k]), to_float(y.v[k])));
+    for (int k = 0; k < width; ++k) z.v[k] = from_float<O>(f(value_of(x, k), value_of(y, k)));
     reinterpret_cast<Pack<O, width>*>(out)[i] = z;
   }
   const int64_t rest = packs * width + int64_t(blockIdx.x) * threads + threadIdx.x;
@@ -44,8 +46,11 @@ __global__ void map2(int64_t n, const A* a, const B* b, O* out, F f) {
 int64_t elements(const Problem& p) {
   return p.in[0].shape.elements();
 }
-int grid(int64_t n) {
-  return grid_for((n + width - 1) / width, threads);
+/// One of the kernels above on n elements.
+template <class... Parameters, class... Args>
+void queue_map(void (*kernel)(int64_t, Parameters...), int64_t n, const Args&... args) {
+  launch_early(kernel, dim3(static_cast<unsigned>(grid_for((n + width - 1) / width, threads))), dim3(threads), 0, n,
+               args...);
 }
 
 /// The functors are named so that host compilers see them.
@@ -96,10 +101,8 @@ std::unique_ptr<Prepared> prepare_log1p(const Problem& p) {
   return prepared([p](const KernelArgs& a) {
     dispatch(p.out[0].dtype, [&](auto zero) {
       using O = decltype(zero);
-      map1<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const int16_t>(a.in[0]), data<O>(a.out[0]),
-                                                        Log1p());
+      queue_map(map1<int16_t, O, Log1p>, elements(p), data<const int16_t>(a.in[0]), data<O>(a.out[0]), Log1p());
     });
-    check_launch("log1p");
   });
 }
 
@@ -113,7 +116,7 @@ struct Unary {
   __device__ Pack<T, width> load(int64_t pixel, int channel) const { return x.template load<width>(pixel, channel); }
   __device__ void finish(const OfChannels<0, width>&, const Pack<T, width>& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
-    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(f(to_float(v.v[k])));
+    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(f(value_of(v, k)));
     y.store(pixel, channel, out);
   }
 };
@@ -131,7 +134,7 @@ struct Binary {
   }
   __device__ void finish(const OfChannels<0, width>&, const Loaded& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
-    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(f(to_float(v.a.v[k]), to_float(v.b.v[k])));
+    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(f(value_of(v.a, k), value_of(v.b, k)));
     y.store(pixel, channel, out);
   }
 };
@@ -148,14 +151,13 @@ std::unique_ptr<Prepared> prepare_unary(const Problem& p, F f) {
       using T = decltype(zero);
       const Shape& s = p.in[0].shape;
       if (dense)
-        map1<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const T>(a.in[0]), data<T>(a.out[0]), f);
+        queue_map(map1<T, T, F>, elements(p), data<const T>(a.in[0]), data<T>(a.out[0]), f);
       else
         with_width<T>({&a.in[0], &a.out[0]}, [&](auto width) {
           queue_for_pixels<width>(s.rows(), s.c(),
                                   Unary<T, width, F>{pixels<const T>(a.in[0]), pixels<T>(a.out[0]), f});
         });
     });
-    check_launch("an element-wise op");
   });
 }
 template <class F>
@@ -165,8 +167,7 @@ std::unique_ptr<Prepared> prepare_binary(const Problem& p, F f) {
       using T = decltype(zero);
       const Shape& s = p.in[0].shape;
       if (dense)
-        map2<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const T>(a.in[0]), data<const T>(a.in[1]),
-                                                          data<T>(a.out[0]), f);
+        queue_map(map2<T, T, T, F>, elements(p), data<const T>(a.in[0]), data<const T>(a.in[1]), data<T>(a.out[0]), f);
       else
         with_width<T>({&a.in[0], &a.in[1], &a.out[0]}, [&](auto width) {
           queue_for_pixels<width>(
@@ -174,7 +175,6 @@ std::unique_ptr<Prepared> prepare_binary(const Problem& p, F f) {
               Binary<T, width, F>{pixels<const T>(a.in[0]), pixels<const T>(a.in[1]), pixels<T>(a.out[0]), f});
         });
     });
-    check_launch("an element-wise op");
   });
 }
 
@@ -192,9 +192,8 @@ std::unique_ptr<Prepared> prepare_activation_backward(const Problem& p) {
 std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {
   return prepared([p](const KernelArgs& a) {
     const AddScaled f{float(p.op.as<ScaleAttrs>().alpha), data<const double>(a.in[2])};
-    map2<<<grid(elements(p)), threads, 0, stream()>>>(elements(p), data<const float>(a.in[0]),
-                                                      data<const float>(a.in[1]), data<float>(a.out[0]), f);
-    check_launch("add_scaled");
+    queue_map(map2<float, float, float, AddScaled>, elements(p), data<const float>(a.in[0]), data<const float>(a.in[1]),
+              data<float>(a.out[0]), f);
   });
 }
 

@@ -1,7 +1,7 @@
 // Batch normalisation on CUDA devices (Ioffe & Szegedy 2015), bound by memory: moments and gradient sums read their
 // tensors once, what they find per channel is added up in f64 in the same order in every run.
 #include "kernels/device/channel_sums.h"
-#include "kernels/device/joined.h"
+#include "kernels/device/cluster_sums.h"
 #include "kernels/norm/norm_cuda.h"
 
 namespace convoy {
@@ -62,7 +62,7 @@ struct Forward {
   __device__ void finish(const Own& own, const Pack<T, width>& v, int64_t pixel, int channel) const {
     Pack<T, width> out;
     for (int k = 0; k < width; ++k) {
-      const float value = output(own, k, to_float(v.v[k]));
+      const float value = output(own, k, value_of(v, k));
       out.v[k] = from_float<T>(relu && value < 0 ? 0.0f : value);
     }
     y.store(pixel, channel, out);
@@ -79,7 +79,7 @@ struct Differences {
   __device__ Pack<T, width> load(int64_t pixel, int channel) const { return x.template load<width>(pixel, channel); }
   __device__ void add(const OfChannels<1, width>& first, const Pack<T, width>& v, float (&sums)[2][width]) const {
     for (int k = 0; k < width; ++k) {
-      const float d = to_float(v.v[k]) - first.v[0][k];
+      const float d = value_of(v, k) - first.v[0][k];
       sums[0][k] += d, sums[1][k] = fmaf(d, d, sums[1][k]);
     }
   }
@@ -116,7 +116,7 @@ struct Gradient {
   /// What passes the clamp.
   template <int values>
   __device__ float passed(const OfChannels<values, width>& own, const Both<T, width>& v, int k) const {
-    return relu && !(output(own, k, to_float(v.x.v[k])) > 0) ? 0.0f : to_float(v.dy.v[k]);
+    return relu && !(output(own, k, value_of(v.x, k)) > 0) ? 0.0f : value_of(v.dy, k);
   }
 };
 
@@ -131,7 +131,7 @@ struct GradientSums : Gradient<T, width> {
   }
   __device__ void add(const Own& own, const Both<T, width>& v, float (&sums)[2][width]) const {
     for (int k = 0; k < width; ++k) {
-      const float dy = this->passed(own, v, k), x = (to_float(v.x.v[k]) - own.v[mean][k]) * own.v[inverse][k];
+      const float dy = this->passed(own, v, k), x = (value_of(v.x, k) - own.v[mean][k]) * own.v[inverse][k];
       sums[0][k] += dy, sums[1][k] = fmaf(dy, x, sums[1][k]);
     }
   }
@@ -154,179 +154,140 @@ struct BackwardData : Gradient<T, width> {
     Pack<T, width> out;
     for (int k = 0; k < width; ++k) {
       const float dy = this->passed(own, v, k) - own.v[gradient][k];
-      out.v[k] = from_float<T>(own.v[scale][k] * dy - own.v[slope][k] * (to_float(v.x.v[k]) - own.v[mean][k]));
+      out.v[k] = from_float<T>(own.v[scale][k] * dy - own.v[slope][k] * (value_of(v.x, k) - own.v[mean][k]));
     }
     dx.store(pixel, channel, out);
   }
 };
-
-std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
-  const int64_t pixels_ = p.in[0].shape.rows(), channels = p.in[0].shape.c();
-  return prepared(
-      [=](const KernelArgs& a) {
-        dispatch(p.in[0].dtype, [&](auto zero) {
-          using T = decltype(zero);
-          const Pixels<const T> x = pixels<const T>(a.in[0]);
-          with_width<T, channels_each>({&a.in[0]}, [&](auto width) {
-            queue_sums<width>(pixels_, channels, Differences<T, width>{x},
-                              Moments<T>{x.data, 1 / double(pixels_), data<double>(a.out[0]), int(channels)},
-                              a.workspace);
-          });
-        });
-      },
-      channel_sum_bytes(pixels_, channels, 2));
-}
-
-std::unique_ptr<Prepared> prepare_forward(const Problem& p) {
-  return prepared([p](const KernelArgs& a) {
-    dispatch(p.in[0].dtype, [&](auto zero) {
-      using T = decltype(zero);
-      with_width<T, channels_each>({&a.in[0], &a.out[0]}, [&](auto width) {
-        const Forward<T, width> f{pixels<const T>(a.in[0]), pixels<T>(a.out[0]), statistics(p, a, 0),
-                                  p.op.as<BatchNormAttrs>().relu != 0};
-        queue_for_pixels<width>(p.in[0].shape.rows(), p.in[0].shape.c(), f);
-      });
-    });
-  });
-}
 
 template <class T, int width>
 Gradient<T, width> gradient(const Problem& p, const KernelArgs& a) {
   return {pixels<const T>(a.in[0]), pixels<const T>(a.in[1]), statistics(p, a, 1), p.op.as<BatchNormAttrs>().relu != 0};
 }
 
-std::unique_ptr<Prepared> prepare_sums(const Problem& p) {
-  const int64_t pixels_ = p.in[0].shape.rows(), channels = p.in[0].shape.c();
-  return prepared(
-      [=](const KernelArgs& a) {
-        dispatch(p.in[0].dtype, [&](auto zero) {
-          using T = decltype(zero);
-          with_width<T, channels_each>({&a.in[0], &a.in[1]}, [&](auto width) {
-            queue_sums<width>(pixels_, channels, GradientSums<T, width>{gradient<T, width>(p, a)},
-                              Scaled<double>{1 / double(pixels_), data<double>(a.out[0]), int(channels)}, a.workspace);
-          });
-        });
-      },
-      channel_sum_bytes(pixels_, channels, 2));
-}
-
-std::unique_ptr<Prepared> prepare_backward_data(const Problem& p) {
-  return prepared([p](const KernelArgs& a) {
-    dispatch(p.in[0].dtype, [&](auto zero) {
+/// The two halves of a batch norm's pass: sums per channel, and what is made of each pixel by them. They are kernels of
+/// two nodes; where those follow each other and images are small, one launch.
+struct ForwardPass {
+  static constexpr size_t read = 1;     ///< tensors of pixels, the first inputs of both
+  static constexpr size_t sums_at = 3;  ///< which of the map's inputs are the sums
+  template <class T, int width, class F>
+  static void with_width(const KernelArgs& a, const Tensor& other, F&& f) {
+    cuda::with_width<T, width>({&a.in[0], &other}, f);
+  }
+  template <class T, int width>
+  static Differences<T, width> sums(const Problem&, const KernelArgs& a) {
+    return {pixels<const T>(a.in[0])};
+  }
+  template <class T>
+  static Moments<T> finish(const KernelArgs& a) {
+    const Shape& s = a.in[0].shape();
+    return {data<const T>(a.in[0]), 1 / double(s.rows()), data<double>(a.out[0]), int(s.c())};
+  }
+  template <class T, int width>
+  static Forward<T, width> map(const Problem& p, const KernelArgs& a) {
+    return {pixels<const T>(a.in[0]), pixels<T>(a.out[0]), statistics(p, a, 0), p.op.as<BatchNormAttrs>().relu != 0};
+  }
+};
+struct BackwardPass {
+  static constexpr size_t read = 2, sums_at = 5;
+  template <class T, int width, class F>
+  static void with_width(const KernelArgs& a, const Tensor& other, F&& f) {
+    cuda::with_width<T, width>({&a.in[0], &a.in[1], &other}, f);
+  }
+  template <class T, int width>
+  static GradientSums<T, width> sums(const Problem& p, const KernelArgs& a) {
+    return {gradient<T, width>(p, a)};
+  }
+  template <class T>
+  static Scaled<double> finish(const KernelArgs& a) {
+    const Shape& s = a.in[0].shape();
+    return {1 / double(s.rows()), data<double>(a.out[0]), int(s.c())};
+  }
+  template <class T, int width>
+  static BackwardData<T, width> map(const Problem& p, const KernelArgs& a) {
+    return {{gradient<T, width>(p, a)}, pixels<T>(a.out[0]), data<const double>(a.in[5])};
+  }
+};
+template <class Pass>
+class NormMap final : public Prepared {
+ public:
+  explicit NormMap(const Problem& p) : p_(p) {}
+  void run(const KernelArgs& a) const override {
+    const Shape& s = p_.in[0].shape;
+    dispatch(p_.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      with_width<T, channels_each>({&a.in[0], &a.in[1], &a.out[0]}, [&](auto width) {
-        const BackwardData<T, width> f{{gradient<T, width>(p, a)}, pixels<T>(a.out[0]), data<const double>(a.in[5])};
-        queue_for_pixels<width>(p.in[0].shape.rows(), p.in[0].shape.c(), f);
+      Pass::template with_width<T, channels_each>(a, a.out[0], [&](auto width) {
+        queue_for_pixels<width>(s.rows(), s.c(), Pass::template map<T, width>(p_, a));
       });
     });
-  });
-}
+  }
+  const Problem& problem() const { return p_; }
 
-constexpr int threads = 128;
-
-/// The layers of one launch: a row of blocks each.
-template <class Layer>
-struct Layers {
-  static constexpr int most = 64;
-  Layer layer[most];
+ private:
+  Problem p_;
 };
 
-struct ParameterGradients {
-  int channels;
-  const double* means;
-  float *gamma, *beta;
-};
-__global__ void parameter_gradients(const __grid_constant__ Layers<ParameterGradients> layers, double count) {
-  const ParameterGradients& l = layers.layer[blockIdx.y];
-  const int c = int(blockIdx.x) * threads + int(threadIdx.x);
-  if (c < l.channels) l.gamma[c] = float(count * l.means[l.channels + c]), l.beta[c] = float(count * l.means[c]);
-}
-
-struct RunningStatistics {
-  int channels;
-  const double* moments;
-  float *mean, *variance;
-};
-/// Moments of a diverged step are left out: the running ones must survive it.
-__global__ void update_running(const __grid_constant__ Layers<RunningStatistics> layers, double momentum,
-                               double unbiased) {
-  const RunningStatistics& l = layers.layer[blockIdx.y];
-  const int c = int(blockIdx.x) * threads + int(threadIdx.x);
-  if (c >= l.channels) return;
-  const double m = l.moments[c], v = fmax(0.0, l.moments[l.channels + c] - m * m) * unbiased;
-  if (!isfinite(m) || !isfinite(v)) return;
-  l.mean[c] = float((1 - momentum) * double(l.mean[c]) + momentum * m);
-  l.variance[c] = float((1 - momentum) * double(l.variance[c]) + momentum * v);
-}
-
-/// Blocks for the layer of most channels, times layers.
-template <class Layer>
-dim3 blocks_of(const Layers<Layer>& layers, size_t count) {
-  int most = 0;
-  for (size_t i = 0; i < count; ++i) most = std::max(most, layers.layer[i].channels);
-  return dim3(static_cast<unsigned>((most + threads - 1) / threads), static_cast<unsigned>(count));
-}
-
-class BackwardParameters final : public Joined<BackwardParameters> {
+template <class Pass>
+class NormSums final : public Joinable {
  public:
-  static constexpr size_t most_joined = Layers<ParameterGradients>::most;
-  explicit BackwardParameters(double count) : count_(count) {}
-  bool same(const BackwardParameters& other) const { return count_ == other.count_; }
-  void launch(std::span<const KernelArgs> all) const {
-    Layers<ParameterGradients> layers;
-    for (size_t i = 0; i < all.size(); ++i)
-      layers.layer[i] = {int(all[i].out[0].shape().c()), data<const double>(all[i].in[0]), data<float>(all[i].out[0]),
-                         data<float>(all[i].out[1])};
-    parameter_gradients<<<blocks_of(layers, all.size()), threads, 0, stream()>>>(layers, count_);
-    check_launch("batch_norm_backward_parameters");
+  explicit NormSums(const Problem& p)
+      : p_(p), pixels_(p.in[0].shape.rows()), channels_(p.in[0].shape.c()), hopper_(capability() >= 90) {}
+  int64_t workspace_bytes() const override { return channel_sum_bytes(pixels_, channels_, 2); }
+  bool joins(const Prepared& next) const override {
+    return hopper_ && pixels_ <= most_cluster_pixels(p_.in[0].dtype) && dynamic_cast<const NormMap<Pass>*>(&next);
+  }
+  void run_joined(std::span<const KernelRun> all) const override {
+    size_t done = all.size() > 1 && queue_both(all[0].args, all[1]) ? 2 : 0;
+    if (done == 0) queue_sums_alone(all[done++].args);
+    for (; done < all.size(); ++done) all[done].kernel->run(all[done].args);
   }
 
  private:
-  double count_;
-};
-
-class UpdateRunning final : public Joined<UpdateRunning> {
- public:
-  static constexpr size_t most_joined = Layers<RunningStatistics>::most;
-  explicit UpdateRunning(const RunningAttrs& attrs) : attrs_(attrs) {}
-  bool same(const UpdateRunning& other) const { return attrs_ == other.attrs_; }
-  void launch(std::span<const KernelArgs> all) const {
-    Layers<RunningStatistics> layers;
-    for (size_t i = 0; i < all.size(); ++i)
-      layers.layer[i] = {int(all[i].out[0].shape().c()), data<const double>(all[i].in[0]), data<float>(all[i].out[0]),
-                         data<float>(all[i].out[1])};
-    const double unbiased = double(attrs_.count) / double(std::max<int64_t>(1, attrs_.count - 1));
-    update_running<<<blocks_of(layers, all.size()), threads, 0, stream()>>>(layers, attrs_.momentum, unbiased);
-    check_launch("batch_norm_update");
+  void queue_sums_alone(const KernelArgs& a) const {
+    dispatch(p_.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      Pass::template with_width<T, channels_each>(a, a.in[0], [&](auto width) {
+        queue_sums<width>(pixels_, channels_, Pass::template sums<T, width>(p_, a), Pass::template finish<T>(a),
+                          a.workspace);
+      });
+    });
   }
-
- private:
-  RunningAttrs attrs_;
+  /// Whether the next node is the map that these sums are for, and both were queued.
+  bool queue_both(const KernelArgs& a, const KernelRun& next) const {
+    const auto* map = dynamic_cast<const NormMap<Pass>*>(next.kernel);
+    const KernelArgs& b = next.args;
+    bool fits = map && b.in[Pass::sums_at].bytes() == a.out[0].bytes();
+    for (size_t i = 0; i < Pass::read; ++i) fits = fits && b.in[i].bytes() == a.in[i].bytes();
+    if (!fits) return false;
+    dispatch(p_.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      Pass::template with_width<T, channels_each>(a, b.out[0], [&](auto width) {
+        fits = width > 1;
+        if constexpr (width > 1)
+          queue_sum_and_map<T, width>(pixels_, channels_, Pass::template sums<T, width>(p_, a),
+                                      Pass::template finish<T>(a), Pass::template map<T, width>(map->problem(), b));
+      });
+    });
+    return fits;
+  }
+  Problem p_;
+  int64_t pixels_, channels_;
+  bool hopper_;
 };
 
-std::unique_ptr<Prepared> prepare_parameters(const Problem& p) {
-  return std::make_unique<BackwardParameters>(p.op.as<ScaleAttrs>().alpha);
-}
-std::unique_ptr<Prepared> prepare_update(const Problem& p) {
-  return std::make_unique<UpdateRunning>(p.op.as<RunningAttrs>());
-}
-
-/// Vectors of a channel each.
-Support supports_vectors(const Problem& p) {
-  if (!capability()) return Support::no("no CUDA device is open");
-  return p.in[1].dtype == DType::f32 ? Support::yes() : Support::no("keeps f32 state, found " + p.in[1].str());
+template <class Half>
+std::unique_ptr<Prepared> prepare(const Problem& p) {
+  return std::make_unique<Half>(p);
 }
 
 }  // namespace
 
 std::vector<KernelPtr> norm_cuda_kernels() {
   std::vector<KernelPtr> list;
-  list.push_back(kernel("cuda", OpKind::channel_moments, even_floats, prepare_moments));
-  list.push_back(kernel("cuda", OpKind::batch_norm, even_floats, prepare_forward));
-  list.push_back(kernel("cuda", OpKind::batch_norm_sums, even_floats, prepare_sums));
-  list.push_back(kernel("cuda", OpKind::batch_norm_backward_data, even_floats, prepare_backward_data));
-  list.push_back(kernel("cuda", OpKind::batch_norm_backward_parameters, supports_vectors, prepare_parameters));
-  list.push_back(kernel("cuda", OpKind::batch_norm_update, supports_vectors, prepare_update));
+  list.push_back(kernel("cuda", OpKind::channel_moments, even_floats, prepare<NormSums<ForwardPass>>));
+  list.push_back(kernel("cuda", OpKind::batch_norm, even_floats, prepare<NormMap<ForwardPass>>));
+  list.push_back(kernel("cuda", OpKind::batch_norm_sums, even_floats, prepare<NormSums<BackwardPass>>));
+  list.push_back(kernel("cuda", OpKind::batch_norm_backward_data, even_floats, prepare<NormMap<BackwardPass>>));
   return list;
 }
 

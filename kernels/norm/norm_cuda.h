@@ -6,5 +6,6 @@
 namespace convoy {
 
 std::vector<KernelPtr> norm_cuda_kernels();
+std::vector<KernelPtr> norm_state_cuda_kernels();  ///< gradients of gamma and beta, running statistics
 
 }  // namespace convoy
