@@ -211,8 +211,7 @@ struct WeightsCase {
 };
 
 /// All kernels on it, and that those named are among them.
-void check_weights(Device& open, DType type, const WeightsCase& c,
-                   std::initializer_list<const char*> names) {
+void check_weights(Device& open, DType type, const WeightsCase& c, std::initializer_list<const char*> names) {
   ConvAttrs attrs = c.a;
   const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c()}, type);
   const TensorDesc y = problem({OpKind::conv_forward, attrs}, {x, w}).out[0];
@@ -286,6 +285,24 @@ TEST_CASE("weight gradients of neighbouring taps from one copy of the input", "[
           {{3, 1, 5, 32, 256}, 120, {1, 1, 1}, {}},
           {{1, 1, 64, 96, 64}, 128, {1, 3, 3}, {.pad_low = one, .pad_high = one}, 160}})
       check_weights(*open, type, c, {"cuda_taps"});
+}
+
+TEST_CASE("depthwise convolutions of images that fill a device", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  const Int3 one{0, 1, 1}, two{0, 2, 2};
+  for (DType type : {DType::bf16, DType::f16})
+    for (ConvAttrs attrs : {ConvAttrs{.pad_low = one, .pad_high = one},
+                            {.dilation = {1, 2, 2}, .pad_low = two, .pad_high = two},
+                            {.stride = {1, 2, 2}, .pad_low = one, .pad_high = one}}) {
+      attrs.groups = 128;
+      const TensorDesc x({4, 1, 131, 150, 128}, type), w({128, 1, 3, 3, 1}, type);
+      const Problem forward = problem({OpKind::conv_forward, attrs}, {x, w});
+      ConvAttrs data = attrs, weights = attrs;
+      data.result_size = {1, 131, 150}, weights.result_size = {1, 3, 3};
+      check_on_device(*open, {forward, problem({OpKind::conv_backward_data, data}, {forward.out[0], w}),
+                              problem({OpKind::conv_backward_weights, weights}, {x, forward.out[0]})});
+    }
 }
 
 // Alone, for memory checkers: a fault inside cuDNN is not one of ours.

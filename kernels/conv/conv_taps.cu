@@ -72,7 +72,7 @@ void choose_splits(Plan& p) {
   }
 }
 
-/// The fastest one; none where all would fill less than half of their products, or shared memory does not hold three
+/// The fastest one; none where all would fill less than a third of their products, or shared memory does not hold three
 /// stages.
 Plan best_plan(const Problem& p) {
   Plan best;
@@ -93,7 +93,7 @@ Plan best_plan(const Problem& p) {
       t.bytes = t.cut.kh * t.cut.c64 * t.x_bytes + (kind.wide + 63) / 64 * chunk * taps_row_bytes;
       t.stages = std::min(most_taps_stages, taps_shared_bytes / t.bytes);
       if (t.stages < 3 || chunk + t.halo > 256) continue;
-      if (plan.filled() < 0.5) continue;
+      if (plan.filled() < 0.3) continue;
       choose_splits(plan);
       if (plan.seconds < best.seconds) best = plan;
     }
@@ -147,7 +147,7 @@ Support supports(const Problem& p) {
   if (s.x.rows() > 1 << 30 || s.y.rows() > 1 << 30 || s.w.elements() > 1 << 30)
     return Support::no("more than 2^30 positions or weights");
   if (std::isinf(best_plan(p).seconds))
-    return Support::no("would fill less than half of its products, or dilation beyond its shared memory");
+    return Support::no("would fill less than a third of its products, or dilation beyond its shared memory");
   return Support::yes();
 #else
   return Support::no("not compiled for 9.0a");
