@@ -1,6 +1,6 @@
 // Depthwise 3x3 convolutions of images on CUDA devices (groups = channels on both sides): any stride, dilation and
 // padding, dense tensors and slices. A thread keeps the nine weights of its channels, or their gradients, in registers,
-// and takes strips of four neighbouring outputs, whose columns it loads once; with stride 1 it takes two or four
+// and takes strips of four neighbouring outputs, whose columns it loads once; with stride 1 it takes several
 // such strips below each other, whose rows it loads once. Bound by memory.
 #include "core/conv_shapes.h"
 #include "kernels/conv/conv_cuda.h"
@@ -209,7 +209,7 @@ bool unstrided(const Geometry& g) {
 
 /// Groups of channels x as many blocks as run at once, with as many tiles each, if there are so many tiles.
 dim3 grid_of_tiles(int64_t tiles, int64_t groups) {
-  const int64_t most = std::max<int64_t>(1, blocks_of_weight_tiles * multiprocessors() / groups),
+  const int64_t most = std::max<int64_t>(1, weights_at_once * multiprocessors() / groups),
                 each = (tiles + most - 1) / most;
   return dim3(static_cast<unsigned>(groups), static_cast<unsigned>((tiles + each - 1) / each));
 }
@@ -217,24 +217,16 @@ PixelGrid grid_of_strips(const Geometry& g, int64_t packs) {
   return {g.images * g.out[0] * g.strips(), packs, 2};
 }
 
-/// How many rows a thread takes: many, where their blocks still run in several rounds and registers hold them.
-template <class T, class F>
-void with_rows(const Geometry& g, int groups, F&& f) {
-  if constexpr (sizeof(T) == 2)
-    if (groups * Tiles(g, many_rows).count() * g.images >= 4 * blocks_of_tiles<T, many_rows> * multiprocessors())
-      return f(std::integral_constant<int, many_rows>());
-  f(std::integral_constant<int, few_rows>());
-}
-
-/// Queues a kernel of tiles of so many rows; `margin`: rows and columns that tiles begin ahead of the outputs.
-template <class T, int rows>
-void queue_tiles(void (*kernel)(TileWork<T>), int packs, int groups, const KernelArgs& a, const Geometry& g,
-                 bool flipped, const int (&margin)[2]) {
+/// Queues a kernel of tiles; `margin`: rows and columns that tiles begin ahead of the outputs.
+template <class T>
+void queue_tiles(void (*kernel)(TileWork<T>), int width, const KernelArgs& a, const Geometry& g, bool flipped,
+                 const int (&margin)[2]) {
+  const int packs = int(a.out[0].shape().c()) / width, groups = (packs + 31) / 32;
   Geometry wider = g;
   for (int i = 0; i < 2; ++i) wider.out[i] += margin[i];
-  const Tiles tiles(wider, rows);
+  const Tiles tiles(wider, map_rows);
   // Several tiles to a block, for its weights' sake, where that leaves many more blocks than run at once.
-  const int64_t many = 8 * blocks_of_tiles<T, rows> * multiprocessors();
+  const int64_t many = 8 * tiles_at_once<T> * multiprocessors();
   const int each = int(std::clamp<int64_t>(groups * tiles.count() * g.images / many, 1, 4));
   const dim3 blocks(static_cast<unsigned>(groups * tiles.across), static_cast<unsigned>((tiles.down + each - 1) / each),
                     static_cast<unsigned>(g.images));
@@ -248,10 +240,7 @@ template <class T>
 void queue_map(const KernelArgs& a, const Geometry& g, bool flipped) {
   if (unstrided(g))
     with_width<T, channels_of_rows>({&a.in[0], &a.out[0]}, [&](auto width) {
-      const int packs = int(a.out[0].shape().c() / width), groups = (packs + 31) / 32;
-      with_rows<T>(g, groups, [&](auto rows) {
-        queue_tiles<T, rows>(depthwise_tiles<width, rows, T>, packs, groups, a, g, flipped, {0, 0});
-      });
+      queue_tiles(depthwise_tiles<width, T>, width, a, g, flipped, {0, 0});
     });
   else
     with_width<T, channels_each>({&a.in[0], &a.out[0]}, [&](auto width) {
@@ -273,10 +262,7 @@ void queue_gather(const KernelArgs& a, const Geometry& forward) {
   if (forward.stride[0] == 2 && forward.stride[1] == 2 && forward.dilation[0] == 1 && forward.dilation[1] == 1) {
     for (int i = 0; i < 2; ++i) g.pad[i] = forward.pad[i];
     with_width<T, channels_of_rows>({&a.in[0], &a.out[0]}, [&](auto width) {
-      const int packs = int(a.out[0].shape().c() / width), groups = (packs + 31) / 32;
-      with_rows<T>(g, groups, [&](auto rows) {
-        queue_tiles<T, rows>(gather_tiles<width, rows, T>, packs, groups, a, g, false, {g.pad[0] & 1, g.pad[1] & 1});
-      });
+      queue_tiles(gather_tiles<width, T>, width, a, g, false, {g.pad[0] & 1, g.pad[1] & 1});
     });
   } else {
     const float* bias = a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr;
@@ -306,6 +292,15 @@ std::unique_ptr<Prepared> prepare_backward_data(const Problem& p) {
         queue_map<T>(a, reversed(forward), true);
     });
   });
+}
+
+/// How many rows a thread takes: many, where their blocks still run in several rounds and registers hold them.
+template <class T, class F>
+void with_rows(const Geometry& g, int groups, F&& f) {
+  if constexpr (sizeof(T) == 2)
+    if (groups * Tiles(g, many_rows).count() * g.images >= 4 * weights_at_once * multiprocessors())
+      return f(std::integral_constant<int, many_rows>());
+  f(std::integral_constant<int, few_rows>());
 }
 
 /// Queues the parts of the weight gradients, and how many they are.

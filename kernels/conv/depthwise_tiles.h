@@ -7,12 +7,12 @@
 namespace convoy::cuda::depthwise_3x3 {
 
 constexpr int strip = 4, taps = 9;
-/// Where a thread takes strips of several rows: its channels, and the rows.
-constexpr int channels_of_rows = 2, few_rows = 2, many_rows = 4;
+/// Where a thread takes strips of several rows: its channels, and the rows, of maps and of weight gradients.
+constexpr int channels_of_rows = 2, map_rows = 2, few_rows = 2, many_rows = 4;
 /// Blocks that run at once on a multiprocessor, so that their registers hold what they load.
-template <class T, int rows>
-constexpr int blocks_of_tiles = sizeof(T) == 2 && rows == few_rows ? 3 : 2;
-constexpr int blocks_of_weight_tiles = 2;
+template <class T>
+constexpr int tiles_at_once = sizeof(T) == 2 ? 3 : 2;
+constexpr int weights_at_once = 2;
 
 /// A map from one image to another of the same channels: the position that tap k of output i reads is
 /// i*stride - pad + k*dilation.
@@ -159,28 +159,38 @@ __device__ void store_strips(T* image, const Geometry& g, int64_t pitch, const P
     }
 }
 
+/// f(the thread's strips, the block's image, its outputs from the channel on) in all tiles of the block; they begin
+/// `margin` rows and columns ahead of the outputs.
+template <class T, class F>
+__device__ void for_tiles(const TileWork<T>& t, int channel, int margin_rows, int margin_columns, F&& f) {
+  const T* from = t.x.data + int64_t(blockIdx.z) * t.g.in[0] * t.g.in[1] * t.x.pitch;
+  T* to = t.y.data + int64_t(blockIdx.z) * t.g.out[0] * t.g.out[1] * t.y.pitch + channel;
+#pragma unroll 1
+  for (int down = int(blockIdx.y) * t.each; down < (int(blockIdx.y) + 1) * t.each; ++down) {
+    Place<map_rows> at(t.g, int(blockIdx.x) / t.groups, down);
+    at.row -= margin_rows, at.column -= margin_columns;
+    if (!at.exists(t.g)) return;
+    f(at, from, to);
+  }
+}
+
 /// The map with stride 1.
-template <int width, int rows, class T>
-__global__ void __launch_bounds__(256, blocks_of_tiles<T, rows>) depthwise_tiles(const TileWork<T> t) {
+template <int width, class T>
+__global__ void __launch_bounds__(256, tiles_at_once<T>) depthwise_tiles(const TileWork<T> t) {
   await_kernel_ahead();
   __shared__ __align__(8) float shared[BlockWeights<width>::floats];
   const BlockWeights<width> weights(t, shared);
   if (!weights.exists) return;
   const Geometry& g = t.g;
-  const T* from = t.x.data + int64_t(blockIdx.z) * g.in[0] * g.in[1] * t.x.pitch;
-  T* to = t.y.data + int64_t(blockIdx.z) * g.out[0] * g.out[1] * t.y.pitch + weights.channel;
-#pragma unroll 1
-  for (int down = int(blockIdx.y) * t.each; down < (int(blockIdx.y) + 1) * t.each; ++down) {
-    const Place<rows> at(g, int(blockIdx.x) / t.groups, down);
-    if (!at.exists(g)) return;
+  for_tiles(t, weights.channel, 0, 0, [&](const Place<map_rows>& at, const T* from, T* to) {
     with_inside(at.inside(g), [&](auto inside) {
-      const Block<inside, rows + 2, strip + 2, width, T> in(from, int(t.x.pitch), g.in, at.row - g.pad[0],
-                                                            at.column - g.pad[1], weights.channel, g.dilation);
-      float sums[rows][strip][width];
-      for (int r = 0; r < rows; ++r)
+      const Block<inside, map_rows + 2, strip + 2, width, T> in(from, int(t.x.pitch), g.in, at.row - g.pad[0],
+                                                                at.column - g.pad[1], weights.channel, g.dilation);
+      float sums[map_rows][strip][width];
+      for (int r = 0; r < map_rows; ++r)
         for (int s = 0; s < strip; ++s)
           for (int k = 0; k < width; ++k) sums[r][s][k] = weights.bias(k);
-      for_rows<rows>([&](int h, int kh, int r) {
+      for_rows<map_rows>([&](int h, int kh, int r) {
 #pragma unroll
         for (int s = 0; s < strip; ++s)
 #pragma unroll
@@ -190,37 +200,31 @@ __global__ void __launch_bounds__(256, blocks_of_tiles<T, rows>) depthwise_tiles
       });
       store_strips<inside>(to, g, t.y.pitch, at, sums);
     });
-  }
+  });
 }
 
 /// backward_data of stride 2 and dilation 1; t.g is the forward map's the other way round but for its padding. Position
 /// i + pad = 2*q is read by taps 0 and 2 of outputs q and q - 1, position i + 1 by tap 1 of output q: strips begin
 /// where i + pad is even, so that which taps meet is known.
-template <int width, int rows, class T>
-__global__ void __launch_bounds__(256, blocks_of_tiles<T, rows>) gather_tiles(const TileWork<T> t) {
+template <int width, class T>
+__global__ void __launch_bounds__(256, tiles_at_once<T>) gather_tiles(const TileWork<T> t) {
   await_kernel_ahead();
   __shared__ __align__(8) float shared[BlockWeights<width>::floats];
   const BlockWeights<width> weights(t, shared);
   if (!weights.exists) return;
   const Geometry& g = t.g;
-  const T* from = t.x.data + int64_t(blockIdx.z) * g.in[0] * g.in[1] * t.x.pitch;
-  T* to = t.y.data + int64_t(blockIdx.z) * g.out[0] * g.out[1] * t.y.pitch + weights.channel;
-#pragma unroll 1
-  for (int down = int(blockIdx.y) * t.each; down < (int(blockIdx.y) + 1) * t.each; ++down) {
-    Place<rows> at(g, int(blockIdx.x) / t.groups, down);
-    at.row -= g.pad[0] & 1, at.column -= g.pad[1] & 1;
-    if (!at.exists(g)) return;
+  for_tiles(t, weights.channel, g.pad[0] & 1, g.pad[1] & 1, [&](const Place<map_rows>& at, const T* from, T* to) {
     const int row = (at.row + g.pad[0]) / 2 - 1, column = (at.column + g.pad[1]) / 2 - 1;
     constexpr int across = strip / 2 + 1;
-    const bool all_inside = at.row >= 0 && at.column >= 0 && at.row + rows <= g.out[0] &&
-                            at.column + strip <= g.out[1] && row >= 0 && column >= 0 && row + rows / 2 + 1 <= g.in[0] &&
-                            column + across <= g.in[1];
+    const bool all_inside = at.row >= 0 && at.column >= 0 && at.row + map_rows <= g.out[0] &&
+                            at.column + strip <= g.out[1] && row >= 0 && column >= 0 &&
+                            row + map_rows / 2 + 1 <= g.in[0] && column + across <= g.in[1];
     with_inside(all_inside, [&](auto inside) {
-      const Block<inside, rows / 2 + 1, across, width, T> in(from, int(t.x.pitch), g.in, row, column, weights.channel,
-                                                             g.dilation);
-      float sums[rows][strip][width];
+      const Block<inside, map_rows / 2 + 1, across, width, T> in(from, int(t.x.pitch), g.in, row, column,
+                                                                 weights.channel, g.dilation);
+      float sums[map_rows][strip][width];
 #pragma unroll
-      for (int r = 0; r < rows; ++r)
+      for (int r = 0; r < map_rows; ++r)
 #pragma unroll
         for (int s = 0; s < strip; ++s) {
           for (int k = 0; k < width; ++k) sums[r][s][k] = weights.bias(k);
@@ -234,7 +238,7 @@ __global__ void __launch_bounds__(256, blocks_of_tiles<T, rows>) gather_tiles(co
         }
       store_strips<inside>(to, g, t.y.pitch, at, sums);
     });
-  }
+  });
 }
 
 /// Adds up what a block's threads below each other have, and leaves it as a row of `parts`: gradients of weights
@@ -263,7 +267,7 @@ __device__ void leave_part(const float (&sums)[taps + 1][width], int packs, floa
 
 /// Weight gradients with stride 1; blocks: groups of channels, parts of the tiles of all images.
 template <int width, int rows, class T>
-__global__ void __launch_bounds__(256, blocks_of_weight_tiles)
+__global__ void __launch_bounds__(256, weights_at_once)
     weight_gradients_of_tiles(Geometry g, Tiles tiles, int packs, Pixels<const T> x, Pixels<const T> dy, float* parts) {
   await_kernel_ahead();
   const int pack = int(blockIdx.x * blockDim.x + threadIdx.x), channel = pack * width;

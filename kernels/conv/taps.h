@@ -15,7 +15,6 @@ inline int pieces(int64_t whole, int64_t piece) {
 /// Which taps and channels a block has: so many of each axis, and how many such blocks there are.
 struct TapsCut {
   int kh, kw, c64, blocks_kh, blocks_kw, blocks_c64;
-  int units() const { return kh * kw * c64; }
   int blocks() const { return blocks_kh * blocks_kw * blocks_c64; }
 };
 
