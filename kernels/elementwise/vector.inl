@@ -122,7 +122,7 @@ std::unique_ptr<Prepared> prepare_activation_backward(const Problem& p) {
     const auto& a = p.op.as<ActivationAttrs>();
     by_storage(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      const Vec slope = Vec::all(float(a.slope)), scale = Vec::all(float(a.scale)), none = Vec::all(0.0f);
+      const Vec slope = Vec::all(float(a.slope)), scale = Vec::all(float(a.scale));
       const Vec inverse = Vec::all(float(1 / a.scale));
       if (a.function == Activation::tanh)
         map2<T>(p, args, [=](Vec g, Vec y) { return g * (scale - y * y * inverse); });
