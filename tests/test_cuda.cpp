@@ -283,6 +283,7 @@ TEST_CASE("weight gradients of neighbouring taps from one copy of the input", "[
           {{1, 1, 20, 44, 64}, 128, {1, 3, 3}, {.dilation = {1, 6, 6}, .pad_low = six, .pad_high = six}},
           {{1, 1, 40, 90, 64}, 128, {1, 3, 3}, {.dilation = {1, 36, 36}, .pad_low = far, .pad_high = far}},
           {{3, 1, 5, 32, 256}, 120, {1, 1, 1}, {}},
+          {{2, 1, 5, 46, 256}, 120, {1, 1, 1}, {.pad_high = {0, 1, 2}}},
           {{1, 1, 64, 96, 64}, 128, {1, 3, 3}, {.pad_low = one, .pad_high = one}, 160}})
       check_weights(*open, type, c, {"cuda_taps"});
 }

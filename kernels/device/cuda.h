@@ -13,6 +13,9 @@ namespace convoy::cuda {
 cudaStream_t stream();
 /// 10 * major + minor of the open device, 0 where none is open.
 int capability();
+/// What the kernels that run there were compiled for (__CUDA_ARCH__ / 10): less than the device's where the build has
+/// only code for earlier ones. Those of 9.0a (kernels/device/wgmma.h) are apart.
+int code_capability();
 int multiprocessors();
 /// Most shared memory of a block, in bytes.
 int shared_memory();

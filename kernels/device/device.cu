@@ -10,7 +10,7 @@ namespace {
 
 struct Current {
   cudaStream_t stream = nullptr;
-  int capability = 0, multiprocessors = 1, shared_memory = 0;
+  int capability = 0, code_capability = 0, multiprocessors = 1, shared_memory = 0;
 };
 Current current;
 
@@ -21,6 +21,9 @@ cudaStream_t stream() {
 }
 int capability() {
   return current.capability;
+}
+int code_capability() {
+  return current.code_capability;
 }
 int multiprocessors() {
   return current.multiprocessors;
@@ -103,6 +106,8 @@ class CudaDevice final : public Device {
       fail_usage("device cuda:" + std::to_string(ordinal) + ": this build has no code for compute capability " +
                  std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                  " (CMAKE_CUDA_ARCHITECTURES): " + cudaGetErrorString(status));
+    cudaFuncAttributes code;
+    check(cudaFuncGetAttributes(&code, probe), "reading a kernel's attributes");
     cudaStream_t compute = nullptr;
     check(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking), "creating a stream");
     check(cudaStreamCreateWithFlags(&uploads_, cudaStreamNonBlocking), "creating a stream");
@@ -111,6 +116,7 @@ class CudaDevice final : public Device {
     current.stream = compute;
     first = ordinal;
     current.capability = 10 * properties.major + properties.minor;
+    current.code_capability = code.ptxVersion > 0 ? code.ptxVersion : code.binaryVersion;
     current.multiprocessors = properties.multiProcessorCount;
     current.shared_memory = int(properties.sharedMemPerBlockOptin);
     description_ = std::string(properties.name) + ", compute capability " + std::to_string(properties.major) + "." +

@@ -231,10 +231,10 @@ template <class Pass>
 class NormSums final : public Joinable {
  public:
   explicit NormSums(const Problem& p)
-      : p_(p), pixels_(p.in[0].shape.rows()), channels_(p.in[0].shape.c()), hopper_(capability() >= 90) {}
+      : p_(p), pixels_(p.in[0].shape.rows()), channels_(p.in[0].shape.c()), clusters_(code_capability() >= 90) {}
   int64_t workspace_bytes() const override { return channel_sum_bytes(pixels_, channels_, 2); }
   bool joins(const Prepared& next) const override {
-    return hopper_ && pixels_ <= most_cluster_pixels(p_.in[0].dtype) && dynamic_cast<const NormMap<Pass>*>(&next);
+    return clusters_ && pixels_ <= most_cluster_pixels(p_.in[0].dtype) && dynamic_cast<const NormMap<Pass>*>(&next);
   }
   void run_joined(std::span<const KernelRun> all) const override {
     size_t done = all.size() > 1 && queue_both(all[0].args, all[1]) ? 2 : 0;
@@ -272,7 +272,7 @@ class NormSums final : public Joinable {
   }
   Problem p_;
   int64_t pixels_, channels_;
-  bool hopper_;
+  bool clusters_;
 };
 
 template <class Half>
