@@ -28,7 +28,7 @@ class Joined : public Joinable {
   }
 };
 
-constexpr int cut_threads = 256, cut_chunk = 64 * cut_threads;
+constexpr int cut_threads = 256, cut_chunk = 16 * cut_threads;
 inline int cut_blocks(int64_t elements) {
   return int((elements + cut_chunk - 1) / cut_chunk);
 }
