@@ -365,7 +365,14 @@ Support supports(const Problem& p) {
   if (s.w.d() != 1 || s.w.h() != 3 || s.w.w() != 3) return Support::no("3x3 only");
   if (s.x.rows() > 1 << 26) return Support::no("more than 2^26 pixels");
   if (std::max({s.x.n(), s.x.h(), s.y.h()}) >= 1 << 16) return Support::no("more than 65535 images or rows");
-  return even_floats(p);
+  if (std::max(s.attrs.dilation[1], s.attrs.dilation[2]) >= 1 << 16) return Support::no("dilation above 65535");
+  if (const Support even = even_floats(p); !even.ok) return even;
+  // Kernels step from row to row in 32 bits; the second input of maps is the weights.
+  const bool weights = p.op.kind == OpKind::conv_backward_weights;
+  for (const TensorDesc* t : {&p.in[0], weights ? &p.in[1] : &p.out[0]})
+    if (t->pixel_pitch() * size_of(t->dtype) * t->shape.w() * s.attrs.dilation[1] >= int64_t{1} << 31)
+      return Support::no("rows 2^31 bytes apart");
+  return Support::yes();
 }
 
 }  // namespace

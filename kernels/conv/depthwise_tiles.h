@@ -29,8 +29,9 @@ struct Tiles {
   static constexpr int strips_across = 2, strips_down = 4, threads_down = strips_across * strips_down;
   Tiles(const Geometry& g, int rows) {
     const auto pieces = [](int extent, int piece) { return (extent + piece - 1) / piece; };
-    across = pieces(pieces(g.out[1], strip * g.dilation[1]) * g.dilation[1], strips_across);
-    down = pieces(pieces(g.out[0], rows * g.dilation[0]) * g.dilation[0], strips_down);
+    // The i-th strip begins at i or behind it: there are no more than outputs.
+    across = pieces(std::min(g.out[1], pieces(g.out[1], strip * g.dilation[1]) * g.dilation[1]), strips_across);
+    down = pieces(std::min(g.out[0], pieces(g.out[0], rows * g.dilation[0]) * g.dilation[0]), strips_down);
   }
   __host__ __device__ int count() const { return across * down; }
 };
