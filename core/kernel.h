@@ -80,7 +80,8 @@ struct KernelRun {
 /// A kernel of a device that can run in one launch with kernels of the nodes behind it.
 class Joinable : public Prepared {
  public:
-  /// Whether the next node's kernel may run in the same launch as this one's. If so, none of their values share memory.
+  /// Whether the next node's kernel may run in the same launch as this one's. If so, none of their values share memory,
+  /// but that the last one's output may take the place of its input, which others of them may read as well.
   virtual bool joins(const Prepared& next) const = 0;
   /// This kernel, which is the first, and those behind it: in whatever order, or at once, but as if in this one.
   virtual void run_joined(std::span<const KernelRun> all) const = 0;

@@ -199,7 +199,7 @@ class Planner {
     }
   }
 
-  /// The nodes that run together with node i, first and last: none of their values may share memory.
+  /// The nodes that run together with node i, first and last: none of their values may share memory (but see Joinable).
   std::pair<int, int> together(int i) const {
     while (plan_.nodes[static_cast<size_t>(i)].sweep_size == 0) --i;
     return {i, i + plan_.nodes[static_cast<size_t>(i)].sweep_size - 1};

@@ -89,12 +89,13 @@ Plan best_plan(const Problem& p) {
       Taps& t = plan.taps;
       t.g = g, t.cut = best_cut(g, 2 * kind.each), t.columns = g.kernel[1] * g.kernel[2] * g.c;
       t.chunk = chunk, t.across = pieces(g.y[2], chunk), t.chunks = int(g.n * g.y[1] * t.across);
-      t.halo = (t.cut.kw - 1) * g.dilation[2];
+      const int64_t halo = int64_t(t.cut.kw - 1) * g.dilation[2];
+      if (chunk + halo > 256) continue;
+      t.halo = int(halo);
       t.x_bytes = int(round_up((chunk + t.halo) * taps_row_bytes, taps_turn_bytes));
       t.bytes = t.cut.kh * t.cut.c64 * t.x_bytes + (kind.wide + 63) / 64 * chunk * taps_row_bytes;
       t.stages = std::min(most_taps_stages, taps_shared_bytes / t.bytes);
-      if (t.stages < 3 || chunk + t.halo > 256) continue;
-      if (plan.filled() < 0.3) continue;
+      if (t.stages < 3 || plan.filled() < 0.3) continue;
       choose_splits(plan);
       if (plan.seconds < best.seconds) best = plan;
     }

@@ -60,17 +60,18 @@ __global__ void __launch_bounds__(cluster_lanes* cluster_rows, 1)
       sum += cluster.map_shared_rank(of_block, unsigned(block))[thread];
     of_all[thread] = sum;
   }
-  auto all_have_read = cluster.barrier_arrive();
   __syncthreads();
   if (const int c = int(blockIdx.x) * across + thread; thread < across && c < packs * width) {
     double of_channel[Sums::quantities];
     for (int q = 0; q < Sums::quantities; ++q) of_channel[q] = of_all[q * across + thread];
     finish(c, of_channel);
   }
+  // From here on none reads sums of others, or pixels, which the map may replace where they lie.
+  auto all_have_read = cluster.barrier_arrive();
   __syncthreads();
   const auto to_map = of_channels<width>(map, packs);
-  each([&](int k, int pixel) { map.finish(to_map, loaded[k], pixel, channel); });
   cluster.barrier_wait(std::move(all_have_read));
+  each([&](int k, int pixel) { map.finish(to_map, loaded[k], pixel, channel); });
 #endif
 }
 

@@ -16,6 +16,8 @@ int capability();
 /// What the kernels that run there were compiled for (__CUDA_ARCH__ / 10): less than the device's where the build has
 /// only code for earlier ones. Those of 9.0a (kernels/device/wgmma.h) are apart.
 int code_capability();
+/// Whether code of 9.0 runs there and the driver is of CUDA 12.3 or later (kernels/device/early.h).
+bool early_launches();
 int multiprocessors();
 /// Most shared memory of a block, in bytes.
 int shared_memory();

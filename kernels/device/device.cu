@@ -11,6 +11,7 @@ namespace {
 struct Current {
   cudaStream_t stream = nullptr;
   int capability = 0, code_capability = 0, multiprocessors = 1, shared_memory = 0;
+  bool early_launches = false;
 };
 Current current;
 
@@ -24,6 +25,9 @@ int capability() {
 }
 int code_capability() {
   return current.code_capability;
+}
+bool early_launches() {
+  return current.early_launches;
 }
 int multiprocessors() {
   return current.multiprocessors;
@@ -117,6 +121,9 @@ class CudaDevice final : public Device {
     first = ordinal;
     current.capability = 10 * properties.major + properties.minor;
     current.code_capability = code.ptxVersion > 0 ? code.ptxVersion : code.binaryVersion;
+    int driver = 0;
+    check(cudaDriverGetVersion(&driver), "reading the driver's version");
+    current.early_launches = current.code_capability >= 90 && driver >= 12030;
     current.multiprocessors = properties.multiProcessorCount;
     current.shared_memory = int(properties.sharedMemPerBlockOptin);
     description_ = std::string(properties.name) + ", compute capability " + std::to_string(properties.major) + "." +

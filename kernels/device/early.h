@@ -31,7 +31,7 @@ void launch_cluster(void (*kernel)(Parameters...), int cluster, dim3 blocks, dim
     a.val.clusterDim.x = a.val.clusterDim.z = 1, a.val.clusterDim.y = static_cast<unsigned>(cluster);
   }
 #if CUDART_VERSION >= 12030
-  if (code_capability() >= 90) {
+  if (early_launches()) {
     cudaLaunchAttribute& a = attributes[config.numAttrs++];
     a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     a.val.programmaticStreamSerializationAllowed = 1;
