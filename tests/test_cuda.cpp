@@ -467,7 +467,7 @@ TEST_CASE("steps of the climate networks on a CUDA device follow those on the CP
       CHECK(first[1] == Approx(first[0]).epsilon(band));
       CHECK(expected.back() < first[0]);
       // Batch norms over few pixels amplify roundings from step to step.
-      const double later = o.model.batch_norm ? std::max(band, 0.05) : band;
+      const double later = o.model.batch_norm ? std::max(band, 0.03) : band;
       CHECK(found.back() < first[1]);
       for (size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected[i]).epsilon(later));
       // Evaluation: the class of a pixel may turn where two logits are close.
@@ -482,7 +482,7 @@ TEST_CASE("steps of the climate networks on a CUDA device follow those on the CP
       int64_t equal = 0;
       const int64_t pixels = classes[0].shape().elements();
       for (int64_t i = 0; i < pixels; ++i) equal += classes[0].data<uint8_t>()[i] == classes[1].data<uint8_t>()[i];
-      CHECK(double(equal) >= 0.85 * double(pixels));
+      CHECK(double(equal) >= 0.9 * double(pixels));
     }
 }
 

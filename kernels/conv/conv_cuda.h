@@ -8,7 +8,7 @@ namespace convoy {
 std::vector<KernelPtr> conv_mma_kernels();  ///< tensor cores (conv_mma.cu)
 /// Weight gradients of any geometry on tensor cores (conv_mma_positions.cu).
 std::vector<KernelPtr> conv_mma_positions_kernels();
-/// Those of images with stride 1 on Hopper's (conv_taps.cu).
+/// Those of images with stride 1 on Hopper (conv_taps.cu).
 std::vector<KernelPtr> conv_taps_cuda_kernels();
 std::vector<KernelPtr> conv_sparse_cuda_kernels();  ///< weight gradients in f32 from pooled gradients
 std::vector<KernelPtr> depthwise_cuda_kernels();    ///< 3x3, a filter per channel

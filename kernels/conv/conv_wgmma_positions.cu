@@ -3,8 +3,8 @@
 // has 128 output channels and 256 columns; two warpgroups multiply 64 x 256 each, a third copies the next 64 positions.
 //
 // What comes from the second-level cache bounds it: 48 KiB for 4 MFLOP.
+#include "kernels/conv/bias_pairs.h"
 #include "kernels/conv/positions.h"
-#include "kernels/device/wgmma.h"
 
 namespace convoy::cuda {
 namespace {
@@ -152,13 +152,7 @@ __global__ void __launch_bounds__(threads, 1)
         *reinterpret_cast<float2*>(to + int64_t(k + 8 * low) * g.columns + n + 8 * j) =
             make_float2(acc[4 * j + 2 * low], acc[4 * j + 2 * low + 1]);
   if (!adds_bias) return;
-  bias_of[thread] = bias;
-  arrive_and_wait(among_consumers, consumers);
-  if (thread >= pairs || first_k + 2 * thread >= g.k) return;
-  for (int other = thread + pairs; other < consumers; other += pairs)
-    bias.x += bias_of[other].x, bias.y += bias_of[other].y;
-  float* sums = out.bias + int64_t(blockIdx.z) * out.stride + first_k + 2 * thread;
-  sums[0] = bias.x, sums[1] = bias.y;
+  leave_bias<pairs>(bias, bias_of, thread, among_consumers, first_k, g.k, out);
 #endif
 }
 

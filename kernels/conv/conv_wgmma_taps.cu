@@ -9,6 +9,7 @@
 // full; the parts are added by another kernel, in their order.
 //
 // Shared memory bounds products of few columns: 64 x 32 x 16 take 16 clocks of the tensor cores and read 3 KiB, in 24.
+#include "kernels/conv/bias_pairs.h"
 #include "kernels/conv/taps.h"
 #include "kernels/device/bulk.h"
 #include "kernels/device/early.h"
@@ -139,13 +140,7 @@ __global__ void __launch_bounds__(threads, 1)
             to[int64_t(k + 8 * j + b) * t.columns + int64_t(tap) * g.c + c + 8 * low] = acc[e][4 * j + 2 * low + b];
   }
   if (!adds_bias) return;
-  bias_of[thread] = bias;
-  arrive_and_wait(1, consumers);
-  if (thread >= pairs || first_k + 2 * thread >= g.k) return;
-  for (int other = thread + pairs; other < consumers; other += pairs)
-    bias.x += bias_of[other].x, bias.y += bias_of[other].y;
-  float* sums = out.bias + int64_t(blockIdx.z) * out.stride + first_k + 2 * thread;
-  sums[0] = bias.x, sums[1] = bias.y;
+  leave_bias<pairs>(bias, bias_of, thread, 1, first_k, g.k, out);
 #endif
 }
 

@@ -252,11 +252,7 @@ __device__ void leave_part(const float (&sums)[taps + 1][width], int packs, floa
   const int pack = int(blockIdx.x * blockDim.x + threadIdx.x), channel = pack * width;
 #pragma unroll
   for (int v = 0; v < values; ++v) shared[v * 256 + thread] = sums[v / width][v % width];
-  for (int rows = int(blockDim.y) / 2; rows > 0; rows /= 2) {
-    __syncthreads();
-    if (int(threadIdx.y) < rows)
-      for (int v = 0; v < values; ++v) shared[v * 256 + thread] += shared[v * 256 + thread + rows * int(blockDim.x)];
-  }
+  add_threads_below(shared, values);
   if (threadIdx.y > 0 || pack >= packs) return;
   const int64_t channels = int64_t(packs) * width;
   float* part = parts + blockIdx.y * (taps + 1) * channels;

@@ -36,9 +36,8 @@ __device__ inline void barrier_expect(uint32_t barrier, int bytes) {
 __device__ inline void barrier_wait(uint32_t barrier, int parity) {
 #if CONVOY_WGMMA
   asm volatile(
-      "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @done bra through; bra "
-      "again; "
-      "through: }" ::"r"(barrier),
+      "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; "
+      "@done bra through; bra again; through: }" ::"r"(barrier),
       "r"(parity)
       : "memory");
 #endif

@@ -21,14 +21,9 @@ __global__ void __launch_bounds__(256, blocks_of_sums)
   float sums[F::quantities][width] = {};
   const auto own = of_channels<width>(f, packs);
   if (pack < packs) over_pixels(pixels, channel, f, [&](const auto& loaded, int64_t) { f.add(own, loaded, sums); });
-  // Neighbouring threads write neighbouring words: value by value.
   const int thread = int(threadIdx.y * blockDim.x + threadIdx.x);
   for (int v = 0; v < values; ++v) shared[v * 256 + thread] = double(sums[v / width][v % width]);
-  for (int rows = int(blockDim.y) / 2; rows > 0; rows /= 2) {
-    __syncthreads();
-    if (int(threadIdx.y) < rows)
-      for (int v = 0; v < values; ++v) shared[v * 256 + thread] += shared[v * 256 + thread + rows * int(blockDim.x)];
-  }
+  add_threads_below(shared, values);
   const int channels = packs * width;
   if (threadIdx.y == 0 && pack < packs)
     for (int v = 0; v < values; ++v)

@@ -64,6 +64,18 @@ inline Tensor channels_of(const Tensor& t, int64_t begin, int64_t size) {
   return {desc, t.bytes() + begin * size_of(desc.dtype)};
 }
 
+/// Adds up what threads below each other in a block of 256 have: `values` numbers each, the v-th at
+/// shared[v * 256 + thread] (neighbouring threads, neighbouring words). Those of threadIdx.y = 0 hold the sums.
+template <class Number>
+__device__ void add_threads_below(Number* shared, int values) {
+  const int thread = int(threadIdx.y * blockDim.x + threadIdx.x);
+  for (int rows = int(blockDim.y) / 2; rows > 0; rows /= 2) {
+    __syncthreads();
+    if (int(threadIdx.y) < rows)
+      for (int v = 0; v < values; ++v) shared[v * 256 + thread] += shared[v * 256 + thread + rows * int(blockDim.x)];
+  }
+}
+
 constexpr int pixels_ahead = 4;  ///< loads of a thread under way at once
 
 /// use(what f loads, the pixel) at every pixel of the thread, several loads under way at once.

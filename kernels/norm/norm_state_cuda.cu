@@ -10,60 +10,55 @@ using namespace cuda;
 
 constexpr int threads = 128;
 
-/// The layers of one launch: a row of blocks each.
-template <class Layer>
+/// A batch norm's sums per channel, two vectors behind each other, and the two of the state that are made of them.
+struct Layer {
+  int channels;
+  const double* sums;
+  float *first, *second;
+};
+
+/// The layers of one launch: a row of blocks each, as many as the one of most channels wants.
 struct Layers {
   static constexpr int most = 64;
   Layer layer[most];
+  explicit Layers(std::span<const KernelArgs> all) {
+    for (size_t i = 0; i < all.size(); ++i)
+      layer[i] = {int(all[i].out[0].shape().c()), data<const double>(all[i].in[0]), data<float>(all[i].out[0]),
+                  data<float>(all[i].out[1])};
+  }
+  dim3 blocks(size_t count) const {
+    int channels = 0;
+    for (size_t i = 0; i < count; ++i) channels = std::max(channels, layer[i].channels);
+    return dim3(static_cast<unsigned>((channels + threads - 1) / threads), static_cast<unsigned>(count));
+  }
 };
 
-struct ParameterGradients {
-  int channels;
-  const double* means;
-  float *gamma, *beta;
-};
-__global__ void parameter_gradients(const __grid_constant__ Layers<ParameterGradients> layers, double count) {
-  const ParameterGradients& l = layers.layer[blockIdx.y];
+/// Gradients of gamma and beta from the means of gradients, times what they are multiplied with, and of gradients.
+__global__ void parameter_gradients(const __grid_constant__ Layers layers, double count) {
+  const Layer& l = layers.layer[blockIdx.y];
   const int c = int(blockIdx.x) * threads + int(threadIdx.x);
-  if (c < l.channels) l.gamma[c] = float(count * l.means[l.channels + c]), l.beta[c] = float(count * l.means[c]);
+  if (c < l.channels) l.first[c] = float(count * l.sums[l.channels + c]), l.second[c] = float(count * l.sums[c]);
 }
 
-struct RunningStatistics {
-  int channels;
-  const double* moments;
-  float *mean, *variance;
-};
-/// Moments of a diverged step are left out: the running ones must survive it.
-__global__ void update_running(const __grid_constant__ Layers<RunningStatistics> layers, double momentum,
-                               double unbiased) {
-  const RunningStatistics& l = layers.layer[blockIdx.y];
+/// Running mean and variance from moments; those of a diverged step are left out: the running ones must survive it.
+__global__ void update_running(const __grid_constant__ Layers layers, double momentum, double unbiased) {
+  const Layer& l = layers.layer[blockIdx.y];
   const int c = int(blockIdx.x) * threads + int(threadIdx.x);
   if (c >= l.channels) return;
-  const double m = l.moments[c], v = fmax(0.0, l.moments[l.channels + c] - m * m) * unbiased;
+  const double m = l.sums[c], v = fmax(0.0, l.sums[l.channels + c] - m * m) * unbiased;
   if (!isfinite(m) || !isfinite(v)) return;
-  l.mean[c] = float((1 - momentum) * double(l.mean[c]) + momentum * m);
-  l.variance[c] = float((1 - momentum) * double(l.variance[c]) + momentum * v);
-}
-
-/// Blocks for the layer of most channels, times layers.
-template <class Layer>
-dim3 blocks_of(const Layers<Layer>& layers, size_t count) {
-  int most = 0;
-  for (size_t i = 0; i < count; ++i) most = std::max(most, layers.layer[i].channels);
-  return dim3(static_cast<unsigned>((most + threads - 1) / threads), static_cast<unsigned>(count));
+  l.first[c] = float((1 - momentum) * double(l.first[c]) + momentum * m);
+  l.second[c] = float((1 - momentum) * double(l.second[c]) + momentum * v);
 }
 
 class BackwardParameters final : public Joined<BackwardParameters> {
  public:
-  static constexpr size_t most_joined = Layers<ParameterGradients>::most;
+  static constexpr size_t most_joined = Layers::most;
   explicit BackwardParameters(double count) : count_(count) {}
   bool same(const BackwardParameters& other) const { return count_ == other.count_; }
   void launch(std::span<const KernelArgs> all) const {
-    Layers<ParameterGradients> layers;
-    for (size_t i = 0; i < all.size(); ++i)
-      layers.layer[i] = {int(all[i].out[0].shape().c()), data<const double>(all[i].in[0]), data<float>(all[i].out[0]),
-                         data<float>(all[i].out[1])};
-    parameter_gradients<<<blocks_of(layers, all.size()), threads, 0, stream()>>>(layers, count_);
+    const Layers layers(all);
+    parameter_gradients<<<layers.blocks(all.size()), threads, 0, stream()>>>(layers, count_);
     check_launch("batch_norm_backward_parameters");
   }
 
@@ -73,16 +68,13 @@ class BackwardParameters final : public Joined<BackwardParameters> {
 
 class UpdateRunning final : public Joined<UpdateRunning> {
  public:
-  static constexpr size_t most_joined = Layers<RunningStatistics>::most;
+  static constexpr size_t most_joined = Layers::most;
   explicit UpdateRunning(const RunningAttrs& attrs) : attrs_(attrs) {}
   bool same(const UpdateRunning& other) const { return attrs_ == other.attrs_; }
   void launch(std::span<const KernelArgs> all) const {
-    Layers<RunningStatistics> layers;
-    for (size_t i = 0; i < all.size(); ++i)
-      layers.layer[i] = {int(all[i].out[0].shape().c()), data<const double>(all[i].in[0]), data<float>(all[i].out[0]),
-                         data<float>(all[i].out[1])};
+    const Layers layers(all);
     const double unbiased = double(attrs_.count) / double(std::max<int64_t>(1, attrs_.count - 1));
-    update_running<<<blocks_of(layers, all.size()), threads, 0, stream()>>>(layers, attrs_.momentum, unbiased);
+    update_running<<<layers.blocks(all.size()), threads, 0, stream()>>>(layers, attrs_.momentum, unbiased);
     check_launch("batch_norm_update");
   }
 

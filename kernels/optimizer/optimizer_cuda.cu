@@ -86,7 +86,7 @@ struct Sgd {
 
 /// Adam's moments and direction, which LAMB shares.
 struct Moments {
-  double beta1, beta2, log_beta1, log_beta2;
+  double beta1, beta2;
   float epsilon, weight_decay;
   float *w, *m, *v;
   Moments() = default;
@@ -94,8 +94,6 @@ struct Moments {
   Moments(const Attrs& t, const KernelArgs& a)
       : beta1(t.beta1),
         beta2(t.beta2),
-        log_beta1(std::log(t.beta1)),
-        log_beta2(std::log(t.beta2)),
         epsilon(float(t.epsilon)),
         weight_decay(float(t.weight_decay)),
         w(data<float>(a.out[0])),
@@ -104,10 +102,9 @@ struct Moments {
   struct Corrections {
     float c1, c2;
   };
-  /// 1 / (1 - beta^t), for which every block waits: by way of logarithms, as pow() takes many times as long.
   __device__ Corrections corrections(const StepInputs& in) const {
     const double t = in.scale[int(ScaleField::applied)] + 1;
-    return {float(-1 / expm1(t * log_beta1)), float(-1 / expm1(t * log_beta2))};
+    return {float(1 / (1 - pow(beta1, t))), float(1 / (1 - pow(beta2, t)))};
   }
   struct Values {
     float w, m, v;
