@@ -49,9 +49,10 @@ class CacheFlush {
 /// Measures the roofs of the machine or of the device.
 class Roofline {
  public:
-  Roofline(int threads, bool device) : threads_(threads), device_(device) {
-    // The scheduler may need half a second to spread a fresh team over the cores.
-    start_ = measure(patient);
+  /// Of candidates that are timed for `seconds` each: brief runs take brief looks at the roofs, too.
+  Roofline(int threads, bool device, double seconds)
+      : threads_(threads), device_(device), patient_(std::min(patient, 5 * seconds)) {
+    start_ = measure(patient_);
     for (const Ceiling& c : start_) roofs_[c.name] = c.value;
   }
   const std::vector<Ceiling>& ceilings() const { return start_; }
@@ -59,11 +60,12 @@ class Roofline {
   /// Says which roofs are not what they were: neighbours come and go, and shares of a ceiling are off by as much.
   std::string changes() const {
     constexpr double brief = 0.1;
-    if (changed_ceilings(start_, measure(brief)).empty()) return {};
-    return changed_ceilings(start_, measure(patient));
+    if (changed_ceilings(start_, measure(std::min(brief, patient_))).empty()) return {};
+    return changed_ceilings(start_, measure(patient_));
   }
 
  private:
+  /// The scheduler may need half a second to spread a fresh team over the cores.
   static constexpr double patient = 0.5;
   std::vector<Ceiling> measure(double seconds) const {
     if (!device_) return measure_ceilings(threads_, seconds);
@@ -73,6 +75,7 @@ class Roofline {
   }
   int threads_;
   bool device_;
+  double patient_;
   std::vector<Ceiling> start_;
   Roofs roofs_;
 };
@@ -249,7 +252,7 @@ int run(int argc, char** argv) {
             "ratio"},
            {"skip", "reference",
             "kernels left out, named alike; without it all that --kernels names run (reference is slow at full size)"},
-           {"min-seconds", "0.5", "time spent per kernel at least"},
+           {"min-seconds", "0.5", "time spent per kernel at least; below 0.1 ceilings are rough, too"},
            {"cold", "no", "flush the caches before every run"},
            {"rerun-below", "0",
             "problems on which our fastest kernel is below this many times the library's speed are measured five times "
@@ -287,7 +290,7 @@ int run(int argc, char** argv) {
   const KernelChoice chosen(a);
   check_files(a);
   Report report(a);
-  const Roofline roofline(threads, device != nullptr);
+  const Roofline roofline(threads, device != nullptr, min_seconds);
   report.machine(device ? device->description() : cpu_features().model + " [" + describe_cpu() + "]",
                  kernel_library_versions(), threads);
   for (const Ceiling& c : roofline.ceilings()) report.ceiling(c);

@@ -12,8 +12,7 @@ struct Ceiling {
   std::string unit;
 };
 
-/// Runs every probe the CPU supports on `threads` threads, arithmetic for `seconds` each; the best of several short
-/// runs.
+/// Runs every probe the CPU supports on `threads` threads for `seconds` each; the best of several short runs.
 std::vector<Ceiling> measure_ceilings(int threads, double seconds);
 
 /// Says which ceilings differ by more than a tenth between the start and the end of a run, whose shares of the ceiling

@@ -2,11 +2,12 @@
 // alone. Needs no reference, so it works at full size.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/catch.hpp"
 #include "tests/kernel_check.h"
@@ -14,9 +15,17 @@
 
 namespace convoy::testing {
 
+/// The inner product of dense tensors.
 inline double inner(const Tensor& a, const Tensor& b) {
-  const std::vector<double> x = values(a), y = values(b);
-  return std::inner_product(x.begin(), x.end(), y.begin(), 0.0);
+  double sum = 0;
+  dispatch_dtype(a.dtype(), [&](auto ours) {
+    dispatch_dtype(b.dtype(), [&](auto theirs) {
+      const auto x = a.span<decltype(ours)>();
+      const auto y = b.span<decltype(theirs)>();
+      for (size_t i = 0; i < x.size(); ++i) sum += to_double(x[i]) * to_double(y[i]);
+    });
+  });
+  return sum;
 }
 
 /// <conv(x,w),y> = <x, backward_data(y,w)> = <w, backward_weights(x,y)> for the kernels of a name; passes that it lacks
@@ -37,6 +46,8 @@ class Adjoint {
     d_.in[1].copy_from(f_.in[1]);
     w_.in[0].copy_from(f_.in[0]);
     w_.in[1].copy_from(d_.in[0]);
+    for (const Pass pass : {Pass::forward, Pass::data, Pass::weights})
+      for (uint64_t i = 0; i < 64; ++i) elements_[size_t(pass)].push_back(element(pass, i));
   }
 
   /// Names of all kernels but the references that run one of the passes.
@@ -94,54 +105,68 @@ class Adjoint {
       }
   }
 
-  /// 64 random elements of a result, the corners among them, from their definition.
-  void check_elements(Pass pass, const Kernel& kernel) const {
-    const Tensor& result = pass == Pass::forward ? f_.out[0] : pass == Pass::data ? d_.out[0] : w_.out[0];
+  /// An element of a result, from its definition.
+  struct Element {
+    std::array<int64_t, 5> at;
+    double sum = 0, size = 0, terms = 0;  ///< of products, of their magnitudes, their number
+    void add(double a, double b) { sum += a * b, size += std::abs(a * b), ++terms; }
+  };
+
+  const Tensor& result(Pass pass) const {
+    return pass == Pass::forward ? f_.out[0] : pass == Pass::data ? d_.out[0] : w_.out[0];
+  }
+
+  /// The corners, then random ones.
+  Element element(Pass pass, uint64_t number) const {
+    const PhiloxStream random(5, 5);
+    Element e;
+    for (size_t j = 0; j < 5; ++j) {
+      const int64_t n = result(pass).shape()[static_cast<int>(j)];
+      e.at[j] = number < 2 ? (number ? n - 1 : 0)
+                           : static_cast<int64_t>(random.below(number * 8 + j, static_cast<uint64_t>(n)));
+    }
     const Tensor &x = f_.in[0], &w = f_.in[1], &y = d_.in[0];
     const int64_t in_group = w.shape().c(), out_group = w.shape().n() / attrs_.groups;
-    const PhiloxStream random(5, 5);
-    for (uint64_t i = 0; i < 64; ++i) {
-      int64_t at[5];
-      for (int j = 0; j < 5; ++j) {
-        const int64_t n = result.shape()[j];
-        at[j] = i < 2 ? (i ? n - 1 : 0)
-                      : static_cast<int64_t>(random.below(i * 8 + static_cast<uint64_t>(j), static_cast<uint64_t>(n)));
-      }
-      double sum = 0, size = 0, terms = 0;
-      const auto add = [&](double a, double b) { sum += a * b, size += std::abs(a * b), ++terms; };
-      const auto fixed = [&](Pass of, int axis) { return pass == of ? at[axis + 1] : -1; };
-      for (int64_t n = pass == Pass::weights ? 0 : at[0]; n < (pass == Pass::weights ? x.shape().n() : at[0] + 1); ++n)
-        along(0, fixed(Pass::forward, 0), fixed(Pass::weights, 0), fixed(Pass::data, 0),
-              [&](int64_t od, int64_t kd, int64_t id) {
-                along(1, fixed(Pass::forward, 1), fixed(Pass::weights, 1), fixed(Pass::data, 1),
-                      [&](int64_t oh, int64_t kh, int64_t ih) {
-                        along(2, fixed(Pass::forward, 2), fixed(Pass::weights, 2), fixed(Pass::data, 2),
-                              [&](int64_t ow, int64_t kw, int64_t iw) {
-                                if (pass == Pass::forward)
-                                  for (int64_t c = 0; c < in_group; ++c)
-                                    add(x.at(n, id, ih, iw, at[4] / out_group * in_group + c),
-                                        w.at(at[4], kd, kh, kw, c));
-                                else if (pass == Pass::data)
-                                  for (int64_t k = 0; k < out_group; ++k) {
-                                    const int64_t channel = at[4] / in_group * out_group + k;
-                                    add(y.at(n, od, oh, ow, channel), w.at(channel, kd, kh, kw, at[4] % in_group));
-                                  }
-                                else
-                                  add(x.at(n, id, ih, iw, at[0] / out_group * in_group + at[4]),
-                                      y.at(n, od, oh, ow, at[0]));
-                              });
-                      });
-              });
-      const double storage = result.dtype() == DType::f32 ? 0 : 2 * epsilon_of(result.dtype());
-      const double inside = (terms + 8) * epsilon_of(DType::f32) + (sums_in_f16(kernel) ? f16_sum_error : 0);
-      CHECK(std::abs(result.at(at[0], at[1], at[2], at[3], at[4]) - sum) <=
-            inside * size + storage * std::abs(sum) + 1e-6);
+    const auto& at = e.at;
+    const auto fixed = [&](Pass of, int axis) { return pass == of ? at[size_t(axis + 1)] : -1; };
+    const auto taps = [&](int axis, auto f) {
+      along(axis, fixed(Pass::forward, axis), fixed(Pass::weights, axis), fixed(Pass::data, axis), f);
+    };
+    const bool all = pass == Pass::weights;  // sums over images
+    for (int64_t n = all ? 0 : at[0]; n < (all ? x.shape().n() : at[0] + 1); ++n)
+      taps(0, [&](int64_t od, int64_t kd, int64_t id) {
+        taps(1, [&](int64_t oh, int64_t kh, int64_t ih) {
+          taps(2, [&](int64_t ow, int64_t kw, int64_t iw) {
+            if (pass == Pass::forward)
+              for (int64_t c = 0; c < in_group; ++c)
+                e.add(x.at(n, id, ih, iw, at[4] / out_group * in_group + c), w.at(at[4], kd, kh, kw, c));
+            else if (pass == Pass::data)
+              for (int64_t k = 0; k < out_group; ++k) {
+                const int64_t channel = at[4] / in_group * out_group + k;
+                e.add(y.at(n, od, oh, ow, channel), w.at(channel, kd, kh, kw, at[4] % in_group));
+              }
+            else
+              e.add(x.at(n, id, ih, iw, at[0] / out_group * in_group + at[4]), y.at(n, od, oh, ow, at[0]));
+          });
+        });
+      });
+    return e;
+  }
+
+  void check_elements(Pass pass, const Kernel& kernel) const {
+    const Tensor& found = result(pass);
+    const double storage = found.dtype() == DType::f32 ? 0 : 2 * epsilon_of(found.dtype());
+    for (const Element& e : elements_[size_t(pass)]) {
+      const double inside = (e.terms + 8) * epsilon_of(DType::f32) + (sums_in_f16(kernel) ? f16_sum_error : 0);
+      CHECK(std::abs(found.at(e.at[0], e.at[1], e.at[2], e.at[3], e.at[4]) - e.sum) <=
+            inside * e.size + storage * std::abs(e.sum) + 1e-6);
     }
   }
 
   ConvAttrs attrs_;
   Problem forward_, data_, weights_;
   Run f_, d_, w_;
+  std::array<std::vector<Element>, 3> elements_;  ///< of each pass
 };
 
 }  // namespace convoy::testing

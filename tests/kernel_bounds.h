@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
 
 #include "tests/kernel_check.h"
 
@@ -62,7 +63,7 @@ struct Slack {
 
 /// Largest error of output `index` over its bound: the number of terms and the sum of their magnitudes; smooth
 /// functions get a few units in the last place of f32 and one rounding to the storage type. Above 1, or infinite:
-/// wrong.
+/// wrong. `exact` and `magnitude` are dense f64.
 inline double worst_error(const Problem& p, size_t index, const Tensor& found, const Tensor& exact,
                           const Tensor& magnitude, const Slack& slack = {}) {
   const double terms =
@@ -70,15 +71,15 @@ inline double worst_error(const Problem& p, size_t index, const Tensor& found, c
   // An intermediate (the activated pool gradient) may be rounded to the storage type before the result is.
   const bool narrow = p.op.kind == OpKind::conv_pool_backward_weights || p.op.kind == OpKind::conv_pool_backward_data;
   const double storage = 2 * std::max(epsilon_of(p.out[index].dtype), narrow ? epsilon_of(p.in[1].dtype) : 0.0);
-  const std::vector<double> results = values(found), expected = values(exact), magnitudes = values(magnitude);
+  const std::span<const double> expected = exact.span<double>(), magnitudes = magnitude.span<double>();
   const double largest = slack.largest ? *std::max_element(magnitudes.begin(), magnitudes.end()) : 0;
+  const double relative = terms * epsilon_of(DType::f32) + storage + slack.inside;
   double worst = 0;
-  for (size_t e = 0; e < results.size(); ++e) {
+  for_each_value(found, [&](size_t e, double result) {
     const double size = std::max({std::abs(expected[e]), magnitudes[e], largest});
-    const double bound = (terms * epsilon_of(DType::f32) + storage + slack.inside) * size + 16 * epsilon_of(DType::f32);
-    worst = std::max(worst, std::abs(results[e] - expected[e]) / bound);
-    if (std::isnan(results[e])) worst = INFINITY;
-  }
+    const double bound = relative * size + 16 * epsilon_of(DType::f32);
+    worst = std::max(worst, std::isnan(result) ? INFINITY : std::abs(result - expected[e]) / bound);
+  });
   return worst;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <numbers>
 #include <utility>
@@ -17,33 +18,35 @@
 
 namespace convoy::testing {
 
-/// Memory that ends at an unmapped page: one byte too far is a crash, not a silent read. Maps are kept for the next of
-/// their size: thousands of runs would spend more on page faults than on kernels. Not for several threads at
-/// once.
+/// Memory that ends at an unmapped page: one byte too far is a crash, not a silent read. Maps are kept for what needs
+/// as much or up to half as much: thousands of runs would spend more on page faults than on kernels. Not for several
+/// threads at once.
 class GuardedBytes {
  public:
   explicit GuardedBytes(int64_t bytes, int64_t element = 1) {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t body = (static_cast<size_t>(bytes) + page - 1) / page * page;
-    length_ = body + page;
-    if (std::vector<std::byte*>& kept = unused_[length_]; !kept.empty()) {
-      base_ = kept.back();
-      kept.pop_back();
+    length_ = (static_cast<size_t>(bytes) + page - 1) / page * page + page;
+    if (const auto kept = unused_.lower_bound(length_); kept != unused_.end() && kept->first <= 2 * length_) {
+      length_ = kept->first, base_ = kept->second;
+      kept_bytes_ -= length_;
+      unused_.erase(kept);
     } else {
       base_ =
           static_cast<std::byte*>(mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-      mprotect(base_ + body, page, PROT_NONE);
+      mprotect(base_ + length_ - page, page, PROT_NONE);
     }
-    data_ = base_ + body - (bytes + element - 1) / element * element;
+    data_ = base_ + length_ - page - (bytes + element - 1) / element * element;
   }
   ~GuardedBytes() {
     if (!base_) return;
-    constexpr size_t most_kept = size_t{64} << 20;  // bytes of one length
-    std::vector<std::byte*>& kept = unused_[length_];
-    if ((kept.size() + 1) * length_ <= most_kept)
-      kept.push_back(base_);
-    else
-      munmap(base_, length_);
+    constexpr size_t most_kept = size_t{512} << 20;  // bytes
+    unused_.emplace(length_, base_);
+    kept_bytes_ += length_;
+    if (kept_bytes_ <= most_kept) return;
+    const auto largest = std::prev(unused_.end());
+    munmap(largest->second, largest->first);
+    kept_bytes_ -= largest->first;
+    unused_.erase(largest);
   }
   GuardedBytes(GuardedBytes&& o) noexcept : base_(o.base_), data_(o.data_), length_(o.length_) { o.base_ = nullptr; }
   GuardedBytes& operator=(GuardedBytes&& o) noexcept {
@@ -54,21 +57,27 @@ class GuardedBytes {
   std::byte* data() const { return data_; }
 
  private:
-  static inline std::map<size_t, std::vector<std::byte*>> unused_;  // by length
+  static inline std::multimap<size_t, std::byte*> unused_;  // by length
+  static inline size_t kept_bytes_ = 0;
   std::byte *base_ = nullptr, *data_ = nullptr;
   size_t length_ = 0;
 };
 
-/// All elements in memory order, widened.
-inline std::vector<double> values(const Tensor& t) {
-  std::vector<double> all;
-  all.reserve(static_cast<size_t>(t.shape().elements()));
+/// Calls f(element, value) for all elements in memory order, widened.
+template <class F>
+void for_each_value(const Tensor& t, F&& f) {
+  const Shape& s = t.shape();
   dispatch_dtype(t.dtype(), [&](auto zero) {
-    const auto* data = reinterpret_cast<const decltype(zero)*>(t.bytes());
-    for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
-      all.push_back(to_double(data[t.desc().offset(n, d, h, w) + c]));
+    size_t element = 0;
+    for_each_index({s.n(), s.d(), s.h(), s.w(), 1}, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t) {
+      const auto* pixel = reinterpret_cast<const decltype(zero)*>(t.bytes()) + t.desc().offset(n, d, h, w);
+      for (int64_t c = 0; c < s.c(); ++c) f(element++, to_double(pixel[c]));
     });
   });
+}
+inline std::vector<double> values(const Tensor& t) {
+  std::vector<double> all(static_cast<size_t>(t.shape().elements()));
+  for_each_value(t, [&](size_t i, double v) { all[i] = v; });
   return all;
 }
 
@@ -88,10 +97,11 @@ inline void fill_input(const Problem& p, int index, const Tensor& t, Fill fill, 
       const uint32_t r = block[i / 8 % 4] >> (i % 8 * 4) & 7;
       return r < 2 ? 1 : r == 2 ? -1 : r == 3 ? 2 : 0;
     }
-    // The sum of four uniform numbers, scaled to variance one.
-    block = random.block(i);
-    const double sum = double(block[0]) + double(block[1]) + double(block[2]) + double(block[3]);
-    return (sum * 0x1p-32 - 2) * std::numbers::sqrt3;
+    // The sum of four uniform numbers, scaled to variance one. A block lasts for two.
+    if (i % 2 == 0) block = random.block(i / 2);
+    const uint32_t a = block[i % 2 * 2], b = block[i % 2 * 2 + 1];
+    const double sum = double((a & 0xffff) + (a >> 16) + (b & 0xffff) + (b >> 16)) + 2;  // of middles of intervals
+    return (sum * 0x1p-16 - 2) * std::numbers::sqrt3;
   };
   dispatch_dtype(t.dtype(), [&](auto zero) {
     using T = decltype(zero);

@@ -31,8 +31,8 @@ bool sums_in_f16(const Kernel& kernel);
 constexpr double f16_sum_error = 33 * epsilon_of(DType::f16) / 2;
 /// Whether it runs on CUDA devices: test_cuda checks it.
 bool on_device(const Kernel& kernel);
-/// Values bit for bit; -0 and +0 are the same.
-std::string bits(const Tensor& t);
+/// Whether all values are the same bit for bit; -0 and +0 are.
+bool same_bits(const Tensor& a, const Tensor& b);
 
 /// What the reference says of a problem, computed once for all kernels that run it.
 class Truth {
@@ -54,8 +54,8 @@ class Truth {
 
 /// How a kernel runs on the tensors of a Run. On the host: execute(); for devices tests/device_run.h.
 using Execute = std::function<void(const Kernel&, const Problem&, Run&)>;
-/// T0 and T1 for one kernel: exact where its op is, bounded elsewhere.
-void check_exact_and_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& run);
+/// T0 and T1 for one kernel: exact where its op is, bounded elsewhere. Returns its run on fresh(normal, 11).
+Run check_exact_and_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& run);
 
 /// Runs all tiers over all kernels, and the reference in the problem's types against the one in f64.
 void check_all(const std::vector<Problem>& problems);

@@ -37,13 +37,12 @@ void check_on_device(Device& device, const std::vector<Problem>& problems, bool 
       const Execute run = [&](const Kernel& k, const Problem& q, Run& r) {
         execute_on_device(device, k, on_cuda(q), r);
       };
-      check_exact_and_bounded(*kernel, host, truth, run);
-      Run first = truth.fresh(Fill::normal, 11), second = truth.fresh(Fill::normal, 11);
-      run(*kernel, host, first), run(*kernel, host, second);
+      const Run first = check_exact_and_bounded(*kernel, host, truth, run);
+      Run second = truth.fresh(Fill::normal, 11);
+      run(*kernel, host, second);
       for (size_t i = 0; i < p.out.size(); ++i) {
         INFO(kernel->name() << " " << p.text());
-        const bool equal = bits(first.out[i]) == bits(second.out[i]);
-        REQUIRE(equal);
+        REQUIRE(same_bits(first.out[i], second.out[i]));
       }
       ++checked[std::string(kernel->name()) + " " + std::string(name_of(p.op.kind))];
     }
@@ -116,8 +115,7 @@ void check_bits_of_definition(Device& device, const Problem& host) {
     execute_on_device(device, *kernel, p, run);
     for (size_t i = 0; i < p.out.size(); ++i) {
       INFO(kernel->name() << " " << p.text() << " output " << i);
-      const bool equal = bits(run.out[i]) == bits(expected->out[i]);
-      CHECK(equal);
+      CHECK(same_bits(run.out[i], expected->out[i]));
     }
   }
 }
@@ -405,10 +403,8 @@ TEST_CASE("a replayed step gives the bits of one that runs node by node", "[cuda
     Program eager = make_program(o, open, 5), replayed = make_program(o, open, 5);
     CHECK(losses(eager, 6, rate, true) == losses(replayed, 6, rate, false));
     eager.to_host(), replayed.to_host();
-    for (const std::string& name : eager.parameters()) {
-      const bool equal = bits(eager.store().get(name)) == bits(replayed.store().get(name));
-      CHECK(equal);
-    }
+    for (const std::string& name : eager.parameters())
+      CHECK(same_bits(eager.store().get(name), replayed.store().get(name)));
   }
 }
 
@@ -494,10 +490,8 @@ TEST_CASE("a replayed step of a climate network gives the bits of one that runs 
     INFO(name);
     CHECK(losses(eager, 4, climate_rate, true) == losses(replayed, 4, climate_rate, false));
     eager.to_host(), replayed.to_host();
-    for (const std::string& parameter : eager.parameters()) {
-      const bool equal = bits(eager.store().get(parameter)) == bits(replayed.store().get(parameter));
-      CHECK(equal);
-    }
+    for (const std::string& parameter : eager.parameters())
+      CHECK(same_bits(eager.store().get(parameter), replayed.store().get(parameter)));
   }
 }
 

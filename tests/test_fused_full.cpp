@@ -30,16 +30,17 @@ void execute_definition(const Problem& p, Run& run) {
 void check_against(const Run& wanted, const Run& run, bool exact) {
   for (size_t k = 0; k < wanted.out.size(); ++k) {
     if (exact) {
-      CHECK(bits(run.out[k]) == bits(wanted.out[k]));
+      CHECK(same_bits(run.out[k], wanted.out[k]));
       continue;
     }
     if (run.out[k].dtype() == DType::u8) continue;
-    const std::vector<double> expected = values(wanted.out[k]), found = values(run.out[k]);
+    const std::vector<double> expected = values(wanted.out[k]);
     const double unit = run.out[k].dtype() == DType::f32 ? 0 : 2 * epsilon_of(run.out[k].dtype());
     int64_t wrong = 0;
-    for (size_t i = 0; i < found.size(); ++i)
-      wrong += !(std::abs(found[i] - expected[i]) <=
+    for_each_value(run.out[k], [&](size_t i, double found) {
+      wrong += !(std::abs(found - expected[i]) <=
                  1e-3 * std::max(1.0, std::abs(expected[i])) + unit * std::abs(expected[i]));
+    });
     CHECK(wrong == 0);
   }
 }

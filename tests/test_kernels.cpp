@@ -77,7 +77,7 @@ TEST_CASE("f16 sums are widened before they stall or drift", "[kernels]") {
       copy_inputs(ones, wanted);
       execute(*kernel, p, ones);
       execute(reference_for(p), p, wanted);
-      CHECK(bits(ones.out[0]) == bits(wanted.out[0]));
+      CHECK(same_bits(ones.out[0], wanted.out[0]));
 
       Run ours = make_run(p, Fill::normal, 11);
       execute(*kernel, p, ours);
