@@ -95,6 +95,51 @@ TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
   for (DType type : storage_types) check_all(other_problems(type));
 }
 
+TEST_CASE("many threads give the bits of one", "[kernels]") {
+  // Plans divide more where threads are many: channels beside tiles, rows and positions.
+  std::vector<Problem> problems = other_problems(DType::f32);
+  for (const Problem& p : conv_problems(DType::f32)) problems.push_back(p);
+  const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}, point{};
+  struct Layer {
+    Shape x;
+    int64_t outputs, kernel;
+    ConvAttrs a;
+  };
+  ConvAttrs depthwise = same;
+  depthwise.groups = 200;
+  for (const Layer& layer : {Layer{{1, 1, 24, 20, 80}, 160, 3, same}, Layer{{1, 1, 24, 20, 200}, 200, 3, depthwise},
+                             Layer{{2, 1, 20, 20, 200}, 200, 1, point}}) {
+    const TensorDesc x(layer.x, DType::f32),
+        w({layer.outputs, 1, layer.kernel, layer.kernel, layer.x.c() / layer.a.groups}, DType::f32);
+    ConvAttrs data = layer.a, weights = layer.a;
+    data.result_size = spatial(layer.x), weights.result_size = {1, layer.kernel, layer.kernel};
+    const Problem forward = problem({OpKind::conv_forward, layer.a}, {x, w});
+    problems.push_back(forward);
+    problems.push_back(problem({OpKind::conv_backward_data, data}, {forward.out[0], w}));
+    problems.push_back(problem({OpKind::conv_backward_weights, weights}, {x, forward.out[0]}));
+  }
+  const TensorDesc pixels({1, 1, 24, 20, 200}, DType::f32);
+  problems.push_back(problem({OpKind::channel_sum, NoAttrs{}}, {pixels}));
+  for (Problem p : problems) {
+    Inputs inputs;
+    for (const Kernel* kernel : kernels_under_test()) {
+      p.threads = 1;
+      if (kernel->name() == reference_name || kernel->name().starts_with("onednn") || kernel->name() == "widened" ||
+          !kernel->supports(p).ok)
+        continue;
+      Run one = inputs.fresh(p, Fill::normal, 3);
+      execute(*kernel, p, one);
+      for (int threads : {3, 48}) {
+        p.threads = threads;
+        Run many = inputs.fresh(p, Fill::normal, 3);
+        execute(*kernel, p, many);
+        INFO(kernel->name() << " " << p.text() << ", " << threads << " threads");
+        for (size_t k = 0; k < p.out.size(); ++k) REQUIRE(same_bits(many.out[k], one.out[k]));
+      }
+    }
+  }
+}
+
 TEST_CASE("no reference kernel in a CosmoFlow training step", "[kernels][support]") {
   if (!cpu_features().avx2 || kernel_list().size() < 60) {
     WARN("skipped: needs AVX2 and oneDNN");

@@ -271,13 +271,12 @@ void depthwise_chains(const DirectShape& s, const KernelArgs& args, int64_t row,
   if (bias_is_due) depthwise_bias(channels, dy, dy_step, {0, band.size()}, bias);
 }
 
-/// Sums of a part of the rows. With chains as many positions at a time as pass through the second-level cache together:
-/// the rows of all taps, the gradients and the next row's share.
+/// Sums of a part of the rows. With chains `most` positions at a time, which pass through the second-level cache
+/// together: the rows of all taps, the gradients and the next row's share.
 template <class T>
-void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, float* total) {
+void depthwise_part(const DirectShape& s, const KernelArgs& args, int64_t most, Range rows, float* total) {
   const ColumnPhase& phase = s.phases[0];
-  const int64_t apart = shared_columns(s, phase), bytes = (s.row_taps() + 3) * s.groups * int64_t{sizeof(T)},
-                most = std::max(column_band_bytes / bytes, 12 * apart);
+  const int64_t apart = shared_columns(s, phase);
   const bool chained = apart > 0 && s.interior(phase).size() >= 3 * apart;
   const Range chains = chained ? s.interior(phase) : Range{0, 0};
   std::fill(total, total + (s.row_taps() * s.column_taps + 1) * s.groups, 0.0f);
@@ -291,19 +290,42 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, Range rows, fl
   });
 }
 
+/// The same for a range of the channels alone, whose sums lie together.
+template <class T>
+void depthwise_part_of(const DirectShape& s, const KernelArgs& args, Range channels, Range rows, float* total) {
+  DirectShape few = s;
+  few.groups = channels.size();
+  // The order of a sum depends on the positions at a time: those of all channels.
+  const int64_t bytes = (s.row_taps() + 3) * s.groups * int64_t{sizeof(T)},
+                most = std::max(column_band_bytes / bytes, 12 * shared_columns(s, s.phases[0]));
+  const auto from = [&](size_t i) { return Tensor(args.in[i].desc(), args.in[i].data<T>() + channels.begin); };
+  const std::array in{from(0), from(1)};
+  KernelArgs some = args;
+  some.in = in;
+  depthwise_part<T>(few, some, most, rows, total);
+}
+
 std::unique_ptr<Prepared> prepare_depthwise_weights(const Problem& p) {
   const DirectShape s(p);
   const int64_t parts = std::clamp<int64_t>(s.rows() / 4, 1, depthwise_parts),
-                floats = (s.row_taps() * s.column_taps + 1) * s.groups;
+                sums_each = s.row_taps() * s.column_taps + 1, floats = sums_each * s.groups;
+  // Of more threads than parts several share one's channels, whole lines of them: that changes no sum.
+  constexpr int64_t line = 64;
+  const int64_t slices = std::clamp<int64_t>(p.threads / parts, 1, ceil_div(s.groups, line));
+  const auto channels_of = [groups = s.groups, slices](int64_t slice) {
+    return split_range(groups, static_cast<int>(slice), static_cast<int>(slices), line);
+  };
   return prepared(
-      [p, s, parts, floats](const KernelArgs& args) {
+      [p, s, parts, sums_each, floats, slices, channels_of](const KernelArgs& args) {
         auto* sums = reinterpret_cast<float*>(args.workspace);
-        parallel_ranges(parts, p.threads, 1, [&](Range r) {
-          for (int64_t part = r.begin; part < r.end; ++part)
+        parallel_ranges(parts * slices, p.threads, 1, [&](Range r) {
+          for (int64_t unit = r.begin; unit < r.end; ++unit)
             by_storage(p.in[0].dtype, [&](auto zero) {
-              depthwise_part<decltype(zero)>(s, args,
-                                             split_range(s.rows(), static_cast<int>(part), static_cast<int>(parts)),
-                                             sums + part * floats);
+              const int64_t part = unit / slices;
+              const Range channels = channels_of(unit % slices);
+              depthwise_part_of<decltype(zero)>(s, args, channels,
+                                                split_range(s.rows(), static_cast<int>(part), static_cast<int>(parts)),
+                                                sums + part * floats + channels.begin * sums_each);
             });
         });
         // The sums of all parts into those of the first.
@@ -314,14 +336,20 @@ std::unique_ptr<Prepared> prepare_depthwise_weights(const Problem& p) {
             put(sums + i, total, n);
           });
         });
-        float* dw = args.out[0].data<float>();
         const int64_t per_channel = s.row_taps() * s.kernel[2];
-        std::fill(dw, dw + s.groups * per_channel, 0.0f);
-        for (int64_t t = 0; t < s.row_taps(); ++t)
-          for (int64_t q = 0; q < s.column_taps; ++q, sums += s.groups)
-            for (int64_t c = 0; c < s.groups; ++c)
-              dw[c * per_channel + t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight] = sums[c];
-        std::copy(sums, sums + s.groups, args.out[1].data<float>());
+        parallel_ranges(slices, p.threads, 1, [&](Range r) {
+          for (int64_t slice = r.begin; slice < r.end; ++slice) {
+            const Range channels = channels_of(slice);
+            const float* from = sums + channels.begin * sums_each;
+            float* dw = args.out[0].data<float>() + channels.begin * per_channel;
+            std::fill(dw, dw + channels.size() * per_channel, 0.0f);
+            for (int64_t t = 0; t < s.row_taps(); ++t)
+              for (int64_t q = 0; q < s.column_taps; ++q, from += channels.size())
+                for (int64_t c = 0; c < channels.size(); ++c)
+                  dw[c * per_channel + t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight] = from[c];
+            std::copy_n(from, channels.size(), args.out[1].data<float>() + channels.begin);
+          }
+        });
       },
       parts * floats * 4);
 }

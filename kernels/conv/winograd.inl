@@ -11,7 +11,8 @@
 //
 // Loops: tiles of m^2 or m^3 outputs are taken a block at a time. Per block
 //   1. input transform   V[p][tile][c] = B^T d B along each axis, a vector of channels at a time through L1;
-//   2. per range of output channels: products M[p] = V[p] (tiles x C) * U[p] (C x range) for every point p, `rows` x 2
+//   2. per range of output channels (of a part of them where blocks are too few for the threads): products M[p] = V[p]
+//   (tiles x C) * U[p] (C x range) for every point p, `rows` x 2
 //      vectors of accumulators in registers, then
 //   3. output transform  A^T M A, plus bias, then stored, or activated and pooled, rounded once to the storage type.
 // V and M of a block share the second-level cache; U comes packed (p, K/2 vectors, C, 2 vectors) from a Pack node.
@@ -63,7 +64,7 @@ struct WinogradShape {
   Int3 pad, dilation, window;                   // zeros in front of x; of the pool
   std::array<std::vector<int64_t>, 3> origins;  // first output of every tile along an axis
   int points = 0;
-  int64_t tile_count = 0, block = 0, blocks = 0, range = 0, v_stride = 0, m_stride = 0;
+  int64_t tile_count = 0, block = 0, blocks = 0, parts = 1, range = 0, v_stride = 0, m_stride = 0;
   int64_t channels_in() const { return x.shape.c(); }
   int64_t channels_out() const { return y.shape.c(); }
   bool four() const { return channels_in() == 4; }  ///< see winograd_four.inl
@@ -92,6 +93,27 @@ void set_tiles(WinogradShape& s) {
       for (int64_t o = r - before; o < s.y.shape[i + 1]; o += s.dilation[i] * S::m[i]) origins.push_back(o);
     s.tile_count *= static_cast<int64_t>(origins.size());
   }
+}
+
+/// Divides tiles into blocks, of s.block at most, and output channels into parts, each of which transforms its blocks'
+/// inputs again: so that the slowest thread has the least to do. Costs are those of an output channel's product of a
+/// tile: an input's transform takes as long as so many, and a column of weights, read once per unit, as so many tiles.
+inline void divide_work(WinogradShape& s, int threads) {
+  constexpr int64_t transform = 24, reading = 8;
+  const int64_t columns = ceil_div(s.channels_out(), gemm_columns), fewest = ceil_div(s.tile_count, s.block);
+  const auto size_of = [&](int64_t blocks) {
+    return std::min(s.tile_count, round_up(ceil_div(s.tile_count, blocks), gemm_rows));
+  };
+  const auto time = [&](int64_t size, int64_t parts) {
+    const int64_t units = ceil_div(s.tile_count, size) * parts, width = ceil_div(columns, parts) * gemm_columns;
+    return ceil_div(units, threads) * (size * (transform + width) + reading * width);
+  };
+  s.block = size_of(fewest);
+  // Of many units no thread has much more than its share.
+  for (int64_t blocks = fewest; blocks <= std::min<int64_t>(4 * threads, ceil_div(s.tile_count, gemm_rows)); ++blocks)
+    for (int64_t parts = 1; parts <= columns && blocks * parts <= 4 * threads; ++parts)
+      if (time(size_of(blocks), parts) < time(s.block, s.parts)) s.block = size_of(blocks), s.parts = parts;
+  s.blocks = ceil_div(s.tile_count, s.block);
 }
 
 template <class S>
@@ -123,7 +145,7 @@ WinogradShape winograd_shape(const Problem& p) {
   if (S::weights * in * out * 4 > weights_stream)
     s.block = std::clamp<int64_t>(ceil_div(s.tile_count, p.threads), s.block, std::max<int64_t>(s.block, 32));
   s.block = std::min(s.block, s.tile_count);
-  s.blocks = ceil_div(s.tile_count, s.block);
+  divide_work(s, p.threads);
   // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.
   int64_t room = winograd_cache * 4 / 3 / (S::points * 4 * s.block);
   if (S::Width::splits) room = std::min<int64_t>(room, 128);  // V alone fills the cache: measured
@@ -391,21 +413,24 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
   uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
   const Vec slope = winograd_slope(p, s);
   const bool streams = !s.pooled && streams_output(s.y, args.out[0], out);
-  UnitCounter blocks(s.blocks);
+  const int64_t columns = ceil_div(out, gemm_columns);
+  UnitCounter units(s.blocks * s.parts);
   parallel_threads(p.threads, [&](int thread) {
     float* v = reinterpret_cast<float*>(args.workspace) + thread * winograd_thread_floats(s);
     float* m = v + S::points * s.v_stride;
-    for (int64_t b; (b = blocks.take()) >= 0;) {
-      const int64_t first = b * s.block, count = std::min(s.block, s.tile_count - first);
+    for (int64_t unit; (unit = units.take()) >= 0;) {
+      const int64_t first = unit % s.blocks * s.block, count = std::min(s.block, s.tile_count - first);
+      const Range part = split_range(columns, static_cast<int>(unit / s.blocks), static_cast<int>(s.parts));
+      const int64_t begin = part.begin * gemm_columns, end = std::min(part.end * gemm_columns, out);
       if constexpr (S::p[0] > 1)
         for (int64_t i = 0; s.unpools && i < count; ++i)
           input_transform_unpooled<S, T>(s, p.in[0], args, slope, first + i, i, v);
       for (int64_t i = 0; !s.unpools && i < count; ++i) input_transform<S>(s, x, first + i, in, v + i * in);
-      for (int64_t k = 0; k < out; k += s.range) {
-        const int64_t last = std::min(k + s.range, out);
+      for (int64_t k = begin; k < end; k += s.range) {
+        const int64_t last = std::min(k + s.range, end);
         for (int64_t q = 0; q < S::points; ++q) {
           const bool more = q + 1 < S::points;  // otherwise the next range, or block, begins
-          const float* next = u + (more ? S::weights_of(q + 1) * point + k * in : (last < out ? last : 0) * in);
+          const float* next = u + (more ? S::weights_of(q + 1) * point + k * in : (last < end ? last : begin) * in);
           multiply_point(s, v + q * s.v_stride, u + S::weights_of(q) * point, next, m + q * s.m_stride, count, k, last);
         }
         for (int64_t i = 0; i < count; ++i) {
@@ -520,7 +545,8 @@ class PreparedWinograd final : public Prepared {
     return problem_.threads * (shape_.four() ? four_thread_floats<S>(shape_) : winograd_thread_floats(shape_)) * 4;
   }
   std::string detail() const override {
-    return scheme() + (S::p[0] > 1 ? "^3, " : "^2, ") + std::to_string(shape_.block) + " tiles a block";
+    return scheme() + (S::p[0] > 1 ? "^3, " : "^2, ") + std::to_string(shape_.block) + " tiles a block" +
+           (shape_.parts > 1 ? ", " + std::to_string(shape_.parts) + " parts" : "");
   }
   std::vector<PackRequest> packed_weights() const override {
     const std::string form = scheme() + (shape_.forward ? " forward" : " backward");

@@ -38,6 +38,15 @@ struct PixelSource {
   }
 };
 
+/// Chunks that a thread takes in turn: more streams draw more, if the slowest thread has no more chunks for it.
+inline int64_t chunks_in_turn(int threads) {
+  const auto most = [&](int64_t count) { return ceil_div(pixel_chunks / count, threads) * count; };
+  int64_t best = chunks_at_once;
+  for (int64_t count = best / 2; count >= 1; count /= 2)
+    if (most(count) < most(best)) best = count;
+  return best;
+}
+
 /// Two sums per channel and chunk into `partial`: f(chunk, row, c, n, sums0, sums1) adds the vector of channels at c. A
 /// cache line of a few pixels at a time, of several chunks in turn: a core draws up to 1.6 times as much from memory by
 /// many streams as by one, if it comes back to each within a page. Later pixels of every source are asked for: their
@@ -45,18 +54,18 @@ struct PixelSource {
 /// would be read again behind every store.
 template <size_t count, class F>
 void sum_pixels(const Shape& s, int threads, float* partial, const std::array<PixelSource, count>& sources, F f) {
-  const int64_t channels = s.c(), line = 64 / sources[0].element, ahead = sources[0].ahead(channels);
-  parallel_ranges(pixel_chunks / chunks_at_once, threads, 1, [=, rows_in_all = s.rows()](Range groups) {
+  const int64_t channels = s.c(), line = 64 / sources[0].element, ahead = sources[0].ahead(channels),
+                in_turn = chunks_in_turn(threads);
+  parallel_ranges(pixel_chunks / in_turn, threads, 1, [=, rows_in_all = s.rows()](Range groups) {
     const F each = f;
-    for (int64_t first_chunk = groups.begin * chunks_at_once; first_chunk < groups.end * chunks_at_once;
-         first_chunk += chunks_at_once) {
-      std::fill(partial + first_chunk * 2 * channels, partial + (first_chunk + chunks_at_once) * 2 * channels, 0.0f);
+    for (int64_t first_chunk = groups.begin * in_turn; first_chunk < groups.end * in_turn; first_chunk += in_turn) {
+      std::fill(partial + first_chunk * 2 * channels, partial + (first_chunk + in_turn) * 2 * channels, 0.0f);
       std::array<Range, chunks_at_once> rows;
-      for (int64_t i = 0; i < chunks_at_once; ++i)
+      for (int64_t i = 0; i < in_turn; ++i)
         rows[size_t(i)] = split_range(rows_in_all, int(first_chunk + i), int(pixel_chunks));
       for (int64_t done = 0, longest = rows_in_all / pixel_chunks + 1; done < longest; done += pixels_at_once)
         for (int64_t begin = 0; begin < channels; begin += line)
-          for (int64_t i = 0; i < chunks_at_once; ++i) {
+          for (int64_t i = 0; i < in_turn; ++i) {
             const int64_t row = rows[size_t(i)].begin + done, end = std::min(row + pixels_at_once, rows[size_t(i)].end),
                           chunk = first_chunk + i;
             for (const PixelSource& source : sources) source.ask(row + ahead, begin);
@@ -100,11 +109,27 @@ inline double total_of_chunks(const float* partial, int64_t channels, int64_t c,
   return total;
 }
 
+/// f(Range) over the channels: what is left to do with the sums of all chunks takes a single thread longer than those
+/// of a small image take all.
+template <class F>
+void for_channels(int64_t channels, int threads, F&& f) {
+  constexpr int64_t fewest = 64;
+  parallel_ranges(channels, threads, fewest, f);
+}
+
 /// Sums of all channels of dense or evenly spaced pixels into `partial`, for total_of_chunks.
 template <class T>
 void sum_channels(const Shape& s, int64_t pitch, int threads, const T* x, float* partial) {
   sum_pixels(s, threads, partial, std::array{PixelSource(x, pitch, s.c())},
              [=](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) { sum = sum + get(x + row * pitch + c, n); });
+}
+
+/// y[channel] = `factor` times the sum of all its chunks.
+template <class T>
+void finish_sums(int64_t channels, int threads, const float* partial, T* y, float factor) {
+  for_channels(channels, threads, [=](Range range) {
+    for (int64_t c = range.begin; c < range.end; ++c) y[c] = T(float(total_of_chunks(partial, channels, c)) * factor);
+  });
 }
 
 std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
@@ -115,8 +140,7 @@ std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
         by_storage(p.in[0].dtype, [&](auto zero) {
           sum_channels(p.in[0].shape, p.in[0].pixel_pitch(), p.threads, args.in[0].data<decltype(zero)>(), partial);
         });
-        float* y = args.out[0].data<float>();
-        for (int64_t c = 0; c < channels; ++c) y[c] = float(total_of_chunks(partial, channels, c));
+        finish_sums(channels, p.threads, partial, args.out[0].data<float>(), 1);
       },
       chunk_sum_bytes(p.in[0].shape.c()));
 }
@@ -133,8 +157,7 @@ std::unique_ptr<Prepared> prepare_image_sums(const Problem& p, float factor) {
           using T = decltype(zero);
           for (int64_t n = 0; n < x.n(); ++n) {
             sum_channels(image, pitch, p.threads, args.in[0].data<T>() + n * image.rows() * pitch, partial);
-            T* y = args.out[0].data<T>() + n * p.out[0].pixel_pitch();
-            for (int64_t c = 0; c < channels; ++c) y[c] = T(float(total_of_chunks(partial, channels, c)) * factor);
+            finish_sums(channels, p.threads, partial, args.out[0].data<T>() + n * p.out[0].pixel_pitch(), factor);
           }
         });
       },
@@ -154,8 +177,7 @@ std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
                        sum = fma(get(a + row * pa + c, n), get(b + row * pb + c, n), sum);
                      });
         });
-        for (int64_t c = 0; c < channels; ++c)
-          args.out[0].data<float>()[c] = float(total_of_chunks(partial, channels, c));
+        finish_sums(channels, p.threads, partial, args.out[0].data<float>(), 1);
       },
       chunk_sum_bytes(p.in[0].shape.c()));
 }
@@ -177,16 +199,18 @@ std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
                        sum = sum + d;
                        squares = fma(d, d, squares);
                      });
-          for (int64_t k = 0; k < pixel_chunks; ++k) {
-            const double count = double(split_range(rows, int(k), int(pixel_chunks)).size());
-            if (count == 0) continue;
-            for (int64_t c = 0; c < channels; ++c) {
-              const double m = double(float(centre(k)[c])), sum = double(partial[k * 2 * channels + c]),
-                           squares = double(partial[k * 2 * channels + channels + c]);
-              moments[c] += sum + count * m;
-              moments[channels + c] += squares + 2 * m * sum + count * m * m;
+          for_channels(channels, p.threads, [=](Range range) {
+            for (int64_t k = 0; k < pixel_chunks; ++k) {
+              const double count = double(split_range(rows, int(k), int(pixel_chunks)).size());
+              if (count == 0) continue;
+              for (int64_t c = range.begin; c < range.end; ++c) {
+                const double m = double(float(centre(k)[c])), sum = double(partial[k * 2 * channels + c]),
+                             squares = double(partial[k * 2 * channels + channels + c]);
+                moments[c] += sum + count * m;
+                moments[channels + c] += squares + 2 * m * sum + count * m * m;
+              }
             }
-          }
+          });
         });
         for (int64_t c = 0; c < 2 * channels; ++c) moments[c] /= double(rows);
       },
@@ -286,14 +310,16 @@ std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
                      });
         });
         double* means = args.out[0].data<double>();
-        for (int64_t c = 0; c < channels; ++c) {
-          const double sum = total_of_chunks(partial, channels, c);
-          double dot = total_of_chunks(partial, channels, c, 1);
-          const ChannelNorm norm = channel_norm(p, args, 1, c);
-          // The pixels were shifted by the mean as f32 rounds it.
-          dot = (dot + (double(mean[c]) - norm.mean) * sum) * norm.inverse;
-          means[c] = sum / double(rows), means[channels + c] = dot / double(rows);
-        }
+        for_channels(channels, p.threads, [&](Range range) {
+          for (int64_t c = range.begin; c < range.end; ++c) {
+            const double sum = total_of_chunks(partial, channels, c);
+            double dot = total_of_chunks(partial, channels, c, 1);
+            const ChannelNorm norm = channel_norm(p, args, 1, c);
+            // The pixels were shifted by the mean as f32 rounds it.
+            dot = (dot + (double(mean[c]) - norm.mean) * sum) * norm.inverse;
+            means[c] = sum / double(rows), means[channels + c] = dot / double(rows);
+          }
+        });
       },
       3 * p.in[0].shape.c() * int64_t{sizeof(float)} + chunk_sum_bytes(p.in[0].shape.c()));
 }
