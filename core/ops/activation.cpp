@@ -37,6 +37,14 @@ std::vector<TensorDesc> infer_dropout(const Op& op, std::span<const TensorDesc> 
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 
+/// What is kept depends on whole numbers.
+bool special_dropout(const Op&, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream& random) {
+  if (index != 1) return false;
+  for (StepField field : {StepField::step, StepField::seed_low, StepField::seed_high, StepField::first_sample})
+    t.data<double>()[int(field)] = double(random.word(static_cast<uint64_t>(field)) >> 8);
+  return true;
+}
+
 void gradient_dropout(GradientContext& g) {
   g.add(0, g.emit(g.op(), "dropout_backward", {g.out_gradient(0), g.in(1)})[0]);
 }
@@ -67,6 +75,7 @@ std::vector<OpDef> activation_ops() {
            .infer = infer_dropout,
            .gradient = gradient_dropout,
            .flops = flops_one,
+           .special_input = special_dropout,
            .in_place_input = 0}};
 }
 

@@ -8,6 +8,7 @@
 // loaded for each. Limit: memory. Parts depend on the problem alone: the same bits for any number of threads.
 
 constexpr int64_t depthwise_parts = 64;
+constexpr int64_t slice_grain = 64;  // channels that stay with a thread
 // How far ahead inputs are asked for, in bytes.
 constexpr int64_t bias_ahead = 8192;            // sums of a bias: of whole positions
 constexpr int64_t sums_ahead = 4096;            // sums of weights: of the channels at hand
@@ -305,15 +306,27 @@ void depthwise_part_of(const DirectShape& s, const KernelArgs& args, Range chann
   depthwise_part<T>(few, some, most, rows, total);
 }
 
+/// How many threads share a part, by slices of its channels, so that the slowest has the least to do: that changes no
+/// sum.
+inline int64_t depthwise_slices(int64_t channels, int64_t parts, int threads) {
+  constexpr int64_t beginning = 32;  // a row takes as long as so many channels of it
+  const int64_t lines = ceil_div(channels, slice_grain);
+  const auto time = [&](int64_t slices) {
+    return ceil_div(parts * slices, threads) * (ceil_div(lines, slices) * slice_grain + beginning);
+  };
+  int64_t best = 1;
+  for (int64_t slices = 2; slices <= lines; ++slices)
+    if (time(slices) < time(best)) best = slices;
+  return best;
+}
+
 std::unique_ptr<Prepared> prepare_depthwise_weights(const Problem& p) {
   const DirectShape s(p);
   const int64_t parts = std::clamp<int64_t>(s.rows() / 4, 1, depthwise_parts),
                 sums_each = s.row_taps() * s.column_taps + 1, floats = sums_each * s.groups;
-  // Of more threads than parts several share one's channels, whole lines of them: that changes no sum.
-  constexpr int64_t line = 64;
-  const int64_t slices = std::clamp<int64_t>(p.threads / parts, 1, ceil_div(s.groups, line));
+  const int64_t slices = depthwise_slices(s.groups, parts, p.threads);
   const auto channels_of = [groups = s.groups, slices](int64_t slice) {
-    return split_range(groups, static_cast<int>(slice), static_cast<int>(slices), line);
+    return split_range(groups, static_cast<int>(slice), static_cast<int>(slices), slice_grain);
   };
   return prepared(
       [p, s, parts, sums_each, floats, slices, channels_of](const KernelArgs& args) {
