@@ -153,6 +153,7 @@ class Adjoint {
     return e;
   }
 
+  /// The elements of a result within what a kernel may err.
   void check_elements(Pass pass, const Kernel& kernel) const {
     const Tensor& found = result(pass);
     const double storage = found.dtype() == DType::f32 ? 0 : 2 * epsilon_of(found.dtype());

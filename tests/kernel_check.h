@@ -75,6 +75,7 @@ void for_each_value(const Tensor& t, F&& f) {
     });
   });
 }
+/// The same as a list.
 inline std::vector<double> values(const Tensor& t) {
   std::vector<double> all(static_cast<size_t>(t.shape().elements()));
   for_each_value(t, [&](size_t i, double v) { all[i] = v; });
