@@ -6,7 +6,8 @@
 // gradients; the block's sums (row taps x column taps x channels x 64) stay in the second-level cache. For every row
 // tap the register block takes 6 values of (column tap, channel) against the gradient's vectors and runs along the
 // positions of the band. Where columns are dilated, positions that meet padding alone are cut off.
-// Chunks and parts depend on the problem alone, so the sums have the same bits for any number of threads.
+// Parts and bands depend on the problem alone, and a sum is the same in any chunk: the same bits for any number of
+// threads.
 // Limit: the f32 FMA rate; the gradient streams from the second-level cache, 21 bytes per cycle at two FMA per cycle.
 
 constexpr int64_t weight_tasks = 64;              // enough to keep this many threads busy
@@ -42,7 +43,8 @@ struct WeightsPlan {
     chunks = ceil_div(shape.in, fit);
     chunk = std::min(shape.in, ceil_div(ceil_div(shape.in, grain), chunks) * grain);
   }
-  /// Fewer channels a chunk where that leaves the slowest thread less to do: a sum is the same in any chunk.
+  /// Fewer channels a chunk where that leaves the slowest thread less to do: a sum is the same in any chunk. Parts and
+  /// bands stay those of the largest.
   void divide_channels(int threads) {
     constexpr int64_t copying = 16;  // a task's operands, in channels whose products take as long
     const auto time = [&] { return ceil_div(tasks(), threads) * (chunk + copying); };

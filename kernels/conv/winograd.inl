@@ -101,8 +101,9 @@ void set_tiles(WinogradShape& s) {
 inline void divide_work(WinogradShape& s, int threads) {
   constexpr int64_t transform = 24, reading = 8;
   const int64_t columns = ceil_div(s.channels_out(), gemm_columns), fewest = ceil_div(s.tile_count, s.block);
-  const auto size_of = [&](int64_t blocks) {
-    return std::min(s.tile_count, round_up(ceil_div(s.tile_count, blocks), gemm_rows));
+  const auto size_of = [&, most = s.block](int64_t blocks) {
+    const int64_t even = ceil_div(s.tile_count, blocks), whole = round_up(even, gemm_rows);
+    return whole <= most ? whole : even;
   };
   const auto time = [&](int64_t size, int64_t parts) {
     const int64_t units = ceil_div(s.tile_count, size) * parts, width = ceil_div(columns, parts) * gemm_columns;

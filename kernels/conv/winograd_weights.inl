@@ -9,8 +9,8 @@
 // in blocks of 64 (AVX2: 16), and a part of the tiles. A run of tiles at a time
 //   1. V[p][tile][c] = B^T x B and U[p][block][tile][k] = G dy G^T, a vector of channels at a time through L1;
 //   2. M[p][block][c][k] += V[p]^T U[p]: the register block of the direct kernels, along the tiles.
-// A task ends with A^T M A; the parts are added in order. Tasks, parts and runs depend on the problem alone, so that
-// the gradients have the same bits for any number of threads.
+// A task ends with A^T M A; the parts are added in order. Parts and runs depend on the problem alone, and a sum is the
+// same in any chunk, so that the gradients have the same bits for any number of threads.
 // Limit: the f32 FMA rate times the factor of the scheme in dense-count GFLOP/s; M, read and written once per run,
 // comes from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, 4.2 MB with 5x5 taps, up to
 // 14 MB in 3-D, with AVX2 3.5).
@@ -27,7 +27,7 @@
 constexpr int64_t weights_tasks = 64;              // for as many threads, where there are tiles and memory for them
 constexpr int64_t weights_tasks_least = 16;        // runs get shorter for that, down to shortest_run
 constexpr int64_t shortest_run = 16;               // tiles
-constexpr int64_t weights_chunk = 64;              // input channels of a task
+constexpr int64_t weights_chunk = 64;              // input channels of a task at most
 constexpr int64_t weights_blocks = 4;              // blocks of output channels of a task, and up to
 constexpr int64_t weights_outputs = 256;           // channels of them, so that fewer tasks transform x again,
 constexpr int64_t weights_sums = 3 << 20;          // where M stays within so many bytes
@@ -93,7 +93,7 @@ WinogradWeights winograd_weights(const Problem& p) {
   const int64_t affordable = std::max<int64_t>(1, weights_parts_bytes / (whole * w.result_floats() * 4));
   const int64_t runs = ceil_div(s.tile_count, w.run);
   w.parts = std::clamp<int64_t>(ceil_div(weights_tasks, whole), 1, std::min(affordable, runs));
-  set_chunk(w, in, p.threads);
+  set_chunk(w, in, p.threads);  // parts and runs stay those of the largest chunk
   s.v_stride = w.run * w.chunk + point_pad;
   w.u_stride = w.run * w.width() + point_pad;
   w.m_stride = w.chunk * w.width() + point_pad;
