@@ -19,8 +19,8 @@
 namespace convoy::testing {
 
 /// Memory that ends at an unmapped page: one byte too far is a crash, not a silent read. Maps are kept for what needs
-/// as much or up to half as much: thousands of runs would spend more on page faults than on kernels. Not for several
-/// threads at once.
+/// as much or down to half as much, then with whole pages in front out of reach: thousands of runs would spend more on
+/// page faults than on kernels. Not for several threads at once.
 class GuardedBytes {
  public:
   explicit GuardedBytes(int64_t bytes, int64_t element = 1) {
@@ -36,9 +36,12 @@ class GuardedBytes {
       mprotect(base_ + length_ - page, page, PROT_NONE);
     }
     data_ = base_ + length_ - page - (bytes + element - 1) / element * element;
+    front_ = static_cast<size_t>(data_ - base_) / page * page;
+    if (front_ > 0) mprotect(base_, front_, PROT_NONE);
   }
   ~GuardedBytes() {
     if (!base_) return;
+    if (front_ > 0) mprotect(base_, front_, PROT_READ | PROT_WRITE);
     constexpr size_t most_kept = size_t{512} << 20;  // bytes
     unused_.emplace(length_, base_);
     kept_bytes_ += length_;
@@ -48,9 +51,11 @@ class GuardedBytes {
     kept_bytes_ -= largest->first;
     unused_.erase(largest);
   }
-  GuardedBytes(GuardedBytes&& o) noexcept : base_(o.base_), data_(o.data_), length_(o.length_) { o.base_ = nullptr; }
+  GuardedBytes(GuardedBytes&& o) noexcept : base_(o.base_), data_(o.data_), length_(o.length_), front_(o.front_) {
+    o.base_ = nullptr;
+  }
   GuardedBytes& operator=(GuardedBytes&& o) noexcept {
-    std::swap(base_, o.base_), std::swap(data_, o.data_), std::swap(length_, o.length_);
+    std::swap(base_, o.base_), std::swap(data_, o.data_), std::swap(length_, o.length_), std::swap(front_, o.front_);
     return *this;
   }
   GuardedBytes(const GuardedBytes&) = delete;
@@ -60,7 +65,7 @@ class GuardedBytes {
   static inline std::multimap<size_t, std::byte*> unused_;  // by length
   static inline size_t kept_bytes_ = 0;
   std::byte *base_ = nullptr, *data_ = nullptr;
-  size_t length_ = 0;
+  size_t length_ = 0, front_ = 0;
 };
 
 /// Calls f(element, value) for all elements in memory order, widened.

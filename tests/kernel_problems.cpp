@@ -321,6 +321,34 @@ std::vector<Problem> conv_problems(DType type) {
   return list;
 }
 
+std::vector<Problem> divided_problems(DType type) {
+  struct Layer {
+    Shape x;
+    int64_t outputs, kernel, groups;
+  };
+  std::vector<Problem> list;
+  for (const Layer& layer : {Layer{{1, 1, 24, 20, 80}, 160, 3, 1}, Layer{{1, 1, 24, 20, 200}, 200, 3, 200},
+                             Layer{{1, 1, 6, 150, 512}, 512, 3, 512}, Layer{{2, 1, 20, 20, 200}, 200, 1, 1}}) {
+    const int64_t pad = layer.kernel / 2;
+    const ConvAttrs same{.pad_low = {0, pad, pad}, .pad_high = {0, pad, pad}, .groups = layer.groups};
+    const TensorDesc x(layer.x, type),
+        w({layer.outputs, 1, layer.kernel, layer.kernel, layer.x.c() / layer.groups}, type);
+    ConvAttrs data = same, weights = same;
+    data.result_size = spatial(layer.x), weights.result_size = {1, layer.kernel, layer.kernel};
+    const Problem forward = problem({OpKind::conv_forward, same}, {x, w});
+    const TensorDesc& y = forward.out[0];
+    list.push_back(forward);
+    list.push_back(problem({OpKind::conv_backward_data, data}, {y, w}));
+    const int64_t between = layer.groups > 1 ? 64 : 0;
+    list.push_back(problem({OpKind::conv_backward_weights, weights},
+                           {strided(x, x.shape.c() + between), strided(y, y.shape.c() + between)}));
+  }
+  const TensorDesc pixels({1, 1, 24, 20, 200}, type);
+  list.push_back(problem({OpKind::channel_sum, NoAttrs{}}, {pixels}));
+  list.push_back(problem({OpKind::avg_pool, PoolAttrs{.kernel = {1, 24, 20}, .stride = {1, 24, 20}}}, {pixels}));
+  return list;
+}
+
 std::vector<Problem> other_problems(DType type) {
   std::vector<Problem> list;
   const TensorDesc x({2, 5, 6, 7, 19}, type), even({1, 4, 6, 8, 32}, type), image({1, 1, 9, 8, 24}, type);

@@ -13,6 +13,9 @@ std::vector<Problem> model_problems(DType compute, const CosmoflowConfig& model,
 /// Convolutions that break kernels: tails, odd sizes, strides, dilation beyond the image, groups, asymmetric padding,
 /// one pixel, two dimensions, more channels than a vector but not a multiple.
 std::vector<Problem> conv_problems(DType type);
+/// Layers that plans divide further where threads are many: channels beside tiles, rows and positions. Depthwise ones
+/// read slices, and one is so wide that its rows go through the cache in bands.
+std::vector<Problem> divided_problems(DType type);
 /// All other ops, at sizes that no vector divides.
 std::vector<Problem> other_problems(DType type);
 

@@ -50,16 +50,25 @@ Run check_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Ex
   return ours;
 }
 
-/// One thread gives the bits of `two`, the run of as many: our own kernels promise it.
-void check_threads(const Kernel& kernel, const Problem& p, Truth& truth, const Run& two) {
-  REQUIRE(p.threads == 2);
-  Problem one = p;
-  one.threads = 1;
+/// Our own kernels promise the same bits on any number of threads.
+bool promises_bits(const Kernel& kernel) {
+  return kernel.name() != reference_name && !kernel.name().starts_with("onednn") && kernel.name() != "widened";
+}
+
+/// A run of p on fresh(normal, 11).
+Run run_on(int threads, const Kernel& kernel, Problem p, Truth& truth) {
+  p.threads = threads;
   Run run = truth.fresh(Fill::normal, 11);
-  execute(kernel, one, run);
+  execute(kernel, p, run);
+  return run;
+}
+
+/// `threads` threads give the bits of `other`, a run on another number.
+void check_threads(int threads, const Kernel& kernel, const Problem& p, Truth& truth, const Run& other) {
+  const Run run = run_on(threads, kernel, p, truth);
   for (size_t i = 0; i < p.out.size(); ++i) {
-    INFO(kernel.name() << " " << p.text());
-    REQUIRE(same_bits(run.out[i], two.out[i]));
+    INFO(kernel.name() << " " << p.text() << ", " << threads << " threads");
+    REQUIRE(same_bits(run.out[i], other.out[i]));
   }
 }
 
@@ -136,6 +145,20 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   return same;
 }
 
+void check_many_threads(const std::vector<Problem>& problems) {
+  int ran = 0;
+  for (const Problem& p : problems) {
+    Truth truth(p);
+    for (const Kernel* kernel : kernels_under_test()) {
+      if (!promises_bits(*kernel) || !kernel->supports(p).ok) continue;
+      const Run one = run_on(1, *kernel, p, truth);
+      for (int threads : {3, 48}) check_threads(threads, *kernel, p, truth, one);
+      ++ran;
+    }
+  }
+  if (cpu_features().avx2) REQUIRE(ran > 0);
+}
+
 void check_all(const std::vector<Problem>& problems) {
   int ran = 0;
   for (const Problem& p : problems) {
@@ -156,7 +179,8 @@ void check_all(const std::vector<Problem>& problems) {
         continue;
       }
       const Run run = check_exact_and_bounded(*kernel, p, truth, execute);
-      if (!kernel->name().starts_with("onednn") && kernel->name() != "widened") check_threads(*kernel, p, truth, run);
+      REQUIRE(p.threads == 2);
+      if (promises_bits(*kernel)) check_threads(1, *kernel, p, truth, run);
     }
   }
   if (cpu_features().avx2) REQUIRE(ran > 0);

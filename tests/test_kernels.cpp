@@ -95,65 +95,10 @@ TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
   for (DType type : storage_types) check_all(other_problems(type));
 }
 
-/// Layers that plans divide further where threads are many: channels beside tiles, rows and positions. Depthwise ones
-/// read slices, and one is so wide that its rows go through the cache in bands.
-std::vector<Problem> divided_problems(DType type) {
-  struct Layer {
-    Shape x;
-    int64_t outputs, kernel, groups;
-  };
-  const auto slice = [](TensorDesc d) {
-    d.stride = TensorDesc({d.shape.n(), d.shape.d(), d.shape.h(), d.shape.w(), d.shape.c() + 64}, d.dtype).stride;
-    return d;
-  };
-  std::vector<Problem> list;
-  for (const Layer& layer : {Layer{{1, 1, 24, 20, 80}, 160, 3, 1}, Layer{{1, 1, 24, 20, 200}, 200, 3, 200},
-                             Layer{{1, 1, 6, 150, 512}, 512, 3, 512}, Layer{{2, 1, 20, 20, 200}, 200, 1, 1}}) {
-    const int64_t pad = layer.kernel / 2;
-    const ConvAttrs same{.pad_low = {0, pad, pad}, .pad_high = {0, pad, pad}, .groups = layer.groups};
-    const TensorDesc x(layer.x, type),
-        w({layer.outputs, 1, layer.kernel, layer.kernel, layer.x.c() / layer.groups}, type);
-    ConvAttrs data = same, weights = same;
-    data.result_size = spatial(layer.x), weights.result_size = {1, layer.kernel, layer.kernel};
-    const Problem forward = problem({OpKind::conv_forward, same}, {x, w});
-    const TensorDesc& y = forward.out[0];
-    const bool slices = layer.groups > 1;
-    list.push_back(forward);
-    list.push_back(problem({OpKind::conv_backward_data, data}, {y, w}));
-    list.push_back(problem({OpKind::conv_backward_weights, weights}, {slices ? slice(x) : x, slices ? slice(y) : y}));
-  }
-  const TensorDesc pixels({1, 1, 24, 20, 200}, type);
-  list.push_back(problem({OpKind::channel_sum, NoAttrs{}}, {pixels}));
-  list.push_back(problem({OpKind::avg_pool, PoolAttrs{.kernel = {1, 24, 20}, .stride = {1, 24, 20}}}, {pixels}));
-  return list;
-}
-
 TEST_CASE("many threads give the bits of one", "[kernels]") {
-  std::vector<Problem> problems = other_problems(DType::f32);
-  for (const Problem& p : conv_problems(DType::f32)) problems.push_back(p);
-  for (DType type : storage_types)
-    for (const Problem& p : divided_problems(type)) problems.push_back(p);
-  int ran = 0;
-  for (Problem p : problems) {
-    Inputs inputs;
-    for (const Kernel* kernel : kernels_under_test()) {
-      p.threads = 1;
-      if (kernel->name() == reference_name || kernel->name().starts_with("onednn") || kernel->name() == "widened" ||
-          !kernel->supports(p).ok)
-        continue;
-      Run one = inputs.fresh(p, Fill::normal, 3);
-      execute(*kernel, p, one);
-      for (int threads : {3, 48}) {
-        p.threads = threads;
-        Run many = inputs.fresh(p, Fill::normal, 3);
-        execute(*kernel, p, many);
-        INFO(kernel->name() << " " << p.text() << ", " << threads << " threads");
-        for (size_t k = 0; k < p.out.size(); ++k) REQUIRE(same_bits(many.out[k], one.out[k]));
-      }
-      ++ran;
-    }
-  }
-  if (cpu_features().avx2) REQUIRE(ran > 0);
+  check_many_threads(conv_problems(DType::f32));
+  check_many_threads(other_problems(DType::f32));
+  for (DType type : storage_types) check_many_threads(divided_problems(type));
 }
 
 TEST_CASE("no reference kernel in a CosmoFlow training step", "[kernels][support]") {

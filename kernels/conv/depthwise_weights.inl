@@ -272,8 +272,7 @@ void depthwise_chains(const DirectShape& s, const KernelArgs& args, int64_t row,
   if (bias_is_due) depthwise_bias(channels, dy, dy_step, {0, band.size()}, bias);
 }
 
-/// Sums of a part of the rows. With chains `most` positions at a time, which pass through the second-level cache
-/// together: the rows of all taps, the gradients and the next row's share.
+/// Sums of a part of the rows; with chains `most` positions at a time.
 template <class T>
 void depthwise_part(const DirectShape& s, const KernelArgs& args, int64_t most, Range rows, float* total) {
   const ColumnPhase& phase = s.phases[0];
@@ -291,78 +290,99 @@ void depthwise_part(const DirectShape& s, const KernelArgs& args, int64_t most, 
   });
 }
 
-/// The same for a range of the channels alone, whose sums lie together.
+/// Channels of a part that one thread sums.
+struct DepthwiseSlice {
+  Range channels;
+  DirectShape shape;  ///< of these alone
+};
+
+struct DepthwiseWeightsPlan {
+  explicit DepthwiseWeightsPlan(const Problem& p)
+      : shape(p),
+        parts(std::clamp<int64_t>(shape.rows() / 4, 1, depthwise_parts)),
+        sums_each(shape.row_taps() * shape.column_taps + 1),
+        positions(std::max(column_band_bytes / ((shape.row_taps() + 3) * shape.groups * size_of(p.in[0].dtype)),
+                           12 * shared_columns(shape, shape.phases[0]))) {
+    const int64_t count = slice_count(p.threads);
+    for (int64_t i = 0; i < count; ++i) {
+      slices.push_back({split_range(shape.groups, static_cast<int>(i), static_cast<int>(count), slice_grain), shape});
+      slices.back().shape.groups = slices.back().channels.size();
+    }
+  }
+  DirectShape shape;
+  int64_t parts;      ///< of the rows
+  int64_t sums_each;  ///< of a channel: those of the taps, and the bias
+  /// That pass through the second-level cache together: the rows of all taps, the gradients and the next row's share.
+  /// The order of a sum depends on it: whatever the slices, that of all channels.
+  int64_t positions;
+  std::vector<DepthwiseSlice> slices;
+
+  int64_t part_floats() const { return sums_each * shape.groups; }
+  int64_t units() const { return parts * int64_t(slices.size()); }
+  const DepthwiseSlice& slice(int64_t unit) const { return slices[size_t(unit) % slices.size()]; }
+  int64_t part(int64_t unit) const { return unit / int64_t(slices.size()); }
+  /// [part][slice][sum][channel]
+  float* sums(std::byte* workspace, int64_t part, const DepthwiseSlice& slice) const {
+    return reinterpret_cast<float*>(workspace) + part * part_floats() + slice.channels.begin * sums_each;
+  }
+
+ private:
+  /// How many threads share a part, so that the slowest has the least to do: that changes no sum.
+  int64_t slice_count(int threads) const {
+    constexpr int64_t beginning = 32;  // a row takes as long as so many channels of it
+    const int64_t lines = ceil_div(shape.groups, slice_grain);
+    return cheapest(lines, [&](int64_t count) {
+      return ceil_div(parts * count, threads) * (ceil_div(lines, count) * slice_grain + beginning);
+    });
+  }
+};
+
 template <class T>
-void depthwise_part_of(const DirectShape& s, const KernelArgs& args, Range channels, Range rows, float* total) {
-  DirectShape few = s;
-  few.groups = channels.size();
-  // The order of a sum depends on the positions at a time: those of all channels.
-  const int64_t bytes = (s.row_taps() + 3) * s.groups * int64_t{sizeof(T)},
-                most = std::max(column_band_bytes / bytes, 12 * shared_columns(s, s.phases[0]));
-  const auto from = [&](size_t i) { return Tensor(args.in[i].desc(), args.in[i].data<T>() + channels.begin); };
+void depthwise_unit(const DepthwiseWeightsPlan& d, const KernelArgs& args, int64_t unit) {
+  const DepthwiseSlice& slice = d.slice(unit);
+  const auto from = [&](size_t i) { return Tensor(args.in[i].desc(), args.in[i].data<T>() + slice.channels.begin); };
   const std::array in{from(0), from(1)};
   KernelArgs some = args;
   some.in = in;
-  depthwise_part<T>(few, some, most, rows, total);
+  const int64_t part = d.part(unit);
+  const Range rows = split_range(d.shape.rows(), static_cast<int>(part), static_cast<int>(d.parts));
+  depthwise_part<T>(slice.shape, some, d.positions, rows, d.sums(args.workspace, part, slice));
 }
 
-/// How many threads share a part, by slices of its channels, so that the slowest has the least to do: that changes no
-/// sum.
-inline int64_t depthwise_slices(int64_t channels, int64_t parts, int threads) {
-  constexpr int64_t beginning = 32;  // a row takes as long as so many channels of it
-  const int64_t lines = ceil_div(channels, slice_grain);
-  const auto time = [&](int64_t slices) {
-    return ceil_div(parts * slices, threads) * (ceil_div(lines, slices) * slice_grain + beginning);
-  };
-  int64_t best = 1;
-  for (int64_t slices = 2; slices <= lines; ++slices)
-    if (time(slices) < time(best)) best = slices;
-  return best;
+/// A slice's sums, those of all parts, into its gradients.
+void depthwise_finish(const DepthwiseWeightsPlan& d, const KernelArgs& args, const DepthwiseSlice& slice) {
+  const DirectShape& s = d.shape;
+  const int64_t per_channel = s.row_taps() * s.kernel[2], channels = slice.channels.size();
+  const float* from = d.sums(args.workspace, 0, slice);
+  float* dw = args.out[0].data<float>() + slice.channels.begin * per_channel;
+  std::fill(dw, dw + channels * per_channel, 0.0f);
+  for (int64_t t = 0; t < s.row_taps(); ++t)
+    for (int64_t q = 0; q < s.column_taps; ++q, from += channels)
+      for (int64_t c = 0; c < channels; ++c)
+        dw[c * per_channel + t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight] = from[c];
+  std::copy_n(from, channels, args.out[1].data<float>() + slice.channels.begin);
 }
 
 std::unique_ptr<Prepared> prepare_depthwise_weights(const Problem& p) {
-  const DirectShape s(p);
-  const int64_t parts = std::clamp<int64_t>(s.rows() / 4, 1, depthwise_parts),
-                sums_each = s.row_taps() * s.column_taps + 1, floats = sums_each * s.groups;
-  const int64_t slices = depthwise_slices(s.groups, parts, p.threads);
-  const auto channels_of = [groups = s.groups, slices](int64_t slice) {
-    return split_range(groups, static_cast<int>(slice), static_cast<int>(slices), slice_grain);
-  };
+  const DepthwiseWeightsPlan plan(p);
   return prepared(
-      [p, s, parts, sums_each, floats, slices, channels_of](const KernelArgs& args) {
-        auto* sums = reinterpret_cast<float*>(args.workspace);
-        parallel_ranges(parts * slices, p.threads, 1, [&](Range r) {
+      [type = p.in[0].dtype, threads = p.threads, d = plan](const KernelArgs& args) {
+        parallel_ranges(d.units(), threads, 1, [&](Range r) {
           for (int64_t unit = r.begin; unit < r.end; ++unit)
-            by_storage(p.in[0].dtype, [&](auto zero) {
-              const int64_t part = unit / slices;
-              const Range channels = channels_of(unit % slices);
-              depthwise_part_of<decltype(zero)>(s, args, channels,
-                                                split_range(s.rows(), static_cast<int>(part), static_cast<int>(parts)),
-                                                sums + part * floats + channels.begin * sums_each);
-            });
+            by_storage(type, [&](auto zero) { depthwise_unit<decltype(zero)>(d, args, unit); });
         });
         // The sums of all parts into those of the first.
-        parallel_ranges(floats, p.threads, 1024, [&](Range r) {
+        auto* sums = reinterpret_cast<float*>(args.workspace);
+        parallel_ranges(d.part_floats(), threads, 1024, [&](Range r) {
           for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
             Vec total = Vec::all(0.0f);
-            for (int64_t part = 0; part < parts; ++part) total = total + get(sums + part * floats + i, n);
+            for (int64_t part = 0; part < d.parts; ++part) total = total + get(sums + part * d.part_floats() + i, n);
             put(sums + i, total, n);
           });
         });
-        const int64_t per_channel = s.row_taps() * s.kernel[2];
-        parallel_ranges(slices, p.threads, 1, [&](Range r) {
-          for (int64_t slice = r.begin; slice < r.end; ++slice) {
-            const Range channels = channels_of(slice);
-            const float* from = sums + channels.begin * sums_each;
-            float* dw = args.out[0].data<float>() + channels.begin * per_channel;
-            std::fill(dw, dw + channels.size() * per_channel, 0.0f);
-            for (int64_t t = 0; t < s.row_taps(); ++t)
-              for (int64_t q = 0; q < s.column_taps; ++q, from += channels.size())
-                for (int64_t c = 0; c < channels.size(); ++c)
-                  dw[c * per_channel + t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight] = from[c];
-            std::copy_n(from, channels.size(), args.out[1].data<float>() + channels.begin);
-          }
+        parallel_ranges(int64_t(d.slices.size()), threads, 1, [&](Range r) {
+          for (int64_t i = r.begin; i < r.end; ++i) depthwise_finish(d, args, d.slices[size_t(i)]);
         });
       },
-      parts * floats * 4);
+      plan.parts * plan.part_floats() * 4);
 }

@@ -41,19 +41,20 @@ struct WeightsPlan {
   /// Cuts the input channels into chunks of nearly equal size, at most `fit` (a multiple of the grain).
   void cut_channels(int64_t fit) {
     chunks = ceil_div(shape.in, fit);
-    chunk = std::min(shape.in, ceil_div(ceil_div(shape.in, grain), chunks) * grain);
+    chunk = even_chunk(chunks);
+  }
+  int64_t even_chunk(int64_t count) const {
+    return std::min(shape.in, ceil_div(ceil_div(shape.in, grain), count) * grain);
   }
   /// Fewer channels a chunk where that leaves the slowest thread less to do: a sum is the same in any chunk. Parts and
   /// bands stay those of the largest.
   void divide_channels(int threads) {
     constexpr int64_t copying = 16;  // a task's operands, in channels whose products take as long
-    const auto time = [&] { return ceil_div(tasks(), threads) * (chunk + copying); };
-    int64_t best = chunk, least = time();
-    for (int64_t fit = (chunk - 1) / grain * grain; fit > 0; fit -= grain) {
-      cut_channels(fit);
-      if (10 * time() < 9 * least) best = fit, least = time();
-    }
-    cut_channels(best);
+    const int64_t tasks_each = shape.groups * task_blocks() * parts;
+    cut_channels(smaller_chunk(chunk, grain, [&](int64_t fit) {
+      const int64_t count = ceil_div(shape.in, fit);
+      return ceil_div(tasks_each * count, threads) * (even_chunk(count) + copying);
+    }));
     row_floats = shape.columns(tile_positions) * chunk;
   }
   int64_t task_blocks() const { return ceil_div(blocks, task_width); }

@@ -44,13 +44,9 @@ struct PointwisePlan {
   int64_t units() const { return tiles * parts; }
   /// So many that the slowest thread has the least to do.
   int64_t best_parts(int threads) const {
-    const auto time = [&](int64_t count) {
+    return cheapest(std::min<int64_t>(blocks, 2 * threads), [&](int64_t count) {
       return ceil_div(tiles * count, threads) * (ceil_div(blocks, count) + copying_blocks);
-    };
-    int64_t best = 1;
-    for (int64_t count = 2; count <= std::min<int64_t>(blocks, 2 * threads); ++count)
-      if (time(count) < time(best)) best = count;
-    return best;
+    });
   }
   Range tile(int64_t index) const {
     return split_range(positions(), static_cast<int>(index), static_cast<int>(tiles), block_rows);

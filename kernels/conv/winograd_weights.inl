@@ -60,12 +60,10 @@ struct WinogradWeights {
 /// again: a sum is the same for any. Costs of a tile are in products of an input and an output channel.
 inline void set_chunk(WinogradWeights& w, int64_t in, int threads) {
   constexpr int64_t transform = 24;  // of a channel
-  const auto time = [&](int64_t chunk) {
+  w.chunk = smaller_chunk(w.chunk, 16, [&](int64_t chunk) {
     const int64_t tasks = w.groups * ceil_div(in, chunk) * w.parts;
     return ceil_div(tasks, threads) * (chunk * w.width() + transform * (chunk + w.width()));
-  };
-  for (int64_t chunk = w.chunk - 16; chunk > 0; chunk -= 16)
-    if (10 * time(chunk) < 9 * time(w.chunk)) w.chunk = chunk;
+  });
   w.chunks = ceil_div(in, w.chunk);
 }
 

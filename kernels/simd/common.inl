@@ -16,6 +16,22 @@ inline void for_even_blocks(int64_t total, int64_t most, F&& f) {
     f(begin, end - begin);
   }
 }
+/// The first of [1, most] with the least time(count).
+template <class Time>
+inline int64_t cheapest(int64_t most, Time&& time) {
+  int64_t best = 1;
+  for (int64_t count = 2; count <= most; ++count)
+    if (time(count) < time(best)) best = count;
+  return best;
+}
+/// `chunk`, or a smaller multiple of `grain` where that saves a tenth of time(chunk).
+template <class Time>
+inline int64_t smaller_chunk(int64_t chunk, int64_t grain, Time&& time) {
+  int64_t best = chunk;
+  for (int64_t fewer = (chunk - 1) / grain * grain; fewer > 0; fewer -= grain)
+    if (10 * time(fewer) < 9 * time(best)) best = fewer;
+  return best;
+}
 /// Whole-vector and tail forms under one name: the tail count is a compile-time 0 for whole vectors.
 template <class T>
 inline Vec get(const T* p, std::integral_constant<int64_t, 0>) {
