@@ -82,6 +82,7 @@ KernelList build() {
   add(optimizer_cuda_kernels());
   add(conv_mma_kernels());
   add(conv_taps_cuda_kernels());
+  add(conv_rows_cuda_kernels());
   add(conv_mma_positions_kernels());
   add(conv_sparse_cuda_kernels());
   add(depthwise_cuda_kernels());

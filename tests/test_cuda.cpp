@@ -286,6 +286,47 @@ TEST_CASE("weight gradients of neighbouring taps from one copy of the input", "[
       check_weights(*open, type, c, {"cuda_taps"});
 }
 
+TEST_CASE("convolutions of images to few channels", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  struct Case {
+    Shape x;
+    int64_t k;
+    Int3 kernel;
+    ConvAttrs a;
+    int64_t x_pitch = 0, y_pitch = 0;  ///< 0: dense
+  };
+  const Int3 one{0, 1, 1}, two{0, 2, 2};
+  const auto slice = [](TensorDesc d, int64_t pitch) {
+    const Shape& s = d.shape;
+    if (pitch > 0) d.stride = TensorDesc::dense_strides({s.n(), s.d(), s.h(), s.w(), pitch});
+    return d;
+  };
+  for (DType type : {DType::bf16, DType::f16})
+    for (const Case& c :
+         {Case{{2, 1, 11, 131, 96}, 32, {1, 5, 5}, {.pad_low = two, .pad_high = two}, 160, 72},
+          // So many tiles that a block takes several.
+          {{3, 1, 203, 144, 24}, 32, {1, 3, 3}, {.pad_low = one, .pad_high = one}},
+          {{1, 1, 7, 288, 456}, 26, {1, 3, 3}, {.pad_low = one, .pad_high = one}, 0, 34},
+          {{1, 1, 8, 150, 200}, 32, {1, 3, 7}, {.dilation = {1, 1, 9}, .pad_low = {0, 0, 30}, .pad_high = {0, 2, 18}}},
+          {{2, 1, 3, 144, 8}, 32, {1, 8, 2}, {.pad_low = {0, 4, 1}, .pad_high = {0, 4, 0}}}}) {
+      const TensorDesc x = slice(TensorDesc(c.x, type), c.x_pitch),
+                       w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c()}, type),
+                       bias(Shape::vector(c.k), accumulation_type(type));
+      ConvAttrs activated = c.a;
+      activated.slope = 0.25;
+      for (Problem p :
+           {problem({OpKind::conv_forward, c.a}, {x, w}), problem({OpKind::conv_forward, c.a}, {x, w, bias}),
+            problem({OpKind::conv_activation_forward, activated}, {x, w, bias})}) {
+        p.out[0] = slice(p.out[0], c.y_pitch);
+        check_on_device(*open, {p});
+        INFO(p.text());
+        const bool taken = find_kernel("cuda_rows", on_cuda(p)) || may_refuse("cuda_rows", on_cuda(p));
+        CHECK(taken);
+      }
+    }
+}
+
 TEST_CASE("depthwise convolutions of images that fill a device", "[cuda]") {
   const auto open = device();
   if (!open) return;

@@ -10,6 +10,8 @@ std::vector<KernelPtr> conv_mma_kernels();  ///< tensor cores (conv_mma.cu)
 std::vector<KernelPtr> conv_mma_positions_kernels();
 /// Those of images with stride 1 on Hopper (conv_taps.cu).
 std::vector<KernelPtr> conv_taps_cuda_kernels();
+/// Images to at most 32 channels on Hopper (conv_rows.cu).
+std::vector<KernelPtr> conv_rows_cuda_kernels();
 std::vector<KernelPtr> conv_sparse_cuda_kernels();  ///< weight gradients in f32 from pooled gradients
 std::vector<KernelPtr> depthwise_cuda_kernels();    ///< 3x3, a filter per channel
 std::vector<KernelPtr> conv_cudnn_kernels();        ///< cuDNN (conv_cudnn.cpp)

@@ -13,6 +13,7 @@
 //
 // Per 64 x 64 x 16 products, 32 clocks of the tensor cores, shared memory gives 2 KiB of positions and a quarter of
 // 2 KiB of weights: 20 of 32 clocks.
+#include "kernels/conv/channel_neighbours.h"
 #include "kernels/conv/conv_mma_kernels.h"
 #include "kernels/device/wgmma.h"
 
@@ -216,25 +217,6 @@ __device__ void produce(const MmaConv& p, int blocks, int splits, Source source,
     ready = Slots::after(ready);
   }
 }
-
-/// A thread's sums are of channels g and g + 8 of its warp's sixteen; one exchange with the thread of channel g ^ 1
-/// makes two neighbours of them, which start at `first`.
-struct Neighbours {
-  bool even;
-  int first;
-  __device__ explicit Neighbours(int lane) : even((lane >> 2 & 1) == 0), first(lane / 4 + (even ? 0 : 7)) {}
-  /// Of a pair of 16-bit values, g in the low half, and of a pair of bytes.
-  __device__ void exchange(uint32_t& pair, uint32_t& bytes) const {
-    const uint32_t give = even ? pair >> 16 | (bytes & 0xff00) << 8 : (pair & 0xffff) | (bytes & 0xff) << 16;
-    const uint32_t take = __shfl_xor_sync(0xffffffffu, give, 4);
-    pair = even ? (pair & 0xffff) | take << 16 : (pair & 0xffff0000u) | (take & 0xffff);
-    bytes = even ? (bytes & 0xff) | (take >> 8 & 0xff00) : (bytes & 0xff00) | take >> 16;
-  }
-  __device__ float2 exchange(float2 pair) const {
-    const float take = __shfl_xor_sync(0xffffffffu, even ? pair.y : pair.x, 4);
-    return even ? make_float2(pair.x, take) : make_float2(take, pair.y);
-  }
-};
 
 /// Ends an item: sums of sixteen rows from `channel` on to a warp, in height from `below` on.
 template <class T, bool deep, Ending ending, class B>

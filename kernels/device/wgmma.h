@@ -85,6 +85,12 @@ struct TurnedRows {
     moved.low += static_cast<uint32_t>(rows * 128 / 16);
     return moved;
   }
+  /// Where channels are the inner dimension: so many sixteens of them further, of the same rows.
+  __device__ TurnedRows sixteens(int steps) const {
+    TurnedRows moved = *this;
+    moved.low += static_cast<uint32_t>(steps * 32 / 16);
+    return moved;
+  }
 };
 
 /// The number of the caller's warpgroup, known to be the same for all threads of a warp: what follows from it stays out
@@ -187,6 +193,19 @@ __device__ inline void show_to_products() {
         CONVOY_SUMS_8(c, 112), CONVOY_SUMS_8(c, 120)                                                                  \
       : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high))
 
+#define CONVOY_INNER_144(type)                                                                                         \
+  asm volatile(                                                                                                        \
+      "{ .reg .b64 d, e; mov.b64 d, {%72, %73}; mov.b64 e, {%74, %75}; "                                               \
+      "wgmma.mma_async.sync.aligned.m64n144k16.f32." type "." type                                                     \
+      " {"                                                                                                             \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"                         \
+      "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"               \
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71}, d, e, 1, 1, " \
+      "1, 0, 0; }"                                                                                                     \
+      : CONVOY_SUMS_8(c, 0), CONVOY_SUMS_8(c, 8), CONVOY_SUMS_8(c, 16), CONVOY_SUMS_8(c, 24), CONVOY_SUMS_8(c, 32),    \
+        CONVOY_SUMS_8(c, 40), CONVOY_SUMS_8(c, 48), CONVOY_SUMS_8(c, 56), CONVOY_SUMS_8(c, 64)                         \
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high))
+
 /// c += a * b. Left: 16 rows to each of four warps, as in multiply_add (mma.h); c: rows lane/4 (c[4*j], c[4*j + 1]) and
 /// lane/4 + 8 of them, columns 8*j + 2*(lane%4) and the next. 64 positions as columns, channels as the inner dimension:
 template <class T>
@@ -245,6 +264,17 @@ __device__ inline void multiply_turned(float (&c)[sums], const TurnedRows& a, co
 #endif
 }
 
+/// 64 rows of a, 144 rows of b as columns, sixteen channels as the inner dimension.
+template <class T>
+__device__ inline void multiply_inner(float (&c)[72], const TurnedRows& a, const TurnedRows& b) {
+#if CONVOY_WGMMA
+  if constexpr (std::is_same_v<T, bfloat>)
+    CONVOY_INNER_144("bf16");
+  else
+    CONVOY_INNER_144("f16");
+#endif
+}
+
 #undef CONVOY_SUMS_8
 #undef CONVOY_WGMMA_24
 #undef CONVOY_WGMMA_32
@@ -253,5 +283,6 @@ __device__ inline void multiply_turned(float (&c)[sums], const TurnedRows& a, co
 #undef CONVOY_TURNED_64
 #undef CONVOY_TURNED_128
 #undef CONVOY_TURNED_256
+#undef CONVOY_INNER_144
 
 }  // namespace convoy::cuda
