@@ -20,6 +20,14 @@ class Recording {
   virtual void replay() = 0;
 };
 
+/// A point of the queue that the host asks for.
+class Fence {
+ public:
+  virtual ~Fence() = default;
+  /// Whether what set it last is done.
+  virtual bool passed() = 0;
+};
+
 /// One accelerator with one queue for compute. Everything is queued in order and returns at once, unless said
 /// otherwise. Errors are Error(runtime).
 class Device {
@@ -41,6 +49,10 @@ class Device {
   virtual void await_staged() = 0;
   virtual void staging_free() = 0;
   virtual void wait_until_staged() = 0;
+  virtual std::unique_ptr<Fence> fence() = 0;
+  /// Downloads beside the queue, behind all that was queued so far, and sets the fence: until it has passed, `from`
+  /// must stay as it is and `to` unread.
+  virtual void fetch(void* to, const void* from, int64_t bytes, Fence& arrived) = 0;
   /// `bytes` bytes from one place of the device to another.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   /// Waits for all that was queued; reports its errors.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/flush_subnormals.h"
+#include "core/ops/communication.h"
 
 namespace convoy {
 namespace {
@@ -159,18 +160,77 @@ void Executor::start() {
   started_ = Clock::now();
   // The first run, node by node, also loads every kernel: loading cannot be recorded.
   timed_ = eager_ || !warm_;
-  if (timed_) {
-    device_->clear_marks();
-    queue_nodes(refresh_nodes_, plan_.nodes.size(), true);
-  } else {
-    if (!recording_) recording_ = device_->record([&] { queue_nodes(refresh_nodes_, plan_.nodes.size(), false); });
-    recording_->replay();
+  if (timed_) device_->clear_marks(), device_->mark();
+  if (stretches_.empty()) cut_stretches();
+  next_stretch_ = 0;
+  go_on(false);
+  warm_ = true;
+}
+
+void Executor::cut_stretches() {
+  stretches_.emplace_back().begin = refresh_nodes_;
+  const auto cut = [&](size_t at) {
+    stretches_.back().end = at;
+    stretches_.emplace_back().begin = at;
+  };
+  for (size_t i = refresh_nodes_; i < plan_.nodes.size() && !groups_.empty(); ++i) {
+    const Op& op = plan_.nodes[i].op;
+    if (op.kind == OpKind::all_reduce_start) {
+      const Tensor& device = bound_[i].out[0];
+      exchanges_.push_back(std::make_unique<Exchange>(
+          Exchange{op.as<AllReduceAttrs>(), device,
+                   Tensor(device.desc(), device_->allocate_host(device.desc().bytes())), device_->fence()}));
+      stretches_.back().starts = exchanges_.back().get();
+      cut(i + 1);
+    } else if (op.kind == OpKind::all_reduce_wait) {
+      cut(i);
+      const int64_t id = op.as<AllReduceAttrs>().id;
+      for (const auto& exchange : exchanges_)
+        if (exchange->attrs.id == id) stretches_.back().awaits = exchange.get();
+      if (!stretches_.back().awaits) fail_usage("node " + plan_.nodes[i].name + " waits for what did not start");
+    }
+  }
+  stretches_.back().end = plan_.nodes.size();
+}
+
+void Executor::go_on(bool to_the_end) {
+  if (next_stretch_ == stretches_.size()) return;
+  for (; next_stretch_ < stretches_.size(); ++next_stretch_) {
+    Stretch& s = stretches_[next_stretch_];
+    if (s.awaits) {
+      if (!to_the_end) return;
+      receive(*s.awaits);
+    }
+    queue_stretch(s);
+    if (!s.starts) continue;
+    device_->fetch(s.starts->host.bytes(), s.starts->device.bytes(), s.starts->host.desc().bytes(), *s.starts->arrived);
+    fetched_.push_back(s.starts);
   }
   for (const Mirror& m : mirrors_) {
     m.behind = m.late;
     if (m.down && !m.late) device_->download(m.traveller(), tensors_[m.value].bytes(), m.host.desc().bytes());
   }
-  warm_ = true;
+}
+
+void Executor::queue_stretch(Stretch& s) {
+  constexpr size_t few = 3;  // not worth a recording between two messages
+  const bool alone = stretches_.size() == 1;
+  if (timed_ || (!alone && s.end - s.begin < few)) return queue_nodes(s.begin, s.end, timed_);
+  if (!s.recording) s.recording = device_->record([&] { queue_nodes(s.begin, s.end, false); });
+  s.recording->replay();
+}
+
+/// Waits for what other ranks answer and queues it to the device. All that is on its way to the host is told to them
+/// first, in the order of the plan, which all ranks share.
+void Executor::receive(Exchange& e) {
+  const auto group = [&](const Exchange& x) { return groups_[static_cast<size_t>(x.attrs.group)]; };
+  for (Exchange* sent : fetched_) {
+    while (!sent->arrived->passed()) groups_[0]->progress();
+    group(*sent)->start(sent->attrs.id, all_reduce(sent->host, sent->attrs));
+  }
+  fetched_.clear();
+  group(e)->wait(e.attrs.id);
+  device_->upload(e.device.bytes(), e.host.bytes(), e.host.desc().bytes());
 }
 
 void Executor::inputs_free() {
@@ -179,6 +239,7 @@ void Executor::inputs_free() {
 
 void Executor::finish() {
   if (!device_) return;
+  go_on(true);
   device_->synchronize();
   for (const Mirror& m : mirrors_)
     if (m.locked && m.down) std::memcpy(m.host.bytes(), m.locked->data(), static_cast<size_t>(m.host.desc().bytes()));
@@ -195,7 +256,6 @@ void Executor::finish() {
 }
 
 void Executor::queue_nodes(size_t begin, size_t end, bool marks) {
-  if (marks) device_->mark();
   for (size_t i = begin; i < end;) {
     const size_t next = i + static_cast<size_t>(plan_.nodes[i].sweep_size);
     if (const auto* first = dynamic_cast<const Joinable*>(plan_.nodes[i].prepared.get())) {
@@ -242,7 +302,8 @@ void Executor::run_nodes(size_t begin, size_t end) {
 
 KernelArgs Executor::args_of(size_t node) const {
   const Bound& b = bound_[node];
-  return {b.in, b.out, b.packed, b.workspace, groups_};
+  // A device's kernels talk to nobody: receive() does.
+  return {b.in, b.out, b.packed, b.workspace, device_ ? std::span<Communicator* const>() : groups_};
 }
 
 void Executor::run_together() {

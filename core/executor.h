@@ -48,8 +48,8 @@ class Executor {
   /// run() in pieces, for a device that works while the host fills the inputs of the next run: stage_inputs copies them
   /// beside the queue, start queues a run on what was staged last, inputs_free waits until inputs may be filled again,
   /// finish until kept values are there (large ones come when they are asked for). Control states (step, loss scale)
-  /// are read by start; those that the plan updates are written by finish. On the CPU start runs, and the others do
-  /// nothing.
+  /// are read by start; those that the plan updates are written by finish. With other ranks start goes as far as their
+  /// first answer is needed, finish the rest of the way. On the CPU start runs, and the others do nothing.
   void stage_inputs();
   void start();
   void inputs_free();
@@ -67,7 +67,8 @@ class Executor {
   const std::vector<NodeTime>& times() const { return times_; }
   void reset_times();
   /// The ranks that all-reduces of this plan talk to, by AllReduceAttrs::group; the executor drives their messages on
-  /// between nodes. None: every mean is the value itself.
+  /// between nodes. None: every mean is the value itself. Values of a device travel through memory of the host, while
+  /// the device goes on. Call it ahead of the first run.
   void set_groups(std::vector<Communicator*> groups) { groups_ = std::move(groups); }
   /// This rank's part of the team's memory, where its buckets are.
   SharedWindow window() const;
@@ -83,6 +84,22 @@ class Executor {
   void run_nodes(size_t begin, size_t end);
   void place_inputs();
   void queue_nodes(size_t begin, size_t end, bool marks);
+  /// An all-reduce of a device's values.
+  struct Exchange {
+    AllReduceAttrs attrs;
+    Tensor device, host;
+    std::unique_ptr<Fence> arrived;  ///< on the host
+  };
+  /// Nodes that a device gets in one go: behind the end of an exchange, or up to the beginning of one.
+  struct Stretch {
+    size_t begin = 0, end = 0;
+    Exchange *awaits = nullptr, *starts = nullptr;
+    std::unique_ptr<Recording> recording;
+  };
+  void cut_stretches();
+  void go_on(bool to_the_end);
+  void queue_stretch(Stretch& stretch);
+  void receive(Exchange& exchange);
   /// Values of the host that belong to values of the device.
   struct Mirror {
     size_t value;
@@ -104,7 +121,10 @@ class Executor {
   Device* device_ = nullptr;
   std::vector<Mirror> mirrors_;
   std::vector<int> mirror_of_;  ///< by value, -1 for none
-  std::unique_ptr<Recording> recording_;
+  std::vector<std::unique_ptr<Exchange>> exchanges_;
+  std::vector<Stretch> stretches_;
+  size_t next_stretch_ = 0;
+  std::vector<Exchange*> fetched_;  ///< on their way to the host, or there; not yet told to the other ranks
   bool eager_ = false, warm_ = false, staged_ = false, timed_ = false;
   Clock::time_point started_;
   std::vector<Tensor> tensors_;

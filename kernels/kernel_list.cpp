@@ -69,6 +69,7 @@ KernelList build() {
   add(optimizer_reference_kernels());
   list.push_back(make_loss_scale_reference());
 #ifdef CONVOY_WITH_CUDA
+  add(communication_cuda_kernels());
   add(elementwise_cuda_kernels());
   add(cast_cuda_kernels());
   add(channel_cuda_kernels());

@@ -5,6 +5,7 @@
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
+#include "tests/host_device.h"
 #include "tests/rank_threads.h"
 
 using namespace convoy;
@@ -49,9 +50,11 @@ struct Result {
   std::vector<double> losses;
 };
 
-/// Trains on one rank of `ranks`; `o.batch` samples per pass. With a team weights are held once.
+/// Trains on one rank of `ranks`; `o.batch` samples per pass. With a team weights are held once; a device is this
+/// rank's own.
 template <class Options>
-Result train(Options o, Collectives& world, Communicator* batch_norm, int steps, Communicator* team = nullptr) {
+Result train(Options o, Collectives& world, Communicator* batch_norm, int steps, Communicator* team = nullptr,
+             std::shared_ptr<Device> device = nullptr) {
   o.training.averaging.ranks = world.size();
   o.training.averaging.bucket_bytes = 3000;  // several buckets
   if (o.compute == DType::f64) o.training.averaging.wire = DType::f64;
@@ -59,13 +62,14 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
   ProgramPlans plans = plan_program(o, kernel_list());
   const auto shared = team ? share_buffer(*team, plans.shared_bytes()) : nullptr;
   if (team && !shared) throw std::runtime_error("threads of one process cannot share memory");
-  Program program(std::move(plans), o, 3, shared);
+  Program program = device ? Program(std::move(plans), o, 3, device) : Program(std::move(plans), o, 3, shared);
   const std::vector<Communicator*> groups{&world, batch_norm ? batch_norm : &world};
   for (Executor* executor : {&program.step(), program.micro()})
     if (executor) executor->set_groups(groups), executor->set_team(team);
   if (team) team->barrier();  // initial parameters are there
   if (team) world.set_window(program.step().window());
   const auto weights = [&] {
+    program.to_host();
     std::vector<double> all;
     for (const std::string& name : program.parameters()) {
       const Tensor& t = program.store().get(name);
@@ -107,16 +111,18 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
 }
 
 enum class Teams : uint8_t { none, one };
+enum class On : uint8_t { cpu, device };
 
 template <class Options>
-Result train_on(int ranks, Options o, int steps, Teams teams = Teams::none) {
+Result train_on(int ranks, Options o, int steps, Teams teams = Teams::none, On on = On::cpu) {
   auto world = make_thread_communicators(ranks), batch_norm = make_thread_communicators(ranks),
        team = make_thread_communicators(ranks);
   o.training.averaging.batch_norm_ranks = std::is_same_v<Options, ClimateOptions> ? ranks : 1;
   std::vector<Result> results(static_cast<size_t>(ranks));
   on_ranks(world, [&](int rank, Collectives& c) {
     const auto r = static_cast<size_t>(rank);
-    results[r] = train(o, c, batch_norm[r].get(), steps, teams == Teams::one ? team[r].get() : nullptr);
+    results[r] = train(o, c, batch_norm[r].get(), steps, teams == Teams::one ? team[r].get() : nullptr,
+                       on == On::device ? std::make_shared<testing::HostDevice>() : nullptr);
   });
   for (const Result& r : results) CHECK((r.weights == results[0].weights));  // ranks never drift apart
   return results[0];
@@ -160,6 +166,26 @@ TEST_CASE("accumulated passes on ranks, f32 kernels, and gradients that travel n
   // bf16: each gradient is rounded on its way out and back, to 2^-9 of its size, over two steps.
   o.training.averaging.wire = DType::bf16;
   CHECK(distance(one, train_on(2, o, 2)) < 2 * 2 * 0x1p-8);
+}
+
+TEST_CASE("values of devices travel between ranks through the host, with the same bits", "[averaging]") {
+  CosmoflowOptions o = small_cosmoflow(2);
+  o.training.accumulation = 2;
+  ClimateOptions shared_norms = small_deepcam(1);
+  const auto check_bits = [](int ranks, const auto& options) {
+    const Result there = train_on(ranks, options, 4, Teams::none, On::device), here = train_on(ranks, options, 4);
+    CHECK((there.start == here.start));
+    CHECK((there.weights == here.weights));
+    CHECK((there.weights != there.start));
+    CHECK((there.losses == here.losses));
+  };
+  for (DType compute : {DType::f64, DType::f32, DType::bf16}) {
+    o.compute = compute;
+    check_bits(3, o);
+  }
+  o.training.averaging.wire = DType::bf16;
+  check_bits(2, o);
+  check_bits(2, shared_norms);
 }
 
 TEST_CASE("a team divides packing and updating and averages buckets in place, with the same bits", "[averaging]") {

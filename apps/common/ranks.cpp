@@ -10,6 +10,7 @@
 #include <fstream>
 #include <set>
 
+#include "apps/common/run.h"
 #include "apps/common/run_lock.h"
 #include "core/median.h"
 #include "core/parallel.h"
@@ -179,8 +180,10 @@ void Ranks::divide(const OptionTable& o) {
   gather_cores();
   share_cores(o);
   // With lagged gradients ranks may be a step apart: they would wait for each other's weights.
-  const bool lagged = o.has("gradient-lag") && o.integer("gradient-lag") > 0;
-  if (o.toggle("share-weights") && size() > 1 && !lagged) find_team();
+  // Devices have memory of their own.
+  const bool lagged = o.has("gradient-lag") && o.integer("gradient-lag") > 0,
+             on_device = o.has("device") && o.text("device") != "cpu";
+  if (o.toggle("share-weights") && size() > 1 && !lagged && !on_device) find_team();
   if (o.toggle("comm-thread") && size() > 1) world_->start_progress_thread();
 }
 
@@ -226,15 +229,23 @@ std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
 }
 
 void Ranks::set_window(const SharedWindow& window) {
-  const std::vector<int>& nodes = world_->nodes();
-  const auto here = std::count(nodes.begin(), nodes.end(), nodes[static_cast<size_t>(rank())]);
-  if (team_ && team_size() == here) world_->set_window(window);
+  if (team_ && team_size() == on_node()) world_->set_window(window);
 }
 
 Ranks::~Ranks() = default;
 
 int Ranks::nodes() const {
   return *std::max_element(world_->nodes().begin(), world_->nodes().end()) + 1;
+}
+
+int Ranks::on_node() const {
+  const std::vector<int>& nodes = world_->nodes();
+  return static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[static_cast<size_t>(rank())]));
+}
+
+int Ranks::place_on_node() const {
+  const std::vector<int>& nodes = world_->nodes();
+  return static_cast<int>(std::count(nodes.begin(), nodes.begin() + rank(), nodes[static_cast<size_t>(rank())]));
 }
 
 std::vector<Communicator*> Ranks::groups() {
@@ -387,6 +398,7 @@ int run_ranks(const char* name, const OptionTable& options, const std::function<
               const std::function<int(Ranks&)>& body) {
   Ranks ranks(options);
   const auto run = [&] {
+    if (options.has("device")) run_device(options, ranks.place_on_node());
     complete(ranks);
     ranks.divide(options);
     return body(ranks);

@@ -26,6 +26,9 @@ class Ranks {
   int size() const { return world_->size(); }
   bool root() const { return rank() == 0; }
   int nodes() const;
+  /// How many ranks this rank's node has, and how many of them come ahead of this one.
+  int on_node() const;
+  int place_on_node() const;
   Collectives& world() { return *world_; }
   /// The communicator of all ranks, null where this rank is alone.
   Communicator* others() { return size() > 1 ? world_.get() : nullptr; }

@@ -123,10 +123,11 @@ double dropout_rate(const OptionTable& o) {
   return rate;
 }
 
-std::shared_ptr<Device> run_device(const OptionTable& o) {
+std::shared_ptr<Device> run_device(const OptionTable& o, int place) {
   static std::shared_ptr<Device> open;  // kernels say what they support by the device that is open
-  const DeviceChoice choice = parse_device(o.text("device"));
+  DeviceChoice choice = parse_device(o.text("device"));
   if (choice.kind == DeviceKind::cpu) return nullptr;
+  if (!choice.numbered) choice.ordinal = place % std::max(1, cuda_device_count());
   if (!open) open = open_cuda_device(choice.ordinal);
   return open;
 }
@@ -272,9 +273,11 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
       plans_(std::move(plans)),
       kernels_(kernel_table(plans_->step)) {
   if (const auto device = run_device(o)) {
-    if (ranks_.size() > 1)
-      fail_usage("--device " + o.text("device") + ": one rank only, found " + std::to_string(ranks_.size()));
     fmt::print("device: {}\n", device->description());
+    const int devices = parse_device(o.text("device")).numbered ? 1 : cuda_device_count();
+    if (ranks_.on_node() > devices && ranks_.place_on_node() == 0)
+      fmt::print(stderr, "warning: {} ranks of a node share {} device{}\n", ranks_.on_node(), devices,
+                 devices == 1 ? "" : "s");
   }
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
   report_tuned(o, program.plan.selection.tuned, plans_->all());

@@ -14,6 +14,7 @@
 #include "apps/common/run_lock.h"
 #include "apps/common/version.h"
 #include "io/hdf5.h"
+#include "kernels/device/device.h"
 
 namespace convoy::apps {
 namespace {
@@ -70,6 +71,7 @@ LoaderOptions Trainer::own_share() const {
 
 void Trainer::share_statistics() {
   if (ranks_.size() == 1 || program_.statistics().empty()) return;
+  program_.statistics_to_host();
   std::vector<double> all;
   const auto each = [&](auto&& body) {
     for (const std::string& name : program_.statistics()) {
@@ -81,6 +83,7 @@ void Trainer::share_statistics() {
   ranks_.world().all_reduce_sum(std::span(all));
   size_t next = 0;
   each([&](const Tensor& t, int64_t c) { t.set(0, 0, 0, 0, c, all[next++]); });
+  program_.statistics_to_device();
 }
 
 void Trainer::settle() {
@@ -136,11 +139,17 @@ bool Trainer::fills_ahead() const {
   return program_.on_device() && passes() == 1 && follows && !logged;
 }
 
+void Trainer::stage(Executor& e) {
+  if (ranks_.size() > 1 && &e == &program_.step())
+    e.tensor(stop_request_name).data<float>()[0] = signal_received ? 1.f : 0.f;
+  e.stage_inputs();
+}
+
 void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
   const auto start = Clock::now();
   if (!inputs_ahead_) {
     fill_inputs(e, loader);
-    e.stage_inputs();
+    stage(e);
     note("input", start);
   }
   // Dummy inputs are rewritten because the arena reuses their memory; that is not part of the step.
@@ -155,7 +164,7 @@ void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
     e.inputs_free();
     const auto next = Clock::now();
     fill_inputs(e, loader);
-    e.stage_inputs();
+    stage(e);
     note("input", next);
   }
   e.finish();
@@ -178,7 +187,6 @@ void Trainer::one_step(Loader* loader) {
   ranks_.world().take_first_wait();  // of what lies behind: only waits of this step count
   for (int64_t pass = 0; pass + 1 < passes(); ++pass) one_pass(*program_.micro(), loader, pass);
   const bool several = ranks_.size() > 1;
-  if (several) program_.step().tensor(stop_request_name).data<float>()[0] = signal_received ? 1.f : 0.f;
   one_pass(program_.step(), loader, passes() - 1);
   // All ranks see the same requests in the same step.
   stop_requested_ = several ? program_.step().tensor("stop_requests").data<float>()[0] > 0 : signal_received != 0;
@@ -290,7 +298,8 @@ void Trainer::log_start() {
   mllog_.event("seed", o_.seed);
   mllog_.event("number_of_ranks", ranks_.size());
   mllog_.event("number_of_nodes", ranks_.nodes());
-  mllog_.event("accelerators_per_node", program_.options().plan.device == DeviceKind::cuda ? 1 : 0);
+  mllog_.event("accelerators_per_node",
+               program_.on_device() ? std::min(ranks_.on_node(), std::max(1, cuda_device_count())) : 0);
   mllog_.event("global_batch_size", samples_per_step());
   mllog_.event("train_samples", task_.training_samples());
   mllog_.event("eval_samples", task_.validation_samples());

@@ -16,6 +16,14 @@ std::vector<int64_t> bucket_offsets(std::span<const TensorDesc> parts) {
   return offsets;
 }
 
+AllReduce all_reduce(const Tensor& values, const AllReduceAttrs& a) {
+  return {{values.bytes(), static_cast<size_t>(values.desc().bytes())},
+          values.dtype(),
+          a.wire,
+          1.0 / double(a.ranks),
+          (a.group == 0 ? "bucket " : "batch-norm statistics ") + std::to_string(a.id)};
+}
+
 namespace {
 
 void check_reducible(const Op& op, const TensorDesc& desc) {

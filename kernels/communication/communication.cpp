@@ -42,18 +42,10 @@ std::unique_ptr<Prepared> unbucket(const Problem& p) {
       });
 }
 
-AllReduce reduction(const Tensor& tensor, const AllReduceAttrs& a) {
-  return {{tensor.bytes(), static_cast<size_t>(tensor.desc().bytes())},
-          tensor.dtype(),
-          a.wire,
-          1.0 / double(a.ranks),
-          (a.group == 0 ? "bucket " : "batch-norm statistics ") + std::to_string(a.id)};
-}
-
 std::unique_ptr<Prepared> start(const Problem& p) {
   return std::make_unique<PreparedFunction>([a = p.op.as<AllReduceAttrs>()](const KernelArgs& args) {
     copy_if_elsewhere(args.in[0].bytes(), args.out[0].bytes(), args.in[0].desc().bytes());
-    if (!args.groups.empty()) args.groups[static_cast<size_t>(a.group)]->start(a.id, reduction(args.out[0], a));
+    if (!args.groups.empty()) args.groups[static_cast<size_t>(a.group)]->start(a.id, all_reduce(args.out[0], a));
   });
 }
 

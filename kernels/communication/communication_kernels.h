@@ -5,5 +5,6 @@
 namespace convoy {
 
 std::vector<KernelPtr> communication_kernels();
+std::vector<KernelPtr> communication_cuda_kernels();
 
 }  // namespace convoy

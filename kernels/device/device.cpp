@@ -8,7 +8,7 @@ namespace convoy {
 DeviceChoice parse_device(const std::string& text) {
   if (text == "cpu") return {};
   if (text == "cuda") return {DeviceKind::cuda, 0};
-  if (text.starts_with("cuda:")) return {DeviceKind::cuda, parse_number<int>(text.substr(5), "device number")};
+  if (text.starts_with("cuda:")) return {DeviceKind::cuda, parse_number<int>(text.substr(5), "device number"), true};
   fail_usage("device: expected cpu, cuda or cuda:N, found \"" + text + "\"");
 }
 

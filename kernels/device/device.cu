@@ -89,6 +89,19 @@ class Graph final : public Recording {
   cudaGraphExec_t graph_ = nullptr;
 };
 
+class CudaFence final : public Fence {
+ public:
+  CudaFence() { check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"); }
+  ~CudaFence() override { cudaEventDestroy(event); }
+  bool passed() override {
+    const cudaError_t status = cudaEventQuery(event);
+    if (status != cudaErrorNotReady) check(status, "running the queue");
+    return status == cudaSuccess;
+  }
+
+  cudaEvent_t event = nullptr;
+};
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) {
@@ -114,7 +127,8 @@ class CudaDevice final : public Device {
     check(cudaFuncGetAttributes(&code, probe), "reading a kernel's attributes");
     cudaStream_t compute = nullptr;
     check(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking), "creating a stream");
-    check(cudaStreamCreateWithFlags(&uploads_, cudaStreamNonBlocking), "creating a stream");
+    for (cudaStream_t* stream : {&uploads_, &downloads_})
+      check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "creating a stream");
     for (cudaEvent_t* event : {&staged_, &free_})
       check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "creating an event");
     current.stream = compute;
@@ -132,7 +146,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     clear_marks();
     for (cudaEvent_t event : spare_) cudaEventDestroy(event);
-    cudaEventDestroy(staged_), cudaEventDestroy(free_), cudaStreamDestroy(uploads_);
+    cudaEventDestroy(staged_), cudaEventDestroy(free_), cudaStreamDestroy(uploads_), cudaStreamDestroy(downloads_);
     cudaStreamDestroy(current.stream);
     current = {};
   }
@@ -172,6 +186,14 @@ class CudaDevice final : public Device {
   void await_staged() override { check(cudaStreamWaitEvent(current.stream, staged_), "waiting for inputs"); }
   void staging_free() override { check(cudaEventRecord(free_, current.stream), "recording an event"); }
   void wait_until_staged() override { check(cudaEventSynchronize(staged_), "copying ahead"); }
+  std::unique_ptr<Fence> fence() override { return std::make_unique<CudaFence>(); }
+  void fetch(void* to, const void* from, int64_t bytes, Fence& arrived) override {
+    cudaEvent_t event = dynamic_cast<CudaFence&>(arrived).event;
+    check(cudaEventRecord(event, current.stream), "recording an event");
+    check(cudaStreamWaitEvent(downloads_, event), "waiting for the queue");
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, downloads_), "copying down");
+    check(cudaEventRecord(event, downloads_), "recording an event");
+  }
   void copy(void* to, const void* from, int64_t bytes) override {
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, current.stream), "copying");
   }
@@ -211,7 +233,7 @@ class CudaDevice final : public Device {
 
  private:
   std::string description_;
-  cudaStream_t uploads_ = nullptr;
+  cudaStream_t uploads_ = nullptr, downloads_ = nullptr;
   cudaEvent_t staged_ = nullptr, free_ = nullptr;
   std::vector<cudaEvent_t> marks_, spare_;
 };

@@ -12,6 +12,7 @@ namespace convoy {
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::cpu;
   int ordinal = 0;
+  bool numbered = false;  ///< by its name: else ranks of a node take one each
 };
 /// What "cpu", "cuda" or "cuda:1" asks for. Throws Error(usage) for anything else.
 DeviceChoice parse_device(const std::string& text);
