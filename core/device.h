@@ -6,7 +6,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "core/communicator.h"
 #include "core/tensor.h"
 
 namespace convoy {
@@ -26,6 +28,29 @@ class Fence {
   virtual ~Fence() = default;
   /// Whether what set it last is done.
   virtual bool passed() = 0;
+};
+
+/// f32 values of the device's memory that are to become the sum over all ranks times `scale`, on every rank.
+struct PeerSum {
+  std::byte* values;
+  int64_t elements;  ///< a multiple of four
+  double scale;
+};
+
+/// Sums over ranks of one node whose devices read each other's memory: beside the queue, added in rank order. All ranks
+/// offer, queue and await the same sums in the same order.
+class PeerSums {
+ public:
+  virtual ~PeerSums() = default;
+  /// This rank's values are those that the queue has made by here. Nothing may touch them until await.
+  virtual void offer(size_t sum) = 0;
+  /// Queues the sum, when all ranks have offered theirs.
+  virtual void queue(size_t sum) = 0;
+  /// What is queued from here on sees the sum, and may write over it.
+  virtual void await(size_t sum) = 0;
+  /// Collective, behind the last sum: nobody reads another's memory any more, so that it may be freed. Where it was not
+  /// called (a rank failed) this rank's memory stays until its process ends.
+  virtual void leave() = 0;
 };
 
 /// One accelerator with one queue for compute. Everything is queued in order and returns at once, unless said
@@ -53,6 +78,11 @@ class Device {
   /// Downloads beside the queue, behind all that was queued so far, and sets the fence: until it has passed, `from`
   /// must stay as it is and `to` unread.
   virtual void fetch(void* to, const void* from, int64_t bytes, Fence& arrived) = 0;
+  /// Collective over `node`, whose members all see `flags` (zeroed, at least peer_flag_bytes). The sums lie in `arena`,
+  /// at the same places on all ranks. Null on all of them where one cannot read another's memory.
+  virtual std::unique_ptr<PeerSums> peer_sums(Communicator& node, std::shared_ptr<Buffer> arena,
+                                              std::vector<PeerSum> sums, std::shared_ptr<Buffer> flags) = 0;
+  static int64_t peer_flag_bytes(int ranks, size_t sums) { return 3 * 8 * int64_t{ranks} * static_cast<int64_t>(sums); }
   /// `bytes` bytes from one place of the device to another.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   /// Waits for all that was queued; reports its errors.

@@ -198,11 +198,21 @@ void Executor::go_on(bool to_the_end) {
   for (; next_stretch_ < stretches_.size(); ++next_stretch_) {
     Stretch& s = stretches_[next_stretch_];
     if (s.awaits) {
-      if (!to_the_end) return;
-      receive(*s.awaits);
+      queue_offered();
+      if (s.awaits->peer_sum >= 0) {
+        peers_->await(static_cast<size_t>(s.awaits->peer_sum));
+      } else {
+        if (!to_the_end) return;
+        receive(*s.awaits);
+      }
     }
     queue_stretch(s);
     if (!s.starts) continue;
+    if (s.starts->peer_sum >= 0) {
+      offered_.push_back(static_cast<size_t>(s.starts->peer_sum));
+      peers_->offer(offered_.back());
+      continue;
+    }
     device_->fetch(s.starts->host.bytes(), s.starts->device.bytes(), s.starts->host.desc().bytes(), *s.starts->arrived);
     fetched_.push_back(s.starts);
   }
@@ -210,6 +220,38 @@ void Executor::go_on(bool to_the_end) {
     m.behind = m.late;
     if (m.down && !m.late) device_->download(m.traveller(), tensors_[m.value].bytes(), m.host.desc().bytes());
   }
+}
+
+/// Behind all of the backward pass: a rank that waits here for another one keeps its device busy.
+void Executor::queue_offered() {
+  for (size_t sum : offered_) peers_->queue(sum);
+  offered_.clear();
+}
+
+bool Executor::meet_peers(Communicator& world, const std::function<std::shared_ptr<Buffer>(int64_t bytes)>& flags) {
+  if (stretches_.empty()) cut_stretches();
+  constexpr int64_t least = 1024;  // elements: less is as fast through the host
+  std::vector<PeerSum> sums;
+  std::vector<Exchange*> chosen;
+  for (const auto& e : exchanges_) {
+    const int64_t elements = e->device.shape().elements();
+    const bool plain = e->device.dtype() == DType::f32 && e->attrs.wire == DType::f32 && e->attrs.group == 0;
+    if (!plain || elements < least || elements % 4 != 0) continue;
+    sums.push_back({e->device.bytes(), elements, 1.0 / double(e->attrs.ranks)});
+    chosen.push_back(e.get());
+  }
+  if (sums.empty()) return false;
+  const auto shared = flags(Device::peer_flag_bytes(world.size(), sums.size()));
+  if (shared) peers_ = device_->peer_sums(world, arena_, std::move(sums), shared);
+  for (size_t i = 0; i < chosen.size() && peers_; ++i) chosen[i]->peer_sum = static_cast<int64_t>(i);
+  return peers_ != nullptr;
+}
+
+void Executor::leave_peers() {
+  if (!peers_) return;
+  peers_->leave();
+  peers_.reset();
+  for (const auto& exchange : exchanges_) exchange->peer_sum = -1;
 }
 
 void Executor::queue_stretch(Stretch& s) {

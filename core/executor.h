@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -70,6 +71,11 @@ class Executor {
   /// between nodes. None: every mean is the value itself. Values of a device travel through memory of the host, while
   /// the device goes on. Call it ahead of the first run.
   void set_groups(std::vector<Communicator*> groups) { groups_ = std::move(groups); }
+  /// On a device, behind set_groups, all ranks being on one node: gradients go from device to device from here on,
+  /// where each can read the others'. `flags` makes memory that all see. Collective; says whether they do.
+  bool meet_peers(Communicator& world, const std::function<std::shared_ptr<Buffer>(int64_t bytes)>& flags);
+  /// Collective, ahead of the end: no other rank reads this one's device any more. Later runs go through the host.
+  void leave_peers();
   /// This rank's part of the team's memory, where its buckets are.
   SharedWindow window() const;
   /// The ranks that the plan's team is made of; they run together. Needed where the plan shares memory.
@@ -89,6 +95,7 @@ class Executor {
     AllReduceAttrs attrs;
     Tensor device, host;
     std::unique_ptr<Fence> arrived;  ///< on the host
+    int64_t peer_sum = -1;           ///< its number, where devices read each other
   };
   /// Nodes that a device gets in one go: behind the end of an exchange, or up to the beginning of one.
   struct Stretch {
@@ -100,6 +107,7 @@ class Executor {
   void go_on(bool to_the_end);
   void queue_stretch(Stretch& stretch);
   void receive(Exchange& exchange);
+  void queue_offered();
   /// Values of the host that belong to values of the device.
   struct Mirror {
     size_t value;
@@ -125,6 +133,8 @@ class Executor {
   std::vector<Stretch> stretches_;
   size_t next_stretch_ = 0;
   std::vector<Exchange*> fetched_;  ///< on their way to the host, or there; not yet told to the other ranks
+  std::unique_ptr<PeerSums> peers_;
+  std::vector<size_t> offered_;  ///< not yet queued
   bool eager_ = false, warm_ = false, staged_ = false, timed_ = false;
   Clock::time_point started_;
   std::vector<Tensor> tensors_;

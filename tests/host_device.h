@@ -6,6 +6,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/device.h"
 
@@ -51,6 +52,47 @@ class HostDevice final : public Device {
   void fetch(void* to, const void* from, int64_t bytes, Fence& arrived) override {
     std::memset(to, -1, static_cast<size_t>(bytes));
     dynamic_cast<Arrival&>(arrived).set([=, this] { copy(to, from, bytes); });
+  }
+  /// Ranks are threads of this process.
+  class ThreadSums final : public PeerSums {
+   public:
+    ThreadSums(Communicator& node, std::vector<PeerSum> sums)
+        : node_(node), sums_(std::move(sums)), state_(sums_.size(), State::awaited) {
+      std::vector<std::byte*> mine;
+      for (const PeerSum& s : sums_) mine.push_back(s.values);
+      values_.resize(sums_.size() * static_cast<size_t>(node.size()));
+      node.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(values_)));
+    }
+    void offer(size_t sum) override { go_on(sum, State::awaited, State::offered); }
+    void queue(size_t sum) override {
+      go_on(sum, State::offered, State::queued);
+      node_.barrier();  // everybody's values are there
+      std::vector<float> total(static_cast<size_t>(sums_[sum].elements));
+      for (size_t r = 0; r < static_cast<size_t>(node_.size()); ++r) {
+        const auto* from = reinterpret_cast<const float*>(values_[r * sums_.size() + sum]);
+        for (size_t i = 0; i < total.size(); ++i) total[i] = r == 0 ? from[i] : total[i] + from[i];
+      }
+      for (float& v : total) v *= static_cast<float>(sums_[sum].scale);
+      node_.barrier();  // and were read
+      std::memcpy(sums_[sum].values, total.data(), total.size() * sizeof(float));
+    }
+    void await(size_t sum) override { go_on(sum, State::queued, State::awaited); }
+    void leave() override { node_.barrier(); }
+
+   private:
+    enum class State : uint8_t { offered, queued, awaited };
+    void go_on(size_t sum, State from, State to) {
+      if (state_.at(sum) != from) throw std::logic_error("a sum out of turn");
+      state_[sum] = to;
+    }
+    Communicator& node_;
+    std::vector<PeerSum> sums_;
+    std::vector<std::byte*> values_;
+    std::vector<State> state_;
+  };
+  std::unique_ptr<PeerSums> peer_sums(Communicator& node, std::shared_ptr<Buffer>, std::vector<PeerSum> sums,
+                                      std::shared_ptr<Buffer>) override {
+    return std::make_unique<ThreadSums>(node, std::move(sums));
   }
   void copy(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, static_cast<size_t>(bytes)); }
   void synchronize() override { order += 'f'; }

@@ -54,7 +54,7 @@ struct Result {
 /// rank's own.
 template <class Options>
 Result train(Options o, Collectives& world, Communicator* batch_norm, int steps, Communicator* team = nullptr,
-             std::shared_ptr<Device> device = nullptr) {
+             std::shared_ptr<Device> device = nullptr, bool seen = false) {
   o.training.averaging.ranks = world.size();
   o.training.averaging.bucket_bytes = 3000;  // several buckets
   if (o.compute == DType::f64) o.training.averaging.wire = DType::f64;
@@ -66,6 +66,9 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
   const std::vector<Communicator*> groups{&world, batch_norm ? batch_norm : &world};
   for (Executor* executor : {&program.step(), program.micro()})
     if (executor) executor->set_groups(groups), executor->set_team(team);
+  if (seen && !program.step().meet_peers(
+                  world, [](int64_t bytes) { return std::make_shared<Buffer>(bytes, Buffer::Fill::zero); }))
+    throw std::runtime_error("nothing travels from device to device");
   if (team) team->barrier();  // initial parameters are there
   if (team) world.set_window(program.step().window());
   const auto weights = [&] {
@@ -103,6 +106,7 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
     if (world.size() > 1 && (e.tensor("stop_requests").template data<float>()[0] > 0) != (step == 1))
       throw std::runtime_error("a request to stop was not seen by all ranks in its step");
   }
+  program.step().leave_peers();
   if (o.training.lag > 0)
     for (const PlannedNode& node : program.step().plan().nodes)
       if (node.op.kind == OpKind::all_reduce_later) world.wait(node.op.template as<AllReduceAttrs>().id);
@@ -111,18 +115,20 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
 }
 
 enum class Teams : uint8_t { none, one };
-enum class On : uint8_t { cpu, device };
+enum class On : uint8_t { cpu, device, seen_device };
+enum class Norms : uint8_t { shared, own };
 
 template <class Options>
-Result train_on(int ranks, Options o, int steps, Teams teams = Teams::none, On on = On::cpu) {
+Result train_on(int ranks, Options o, int steps, Teams teams = Teams::none, On on = On::cpu,
+                Norms norms = Norms::shared) {
   auto world = make_thread_communicators(ranks), batch_norm = make_thread_communicators(ranks),
        team = make_thread_communicators(ranks);
-  o.training.averaging.batch_norm_ranks = std::is_same_v<Options, ClimateOptions> ? ranks : 1;
+  o.training.averaging.batch_norm_ranks = std::is_same_v<Options, ClimateOptions> && norms == Norms::shared ? ranks : 1;
   std::vector<Result> results(static_cast<size_t>(ranks));
   on_ranks(world, [&](int rank, Collectives& c) {
     const auto r = static_cast<size_t>(rank);
     results[r] = train(o, c, batch_norm[r].get(), steps, teams == Teams::one ? team[r].get() : nullptr,
-                       on == On::device ? std::make_shared<testing::HostDevice>() : nullptr);
+                       on == On::cpu ? nullptr : std::make_shared<testing::HostDevice>(), on == On::seen_device);
   });
   for (const Result& r : results) CHECK((r.weights == results[0].weights));  // ranks never drift apart
   return results[0];
@@ -168,12 +174,13 @@ TEST_CASE("accumulated passes on ranks, f32 kernels, and gradients that travel n
   CHECK(distance(one, train_on(2, o, 2)) < 2 * 2 * 0x1p-8);
 }
 
-TEST_CASE("values of devices travel between ranks through the host, with the same bits", "[averaging]") {
+TEST_CASE("values of devices travel through the host or from device to device, with the same bits", "[averaging]") {
   CosmoflowOptions o = small_cosmoflow(2);
   o.training.accumulation = 2;
   ClimateOptions shared_norms = small_deepcam(1);
-  const auto check_bits = [](int ranks, const auto& options) {
-    const Result there = train_on(ranks, options, 4, Teams::none, On::device), here = train_on(ranks, options, 4);
+  const auto check_bits = [](int ranks, const auto& options, On on = On::device, Norms norms = Norms::shared) {
+    const Result there = train_on(ranks, options, 4, Teams::none, on, norms),
+                 here = train_on(ranks, options, 4, Teams::none, On::cpu, norms);
     CHECK((there.start == here.start));
     CHECK((there.weights == here.weights));
     CHECK((there.weights != there.start));
@@ -182,10 +189,15 @@ TEST_CASE("values of devices travel between ranks through the host, with the sam
   for (DType compute : {DType::f64, DType::f32, DType::bf16}) {
     o.compute = compute;
     check_bits(3, o);
+    if (compute != DType::f64) check_bits(3, o, On::seen_device);
   }
   o.training.averaging.wire = DType::bf16;
   check_bits(2, o);
   check_bits(2, shared_norms);
+  shared_norms.compute = DType::f32;
+  check_bits(2, shared_norms, On::seen_device);
+  // Nothing waits between the first bucket and the last.
+  for (On on : {On::device, On::seen_device}) check_bits(2, shared_norms, on, Norms::own);
 }
 
 TEST_CASE("a team divides packing and updating and averages buckets in place, with the same bits", "[averaging]") {

@@ -103,6 +103,8 @@ std::vector<Option> rank_options() {
           {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
           Option{"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number}
               .within(0, 65536),
+          {"peer-access", "", "false",
+           "with --device cuda on one node: gradients go from device to device, not through the host", K::toggle},
           {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
           {"share-weights", "", "true",
            "ranks of a NUMA domain hold weights and moments once, divide packing and updating (without gradient lag)",
@@ -163,6 +165,10 @@ void Ranks::connect(const OptionTable& o) {
 
 void Ranks::divide(const OptionTable& o) {
   const CommunicationOptions c = communication_options(o);  // mistakes in them are mistakes of a single rank, too
+  const bool on_device = o.has("device") && o.text("device") != "cpu";
+  peer_access_ = o.toggle("peer-access");
+  if (peer_access_ && (!on_device || size() == 1))
+    fail_usage(std::string("--peer-access has no effect ") + (on_device ? "on a single rank" : "on the CPU"));
   if (!session_) {
     if (batch_norm_ranks(o) != 1)
       fail_usage("--batchnorm-group-size: expected 1 on a single rank, found " + o.text("batchnorm-group-size"));
@@ -180,9 +186,8 @@ void Ranks::divide(const OptionTable& o) {
   gather_cores();
   share_cores(o);
   // With lagged gradients ranks may be a step apart: they would wait for each other's weights.
+  const bool lagged = o.has("gradient-lag") && o.integer("gradient-lag") > 0;
   // Devices have memory of their own.
-  const bool lagged = o.has("gradient-lag") && o.integer("gradient-lag") > 0,
-             on_device = o.has("device") && o.text("device") != "cpu";
   if (o.toggle("share-weights") && size() > 1 && !lagged && !on_device) find_team();
   if (o.toggle("comm-thread") && size() > 1) world_->start_progress_thread();
 }
@@ -233,6 +238,13 @@ void Ranks::set_window(const SharedWindow& window) {
 }
 
 Ranks::~Ranks() = default;
+
+bool Ranks::meet_devices(Executor& step) {
+  if (!peer_access_) return false;
+  if (on_node() != size())
+    fail_usage(fmt::format("--peer-access: all ranks on one node only, found {} nodes", nodes()));
+  return step.meet_peers(*world_, [&](int64_t bytes) { return share_buffer(*world_, bytes); });
+}
 
 int Ranks::nodes() const {
   return *std::max_element(world_->nodes().begin(), world_->nodes().end()) + 1;

@@ -43,6 +43,8 @@ class Ranks {
   void meet_team();
   /// All-reduces of buckets in this memory go without copies where the team is the whole node; an empty window ends it.
   void set_window(const SharedWindow& window);
+  /// Lets gradients go from device to device where --peer-access asks for it and the devices can; says whether they do.
+  bool meet_devices(Executor& step);
   /// What a program of these plans needs to share; null for nothing. Throws Error(usage) where members of a team chose
   /// different kernels, Error(runtime) where there is not so much memory.
   std::shared_ptr<Buffer> share(const ProgramPlans& plans);
@@ -74,6 +76,7 @@ class Ranks {
   std::unique_ptr<Collectives> world_, batch_norm_, team_;
   std::vector<std::vector<int>> cores_;  ///< of every rank: those that it may run on
   double latency_ = 0, seconds_per_byte_ = 0;
+  bool peer_access_ = false;
 };
 
 /// Settings of the programs that run on several ranks.

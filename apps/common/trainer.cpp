@@ -58,6 +58,9 @@ Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions opti
   for (Executor* executor : {&program_.step(), program_.micro()})
     if (executor) executor->set_groups(ranks_.groups()), executor->set_team(ranks_.team());
   ranks_.set_window(program_.step().window());
+  if (program_.on_device() && ranks_.size() > 1)
+    fmt::print("gradients go {}\n",
+               ranks_.meet_devices(program_.step()) ? "from device to device" : "through the host");
   for (const PlannedNode& node : program_.step().plan().nodes)
     if (node.op.kind == OpKind::all_reduce_later) lagged_.push_back(node.op.as<AllReduceAttrs>().id);
   expect_whole_step(samples_per_step(), task_.training_samples());
@@ -376,6 +379,7 @@ Outcome Trainer::run() {
     if (task_.renews_statistics()) save(o_.keep_checkpoints);  // by which the weights were judged
   }
   settle();
+  program_.step().leave_peers();
   const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});
   if (o_.trace) write_trace();

@@ -3,6 +3,7 @@
 
 #include "kernels/device/cuda.h"
 #include "kernels/device/device.h"
+#include "kernels/device/peer_sums.h"
 
 namespace convoy {
 namespace cuda {
@@ -193,6 +194,10 @@ class CudaDevice final : public Device {
     check(cudaStreamWaitEvent(downloads_, event), "waiting for the queue");
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, downloads_), "copying down");
     check(cudaEventRecord(event, downloads_), "recording an event");
+  }
+  std::unique_ptr<PeerSums> peer_sums(Communicator& node, std::shared_ptr<Buffer> arena, std::vector<PeerSum> sums,
+                                      std::shared_ptr<Buffer> flags) override {
+    return make_peer_sums(node, std::move(arena), std::move(sums), std::move(flags));
   }
   void copy(void* to, const void* from, int64_t bytes) override {
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, current.stream), "copying");
