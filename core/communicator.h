@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -50,6 +51,9 @@ class Communicator {
   virtual void wait(int64_t id) = 0;
   /// Moves what is under way on as far as it goes without waiting.
   virtual void progress() = 0;
+
+  /// Drives messages on until `holds`, which other ranks make true; `name` is for messages about ranks that do not.
+  virtual void wait_until(const std::function<bool()>& holds, const std::string& name) = 0;
 
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
   /// `part` of every rank, in rank order; all parts have the size of `whole` / size().

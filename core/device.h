@@ -60,6 +60,8 @@ class Device {
   virtual ~Device() = default;
   /// "NVIDIA H100 80GB HBM3, compute capability 9.0, 79.2 GiB"
   virtual std::string description() const = 0;
+  /// The same for all processes of a node that have opened this one.
+  virtual std::string identity() const = 0;
   /// 256-byte aligned memory of the device. Out of memory: an error that names the bytes asked for and those free.
   virtual std::shared_ptr<Buffer> allocate(int64_t bytes) = 0;
   /// Memory of the host that copies read and write while the host goes on.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "core/flush_subnormals.h"
 #include "core/ops/communication.h"
@@ -267,7 +268,7 @@ void Executor::queue_stretch(Stretch& s) {
 void Executor::receive(Exchange& e) {
   const auto group = [&](const Exchange& x) { return groups_[static_cast<size_t>(x.attrs.group)]; };
   for (Exchange* sent : fetched_) {
-    while (!sent->arrived->passed()) groups_[0]->progress();
+    while (!sent->arrived->passed()) groups_[0]->progress(), std::this_thread::yield();
     group(*sent)->start(sent->attrs.id, all_reduce(sent->host, sent->attrs));
   }
   fetched_.clear();

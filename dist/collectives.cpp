@@ -262,19 +262,42 @@ void Collectives::wait_for(Operation& op) {
   // area, for that one to find much to do when it comes by.
   constexpr int64_t close = 2;
   constexpr int64_t patience = 1000;
+  spin(
+      [&](int64_t spins) {
+        if (!op.active) return true;
+        if (failure_) std::rethrow_exception(failure_);
+        advance_all(spins < patience ? close : everything);
+        return !op.active;
+      },
+      [&] { return reason(op); });
+}
+
+void Collectives::wait_until(const std::function<bool()>& holds, const std::string& name) {
+  const auto before = Clock::now();
+  if (first_wait_ == 0) first_wait_ = std::chrono::duration<double>(before.time_since_epoch()).count();
+  spin(
+      [&](int64_t) {
+        if (holds()) return true;
+        if (failure_) std::rethrow_exception(failure_);
+        advance_all();
+        return false;
+      },
+      [&] { return name; });
+  const std::lock_guard lock(mutex_);
+  times_.exposed += seconds_between(before, Clock::now());
+}
+
+void Collectives::spin(const std::function<bool(int64_t spins)>& finished, const std::function<std::string()>& what) {
   const auto start = Clock::now();
   bool told = false;
   for (int64_t spins = 0;; ++spins) {
     {
       const std::lock_guard lock(mutex_);
-      if (!op.active) break;
-      if (failure_) std::rethrow_exception(failure_);
-      advance_all(spins < patience ? close : everything);
-      if (!op.active) break;
+      if (finished(spins)) break;
       // Asking the clock every time would cost more than a poll.
       if (spins % 256 == 255)
         if (const double waited = seconds_between(start, Clock::now()); waited > 0.002) {
-          transport_->waiting(reason(op), waited);
+          transport_->waiting(what(), waited);
           told = true;
         }
     }

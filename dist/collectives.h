@@ -37,6 +37,7 @@ class Collectives final : public Communicator {
   void start(int64_t id, const AllReduce& what) override;
   void wait(int64_t id) override;
   void progress() override;
+  void wait_until(const std::function<bool()>& holds, const std::string& name) override;
   void broadcast(std::span<std::byte> data, int root) override;
   void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override;
   void barrier() override;
@@ -103,6 +104,8 @@ class Collectives final : public Communicator {
   /// One schedule from start to end, of values that nothing scales.
   void run(Schedule schedule, const AllReduce& what);
   void wait_for(Operation& op);
+  /// Asks `finished(spins)` again and again, and tells the transport of what it waits for.
+  void spin(const std::function<bool(int64_t spins)>& finished, const std::function<std::string()>& what);
   /// "bucket 3, for ranks 1 2": what is waited for and for whom.
   std::string reason(const Operation& op) const;
   ReductionProblem problem(int64_t bytes, bool narrowed) const;

@@ -17,6 +17,7 @@ namespace convoy::testing {
 class HostDevice final : public Device {
  public:
   std::string description() const override { return "the CPU"; }
+  std::string identity() const override { return description(); }
   std::shared_ptr<Buffer> allocate(int64_t bytes) override {
     return std::make_shared<Buffer>(bytes, Buffer::Fill::none);
   }

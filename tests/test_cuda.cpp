@@ -493,6 +493,7 @@ class Twin final : public Communicator {
   }
   void wait(int64_t id) override { REQUIRE(under_way_.erase(id) == 1); }
   void progress() override {}
+  void wait_until(const std::function<bool()>& holds, const std::string&) override { REQUIRE(holds()); }
   void broadcast(std::span<std::byte>, int) override {}
   void all_gather(std::span<const std::byte>, std::span<std::byte>) override {}
   void barrier() override {}

@@ -24,6 +24,9 @@ class Counting final : public Communicator {
   void start(int64_t id, const AllReduce& what) override { self_->start(id, what); }
   void wait(int64_t id) override { self_->wait(id); }
   void progress() override { ++signs; }
+  void wait_until(const std::function<bool()>& holds, const std::string& name) override {
+    self_->wait_until(holds, name);
+  }
   void broadcast(std::span<std::byte> data, int root) override { self_->broadcast(data, root); }
   void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override {
     self_->all_gather(part, whole);

@@ -239,6 +239,17 @@ void Ranks::set_window(const SharedWindow& window) {
 
 Ranks::~Ranks() = default;
 
+void Ranks::show_device(const Device& device) {
+  const size_t mine = std::hash<std::string>()(device.identity());
+  std::vector<size_t> all(static_cast<size_t>(size()));
+  world_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  const std::vector<int>& nodes = world_->nodes();
+  std::set<size_t> here;
+  for (size_t r = 0; r < all.size(); ++r)
+    if (nodes[r] == nodes[static_cast<size_t>(rank())]) here.insert(all[r]);
+  devices_on_node_ = static_cast<int>(here.size());
+}
+
 bool Ranks::meet_devices(Executor& step) {
   if (!peer_access_) return false;
   if (on_node() != size())
@@ -410,7 +421,7 @@ int run_ranks(const char* name, const OptionTable& options, const std::function<
               const std::function<int(Ranks&)>& body) {
   Ranks ranks(options);
   const auto run = [&] {
-    if (options.has("device")) run_device(options, ranks.place_on_node());
+    place_on_devices(ranks.place_on_node());
     complete(ranks);
     ranks.divide(options);
     return body(ranks);

@@ -43,6 +43,10 @@ class Ranks {
   void meet_team();
   /// All-reduces of buckets in this memory go without copies where the team is the whole node; an empty window ends it.
   void set_window(const SharedWindow& window);
+  /// Tells the others of this rank's device. Collective.
+  void show_device(const Device& device);
+  /// How many devices the ranks of this node have; 0 before show_device.
+  int devices_on_node() const { return devices_on_node_; }
   /// Lets gradients go from device to device where --peer-access asks for it and the devices can; says whether they do.
   bool meet_devices(Executor& step);
   /// What a program of these plans needs to share; null for nothing. Throws Error(usage) where members of a team chose
@@ -77,6 +81,7 @@ class Ranks {
   std::vector<std::vector<int>> cores_;  ///< of every rank: those that it may run on
   double latency_ = 0, seconds_per_byte_ = 0;
   bool peer_access_ = false;
+  int devices_on_node_ = 0;
 };
 
 /// Settings of the programs that run on several ranks.

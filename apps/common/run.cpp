@@ -123,11 +123,19 @@ double dropout_rate(const OptionTable& o) {
   return rate;
 }
 
-std::shared_ptr<Device> run_device(const OptionTable& o, int place) {
+namespace {
+int device_place = 0;
+}
+
+void place_on_devices(int place) {
+  device_place = place;
+}
+
+std::shared_ptr<Device> run_device(const OptionTable& o) {
   static std::shared_ptr<Device> open;  // kernels say what they support by the device that is open
   DeviceChoice choice = parse_device(o.text("device"));
   if (choice.kind == DeviceKind::cpu) return nullptr;
-  if (!choice.numbered) choice.ordinal = place % std::max(1, cuda_device_count());
+  if (!choice.numbered) choice.ordinal = device_place % std::max(1, cuda_device_count());
   if (!open) open = open_cuda_device(choice.ordinal);
   return open;
 }
@@ -274,7 +282,8 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
       kernels_(kernel_table(plans_->step)) {
   if (const auto device = run_device(o)) {
     fmt::print("device: {}\n", device->description());
-    const int devices = parse_device(o.text("device")).numbered ? 1 : cuda_device_count();
+    ranks_.show_device(*device);
+    const int devices = ranks_.devices_on_node();
     if (ranks_.on_node() > devices && ranks_.place_on_node() == 0)
       fmt::print(stderr, "warning: {} ranks of a node share {} device{}\n", ranks_.on_node(), devices,
                  devices == 1 ? "" : "s");

@@ -48,9 +48,10 @@ void limit(std::vector<Ref>& samples, const OptionTable& o, const char* flag) {
   if (wanted > 0) samples.resize(static_cast<size_t>(wanted));
 }
 
-/// What --device names, opened once; null for the CPU. Without a number it is that of the rank's place on its node, in
-/// turns where there are fewer devices.
-std::shared_ptr<Device> run_device(const OptionTable& options, int place = 0);
+/// What --device names, opened once; null for the CPU. Without a number it is that of this process's place on its node
+/// (place_on_devices, else 0), in turns where there are fewer devices.
+std::shared_ptr<Device> run_device(const OptionTable& options);
+void place_on_devices(int place);
 /// A program on that device, or on the CPU, where `shared` is the team's memory.
 std::unique_ptr<Program> make_program(const OptionTable& options, ProgramPlans plans, const ProgramOptions& program,
                                       uint64_t seed, const std::shared_ptr<Buffer>& shared = nullptr);

@@ -24,7 +24,8 @@ const std::set<std::string> of_one_start{
     "output-dir", "resume",      "checkpoint",    "max-steps",    "init",
     "save",       "summary",     "dry-run",       "explain",      "profile",
     "trace",      "print-fom",   "baseline",      "threads",      "mlperf-cache-clear",
-    "comm-table", "comm-thread", "share-weights", "comm-timeout", "ranks-per-node"};
+    "comm-table", "comm-thread", "share-weights", "comm-timeout", "ranks-per-node",
+    "peer-access"};
 
 /// What the run that wrote a checkpoint was given, by flag; the threads that it found are among it.
 Json saved_settings(const Checkpoint& checkpoint, int ranks) {

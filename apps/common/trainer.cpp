@@ -14,7 +14,6 @@
 #include "apps/common/run_lock.h"
 #include "apps/common/version.h"
 #include "io/hdf5.h"
-#include "kernels/device/device.h"
 
 namespace convoy::apps {
 namespace {
@@ -301,8 +300,7 @@ void Trainer::log_start() {
   mllog_.event("seed", o_.seed);
   mllog_.event("number_of_ranks", ranks_.size());
   mllog_.event("number_of_nodes", ranks_.nodes());
-  mllog_.event("accelerators_per_node",
-               program_.on_device() ? std::min(ranks_.on_node(), std::max(1, cuda_device_count())) : 0);
+  mllog_.event("accelerators_per_node", ranks_.devices_on_node());
   mllog_.event("global_batch_size", samples_per_step());
   mllog_.event("train_samples", task_.training_samples());
   mllog_.event("eval_samples", task_.validation_samples());

@@ -98,9 +98,9 @@ class Trainer {
   void one_step(Loader* loader);
   /// The next samples of the loader, or dummy data, into the inputs of a pass.
   void fill_inputs(Executor& executor, Loader* loader);
-  /// Fills the inputs of one pass and runs it; a device works while the next ones are filled.
   /// Tells the other ranks of a request to stop with these inputs.
-  void stage(Executor& e);
+  void stage(Executor& executor);
+  /// Fills the inputs of one pass and runs it; a device works while the next ones are filled.
   void one_pass(Executor& executor, Loader* loader, int64_t pass);
   /// Whether the inputs of the next step may be filled while this one runs: nobody asks for this one's labels then.
   bool fills_ahead() const;

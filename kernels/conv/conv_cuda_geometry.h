@@ -2,8 +2,13 @@
 #pragma once
 
 #include "core/conv_shapes.h"
+#include "core/round_up.h"
 
 namespace convoy::cuda {
+
+inline int pieces(int64_t whole, int64_t piece) {
+  return int(ceil_div(whole, piece));
+}
 
 /// Depth, height and width; output position i reads input i*stride - pad + tap*dilation.
 struct ConvGeometry {

@@ -3,18 +3,14 @@
 #include <limits>
 
 #include "core/error.h"
-#include "core/round_up.h"
 #include "kernels/conv/conv_cuda.h"
+#include "kernels/conv/hopper_images.h"
 #include "kernels/conv/rows.h"
 
 namespace convoy {
 namespace {
 
 using namespace cuda;
-
-int pieces(int64_t whole, int64_t piece) {
-  return int(round_up(whole, piece) / piece);
-}
 
 /// What the kernel is told, and how long it takes by a model.
 struct Plan {
@@ -103,28 +99,17 @@ class ToFewChannels final : public Prepared {
   Rows rows_;
 };
 
-Support supports([[maybe_unused]] const Problem& p) {
-#ifdef CONVOY_WITH_HOPPER
-  if (capability() != 90) return Support::no(capability() ? "not of compute capability 9.0" : "no CUDA device is open");
-  if (const Support even = even_floats(p); !even.ok) return even;
-  if (p.in[0].dtype == DType::f32) return Support::no("bf16 and f16 only");
+Support supports(const Problem& p) {
+  if (const Support images = hopper_images(p); !images.ok) return images;
   const ConvShapes s = *conv_shapes(p);
-  if (s.attrs.groups != 1) return Support::no("groups 1 only");
-  if (s.x.d() != 1 || s.y.d() != 1 || s.w.d() != 1 || s.attrs.pad_low[0] != 0) return Support::no("images only");
-  if (s.attrs.stride[1] != 1 || s.attrs.stride[2] != 1) return Support::no("stride 1 only");
-  if (s.attrs.dilation[1] != 1 && s.w.h() > 1) return Support::no("no dilation in height");
-  if (s.x.c() % 8 != 0 || p.in[0].pixel_pitch() % 8 != 0) return Support::no("multiples of eight input channels");
+  if (s.attrs.dilation[1] != 1) return Support::no("no dilation in height");
   if (s.y.c() > rows_channels || s.y.c() % 2 != 0 || p.out[0].pixel_pitch() % 2 != 0)
     return Support::no("an even number of at most 32 output channels");
-  if (s.x.rows() > 1 << 30 || s.y.rows() > 1 << 30) return Support::no("more than 2^30 positions");
   if (s.w.h() < 3) return Support::no("three rows of taps at least");
   const Plan plan = best_plan(p);
   if (plan.rows.items == 0) return Support::no("more taps, or further apart, than shared memory holds");
   if (filled(plan.rows) < 0.4) return Support::no("would fill less than two fifths of its products");
   return Support::yes();
-#else
-  return Support::no("not compiled for 9.0a");
-#endif
 }
 
 std::unique_ptr<Prepared> prepare(const Problem& p) {

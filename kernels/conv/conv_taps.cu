@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/conv/conv_cuda.h"
+#include "kernels/conv/hopper_images.h"
 #include "kernels/conv/taps.h"
 #include "kernels/device/sums.h"
 
@@ -136,24 +137,11 @@ class WeightsOfTaps final : public Prepared {
 };
 
 Support supports(const Problem& p) {
-#ifdef CONVOY_WITH_HOPPER
-  if (capability() != 90) return Support::no(capability() ? "not of compute capability 9.0" : "no CUDA device is open");
-  if (const Support even = even_floats(p); !even.ok) return even;
-  if (p.in[0].dtype == DType::f32) return Support::no("bf16 and f16 only");
-  const ConvShapes s = *conv_shapes(p);
-  if (s.attrs.groups != 1) return Support::no("groups 1 only");
-  if (s.x.d() != 1 || s.y.d() != 1 || s.w.d() != 1 || s.attrs.pad_low[0] != 0) return Support::no("images only");
-  if (s.attrs.stride[1] != 1 || s.attrs.stride[2] != 1) return Support::no("stride 1 only");
-  for (size_t i = 0; i < 2; ++i)
-    if (p.in[i].shape.c() % 8 != 0 || p.in[i].pixel_pitch() % 8 != 0) return Support::no("multiples of eight channels");
-  if (s.x.rows() > 1 << 30 || s.y.rows() > 1 << 30 || s.w.elements() > 1 << 30)
-    return Support::no("more than 2^30 positions or weights");
+  if (const Support images = hopper_images(p); !images.ok) return images;
+  if (p.in[1].shape.c() % 8 != 0 || p.in[1].pixel_pitch() % 8 != 0) return Support::no("multiples of eight channels");
   if (std::isinf(best_plan(p).seconds))
     return Support::no("would fill less than a third of its products, or dilation beyond its shared memory");
   return Support::yes();
-#else
-  return Support::no("not compiled for 9.0a");
-#endif
 }
 
 std::unique_ptr<Prepared> prepare(const Problem& p) {

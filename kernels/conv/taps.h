@@ -1,16 +1,11 @@
 // What the weight gradients of neighbouring taps (conv_taps.cu, conv_wgmma_taps.cu) tell each other.
 #pragma once
 
-#include "core/round_up.h"
 #include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/conv/conv_mma_kernels.h"
 #include "kernels/device/tensor_map.h"
 
 namespace convoy::cuda {
-
-inline int pieces(int64_t whole, int64_t piece) {
-  return int(round_up(whole, piece) / piece);
-}
 
 /// Which taps and channels a block has: so many of each axis, and how many such blocks there are.
 struct TapsCut {

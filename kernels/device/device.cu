@@ -136,6 +136,9 @@ class CudaDevice final : public Device {
     first = ordinal;
     current.capability = 10 * properties.major + properties.minor;
     current.code_capability = code.ptxVersion > 0 ? code.ptxVersion : code.binaryVersion;
+    char bus[32] = {};
+    check(cudaDeviceGetPCIBusId(bus, sizeof bus, ordinal), "reading the device's place");
+    identity_ = bus;
     int driver = 0;
     check(cudaDriverGetVersion(&driver), "reading the driver's version");
     current.early_launches = current.code_capability >= 90 && driver >= 12030;
@@ -153,6 +156,7 @@ class CudaDevice final : public Device {
   }
 
   std::string description() const override { return description_; }
+  std::string identity() const override { return identity_; }
 
   std::shared_ptr<Buffer> allocate(int64_t bytes) override {
     void* memory = nullptr;
@@ -237,7 +241,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  std::string description_;
+  std::string description_, identity_;
   cudaStream_t uploads_ = nullptr, downloads_ = nullptr;
   cudaEvent_t staged_ = nullptr, free_ = nullptr;
   std::vector<cudaEvent_t> marks_, spare_;

@@ -63,9 +63,13 @@ class CudaPeerSums final : public PeerSums {
   }
 
   void leave() override {
-    check(cudaStreamSynchronize(stream_), "running the queue");
-    close();
-    node_.barrier();  // freeing what another process has open is undefined
+    for (cudaStream_t stream : {stream_, cuda::stream()}) check(cudaStreamSynchronize(stream), "running the queue");
+    // Using what its owner has destroyed or freed is undefined: all are through, then nobody holds what is another's.
+    node_.barrier();
+    for (size_t r = 0; r < ranks_; ++r)
+      if (r != self_) close(r);
+    node_.barrier();
+    close(self_);
     left_ = true;
   }
 
@@ -147,11 +151,11 @@ class CudaPeerSums final : public PeerSums {
   }
 
  private:
-  void close() {
-    for (cudaEvent_t& event : events_)
-      if (event) cudaEventDestroy(std::exchange(event, nullptr));
-    for (size_t r = 0; r < ranks_; ++r)
-      if (r != self_ && arenas_[r]) cudaIpcCloseMemHandle(std::exchange(arenas_[r], nullptr));
+  /// What this rank has of that one's.
+  void close(size_t rank) {
+    for (size_t i = 0; i < events_.size(); ++i)
+      if (i / stages % ranks_ == rank && events_[i]) cudaEventDestroy(std::exchange(events_[i], nullptr));
+    if (rank != self_ && arenas_[rank]) cudaIpcCloseMemHandle(std::exchange(arenas_[rank], nullptr));
   }
   struct Slice {
     int64_t begin, end;  ///< in fours
@@ -175,7 +179,9 @@ class CudaPeerSums final : public PeerSums {
   /// What is queued on this stream next waits for that of another rank.
   void wait(size_t sum, size_t rank, Stage stage, cudaStream_t on) {
     if (rank == self_) return;
-    while (flag(sum, rank, stage).load(std::memory_order_acquire) < rounds_[sum]) node_.progress();
+    const auto told = [&] { return flag(sum, rank, stage).load(std::memory_order_acquire) >= rounds_[sum]; };
+    if (!told())
+      node_.wait_until(told, "sum " + std::to_string(sum) + " between devices, for rank " + std::to_string(rank));
     check(cudaStreamWaitEvent(on, events_[index(sum, rank, stage)]), "waiting for a rank");
   }
 
