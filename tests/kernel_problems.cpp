@@ -26,16 +26,12 @@ std::vector<Problem> model_problems(DType compute, const CosmoflowConfig& model,
   return list;
 }
 
-namespace {
-
 TensorDesc strided(const TensorDesc& dense, int64_t channels) {
   TensorDesc d = dense;
   const Shape& s = dense.shape;
   d.stride = TensorDesc::dense_strides({s.n(), s.d(), s.h(), s.w(), channels});
   return d;
 }
-
-}  // namespace
 
 std::vector<Problem> conv_problems(DType type) {
   struct Case {

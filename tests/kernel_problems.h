@@ -8,6 +8,8 @@
 
 namespace convoy::testing {
 
+/// A slice of a tensor of so many channels.
+TensorDesc strided(const TensorDesc& dense, int64_t channels);
 /// Every distinct problem of a model's training step, small enough to run in the reference.
 std::vector<Problem> model_problems(DType compute, const CosmoflowConfig& model, int64_t batch);
 /// Convolutions that break kernels: tails, odd sizes, strides, dilation beyond the image, groups, asymmetric padding,

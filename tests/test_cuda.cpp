@@ -215,11 +215,7 @@ void check_weights(Device& open, DType type, const WeightsCase& c, std::initiali
   const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c()}, type);
   const TensorDesc y = problem({OpKind::conv_forward, attrs}, {x, w}).out[0];
   attrs.result_size = c.kernel;
-  const auto slice = [&](TensorDesc d) {
-    const Shape& s = d.shape;
-    if (c.pitch > 0) d.stride = TensorDesc::dense_strides({s.n(), s.d(), s.h(), s.w(), c.pitch});
-    return d;
-  };
+  const auto slice = [&](const TensorDesc& d) { return c.pitch > 0 ? strided(d, c.pitch) : d; };
   const Problem p = problem({OpKind::conv_backward_weights, attrs}, {slice(x), slice(y)});
   check_on_device(open, {p});
   for (const char* name : names) {
@@ -298,11 +294,7 @@ TEST_CASE("convolutions of images to few channels", "[cuda]") {
     int64_t x_pitch = 0, y_pitch = 0;  ///< 0: dense
   };
   const Int3 one{0, 1, 1}, two{0, 2, 2};
-  const auto slice = [](TensorDesc d, int64_t pitch) {
-    const Shape& s = d.shape;
-    if (pitch > 0) d.stride = TensorDesc::dense_strides({s.n(), s.d(), s.h(), s.w(), pitch});
-    return d;
-  };
+  const auto slice = [](const TensorDesc& d, int64_t pitch) { return pitch > 0 ? strided(d, pitch) : d; };
   for (DType type : {DType::bf16, DType::f16})
     for (const Case& c :
          {Case{{2, 1, 11, 131, 96}, 32, {1, 5, 5}, {.pad_low = two, .pad_high = two}, 160, 72},

@@ -6,15 +6,15 @@
 #include "kernels/communication/communication_kernels.h"
 
 namespace convoy {
-namespace {
 
-/// Buckets and messages are bytes in a row.
-Support dense(const Problem& p) {
+Support bytes_in_a_row(const Problem& p) {
   for (const auto* list : {&p.in, &p.out})
     for (const TensorDesc& d : *list)
       if (!d.dense()) return Support::no("needs dense tensors, found " + d.str());
   return Support::yes();
 }
+
+namespace {
 
 void copy_if_elsewhere(const std::byte* from, std::byte* to, int64_t bytes) {
   if (from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
@@ -61,7 +61,7 @@ std::unique_ptr<Prepared> wait(const Problem& p) {
 std::vector<KernelPtr> communication_kernels() {
   std::vector<KernelPtr> list;
   const auto add = [&](OpKind kind, auto prepare) {
-    list.push_back(std::make_unique<FunctionKernel>("communicator", kind, dense, prepare));
+    list.push_back(std::make_unique<FunctionKernel>("communicator", kind, bytes_in_a_row, prepare));
   };
   add(OpKind::bucket, bucket);
   add(OpKind::unbucket, unbucket);

@@ -28,13 +28,6 @@ void copy_if_elsewhere(const Tensor& from, std::byte* to) {
         "copying");
 }
 
-Support dense(const Problem& p) {
-  for (const auto* list : {&p.in, &p.out})
-    for (const TensorDesc& d : *list)
-      if (!d.dense()) return Support::no("needs dense tensors, found " + d.str());
-  return Support::yes();
-}
-
 std::unique_ptr<Prepared> bucket(const Problem& p) {
   return prepared([offsets = bucket_offsets(p.in)](const KernelArgs& args) {
     const int64_t size = size_of(args.out[0].dtype());
@@ -72,10 +65,10 @@ std::unique_ptr<Prepared> pass_on(const Problem&) {
 
 std::vector<KernelPtr> communication_cuda_kernels() {
   std::vector<KernelPtr> list;
-  list.push_back(kernel("cuda", OpKind::bucket, dense, bucket));
-  list.push_back(kernel("cuda", OpKind::unbucket, dense, unbucket));
-  list.push_back(kernel("communicator", OpKind::all_reduce_start, dense, pass_on));
-  list.push_back(kernel("communicator", OpKind::all_reduce_wait, dense, pass_on));
+  list.push_back(kernel("cuda", OpKind::bucket, bytes_in_a_row, bucket));
+  list.push_back(kernel("cuda", OpKind::unbucket, bytes_in_a_row, unbucket));
+  list.push_back(kernel("communicator", OpKind::all_reduce_start, bytes_in_a_row, pass_on));
+  list.push_back(kernel("communicator", OpKind::all_reduce_wait, bytes_in_a_row, pass_on));
   return list;
 }
 

@@ -1,12 +1,11 @@
 // Weight gradients of images with stride 1 on Hopper: how the work of conv_wgmma_taps.cu is cut.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 
-#include "core/error.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/hopper_images.h"
+#include "kernels/conv/shares.h"
 #include "kernels/conv/taps.h"
 #include "kernels/device/sums.h"
 
@@ -37,12 +36,11 @@ TapsCut best_cut(const ConvGeometry& g, int units) {
   return *best;
 }
 
-/// A kernel, what it is told, shares of the positions, and how long that takes.
+/// A kernel, what it is told, and shares of the positions.
 struct Plan {
   TapsKind kind;
   Taps taps;
-  int splits = 1;
-  double seconds = std::numeric_limits<double>::infinity();
+  Shares shares;
 
   int tiles() const { return pieces(taps.g.k, kind.wide) * taps.cut.blocks(); }
   /// Weights and biases.
@@ -53,25 +51,6 @@ struct Plan {
     return asked / (double(tiles()) * 2 * kind.each * 64 * kind.wide * double(taps.chunks) * taps.chunk);
   }
 };
-
-/// The shares that take least time: rounds of as many blocks as run at once, their beginning and end, and the parts
-/// that are written and read again.
-void choose_splits(Plan& p) {
-  constexpr double clock = 1.4e9 /* as far as products keep up */, copies = 32 /* bytes a clock and block */,
-                   begin_and_end = 3e-6, parts = 3e12 /* bytes a second */, another_launch = 3e-6;
-  constexpr int64_t most_part_bytes = int64_t{256} << 20;
-  const Taps& t = p.taps;
-  // A stage costs its barriers besides.
-  const double of_chunk =
-      std::max(t.chunk / 16 * 2 * p.kind.each * unit_clocks(p.kind) + 100, t.bytes / copies) / clock;
-  const int64_t most = std::min<int64_t>({t.chunks / 4, most_part_bytes / (4 * p.numbers()), 132});
-  for (int splits = 1; splits <= std::max<int64_t>(1, most); ++splits) {
-    const double seconds =
-        pieces(int64_t(p.tiles()) * splits, multiprocessors()) * (pieces(t.chunks, splits) * of_chunk + begin_and_end) +
-        (splits > 1 ? 8 * double(splits * p.numbers()) / parts + another_launch : 0);
-    if (seconds < p.seconds) p.seconds = seconds, p.splits = splits;
-  }
-}
 
 /// The fastest one; none where all would fill less than a third of their products, or shared memory does not hold three
 /// stages.
@@ -97,8 +76,11 @@ Plan best_plan(const Problem& p) {
       t.bytes = t.cut.kh * t.cut.c64 * t.x_bytes + (kind.wide + 63) / 64 * chunk * taps_row_bytes;
       t.stages = std::min(most_taps_stages, taps_shared_bytes / t.bytes);
       if (t.stages < 3 || plan.filled() < 0.3) continue;
-      choose_splits(plan);
-      if (plan.seconds < best.seconds) best = plan;
+      // A stage costs its barriers besides.
+      const double products = t.chunk / 16 * 2 * kind.each * unit_clocks(kind) + 100;
+      plan.shares = best_shares(plan.tiles(), {t.chunks, products, double(t.bytes)}, 4 * plan.numbers(),
+                                std::min(t.chunks / 4, 132));
+      if (plan.shares.seconds < best.shares.seconds) best = plan;
     }
   return best;
 }
@@ -109,27 +91,23 @@ class WeightsOfTaps final : public Prepared {
   std::string detail() const override {
     const TapsCut& c = plan_.taps.cut;
     return std::to_string(c.kh) + "x" + std::to_string(c.kw) + " taps of " + std::to_string(64 * c.c64) + "x" +
-           std::to_string(plan_.kind.wide) + ", " + std::to_string(plan_.splits) + " shares";
+           std::to_string(plan_.kind.wide) + ", " + std::to_string(plan_.shares.count) + " shares";
   }
-  int64_t workspace_bytes() const override { return plan_.splits > 1 ? 4 * plan_.splits * plan_.numbers() : 0; }
+  int64_t workspace_bytes() const override {
+    return plan_.shares.count > 1 ? 4 * plan_.shares.count * plan_.numbers() : 0;
+  }
 
   void run(const KernelArgs& a) const override {
     float *weights = data<float>(a.out[0]), *bias = data<float>(a.out[1]);
     const int64_t numbers = plan_.numbers(), of_weights = numbers - plan_.taps.g.k;
     auto* parts = reinterpret_cast<float*>(a.workspace);
     const GradientParts out =
-        plan_.splits == 1 ? GradientParts{weights, bias, 0} : GradientParts{parts, parts + of_weights, numbers};
+        plan_.shares.count == 1 ? GradientParts{weights, bias, 0} : GradientParts{parts, parts + of_weights, numbers};
     const Taps& t = plan_.taps;
-    const auto map = [&](const Tensor& tensor, const int(&extent)[3], int positions) {
-      if (reinterpret_cast<uintptr_t>(tensor.bytes()) % 16 != 0)
-        fail_runtime(
-            "cuda_taps: a slice does not begin at a multiple of 16 bytes; choose another kernel for this layer");
-      return tensor_map({tensor.dtype(), tensor.bytes(), tensor.shape().c(), extent[2], extent[1], t.g.n,
-                         tensor.desc().pixel_pitch(), positions});
-    };
-    const CUtensorMap x = map(a.in[0], t.g.x, t.chunk + t.halo), dy = map(a.in[1], t.g.y, t.chunk);
-    queue_wgmma_taps(a.in[0].dtype(), plan_.kind, t, plan_.splits, x, dy, out);
-    if (plan_.splits > 1) add_parts(plan_.splits, numbers, parts, ToTwoVectors{weights, bias, of_weights});
+    const CUtensorMap x = image_map("cuda_taps", a.in[0], t.g.x, t.g.n, t.chunk + t.halo),
+                      dy = image_map("cuda_taps", a.in[1], t.g.y, t.g.n, t.chunk);
+    queue_wgmma_taps(a.in[0].dtype(), plan_.kind, t, plan_.shares.count, x, dy, out);
+    if (plan_.shares.count > 1) add_parts(plan_.shares.count, numbers, parts, ToTwoVectors{weights, bias, of_weights});
   }
 
  private:
@@ -139,7 +117,7 @@ class WeightsOfTaps final : public Prepared {
 Support supports(const Problem& p) {
   if (const Support images = hopper_images(p); !images.ok) return images;
   if (p.in[1].shape.c() % 8 != 0 || p.in[1].pixel_pitch() % 8 != 0) return Support::no("multiples of eight channels");
-  if (std::isinf(best_plan(p).seconds))
+  if (std::isinf(best_plan(p).shares.seconds))
     return Support::no("would fill less than a third of its products, or dilation beyond its shared memory");
   return Support::yes();
 }

@@ -38,12 +38,8 @@ struct Item {
 /// Two neighbouring channels' sums in the outputs' type, behind the activation.
 template <class T>
 __device__ inline uint32_t ended(float2 sum, float slope) {
-  Two<T> v = rounded_two<T>(sum);
-  if (slope != 1) {
-    const float2 wide = widened(v);
-    v = rounded_two<T>(make_float2(wide.x > 0 ? wide.x : slope * wide.x, wide.y > 0 ? wide.y : slope * wide.y));
-  }
-  return bits_of<T>(v);
+  const Two<T> v = rounded_two<T>(sum);
+  return slope == 1 ? bits_of<T>(v) : leaky_two<T>(v, v, slope);
 }
 
 /// Begins one tap's products with so many sixteens of channels, when those of the tap before the last are done. (In one
@@ -224,10 +220,6 @@ __global__ void pack(int k, int taps, int c8, const uint4* w, uint4* packed) {
   packed[i] = w[(row % k * taps + row / k) * c8 + i % c8];
 }
 
-unsigned blocks_of(int64_t work, int block) {
-  return static_cast<unsigned>((work + block - 1) / block);
-}
-
 }  // namespace
 
 void queue_wgmma_rows(DType type, const Rows& r, const CUtensorMap& x, const CUtensorMap& w, const RowsResult& to) {
@@ -238,14 +230,15 @@ void queue_wgmma_rows(DType type, const Rows& r, const CUtensorMap& x, const CUt
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(r.items, multiprocessors()));
     launch_early(kernel, dim3(blocks), dim3(threads), r.weight_bytes() + r.stages * r.x_bytes + 1024, r, x, w, to);
     if (r.splits > 1)
-      launch_early(finish<T>, dim3(blocks_of(r.positions() * rows_channels / 2, 256)), dim3(256), 0, r, to);
+      launch_early(finish<T>, dim3(static_cast<unsigned>(pieces(r.positions() * rows_channels / 2, 256))), dim3(256), 0,
+                   r, to);
   });
 }
 
 void queue_rows_pack(int k, int taps, int c, const void* w, void* packed) {
   const int64_t work = int64_t(k) * taps * (c / 8);
-  launch_early(pack, dim3(blocks_of(work, 128)), dim3(128), 0, k, taps, c / 8, static_cast<const uint4*>(w),
-               static_cast<uint4*>(packed));
+  launch_early(pack, dim3(static_cast<unsigned>(pieces(work, 128))), dim3(128), 0, k, taps, c / 8,
+               static_cast<const uint4*>(w), static_cast<uint4*>(packed));
 }
 
 }  // namespace convoy::cuda

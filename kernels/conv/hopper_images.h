@@ -1,8 +1,11 @@
 // What kernels of images that the copy engine brings ask of a problem.
 #pragma once
 
+#include <string>
+
 #include "core/conv_shapes.h"
-#include "kernels/device/cuda.h"
+#include "core/error.h"
+#include "kernels/device/tensor_map.h"
 
 namespace convoy::cuda {
 
@@ -23,6 +26,16 @@ inline Support hopper_images([[maybe_unused]] const Problem& p) {
 #else
   return Support::no("not compiled for 9.0a");
 #endif
+}
+
+/// A tensor of images of this depth, height and width in pieces of `positions`. Throws Error(runtime) in the name of a
+/// kernel where it begins where the copy engine cannot: a slice's place is not known before.
+inline CUtensorMap image_map(const std::string& kernel, const Tensor& t, const int (&extent)[3], int64_t images,
+                             int positions) {
+  if (reinterpret_cast<uintptr_t>(t.bytes()) % 16 != 0)
+    fail_runtime(kernel + ": a slice does not begin at a multiple of 16 bytes; choose another kernel for this layer");
+  return tensor_map(
+      {t.dtype(), t.bytes(), t.shape().c(), extent[2], extent[1], images, t.desc().pixel_pitch(), positions});
 }
 
 }  // namespace convoy::cuda

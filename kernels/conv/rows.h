@@ -25,6 +25,8 @@ struct Rows {
   float slope;    ///< of an activation behind them, 1: none
 
   __host__ __device__ int64_t positions() const { return g.n * g.y[1] * g.y[2]; }
+  /// Of one share's sums.
+  int64_t part_bytes() const { return 4 * rows_channels * positions(); }
   /// Taps of neighbouring rows lie behind each other, with one of zeros in front of them and behind the last.
   __host__ __device__ int weight_bytes() const { return (g.kernel[2] * (g.kernel[1] + 1) + 1) * rows_tap_bytes; }
 };

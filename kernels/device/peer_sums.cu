@@ -3,7 +3,6 @@
 // say when a rank's values are there, when its slice is summed, and when it has collected all; a counter in memory that
 // the hosts share says that an event was recorded, since waiting for one that was not means nothing.
 #include <atomic>
-#include <cstring>
 #include <new>
 #include <utility>
 
