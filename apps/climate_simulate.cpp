@@ -39,7 +39,7 @@ std::vector<Option> option_list() {
       Option{"year", "", "2106", "year in the file names", K::integer}.within(0, 9999),
       {"run", "", "0", "number of the run in the file names", K::integer},
       Option{"seed", "", "1", "of everything random", K::integer}.within(-0x1p63),
-      Option{"threads", "", "0", "0 = all", K::integer}.within(0, most_threads)};
+      Option{"threads", "", "0", "0 = OMP_NUM_THREADS or all cores", K::integer}.within(0, most_threads)};
 }
 
 /// "data-2106-03-04-02-0.h5"; a year has 365 days, as in the climate model's calendar.

@@ -150,6 +150,7 @@ Json identity(const OptionTable& o, const Data& data, const ClimateOptions& prog
                                 "class-weights",
                                 "dropout",
                                 "batch-norm-momentum",
+                                "gradient-wire",
                                 "start-lr",
                                 "lr-scaling",
                                 "base-batch-size",
@@ -273,7 +274,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   t.rate = [schedule = settings.schedule](int64_t, int64_t step) { return schedule.rate(step); };
   t.identity = identity(o, data, program, task, settings.schedule);
   t.decided_by = {{"schedule_steps", "--lr-t-max or, without it, --max-epochs"}};
-  t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps"};
+  t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps", "gradient-wire"};
   const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);
   if (ranks.root()) t.fingerprint = fingerprint(paths);

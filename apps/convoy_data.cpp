@@ -258,7 +258,7 @@ int data_main(int argc, char** argv) {
   CLI::App* statistics = app.add_subcommand("stats", "climate: statistics of all images, for --stats of climseg_train");
   statistics->add_option("path", path, "file or folder")->required();
   statistics->add_option("--out", out, "file to write")->required();
-  statistics->add_option("--threads", threads, "")->capture_default_str();
+  statistics->add_option("--threads", threads, "0 = OMP_NUM_THREADS or all cores")->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {

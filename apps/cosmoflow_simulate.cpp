@@ -39,7 +39,7 @@ std::vector<Option> option_list() {
           {"gzip", "", "true", "compress", K::toggle},
           Option{"steps", "", "12", "particle-mesh steps to z = 0", K::integer}.within(1, 100000),
           {"transfer", "", "eisenstein-hu", "eisenstein-hu or bbks"},
-          Option{"threads", "", "0", "0 = all", K::integer}.within(0, most_threads)};
+          Option{"threads", "", "0", "0 = OMP_NUM_THREADS or all cores", K::integer}.within(0, most_threads)};
 }
 
 struct Drawn {
@@ -127,7 +127,11 @@ void write_power_plot(const std::string& path, const Universe& u, const Drawn& d
 
 int simulate_main(int argc, char** argv) {
   OptionTable options(option_list());
-  if (!options.read(argc, argv, "Simulates dark-matter universes and writes them as a CosmoFlow data set.")) return 0;
+  if (!options.read(argc, argv,
+                    "Simulates dark-matter universes and writes them as a CosmoFlow data set. Exit codes: 0 done, 1 "
+                    "run-time error, "
+                    "2 usage, 3 data."))
+    return 0;
   expect_single_task();
   const std::string out = options.text("out"), format = options.text("format"),
                     transfer_name = options.text("transfer");

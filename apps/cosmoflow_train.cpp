@@ -65,6 +65,7 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "hidden-activation",
                                 "apply-log",
                                 "compute",
+                                "gradient-wire",
                                 "batch-size",
                                 "seed",
                                 "shuffle",
@@ -228,7 +229,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   };
   t.identity = identity(o, data, program);
   t.correct = correct_loss;
-  t.per_rank = {"batch-size", "threads"};
+  t.per_rank = {"batch-size", "threads", "gradient-wire"};
   const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);
   if (ranks.root()) t.fingerprint = fingerprint(paths);

@@ -246,7 +246,7 @@ int run(int argc, char** argv) {
   std::vector<Arguments::Flag> flags = problem_flags();
   for (Arguments::Flag flag : std::vector<Arguments::Flag>{
            {"device", "cpu", "cpu, cuda or cuda:N"},
-           {"threads", "0", "0 = all"},
+           {"threads", "0", "0 = OMP_NUM_THREADS or all cores"},
            {"kernels", "",
             "only these kernels: beginnings or endings of names (direct, avx512), comma-separated; onednn gives the "
             "ratio"},

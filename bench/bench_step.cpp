@@ -85,7 +85,7 @@ int run(int argc, char** argv) {
   const Arguments a(argc, argv,
                     with_network_flags({{"compute", "f32", "f32, bf16 or f16"},
                                         {"device", "cpu", "cpu, cuda or cuda:N"},
-                                        {"threads", "0", "0 = all"},
+                                        {"threads", "0", "0 = OMP_NUM_THREADS or all cores"},
                                         {"steps", "5", "timed steps, after one that is not"},
                                         {"kernel", "", "overrides node=kernel, comma-separated"},
                                         {"tuned", "", "table of measured choices"},

@@ -83,7 +83,7 @@ struct Plan {
 
 /// Chooses a kernel for every node and lays all values, packed weights and workspaces into one arena; fused nodes that
 /// no kernel runs are lowered first. The kernels must outlive the plan. Throws Error(usage) where an override names no
-/// kernel, or one that refuses its node, and where no kernel runs a node.
+/// kernel, or one that refuses its node, Error(runtime) where no kernel runs a node.
 Plan make_plan(const Tape& tape, const KernelList& kernels, const PlanOptions& options);
 
 }  // namespace convoy

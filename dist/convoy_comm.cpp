@@ -24,7 +24,9 @@ struct Library {
   std::vector<Team> teams;
 };
 
-std::unique_ptr<Library> library;
+/// Freed by convoy_comm_finalise alone: communicators are freed by all ranks together, which a process that exits
+/// behind an error cannot wait for.
+Library* library = nullptr;
 bool finalised = false;
 thread_local std::string last_error;
 
@@ -76,7 +78,7 @@ extern "C" int convoy_comm_initialise(const int* threads_of_team, int teams) {
       options.threads = threads_of_team[i];
       created->teams.push_back({created->session ? created->session->world(options) : make_self_communicator(), {}});
     }
-    library = std::move(created);
+    library = created.release();
   });
 }
 
@@ -145,7 +147,8 @@ extern "C" int convoy_comm_finalise(void) {
     if (!library) fail_usage("convoy_comm: not initialised");
     if (library->session) library->session->finish();
     for (Team& team : library->teams) team.ranks.reset();
-    library.reset();
+    delete library;
+    library = nullptr;
     finalised = true;
   });
 }

@@ -152,6 +152,8 @@ class Session final : public MpiSession {
   /// named.
   void complete(int code, MPI_Request request, const std::string& what);
   void watch();
+  /// All ranks count as heard at this time.
+  void forgive(double turn);
   void stop_watching();
   std::unique_lock<std::mutex> lock_unless_blocked();
   bool read_notes();
@@ -336,9 +338,13 @@ void Session::waits_no_longer() {
 }
 
 void Session::watch() {
-  double last_question = 0;
+  double last_question = 0, last_turn = now();
   while (!stop_) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    // A batch system may have suspended the job: nobody was silent while nobody could speak.
+    const double turn = now();
+    if (turn - last_turn > options_.timeout / 2) forgive(turn);
+    last_turn = turn;
     check_process();
     if (!read_notes()) continue;
     if (now() - last_question > options_.timeout / 10) {
@@ -346,6 +352,12 @@ void Session::watch() {
       question_the_silent();
     }
   }
+}
+
+void Session::forgive(double turn) {
+  sign_of_life();
+  std::fill(heard_.begin(), heard_.end(), turn);
+  std::fill(still_.begin(), still_.end(), 0.0);
 }
 
 /// The lock, or none where the main thread keeps it inside a call that waits for others (setting up a communicator):

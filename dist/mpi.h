@@ -12,7 +12,7 @@ namespace convoy {
 
 /// What the environment says about the launcher.
 struct Launch {
-  std::string launcher;  ///< "Open MPI's mpirun", "MPICH's or another PMI launcher", "PMIx", "Slurm"; empty: none
+  std::string launcher;  ///< "Open MPI's mpirun", "Slurm's srun", ... (launch.cpp); empty: none
   std::string variable;  ///< that says so
   int tasks = 0;         ///< 0: it does not say how many
 };
@@ -23,7 +23,7 @@ struct MpiOptions {
   /// Timeouts without a sign of its main thread (reading, one long kernel) after which a rank that answers is lost,
   /// too.
   double patience = 20;
-  int shared_mib = -1;     ///< shared memory per rank; -1: 40 MiB divided by the ranks of a node, 3 to 16; groups 1/4
+  int shared_mib = -1;  ///< shared memory per rank; -1: 40 MiB divided by the ranks of a node, 3 to 16; groups 256 KiB
   int ranks_per_node = 0;  ///< > 0: pretend that nodes hold so many ranks (for tests of hierarchical algorithms)
   /// Called in a thread of its own when a rank is lost, with the sentence that names it; the process ends with exit
   /// code 76 afterwards.

@@ -59,7 +59,8 @@ std::string save_checkpoint(const std::string& folder, int64_t step, const State
     file.write_text("crc32c", digest(states, meta));
     file.close();
   });
-  // Files of later steps are none of this run's: damaged ones that a resume skipped. They must not crowd out new saves.
+  // Files of later steps are none of this run's, such as damaged ones that could not be set aside: they must not crowd
+  // out new saves.
   std::vector<CheckpointFile> all = list_checkpoints(folder);
   std::erase_if(all, [step](const CheckpointFile& file) { return file.step > step; });
   for (size_t i = static_cast<size_t>(std::max(1, keep)); i < all.size(); ++i) fs::remove(all[i].path);

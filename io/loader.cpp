@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <stdexcept>
 
 #include "core/philox.h"
 #include "core/round_up.h"
@@ -66,7 +67,10 @@ void Loader::work() {
     int64_t sequence;
     {
       std::unique_lock lock(mutex_);
-      space_.wait(lock, [&] { return stop_ || claimed_ < consumed_ + options_.queue; });
+      const bool endless = options_.count < 0;
+      space_.wait(lock, [&] {
+        return stop_ || (claimed_ < consumed_ + options_.queue && (endless || claimed_ < options_.count));
+      });
       if (stop_) return;
       sequence = claimed_++;
     }
@@ -88,6 +92,7 @@ void Loader::work() {
 }
 
 void Loader::next(std::byte* input, std::byte* target) {
+  if (options_.count >= 0 && consumed_ >= options_.count) throw std::logic_error("loader: asked for more than count");
   Slot& slot = slots_[static_cast<size_t>(consumed_ % options_.queue)];
   {
     std::unique_lock lock(mutex_);

@@ -32,6 +32,9 @@ struct LoaderOptions {
   /// Several ranks share the stream: the shuffled order is dealt out in blocks of `block` samples, rank by rank.
   int rank = 0, ranks = 1;
   int64_t block = 1;
+  int64_t count = -1;  ///< of a rank's samples, those that will be asked for, beyond which none is decoded; -1: any
+  /// A rank's share of `samples` that are dealt out one by one.
+  int64_t share_of(int64_t samples) const { return (samples - rank + ranks - 1) / ranks; }
 };
 
 /// Permutation of [0, count) for one epoch (Fisher-Yates driven by Philox).
@@ -43,7 +46,8 @@ class Loader {
   Loader(std::shared_ptr<const SampleSource> source, LoaderOptions options, int64_t epoch, int64_t position);
   ~Loader();
 
-  /// Copies the next sample; rethrows what its reader threw. Wraps into the next epoch.
+  /// Copies the next sample; rethrows what its reader threw. Wraps into the next epoch. Throws std::logic_error beyond
+  /// `count`.
   void next(std::byte* input, std::byte* target);
   /// Seconds that next() has waited for data, in all.
   double wait_seconds() const { return wait_seconds_; }

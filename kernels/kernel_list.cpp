@@ -1,5 +1,5 @@
 // THE list. Order is preference: the first that supports a problem runs it, unless an override or the tuned table says
-// otherwise. Adding a kernel is one file and one line here.
+// otherwise. Adding a kernel: README.md, "Adding a kernel".
 #include "kernels/kernel_list.h"
 
 #include "kernels/communication/communication_kernels.h"

@@ -5,7 +5,7 @@
 
 namespace convoy {
 
-/// Best first, the plain reference last. Built once, on first use.
+/// Best first, the plain reference last of the CPU's; those for CUDA devices follow. Built once, on first use.
 const KernelList& kernel_list();
 
 }  // namespace convoy

@@ -16,7 +16,7 @@ struct LrSchedule {
   int64_t warmup_epochs = 0;
   std::vector<std::pair<int64_t, double>> decay;  ///< (boundary epoch, multiplier of the peak)
 
-  /// base_rate, or base_rate * (batch/base_batch) or its square root.
+  /// base_rate, base_rate * batch/base_batch or base_rate * sqrt(batch/base_batch).
   double peak(double global_batch) const;
   /// Epochs count from 0. Warm-up: base + epoch * (peak - base) / warmup_epochs; afterwards peak times the multiplier
   /// of the last boundary that is *smaller* than the epoch (a boundary of 32 acts from epoch index 33).

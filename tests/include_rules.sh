@@ -23,7 +23,7 @@ check apps core kernels layers models dist io
 # Programs reach kernels through the list alone.
 bad=$(grep -rnE '#include "kernels/' apps | grep -vE 'kernels/(kernel_list|versions|simd/cpu|device/device)\.h' || true)
 [ -n "$bad" ] && { echo "apps/ includes single kernels: $bad"; failed=1; }
-for pair in 'dnnl:kernels' 'hdf5\.h>:io' 'mpi\.h:dist' 'cuda:kernels' 'cudnn:kernels'; do
+for pair in 'dnnl:kernels' 'hdf5\.h>:io' 'netcdf:io' 'mpi\.h:dist' 'cuda:kernels' 'cudnn:kernels'; do
   word=${pair%%:*} home=${pair##*:}
   bad=$(grep -rnE "#include <${word}" core kernels layers models dist io apps | grep -v "^$home/" || true)
   [ -n "$bad" ] && { echo "$bad"; failed=1; }

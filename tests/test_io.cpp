@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -334,6 +335,34 @@ TEST_CASE("the loader's order is a permutation, resumable anywhere, the same for
   reading.cache.reset();
   reading.expected.size = 8;
   CHECK_THROWS_WITH(stream(o, 0, 0, 1), Catch::Contains("expected 8x8x8x4") && Catch::Contains("found 4x4x4x4"));
+}
+
+TEST_CASE("a loader decodes what will be asked for and no more", "[loader]") {
+  struct Numbers : SampleSource {
+    mutable std::atomic<int> loaded{0};
+    int64_t size() const override { return 7; }
+    int64_t input_bytes() const override { return 8; }
+    int64_t target_bytes() const override { return 0; }
+    void load(int64_t sample, int64_t, std::byte* input, std::byte*) const override {
+      std::memcpy(input, &sample, 8), ++loaded;
+    }
+  };
+  for (const auto& [rank, ranks, expected] :
+       {std::tuple{0, 1, 5}, {0, 3, 2}, {1, 3, 2}, {2, 3, 1}, {3, 6, 1}, {5, 6, 0}}) {
+    const auto source = std::make_shared<Numbers>();
+    LoaderOptions o{.shuffle = false, .threads = 3, .rank = rank, .ranks = ranks};
+    o.count = o.share_of(5);
+    REQUIRE(o.count == expected);
+    {
+      Loader loader(source, o, 0, 0);
+      for (int64_t i = rank, found = -1; i < 5; i += ranks) {
+        loader.next(reinterpret_cast<std::byte*>(&found), nullptr);
+        CHECK(found == i);
+      }
+      CHECK_THROWS_AS(loader.next(nullptr, nullptr), std::logic_error);
+    }
+    CHECK(source->loaded == expected);
+  }
 }
 
 TEST_CASE("the 48 symmetries are distinct permutations of the voxels", "[loader]") {

@@ -113,6 +113,25 @@ TEST_CASE("damaged checkpoints are skipped, unreadable ones are not", "[apps]") 
                                               Catch::Contains("000000001"));
 }
 
+TEST_CASE("damaged and unfinished checkpoints make room for saves", "[apps]") {
+  if (!has_hdf5()) return;
+  const testing::TemporaryFolder folder;
+  const std::string& f = folder.path();
+  save(f, 100), save(f, 150);
+  std::filesystem::resize_file(f + "/checkpoint-000000150.h5", 100);
+  write_text(f + "/checkpoint-000000160.h5.tmp", "killed");
+  std::vector<std::string> damaged;
+  CHECK(newest_checkpoint(f, &damaged)->path() == f + "/checkpoint-000000100.h5");
+  REQUIRE(damaged == std::vector{f + "/checkpoint-000000150.h5"});
+  set_aside(damaged), remove_unfinished(f);
+  CHECK(std::filesystem::exists(f + "/checkpoint-000000150.h5.damaged"));
+  CHECK_FALSE(std::filesystem::exists(f + "/checkpoint-000000160.h5.tmp"));
+  // Ahead of a validation two are kept: if the newer one is taken back, the intact one is still there.
+  save_checkpoint(f, 200, StateStore(), meta, 2);
+  std::filesystem::remove(f + "/checkpoint-000000200.h5");
+  CHECK(newest_checkpoint(f)->path() == f + "/checkpoint-000000100.h5");
+}
+
 TEST_CASE("a data set is known by its names and by most of its contents", "[apps]") {
   const testing::TemporaryFolder folder;
   std::vector<std::string> paths;

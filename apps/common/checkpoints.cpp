@@ -23,7 +23,7 @@ std::shared_ptr<const Checkpoint> read_checkpoint(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<const Checkpoint> newest_checkpoint(const std::string& folder) {
+std::shared_ptr<const Checkpoint> newest_checkpoint(const std::string& folder, std::vector<std::string>* skipped) {
   std::string reasons;
   for (const CheckpointFile& file : list_checkpoints(folder)) {
     if (const std::string why = why_withheld(file.path); !why.empty()) fail_data(file.path + ": " + why);
@@ -32,6 +32,7 @@ std::shared_ptr<const Checkpoint> newest_checkpoint(const std::string& folder) {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;
       fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
+      if (skipped) skipped->push_back(file.path);
       reasons += (reasons.empty() ? "" : "; ") + std::string(error.what());
     }
   }
@@ -44,6 +45,23 @@ std::shared_ptr<const Checkpoint> named_checkpoint(const std::string& path) {
   auto newest = newest_checkpoint(path);
   if (!newest) fail_data(path + ": expected checkpoint-*.h5, found none");
   return newest;
+}
+
+void set_aside(const std::vector<std::string>& damaged) {
+  for (const std::string& path : damaged) {
+    std::error_code failed;
+    std::filesystem::rename(path, path + ".damaged", failed);
+    if (failed) fmt::print(stderr, "warning: {}: cannot be renamed: {}\n", path, failed.message());
+  }
+}
+
+void remove_unfinished(const std::string& folder) {
+  if (!std::filesystem::is_directory(folder)) return;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    std::error_code ignored;
+    if (name.starts_with("checkpoint-") && name.ends_with(".h5.tmp")) std::filesystem::remove(entry.path(), ignored);
+  }
 }
 
 }  // namespace convoy::apps

@@ -366,6 +366,7 @@ ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const
   LoaderOptions in_order = loader_options;
   in_order.shuffle = false;
   in_order.block = 1;
+  in_order.count = in_order.share_of(source->size());
   Executor& e = program.evaluate();
   Loader loader(source, in_order, 0, 0);
   e.refresh();

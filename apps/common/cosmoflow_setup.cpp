@@ -305,6 +305,7 @@ Predictions predict(Program& program, const std::vector<SampleRef>& samples, con
   LoaderOptions in_order = options;
   in_order.shuffle = false;
   in_order.block = 1;
+  in_order.count = in_order.share_of(std::ssize(samples));
   CosmoflowReading plain = reading;
   plain.augment = Augment::none;
   plain.permute_targets = false;

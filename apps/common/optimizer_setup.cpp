@@ -7,14 +7,14 @@ namespace convoy::apps {
 std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
   using K = Option::Kind;
   return {{"optimizer", "optimizer.name", defaults.optimizer, "SGD, Adam, AdamW, LAMB, LARC-SGD or LARC-Adam"},
-          {"momentum", "optimizer.momentum", "0.9", "SGD", K::number},
-          {"optimizer-betas", "", "0.9,0.999", "Adam, LAMB: decay of the two moments", K::numbers},
+          {"momentum", "optimizer.momentum", "0.9", "SGD, LARC-SGD", K::number},
+          {"optimizer-betas", "", "0.9,0.999", "Adam, AdamW, LAMB, LARC-Adam: decay of the two moments", K::numbers},
           {"adam-eps", "", defaults.adam_eps,
-           std::string("Adam, LAMB") +
+           std::string("Adam, AdamW, LAMB, LARC-Adam") +
                (defaults.adam_eps.empty() ? " (default: as the network's reference, 1e-6 in deepcam, else 1e-8)" : ""),
            K::number},
           Option{"weight-decay", "", defaults.weight_decay,
-                 std::string("AdamW, LAMB: decoupled; Adam: added to the gradients") +
+                 std::string("AdamW, LAMB: decoupled; Adam, LARC-Adam: added to the gradients") +
                      (defaults.weight_decay.empty() ? " (default: as the network's reference, 1e-6 in deepcam, else 0)"
                                                     : ""),
                  K::number}

@@ -32,6 +32,7 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
   LoaderOptions drawn = order;
   drawn.shuffle = true;
   drawn.block = 1;
+  drawn.count = drawn.share_of(count);
   Loader loader(images, drawn, 0, 0);
   Executor& pass = *program.statistics_pass();
   pass.refresh();

@@ -100,12 +100,12 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"save", "", "", "write the final weights as safetensors to this file, which is tried at the start"},
       {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
       {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
-      {"explain", "", "false", "with summary: every kernel candidate and why it was refused", K::toggle},
+      {"explain", "", "false", "print the summary with every kernel candidate and why it was refused", K::toggle},
       {"profile", "", "false", "print the time of every node and family of ops at the end", K::toggle},
       {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
       {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
       Option{"mlperf-division", "mlperf.division", "open",
-             "closed or open; closed refuses what the benchmark's rules fix otherwise (cosmoflow)"}
+             "closed or open; closed refuses what the benchmark's rules fix otherwise (climseg_train: deepcam alone)"}
           .one_of({{"closed"}, {"open"}}),
       Option{"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"}.one_of(
           {{"cloud"}, {"onprem"}, {"preview"}, {"research"}}),

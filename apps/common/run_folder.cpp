@@ -27,13 +27,22 @@ const std::set<std::string> of_one_start{
     "comm-table", "comm-thread", "share-weights", "comm-timeout", "ranks-per-node",
     "peer-access"};
 
-/// What the run that wrote a checkpoint was given, by flag; the threads that it found are among it.
-Json saved_settings(const Checkpoint& checkpoint, int ranks) {
+/// What the run that wrote a checkpoint was given, by flag.
+Json saved_settings(const Checkpoint& checkpoint) {
+  return Json::parse(checkpoint.meta()).value("given", Json::object());
+}
+
+/// What it found by itself, which decides bits at the same number of ranks: threads, and where gradients were cut into
+/// buckets by measured times.
+Json found_settings(const Checkpoint& checkpoint, int ranks) {
   const Json meta = Json::parse(checkpoint.meta());
-  Json settings = meta.value("given", Json::object());
-  const Json threads = meta.at("identity").value("threads", Json());
-  if (threads.is_number_integer() && meta.value("ranks", 1) == ranks && !std::getenv("OMP_NUM_THREADS"))
+  Json settings = Json::object();
+  if (meta.value("ranks", 1) != ranks) return settings;
+  const Json threads = meta.at("identity").value("threads", Json()), bytes = meta.value("bucket_bytes", Json());
+  if (threads.is_number_integer() && !std::getenv("OMP_NUM_THREADS"))
     settings["threads"] = std::to_string(threads.get<int>());
+  if (bytes.is_number_integer() && ranks > 1)
+    settings["bucket-mib"] = fmt::format("{}", double(bytes.get<int64_t>()) / (1 << 20));
   return settings;
 }
 
@@ -55,17 +64,21 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
   const std::string& from = o.text("checkpoint");
   const bool continues = resume || !from.empty();
   o.refuse_idle({{"init", from.empty(), "a run that continues a checkpoint"}});
-  Json saved = Json::object();
+  Json saved = Json::object(), found = Json::object();
   if (ranks.root()) {
     ranks.set_busy(true);
-    if (!looks) lock_.emplace(folder);
+    if (!looks) lock_.emplace(folder), remove_unfinished(folder);
     if (!looks && !o.text("save").empty()) expect_writable(o.text("save"));
     if (!looks && !resume && !list_checkpoints(folder).empty())
       fail_usage(folder +
                  " holds checkpoints of another run: continue it with --resume, or choose another --output-dir");
-    if (resume) checkpoint_ = newest_checkpoint(folder);
+    std::vector<std::string> damaged;
+    if (resume) checkpoint_ = newest_checkpoint(folder, &damaged);
+    if (!looks) set_aside(damaged);
     if (!checkpoint_ && !from.empty()) checkpoint_ = named_checkpoint(from);
-    if (checkpoint_) saved = saved_settings(*checkpoint_, ranks.size());
+    if (checkpoint_) saved = saved_settings(*checkpoint_), found = found_settings(*checkpoint_, ranks.size());
+    for (const auto& [flag, text] : saved.items()) found.erase(flag);  // what was given goes ahead
+    saved.update(found);
     if (resume && !checkpoint_) fmt::print("no checkpoint in {}: starting from the beginning\n", folder);
     ranks.set_busy(false);
   }
@@ -90,8 +103,11 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
         return true;
     return false;
   };
+  const auto was_found = [&](const Option& option) {
+    return option.origin == "checkpoint" && found.contains(option.flag);
+  };
   for (const Option& option : o.all())
-    if (o.is_set(option.flag) && !of_one_start.count(option.flag))
+    if (o.is_set(option.flag) && !of_one_start.count(option.flag) && !was_found(option))
       given_[option.flag] = outdone(option.flag) ? Json{{"outdone", option.value}} : Json(option.value);
 }
 

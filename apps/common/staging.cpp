@@ -8,9 +8,11 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <set>
 
 #include "apps/common/mllog.h"
+#include "apps/common/stage_lock.h"
 #include "io/crc32c.h"
 #include "io/file.h"
 
@@ -60,14 +62,17 @@ class Staging {
     const auto start = Clock::now();
     const Json list = Json::parse(ranks_.broadcast_text(ranks_.root() ? list_files(from_).dump() : ""));
     for (const Json& item : list) files_.push_back({item.at(0), item.at(1), item.at(2)});
+    lock_folder();
     read_manifest();
     clear_leftovers();
     find_missing();
+    if (leads() && missing_here()) lock().write();
     check_space();
     crc_.assign(files_.size(), 0);
     read_ahead(static_cast<size_t>(ranks_.rank()));
     for (size_t i = 0; i < files_.size(); ++i) copy(i);
     write_manifest();
+    if (leads()) lock().read();
     std::vector<double> totals{double(read_), double(written_)};
     ranks_.world().all_reduce_sum(std::span(totals));
     StagingReport report;
@@ -85,6 +90,23 @@ class Staging {
     const std::vector<int>& local = nodes_[node];
     if (std::find(local.begin(), local.end(), owner(file)) != local.end()) return owner(file);
     return local[file % local.size()];
+  }
+  /// The rank of a node that keeps its folder in order.
+  bool leads() const { return nodes_[node_][0] == ranks_.rank(); }
+  /// Of this node's folder; its files are read until the process ends.
+  static StageLock& lock(const std::string* folder = nullptr) {
+    static std::unique_ptr<StageLock> lock;
+    if (folder) lock = std::make_unique<StageLock>(*folder);
+    return *lock;
+  }
+  void lock_folder() {
+    if (leads()) lock(&to_);
+    ranks_.world().barrier();  // nobody looks at files that are being replaced
+  }
+  bool missing_here() const {
+    bool any = false;
+    for (size_t i = 0; i < files_.size(); ++i) any = any || missing(i, node_);
+    return any;
   }
   bool missing(size_t file, size_t node) const { return missing_[file * nodes_.size() + node] != 0; }
   std::string target(size_t file) const { return (fs::path(to_) / files_[file].path).string(); }
@@ -107,15 +129,16 @@ class Staging {
 
   /// Training reads the whole folder: what an earlier staging left there and this one does not want must go.
   void clear_leftovers() {
-    if (nodes_[node_][0] != ranks_.rank() || !fs::is_directory(to_)) return;
+    if (!leads()) return;
     std::set<std::string> wanted;
     for (const Entry& e : files_) wanted.insert(e.path);
     for (const std::string& path : files_below(to_, data_extensions)) {
       const std::string name = fs::relative(path, to_).string();
       if (wanted.count(name)) continue;
       if (!manifest_.contains(name)) fail_data(path + ": is no staged file, and training would read it");
+      lock().write();
       fs::remove(path);
-      manifest_.erase(name);
+      manifest_.erase(name), manifest_changes_ = true;
     }
   }
 
@@ -132,9 +155,8 @@ class Staging {
     int64_t needed = 0;
     for (size_t i = 0; i < files_.size(); ++i)
       if (missing(i, node_)) needed += files_[i].bytes;
-    if (nodes_[node_][0] == ranks_.rank()) {
+    if (leads()) {
       std::error_code failed;
-      fs::create_directories(to_, failed);
       const fs::space_info space = fs::space(to_, failed);
       if (failed) fail_runtime(to_ + ": cannot stage there: " + failed.message());
       if (static_cast<int64_t>(space.available) < needed)
@@ -195,12 +217,7 @@ class Staging {
     ranks_.set_busy(true);
     const std::string path = target(file);
     fs::create_directories(fs::path(path).parent_path());
-    write_atomically(path, [&](const std::string& temporary) {
-      std::ofstream out(temporary, std::ios::binary);
-      out.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
-      out.close();
-      if (!out) fail_runtime(temporary + ": cannot write (disk full?)");
-    });
+    write_file(path, data);
     if (const uint32_t found = crc32c(read_file(path)); found != crc)
       fail_runtime(fmt::format("{}: the copy differs: CRC expected {:08x}, found {:08x}", path, crc, found));
     written_ += static_cast<int64_t>(data.size());
@@ -209,7 +226,7 @@ class Staging {
 
   void write_manifest() {
     ranks_.world().all_reduce_sum(std::span(crc_));  // the reader of a file alone contributes; f64 holds 32 bits
-    if (nodes_[node_][0] == ranks_.rank()) {
+    if (leads() && (manifest_changes_ || missing_here())) {
       for (size_t i = 0; i < files_.size(); ++i)
         if (missing(i, node_))
           manifest_[files_[i].path] = {files_[i].bytes, files_[i].changed, static_cast<uint32_t>(crc_[i])};
@@ -224,6 +241,7 @@ class Staging {
   size_t node_ = 0;
   std::vector<Entry> files_;
   Json manifest_;
+  bool manifest_changes_ = false;
   std::vector<float> missing_;  ///< file by node
   std::vector<double> crc_;
   int64_t read_ = 0, written_ = 0;

@@ -19,7 +19,8 @@ struct StagingReport {
 /// Every rank calls it. File i is read by rank i mod size, travels to one rank of every node that lacks it, and is
 /// written there under a temporary name, renamed, read back and compared by CRC. The folder remembers size, time of
 /// change and CRC in .convoy-stage.json; what still agrees with it is not copied again. Throws Error(data) for an
-/// unreadable file, Error(runtime) where a node has too little space (before anything is written) or a copy differs.
+/// unreadable file, Error(usage) where files would change that another run reads, Error(runtime) where a node has too
+/// little space (before anything is written) or a copy differs.
 StagingReport stage_data(const std::string& data_dir, const std::string& stage_dir, Ranks& ranks);
 
 /// What --stage-dir asks for: stages --data-dir, says so, and lets the settings point to the copy. Returns when that

@@ -26,7 +26,9 @@ Axis fit(const Plot& plot, Plot::Scale scale, bool use_x, bool use_y) {
         for (double v : *values)
           if (axis.usable(v)) axis.low = std::min(axis.low, axis.map(v)), axis.high = std::max(axis.high, axis.map(v));
   if (!(axis.low <= axis.high)) axis.low = 0, axis.high = 1;
-  const double margin = axis.high > axis.low ? 0.05 * (axis.high - axis.low) : 0.5;
+  // Values that differ in their last bits count as one: no tick could lie between them.
+  const double span = axis.high - axis.low, magnitude = std::max(std::abs(axis.low), std::abs(axis.high));
+  const double margin = span > 1e-9 * magnitude ? 0.05 * span : std::max(0.5, 0.05 * magnitude);
   axis.low -= margin, axis.high += margin;
   return axis;
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <csignal>
 #include <ctime>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -65,9 +66,9 @@ Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions opti
   expect_whole_step(samples_per_step(), task_.training_samples());
 }
 
-LoaderOptions Trainer::own_share() const {
+LoaderOptions Trainer::own_share(int64_t passes) const {
   LoaderOptions l = o_.loader;
-  l.rank = ranks_.rank(), l.ranks = ranks_.size(), l.block = batch();
+  l.rank = ranks_.rank(), l.ranks = ranks_.size(), l.block = batch(), l.count = passes * batch();
   return l;
 }
 
@@ -119,7 +120,7 @@ void Trainer::fill_inputs(Executor& e, Loader* loader) {
 void Trainer::refill_inputs() {
   if (ranks_.size() > 1) program_.step().tensor(stop_request_name).data<float>()[0] = 0;
   if (!source_) return fill_inputs(program_.step(), nullptr);
-  Loader loader(source_, own_share(), epoch_, (step_in_epoch_ * passes() + passes() - 1) * batch());
+  Loader loader(source_, own_share(1), epoch_, (step_in_epoch_ * passes() + passes() - 1) * batch());
   fill_inputs(program_.step(), &loader);
 }
 
@@ -225,8 +226,11 @@ void Trainer::log_training(double rate, double loss) {
 void Trainer::train_epoch() {
   inputs_ahead_ = false;  // the loader begins anew
   std::unique_ptr<Loader> loader;
-  if (source_ && step_in_epoch_ < steps_per_epoch())
-    loader = std::make_unique<Loader>(source_, own_share(), epoch_, step_in_epoch_ * passes() * batch());
+  const int64_t steps = std::min(steps_per_epoch() - step_in_epoch_,
+                                 o_.max_steps > 0 ? o_.max_steps - step_ : std::numeric_limits<int64_t>::max());
+  if (source_ && steps > 0)
+    loader =
+        std::make_unique<Loader>(source_, own_share(steps * passes()), epoch_, step_in_epoch_ * passes() * batch());
   // Launchers may give rank 0 a terminal whose text ends in a file.
   const bool terminal = !ranks_.session() && isatty(STDOUT_FILENO);
   if (step_in_epoch_ == 0) epoch_loss_ = 0;
@@ -367,7 +371,9 @@ Outcome Trainer::run() {
   std::optional<Outcome> stopped;
   for (const EpochRecord& record : history_)
     if (!stopped) stopped = stop_rule(record);
-  while (epoch_ < o_.epochs && !stopped && !step_limit_reached()) stopped = one_epoch();
+  // An epoch whose steps are done lacks its validation, which no limit of steps leaves out.
+  const auto unfinished = [this] { return !step_limit_reached() || step_in_epoch_ >= steps_per_epoch(); };
+  while (epoch_ < o_.epochs && !stopped && unfinished()) stopped = one_epoch();
   const Outcome outcome = stopped.value_or(Outcome::finished);
   // A resumed run with nothing left to do still reports what its weights are worth.
   if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted) {

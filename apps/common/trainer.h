@@ -87,7 +87,8 @@ class Trainer {
   void expect_same_run(const nlohmann::json& meta, const std::string& path) const;
   /// Loads the cursors of a checkpoint; says so where the number of ranks changes.
   void take(const nlohmann::json& meta);
-  LoaderOptions own_share() const;
+  /// This rank's samples of so many passes.
+  LoaderOptions own_share(int64_t passes) const;
   /// Waits for gradients that travel towards the next step.
   void settle();
   /// Settings and sizes, into the MLPerf log.

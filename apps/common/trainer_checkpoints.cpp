@@ -20,12 +20,19 @@ std::string Trainer::meta() const {
   for (const EpochRecord& r : history_)
     if (r.epoch < epoch_)  // an epoch cut short by --max-steps is not part of what a resume continues
       rows.push_back({r.epoch, r.learning_rate, r.loss, r.validation.loss, r.validation.metric, r.seconds});
-  return nlohmann::json{{"epoch", epoch_},        {"step_in_epoch", step_in_epoch_},
-                        {"step", step_},          {"epoch_loss", epoch_loss_},
-                        {"history", rows},        {"identity", o_.identity},
-                        {"config", o_.config},    {"version", version_text()},
-                        {"ranks", ranks_.size()}, {"samples_per_step", samples_per_step()},
-                        {"given", o_.given},      {"data", o_.fingerprint}}
+  return nlohmann::json{{"epoch", epoch_},
+                        {"step_in_epoch", step_in_epoch_},
+                        {"step", step_},
+                        {"epoch_loss", epoch_loss_},
+                        {"history", rows},
+                        {"identity", o_.identity},
+                        {"config", o_.config},
+                        {"version", version_text()},
+                        {"ranks", ranks_.size()},
+                        {"samples_per_step", samples_per_step()},
+                        {"given", o_.given},
+                        {"data", o_.fingerprint},
+                        {"bucket_bytes", program_.options().training.averaging.bucket_bytes}}
       .dump();
 }
 

@@ -6,14 +6,14 @@
 # code rather than their 76; the continuation then starts from the last checkpoint.
 # flux: --job-name=cosmoflow
 set -u
-: "${BIN:?folder of cosmoflow_train}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
+: "${BIN:?folder of the trainer}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
 
 resume=()
 compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
 rm -f "$OUT/lost"
 nodes=$(flux resource list -s free -no '{nnodes}')
 flux run -N "$nodes" --tasks-per-node="${TASKS_PER_NODE:-2}" -o cpu-affinity=per-task --signal=USR1@300s \
-  "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@"
+  "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@"
 code=$?
 if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then
   # A run that is lost again and again should not stay in the queue for ever; the next job inherits the count.

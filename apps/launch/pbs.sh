@@ -9,7 +9,7 @@
 #PBS -l select=4:ncpus=64:mpiprocs=2
 #PBS -l walltime=04:00:00
 set -u
-: "${BIN:?folder of cosmoflow_train}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
+: "${BIN:?folder of the trainer}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
 cd "$PBS_O_WORKDIR" || exit 1
 
 resume=()
@@ -19,7 +19,7 @@ rm -f "$OUT/lost"
 ask=$((${PBS_WALLTIME:-14400} - 300))
 # shellcheck disable=SC2086
 timeout --preserve-status --signal=USR1 "$ask" mpirun -n "$(wc -l < "$PBS_NODEFILE")" \
-  "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" ${FLAGS:-}
+  "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" ${FLAGS:-}
 code=$?
 if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then
   # A run that is lost again and again should not stay in the queue for ever.

@@ -11,7 +11,7 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -u
-: "${BIN:?folder of cosmoflow_train}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
+: "${BIN:?folder of the trainer}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
 
 # Each rank computes with the cores that Slurm binds it to. A build with MPICH wants --mpi=pmi2, one with Open MPI
 # --mpi=pmix where Slurm has it; LAUNCH="mpirun" works with Open MPI inside an allocation.
@@ -20,7 +20,7 @@ resume=()
 compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
 rm -f "$OUT/lost"
 
-$launch "$BIN/cosmoflow_train" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@" &
+$launch "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@" &
 launcher=$! asked=0
 trap 'asked=1; kill -USR1 "$launcher"' USR1
 wait "$launcher"
