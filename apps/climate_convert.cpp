@@ -162,6 +162,8 @@ int convert_main(int argc, char** argv) {
                o.is_set("name") ? "--name: the files' names tell no days"
                                 : "no time has units like \"days since 2106-01-01\"");
   const std::string name = o.is_set("name") ? o.text("name") : "image";
+  if (name.empty() || name.find('/') != std::string::npos)
+    fail_usage("--name: expected the start of a file's name, found " + name);
   ClimateStats stats;
   std::map<int, int64_t> filled;
   for (int64_t step = first; step < first + steps; ++step) {

@@ -112,6 +112,7 @@ int predict_main(int argc, char** argv) {
   std::vector<std::string> paths;
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);
+  refuse_inside(split_folder(o).string(), o.text("out"));
   std::map<std::string, std::string> image_of;
   for (const ClimateRef& ref : images) {
     const std::string base = mask_base(o, ref);

@@ -100,6 +100,8 @@ int verify(const std::string& path, const ReadOptions& read, const CLI::App& sub
       for (float t : s.target) low = std::min(low, t), high = std::max(high, t);
     } catch (const Error& error) {
       report(error);
+    } catch (const std::bad_alloc&) {
+      report(Error(ErrorKind::data, ref.path + ": larger than the memory"));
     }
   }
   fmt::print("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), bad,

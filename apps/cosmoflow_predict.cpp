@@ -50,6 +50,14 @@ int predict_main(int argc, char** argv) {
   expect_single_task();
   const ReadOptions read = read_options(o);
   const std::vector<SampleRef> samples = samples_below(split_folder(o).string(), read);
+  if (const std::string& out = o.text("out"); !out.empty()) {
+    std::vector<std::string> inputs{o.text("weights")};
+    for (const SampleRef& ref : samples) inputs.push_back(ref.path);
+    for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) inputs.push_back(file.path);
+    inputs.push_back(o.text("checkpoint"));
+    InputFiles(inputs).refuse(out);
+    expect_replaceable(out);
+  }
   const SampleShape shape = data_shape(o, samples, read);
   const CosmoflowOptions options = program_options(o, shape);
   ProgramPlans plans = plan_program(options, kernel_list());

@@ -78,9 +78,11 @@ std::vector<Algorithm> wanted_algorithms(const std::string& text) {
   return wanted;
 }
 
+/// Elements are alike again after so many, a prime: chunks, which are cut at powers of two, are not.
+constexpr size_t period = 251;
 /// Value of an element before the sum: small whole numbers, so that every order of adding them gives the same.
 float element(size_t i, int rank) {
-  return float((i + static_cast<size_t>(rank)) % 16);
+  return float((i + 7 * static_cast<size_t>(rank)) * (i + 3) % period % 16);
 }
 
 /// All algorithms and the library's own in turns, one size after the other.
@@ -103,6 +105,7 @@ class Comparison {
   /// 1 where a sum was wrong.
   int run() {
     const std::vector<int64_t> sizes = wanted_sizes(a_);
+    if (!(a_.number("seconds") >= 0)) fail_usage("--seconds: expected 0 or more, found " + a_.text("seconds"));
     const bool tunes = root() && !a_.text("tune").empty();
     if (tunes) require_writable(a_.text("tune"));  // rather now than behind the measurement
     if (root())
@@ -154,7 +157,7 @@ class Comparison {
       double seconds, wrong;
     };
     Report own{seconds, 0};
-    for (size_t i = 0; i < data.size(); ++i) own.wrong += data[i] != expected_[i % 16];
+    for (size_t i = 0; i < data.size(); ++i) own.wrong += data[i] != expected_[i % period];
     std::vector<Report> all(static_cast<size_t>(ranks()));
     world_.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
     double slowest = 0;
@@ -227,7 +230,7 @@ class Comparison {
   const bool shares_memory_;
   const int nodes_;
   const std::vector<Algorithm> wanted_;
-  std::array<float, 16> expected_{};  ///< the sums, which have the elements' period
+  std::array<float, period> expected_{};  ///< the sums, which have the elements' period
   RowFile json_;
   CommunicationTable table_;
   std::map<std::string, std::map<int64_t, double>> curve_;  ///< median seconds by algorithm and size

@@ -18,6 +18,7 @@
 #include "bench/row_file.h"
 #include "core/parallel.h"
 #include "core/select.h"
+#include "core/text.h"
 #include "kernels/device/device.h"
 #include "kernels/device/probes.h"
 #include "kernels/simd/cpu.h"
@@ -229,14 +230,19 @@ void measure_again(const Candidates& candidates, double min_seconds, CacheFlush&
   for (size_t i = 0; i < candidates.size(); ++i) candidates[i]->seconds = median[i], candidates[i]->runs = reruns;
 }
 
-/// Files that rows go to must be separate, and the tuned table writable before hours of measuring.
+/// Files that rows go to must be separate and none that is read, and the tuned table writable before hours of
+/// measuring.
 void check_files(const Arguments& a) {
+  const auto place = [](std::string_view path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
+  };
   std::map<std::filesystem::path, std::string> flag_of;
+  if (!a.text("problems").empty())
+    for (std::string_view path : split(a.text("problems"), ',')) flag_of.emplace(place(path), "problems");
   for (const char* flag : {"json", "csv", "tune"}) {
     const std::string& path = a.text(flag);
     if (path.empty()) continue;
-    const auto [same, fresh] =
-        flag_of.try_emplace(std::filesystem::weakly_canonical(std::filesystem::absolute(path)), flag);
+    const auto [same, fresh] = flag_of.try_emplace(place(path), flag);
     if (!fresh) fail_usage("--" + same->second + ", --" + flag + ": expected two files, found " + path + " for both");
   }
   if (!a.text("tune").empty()) require_writable(a.text("tune"));

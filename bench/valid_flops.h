@@ -13,11 +13,7 @@ inline int64_t valid_tap_flops(const Problem& p) {
   int64_t pairs = 1;
   for (int axis = 0; axis < 3; ++axis) {
     int64_t inside = 0;
-    for (int64_t o = 0; o < s->y[axis + 1]; ++o)
-      for (int64_t t = 0; t < s->w[axis + 1]; ++t) {
-        const int64_t at = o * a.stride[axis] - a.pad_low[axis] + t * a.dilation[axis];
-        inside += at >= 0 && at < s->x[axis + 1];
-      }
+    for (int64_t t = 0; t < s->w[axis + 1]; ++t) inside += positions_inside(a, axis, t, s->x[axis + 1], s->y[axis + 1]);
     pairs *= inside;
   }
   return 2 * s->x.n() * pairs * s->w.n() * s->w.c();

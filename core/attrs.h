@@ -168,7 +168,8 @@ struct BatchNormAttrs {
 };
 
 /// running = (1 - momentum)*running + momentum*batch, the variance multiplied by count/(count - 1) where count is
-/// above 1. `count` is the number of values behind one channel's moments.
+/// above 1; channels whose moments are not finite keep what they have. `count` is the number of values behind one
+/// channel's moments.
 struct RunningAttrs {
   double momentum = 0.1;
   int64_t count = 0;

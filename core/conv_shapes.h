@@ -14,6 +14,16 @@ struct ConvShapes {
   Shape x, w, y;
 };
 
+/// Positions of the result along an axis at which a tap meets the input and not its padding.
+inline int64_t positions_inside(const ConvAttrs& a, int axis, int64_t tap, int64_t inputs, int64_t results) {
+  int64_t inside = 0;
+  for (int64_t i = 0; i < results; ++i) {
+    const int64_t at = i * a.stride[axis] - a.pad_low[axis] + tap * a.dilation[axis];
+    inside += at >= 0 && at < inputs;
+  }
+  return inside;
+}
+
 /// Nothing for ops that are no convolution.
 inline std::optional<ConvShapes> conv_shapes(const Problem& p) {
   const auto shape = [&](size_t input) { return p.in[input].shape; };

@@ -81,7 +81,8 @@ class Device {
   /// must stay as it is and `to` unread.
   virtual void fetch(void* to, const void* from, int64_t bytes, Fence& arrived) = 0;
   /// Collective over `node`, whose members all see `flags` (zeroed, at least peer_flag_bytes). The sums lie in `arena`,
-  /// at the same places on all ranks. Null on all of them where one cannot read another's memory.
+  /// as many and as long on all ranks, at places of each rank's own. Null on all of them where one cannot read
+  /// another's memory.
   virtual std::unique_ptr<PeerSums> peer_sums(Communicator& node, std::shared_ptr<Buffer> arena,
                                               std::vector<PeerSum> sums, std::shared_ptr<Buffer> flags) = 0;
   static int64_t peer_flag_bytes(int ranks, size_t sums) { return 3 * 8 * int64_t{ranks} * static_cast<int64_t>(sums); }

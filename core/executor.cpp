@@ -178,9 +178,8 @@ void Executor::cut_stretches() {
     const Op& op = plan_.nodes[i].op;
     if (op.kind == OpKind::all_reduce_start) {
       const Tensor& device = bound_[i].out[0];
-      exchanges_.push_back(std::make_unique<Exchange>(
-          Exchange{op.as<AllReduceAttrs>(), device,
-                   Tensor(device.desc(), device_->allocate_host(device.desc().bytes())), device_->fence()}));
+      exchanges_.push_back(
+          std::make_unique<Exchange>(Exchange{op.as<AllReduceAttrs>(), device, Tensor(), device_->fence()}));
       stretches_.back().starts = exchanges_.back().get();
       cut(i + 1);
     } else if (op.kind == OpKind::all_reduce_wait) {
@@ -214,8 +213,11 @@ void Executor::go_on(bool to_the_end) {
       peers_->offer(offered_.back());
       continue;
     }
-    device_->fetch(s.starts->host.bytes(), s.starts->device.bytes(), s.starts->host.desc().bytes(), *s.starts->arrived);
-    fetched_.push_back(s.starts);
+    Exchange& e = *s.starts;
+    // Here, since what goes from device to device needs none.
+    if (e.host.empty()) e.host = Tensor(e.device.desc(), device_->allocate_host(e.device.desc().bytes()));
+    device_->fetch(e.host.bytes(), e.device.bytes(), e.host.desc().bytes(), *e.arrived);
+    fetched_.push_back(&e);
   }
   for (const Mirror& m : mirrors_) {
     m.behind = m.late;

@@ -42,8 +42,9 @@ class Executor {
   void refresh();
   /// With a team: what it shares must be there, on every member, before the first run.
   void run();
-  /// Runs again, on this rank alone, stopping at the first node that writes a value that is not finite; returns its
-  /// name, or an empty string. States are left as they were.
+  /// Runs again, on this rank alone, stopping at the first node that reads an input or state, or writes a value, that
+  /// is not finite; returns the name of that input or state, or of the node, or an empty string. States are left as
+  /// they were.
   std::string find_non_finite();
 
   /// run() in pieces, for a device that works while the host fills the inputs of the next run: stage_inputs copies them
@@ -93,7 +94,7 @@ class Executor {
   /// An all-reduce of a device's values.
   struct Exchange {
     AllReduceAttrs attrs;
-    Tensor device, host;
+    Tensor device, host;             ///< the host's is made when values are fetched first
     std::unique_ptr<Fence> arrived;  ///< on the host
     int64_t peer_sum = -1;           ///< its number, where devices read each other
   };

@@ -43,7 +43,7 @@ struct Support {
 /// kernels asking for the same (weight, form) share.
 struct PackRequest {
   int input = 1;     ///< which input of the op
-  std::string form;  ///< equal forms hold equal bytes
+  std::string form;  ///< equal forms of one kernel hold equal bytes
   int64_t bytes = 0;
   std::function<void(const Tensor& weight, std::byte* packed)> pack;
 };

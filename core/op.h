@@ -18,6 +18,11 @@ inline Int3 spatial(const Shape& s) {
   return {s.d(), s.h(), s.w()};
 }
 
+/// The class of every pixel, for logits of this shape.
+inline TensorDesc label_desc(const Shape& logits) {
+  return TensorDesc({logits.n(), logits.d(), logits.h(), logits.w(), 1}, DType::u8);
+}
+
 enum class OpKind : uint8_t {
   conv_forward,
   conv_backward_data,

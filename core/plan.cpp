@@ -99,16 +99,19 @@ class Planner {
     return choice.why != "override" && choice.kernel->name() == reference_name;
   }
 
-  /// True when strided operands take from a node the kernel that an override insists on, push it from a real kernel to
+  /// True when strided operands take from a node the kernel that an override asks for, push it from a real kernel to
   /// the reference, or leave it none (all-reduces).
   bool loses_kernel(const Node& node) const {
     const Problem strided = problem_of(node);
     Problem dense = strided;
     for (auto* list : {&dense.in, &dense.out})
       for (TensorDesc& desc : *list) desc = TensorDesc(desc.shape, desc.dtype);
-    for (const KernelOverride* wish : wishes(node))
-      if (insists(*wish) && !kernel_supports(kernels_, wish->kernel, strided))
-        return kernel_supports(kernels_, wish->kernel, dense);
+    for (const KernelOverride* wish : wishes(node)) {
+      const bool takes_dense = kernel_supports(kernels_, wish->kernel, dense),
+                 takes_strided = kernel_supports(kernels_, wish->kernel, strided);
+      // Later wishes count where this one cannot be followed.
+      if (takes_dense || takes_strided || insists(*wish)) return takes_dense && !takes_strided;
+    }
     if (runs(strided) && !falls_to_reference(node)) return false;
     return choose(node, dense).kernel->name() != reference_name;
   }
@@ -242,7 +245,8 @@ class Planner {
     for (size_t v = 0; v < use.size(); ++v) {
       if (plan_.values[v].kind == ValueKind::input)
         use[v].touch(0), use[v].touch(std::max(0, std::min(static_cast<int>(refreshed), count - 1)));
-      if (plan_.values[v].keep && use[v].first >= 0) use[v].touch(count - 1);
+      // Also where no node is left that touches it: the parts of a concatenation are written straight into it.
+      if (plan_.values[v].keep) use[v].touch(std::max(0, count - 1));
     }
     return use;
   }

@@ -9,7 +9,8 @@
 
 namespace convoy {
 
-/// Every pass can be switched off; results do not change by a bit (fusing and precision happen before planning).
+/// Every pass can be switched off; results do not change by a bit (fusing and precision happen before planning), but
+/// where slice aliasing moves a convolution to a kernel that sums in another order.
 struct PlanOptions {
   bool drop_dead = true;
   bool fused_kernels = true;  ///< off: every fused op runs as its plain definition
@@ -83,7 +84,7 @@ struct Plan {
 
 /// Chooses a kernel for every node and lays all values, packed weights and workspaces into one arena; fused nodes that
 /// no kernel runs are lowered first. The kernels must outlive the plan. Throws Error(usage) where an override names no
-/// kernel, or one that refuses its node, Error(runtime) where no kernel runs a node.
+/// kernel, or one that refuses its node, and where no kernel runs a node.
 Plan make_plan(const Tape& tape, const KernelList& kernels, const PlanOptions& options);
 
 }  // namespace convoy

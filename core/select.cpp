@@ -126,7 +126,7 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
     first = kernel.get();
   }
   if (first) return {first, "first"};
-  fail_runtime("no kernel supports " + node + ": " + problem.text() + "\n" + explain(list, problem));
+  fail_usage("no kernel supports " + node + ": " + problem.text() + "\n" + explain(list, problem));
 }
 
 bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem) {

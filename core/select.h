@@ -51,13 +51,13 @@ struct Choice {
   std::string why;  ///< "override", "tuned", "preferred", "first"
 };
 
-/// Throws Error(usage) when an override names an unknown or refusing kernel, Error(runtime) when nothing supports the
-/// problem.
+/// Throws Error(usage) when an override names an unknown or refusing kernel, and when nothing supports the problem.
 Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
                      const Selection& selection);
 
 /// What overrides ask for at `node`, in the order in which they are tried: those that give its full name, which insist,
-/// then patterns, which take their kernel wherever it can run. Throws Error(usage) for kernels that the list lacks.
+/// then patterns, which take their kernel wherever it can run (slices stay copies where it takes no views). Throws
+/// Error(usage) for kernels that the list lacks.
 std::vector<const KernelOverride*> wishes_of(const KernelList& list, const std::string& node,
                                              const Selection& selection);
 /// Whether the override gives a node's full name.

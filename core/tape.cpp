@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <map>
 
+#include "core/problem_limits.h"
+
 namespace convoy {
 
 ValueId Tape::add_value(const std::string& name, const TensorDesc& desc, ValueKind kind) {
+  if (count_elements(desc.shape) > double(most_elements))  // sizes and strides of kernels would overflow
+    fail_usage(name + ": expected at most " + std::to_string(most_elements) + " elements, found " + desc.str());
   values_.push_back({name, desc, kind, false});
   return static_cast<ValueId>(values_.size() - 1);
 }

@@ -10,6 +10,7 @@
 #include <new>
 
 #include "core/parallel.h"
+#include "core/round_up.h"
 
 namespace convoy {
 
@@ -41,7 +42,7 @@ Buffer::Buffer(int64_t bytes, Fill fill) : bytes_(bytes) {
   constexpr size_t huge_page = size_t{2} << 20;
   const bool large = static_cast<size_t>(bytes) >= 8 * huge_page;
   const size_t alignment = large ? huge_page : 64;
-  const size_t rounded = std::max<size_t>(1, (static_cast<size_t>(bytes) + alignment - 1) / alignment) * alignment;
+  const auto rounded = static_cast<size_t>(round_up(std::max<int64_t>(1, bytes), static_cast<int64_t>(alignment)));
   data_ = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
   if (!data_) fail_runtime("out of memory: cannot allocate " + std::to_string(bytes >> 20) + " MiB");
 #ifdef __linux__

@@ -112,6 +112,7 @@ CommunicationTable CommunicationTable::load(const std::string& path) {
       fail_data(path + " line " + std::to_string(number) + ": " + error.what());
     }
   }
+  if (in.bad()) fail_data(path + ": cannot read");
   return table;
 }
 

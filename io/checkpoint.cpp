@@ -74,7 +74,7 @@ std::vector<CheckpointFile> list_checkpoints(const std::string& folder) {
     const std::string name = entry.path().filename();
     if (!name.starts_with("checkpoint-") || !name.ends_with(".h5") || name.size() < 15) continue;
     const std::string_view digits = std::string_view(name).substr(11, name.size() - 14);
-    if (digits.find_first_not_of("0123456789") == std::string_view::npos)
+    if (digits.size() <= 18 && digits.find_first_not_of("0123456789") == std::string_view::npos)
       found.push_back({entry.path(), parse_number<int64_t>(digits, name)});
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
@@ -127,7 +127,8 @@ void Checkpoint::restore(const StateStore& store) const {
     const auto& e = tensor.shape().extent;
     if (!std::equal(e.begin(), e.end(), found->second.extents.begin(), found->second.extents.end()) ||
         found->second.dtype != tensor.dtype())
-      fail_data(path_ + ": state " + name + ": expected " + tensor.desc().str() + ", found another shape or type");
+      fail_data(path_ + ": state " + name + ": expected " + tensor.desc().str() + ", found " +
+                std::string(name_of(found->second.dtype)) + ":" + extents_text(found->second.extents));
   }
   for (const auto& [name, tensor] : store.entries()) {
     const std::vector<std::byte>& data = states.at(name).data;

@@ -83,9 +83,10 @@ Sample CosmoflowSource::read(int64_t index) const {
   const SampleRef& ref = samples_[static_cast<size_t>(index)];
   Sample sample = read_sample(ref, reading_.read);
   if (reading_.take_targets > 0) {
-    if (static_cast<int64_t>(sample.target.size()) < reading_.take_targets)
-      fail_data(ref.path + ": expected at least " + std::to_string(reading_.take_targets) + " targets, found " +
-                std::to_string(sample.target.size()));
+    const auto found = static_cast<int64_t>(sample.target.size());
+    if (found < reading_.take_targets || (found > reading_.take_targets && !reading_.fewer_targets))
+      fail_data(ref.path + ": expected " + (reading_.fewer_targets ? "at least " : "") +
+                std::to_string(reading_.take_targets) + " targets, found " + std::to_string(found));
     sample.target.resize(static_cast<size_t>(reading_.take_targets));
     sample.shape.targets = reading_.take_targets;
   }

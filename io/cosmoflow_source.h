@@ -24,10 +24,11 @@ class SampleCache {
 
 struct CosmoflowReading {
   ReadOptions read;
-  SampleShape expected;       ///< every sample must have this shape
-  int64_t take_channel = -1;  ///< keep this channel alone (the SC18 network reads z = 0); expected.channels is then 1
-  int64_t take_targets = 0;   ///< keep the first so many targets; 0 = all
-  float target_scale = 1;     ///< multiplies the targets (z-scoring of labels flat in [-1,1]: sqrt(3))
+  SampleShape expected;        ///< every sample must have this shape
+  int64_t take_channel = -1;   ///< keep this channel alone (the SC18 network reads z = 0); expected.channels is then 1
+  int64_t take_targets = 0;    ///< expect so many targets; 0: any number
+  bool fewer_targets = false;  ///< samples may have more, of which the first ones are kept
+  float target_scale = 1;      ///< multiplies the targets (z-scoring of labels flat in [-1,1]: sqrt(3))
   bool permute_targets =
       false;  ///< give each sample the targets of another one, fixed by the seed (control experiments)
   Augment augment = Augment::none;

@@ -113,6 +113,9 @@ void check_physical(const Sample& sample, const std::string& path) {
   if (!sample.physical.empty() && sample.physical.size() != sample.target.size())
     fail_data(path + ": data set physPar has " + std::to_string(sample.physical.size()) + " parameters, expected " +
               std::to_string(sample.target.size()));
+  for (size_t i = 0; i < sample.physical.size(); ++i)
+    if (!std::isfinite(sample.physical[i]))
+      fail_data(path + ": data set physPar: parameter " + std::to_string(i) + " is not finite");
 }
 
 Sample read_split(const SampleRef& ref) {

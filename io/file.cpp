@@ -68,6 +68,19 @@ std::string why_withheld(const std::string& path) {
   return got < 0 ? "cannot read: " + reason() : "";
 }
 
+namespace {
+
+/// Throws Error(data) where a link leads to one of the folders on the way to it.
+void refuse_loop(const std::filesystem::path& link) {
+  for (std::filesystem::path above = link.parent_path(); !above.empty(); above = above.parent_path()) {
+    if (std::filesystem::equivalent(above, link))
+      fail_data(link.string() + ": a link to " + above.string() + ", in which it lies");
+    if (!above.has_relative_path()) return;
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
                                      BrokenLinks broken) {
   if (!std::filesystem::is_directory(folder)) fail_data(folder + ": no such folder");
@@ -78,6 +91,7 @@ std::vector<std::string> files_below(const std::string& folder, const std::vecto
   try {
     using Walk = std::filesystem::recursive_directory_iterator;
     for (const auto& entry : Walk(folder, std::filesystem::directory_options::follow_directory_symlink)) {
+      if (entry.is_symlink() && entry.is_directory()) refuse_loop(entry.path());
       if (!wanted(entry.path())) continue;
       const bool nowhere = entry.is_symlink() && !entry.exists();
       if (nowhere && broken == BrokenLinks::refused) fail_data(entry.path().string() + ": a link to nothing");
@@ -113,23 +127,28 @@ void refuse_used_folder(const std::string& folder) {
              ": remove it, or name another");
 }
 
-void refuse_inside(const std::string& data, const std::string& output) {
+void refuse_inside(const std::string& data, const std::string& output, const std::string& flag) {
   const auto place = [](const std::string& path) {
     return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
   };
   if (!std::filesystem::is_directory(data)) return;
   const std::filesystem::path inside = place(output).lexically_relative(place(data));
   if (!inside.empty() && *inside.begin() != "..")
-    fail_usage("--out: " + output + " is " + data + ", which is read, or lies in it: choose another folder");
+    fail_usage(flag + ": " + output + " is " + data + ", which is read, or lies in it: choose another folder");
+}
+
+void refuse_among_samples(const std::string& data, const std::string& output, const std::string& flag) {
+  if (!is_split(data)) return refuse_inside(data, output, flag);
+  for (const char* part : {"/train", "/validation"}) refuse_inside(data + part, output, flag);
 }
 
 InputFiles::InputFiles(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) canonical_.insert(std::filesystem::weakly_canonical(path).string());
 }
 
-void InputFiles::refuse(const std::string& output) const {
+void InputFiles::refuse(const std::string& output, const std::string& flag) const {
   if (canonical_.count(std::filesystem::weakly_canonical(output).string()))
-    fail_usage("--out: " + output + " is read from and would be overwritten: choose another folder");
+    fail_usage(flag + ": " + output + " is read from and would be overwritten: choose another place");
 }
 
 std::string files_digest(const std::vector<std::string>& paths) {
@@ -147,7 +166,26 @@ std::string files_digest(const std::vector<std::string>& paths) {
   return text;
 }
 
-void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write) {
+void expect_replaceable(const std::string& path) {
+  std::error_code failed;
+  const std::filesystem::file_status found = std::filesystem::status(path, failed);
+  if (std::filesystem::exists(found) && !std::filesystem::is_regular_file(found))
+    fail_runtime(path + ": expected a file or none, found " +
+                 (std::filesystem::is_directory(found) ? "a folder" : "a device or a pipe"));
+}
+
+/// Where a path leads, also to a file that is not there yet.
+static std::string behind_links(const std::string& name) {
+  std::filesystem::path path = name;
+  std::error_code failed;
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, failed); ++links)
+    path = path.parent_path() / std::filesystem::read_symlink(path);  // replaced where the link is absolute
+  return path.string();
+}
+
+void write_atomically(const std::string& name, const std::function<void(const std::string&)>& write) {
+  expect_replaceable(name);
+  const std::string path = behind_links(name);
   const std::string temporary = path + ".tmp";
   try {
     write(temporary);

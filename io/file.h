@@ -22,7 +22,7 @@ std::string why_withheld(const std::string& path);
 /// Links that lead nowhere: an error, or listed for a caller that counts what cannot be read.
 enum class BrokenLinks : uint8_t { refused, listed };
 /// Regular files at any depth below a folder whose extension (".h5") is one of `extensions`, in name order. Throws
-/// Error(data) where the folder is missing.
+/// Error(data) where the folder is missing, or a link leads back to a folder that it lies in.
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
                                      BrokenLinks broken = BrokenLinks::refused);
 
@@ -39,26 +39,32 @@ bool is_split(const std::string& folder);
 /// Throws Error(usage) where a folder holds anything: it would be taken for part of the data set that is written there.
 void refuse_used_folder(const std::string& folder);
 
-/// Throws Error(usage) where an output is the data set `data` that is read, or lies inside of it: it would become part
-/// of that.
-void refuse_inside(const std::string& data, const std::string& output);
+/// Throws Error(usage) where an output, which `flag` names, is the data set `data` that is read, or lies inside of it:
+/// it would become part of that.
+void refuse_inside(const std::string& data, const std::string& output, const std::string& flag = "--out");
+/// The same for what is read of a data set: the folder, or its folders train and validation where it has them.
+void refuse_among_samples(const std::string& data, const std::string& output, const std::string& flag);
 
 /// Files that are being read, which no output may replace.
 class InputFiles {
  public:
   explicit InputFiles(const std::vector<std::string>& paths);
-  /// Throws Error(usage) where the output is one of them, by whatever path.
-  void refuse(const std::string& output) const;
+  /// Throws Error(usage) where the output, which `flag` names, is one of them, by whatever path.
+  void refuse(const std::string& output, const std::string& flag = "--out") const;
 
  private:
   std::set<std::string> canonical_;
 };
 
+/// Throws Error(runtime) where `path` is there and no regular file: a folder, a device or a pipe cannot be replaced.
+void expect_replaceable(const std::string& path);
+
 /// A digest of the names (without their folders) of these files, in order, and of the sizes of a thousand of them.
 std::string files_digest(const std::vector<std::string>& paths);
 
 /// Calls write(temporary name), syncs that file to disk, then renames it to `path`: a crash or a full disk never leaves
-/// a partial file under the final name. On failure the temporary file is removed and Error(runtime) names the file.
+/// a partial file under the final name. On failure the temporary file is removed and Error(runtime) names the file. A
+/// link stays, and the file that it leads to is replaced.
 void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write);
 void write_file(const std::string& path, std::span<const std::byte> data);
 void write_text(const std::string& path, const std::string& text);

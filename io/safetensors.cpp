@@ -1,7 +1,9 @@
 #include "io/safetensors.h"
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "io/file.h"
 
@@ -42,14 +44,21 @@ std::string shape_text(std::span<const int64_t> shape) {
   return text + "]";
 }
 
+/// Where a tensor's bytes lie behind the header.
+using Extent = std::pair<uint64_t, uint64_t>;
+
 NamedArray parse_entry(const std::string& path, const std::string& name, const json& entry,
-                       std::span<const std::byte> data) {
+                       std::span<const std::byte> data, std::vector<Extent>& extents) {
   NamedArray array;
   array.name = name;
   const auto type = parse_type(entry.at("dtype").get<std::string>());
   if (!type) fail_data(path + ": tensor " + name + ": unknown dtype " + entry.at("dtype").get<std::string>());
   array.dtype = *type;
-  array.shape = entry.at("shape").get<std::vector<int64_t>>();
+  for (const json& extent : entry.at("shape")) {
+    if (!extent.is_number_integer())
+      fail_data(path + ": tensor " + name + ": expected whole numbers as shape, found " + entry.at("shape").dump());
+    array.shape.push_back(extent.get<int64_t>());
+  }
   const auto offsets = entry.at("data_offsets").get<std::vector<uint64_t>>();
   uint64_t elements = 1;
   for (int64_t e : array.shape) {
@@ -61,6 +70,7 @@ NamedArray parse_entry(const std::string& path, const std::string& name, const j
   if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data.size() || offsets[1] - offsets[0] != bytes)
     fail_data(path + ": tensor " + name + ": shape " + shape_text(array.shape) + " needs " + std::to_string(bytes) +
               " bytes, the offsets or the file (" + std::to_string(data.size()) + " bytes of data) do not hold them");
+  extents.emplace_back(offsets[0], offsets[1]);
   const auto part = data.subspan(offsets[0], bytes);
   array.data.assign(part.begin(), part.end());
   return array;
@@ -76,16 +86,28 @@ std::vector<NamedArray> read_safetensors(const std::string& path) {
     fail_data(path + ": a safetensors header of " + std::to_string(header_bytes) + " bytes does not fit a file of " +
               std::to_string(file.size()));
   const char* text = reinterpret_cast<const char*>(file.data()) + 8;
+  const auto data = std::span(file).subspan(8 + header_bytes);
   std::vector<NamedArray> arrays;
+  std::vector<Extent> extents;
   try {
     const json header = json::parse(text, text + header_bytes);
     if (!header.is_object()) fail_data(path + ": expected a safetensors header object");
     for (const auto& [name, entry] : header.items())
-      if (name != "__metadata__")
-        arrays.push_back(parse_entry(path, name, entry, std::span(file).subspan(8 + header_bytes)));
+      if (name != "__metadata__") arrays.push_back(parse_entry(path, name, entry, data, extents));
   } catch (const json::exception& error) {
     fail_data(path + ": damaged safetensors header: " + error.what());
   }
+  // The format has no gaps: tensors follow each other up to the end of the file.
+  std::sort(extents.begin(), extents.end());
+  uint64_t end = 0;
+  for (const auto& [first, last] : extents) {
+    if (first != end)
+      fail_data(path + ": expected a tensor at byte " + std::to_string(end) + " of the data, found one at " +
+                std::to_string(first));
+    end = last;
+  }
+  if (end != data.size())
+    fail_data(path + ": expected " + std::to_string(end) + " bytes of data, found " + std::to_string(data.size()));
   return arrays;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/round_up.h"
+
 namespace convoy {
 namespace {
 
@@ -34,7 +36,7 @@ void resolve_padding(const ConvOptions& o, const Int3& input, ConvAttrs& a) {
       a.pad_low[i] = o.pad_low[i], a.pad_high[i] = o.pad_high[i];
       continue;
     }
-    const int64_t outputs = (input[i] + o.stride[i] - 1) / o.stride[i];
+    const int64_t outputs = ceil_div(input[i], o.stride[i]);
     const int64_t total =
         std::max<int64_t>(0, (outputs - 1) * o.stride[i] + o.dilation[i] * (o.kernel[i] - 1) + 1 - input[i]);
     a.pad_low[i] = total / 2, a.pad_high[i] = total - total / 2;

@@ -21,7 +21,8 @@ enum class Initializer : uint8_t {
   torch_uniform  ///< PyTorch's default: uniform within 1/sqrt(fan in); of a transposed convolution over its outputs
 };
 enum class Bias : uint8_t { none, zero, tenth, torch_uniform };  ///< 0, 0.1, or as the weights
-/// evaluation drops the dropout layers and normalises by running statistics (BatchNormOptions::batch_statistics: not).
+/// evaluation normalises by running statistics (BatchNormOptions::batch_statistics: not); dropout() takes no mode:
+/// models give it a rate of 0 there.
 enum class Mode : uint8_t { training, evaluation };
 
 /// Kernels, strides and dilations of 1 or more; `groups` divides the channels of input and output. Paddings that

@@ -61,7 +61,7 @@ struct ClimateConfig {
 
 struct ClimateNet {
   ValueId input = no_value;   ///< (N,1,height,width,channels), named "x"
-  ValueId logits = no_value;  ///< (N,1,height,width,classes), kept as "logits"
+  ValueId logits = no_value;  ///< (N,1,height,width,classes)
 };
 
 /// Heights and widths that the network takes are multiples of this.

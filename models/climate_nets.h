@@ -48,4 +48,36 @@ inline BatchNormOptions batch_norm_options(const ClimateConfig& c, Mode mode) {
           .batch_statistics = c.batch_statistics};
 }
 
+/// What both DeepLabs are made of.
+class DeepLabParts {
+ protected:
+  DeepLabParts(Tape& tape, const ClimateConfig& config, Mode mode) : t_(tape), c_(config), mode_(mode) {}
+
+  /// Ahead of a normalisation.
+  static ConvOptions plain(int64_t channels, int64_t kernel, int64_t stride = 1, int64_t dilation = 1,
+                           Initializer initializer = Initializer::he_normal) {
+    return image_conv(channels, kernel, stride, dilation, Bias::none, initializer);
+  }
+  /// ClimateConfig::batch_norm says by what.
+  ValueId norm(const std::string& name, ValueId x) {
+    const bool by_batch = c_.batch_norm || c_.model == ClimateModel::deepcam;
+    return by_batch ? batch_norm(t_, name, x, batch_norm_options(c_, mode_)) : scale(t_, name, x, 0.5);
+  }
+  ValueId norm_relu(const std::string& name, ValueId x) { return relu(t_, name, norm(name, x)); }
+
+  /// Branches of an atrous spatial pyramid: 1x1, then 3x3 dilated by `rate` and by two and three times that.
+  std::vector<ValueId> atrous(ValueId x, int64_t channels, int64_t rate) {
+    std::vector<ValueId> branches{norm_relu("aspp1.bn", conv(t_, "aspp1", x, plain(channels, 1)))};
+    for (int64_t i = 1; i <= 3; ++i) {
+      const std::string name = "aspp" + std::to_string(i + 1);
+      branches.push_back(norm_relu(name + ".bn", conv(t_, name, x, plain(channels, 3, 1, rate * i))));
+    }
+    return branches;
+  }
+
+  Tape& t_;
+  const ClimateConfig& c_;
+  Mode mode_;
+};
+
 }  // namespace convoy

@@ -4,9 +4,9 @@
 namespace convoy {
 namespace {
 
-class DeepCam {
+class DeepCam : DeepLabParts {
  public:
-  DeepCam(Tape& tape, const ClimateConfig& config, Mode mode) : t_(tape), c_(config), mode_(mode) {}
+  DeepCam(Tape& tape, const ClimateConfig& config, Mode mode) : DeepLabParts(tape, config, mode) {}
 
   ValueId record(ValueId x) {
     const Shape image = t_.desc(x).shape;
@@ -34,16 +34,9 @@ class DeepCam {
   }
 
  private:
-  static constexpr Initializer he = Initializer::he_normal, torch = Initializer::torch_uniform;
+  static constexpr Initializer torch = Initializer::torch_uniform;
 
   int64_t width(int64_t channels) const { return channels / c_.width_divisor; }
-
-  static ConvOptions plain(int64_t channels, int64_t kernel, int64_t stride = 1, int64_t dilation = 1,
-                           Initializer initializer = he) {
-    return image_conv(channels, kernel, stride, dilation, Bias::none, initializer);
-  }
-  ValueId norm(const std::string& name, ValueId x) { return batch_norm(t_, name, x, batch_norm_options(c_, mode_)); }
-  ValueId norm_relu(const std::string& name, ValueId x) { return relu(t_, name, norm(name, x)); }
 
   /// Depthwise 3x3, then 1x1; nothing between.
   ValueId separable(const std::string& name, ValueId x, int64_t channels, int64_t stride, int64_t dilation) {
@@ -84,11 +77,7 @@ class DeepCam {
   /// Atrous spatial pyramid pooling; the pooled branch is tiled to the actual size.
   ValueId pyramid(ValueId x, int64_t factor) {
     const Shape s = t_.desc(x).shape;
-    std::vector<ValueId> branches{norm_relu("aspp1.bn", conv(t_, "aspp1", x, plain(width(256), 1)))};
-    for (int64_t i = 1; i <= 3; ++i) {
-      const std::string name = "aspp" + std::to_string(i + 1);
-      branches.push_back(norm_relu(name + ".bn", conv(t_, name, x, plain(width(256), 3, 1, 6 * i * factor))));
-    }
+    std::vector<ValueId> branches = atrous(x, width(256), 6 * factor);
     ValueId pooled = conv(t_, "global.conv", global_avg_pool(t_, "global.pool", x), plain(width(256), 1, 1, 1, torch));
     pooled = relu(t_, "global", channel_affine(t_, "global.affine", pooled));
     branches.push_back(resize(t_, "global.tile", pooled, s.h(), s.w(), Corners::half_pixel));
@@ -111,10 +100,6 @@ class DeepCam {
     x = norm_relu("deconv3.bn", up("deconv3", x, width(256)));
     return up("deconv4", x, c_.classes);
   }
-
-  Tape& t_;
-  const ClimateConfig& c_;
-  Mode mode_;
 };
 
 }  // namespace

@@ -4,9 +4,9 @@
 namespace convoy {
 namespace {
 
-class DeepLab {
+class DeepLab : DeepLabParts {
  public:
-  DeepLab(Tape& tape, const ClimateConfig& config, Mode mode) : t_(tape), c_(config), mode_(mode) {}
+  DeepLab(Tape& tape, const ClimateConfig& config, Mode mode) : DeepLabParts(tape, config, mode) {}
 
   ValueId record(const ValueId image) {
     const Shape full = t_.desc(image).shape;
@@ -38,13 +38,6 @@ class DeepLab {
   /// Slim's layers draw from a normal distribution, the decoder's own ones from a uniform one.
   static constexpr Initializer he = Initializer::he_normal, uniform = Initializer::he_uniform;
 
-  static ConvOptions plain(int64_t channels, int64_t kernel, int64_t stride = 1, int64_t dilation = 1) {
-    return image_conv(channels, kernel, stride, dilation, Bias::none, he);
-  }
-  ValueId norm_relu(const std::string& name, ValueId x) {
-    const ValueId y = c_.batch_norm ? batch_norm(t_, name, x, batch_norm_options(c_, mode_)) : scale(t_, name, x, 0.5);
-    return relu(t_, name, y);
-  }
   ValueId resize_to(const std::string& name, ValueId x, const Shape& s) {
     return resize(t_, name, x, s.h(), s.w(), c_.corners);
   }
@@ -67,11 +60,7 @@ class DeepLab {
 
   /// Atrous spatial pyramid pooling at twice the usual rates, because the stride is 8.
   ValueId pyramid(ValueId x) {
-    std::vector<ValueId> branches{norm_relu("aspp1.bn", conv(t_, "aspp1", x, plain(256, 1)))};
-    for (int64_t i = 1; i <= 3; ++i) {
-      const std::string name = "aspp" + std::to_string(i + 1);
-      branches.push_back(norm_relu(name + ".bn", conv(t_, name, x, plain(256, 3, 1, 12 * i))));
-    }
+    std::vector<ValueId> branches = atrous(x, 256, 12);
     const ValueId pooled =
         norm_relu("global.bn", conv(t_, "global.conv", global_avg_pool(t_, "global.pool", x), plain(256, 1)));
     branches.push_back(resize_to("global.resize", pooled, t_.desc(x).shape));
@@ -86,10 +75,6 @@ class DeepLab {
     return linear(name, conv(t_, name, x, image_conv(channels, 3, 1, 1, Bias::zero, uniform)));
   }
   ValueId linear(const std::string& name, ValueId x) { return c_.decoder_relu ? relu(t_, name, x) : x; }
-
-  Tape& t_;
-  const ClimateConfig& c_;
-  Mode mode_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/passes/passes.h"
+#include "core/round_up.h"
 
 namespace convoy {
 namespace {
@@ -57,10 +58,6 @@ ProgramTapes with_micro(const Options& o, ProgramTapes tapes) {
   return tapes;
 }
 
-TensorDesc label_desc(const ClimateConfig& c, int64_t batch) {
-  return TensorDesc({batch, 1, c.height, c.width, 1}, DType::u8);
-}
-
 /// What TensorFlow 1's graph counter makes of a convolution: a dilated one runs on the padded image rounded up to a
 /// multiple of the dilation (SpaceToBatch), a strided one with fixed padding on the padded image.
 int64_t counted_flops(const Op& op, const Shape& x, int64_t flops, const Shape& y) {
@@ -70,9 +67,9 @@ int64_t counted_flops(const Op& op, const Shape& x, int64_t flops, const Shape& 
     const int64_t padded = x[i + 1] + a.pad_low[i] + a.pad_high[i];
     int64_t outputs = y[i + 1];
     if (a.dilation[i] > 1)
-      outputs = (padded + a.dilation[i] - 1) / a.dilation[i] * a.dilation[i];
+      outputs = round_up(padded, a.dilation[i]);
     else if (a.stride[i] > 1 && a.pad_low[i] == a.pad_high[i])
-      outputs = (padded + a.stride[i] - 1) / a.stride[i];
+      outputs = ceil_div(padded, a.stride[i]);
     factor *= double(outputs) / double(y[i + 1]);
   }
   return std::llround(double(flops) * factor);
@@ -106,8 +103,11 @@ Tape record_training(const CosmoflowOptions& o, Ending ending) {
 Tape record_training(const ClimateOptions& o, Ending ending) {
   Tape tape = new_tape(o);
   const ClimateNet net = record_climate(tape, o.model, o.batch, o.input_type, Mode::training);
-  const ValueId labels = tape.input("target", label_desc(o.model, o.batch));
-  tape.keep(labels, "target");  // to be compared with the logits behind the step
+  const ValueId labels = tape.input("target", label_desc(tape.desc(net.logits).shape));
+  if (ending == Ending::update) {  // to be compared behind the step
+    tape.keep(labels, "target");
+    tape.keep(net.logits, "logits");
+  }
   tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "data_loss");
   return finish_training(std::move(tape), o, {}, ending);
 }
@@ -137,7 +137,8 @@ Tape evaluation_tape(const ClimateOptions& o) {
   Tape tape = new_tape(o);
   const ClimateConfig model = evaluated_model(o);
   const ClimateNet net = record_climate(tape, model, o.evaluation_batch, o.input_type, Mode::evaluation);
-  const ValueId labels = tape.input("target", label_desc(model, o.evaluation_batch));
+  const ValueId labels = tape.input("target", label_desc(tape.desc(net.logits).shape));
+  tape.keep(net.logits, "logits");
   tape.keep(tape.emit({OpKind::arg_max, NoAttrs{}}, "prediction.forward", {net.logits}), "prediction");
   tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "loss");
   return finish_evaluation(std::move(tape), o);

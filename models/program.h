@@ -38,21 +38,22 @@ struct ClimateOptions : ProgramOptions {
 };
 
 /// Forward, gradients and update for `batch` samples. Inputs "x" and "target" (N,1,1,1,targets), or labels u8
-/// (N,1,H,W,1); kept "loss", "prediction" (climate: logits), "finite". With compute f16 a constant loss scale becomes a
-/// dynamic one. The L2 penalty applies to the weights that TrainingOptions names; where it names none, to those of
-/// CosmoFlow's hidden dense layers, and climate networks refuse it.
+/// (N,1,H,W,1); kept "loss", "prediction" (climate: "logits" and "target"), "finite". With compute f16 a constant loss
+/// scale becomes a dynamic one. The L2 penalty applies to the weights that TrainingOptions names; where it names none,
+/// to those of CosmoFlow's hidden dense layers, and climate networks refuse it.
 Tape training_tape(const CosmoflowOptions& options);
 Tape training_tape(const ClimateOptions& options);
 /// The same up to the gradients, which are added to states: the passes ahead of an update with
 /// TrainingOptions::accumulation above 1.
 Tape accumulation_tape(const CosmoflowOptions& options);
 Tape accumulation_tape(const ClimateOptions& options);
-/// Forward only, for `evaluation_batch` samples. Input "x"; kept "prediction" (climate: the class per pixel, u8, and
-/// with input "target" the "loss").
+/// Forward only, for `evaluation_batch` samples. Input "x"; kept "prediction" (climate: the class per pixel, u8, the
+/// "logits", and with input "target" the "loss").
 Tape evaluation_tape(const CosmoflowOptions& options);
 Tape evaluation_tape(const ClimateOptions& options);
 /// Forward over `evaluation_batch` images of the evaluation's size, each layer normalised by their moments, which
-/// replace the running means and variances (the unbiased ones). Input "x".
+/// replace the running means and variances (the unbiased ones). Input "x"; nothing is kept: what lies behind the last
+/// batch norm does not run.
 Tape statistics_tape(const ClimateOptions& options);
 
 struct NetworkCounts {

@@ -92,6 +92,22 @@ expect 3 "expected cubes of 128, found 16" "$bin/cosmoflow_predict" --weights wh
 expect 3 "expected tensor conv3.weight" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data --conv-layers 3 "${shape[@]}"
 expect 3 "expected shape" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data
 expect 2 "exactly one of" "$bin/cosmoflow_predict" --data-dir data
+# Outputs replace nothing that is read or needed, and no device; what cannot be written is an error.
+expect 2 "--out: whole.safetensors is read from and would be overwritten" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out whole.safetensors
+newest=$(ls whole/checkpoint-*.h5 | tail -1)
+expect 2 "is read from and would be overwritten" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out "$newest"
+mkfifo pipe
+expect 1 "pipe: expected a file or none, found a device or a pipe" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out pipe
+expect 2 "expected another name than a checkpoint's" "${train[@]}" --output-dir x --save x/checkpoint-000000018.h5
+expect 2 "save: data/train/univ_0000003_000.tfrecord is data/train, which is read, or lies in it" "${train[@]}" --output-dir x --save data/train/univ_0000003_000.tfrecord
+expect 2 "lies in it" "${train[@]}" --data-dir data/train --output-dir data/train/run
+[ -e data/train/run ] && bad "a refused run leaves its folder" || ok
+ln -s elsewhere.csv link.csv
+expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out link.csv
+[ -L link.csv ] && ok || bad "a link is replaced by what is written through it"
+same elsewhere.csv p.csv
+[ -e /dev/full ] && expect 1 "standard output: cannot write" sh -c '"$0" verify data > /dev/full' "$bin/convoy_data"
+expect 1 "cannot write" sh -c 'ulimit -f 20; exec "$@"' run "${train[@]}" --output-dir limited --max-steps 1
 # A tuned table must be one, of this build, and decide something.
 tuned() { expect "$1" "$2" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --tuned "$3"; }
 tuned 3 "data: cannot read the tuned table" data
@@ -104,6 +120,7 @@ tuned 2 "mine.txt: this build has no kernel called mine" mine.txt
 digests() { "$bin/convoy_data" inspect "$1" "${crop[@]}" --limit 1000 | sed -n 's/.*labels\(.*\)$/\1/p'; }
 previous=raw/train crop=(--crop 16)
 digests raw/train > raw.txt
+[ "$(grep -c . raw.txt)" -eq 16 ] && ok || bad "inspect shows $(grep -c . raw.txt) digests, expected 16"
 for format in tfrecord sharded-hdf5 split-hdf5 raw-hdf5 tfrecord; do
   shard=(); [ $format = sharded-hdf5 ] && shard=(--shard 16)
   expect 0 "wrote 16 samples" "$bin/convoy_data" convert "$previous" "${crop[@]}" --out "c-$format-$passed" --format $format "${shard[@]}"

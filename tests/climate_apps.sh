@@ -231,7 +231,7 @@ expect 3 "exceed the image's 64x96x16" "${train[@]}" --crop 128x192 --output-dir
 expect 2 "--crop: expected HEIGHTxWIDTH" "${train[@]}" --crop 32 --output-dir x
 expect 2 "no effect on deepcam" "${train[@]}" --growth 8 --output-dir x
 expect 2 "--weight-decay has no effect on --optimizer SGD" "${train[@]}" --optimizer SGD --weight-decay 0.1 --output-dir x
-expect 2 "--blocks: expected two or more numbers of at least 1, found 0,2" "${train[@]/--width-divisor/--seed}" --model tiramisu --blocks 0,2 --output-dir x
+expect 2 "--blocks: expected two or more numbers of 1 to 256, found 0,2" "${train[@]/--width-divisor/--seed}" --model tiramisu --blocks 0,2 --output-dir x
 expect 2 "--class-weights" "${train[@]}" --class-weights 1,2 --output-dir x
 expect 2 "--class-weights: expected numbers of at least 0" "${train[@]}" --class-weights 0,0,0 --output-dir x
 expect 2 "--focal-gamma has no effect" "${train[@]}" --focal-gamma 1 --output-dir x

@@ -33,6 +33,13 @@ expect 2 "shards/train: expected an empty folder or none, found shard-0000" "$da
 expect 2 "records/train: expected an empty folder or none, found universe-" "$data" convert raw --crop 16 --out records
 expect 2 "cubes: expected an empty folder or none, found univ" "$data" convert cubes/univ0_0_0_0.hdf5 --out cubes
 expect 0 "24 samples read, 0 bad" "$data" verify records
+# Links that lead back are named, not followed for ever.
+cp -r records loop
+ln -s . loop/train/again
+ln -s ../validation loop/validation/more
+expect 3 "again: a link to loop/train, in which it lies" "$data" verify loop
+rm loop/train/again
+expect 3 "more: a link to loop/validation, in which it lies" "$data" verify loop
 # What means nothing for the data is refused, not ignored.
 for format in tfrecord raw-hdf5 split-hdf5; do
   expect 2 "--shard has no effect on --format $format" "$data" convert raw --crop 16 --out x --format $format --shard 5

@@ -87,6 +87,22 @@ inline std::vector<double> values(const Tensor& t) {
   return all;
 }
 
+/// Whether the bytes between the elements of a slice, filled with 0xff by allocate_run, are still that: the channels
+/// there belong to other tensors.
+inline bool gaps_untouched(const Tensor& t) {
+  if (t.desc().dense()) return true;
+  std::vector<bool> own(static_cast<size_t>(t.desc().span_bytes()));
+  const auto width = static_cast<size_t>(size_of(t.dtype()));
+  const Shape& s = t.shape();
+  for_each_index({s.n(), s.d(), s.h(), s.w(), 1}, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t) {
+    const size_t at = static_cast<size_t>(t.desc().offset(n, d, h, w)) * width;
+    std::fill_n(own.begin() + static_cast<std::ptrdiff_t>(at), static_cast<size_t>(s.c()) * width, true);
+  });
+  for (size_t i = 0; i < own.size(); ++i)
+    if (!own[i] && t.bytes()[i] != std::byte{0xff}) return false;
+  return true;
+}
+
 /// How inputs are filled where the op has no wish of its own.
 enum class Fill { integers, normal };
 

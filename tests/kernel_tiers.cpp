@@ -26,12 +26,17 @@ void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth
   for (size_t i = 0; i < p.out.size(); ++i) {
     INFO(kernel.name() << " " << p.text() << " output " << i);
     REQUIRE(same_bits(ours.out[i], truth.rounded(fill).out[i]));
+    REQUIRE(gaps_untouched(ours.out[i]));
   }
 }
 
 Run check_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& execute_kernel) {
   Run ours = truth.fresh(Fill::normal, 11);
   execute_kernel(kernel, p, ours);
+  for (const Tensor& out : ours.out) {
+    INFO(kernel.name() << " " << p.text() << " writes between the elements of a slice");
+    REQUIRE(gaps_untouched(out));
+  }
   if (always_exact(p.op.kind)) return ours;
   const Run &exact = truth.exact(false), &magnitude = truth.exact(true);
   Slack slack;

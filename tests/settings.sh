@@ -141,4 +141,18 @@ for wrong in "optimizer SGD Adam" "momentum 0.9 0.8" "conv-size 32 16" "fc1-size
   expect 2 "--mlperf-division closed: expected --$flag $expected, found $found" "${closed[@]}" "--$flag" "$found"
 done
 expect 2 "--mlperf-division closed: expected --decay-schedule multipliers between 0 and 1, found 3:1.5" "${closed[@]}" --decay-schedule 3:1.5
+# What an empty variable of a script leaves behind, words that are none, numbers that no memory holds.
+train=("$bin/cosmoflow_train" --data dummy --size 16 --conv-size 2 --n-train 4 --batch-size 2 --n-epochs 1)
+expect 2 "--output-dir: expected a value, found --resume" "${train[@]}" --output-dir --resume
+expect 2 "--resume: expected" "${train[@]}" --output-dir x --resume=maybe
+printf 'data:\n  batch_size: 2\n---\ndata:\n  batch_sise: 4\n' > two.yaml
+expect 2 "two.yaml: expected one document, found 2" "$bin/cosmoflow_train" two.yaml --data dummy --output-dir x
+expect 2 "expected 1 to 1024 voxels and 1 to 65536 channels" "${train[@]}" --output-dir x --sample-shape 16,16,16,9223372036854775807
+expect 2 "target-shape: expected 1 to 1048576, found 9223372036854775807" "${train[@]}" --output-dir x --target-shape 9223372036854775807
+expect 2 "elements, found" "${train[@]}" --size 1024 --batch-size 1048576 --output-dir x --dry-run
+weather=("$bin/climseg_train" --data dummy --image-size 64x96 --width-divisor 16 --max-epochs 1 --output-dir x)
+expect 2 "--downsample: expected" "${weather[@]}" --downsample 4611686018427387904
+expect 2 "--image-size: expected extents of 1 to 1048576" "${weather[@]}" --image-size 4611686018427387904x16
+expect 2 "--blocks: expected two or more numbers of 1 to 256" "$bin/climseg_train" --data dummy --output-dir x --model tiramisu --blocks 1,1000000000
+expect 2 "--lr-milestones: expected steps above 0 that grow, found 5,3" "${weather[@]}" --lr-schedule multistep --lr-milestones 5,3
 conclude

@@ -168,6 +168,26 @@ TEST_CASE("a pass for statistics leaves those of its image", "[climate]") {
   CHECK(loss(false) == Approx(loss(true)).epsilon(0.02));
 }
 
+TEST_CASE("a pass for statistics ends at the last batch norm", "[climate]") {
+  for (const auto& [kind, share] : {std::pair{ClimateModel::deeplab, 0.5}, std::pair{ClimateModel::deepcam, 1.0}}) {
+    const ClimateOptions o = small(kind);
+    const auto flops = [](const Plan& plan) {
+      double total = 0;
+      for (const PlannedNode& node : plan.nodes) total += double(node.flops);
+      return total;
+    };
+    const Tape tape = statistics_tape(o);
+    const Plan plan = make_plan(tape, kernel_list(), o.plan);
+    CHECK(flops(plan) < share * flops(make_plan(evaluation_tape(o), kernel_list(), o.plan)));
+    const auto updates = std::count_if(plan.nodes.begin(), plan.nodes.end(),
+                                       [](const PlannedNode& n) { return n.op.kind == OpKind::batch_norm_update; });
+    const auto means = std::count_if(tape.values().begin(), tape.values().end(),
+                                     [](const Value& v) { return v.name.ends_with(".running_mean"); });
+    CHECK(updates == means);
+    CHECK(updates > 0);
+  }
+}
+
 TEST_CASE("every variant of the climate networks records at other sizes", "[climate]") {
   const auto logits = [](const ClimateConfig& c) {
     Tape tape;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -291,6 +292,53 @@ TEST_CASE("every pass on equals every pass off", "[passes]") {
       CHECK(one_off);
     }
   }
+}
+
+TEST_CASE("views of slices give what copies give", "[passes][slices]") {
+  const PhiloxStream random(9, 1);
+  for (DType compute : {DType::f32, DType::bf16})
+    for (const std::vector<std::string>& excluded :
+         {std::vector<std::string>{}, std::vector<std::string>{"onednn", "winograd"}}) {
+      std::vector<float> results[2];
+      std::map<std::string, std::string> kernels[2];
+      for (const bool views : {false, true}) {
+        ClimateOptions o;
+        o.model.model = ClimateModel::tiramisu;
+        o.model.height = 32, o.model.width = 48, o.model.blocks = {2, 2};
+        o.compute = compute;
+        o.plan.threads = 2;
+        o.plan.slice_aliasing = views;
+        o.plan.selection.excluded = excluded;
+        Program program(plan_program(o, kernel_list()), o, 5);
+        Executor& e = program.step();
+        bool copies = false;
+        for (const PlannedNode& node : e.plan().nodes) {
+          const bool copy = node.op.kind == OpKind::concat || node.op.kind == OpKind::slice;
+          copies |= copy;
+          if (!copy) kernels[views][node.name] = node.kernel;
+        }
+        if (cpu_features().avx2) CHECK(copies == !views);  // few other kernels take views
+        program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 0.01;
+        for (int step = 0; step < 2; ++step) {
+          const Tensor x = e.tensor("x"), y = e.tensor("target");
+          for (int64_t i = 0; i < x.shape().elements(); ++i) x.data<float>()[i] = random.uniform(uint64_t(i));
+          for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<uint8_t>()[i] = uint8_t(i / 7 % 3);
+          e.run();
+          results[views].push_back(e.tensor("loss").data<float>()[0]);
+        }
+        for (const std::string& name : program.parameters())
+          for (float v : program.store().get(name).span<float>()) results[views].push_back(v);
+      }
+      INFO(name_of(compute) << " without " << excluded.size() << " libraries of kernels");
+      const bool same_kernels = kernels[0] == kernels[1], same_bits = results[0] == results[1];
+      if (cpu_features().avx2 && compute == DType::f32 && !excluded.empty()) CHECK(same_kernels);
+      if (same_kernels) CHECK(same_bits);
+      double difference = 0, size = 0;
+      for (size_t i = 0; i < results[0].size(); ++i)
+        difference = std::max(difference, std::abs(double(results[0][i]) - double(results[1][i]))),
+        size = std::max(size, std::abs(double(results[0][i])));
+      CHECK(difference <= (compute == DType::f32 ? 1e-5 : 2e-3) * size);
+    }
 }
 
 TEST_CASE("updates that run together equal updates one by one, for any number of threads", "[passes]") {

@@ -337,6 +337,45 @@ TEST_CASE("the loader's order is a permutation, resumable anywhere, the same for
   CHECK_THROWS_WITH(stream(o, 0, 0, 1), Catch::Contains("expected 8x8x8x4") && Catch::Contains("found 4x4x4x4"));
 }
 
+TEST_CASE("safetensors files have no gaps and nothing behind their tensors", "[malformed]") {
+  const TemporaryFolder folder;
+  const auto file = [&](const std::string& header, size_t bytes) {
+    const uint64_t length = header.size();
+    std::vector<std::byte> all(8 + header.size() + bytes);
+    std::memcpy(all.data(), &length, 8);
+    std::memcpy(all.data() + 8, header.data(), header.size());
+    write_file(folder / "w.safetensors", all);
+    return read_safetensors(folder / "w.safetensors").size();
+  };
+  const std::string a = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})",
+                    b = R"("b":{"dtype":"F32","shape":[1],"data_offsets":[)";
+  CHECK(file("{" + a + "," + b + "8,12]}}", 12) == 2);
+  CHECK_THROWS_WITH(file("{" + a + "," + b + "8,12]}}", 13), Catch::Contains("expected 12 bytes of data, found 13"));
+  CHECK_THROWS_WITH(file("{" + a + "," + b + "4,8]}}", 8), Catch::Contains("expected a tensor at byte 8"));
+  CHECK_THROWS_WITH(file("{" + a + "," + b + "12,16]}}", 16), Catch::Contains("expected a tensor at byte 8"));
+  CHECK_THROWS_WITH(file(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}})", 8),
+                    Catch::Contains("expected whole numbers as shape, found [2.5]"));
+}
+
+TEST_CASE("samples with more targets than the first are refused unless fewer are asked for", "[loader]") {
+  const TemporaryFolder folder;
+  for (const int targets : {4, 6})
+    write_file(folder / ("u_" + std::to_string(targets) + "_000.tfrecord"),
+               encode_tfrecord(counts(4 * 4 * 4 * 4, 1), std::vector<float>(size_t(targets), 0.5f)));
+  CosmoflowReading reading;
+  reading.read = {4, 4};
+  reading.expected = {4, 4, 4, DType::i16};
+  reading.take_targets = 4;
+  std::vector<std::byte> voxels(512), targets(16);
+  const auto load = [&](bool fewer) {
+    reading.fewer_targets = fewer;
+    CosmoflowSource source(samples_below(folder.path(), {4, 4}), reading);
+    for (int64_t i : {0, 1}) source.load(i, 0, voxels.data(), targets.data());
+  };
+  CHECK_THROWS_WITH(load(false), Catch::Contains("u_6_000.tfrecord: expected 4 targets, found 6"));
+  CHECK_NOTHROW(load(true));
+}
+
 TEST_CASE("a loader decodes what will be asked for and no more", "[loader]") {
   struct Numbers : SampleSource {
     mutable std::atomic<int> loaded{0};

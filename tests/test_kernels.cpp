@@ -91,6 +91,39 @@ TEST_CASE("f16 sums are widened before they stall or drift", "[kernels]") {
   }
 }
 
+TEST_CASE("equal forms of a weight hold equal bytes", "[kernels]") {
+  // A plan makes one pack for all that ask for the same form; where a layer has as many outputs as inputs, the wanted
+  // layouts of a transposed convolution and of its own gradient are easily alike.
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const auto& [extent, stride, channels] :
+         {std::tuple<int64_t, int64_t, int64_t>{2, 1, 8}, {3, 2, 16}, {2, 2, 16}, {1, 1, 32}, {3, 1, 64}}) {
+      const TensorDesc small({1, 1, 12, 12, channels}, type), w({channels, 1, extent, extent, channels}, type),
+          bias(Shape::vector(channels), DType::f32);
+      ConvAttrs a{.stride = {1, stride, stride}};
+      a.result_size = {1, 11 * stride + extent, 11 * stride + extent};
+      const Problem up = problem({OpKind::conv_backward_data, a}, {small, w, bias});
+      ConvAttrs back = a;
+      back.result_size = {0, 0, 0};
+      const std::vector<Problem> sharing{up, problem({OpKind::conv_backward_data, a}, {small, w}),
+                                         problem({OpKind::conv_forward, back}, {up.out[0], w})};
+      Run weights = make_run(sharing.back(), Fill::normal, 5);
+      for (const Kernel* kernel : kernels_under_test()) {
+        std::map<std::string, std::vector<std::byte>> bytes_of;
+        for (const Problem& p : sharing) {
+          if (!kernel->supports(p).ok) continue;
+          for (const PackRequest& request : kernel->prepare(p)->packed_weights()) {
+            if (request.input != 1) continue;
+            std::vector<std::byte> packed(static_cast<size_t>(request.bytes));
+            request.pack(weights.in[1], packed.data());
+            const auto [known, first] = bytes_of.emplace(request.form, packed);
+            INFO(kernel->name() << " " << p.text() << " " << request.form);
+            CHECK((first || known->second == packed));
+          }
+        }
+      }
+    }
+}
+
 TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
   for (DType type : storage_types) check_all(other_problems(type));
 }

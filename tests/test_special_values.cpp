@@ -1,5 +1,7 @@
 // What kernels make of special values: ignored and unknown labels, overflow, NaN, ties.
+#include <array>
 #include <cmath>
+#include <map>
 
 #include "core/tape.h"
 #include "kernels/kernel_list.h"
@@ -85,11 +87,85 @@ TEST_CASE("AdamW keeps a decay that a factor close to one would lose", "[kernels
   }
 }
 
+TEST_CASE("LAMB and LARC take the steps of their papers", "[kernels]") {
+  // You et al. 2019, algorithm 2, behind a clipping of the norm over all tensors; You et al. 2017, equation 6, clipped.
+  constexpr int n = 2;
+  const TensorDesc vector(Shape::vector(n), DType::f32), step(Shape::vector(8), DType::f64),
+      scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32), norm(Shape::vector(1), DType::f64);
+  using Pair = std::array<double, n>;
+  const auto length = [](const Pair& p) { return std::hypot(p[0], p[1]); };
+  struct Path {
+    Pair start, gradient;
+    double all = 0;  ///< norm over all tensors, for LAMB
+  };
+  const LambAttrs lamb{.weight_decay = 0.02, .max_grad_norm = 1};
+  const SgdAttrs larc{.momentum = 0.5, .larc = 0.01};
+  const double rate = 0.01;
+  const Problem lamb_problem =
+      problem({OpKind::lamb_update, lamb}, {vector, step, scale, flag, norm, vector, vector, vector});
+  const Problem larc_problem = problem({OpKind::sgd_update, larc}, {vector, step, scale, flag, vector, vector});
+  int ran = 0;
+  for (const Problem& p : {lamb_problem, larc_problem})
+    for (const auto& kernel : kernel_list()) {
+      if (!kernel->supports(p).ok) continue;
+      ++ran;
+      // Scaled down, left alone, no weights (a ratio of 1), a gradient so small that LARC does not clip.
+      for (const Path& path : {Path{{3, -4}, {1.2, 1.6}, 4}, Path{{3, -4}, {0.3, -0.1}, 0.5},
+                               Path{{0, 0}, {0.6, 0.8}, 1}, Path{{0.3, 0.4}, {1e-3, 2e-3}, 0.01}}) {
+        INFO(kernel->name() << " " << p.text() << ", weights " << path.start[0]);
+        const bool is_lamb = p.op.kind == OpKind::lamb_update;
+        Run run = make_run(p, Fill::normal, 1);
+        const size_t first = p.in.size() - (is_lamb ? 3 : 2);
+        run.in[1].data<double>()[int(StepField::learning_rate)] = rate;
+        run.in[2].data<double>()[int(ScaleField::scale)] = 1;
+        if (is_lamb) run.in[4].data<double>()[0] = path.all;
+        Pair w = path.start, m{}, v{}, velocity{};
+        for (size_t k = first; k < p.in.size(); ++k)
+          for (int i = 0; i < n; ++i) run.in[k].data<float>()[i] = k == first ? float(w[size_t(i)]) : 0.0f;
+        for (int t = 1; t <= 3; ++t) {
+          run.in[2].data<double>()[int(ScaleField::applied)] = t - 1;
+          for (int i = 0; i < n; ++i) run.in[0].data<float>()[i] = float(path.gradient[size_t(i)]);
+          execute(*kernel, p, run);
+          Pair u{};
+          for (size_t i = 0; i < n; ++i) {
+            const double g = path.gradient[i] * (is_lamb ? std::min(1.0, lamb.max_grad_norm / path.all) : 1.0);
+            m[i] = lamb.beta1 * m[i] + (1 - lamb.beta1) * g, v[i] = lamb.beta2 * v[i] + (1 - lamb.beta2) * g * g;
+            u[i] = m[i] / (1 - std::pow(lamb.beta1, t)) /
+                       (std::sqrt(v[i] / (1 - std::pow(lamb.beta2, t))) + lamb.epsilon) +
+                   lamb.weight_decay * w[i];
+          }
+          const double size = length(w);
+          const double trust = size == 0 ? 1 : size / length(u);
+          const double local =
+              size == 0 ? 1
+                        : std::min(1.0, larc.larc * size / std::max(length(path.gradient), larc.larc_epsilon) / rate);
+          for (size_t i = 0; i < n; ++i) {
+            velocity[i] = larc.momentum * velocity[i] - rate * local * path.gradient[i];
+            w[i] += is_lamb ? -rate * trust * u[i] : velocity[i];
+          }
+          for (size_t i = 0; i < n; ++i)
+            CHECK(run.in[first].data<float>()[i] == Approx(w[i]).epsilon(2e-6).margin(1e-8));
+        }
+      }
+    }
+  CHECK(ran >= 2);
+}
+
 TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]") {
   const TensorDesc vector(Shape::vector(1000), DType::f32), step(Shape::vector(8), DType::f64),
       scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32);
   const Problem finite = problem({OpKind::all_finite, NoAttrs{}}, {vector, vector});
-  const Problem sgd = problem({OpKind::sgd_update, SgdAttrs{}}, {vector, step, scale, flag, vector, vector});
+  const TensorDesc norm(Shape::vector(1), DType::f64);
+  std::vector<Problem> updates;
+  for (const double larc : {0.0, 0.002}) {
+    updates.push_back(
+        problem({OpKind::sgd_update, SgdAttrs{.larc = larc}}, {vector, step, scale, flag, vector, vector}));
+    updates.push_back(
+        problem({OpKind::adam_update, AdamAttrs{.larc = larc}}, {vector, step, scale, flag, vector, vector, vector}));
+  }
+  updates.push_back(
+      problem({OpKind::lamb_update, LambAttrs{}}, {vector, step, scale, flag, norm, vector, vector, vector}));
+  std::map<OpKind, int> ran;
   for (const auto& kernel : kernel_list()) {
     if (kernel->supports(finite).ok)
       for (const float bad : {NAN, INFINITY, -INFINITY}) {
@@ -100,14 +176,18 @@ TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]")
         execute(*kernel, finite, run);
         CHECK(run.out[0].data<float>()[0] == 0);
       }
-    if (kernel->supports(sgd).ok) {
-      const Run before = make_run(sgd, Fill::normal, 1);
-      Run run = make_run(sgd, Fill::normal, 1);
+    for (const Problem& update : updates) {
+      if (!kernel->supports(update).ok) continue;
+      INFO(kernel->name() << " " << update.text());
+      const Run before = make_run(update, Fill::normal, 1);
+      Run run = make_run(update, Fill::normal, 1);
       run.in[3].data<float>()[0] = 0;
-      execute(*kernel, sgd, run);
+      execute(*kernel, update, run);
       for (size_t k = 0; k < run.out.size(); ++k) CHECK(same_bits(run.out[k], before.out[k]));
+      ++ran[update.op.kind];
     }
   }
+  for (const OpKind kind : {OpKind::sgd_update, OpKind::adam_update, OpKind::lamb_update}) CHECK(ran[kind] > 0);
 }
 
 TEST_CASE("a NaN wins its pool and stays, the earliest of equal values is remembered", "[kernels]") {

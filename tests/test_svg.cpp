@@ -10,7 +10,8 @@ TEST_CASE("plots of values that differ in their last bits, or not at all, end an
     for (const double other : {value, std::nextafter(value, 1e300)})
       for (const auto scale : {Plot::Scale::linear, Plot::Scale::log}) {
         INFO(value << " " << (other == value));
-        const std::string svg = render_svg({{"t", "x", "y", {{"s", {0, 1}, {value, other}}}, Plot::Scale::linear, scale}});
+        const std::string svg =
+            render_svg({{"t", "x", "y", {{"s", {0, 1}, {value, other}}}, Plot::Scale::linear, scale}});
         CHECK(svg.size() < 20'000);
         CHECK(svg.find("nan") == std::string::npos);
         CHECK(svg.find("inf") == std::string::npos);

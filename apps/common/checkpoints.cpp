@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -18,6 +19,25 @@ std::shared_ptr<const Checkpoint> read_checkpoint(const std::string& path) {
   if (!meta.is_object()) fail_data(path + ": expected a JSON object beside the states, found something else");
   for (const char* key : {"identity", "epoch", "step_in_epoch", "step", "epoch_loss", "history"})
     if (!meta.contains(key)) fail_data(path + ": expected " + key + " beside the states, found none");
+  const auto expect = [&](const char* key, bool right, const char* what) {
+    if (!right) fail_data(fmt::format("{}: {}: expected {}, found {}", path, key, what, meta[key].dump()));
+  };
+  const auto count = [&](const char* key) {
+    expect(key, meta[key].is_number_unsigned() && meta[key] < (uint64_t{1} << 62), "a number of at least 0");
+  };
+  const auto number = [](const nlohmann::json& value) { return value.is_number() || value.is_null(); };
+  for (const char* key : {"epoch", "step_in_epoch", "step"}) count(key);
+  for (const char* key : {"ranks", "samples_per_step", "bucket_bytes"})
+    if (meta.contains(key)) count(key);
+  for (const char* key : {"identity", "given", "config"})
+    if (meta.contains(key)) expect(key, meta[key].is_object(), "an object");
+  expect("epoch_loss", number(meta["epoch_loss"]), "a number");
+  const bool rows = meta["history"].is_array() &&
+                    std::all_of(meta["history"].begin(), meta["history"].end(), [&](const nlohmann::json& row) {
+                      return row.is_array() && row.size() >= 6 && row[0].is_number_integer() &&
+                             std::all_of(row.begin(), row.end(), number);
+                    });
+  expect("history", rows, "rows of six numbers");
   return checkpoint;
 }
 

@@ -66,7 +66,9 @@ std::pair<int64_t, int64_t> height_and_width(const OptionTable& o, const std::st
   if (parts.size() != 2) fail_usage("--" + flag + ": expected HEIGHTxWIDTH, found " + text);
   const std::pair<int64_t, int64_t> size{parse_number<int64_t>(parts[0], "--" + flag),
                                          parse_number<int64_t>(parts[1], "--" + flag)};
-  if (size.first < 1 || size.second < 1) fail_usage("--" + flag + ": expected extents of at least 1, found " + text);
+  constexpr int64_t most = 1 << 20;
+  if (std::min(size.first, size.second) < 1 || std::max(size.first, size.second) > most)
+    fail_usage(fmt::format("--{}: expected extents of 1 to {}, found {}", flag, most, text));
   return size;
 }
 
@@ -76,7 +78,7 @@ std::vector<Option> climate_model_options() {
        "data-dir-prefix"},
       {"stats", "", "", "statistics file (default: stats.h5 in or above data-dir)"},
       Option{"label-set", "", "0", "labels_0 or labels_1 of the files", K::integer}.within(0, 1),
-      Option{"downsample", "", "1", "make one pixel of every n x n", K::integer}.within(1),
+      Option{"downsample", "", "1", "make one pixel of every n x n", K::integer}.within(1, 4096),
       {"downsampling-mode", "", "pick",
        "pick: the first pixel of the n x n; mean: fields averaged behind their normalisation, the class at the centre"},
       {"channels", "", "", "channels of the files that the network sees, 0 to 15 (default: all)", K::numbers},
@@ -90,7 +92,7 @@ std::vector<Option> climate_model_options() {
       {"output-stride", "", "16", "deepcam: 16 or 8", K::integer},
       Option{"width-divisor", "", "1", "deepcam: divides all inner channel counts (a narrow net for small machines)",
              K::integer}
-          .within(1),
+          .within(1, 1 << 16),
       {"low-level-relu", "", "true", "deepcam: low-level branch behind the ReLU, as the reference computes", K::toggle},
       {"decoder", "", "deconv1x", "deeplab: deconv1x (full resolution), deconv or bilinear"},
       {"decoder-relu", "", "false", "deeplab: ReLU in the full-resolution decoder (the reference has none)", K::toggle},
@@ -113,7 +115,7 @@ std::vector<Option> climate_training_options() {
       Option{"local-batch-size", "", "1", "samples per pass and rank", K::integer}.within(1, 1 << 20),
       {"max-epochs", "", "30", "", K::integer},
       {"crop", "", "", "HEIGHTxWIDTH: train on crops of the (downsampled) images"},
-      Option{"crops-per-image", "", "1", "crops of every image and epoch", K::integer}.within(1),
+      Option{"crops-per-image", "", "1", "crops of every image and epoch", K::integer}.within(1, 1 << 20),
       Option{"crop-balance", "", "0.5", "share of the crops that centre on a storm", K::number}.within(0, 1),
       {"loss-type", "", "weighted_mean", "weighted_mean, weighted (sum) or focal"},
       {"focal-gamma", "", "2", "", K::number},
@@ -209,8 +211,11 @@ ClimateConfig climate_config(const OptionTable& o) {
       {{"asymmetric", Corners::asymmetric}, {"half-pixel", Corners::half_pixel}, {"aligned", Corners::aligned}});
   c.blocks.clear();
   for (const std::string& part : o.list("blocks")) c.blocks.push_back(parse_number<int64_t>(trim(part), "--blocks"));
-  if (c.blocks.size() < 2 || *std::min_element(c.blocks.begin(), c.blocks.end()) < 1)
-    fail_usage("--blocks: expected two or more numbers of at least 1, found " + o.text("blocks"));
+  constexpr int64_t most_layers = 256;
+  const auto [least, most] = std::minmax_element(c.blocks.begin(), c.blocks.end());
+  if (c.blocks.size() < 2 || *least < 1 || *most > most_layers)
+    fail_usage(
+        fmt::format("--blocks: expected two or more numbers of 1 to {}, found {}", most_layers, o.text("blocks")));
   c.first_filters = o.integer("first-filters");
   c.growth = o.integer("growth"), c.filter = o.integer("filter");
   if (c.filter % 2 == 0) fail_usage("--filter: expected an odd number, found " + o.text("filter"));
@@ -263,6 +268,9 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t sa
   s.warmup_factor = o.number("lr-warmup-factor");
   for (const std::string& step : o.list("lr-milestones"))
     s.milestones.push_back(parse_number<int64_t>(step, "--lr-milestones"));
+  for (size_t i = 0; i < s.milestones.size(); ++i)
+    if (s.milestones[i] < 1 || (i > 0 && s.milestones[i] <= s.milestones[i - 1]))
+      fail_usage("--lr-milestones: expected steps above 0 that grow, found " + o.text("lr-milestones"));
   if (s.kind == Kind::multistep && s.milestones.empty())
     fail_usage("--lr-milestones: expected one step or more for --lr-schedule multistep, found none");
   s.decay_rate = o.number("lr-decay-rate");

@@ -15,13 +15,17 @@ namespace {
 
 using K = Option::Kind;
 
+constexpr int64_t most_extent = 1024, most_channels = 1 << 16, most_targets = 1 << 20;
+
 /// "128,128,128,4" (a YAML sample_shape) -> 128 and 4; `what` names it in errors.
 std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::string& text) {
   const auto parts = split(text, ',');
   std::vector<int64_t> e;
   for (std::string_view p : parts) e.push_back(parse_number<int64_t>(trim(p), what));
   if (e.size() != 4 || e[0] != e[1] || e[1] != e[2]) fail_usage(what + ": expected D,D,D,channels, found " + text);
-  if (e[0] < 1 || e[3] < 1) fail_usage(what + ": extents must be at least 1, found " + text);
+  if (e[0] < 1 || e[3] < 1 || e[0] > most_extent || e[3] > most_channels)
+    fail_usage(fmt::format("{}: expected 1 to {} voxels and 1 to {} channels, found {}", what, most_extent,
+                           most_channels, text));
   return {e[0], e[3]};
 }
 
@@ -32,10 +36,11 @@ std::vector<Option> model_options() {
       {"data-dir", "data.data_dir", "", "folder with train/ and validation/, or with universes to split"},
       Option{"model", "", "mlperf", "mlperf, or sc18 (the 2018 paper's seven convolutions)"}.one_of(
           {{"mlperf"}, {"sc18"}}),
-      Option{"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer}.within(0, 4096),
+      Option{"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer}.within(0, most_extent),
       {"sample-shape", "data.sample_shape", "", "D,D,D,channels, as in the reference's YAML"},
       {"input-shape", "model.input_shape", "", "D,D,D,channels, must agree with sample-shape"},
-      Option{"targets", "model.target_size", "0", "outputs (0 = what the data holds)", K::integer}.within(0, 1 << 20),
+      Option{"targets", "model.target_size", "0", "outputs (0 = what the data holds)", K::integer}.within(0,
+                                                                                                          most_targets),
       {"target-shape", "data.target_shape", "", "the reference's name for targets"},
       Option{"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer}.within(1, 64),
       Option{"conv-size", "model.conv_size", "32", "channels of the first convolution", K::integer}.within(1, 512),
@@ -77,7 +82,7 @@ std::vector<Option> training_options() {
       {"warmup-epochs", "lr_schedule.n_warmup_epochs", "0", "", K::integer},
       {"decay-schedule", "lr_schedule.decay_schedule", "", "epoch:multiplier pairs, acting after that epoch index",
        K::list},
-      {"target-mae", "train.target_mae", "", "stop when the validation MAE is at most this", K::number},
+      Option{"target-mae", "train.target_mae", "", "stop when the validation MAE is at most this", K::number}.within(0),
       {"baseline", "", "false", "also fit a regression on the count variance, for comparison", K::toggle},
       {"print-fom", "", "false", "print the figure of merit line of the reference", K::toggle}};
   append(list, more);
@@ -138,6 +143,8 @@ CosmoflowConfig model_config(const OptionTable& o) {
   if (targets > 0) c.targets = targets;
   if (!o.text("target-shape").empty()) {
     const auto shape = parse_number<int64_t>(o.text("target-shape"), o.name("target-shape"));
+    if (shape < 1 || shape > most_targets)
+      fail_usage(fmt::format("{}: expected 1 to {}, found {}", o.name("target-shape"), most_targets, shape));
     if (targets == 0 || (shape != targets && o.prevails("target-shape", "targets"))) c.targets = shape;
   }
   c.kernel = o.integer("kernel-size");
@@ -268,6 +275,7 @@ CosmoflowReading reading_options(const OptionTable& o, const SampleShape& shape)
     l.target_scale = float(std::sqrt(3.0));  // labels flat in [-1,1] have deviation 1/sqrt(3): this z-scores them
   }
   l.take_targets = shape.targets;
+  l.fewer_targets = l.take_channel == 0 || o.integer("targets") > 0 || !o.text("target-shape").empty();
   if (o.has("cache") && o.toggle("cache")) l.cache = std::make_shared<SampleCache>();
   return l;
 }

@@ -71,6 +71,8 @@ TrainingOptions optimizer_config(const OptionTable& o) {
   t.sgd.momentum = o.number("momentum");
   t.accumulation = o.integer("gradient-accumulation-frequency");
   t.lag = o.integer("gradient-lag");
+  if (t.lag > 0 && o.text("device") != "cpu")
+    fail_usage("--gradient-lag: expected 0 with --device " + o.text("device") + ", found " + o.text("gradient-lag"));
   return t;
 }
 

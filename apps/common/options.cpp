@@ -1,13 +1,17 @@
 #include "apps/common/options.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <new>
@@ -191,7 +195,9 @@ void OptionTable::load_yaml(const YamlFile& file) {
   if (std::filesystem::is_directory(path)) fail_usage(path + ": expected a YAML file, found a folder");
   YAML::Node root;
   try {
-    root = YAML::LoadFile(path);
+    const std::vector<YAML::Node> documents = YAML::LoadAllFromFile(path);
+    if (documents.size() > 1) fail_usage(path + ": expected one document, found " + std::to_string(documents.size()));
+    if (!documents.empty()) root = documents[0];
   } catch (const YAML::BadFile&) {
     fail_usage(path + ": cannot open the configuration");
   } catch (const YAML::Exception& error) {
@@ -264,6 +270,12 @@ std::vector<std::string> OptionTable::join_words(int argc, char** argv) const {
       const bool takes_numbers = std::any_of(options_.begin(), options_.end(), [&](const Option& o) {
         return o.kind == Option::Kind::numbers && (o.flag == name || o.alias == name);
       });
+      // What an empty variable of a script leaves behind: --output-dir --resume.
+      const bool takes_value = std::any_of(options_.begin(), options_.end(), [&](const Option& o) {
+        return o.kind != Option::Kind::toggle && (o.flag == name || o.alias == name);
+      });
+      if (takes_value && name_end == word.end() && i + 1 < argc && std::string_view(argv[i + 1]).starts_with("--"))
+        fail_usage("--" + name + ": expected a value, found " + argv[i + 1]);
       next_is_value = takes_numbers && name_end == word.end();
       in_list = takes_numbers && name_end != word.end();
       const bool toggles = std::any_of(options_.begin(), options_.end(), [&](const Option& o) {
@@ -271,6 +283,8 @@ std::vector<std::string> OptionTable::join_words(int argc, char** argv) const {
       });
       if (toggles && name_end == word.end() && i + 1 < argc && truth_of(argv[i + 1]))
         word += truth_of(argv[++i]).value() ? "=true" : "=false";
+      else if (toggles && name_end != word.end())
+        truth_of(std::string(name_end + 1, word.end()), "--" + name);
     } else if (in_list && number) {
       words.back() += "," + word;
       continue;
@@ -384,18 +398,38 @@ int wanted_threads(const OptionTable& options) {
   return granted;
 }
 
+/// Descriptors 0 to 2 stand for standard streams: what is opened first must not become one.
+static void open_standard_streams() {
+  for (int file = open("/dev/null", O_RDWR); file >= 0; file = open("/dev/null", O_RDWR))
+    if (file > STDERR_FILENO) {
+      close(file);
+      return;
+    }
+}
+
 int run_program(const char* name, int (*body)(int, char**), int argc, char** argv) {
+  open_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond the limit is an error of its write
+  // Behind what was printed, where both go to one file.
+  const auto report = [name](const std::string& what, ErrorKind kind) {
+    std::fflush(stdout);
+    fmt::print(stderr, "{}: error: {}\n", name, what);
+    return static_cast<int>(kind);
+  };
   try {
-    return body(argc, argv);
+    const int code = body(argc, argv);
+    if ((std::fflush(stdout) != 0 || std::ferror(stdout)) && code == 0)
+      return report("standard output: cannot write", ErrorKind::runtime);
+    return code;
   } catch (const Error& error) {
-    fmt::print(stderr, "{}: error: {}\n", name, error.what());
-    return error.exit_code();
+    return report(error.what(), error.kind());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "{}: error: out of memory\n", name);
+    return report("out of memory", ErrorKind::runtime);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(error.path1().string() + ": " + error.code().message(), ErrorKind::data);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: error: {}\n", name, error.what());
+    return report(error.what(), ErrorKind::runtime);
   }
-  return static_cast<int>(ErrorKind::runtime);
 }
 
 }  // namespace convoy::apps

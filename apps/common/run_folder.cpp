@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "io/file.h"
 
 namespace convoy::apps {
 namespace {
@@ -48,9 +49,14 @@ Json found_settings(const Checkpoint& checkpoint, int ranks) {
 
 /// Throws Error(runtime) where the file could not be written at the end of the run.
 void expect_writable(const std::string& path) {
+  const std::string name = std::filesystem::path(path).filename();
+  if (name.starts_with("checkpoint-") && name.ends_with(".h5"))
+    fail_usage("--save: " + path + ": expected another name than a checkpoint's");
   if (std::filesystem::is_directory(path)) fail_runtime("--save: " + path + ": expected a file, found a folder");
+  expect_replaceable(path);
   const std::string trial = path + ".tmp";
-  const int file = open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  const int file = open(trial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0 && errno == EEXIST) return;  // of an earlier save that was killed, or somebody's own
   if (file < 0) fail_runtime("--save: " + path + ": cannot create: " + std::strerror(errno));
   close(file);
   unlink(trial.c_str());

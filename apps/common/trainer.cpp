@@ -15,6 +15,7 @@
 #include "apps/common/run_lock.h"
 #include "apps/common/version.h"
 #include "io/hdf5.h"
+#include "kernels/device/device.h"
 
 namespace convoy::apps {
 namespace {
@@ -45,7 +46,7 @@ double seconds_since(Clock::time_point start) {
 }  // namespace
 
 void install_signal_handlers() {
-  for (int number : {SIGTERM, SIGUSR1}) std::signal(number, on_signal);
+  for (int number : {SIGTERM, SIGUSR1, SIGINT}) std::signal(number, on_signal);
 }
 
 void expect_whole_step(int64_t samples_per_step, int64_t samples) {
@@ -58,9 +59,12 @@ Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions opti
   for (Executor* executor : {&program_.step(), program_.micro()})
     if (executor) executor->set_groups(ranks_.groups()), executor->set_team(ranks_.team());
   ranks_.set_window(program_.step().window());
-  if (program_.on_device() && ranks_.size() > 1)
-    fmt::print("gradients go {}\n",
-               ranks_.meet_devices(program_.step()) ? "from device to device" : "through the host");
+  if (program_.on_device() && ranks_.size() > 1) {
+    const bool direct = ranks_.meet_devices(program_.step());
+    const std::string why = why_no_peer_sums();
+    fmt::print("gradients go {}{}\n", direct ? "from device to device" : "through the host",
+               why.empty() ? "" : " (" + why + ")");
+  }
   for (const PlannedNode& node : program_.step().plan().nodes)
     if (node.op.kind == OpKind::all_reduce_later) lagged_.push_back(node.op.as<AllReduceAttrs>().id);
   expect_whole_step(samples_per_step(), task_.training_samples());

@@ -49,10 +49,6 @@ void gradient_dropout(GradientContext& g) {
   g.add(0, g.emit(g.op(), "dropout_backward", {g.out_gradient(0), g.in(1)})[0]);
 }
 
-int64_t flops_one(const Op&, std::span<const TensorDesc>, std::span<const TensorDesc> out) {
-  return out[0].shape.elements();
-}
-
 }  // namespace
 
 std::vector<OpDef> activation_ops() {
@@ -61,20 +57,20 @@ std::vector<OpDef> activation_ops() {
            .default_attrs = ActivationAttrs{},
            .infer = infer_activation,
            .gradient = gradient_activation,
-           .flops = flops_one,
+           .flops = element_flops<1>,
            .in_place_input = 0},
           {.kind = OpKind::activation_backward,
            .name = "activation_backward",
            .default_attrs = ActivationAttrs{},
            .infer = infer_backward,
-           .flops = flops_one,
+           .flops = element_flops<1>,
            .in_place_input = 0},
           {.kind = OpKind::dropout,
            .name = "dropout",
            .default_attrs = DropoutAttrs{},
            .infer = infer_dropout,
            .gradient = gradient_dropout,
-           .flops = flops_one,
+           .flops = element_flops<1>,
            .special_input = special_dropout,
            .in_place_input = 0}};
 }

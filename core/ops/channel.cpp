@@ -97,13 +97,6 @@ void gradient_channel_scale(GradientContext& g) {
   if (g.needs(0)) g.add(0, g.emit({OpKind::channel_scale, NoAttrs{}}, "channel_scale_backward", {dy, g.in(1)})[0]);
 }
 
-int64_t flops_one(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return in[0].shape.elements();
-}
-int64_t flops_two(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return 2 * in[0].shape.elements();
-}
-
 }  // namespace
 
 std::vector<OpDef> channel_ops() {
@@ -111,18 +104,18 @@ std::vector<OpDef> channel_ops() {
            .name = "channel_sum",
            .default_attrs = NoAttrs{},
            .infer = infer_channel_sum,
-           .flops = flops_one},
+           .flops = element_flops<1>},
           {.kind = OpKind::channel_dot,
            .name = "channel_dot",
            .default_attrs = NoAttrs{},
            .infer = infer_dot,
-           .flops = flops_two},
+           .flops = element_flops<2>},
           {.kind = OpKind::channel_scale,
            .name = "channel_scale",
            .default_attrs = NoAttrs{},
            .infer = infer_channel_scale,
            .gradient = gradient_channel_scale,
-           .flops = flops_two,
+           .flops = element_flops<2>,
            .in_place_input = 0},
           {.kind = OpKind::concat,
            .name = "concat",

@@ -68,10 +68,6 @@ std::vector<TensorDesc> infer_later(const Op& op, std::span<const TensorDesc> in
   return {};
 }
 
-int64_t flops_reduce(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return in[0].shape.elements();
-}
-
 }  // namespace
 
 std::vector<OpDef> communication_ops() {
@@ -81,7 +77,7 @@ std::vector<OpDef> communication_ops() {
            .name = "all_reduce_start",
            .default_attrs = AllReduceAttrs{},
            .infer = infer_reduce,
-           .flops = flops_reduce,
+           .flops = element_flops<1>,
            .in_place_input = 0},
           {.kind = OpKind::all_reduce_wait,
            .name = "all_reduce_wait",
@@ -92,7 +88,7 @@ std::vector<OpDef> communication_ops() {
            .name = "all_reduce_later",
            .default_attrs = AllReduceAttrs{},
            .infer = infer_later,
-           .flops = flops_reduce,
+           .flops = element_flops<1>,
            .updated_inputs = 1}};
 }
 

@@ -87,13 +87,6 @@ std::vector<TensorDesc> infer_all_finite(const Op& op, std::span<const TensorDes
   return {TensorDesc(Shape::vector(1), DType::f32)};
 }
 
-int64_t flops_one(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return in[0].shape.elements();
-}
-int64_t flops_two(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return 2 * in[0].shape.elements();
-}
-
 /// Pack nodes are placed by the plan only; on a tape they make no sense.
 std::vector<TensorDesc> infer_pack(const Op& op, std::span<const TensorDesc>) {
   fail_op(op, "cannot be recorded on a tape");
@@ -111,40 +104,40 @@ std::vector<OpDef> elementwise_ops() {
            .name = "log1p",
            .default_attrs = CastAttrs{},
            .infer = infer_normalise,
-           .flops = flops_one,
+           .flops = element_flops<1>,
            .special_input = special_normalise},
           {.kind = OpKind::divide_by_mean,
            .name = "divide_by_mean",
            .default_attrs = CastAttrs{},
            .infer = infer_normalise,
-           .flops = flops_two,
+           .flops = element_flops<2>,
            .special_input = special_normalise},
           {.kind = OpKind::add,
            .name = "add",
            .default_attrs = NoAttrs{},
            .infer = infer_add,
            .gradient = gradient_add,
-           .flops = flops_one,
+           .flops = element_flops<1>,
            .in_place_input = 0},
           {.kind = OpKind::scale,
            .name = "scale",
            .default_attrs = ScaleAttrs{},
            .infer = infer_scale,
            .gradient = gradient_scale,
-           .flops = flops_one,
+           .flops = element_flops<1>,
            .in_place_input = 0},
           {.kind = OpKind::add_scaled,
            .name = "add_scaled",
            .default_attrs = ScaleAttrs{},
            .infer = infer_add_scaled,
-           .flops = flops_two,
+           .flops = element_flops<2>,
            .special_input = special_add_scaled,
            .in_place_input = 0},
           {.kind = OpKind::sum_squares,
            .name = "sum_squares",
            .default_attrs = ScaleAttrs{},
            .infer = infer_sum_squares,
-           .flops = flops_two},
+           .flops = element_flops<2>},
           {.kind = OpKind::all_finite, .name = "all_finite", .default_attrs = NoAttrs{}, .infer = infer_all_finite},
           {.kind = OpKind::pack, .name = "pack", .default_attrs = NoAttrs{}, .infer = infer_pack}};
 }

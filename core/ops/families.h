@@ -35,6 +35,11 @@ void check_slope(const Op& op, double slope);
 std::string text_of(const char* key, const Int3& values);
 /// Throws unless result_size has extents of 1 or more.
 void check_result_size(const Op& op, const Int3& size);
+/// OpDef::flops of ops that take a fixed number of operations for each element of input 0.
+template <int per_element>
+int64_t element_flops(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+  return per_element * in[0].shape.elements();
+}
 /// Throws with "op: message".
 [[noreturn]] void fail_op(const Op& op, const std::string& message);
 

@@ -32,10 +32,6 @@ void gradient_loss(GradientContext& g) {
   g.add(0, g.emit({OpKind::loss_backward, g.op().attrs}, "loss_backward", {g.in(0), g.in(1), g.loss_scale()})[0]);
 }
 
-int64_t flops_loss(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return 3 * in[0].shape.elements();
-}
-
 bool special_scale(const Op&, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream&) {
   if (index != 2) return false;
   t.data<double>()[int(ScaleField::scale)] = 4.0;
@@ -50,12 +46,12 @@ std::vector<OpDef> loss_ops() {
            .default_attrs = LossAttrs{},
            .infer = infer_loss,
            .gradient = gradient_loss,
-           .flops = flops_loss},
+           .flops = element_flops<3>},
           {.kind = OpKind::loss_backward,
            .name = "loss_backward",
            .default_attrs = LossAttrs{},
            .infer = infer_backward,
-           .flops = flops_loss,
+           .flops = element_flops<3>,
            .special_input = special_scale}};
 }
 

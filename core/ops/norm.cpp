@@ -70,7 +70,8 @@ std::vector<TensorDesc> infer_parameters(const Op& op, std::span<const TensorDes
   return {in[1], in[1]};
 }
 
-/// Inputs: moments, then running mean and running variance.
+/// Inputs: moments, then running mean and running variance. Moments of a diverged step leave those of their channel
+/// alone.
 std::vector<TensorDesc> infer_update(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
   expect(op, "the input of moments", in[0], pair_desc(in[1].shape.c()));
@@ -120,11 +121,6 @@ bool special_norm(const Op& op, int index, std::span<const TensorDesc> in, const
   return true;
 }
 
-template <int per_element>
-int64_t flops(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return per_element * in[0].shape.elements();
-}
-
 }  // namespace
 
 std::vector<OpDef> norm_ops() {
@@ -132,26 +128,26 @@ std::vector<OpDef> norm_ops() {
            .name = "channel_moments",
            .default_attrs = NoAttrs{},
            .infer = infer_moments,
-           .flops = flops<3>},
+           .flops = element_flops<3>},
           {.kind = OpKind::batch_norm,
            .name = "batch_norm",
            .default_attrs = BatchNormAttrs{},
            .infer = infer_norm,
            .gradient = gradient_norm,
-           .flops = flops<2>,
+           .flops = element_flops<2>,
            .special_input = special_norm,
            .in_place_input = 0},
           {.kind = OpKind::batch_norm_sums,
            .name = "batch_norm_sums",
            .default_attrs = BatchNormAttrs{},
            .infer = infer_sums,
-           .flops = flops<4>,
+           .flops = element_flops<4>,
            .special_input = special_norm},
           {.kind = OpKind::batch_norm_backward_data,
            .name = "batch_norm_backward_data",
            .default_attrs = BatchNormAttrs{},
            .infer = infer_backward_data,
-           .flops = flops<6>,
+           .flops = element_flops<6>,
            .special_input = special_norm,
            .in_place_input = 0},
           {.kind = OpKind::batch_norm_backward_parameters,

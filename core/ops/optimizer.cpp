@@ -111,19 +111,6 @@ bool special_scale(const Op&, int index, std::span<const TensorDesc>, const Tens
   return true;
 }
 
-int64_t flops_one(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return in[0].shape.elements();
-}
-int64_t flops_sgd(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return 5 * in[0].shape.elements();
-}
-int64_t flops_adam(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return 14 * in[0].shape.elements();
-}
-
-int64_t flops_lamb(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return 24 * in[0].shape.elements();
-}
 int64_t flops_norm(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
   int64_t total = 0;
   for (const TensorDesc& desc : in.first(in.size() - 1)) total += 2 * desc.shape.elements();
@@ -146,7 +133,7 @@ std::vector<OpDef> optimizer_ops() {
            .name = "sgd_update",
            .default_attrs = SgdAttrs{},
            .infer = infer_sgd,
-           .flops = flops_sgd,
+           .flops = element_flops<5>,
            .special_input = special_update,
            .updated_inputs = 2,
            .division = division_of<SgdAttrs>},
@@ -154,7 +141,7 @@ std::vector<OpDef> optimizer_ops() {
            .name = "adam_update",
            .default_attrs = AdamAttrs{},
            .infer = infer_adam,
-           .flops = flops_adam,
+           .flops = element_flops<14>,
            .special_input = special_update,
            .updated_inputs = 3,
            .division = division_of<AdamAttrs>},
@@ -162,7 +149,7 @@ std::vector<OpDef> optimizer_ops() {
            .name = "lamb_update",
            .default_attrs = LambAttrs{},
            .infer = infer_lamb,
-           .flops = flops_lamb,
+           .flops = element_flops<24>,
            .special_input = special_update,
            .updated_inputs = 3,
            .division = division_of_lamb},
@@ -176,7 +163,7 @@ std::vector<OpDef> optimizer_ops() {
            .name = "accumulate",
            .default_attrs = NoAttrs{},
            .infer = infer_accumulate,
-           .flops = flops_one,
+           .flops = element_flops<1>,
            .special_input = special_accumulate,
            .updated_inputs = 1},
           {.kind = OpKind::loss_scale_update,

@@ -6,10 +6,6 @@
 namespace convoy {
 namespace {
 
-TensorDesc label_desc(const Shape& logits) {
-  return TensorDesc({logits.n(), logits.d(), logits.h(), logits.w(), 1}, DType::u8);
-}
-
 void check_pair(const Op& op, std::span<const TensorDesc> in) {
   check_same_float(op, in.first(1));
   const auto& a = op.as<PixelLossAttrs>();
@@ -67,10 +63,6 @@ bool special_labels(const Op& op, int index, std::span<const TensorDesc> in, con
   return true;
 }
 
-int64_t flops_loss(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
-  return 8 * in[0].shape.elements();
-}
-
 }  // namespace
 
 std::vector<OpDef> pixel_ops() {
@@ -79,13 +71,13 @@ std::vector<OpDef> pixel_ops() {
            .default_attrs = PixelLossAttrs{},
            .infer = infer_loss,
            .gradient = gradient_loss,
-           .flops = flops_loss,
+           .flops = element_flops<8>,
            .special_input = special_labels},
           {.kind = OpKind::pixel_loss_backward,
            .name = "pixel_loss_backward",
            .default_attrs = PixelLossAttrs{},
            .infer = infer_backward,
-           .flops = flops_loss,
+           .flops = element_flops<8>,
            .special_input = special_labels},
           {.kind = OpKind::arg_max, .name = "arg_max", .default_attrs = NoAttrs{}, .infer = infer_arg_max}};
 }

@@ -33,9 +33,9 @@ void drop_dead_nodes(Tape& tape);
 /// Merges nodes with equal op and inputs (both lowered backward passes of a layer share one gradient). Bits stay.
 void merge_equal_nodes(Tape& tape);
 
-/// Lets the backward pass make outputs of cheap ops again (batch norm, activations, sums, concatenations, resizes)
-/// where their inputs are kept for it anyway, instead of keeping both. Tapes without a loss stay as they are. Run it
-/// behind merge_equal_nodes, which would take the second copy away. Bits stay.
+/// Lets the backward pass make outputs of cheap ops again (batch norm, activations, sums, factors, also per channel,
+/// concatenations, resizes) where their inputs are kept for it anyway, instead of keeping both. Tapes without a loss
+/// stay as they are. Run it behind merge_equal_nodes, which would take the second copy away. Bits stay.
 void recompute(Tape& tape);
 /// The node that a name is a copy of, as `recompute` makes them; any other name is itself.
 std::string original_name(const std::string& node);

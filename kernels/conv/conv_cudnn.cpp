@@ -126,10 +126,11 @@ class CudnnPlan {
     pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, pointers);
     pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     pack.finalize();
-    cudnn()->set_stream(cudnn()->handle, stream());
-    if (const cudnnStatus_t status = cudnn()->execute(cudnn()->handle, plan.handle(), pack.handle());
-        status != CUDNN_STATUS_SUCCESS)
-      throw CudnnRefusal{cudnn()->error_string(status)};
+    const auto require = [](cudnnStatus_t status) {
+      if (status != CUDNN_STATUS_SUCCESS) throw CudnnRefusal{cudnn()->error_string(status)};
+    };
+    require(cudnn()->set_stream(cudnn()->handle, stream()));
+    require(cudnn()->execute(cudnn()->handle, plan.handle(), pack.handle()));
   }
 
   /// Engines whose sums depend on the order of blocks, that round f32 to TF32, or whose transforms err with their
@@ -277,10 +278,6 @@ Support supports(const Problem& p) {
   }
 }
 
-int64_t aligned(int64_t bytes) {
-  return round_up(bytes, 256);
-}
-
 class CudnnConv final : public Prepared {
  public:
   explicit CudnnConv(const Problem& p)
@@ -295,16 +292,16 @@ class CudnnConv final : public Prepared {
   std::string detail() const override { return planned_.plan->detail(); }
 
   int64_t workspace_bytes() const override {
-    int64_t bytes = aligned(planned_.plan->workspace()) + sum_bytes_;
-    for (const auto& copy : {x_, y_, narrow_}) bytes += copy ? aligned(copy->bytes()) : 0;
+    int64_t bytes = round_up(planned_.plan->workspace(), 256) + sum_bytes_;
+    for (const auto& copy : {x_, y_, narrow_}) bytes += copy ? round_up(copy->bytes(), 256) : 0;
     return bytes;
   }
 
   void run(const KernelArgs& a) const override {
     std::byte* room = a.workspace;
     const auto take = [&](int64_t bytes) {
-      room += aligned(bytes);
-      return room - aligned(bytes);
+      room += round_up(bytes, 256);
+      return room - round_up(bytes, 256);
     };
     const auto copy_of = [&](const std::optional<TensorDesc>& copy, const Tensor& t) {
       return copy ? Tensor(*copy, take(copy->bytes())) : t;

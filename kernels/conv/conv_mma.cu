@@ -64,7 +64,7 @@ bool is_backward_data(const Problem& p) {
 }
 
 Support supports(const Problem& p) {
-  if (capability() < 80) return Support::no(capability() ? "compute capability below 8.0" : "no CUDA device is open");
+  if (const Support support = runs_mma(); !support.ok) return support;
   const DType type = p.in[0].dtype;
   if (type != DType::bf16 && type != DType::f16) return Support::no("bf16 and f16 only");
   if (const Support support = dense_floats(p); !support.ok) return support;
@@ -96,9 +96,8 @@ Support supports(const Problem& p) {
                                       : Support::yes();
 }
 
-Support supports_wgmma([[maybe_unused]] const Problem& p) {
-#ifdef CONVOY_WITH_HOPPER
-  if (capability() != 90) return Support::no(capability() ? "not of compute capability 9.0" : "no CUDA device is open");
+Support supports_wgmma(const Problem& p) {
+  if (const Support support = runs_wgmma(); !support.ok) return support;
   if (const Support support = supports(p); !support.ok) return support;
   const ConvShapes s = *conv_shapes(p);
   const int64_t k = is_backward_data(p) ? s.x.c() : s.y.c();
@@ -107,9 +106,6 @@ Support supports_wgmma([[maybe_unused]] const Problem& p) {
   if (k % 64 && (k != 32 || p.op.kind == OpKind::conv_pool_forward))
     return Support::no("multiples of 64 output channels, or 32 without a pool behind them");
   return Support::yes();
-#else
-  return Support::no("not compiled for 9.0");
-#endif
 }
 
 std::string detail(const Setup& s) {

@@ -76,10 +76,9 @@ __device__ void spread_halo(const MmaConv& p, const TileOrigin<columns>& o, int 
 /// Weights of one row of taps: rows tap * block_k + k.
 template <class T, int block_k>
 __device__ void copy_weights(const MmaConv& p, int first_k, int tap, int channel, const T* w, uint32_t to) {
-  const int taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
-  for (int i = threadIdx.x; i < p.kernel[2] * block_k * 4; i += threads) {
+  for (int i = threadIdx.x; i < 3 * block_k * 4; i += threads) {
     const int slot = i & 3, row = i >> 2, k = row % block_k, kw = row / block_k;
-    copy_16(to + slot_64(row, slot), w + (int64_t(first_k + k) * taps + tap + kw) * p.c + channel + slot * 8, true);
+    copy_16(to + slot_64(row, slot), w + (int64_t(first_k + k) * 27 + tap + kw) * p.c + channel + slot * 8, true);
   }
 }
 
@@ -102,11 +101,12 @@ __global__ void __launch_bounds__(threads, 2)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int chunks = p.c / chunk, split = int(blockIdx.z), splits = int(gridDim.z);
   const int begin = chunks * split / splits, end = chunks * (split + 1) / splits;
-  const int rows = p.kernel[0] * p.kernel[1], steps = end * rows;
+  constexpr int rows = 9;  // of taps
+  const int steps = end * rows;
 
   const auto prefetch = [&](int step) {
     if (step < steps)
-      copy_weights<T, block_k>(p, first_k, step % rows * p.kernel[2], step / rows * chunk, w,
+      copy_weights<T, block_k>(p, first_k, step % rows * 3, step / rows * chunk, w,
                                ring + uint32_t(step % stages) * stage_bytes);
     commit_copies();
   };
@@ -128,13 +128,16 @@ __global__ void __launch_bounds__(threads, 2)
       copy_halo(p, o, c, static_cast<const T*>(from.x), halo);
     commit_copies();
     wait_copies<0>();
-    for (int kd = 0; kd < p.kernel[0]; ++kd)
-      for (int kh = 0; kh < p.kernel[1]; ++kh, ++step) {
+#pragma unroll 1
+    for (int kd = 0; kd < 3; ++kd)
+#pragma unroll 1
+      for (int kh = 0; kh < 3; ++kh, ++step) {
         wait_copies<1>();
         __syncthreads();
         prefetch(step + 2);
         const uint32_t weights = ring + uint32_t(step % stages) * stage_bytes;
-        for (int kw = 0; kw < p.kernel[2]; ++kw) {
+#pragma unroll 1
+        for (int kw = 0; kw < 3; ++kw) {
           const int tap =
               base + (kd * H::height + kh) * H::width + ((odd + kw) & 1) * (H::width / 2) + across + ((odd + kw) >> 1);
 #pragma unroll

@@ -40,8 +40,7 @@ struct MmaCut {
   int columns = 16, block_k = 64, splits = 1;
   float* parts = nullptr;
 };
-/// Queues y = x * w, weights as [k][taps][c]: channels in multiples of 32, kernels of up to 3 x 3 x 3
-/// (conv_mma_direct.cu).
+/// Queues y = x * w, weights as [k][27][c]: channels in multiples of 32 (conv_mma_direct.cu).
 void queue_mma_direct(DType type, const MmaConv& p, const MmaCut& cut, const MmaSource& from, const void* w,
                       const float* bias, const MmaResult& to);
 /// Its second pass, where splits are more than one: adds the parts in order and ends the convolution.

@@ -24,11 +24,9 @@ using namespace cuda;
 constexpr int threads = 256, step = 32;
 constexpr int64_t most_part_bytes = int64_t{256} << 20;
 
-/// Shared memory: of every stage rows of 128 bytes, 64 channels of a position, `step` rows behind each other.
+/// Shared memory: of every stage rows of 128 bytes, 64 channels of a position, `step` rows behind each other
+/// (strip_slot).
 constexpr int strip_bytes = step * 128;
-__device__ uint32_t at(int row, int slot) {
-  return uint32_t(slot / 8) * strip_bytes + slot_128(row, slot % 8);
-}
 
 /// What a block makes: rows (output channels) x columns, by warps of which so many share the rows.
 template <int rows, int columns, int warps_across_rows>
@@ -68,7 +66,8 @@ __global__ void __launch_bounds__(threads, Tile::blocks_at_once)
   const T* from_a = dy + int64_t(begin + row_a) * g.k + first_k + 8 * (thread % slots_a);
   const Column column(g, first_n + 8 * (thread % slots_b));
   const T* from_b = x + column.offset;
-  const uint32_t to_a = ring + at(row_a, thread % slots_a), to_b = ring + Tile::a_bytes + at(row_b, thread % slots_b);
+  const uint32_t to_a = ring + strip_slot<step>(row_a, thread % slots_a),
+                 to_b = ring + Tile::a_bytes + strip_slot<step>(row_b, thread % slots_b);
   int left = row_exists ? end - begin - row_a : 0;  // positions that this thread still has gradients of
   uint32_t next_stage = 0;
   const auto fetch = [&](int s) {
@@ -91,10 +90,11 @@ __global__ void __launch_bounds__(threads, Tile::blocks_at_once)
   uint32_t of_a[Tile::warp_k / 16], of_b[Tile::warp_n / 16];
 #pragma unroll
   for (int i = 0; i < Tile::warp_k / 16; ++i)
-    of_a[i] = ring + at((lane & 7) + 8 * (lane >> 4), (own_k + 16 * i) / 8 + (lane >> 3 & 1));
+    of_a[i] = ring + strip_slot<step>((lane & 7) + 8 * (lane >> 4), (own_k + 16 * i) / 8 + (lane >> 3 & 1));
 #pragma unroll
   for (int j = 0; j < Tile::warp_n / 16; ++j)
-    of_b[j] = ring + Tile::a_bytes + at((lane & 7) + 8 * (lane >> 3 & 1), (own_n + 16 * j) / 8 + (lane >> 4));
+    of_b[j] =
+        ring + Tile::a_bytes + strip_slot<step>((lane & 7) + 8 * (lane >> 3 & 1), (own_n + 16 * j) / 8 + (lane >> 4));
   constexpr int pairs = Tile::k / 2, bias_rows = threads / pairs;
   const bool adds_bias = blockIdx.y == 0;
 
@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(threads, Tile::blocks_at_once)
 #pragma unroll
       for (int i = 0; i < step / bias_rows; ++i) {
         const uint32_t two =
-            load_4(ring + stage + at(thread / pairs + i * bias_rows, thread % pairs / 4) + uint32_t(thread % 4 * 4));
+            load_4(ring + stage + strip_slot<step>(thread / pairs + i * bias_rows, thread % pairs / 4) +
+                   uint32_t(thread % 4 * 4));
         const float2 v = widened(*reinterpret_cast<const Two<T>*>(&two));
         bias[0] += v.x, bias[1] += v.y;
       }
@@ -258,7 +259,7 @@ class WeightsOfPositions final : public Prepared {
 };
 
 Support supports(const Problem& p) {
-  if (capability() < 80) return Support::no(capability() ? "compute capability below 8.0" : "no CUDA device is open");
+  if (const Support support = runs_mma(); !support.ok) return support;
   if (const Support even = even_floats(p); !even.ok) return even;
   if (p.in[0].dtype == DType::f32) return Support::no("bf16 and f16 only");
   const ConvShapes s = *conv_shapes(p);
@@ -273,16 +274,12 @@ Support supports(const Problem& p) {
 
 /// Tiles of 128 x 256 that are filled for the most part.
 Support supports_wgmma(const Problem& p) {
-#ifdef CONVOY_WITH_HOPPER
-  if (capability() != 90) return Support::no(capability() ? "not of compute capability 9.0" : "no CUDA device is open");
+  if (const Support support = runs_wgmma(); !support.ok) return support;
   if (const Support support = supports(p); !support.ok) return support;
   const ConvShapes s = *conv_shapes(p);
   const int64_t k = s.y.c(), columns = s.w.elements() / s.w.n(), tiles = (k + 127) / 128 * ((columns + 255) / 256);
   if (3 * tiles * 128 * 256 > 4 * k * columns) return Support::no("fills less than three quarters of its tiles");
   return Support::yes();
-#else
-  return Support::no("not compiled for 9.0a");
-#endif
 }
 
 template <bool hopper>

@@ -171,10 +171,10 @@ int mma_weights_shared_bytes() {
 
 void queue_mma_weights(DType type, const MmaConv& p, int columns, int splits, const void* x, const MmaSource& dy,
                        float* parts) {
-  if (type == DType::bf16)
-    columns == 16 ? launch<bfloat, 16>(p, splits, x, dy, parts) : launch<bfloat, 8>(p, splits, x, dy, parts);
-  else
-    columns == 16 ? launch<__half, 16>(p, splits, x, dy, parts) : launch<__half, 8>(p, splits, x, dy, parts);
+  dispatch_16(type, [&](auto zero) {
+    using T = decltype(zero);
+    (columns == 16 ? launch<T, 16> : launch<T, 8>)(p, splits, x, dy, parts);
+  });
 }
 
 }  // namespace convoy::cuda

@@ -51,11 +51,14 @@ std::string fault(const Problem& p, const onednn::ConvShape& s, Layout layout, c
   if (s.x[1] < 16 && implementation.find("1x1") != std::string::npos &&
       std::any_of(s.stride.begin(), s.stride.end(), [](int64_t stride) { return stride > 1; }))
     return "oneDNN's strided 1x1 overruns its buffer below 16 channels";
-  // Its general bf16 code, which takes dilated depthwise ones, multiplies scratch memory that it never wrote with
-  // zeros: not a number where that memory is.
-  const int64_t groups = p.op.as<ConvAttrs>().groups;
-  if (groups > 1 && groups == s.x[1] && implementation.find("jit_bf16") != std::string::npos)
-    return "oneDNN's bf16 weight gradient reads unset memory for one channel per group";
+  // Its general bf16 code multiplies scratch memory that it never wrote with zeros (not a number where that memory is)
+  // and reads beyond its end, seen with one channel per group, dilations, a stride of the depth and single columns.
+  const ConvAttrs& a = p.op.as<ConvAttrs>();
+  const bool general =
+      implementation.find("jit_bf16") != std::string::npos && implementation.find("1x1") == std::string::npos;
+  const bool dilated = std::any_of(a.dilation.begin(), a.dilation.end(), [](int64_t d) { return d > 1; });
+  if (general && ((a.groups > 1 && a.groups == s.x[1]) || dilated || a.stride[0] > 1 || s.y.back() == 1))
+    return "oneDNN's bf16 weight gradient reads unset memory here";
   return {};
 }
 

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(threads, 1)
 }
 
 Support supports(const Problem& p) {
-  if (capability() < 80) return Support::no(capability() ? "compute capability below 8.0" : "no CUDA device is open");
+  if (const Support support = runs_mma(); !support.ok) return support;
   if (p.in[0].dtype != DType::f32) return Support::no("f32 only");
   if (const Support support = dense_floats(p); !support.ok) return support;
   const ConvShapes s = *conv_shapes(p);

@@ -20,10 +20,6 @@ static_assert(shared_bytes + 2 * step * int(sizeof(Origin)) + 4096 <= hopper_sha
 using Slots = Ring<stages>;
 constexpr int among_consumers = Slots::next_barrier, among_producers = among_consumers + 1;
 
-__device__ uint32_t at(int row, int slot) {
-  return uint32_t(slot / 8) * strip_bytes + slot_128(row, slot % 8);
-}
-
 /// The third warpgroup's work: a thread copies the same eight channels of every step.
 template <class T>
 class Producer {
@@ -47,14 +43,14 @@ class Producer {
     const int row_a = thread() / slots_a, row_b = thread() / slots_b;
 #pragma unroll
     for (int i = 0; i < step / rows_a; ++i)
-      copy_16(stage + at(row_a + i * rows_a, thread() % slots_a), from_a_ + int64_t(i * rows_a) * g_.k,
+      copy_16(stage + strip_slot<step>(row_a + i * rows_a, thread() % slots_a), from_a_ + int64_t(i * rows_a) * g_.k,
               i * rows_a < left_);
     from_a_ += int64_t(step) * g_.k, left_ -= step;
 #pragma unroll 8
     for (int i = 0; i < step / rows_b; ++i) {
       const Origin o = origins_[s & 1][row_b + i * rows_b];
-      copy_16(stage + a_bytes + at(row_b + i * rows_b, thread() % slots_b), from_b_ + int64_t(o.pixel) * g_.c,
-              column_.meets(g_, o));
+      copy_16(stage + a_bytes + strip_slot<step>(row_b + i * rows_b, thread() % slots_b),
+              from_b_ + int64_t(o.pixel) * g_.c, column_.meets(g_, o));
     }
     find_origins(s + 1);
   }
@@ -132,8 +128,9 @@ __global__ void __launch_bounds__(threads, 1)
     if (adds_bias)
 #pragma unroll 4
       for (int i = 0; i < step / bias_rows; ++i) {
-        const uint32_t two = load_4(ring + uint32_t(slot * stage_bytes) +
-                                    at(thread / pairs + i * bias_rows, thread % pairs / 4) + uint32_t(thread % 4 * 4));
+        const uint32_t two =
+            load_4(ring + uint32_t(slot * stage_bytes) +
+                   strip_slot<step>(thread / pairs + i * bias_rows, thread % pairs / 4) + uint32_t(thread % 4 * 4));
         const float2 v = widened(*reinterpret_cast<const Two<T>*>(&two));
         bias.x += v.x, bias.y += v.y;
       }

@@ -198,6 +198,7 @@ __global__ void __launch_bounds__(threads, 1)
 /// Adds the shares in their order; a thread to two channels.
 template <class T>
 __global__ void finish(const __grid_constant__ Rows r, const RowsResult to) {
+#if CONVOY_WGMMA
   await_kernel_ahead();
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, position = i / (rows_channels / 2);
   const int k = int(i % (rows_channels / 2)) * 2;
@@ -210,6 +211,7 @@ __global__ void finish(const __grid_constant__ Rows r, const RowsResult to) {
   }
   if (to.bias) sum.x += to.bias[k], sum.y += to.bias[k + 1];
   *reinterpret_cast<uint32_t*>(static_cast<T*>(to.y) + position * r.pitch + k) = ended<T>(sum, r.slope);
+#endif
 }
 
 __global__ void pack(int k, int taps, int c8, const uint4* w, uint4* packed) {

@@ -10,9 +10,8 @@
 namespace convoy::cuda {
 
 /// Compute capability 9.0, 16 bits, images without groups, stride 1, inputs whose channels come in eights.
-inline Support hopper_images([[maybe_unused]] const Problem& p) {
-#ifdef CONVOY_WITH_HOPPER
-  if (capability() != 90) return Support::no(capability() ? "not of compute capability 9.0" : "no CUDA device is open");
+inline Support hopper_images(const Problem& p) {
+  if (const Support support = runs_wgmma(); !support.ok) return support;
   if (const Support even = even_floats(p); !even.ok) return even;
   if (p.in[0].dtype == DType::f32) return Support::no("bf16 and f16 only");
   const ConvShapes s = *conv_shapes(p);
@@ -23,9 +22,6 @@ inline Support hopper_images([[maybe_unused]] const Problem& p) {
   if (s.x.rows() > 1 << 30 || s.y.rows() > 1 << 30 || s.w.elements() > 1 << 30)
     return Support::no("more than 2^30 positions or weights");
   return Support::yes();
-#else
-  return Support::no("not compiled for 9.0a");
-#endif
 }
 
 /// A tensor of images of this depth, height and width in pieces of `positions`. Throws Error(runtime) in the name of a

@@ -6,11 +6,11 @@
 
 namespace convoy::cuda {
 
-/// A convolution of stride 1 from x (n, d, h, w, c) to y (n, od, oh, ow, k), both dense.
+/// A 3 x 3 x 3 convolution of stride 1 from x (n, d, h, w, c) to y (n, od, oh, ow, k), both dense.
 struct MmaConv {
   int n, d, h, w, c;
   int od, oh, ow, k;
-  int kernel[3], pad[3];
+  int pad[3];
   float slope;   ///< of the activation in front of the pool
   int tiles[3];  ///< of depth, height, width
   __host__ __device__ int all_tiles() const { return n * tiles[0] * tiles[1] * tiles[2]; }
@@ -52,7 +52,7 @@ __device__ inline Two<T> rounded_two(float2 v) {
     return __floats2half2_rn(v.x, v.y);
 }
 __device__ inline float2 widened(__nv_bfloat162 v) {
-  return __bfloat1622float2(v);
+  return make_float2(__low2float(v), __high2float(v));  // __bfloat1622float2 wants 8.0 ahead of CUDA 12.2
 }
 __device__ inline float2 widened(__half2 v) {
   return __half22float2(v);

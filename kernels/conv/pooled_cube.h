@@ -41,7 +41,7 @@ inline MmaConv describe(const Shape& from, const Shape& to, const Int3& pad, dou
   MmaConv p{};
   p.n = int(from.n()), p.d = int(from.d()), p.h = int(from.h()), p.w = int(from.w()), p.c = int(from.c());
   p.od = int(to.d()), p.oh = int(to.h()), p.ow = int(to.w()), p.k = int(to.c());
-  for (int i = 0; i < 3; ++i) p.kernel[i] = 3, p.pad[i] = int(pad[i]);
+  for (int i = 0; i < 3; ++i) p.pad[i] = int(pad[i]);
   p.slope = float(slope);
   for (int i = 0; i < 3; ++i) p.tiles[i] = int((to[i + 1] + tile[i] - 1) / tile[i]);
   return p;

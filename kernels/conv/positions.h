@@ -65,6 +65,13 @@ struct Column {
   }
 };
 
+/// Where a slot of eight channels lies in shared memory: strips of 64 channels behind each other, in each of them
+/// `step` positions, rows of 128 bytes.
+template <int step>
+__device__ inline uint32_t strip_slot(int row, int slot) {
+  return uint32_t(slot / 8) * (step * 128) + slot_128(row, slot % 8);
+}
+
 /// Queues the sums of `splits` shares of the positions, in tiles of 128 output channels and 256 columns, on warpgroup
 /// products (conv_wgmma_positions.cu).
 void queue_wgmma_positions(DType type, const Positions& g, int splits, const void* x, const void* dy,

@@ -232,6 +232,15 @@ Support supports_winograd_weights(const Problem& p) {
   if (w.n() % 16 || w.c() % 16)
     return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
                        std::to_string(w.n()));
+  // Errors go with the largest sum of a tile: where some taps meet little but padding, their small sums would drown.
+  for (int axis = 0; axis < 3; ++axis) {
+    int64_t least = p.in[1].shape[axis + 1], most = 0;
+    for (int64_t tap = 0; tap < w[axis + 1]; ++tap) {
+      const int64_t inside = positions_inside(a, axis, tap, p.in[0].shape[axis + 1], p.in[1].shape[axis + 1]);
+      least = std::min(least, inside), most = std::max(most, inside);
+    }
+    if (2 * least < most) return Support::no("some taps meet little but padding");
+  }
   return with_weights_scheme<outputs>(p, [&](auto scheme) {
     using S = WeightsScheme<decltype(scheme)>;
     const WinogradShape s = winograd_weights<S>(p).shape;

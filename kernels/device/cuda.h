@@ -16,12 +16,17 @@ int capability();
 /// What the kernels that run there were compiled for (__CUDA_ARCH__ / 10): less than the device's where the build has
 /// only code for earlier ones. Those of 9.0a (kernels/device/wgmma.h) are apart.
 int code_capability();
+/// Yes, or why kernels of mma.sync (kernels/device/mma.h) do not run there: their bodies are empty in code for less
+/// than 8.0, which runs on later devices, too, where a build has no other.
+Support runs_mma();
+/// The same of kernels of warpgroup products (kernels/device/wgmma.h): compute capability 9.0 alone, by code of 9.0a.
+Support runs_wgmma();
 /// Whether code of 9.0 runs there and the driver is of CUDA 12.3 or later (kernels/device/early.h).
 bool early_launches();
 int multiprocessors();
 /// Most shared memory of a block, in bytes.
 int shared_memory();
-/// Lets a kernel ask for more than 48 KiB; once per kernel is enough.
+/// Lets a kernel ask for so many bytes in a launch, more than 48 KiB among them; once per kernel and size is enough.
 void allow_shared_bytes(const void* kernel, int bytes);
 /// Throws Error(runtime) saying what failed.
 void check(cudaError_t status, const char* what);

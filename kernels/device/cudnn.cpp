@@ -26,7 +26,7 @@ struct Loaded {
       if (!function && missing.empty()) missing = name + " has no " + symbol;
     };
     load(cudnn.create, "cudnnCreate"), load(cudnn.set_stream, "cudnnSetStream");
-    load(cudnn.error_string, "cudnnGetErrorString"), load(cudnn.version, "cudnnGetVersion");
+    load(cudnn.error_string, "cudnnGetErrorString");
     load(cudnn.create_descriptor, "cudnnBackendCreateDescriptor");
     load(cudnn.destroy_descriptor, "cudnnBackendDestroyDescriptor");
     load(cudnn.set_attribute, "cudnnBackendSetAttribute"), load(cudnn.get_attribute, "cudnnBackendGetAttribute");

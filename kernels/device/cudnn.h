@@ -14,7 +14,6 @@ struct Cudnn {
   decltype(&cudnnCreate) create = nullptr;
   decltype(&cudnnSetStream) set_stream = nullptr;
   decltype(&cudnnGetErrorString) error_string = nullptr;
-  decltype(&cudnnGetVersion) version = nullptr;
   decltype(&cudnnBackendCreateDescriptor) create_descriptor = nullptr;
   decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor = nullptr;
   decltype(&cudnnBackendSetAttribute) set_attribute = nullptr;

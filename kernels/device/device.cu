@@ -1,5 +1,6 @@
 // The CUDA device: memory, one stream, graphs. Plain cudaMalloc throughout: an arena is one allocation per program.
-#include <set>
+#include <cstdio>
+#include <map>
 
 #include "kernels/device/cuda.h"
 #include "kernels/device/device.h"
@@ -27,6 +28,20 @@ int capability() {
 int code_capability() {
   return current.code_capability;
 }
+Support runs_mma() {
+  if (!current.capability) return Support::no("no CUDA device is open");
+  if (current.capability < 80) return Support::no("compute capability below 8.0");
+  return current.code_capability < 80 ? Support::no("not compiled for 8.0 or later") : Support::yes();
+}
+Support runs_wgmma() {
+  if (!current.capability) return Support::no("no CUDA device is open");
+  if (current.capability != 90) return Support::no("not of compute capability 9.0");
+#ifdef CONVOY_WITH_HOPPER
+  return Support::yes();
+#else
+  return Support::no("not compiled for 9.0a");
+#endif
+}
 bool early_launches() {
   return current.early_launches;
 }
@@ -38,9 +53,11 @@ int shared_memory() {
 }
 
 void allow_shared_bytes(const void* kernel, int bytes) {
-  static std::set<const void*> allowed;
-  if (allowed.insert(kernel).second)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "asking for shared memory");
+  static std::map<const void*, int> allowed;
+  int& most = allowed[kernel];
+  if (bytes <= most) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "asking for shared memory");
+  most = bytes;
 }
 
 void check(cudaError_t status, const char* what) {
@@ -138,7 +155,12 @@ class CudaDevice final : public Device {
     current.code_capability = code.ptxVersion > 0 ? code.ptxVersion : code.binaryVersion;
     char bus[32] = {};
     check(cudaDeviceGetPCIBusId(bus, sizeof bus, ordinal), "reading the device's place");
-    identity_ = bus;
+    identity_ = std::string(bus) + " ";
+    for (const char byte : properties.uuid.bytes) {  // instances of one device (MIG) share its place
+      char digits[3];
+      std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+      identity_ += digits;
+    }
     int driver = 0;
     check(cudaDriverGetVersion(&driver), "reading the driver's version");
     current.early_launches = current.code_capability >= 90 && driver >= 12030;

@@ -22,5 +22,8 @@ DeviceChoice parse_device(const std::string& text);
 std::shared_ptr<Device> open_cuda_device(int ordinal);
 /// How many there are; 0 without CUDA or a driver.
 int cuda_device_count();
+/// What failed, and on which rank, where Device::peer_sums of a CUDA device gave null last; else empty. The same on all
+/// ranks.
+const std::string& why_no_peer_sums();
 
 }  // namespace convoy

@@ -1,7 +1,7 @@
 // Tensor-core instructions of compute capability 8.0 and later, for 16-bit types with sums in f32: the fragments of
 // mma.m16n8k16, ldmatrix that fills them from shared memory, and copies into shared memory that the thread need not
 // wait for (PTX ISA, "Warp level matrix instructions", "cp.async"). On older devices they compile to nothing, and the
-// kernels that use them refuse.
+// kernels that use them refuse (runs_mma).
 #pragma once
 
 #include "kernels/device/cuda.h"

@@ -2,11 +2,13 @@
 // every rank adds up its slice of all ranks' values where they lie, then copies the slices of the others. Three events
 // say when a rank's values are there, when its slice is summed, and when it has collected all; a counter in memory that
 // the hosts share says that an event was recorded, since waiting for one that was not means nothing.
+#include <array>
 #include <atomic>
 #include <new>
 #include <utility>
 
 #include "kernels/device/cuda.h"
+#include "kernels/device/device.h"
 #include "kernels/device/peer_sums.h"
 
 namespace convoy::cuda {
@@ -35,7 +37,8 @@ __global__ void add_slice(const __grid_constant__ Sources from, int ranks, int64
 
 enum Stage : size_t { ready, summed, collected, stages };
 
-/// What a rank tells the others of one sum.
+/// What a rank tells the others of one sum. Offsets in arenas differ between ranks where kernels that each chose by
+/// time (cuDNN's plans) take workspaces of their own size.
 struct Offer {
   int64_t offset, elements;  ///< in its arena
   cudaIpcEventHandle_t events[stages];
@@ -53,6 +56,7 @@ class CudaPeerSums final : public PeerSums {
         rounds_(sums_.size()),
         flags_(std::move(flags)),
         arenas_(ranks_),
+        values_(sums_.size() * ranks_),
         events_(sums_.size() * ranks_ * stages) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   }
@@ -72,21 +76,31 @@ class CudaPeerSums final : public PeerSums {
     left_ = true;
   }
 
-  /// Whether this rank sees the memory and the events of all others.
-  bool meet() {
+  /// Empty where all ranks see the memory and the events of all others, else what failed on the first that does not.
+  std::string meet() {
+    std::string refusal;  // this rank's first
+    const auto holds = [&](bool condition, const std::string& else_what) {
+      if (!condition && refusal.empty()) refusal = else_what;
+      return condition;
+    };
+    const auto works = [&](cudaError_t status, const std::string& what) {
+      return holds(status == cudaSuccess, what + ": " + cudaGetErrorString(status));
+    };
     struct {
       cudaIpcMemHandle_t memory;
       int shows;
     } mine{};
-    mine.shows = ranks_ <= most_ranks && cudaIpcGetMemHandle(&mine.memory, arena_->data()) == cudaSuccess;
+    mine.shows = holds(ranks_ <= most_ranks, "more than " + std::to_string(most_ranks) + " ranks") &&
+                 works(cudaIpcGetMemHandle(&mine.memory, arena_->data()), "showing memory");
     std::vector<Offer> offers(sums_.size());
     for (size_t s = 0; s < sums_.size(); ++s) {
       offers[s].offset = sums_[s].values - arena_->data(), offers[s].elements = sums_[s].elements;
       for (size_t stage = 0; stage < stages; ++stage) {
         cudaEvent_t& event = events_[index(s, self_, stage)];
         mine.shows = mine.shows &&
-                     cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess) == cudaSuccess &&
-                     cudaIpcGetEventHandle(&offers[s].events[stage], event) == cudaSuccess;
+                     works(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess),
+                           "creating an event") &&
+                     works(cudaIpcGetEventHandle(&offers[s].events[stage], event), "showing an event");
       }
     }
     auto all = std::vector<decltype(mine)>(ranks_);
@@ -95,25 +109,36 @@ class CudaPeerSums final : public PeerSums {
     node_.all_gather(std::as_bytes(std::span(offers)), std::as_writable_bytes(std::span(theirs)));
     bool sees = true;
     for (size_t r = 0; r < ranks_; ++r) {
-      if (r == self_) {
+      const std::string of_rank = " of rank " + std::to_string(r);
+      if (r == self_)
         arenas_[r] = arena_->data();
-        continue;
-      }
-      sees = sees && all[r].shows &&
-             cudaIpcOpenMemHandle(&arenas_[r], all[r].memory, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
+      else
+        sees = sees && all[r].shows &&
+               works(cudaIpcOpenMemHandle(&arenas_[r], all[r].memory, cudaIpcMemLazyEnablePeerAccess),
+                     "opening the memory" + of_rank);
       for (size_t s = 0; s < sums_.size() && sees; ++s) {
         const Offer& offer = theirs[r * sums_.size() + s];
-        sees = offer.offset == offers[s].offset && offer.elements == offers[s].elements;
+        values_[s * ranks_ + r] = static_cast<std::byte*>(arenas_[r]) + offer.offset;
+        if (r == self_) continue;
+        sees = holds(offer.elements == offers[s].elements, "another number of elements in a sum" + of_rank);
         for (size_t stage = 0; stage < stages && sees; ++stage)
-          sees = cudaIpcOpenEventHandle(&events_[index(s, r, stage)], offer.events[stage]) == cudaSuccess;
+          sees = works(cudaIpcOpenEventHandle(&events_[index(s, r, stage)], offer.events[stage]),
+                       "opening an event" + of_rank);
       }
     }
     cudaGetLastError();  // a refusal is an answer, not an error
-    float blind = sees && mine.shows ? 0 : 1;
-    node_.all_reduce_sum(std::span(&blind, 1));
-    if (blind == 0) return true;
-    leave();
-    return false;
+    // A rank that shows nothing says why itself; those that miss it say nothing.
+    using Text = std::array<char, 160>;
+    Text own{};
+    refusal.copy(own.data(), own.size() - 1);
+    std::vector<Text> refusals(ranks_);
+    node_.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(refusals)));
+    for (size_t r = 0; r < ranks_; ++r) {
+      if (refusals[r][0] == 0) continue;
+      leave();
+      return "rank " + std::to_string(r) + ": " + refusals[r].data();
+    }
+    return {};
   }
 
   void offer(size_t sum) override {
@@ -127,7 +152,7 @@ class CudaPeerSums final : public PeerSums {
     const PeerSum& s = sums_[sum];
     const Slice mine = slice(sum, self_);
     Sources from;
-    for (size_t r = 0; r < ranks_; ++r) from.at[r] = reinterpret_cast<const float4*>(values(sum, r));
+    for (size_t r = 0; r < ranks_; ++r) from.at[r] = reinterpret_cast<const float4*>(values_[sum * ranks_ + r]);
     if (mine.end > mine.begin)
       add_slice<<<grid_for(mine.end - mine.begin, 256), 256, 0, stream_>>>(
           from, int(ranks_), mine.begin, mine.end, float(s.scale), reinterpret_cast<float4*>(s.values));
@@ -137,7 +162,7 @@ class CudaPeerSums final : public PeerSums {
       if (r == self_) continue;
       wait(sum, r, summed, stream_);
       const Slice theirs = slice(sum, r);
-      check(cudaMemcpyAsync(s.values + 16 * theirs.begin, values(sum, r) + 16 * theirs.begin,
+      check(cudaMemcpyAsync(s.values + 16 * theirs.begin, values_[sum * ranks_ + r] + 16 * theirs.begin,
                             static_cast<size_t>(16 * (theirs.end - theirs.begin)), cudaMemcpyDeviceToDevice, stream_),
             "collecting a slice");
     }
@@ -167,9 +192,6 @@ class CudaPeerSums final : public PeerSums {
   std::atomic<int64_t>& flag(size_t sum, size_t rank, size_t stage) const {
     return *std::launder(reinterpret_cast<std::atomic<int64_t>*>(flags_->data()) + index(sum, rank, stage));
   }
-  std::byte* values(size_t sum, size_t rank) const {
-    return static_cast<std::byte*>(arenas_[rank]) + (sums_[sum].values - static_cast<std::byte*>(arenas_[self_]));
-  }
   /// This rank has come so far on this stream.
   void tell(size_t sum, Stage stage, cudaStream_t on) {
     check(cudaEventRecord(events_[index(sum, self_, stage)], on), "recording an event");
@@ -191,18 +213,26 @@ class CudaPeerSums final : public PeerSums {
   std::vector<int64_t> rounds_;
   std::shared_ptr<Buffer> flags_;
   std::vector<void*> arenas_;
+  std::vector<std::byte*> values_;  ///< of sum s on rank r at s * ranks_ + r, where this process sees them
   std::vector<cudaEvent_t> events_;
   cudaStream_t stream_ = nullptr;
   bool left_ = false;
 };
+
+std::string last_refusal;
 
 }  // namespace
 
 std::unique_ptr<PeerSums> make_peer_sums(Communicator& node, std::shared_ptr<Buffer> arena, std::vector<PeerSum> sums,
                                          std::shared_ptr<Buffer> flags) {
   auto made = std::make_unique<CudaPeerSums>(node, std::move(arena), std::move(sums), std::move(flags));
-  if (!made->meet()) return nullptr;
+  last_refusal = made->meet();
+  if (!last_refusal.empty()) return nullptr;
   return made;
 }
 
 }  // namespace convoy::cuda
+
+const std::string& convoy::why_no_peer_sums() {
+  return cuda::last_refusal;
+}

@@ -57,19 +57,17 @@ std::vector<DeviceProbe> probe_device() {
                   rate(2.0 * chains * iterations * blocks * threads,
                        [&] { fma<<<blocks, threads, 0, stream()>>>(1.0001f, 1e-9f, sum); }),
                   "GFLOP/s"});
-  if (capability() >= 80) {
+  if (runs_mma().ok) {
     const double work = 2.0 * 16 * 8 * 16 * chains * (iterations / 4) * blocks * (threads / 32);
     list.push_back(
         {"bf16_mma", rate(work, [&] { mma<bfloat><<<blocks, threads, 0, stream()>>>(0x3f803f80u, sum); }), "GFLOP/s"});
     list.push_back(
         {"f16_mma", rate(work, [&] { mma<__half><<<blocks, threads, 0, stream()>>>(0x3c003c00u, sum); }), "GFLOP/s"});
   }
-#ifdef CONVOY_WITH_HOPPER
-  if (capability() == 90) {
+  if (runs_wgmma().ok) {
     list.push_back({"bf16_wgmma", wgmma_rate(DType::bf16, rounds), "GFLOP/s"});
     list.push_back({"f16_wgmma", wgmma_rate(DType::f16, rounds), "GFLOP/s"});
   }
-#endif
   constexpr int64_t bytes = int64_t{512} << 20;
   const DeviceBytes from(bytes), to(bytes);
   list.push_back({"copy",

@@ -1,6 +1,6 @@
 // Hopper's asynchronous matrix products (PTX ISA, "Asynchronous warpgroup level matrix instructions"): 64 rows of a
 // left operand in registers times columns that stay in shared memory, sums in f32. They exist in machine code for 9.0a
-// alone; elsewhere these compile to nothing, and the kernels that use them refuse.
+// alone; elsewhere these compile to nothing, and the kernels that use them refuse (runs_wgmma).
 //
 // The right operand lies in shared memory without swizzle: 16 bytes to a position and eight channels, positions one
 // after the other, eight channels further in another plane. Any position is then a legal beginning, so that a

@@ -164,9 +164,13 @@ std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
           for (int64_t k = 0; k < count; ++k) factor[k] = uniform01(words[size_t(k)]) >= rate ? keep : 0.0f;
           const int64_t at = sample * elements + begin;
           if (whole)
-            store(y + place(at, py), load(x + place(at, px), count) * load(factor), count);
+            store(y + place(at, py),
+                  select(greater(load(factor), Vec::all(0.0f)), load(x + place(at, px), count) * load(factor),
+                         Vec::all(0.0f)),
+                  count);
           else
-            for (int64_t k = 0; k < count; ++k) y[place(at + k, py)] = T(float(x[place(at + k, px)]) * factor[k]);
+            for (int64_t k = 0; k < count; ++k)
+              y[place(at + k, py)] = factor[k] > 0 ? T(float(x[place(at + k, px)]) * factor[k]) : T(0.0f);
         }
       });
     });

@@ -35,7 +35,7 @@ Normal normal(const Problem& p, const KernelArgs& args, size_t first, int64_t c)
   const double mean = channel(moments, c);
   const double variance =
       running ? channel(args.in[4], c) : channel(moments, moments.shape().c() / 2 + c) - mean * mean;
-  return {mean, 1 / std::sqrt(std::max(0.0, variance) + epsilon), channel(args.in[first + 1], c),
+  return {mean, 1 / std::sqrt(std::max(variance, 0.0) + epsilon), channel(args.in[first + 1], c),
           channel(args.in[first + 2], c)};
 }
 

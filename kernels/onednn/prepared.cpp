@@ -7,19 +7,25 @@
 namespace convoy::onednn {
 namespace {
 
-std::string form_of(const dnnl::memory::desc& wanted) {
+/// Everything a descriptor says.
+std::string text_of(const dnnl::memory::desc& desc) {
 #if DNNL_VERSION_MAJOR >= 3
   // 3.0 made the descriptor opaque: bytes, dims and inner blocks are what its getters show.
-  std::string shown = std::to_string(wanted.get_size());
-  for (const auto& list : {wanted.get_dims(), wanted.get_padded_dims(), wanted.get_strides(), wanted.get_inner_blks(),
-                           wanted.get_inner_idxs()})
+  std::string shown = std::to_string(desc.get_size());
+  for (const auto& list :
+       {desc.get_dims(), desc.get_padded_dims(), desc.get_strides(), desc.get_inner_blks(), desc.get_inner_idxs()})
     for (auto v : list) shown += "," + std::to_string(v);
-  const uint64_t hash = hash_name(shown);
+  return shown;
 #else
-  const uint64_t hash = hash_name({reinterpret_cast<const char*>(&wanted.data), sizeof wanted.data});
+  return {reinterpret_cast<const char*>(&desc.data), sizeof desc.data};
 #endif
+}
+
+/// Bytes depend on both: a transposed convolution reads the same weight with its channels the other way round.
+std::string form_of(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted) {
   char text[32];
-  std::snprintf(text, sizeof text, "layout-%08x", unsigned(hash ^ (hash >> 32)));
+  std::snprintf(text, sizeof text, "layout-%016llx",
+                static_cast<unsigned long long>(hash_name(text_of(plain) + "|" + text_of(wanted))));
   return text;
 }
 
@@ -69,7 +75,7 @@ void PreparedPrimitive::add_weight(int argument, int index, const dnnl::memory::
   add(argument, static_cast<int>(packs_.size()), From::packed, wanted, wanted);
   const auto reorder =
       std::make_shared<dnnl::reorder>(dnnl::memory(plain, engine(), nullptr), dnnl::memory(wanted, engine(), nullptr));
-  packs_.push_back({index, form_of(wanted), static_cast<int64_t>(wanted.get_size()),
+  packs_.push_back({index, form_of(plain, wanted), static_cast<int64_t>(wanted.get_size()),
                     [reorder, plain, wanted](const Tensor& weight, std::byte* packed) {
                       dnnl::memory from(plain, engine(), weight.bytes()), to(wanted, engine(), packed);
                       reorder->execute(stream(), from, to);
