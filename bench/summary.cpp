@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "bench/kernel_kind.h"
 #include "bench/measurements.h"
@@ -14,8 +15,8 @@
 namespace convoy::bench {
 namespace {
 
-/// Whether oneDNN had only its reference or a lowering to products for a convolution: no yardstick. Dense layers are
-/// products.
+/// Whether oneDNN ran its reference or a lowering to products for a convolution: no yardstick where it has no more.
+/// Dense layers are products.
 bool is_fallback(const Measurement& library) {
   const auto says = [&](const char* word) { return library.detail.find(word) != std::string::npos; };
   return says("ref") || (says("gemm") && !library.problem.starts_with("dense"));
@@ -41,6 +42,7 @@ struct Merged {
   std::vector<std::string> order;
   std::map<std::string, Pair> pairs;
   std::map<std::string, std::map<std::string, Measurement>> library_by_type;  ///< of a geometry
+  std::set<std::string> yardsticks;  ///< problems, and geometries, for which the library has code of its own
 
   explicit Merged(const std::vector<std::string>& paths) {
     for (const std::string& path : paths)
@@ -49,7 +51,9 @@ struct Merged {
         if (!pairs.count(m.problem)) order.push_back(m.problem);
         Pair& pair = pairs[m.problem];
         keep_faster(is_library(m.kernel) ? pair.library : pair.ours, m);
-        if (is_library(m.kernel)) keep_faster(library_by_type[geometry(m.problem)][m.dtype], m);
+        if (!is_library(m.kernel)) continue;
+        keep_faster(library_by_type[geometry(m.problem)][m.dtype], m);
+        if (!is_fallback(m)) yardsticks.insert({m.problem, geometry(m.problem)});
       }
   }
   /// The library's fastest in any type; null where there is but one.
@@ -94,7 +98,7 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
     const auto& [ours, library] = merged.pairs.at(problem);
     if (ours.kernel.empty()) continue;
     const Measurement* any = merged.library_in_any_type(problem);
-    const bool fallback = !library.kernel.empty() && is_fallback(library), any_fallback = any && is_fallback(*any);
+    const bool fallback = !merged.yardsticks.count(problem), any_fallback = !merged.yardsticks.count(geometry(problem));
     std::optional<double> ratio, any_ratio;
     if (!library.kernel.empty()) ratio = library.min_ms / ours.min_ms;
     if (any) any_ratio = any->min_ms / ours.min_ms;

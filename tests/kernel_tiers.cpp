@@ -13,7 +13,7 @@ namespace {
 
 /// Transforms with six or eight points have entries that round: bounded, never exact. cuDNN does not say what it runs.
 bool rounds_inside(const Kernel& kernel, const Problem& p) {
-  if (kernel.name() == "cudnn") return true;
+  if (kernel.name() == "cudnn" || kernel.name() == "onednn_winograd") return true;
   const TensorDesc& weights =
       p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[std::min<size_t>(1, p.in.size() - 1)];
   const bool five = weights.shape.w() == 5;

@@ -46,11 +46,11 @@ std::shared_ptr<const Checkpoint> read_checkpoint(const std::string& path) {
 std::shared_ptr<const Checkpoint> newest_checkpoint(const std::string& folder, std::vector<std::string>* skipped) {
   std::string reasons;
   for (const CheckpointFile& file : list_checkpoints(folder)) {
-    if (const std::string why = why_withheld(file.path); !why.empty()) fail_data(file.path + ": " + why);
     try {
       return read_checkpoint(file.path);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;
+      if (const std::string why = why_withheld(file.path); !why.empty()) fail_data(file.path + ": " + why);
       fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
       if (skipped) skipped->push_back(file.path);
       reasons += (reasons.empty() ? "" : "; ") + std::string(error.what());

@@ -27,7 +27,8 @@ std::vector<KernelPtr> few_outputs_avx2_kernels();
 /// their other passes on their own.
 std::vector<KernelPtr> direct_avx512_kernels();
 std::vector<KernelPtr> direct_avx2_kernels();
-/// The three passes, and forward into the pool, on bf16 pairs: AMX tiles, VDPBF16PS where it is fast.
+/// The three passes, and forward into the pool, on bf16 pairs: AMX tiles, which take gradients from behind a pool, too,
+/// and VDPBF16PS where it is fast.
 std::vector<KernelPtr> direct_amx_kernels();
 std::vector<KernelPtr> direct_bf16_kernels();
 /// The same on f16 pairs: sums of short runs in f16 on AVX512-FP16, widened into f32.

@@ -1,7 +1,7 @@
 // Convolution through oneDNN, all three passes, 2-D and 3-D, in two layouts: "onednn" asks for channels-last
 // activations on both sides (what our tensors are), "onednn_blocked" lets the library choose and reorders inside the
-// workspace. Weights go through Pack nodes. oneDNN's own plain reference is refused: ours is at least honest about its
-// name.
+// workspace, and "onednn_winograd" asks for its Winograd algorithm there (2.x has one in f32 for 3x3 images). Weights
+// go through Pack nodes. oneDNN's own plain reference is refused: ours is at least honest about its name.
 #include <algorithm>
 
 #include "kernels/onednn/kernels.h"
@@ -63,6 +63,8 @@ std::string fault(const Problem& p, const onednn::ConvShape& s, Layout layout, c
 }
 
 Support supports(const Problem& p, Layout layout) {
+  if (layout == Layout::winograd && p.op.kind == OpKind::conv_backward_data && p.in.size() == 3)
+    return Support::no("is no transposed convolution");
   return onednn::supported(p, [&](auto&& check) {
     with_descriptor(p, layout, [&](const onednn::ConvShape& s, const auto& pd) {
       Support& verdict = check(pd);
@@ -136,6 +138,9 @@ std::vector<KernelPtr> onednn_conv_kernels() {
     list.push_back(std::make_unique<FunctionKernel>(
         "onednn_blocked", kind, [](const Problem& p) { return supports(p, Layout::blocked); },
         [](const Problem& p) { return prepare(p, Layout::blocked); }));
+    list.push_back(std::make_unique<FunctionKernel>(
+        "onednn_winograd", kind, [](const Problem& p) { return supports(p, Layout::winograd); },
+        [](const Problem& p) { return prepare(p, Layout::winograd); }));
   }
   return list;
 }

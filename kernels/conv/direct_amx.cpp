@@ -16,18 +16,14 @@
 #include "kernels/simd/tile_config.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bf16,avx2,fma,f16c,amx-tile,amx-bf16")
-namespace convoy {
-namespace {
-namespace set {
+#pragma GCC target("avx512bf16,amx-tile,amx-bf16")
+#include "kernels/simd/avx512_begin.inl"
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/tile_direct.inl"
 #include "kernels/conv/tile_weights.inl"
 #include "kernels/conv/emulated_tiles.inl"
 #include "kernels/conv/hardware_tiles.inl"
-}  // namespace set
-}  // namespace
-}  // namespace convoy
+#include "kernels/simd/set_end.inl"
 #pragma GCC pop_options
 
 namespace convoy {

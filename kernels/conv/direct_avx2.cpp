@@ -1,5 +1,5 @@
 // Direct, 1x1 and depthwise convolution compiled for one instruction set; see direct.inl, direct_weights.inl,
-// pointwise.inl, depthwise.inl.
+// pointwise.inl, pointwise_weights.inl, depthwise.inl, depthwise_weights.inl.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -14,13 +14,7 @@
 #include "kernels/conv/direct_shape.h"
 #include "kernels/simd/isa_kernel.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-namespace convoy {
-namespace {
-namespace set {
-#include "kernels/simd/avx2.inl"
-#include "kernels/simd/common.inl"
+#include "kernels/simd/avx2_begin.inl"
 #include "kernels/conv/register_block.inl"
 #include "kernels/conv/pool_window.inl"
 #include "kernels/conv/direct_plan.inl"
@@ -33,10 +27,7 @@ namespace set {
 #include "kernels/conv/depthwise_pairs.inl"
 #include "kernels/conv/depthwise.inl"
 #include "kernels/conv/depthwise_weights.inl"
-}  // namespace set
-}  // namespace
-}  // namespace convoy
-#pragma GCC pop_options
+#include "kernels/simd/set_end.inl"
 
 namespace convoy {
 

@@ -1,4 +1,5 @@
-// Direct and depthwise convolution compiled for one instruction set; see direct.inl, direct_weights.inl, depthwise.inl.
+// Direct and depthwise convolution and weight gradients of 1x1 ones compiled for one instruction set; see direct.inl,
+// direct_weights.inl, pointwise_weights.inl, depthwise.inl, depthwise_weights.inl.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -13,13 +14,7 @@
 #include "kernels/conv/direct_shape.h"
 #include "kernels/simd/isa_kernel.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx2,fma,f16c")
-namespace convoy {
-namespace {
-namespace set {
-#include "kernels/simd/avx512.inl"
-#include "kernels/simd/common.inl"
+#include "kernels/simd/avx512_begin.inl"
 #include "kernels/conv/register_block.inl"
 #include "kernels/conv/pool_window.inl"
 #include "kernels/conv/direct_plan.inl"
@@ -31,10 +26,7 @@ namespace set {
 #include "kernels/conv/depthwise_lines.inl"
 #include "kernels/conv/depthwise.inl"
 #include "kernels/conv/depthwise_weights.inl"
-}  // namespace set
-}  // namespace
-}  // namespace convoy
-#pragma GCC pop_options
+#include "kernels/simd/set_end.inl"
 
 namespace convoy {
 namespace {

@@ -14,17 +14,13 @@
 #include "kernels/conv/pair_kernels.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bf16,avx2,fma,f16c")
-namespace convoy {
-namespace {
-namespace set {
+#pragma GCC target("avx512bf16")
+#include "kernels/simd/avx512_begin.inl"
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/bf16_engine.inl"
 #include "kernels/conv/pointwise_weights.inl"
 #include "kernels/conv/pointwise_pairs.inl"
-}  // namespace set
-}  // namespace
-}  // namespace convoy
+#include "kernels/simd/set_end.inl"
 #pragma GCC pop_options
 
 namespace convoy {

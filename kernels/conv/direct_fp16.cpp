@@ -14,10 +14,8 @@
 #include "kernels/conv/pair_kernels.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512fp16,avx2,fma,f16c")
-namespace convoy {
-namespace {
-namespace set {
+#pragma GCC target("avx512fp16")
+#include "kernels/simd/avx512_begin.inl"
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/half_engine.inl"
 
@@ -33,9 +31,8 @@ struct HardwareHalves {
     return _mm512_castph_si512(_mm512_add_ph(_mm512_castsi512_ph(a), _mm512_castsi512_ph(b)));
   }
 };
-}  // namespace set
-}  // namespace
-}  // namespace convoy
+
+#include "kernels/simd/set_end.inl"
 #pragma GCC pop_options
 
 namespace convoy {

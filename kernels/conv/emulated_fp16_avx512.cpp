@@ -14,11 +14,7 @@
 #include "kernels/conv/direct_shape.h"
 #include "kernels/conv/pair_kernels.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx2,fma,f16c")
-namespace convoy {
-namespace {
-namespace set {
+#include "kernels/simd/avx512_begin.inl"
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/half_engine.inl"
 
@@ -43,10 +39,8 @@ struct EmulatedHalves {
                            _mm512_slli_epi32(_mm512_cvtepu16_epi32(to_f16(odd)), 16));
   }
 };
-}  // namespace set
-}  // namespace
-}  // namespace convoy
-#pragma GCC pop_options
+
+#include "kernels/simd/set_end.inl"
 
 namespace convoy {
 

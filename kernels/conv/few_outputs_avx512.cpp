@@ -9,30 +9,15 @@
 #include "kernels/conv/direct_shape.h"
 #include "kernels/simd/isa_kernel.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx2,fma,f16c")
-namespace convoy {
-namespace {
-namespace set {
-#include "kernels/simd/avx512.inl"
-#include "kernels/simd/common.inl"
+#include "kernels/simd/avx512_begin.inl"
 #include "kernels/conv/few_outputs.inl"
-}  // namespace set
-}  // namespace
-}  // namespace convoy
-#pragma GCC pop_options
+#include "kernels/simd/set_end.inl"
 
 namespace convoy {
 
 std::vector<KernelPtr> few_outputs_avx512_kernels() {
-  std::vector<KernelPtr> list;
-  list.push_back(
-      std::make_unique<IsaKernel>("few_outputs_avx512", Isa::avx512, OpKind::conv_forward, set::supports_few_outputs,
-                                  set::prepare_few_outputs<set::PreparedFewOutputs>, few_outputs_is_measured_faster));
-  list.push_back(std::make_unique<IsaKernel>(
-      "few_outputs_avx512", Isa::avx512, OpKind::conv_backward_weights, set::supports_few_outputs,
-      set::prepare_few_outputs<set::PreparedFewOutputsWeights>, few_outputs_is_measured_faster));
-  return list;
+  constexpr Isa isa = Isa::avx512;
+#include "kernels/conv/few_outputs_list.inl"
 }
 
 }  // namespace convoy

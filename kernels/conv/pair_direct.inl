@@ -1,7 +1,5 @@
-// The direct convolutions on pairs of a 16-bit type, ready for an engine; included inside a namespace, for AVX-512 F.
+// The direct convolutions on pairs of a 16-bit type, ready for an engine; included after avx512_begin.inl.
 
-#include "kernels/simd/avx512.inl"
-#include "kernels/simd/common.inl"
 #include "kernels/conv/register_block.inl"
 #include "kernels/conv/pool_window.inl"
 #include "kernels/conv/direct_plan.inl"

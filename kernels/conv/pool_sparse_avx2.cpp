@@ -9,26 +9,15 @@
 #include "kernels/conv/conv_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-namespace convoy {
-namespace {
-namespace set {
-#include "kernels/simd/avx2.inl"
-#include "kernels/simd/common.inl"
+#include "kernels/simd/avx2_begin.inl"
 #include "kernels/conv/pool_sparse.inl"
-}  // namespace set
-}  // namespace
-}  // namespace convoy
-#pragma GCC pop_options
+#include "kernels/simd/set_end.inl"
 
 namespace convoy {
 
 std::vector<KernelPtr> pool_sparse_avx2_kernels() {
-  std::vector<KernelPtr> list;
-  list.push_back(std::make_unique<IsaKernel>("pool_sparse_avx2", Isa::avx2, OpKind::conv_pool_backward_weights,
-                                             set::supports_pool_sparse, set::prepare_pool_sparse));
-  return list;
+  constexpr Isa isa = Isa::avx2;
+#include "kernels/conv/pool_sparse_list.inl"
 }
 
 }  // namespace convoy

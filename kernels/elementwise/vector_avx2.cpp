@@ -16,13 +16,7 @@
 #include "kernels/elementwise/vector_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-namespace convoy {
-namespace {
-namespace set {
-#include "kernels/simd/avx2.inl"
-#include "kernels/simd/common.inl"
+#include "kernels/simd/avx2_begin.inl"
 #include "kernels/simd/exp.inl"
 #include "kernels/elementwise/vector.inl"
 #include "kernels/optimizer/updates.inl"
@@ -30,10 +24,7 @@ namespace set {
 #include "kernels/pool/vector.inl"
 #include "kernels/resize/vector.inl"
 #include "kernels/loss/vector.inl"
-}  // namespace set
-}  // namespace
-}  // namespace convoy
-#pragma GCC pop_options
+#include "kernels/simd/set_end.inl"
 
 namespace convoy {
 

@@ -1,5 +1,5 @@
-// The factory of one instruction set's element-wise and pooling kernels. Included after the target pragma has ended: it
-// takes addresses of functions, and runs on every CPU.
+// The factory of one instruction set's kernels at memory speed: element-wise, pooling, norm, resize, loss, optimizers.
+// Included after the target pragma has ended: it takes addresses of functions, and runs on every CPU.
 
 std::vector<KernelPtr> list;
 const auto add = [&](OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {

@@ -139,19 +139,23 @@ memory::dims ConvShape::deconv_w_strides() const {
   return strides;
 }
 
+static dnnl::algorithm algorithm_of(Layout layout) {
+  return layout == Layout::winograd ? dnnl::algorithm::convolution_winograd : dnnl::algorithm::convolution_direct;
+}
+
 dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, Layout layout, bool bias) {
   const bool plain = layout == Layout::channels_last;
   const memory::desc x = plain ? s.plain_x() : s.any(s.x, s.x_type), y = plain ? s.plain_y() : s.any(s.y, s.y_type);
   const memory::desc w = s.any(s.w, s.w_type);
   const memory::desc b = bias ? memory::desc({s.y[1]}, memory::data_type::f32, memory::format_tag::a) : memory::desc();
   constexpr auto prop = dnnl::prop_kind::forward_training;
-  constexpr auto direct = dnnl::algorithm::convolution_direct;
+  const auto algorithm = algorithm_of(layout);
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine(), prop, direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high, attributes()};
+  return {engine(), prop, algorithm, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high, attributes()};
 #else
   const auto desc =
-      bias ? dnnl::convolution_forward::desc(prop, direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high)
-           : dnnl::convolution_forward::desc(prop, direct, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high);
+      bias ? dnnl::convolution_forward::desc(prop, algorithm, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high)
+           : dnnl::convolution_forward::desc(prop, algorithm, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high);
   return {desc, attributes(), engine()};
 #endif
 }
@@ -161,11 +165,11 @@ dnnl::convolution_backward_data::primitive_desc conv_backward_data(const ConvSha
   const bool plain = layout == Layout::channels_last;
   const memory::desc x = plain ? s.plain_x() : s.any(s.x, s.x_type), y = plain ? s.plain_y() : s.any(s.y, s.y_type);
   const memory::desc w = s.any(s.w, s.w_type);
-  constexpr auto direct = dnnl::algorithm::convolution_direct;
+  const auto algorithm = algorithm_of(layout);
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine(), direct, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high, hint, attributes()};
+  return {engine(), algorithm, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high, hint, attributes()};
 #else
-  return {dnnl::convolution_backward_data::desc(direct, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high),
+  return {dnnl::convolution_backward_data::desc(algorithm, x, w, y, s.stride, s.dilation, s.pad_low, s.pad_high),
           attributes(), engine(), hint};
 #endif
 }
@@ -177,11 +181,11 @@ dnnl::convolution_backward_weights::primitive_desc conv_backward_weights(const C
   const bool plain = layout == Layout::channels_last;
   const memory::desc x = plain ? s.plain_x() : s.any(s.x, s.x_type), y = plain ? s.plain_y() : s.any(s.y, s.y_type);
   const memory::desc w = s.any(s.w, s.w_type), b({s.y[1]}, memory::data_type::f32, memory::format_tag::a);
-  constexpr auto direct = dnnl::algorithm::convolution_direct;
+  const auto algorithm = algorithm_of(layout);
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine(), direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high, hint, attributes()};
+  return {engine(), algorithm, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high, hint, attributes()};
 #else
-  return {dnnl::convolution_backward_weights::desc(direct, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high),
+  return {dnnl::convolution_backward_weights::desc(algorithm, x, w, b, y, s.stride, s.dilation, s.pad_low, s.pad_high),
           attributes(), engine(), hint};
 #endif
 }

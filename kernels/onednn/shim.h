@@ -43,8 +43,8 @@ struct ConvShape {
   dnnl::memory::desc activation(const dnnl::memory::dims& dims, DType type) const;
 };
 
-/// Who chooses the layout of activations.
-enum class Layout { channels_last, blocked };
+/// Who chooses the layout of activations: we, or the library, which Winograd's algorithm leaves no choice.
+enum class Layout { channels_last, blocked, winograd };
 
 dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, Layout layout, bool bias);
 dnnl::convolution_backward_data::primitive_desc conv_backward_data(const ConvShape& s, Layout layout);
