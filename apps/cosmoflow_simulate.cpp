@@ -129,8 +129,7 @@ int simulate_main(int argc, char** argv) {
   OptionTable options(option_list());
   if (!options.read(argc, argv,
                     "Simulates dark-matter universes and writes them as a CosmoFlow data set. Exit codes: 0 done, 1 "
-                    "run-time error, "
-                    "2 usage, 3 data."))
+                    "run-time error, 2 usage, 3 data."))
     return 0;
   expect_single_task();
   const std::string out = options.text("out"), format = options.text("format"),

@@ -174,14 +174,18 @@ void expect_replaceable(const std::string& path) {
                  (std::filesystem::is_directory(found) ? "a folder" : "a device or a pipe"));
 }
 
+namespace {
+
 /// Where a path leads, also to a file that is not there yet.
-static std::string behind_links(const std::string& name) {
+std::string behind_links(const std::string& name) {
   std::filesystem::path path = name;
   std::error_code failed;
   for (int links = 0; links < 40 && std::filesystem::is_symlink(path, failed); ++links)
     path = path.parent_path() / std::filesystem::read_symlink(path);  // replaced where the link is absolute
   return path.string();
 }
+
+}  // namespace
 
 void write_atomically(const std::string& name, const std::function<void(const std::string&)>& write) {
   expect_replaceable(name);

@@ -248,6 +248,7 @@ exec 9>&-
 rm -r broken && cp -r data broken && rm "broken/train/$(ls broken/train | head -1)"
 expect 0 "staged 16 files" ranks 4 "${stage[@]}" --data-dir broken --output-dir s5
 diff -r broken stage-1 -x '.convoy-stage.*' -x '*.svg' > /dev/null && ok || bad "a second data set mixes with the first"
+expect 2 "which is read, or lies in it" ranks 4 "${stage[@]}" --data-dir broken --output-dir stage-0/run
 cp "data/train/$(ls data/train | head -1)" stage-0/train/mine.tfrecord
 expect 3 "mine.tfrecord: is no staged file" ranks 4 "${stage[@]}" --output-dir s6
 expect 2 "is --data-dir itself" ranks 2 "${train[@]}" --batch-size 1 --stage-dir data --output-dir s4

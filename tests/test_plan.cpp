@@ -204,39 +204,6 @@ TEST_CASE("what is kept has its bytes to the end, though no node is left that to
   CHECK(e.tensor("x").shape().elements() == 4);
 }
 
-TEST_CASE("a kernel that a pattern asks for and that takes no slices keeps the copy", "[planner]") {
-  KernelList kernels;
-  kernels.push_back(std::make_unique<FunctionKernel>(
-      "flat", OpKind::activation,
-      [](const Problem& p) { return p.out[0].dense() ? Support::yes() : Support::no("needs dense outputs"); },
-      [](const Problem&) -> std::unique_ptr<Prepared> {
-        return std::make_unique<PreparedFunction>([](const KernelArgs&) {});
-      }));
-  for (auto family : {elementwise_reference_kernels, pool_reference_kernels})
-    for (KernelPtr& kernel : family()) kernels.push_back(std::move(kernel));
-  Tape tape;
-  const ValueId x = tape.input("x", TensorDesc({1, 1, 6, 6, 16}, DType::f32));
-  const ValueId a = leaky_relu(tape, "a", x, 0.3), b = leaky_relu(tape, "b", x, 0.1);
-  tape.keep(scale(tape, "end", concat(tape, "joined", {a, b}), 2), "result");
-  const auto kernels_of = [&](const std::vector<std::string>& overrides) {
-    PlanOptions options;
-    for (const std::string& text : overrides) options.selection.overrides.push_back(parse_override(text));
-    std::map<std::string, std::string> found;
-    for (const PlannedNode& node : make_plan(tape, kernels, options).nodes) found[node.name] = node.kernel;
-    return found;
-  };
-  auto found = kernels_of({"b*=flat", "*=reference"});
-  CHECK(found["b.activation"] == "flat");
-  CHECK(found.contains("joined.forward"));
-  // An earlier wish that can be followed settles it, one that cannot be does not.
-  found = kernels_of({"*=reference", "b*=flat"});
-  CHECK(found["b.activation"] == "reference");
-  CHECK(!found.contains("joined.forward"));
-  found = kernels_of({"joined*=flat", "*=flat", "*=reference"});
-  CHECK(found["a.activation"] == "flat");
-  CHECK(found.contains("joined.forward"));
-}
-
 TEST_CASE("a node that no kernel runs is a wrong argument", "[planner]") {
   Tape tape;
   tape.keep(relu(tape, "a", tape.input("x", TensorDesc({1, 1, 2, 2, 4}, DType::f32))), "y");

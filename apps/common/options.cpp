@@ -398,14 +398,18 @@ int wanted_threads(const OptionTable& options) {
   return granted;
 }
 
+namespace {
+
 /// Descriptors 0 to 2 stand for standard streams: what is opened first must not become one.
-static void open_standard_streams() {
+void open_standard_streams() {
   for (int file = open("/dev/null", O_RDWR); file >= 0; file = open("/dev/null", O_RDWR))
     if (file > STDERR_FILENO) {
       close(file);
       return;
     }
 }
+
+}  // namespace
 
 int run_program(const char* name, int (*body)(int, char**), int argc, char** argv) {
   open_standard_streams();

@@ -139,9 +139,13 @@ memory::dims ConvShape::deconv_w_strides() const {
   return strides;
 }
 
-static dnnl::algorithm algorithm_of(Layout layout) {
+namespace {
+
+dnnl::algorithm algorithm_of(Layout layout) {
   return layout == Layout::winograd ? dnnl::algorithm::convolution_winograd : dnnl::algorithm::convolution_direct;
 }
+
+}  // namespace
 
 dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, Layout layout, bool bias) {
   const bool plain = layout == Layout::channels_last;
