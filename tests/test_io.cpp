@@ -381,9 +381,9 @@ TEST_CASE("a loader decodes what will be asked for and no more", "[loader]") {
     mutable std::atomic<int> loaded{0};
     int64_t size() const override { return 7; }
     int64_t input_bytes() const override { return 8; }
-    int64_t target_bytes() const override { return 0; }
-    void load(int64_t sample, int64_t, std::byte* input, std::byte*) const override {
-      std::memcpy(input, &sample, 8), ++loaded;
+    int64_t target_bytes() const override { return 8; }
+    void load(int64_t sample, int64_t, std::byte* input, std::byte* target) const override {
+      std::memcpy(input, &sample, 8), std::memcpy(target, &sample, 8), ++loaded;
     }
   };
   for (const auto& [rank, ranks, expected] :
@@ -394,11 +394,16 @@ TEST_CASE("a loader decodes what will be asked for and no more", "[loader]") {
     REQUIRE(o.count == expected);
     {
       Loader loader(source, o, 0, 0);
-      for (int64_t i = rank, found = -1; i < 5; i += ranks) {
-        loader.next(reinterpret_cast<std::byte*>(&found), nullptr);
-        CHECK(found == i);
+      int64_t input = -1, target = -1;
+      const auto next = [&] {
+        loader.next(reinterpret_cast<std::byte*>(&input), reinterpret_cast<std::byte*>(&target));
+      };
+      for (int64_t i = rank; i < 5; i += ranks) {
+        next();
+        CHECK(input == i);
+        CHECK(target == i);
       }
-      CHECK_THROWS_AS(loader.next(nullptr, nullptr), std::logic_error);
+      CHECK_THROWS_AS(next(), std::logic_error);
     }
     CHECK(source->loaded == expected);
   }
