@@ -254,9 +254,8 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   refuse_idle_flags(o, dummy);
   if (const std::string& source = o.text("data-dir"); !source.empty())
     o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
-  refuse_outputs_among_samples(o, false);
+  refuse_outputs_among_samples(o);
   const auto staging = stage(o, ranks);
-  if (staging) refuse_outputs_among_samples(o, true);
   const Data data = dummy ? Data{} : find_data(o);
   const ClimateOptions program = program_options(o, ranks, data);
   check_division(o, {{"model", o.text("model") == "deepcam", "deepcam"}});

@@ -206,9 +206,8 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   refuse_idle_flags(o);
   if (const std::string& source = o.text("data-dir"); !source.empty())
     o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
-  refuse_outputs_among_samples(o, false);
+  refuse_outputs_among_samples(o);
   const auto staging = stage(o, ranks);
-  if (staging) refuse_outputs_among_samples(o, true);
   const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
   const CosmoflowOptions program = training_program(o, ranks, data.shape);
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();

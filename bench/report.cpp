@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -14,6 +13,7 @@
 #include "bench/measurements.h"
 #include "bench/summary.h"
 #include "core/error.h"
+#include "io/file.h"
 
 namespace {
 
@@ -85,13 +85,12 @@ int run(int argc, char** argv) {
   }
   if (!(significance > 0 && significance < 1))
     convoy::fail_usage(fmt::format("--significance: expected a number between 0 and 1, found {}", significance));
-  const std::string& written = s->parsed() ? json : r->parsed() ? out : first;
-  if (r->parsed()) files = {first};
-  for (const std::string& file : files)
-    if (std::error_code absent; std::filesystem::equivalent(file, written, absent))
-      convoy::fail_usage(written + " is read from and would be overwritten: choose another name");
   if (c->parsed()) return compare(first, second, significance);
-  if (s->parsed()) return summarize(files, json), 0;
+  if (s->parsed()) {
+    if (!json.empty()) convoy::InputFiles(files).refuse(json, "--json");
+    return summarize(files, json), 0;
+  }
+  convoy::InputFiles({first}).refuse(out);
   return roofline(first, out);
 }
 

@@ -67,12 +67,16 @@ std::string save_checkpoint(const std::string& folder, int64_t step, const State
   return path;
 }
 
+bool named_like_checkpoint(std::string_view name) {
+  return name.starts_with("checkpoint-") && name.ends_with(".h5");
+}
+
 std::vector<CheckpointFile> list_checkpoints(const std::string& folder) {
   std::vector<CheckpointFile> found;
   if (!fs::is_directory(folder)) return found;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with("checkpoint-") || !name.ends_with(".h5") || name.size() < 15) continue;
+    if (!named_like_checkpoint(name) || name.size() < 15) continue;
     const std::string_view digits = std::string_view(name).substr(11, name.size() - 14);
     if (digits.size() <= 18 && digits.find_first_not_of("0123456789") == std::string_view::npos)
       found.push_back({entry.path(), parse_number<int64_t>(digits, name)});

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/state_store.h"
@@ -20,6 +21,8 @@ struct CheckpointFile {
 /// up to this step. A failure leaves earlier checkpoints alone and throws Error(runtime).
 std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta,
                             int keep);
+/// Whether a file is called "checkpoint-*.h5".
+bool named_like_checkpoint(std::string_view name);
 /// Checkpoints of a folder, newest first.
 std::vector<CheckpointFile> list_checkpoints(const std::string& folder);
 

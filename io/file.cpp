@@ -35,6 +35,24 @@ void sync(const std::string& path, int flags) {
   if (file.fd < 0 || fsync(file.fd) != 0) fail_runtime(path + ": cannot sync to disk: " + reason());
 }
 
+/// Throws Error(data) where a link leads to one of the folders on the way to it.
+void refuse_loop(const std::filesystem::path& link) {
+  for (std::filesystem::path above = link.parent_path(); !above.empty(); above = above.parent_path()) {
+    if (std::filesystem::equivalent(above, link))
+      fail_data(link.string() + ": a link to " + above.string() + ", in which it lies");
+    if (!above.has_relative_path()) return;
+  }
+}
+
+/// Where a path leads, also to a file that is not there yet.
+std::string behind_links(const std::string& name) {
+  std::filesystem::path path = name;
+  std::error_code failed;
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, failed); ++links)
+    path = path.parent_path() / std::filesystem::read_symlink(path);  // replaced where the link is absolute
+  return path.string();
+}
+
 }  // namespace
 
 std::vector<std::byte> read_file(const std::string& path) {
@@ -67,19 +85,6 @@ std::string why_withheld(const std::string& path) {
   while (got > 0) got = read(file.fd, block.data(), block.size());
   return got < 0 ? "cannot read: " + reason() : "";
 }
-
-namespace {
-
-/// Throws Error(data) where a link leads to one of the folders on the way to it.
-void refuse_loop(const std::filesystem::path& link) {
-  for (std::filesystem::path above = link.parent_path(); !above.empty(); above = above.parent_path()) {
-    if (std::filesystem::equivalent(above, link))
-      fail_data(link.string() + ": a link to " + above.string() + ", in which it lies");
-    if (!above.has_relative_path()) return;
-  }
-}
-
-}  // namespace
 
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
                                      BrokenLinks broken) {
@@ -131,7 +136,7 @@ void refuse_inside(const std::string& data, const std::string& output, const std
   const auto place = [](const std::string& path) {
     return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
   };
-  if (!std::filesystem::is_directory(data)) return;
+  if (std::filesystem::is_regular_file(data)) return;
   const std::filesystem::path inside = place(output).lexically_relative(place(data));
   if (!inside.empty() && *inside.begin() != "..")
     fail_usage(flag + ": " + output + " is " + data + ", which is read, or lies in it: choose another folder");
@@ -173,19 +178,6 @@ void expect_replaceable(const std::string& path) {
     fail_runtime(path + ": expected a file or none, found " +
                  (std::filesystem::is_directory(found) ? "a folder" : "a device or a pipe"));
 }
-
-namespace {
-
-/// Where a path leads, also to a file that is not there yet.
-std::string behind_links(const std::string& name) {
-  std::filesystem::path path = name;
-  std::error_code failed;
-  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, failed); ++links)
-    path = path.parent_path() / std::filesystem::read_symlink(path);  // replaced where the link is absolute
-  return path.string();
-}
-
-}  // namespace
 
 void write_atomically(const std::string& name, const std::function<void(const std::string&)>& write) {
   expect_replaceable(name);

@@ -33,8 +33,12 @@ struct LoaderOptions {
   int rank = 0, ranks = 1;
   int64_t block = 1;
   int64_t count = -1;  ///< of a rank's samples, those that will be asked for, beyond which none is decoded; -1: any
-  /// A rank's share of `samples` that are dealt out one by one.
-  int64_t share_of(int64_t samples) const { return (samples - rank + ranks - 1) / ranks; }
+  /// The same for so many samples in all, dealt out one by one.
+  LoaderOptions one_by_one(int64_t samples, bool shuffled) const {
+    LoaderOptions o = *this;
+    o.shuffle = shuffled, o.block = 1, o.count = (samples - rank + ranks - 1) / ranks;
+    return o;
+  }
 };
 
 /// Permutation of [0, count) for one epoch (Fisher-Yates driven by Philox).

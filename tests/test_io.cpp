@@ -389,8 +389,7 @@ TEST_CASE("a loader decodes what will be asked for and no more", "[loader]") {
   for (const auto& [rank, ranks, expected] :
        {std::tuple{0, 1, 5}, {0, 3, 2}, {1, 3, 2}, {2, 3, 1}, {3, 6, 1}, {5, 6, 0}}) {
     const auto source = std::make_shared<Numbers>();
-    LoaderOptions o{.shuffle = false, .threads = 3, .rank = rank, .ranks = ranks};
-    o.count = o.share_of(5);
+    const LoaderOptions o = LoaderOptions{.threads = 3, .rank = rank, .ranks = ranks}.one_by_one(5, false);
     REQUIRE(o.count == expected);
     {
       Loader loader(source, o, 0, 0);

@@ -9,6 +9,7 @@
 #include "kernels/reference.h"
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
+#include "tests/plan_run.h"
 
 using namespace convoy;
 
@@ -185,13 +186,7 @@ TEST_CASE("what is kept has its bytes to the end, though no node is left that to
     const bool copies = std::any_of(plan.nodes.begin(), plan.nodes.end(),
                                     [](const PlannedNode& n) { return n.op.kind == OpKind::concat; });
     CHECK(copies == !slices);
-    StateStore store;
-    Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::zero));
-    float value = -20;
-    for (float& v : e.tensor("x").span<float>()) v = value, value += 0.25f;
-    e.run();
-    const auto span = e.tensor("joined").span<float>();
-    results[slices].assign(span.begin(), span.end());
+    results[slices] = testing::kept_of_ramp(plan, "joined");
   }
   CHECK(results[0] == results[1]);
 

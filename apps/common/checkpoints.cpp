@@ -78,9 +78,9 @@ void set_aside(const std::vector<std::string>& damaged) {
 void remove_unfinished(const std::string& folder) {
   if (!std::filesystem::is_directory(folder)) return;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
     std::error_code ignored;
-    if (name.starts_with("checkpoint-") && name.ends_with(".h5.tmp")) std::filesystem::remove(entry.path(), ignored);
+    if (entry.path().extension() == ".tmp" && named_like_checkpoint(entry.path().stem().string()))
+      std::filesystem::remove(entry.path(), ignored);
   }
 }
 

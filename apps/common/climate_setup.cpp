@@ -371,10 +371,7 @@ ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train,
 ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const ClimateSource>& source,
                                    const LoaderOptions& loader_options, Communicator* ranks,
                                    const std::function<void(int64_t, std::span<const uint8_t>)>& each) {
-  LoaderOptions in_order = loader_options;
-  in_order.shuffle = false;
-  in_order.block = 1;
-  in_order.count = in_order.share_of(source->size());
+  const LoaderOptions in_order = loader_options.one_by_one(source->size(), false);
   Executor& e = program.evaluate();
   Loader loader(source, in_order, 0, 0);
   e.refresh();

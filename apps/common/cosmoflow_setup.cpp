@@ -310,10 +310,7 @@ double Predictions::mae_error(int64_t target) const {
 
 Predictions predict(Program& program, const std::vector<SampleRef>& samples, const CosmoflowReading& reading,
                     const LoaderOptions& options, Communicator* ranks) {
-  LoaderOptions in_order = options;
-  in_order.shuffle = false;
-  in_order.block = 1;
-  in_order.count = in_order.share_of(std::ssize(samples));
+  const LoaderOptions in_order = options.one_by_one(std::ssize(samples), false);
   CosmoflowReading plain = reading;
   plain.augment = Augment::none;
   plain.permute_targets = false;

@@ -110,6 +110,15 @@ std::string bounds_text(const Option& option) {
   return fmt::format("{} {} {}", option.least, two ? "or" : "to", option.most);
 }
 
+/// Descriptors 0 to 2 stand for standard streams: what is opened first must not become one.
+void open_standard_streams() {
+  for (int file = open("/dev/null", O_RDWR); file >= 0; file = open("/dev/null", O_RDWR))
+    if (file > STDERR_FILENO) {
+      close(file);
+      return;
+    }
+}
+
 }  // namespace
 
 const Option& OptionTable::find(const std::string& flag) const {
@@ -267,20 +276,17 @@ std::vector<std::string> OptionTable::join_words(int argc, char** argv) const {
       const auto name_end = word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
       std::replace(word.begin(), name_end, '_', '-');
       const std::string name(word.begin() + 2, name_end);
-      const bool takes_numbers = std::any_of(options_.begin(), options_.end(), [&](const Option& o) {
-        return o.kind == Option::Kind::numbers && (o.flag == name || o.alias == name);
+      const auto named = std::find_if(options_.begin(), options_.end(), [&](const Option& o) {
+        return o.flag == name || (!o.alias.empty() && o.alias == name);
       });
+      const bool known = named != options_.end(), toggles = known && named->kind == Option::Kind::toggle,
+                 takes_numbers = known && named->kind == Option::Kind::numbers;
       // What an empty variable of a script leaves behind: --output-dir --resume.
-      const bool takes_value = std::any_of(options_.begin(), options_.end(), [&](const Option& o) {
-        return o.kind != Option::Kind::toggle && (o.flag == name || o.alias == name);
-      });
-      if (takes_value && name_end == word.end() && i + 1 < argc && std::string_view(argv[i + 1]).starts_with("--"))
+      if (known && !toggles && name_end == word.end() && i + 1 < argc &&
+          std::string_view(argv[i + 1]).starts_with("--"))
         fail_usage("--" + name + ": expected a value, found " + argv[i + 1]);
       next_is_value = takes_numbers && name_end == word.end();
       in_list = takes_numbers && name_end != word.end();
-      const bool toggles = std::any_of(options_.begin(), options_.end(), [&](const Option& o) {
-        return o.kind == Option::Kind::toggle && o.flag == name;
-      });
       if (toggles && name_end == word.end() && i + 1 < argc && truth_of(argv[i + 1]))
         word += truth_of(argv[++i]).value() ? "=true" : "=false";
       else if (toggles && name_end != word.end())
@@ -397,19 +403,6 @@ int wanted_threads(const OptionTable& options) {
     fail_usage(fmt::format("OMP_NUM_THREADS: expected 1 to {}, found {}", most_threads, granted));
   return granted;
 }
-
-namespace {
-
-/// Descriptors 0 to 2 stand for standard streams: what is opened first must not become one.
-void open_standard_streams() {
-  for (int file = open("/dev/null", O_RDWR); file >= 0; file = open("/dev/null", O_RDWR))
-    if (file > STDERR_FILENO) {
-      close(file);
-      return;
-    }
-}
-
-}  // namespace
 
 int run_program(const char* name, int (*body)(int, char**), int argc, char** argv) {
   open_standard_streams();

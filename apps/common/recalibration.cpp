@@ -29,10 +29,7 @@ std::vector<Statistic> find_statistics(Program& program) {
 
 void renew_statistics(Program& program, const std::shared_ptr<const SampleSource>& images, int64_t count,
                       const LoaderOptions& order, Communicator* ranks) {
-  LoaderOptions drawn = order;
-  drawn.shuffle = true;
-  drawn.block = 1;
-  drawn.count = drawn.share_of(count);
+  const LoaderOptions drawn = order.one_by_one(count, true);
   Loader loader(images, drawn, 0, 0);
   Executor& pass = *program.statistics_pass();
   pass.refresh();

@@ -160,11 +160,10 @@ void apply_run_options(const OptionTable& o, ProgramOptions& p) {
   if (run_device(o)) p.plan.device = DeviceKind::cuda;
 }
 
-void refuse_outputs_among_samples(const OptionTable& o, bool staged) {
+void refuse_outputs_among_samples(const OptionTable& o) {
   if (o.text("data-dir").empty()) return;
   for (const char* flag : {"output-dir", "save"})
-    if (!o.text(flag).empty())
-      (staged ? refuse_inside : refuse_among_samples)(o.text("data-dir"), o.text(flag), o.name(flag));
+    if (!o.text(flag).empty()) refuse_among_samples(o.text("data-dir"), o.text(flag), o.name(flag));
 }
 
 LoaderOptions loader_options(const OptionTable& o) {

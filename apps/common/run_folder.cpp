@@ -28,15 +28,9 @@ const std::set<std::string> of_one_start{
     "comm-table", "comm-thread", "share-weights", "comm-timeout", "ranks-per-node",
     "peer-access"};
 
-/// What the run that wrote a checkpoint was given, by flag.
-Json saved_settings(const Checkpoint& checkpoint) {
-  return Json::parse(checkpoint.meta()).value("given", Json::object());
-}
-
-/// What it found by itself, which decides bits at the same number of ranks: threads, and where gradients were cut into
-/// buckets by measured times.
-Json found_settings(const Checkpoint& checkpoint, int ranks) {
-  const Json meta = Json::parse(checkpoint.meta());
+/// What the run that wrote a checkpoint found by itself, by flag, and which decides bits at the same number of ranks:
+/// threads, and where gradients were cut into buckets by measured times.
+Json found_settings(const Json& meta, int ranks) {
   Json settings = Json::object();
   if (meta.value("ranks", 1) != ranks) return settings;
   const Json threads = meta.at("identity").value("threads", Json()), bytes = meta.value("bucket_bytes", Json());
@@ -49,8 +43,7 @@ Json found_settings(const Checkpoint& checkpoint, int ranks) {
 
 /// Throws Error(runtime) where the file could not be written at the end of the run.
 void expect_writable(const std::string& path) {
-  const std::string name = std::filesystem::path(path).filename();
-  if (name.starts_with("checkpoint-") && name.ends_with(".h5"))
+  if (named_like_checkpoint(std::filesystem::path(path).filename().string()))
     fail_usage("--save: " + path + ": expected another name than a checkpoint's");
   if (std::filesystem::is_directory(path)) fail_runtime("--save: " + path + ": expected a file, found a folder");
   expect_replaceable(path);
@@ -82,7 +75,10 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
     if (resume) checkpoint_ = newest_checkpoint(folder, &damaged);
     if (!looks) set_aside(damaged);
     if (!checkpoint_ && !from.empty()) checkpoint_ = named_checkpoint(from);
-    if (checkpoint_) saved = saved_settings(*checkpoint_), found = found_settings(*checkpoint_, ranks.size());
+    if (checkpoint_) {
+      const Json meta = Json::parse(checkpoint_->meta());
+      saved = meta.value("given", Json::object()), found = found_settings(meta, ranks.size());
+    }
     for (const auto& [flag, text] : saved.items()) found.erase(flag);  // what was given goes ahead
     saved.update(found);
     if (resume && !checkpoint_) fmt::print("no checkpoint in {}: starting from the beginning\n", folder);

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
-#include <memory>
+#include <optional>
 #include <set>
 
 #include "apps/common/mllog.h"
@@ -66,13 +66,13 @@ class Staging {
     read_manifest();
     clear_leftovers();
     find_missing();
-    if (leads() && missing_here()) lock().write();
+    if (leads() && missing_here()) lock_->write();
     check_space();
     crc_.assign(files_.size(), 0);
     read_ahead(static_cast<size_t>(ranks_.rank()));
     for (size_t i = 0; i < files_.size(); ++i) copy(i);
     write_manifest();
-    if (leads()) lock().read();
+    if (leads()) lock_->read();
     std::vector<double> totals{double(read_), double(written_)};
     ranks_.world().all_reduce_sum(std::span(totals));
     StagingReport report;
@@ -93,14 +93,8 @@ class Staging {
   }
   /// The rank of a node that keeps its folder in order.
   bool leads() const { return nodes_[node_][0] == ranks_.rank(); }
-  /// Of this node's folder; its files are read until the process ends.
-  static StageLock& lock(const std::string* folder = nullptr) {
-    static std::unique_ptr<StageLock> lock;
-    if (folder) lock = std::make_unique<StageLock>(*folder);
-    return *lock;
-  }
   void lock_folder() {
-    if (leads()) lock(&to_);
+    if (leads()) lock_.emplace(to_);
     ranks_.world().barrier();  // nobody looks at files that are being replaced
   }
   bool missing_here() const {
@@ -136,7 +130,7 @@ class Staging {
       const std::string name = fs::relative(path, to_).string();
       if (wanted.count(name)) continue;
       if (!manifest_.contains(name)) fail_data(path + ": is no staged file, and training would read it");
-      lock().write();
+      lock_->write();
       fs::remove(path);
       manifest_.erase(name), manifest_changes_ = true;
     }
@@ -235,6 +229,8 @@ class Staging {
     ranks_.world().barrier();
   }
 
+  /// Of this node's folder, on the rank that leads; its files are read until the process ends.
+  static inline std::optional<StageLock> lock_;
   std::string from_, to_;
   Ranks& ranks_;
   std::vector<std::vector<int>> nodes_;
@@ -275,6 +271,9 @@ std::optional<std::pair<int64_t, int64_t>> stage(OptionTable& o, Ranks& ranks) {
   if (const size_t at = to.find("{node}"); at != std::string::npos)
     to.replace(at, 6, std::to_string(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]));
   if (from.empty() || o.text("data") == "dummy") fail_usage("--stage-dir has no effect without --data-dir");
+  // Staging looks through all of its folder.
+  for (const char* flag : {"output-dir", "save"})
+    if (!o.text(flag).empty()) refuse_inside(to, o.text(flag), o.name(flag));
   // Statistics beside the data folder are read where they are.
   const fs::path beside = fs::path(folder_above(from)) / "stats.h5";
   if (o.has("stats") && o.text("stats").empty() && !fs::exists(fs::path(from) / "stats.h5") && fs::exists(beside))

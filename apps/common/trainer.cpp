@@ -8,7 +8,6 @@
 #include <cmath>
 #include <csignal>
 #include <ctime>
-#include <limits>
 #include <optional>
 #include <span>
 
@@ -230,8 +229,8 @@ void Trainer::log_training(double rate, double loss) {
 void Trainer::train_epoch() {
   inputs_ahead_ = false;  // the loader begins anew
   std::unique_ptr<Loader> loader;
-  const int64_t steps = std::min(steps_per_epoch() - step_in_epoch_,
-                                 o_.max_steps > 0 ? o_.max_steps - step_ : std::numeric_limits<int64_t>::max());
+  int64_t steps = steps_per_epoch() - step_in_epoch_;
+  if (o_.max_steps > 0) steps = std::min(steps, o_.max_steps - step_);
   if (source_ && steps > 0)
     loader =
         std::make_unique<Loader>(source_, own_share(steps * passes()), epoch_, step_in_epoch_ * passes() * batch());

@@ -1,5 +1,5 @@
 // The factory of one instruction set's Winograd kernels. Included after the target pragma has ended: it takes addresses
-// of functions, and runs on every CPU.
+// of functions, and runs on every CPU. `Isa{isa}` is a copy: lambdas need not hold a reference.
 
 std::vector<KernelPtr> list;
 for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward,

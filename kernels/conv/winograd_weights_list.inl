@@ -1,5 +1,5 @@
 // The factory of one instruction set's Winograd weight gradients. Included after the target pragma has ended: it takes
-// addresses of functions, and runs on every CPU.
+// addresses of functions, and runs on every CPU. `Isa{isa}` is a copy: lambdas need not hold a reference.
 
 std::vector<KernelPtr> list;
 const auto add = [&](std::string_view name, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {
