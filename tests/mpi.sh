@@ -58,6 +58,8 @@ ranks 2 "${train[@]}" --batch-size 1 --output-dir quiet_log > quiet.txt 2>&1
 grep -q finished quiet.txt && ! grep -q $'\repoch' quiet.txt && ok || bad "a progress bar in a log: $(grep -c $'\repoch' quiet.txt) lines"
 # Of all settings a resumed run needs its folder alone; rank 0 locks it.
 expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --batch-size 1 --output-dir brief --max-steps 4
+# Settings, and what was measured at the first start, are the checkpoint's.
+expect 0 "--bucket-mib " ranks 2 "$bin/cosmoflow_train$suffix" --output-dir brief --resume --max-steps 1
 expect 0 "--optimizer Adam --seed 5" ranks 2 "$bin/cosmoflow_train$suffix" --output-dir brief --resume --save brief.safetensors
 same two.safetensors brief.safetensors
 [ ! -e brief/run.lock ] && ok || bad "a lock outlives its run"

@@ -53,6 +53,23 @@ class NoQuality final : public NoData {
   std::shared_ptr<const SampleSource> training() const override { return std::make_shared<Ones>(); }
 };
 
+/// The same images, and validations that are cut off or reach the target.
+class Judged final : public NoData {
+ public:
+  explicit Judged(bool cut_off) : cut_off_(cut_off) {}
+  int64_t validation_samples() const override { return 1; }
+  std::shared_ptr<const SampleSource> training() const override { return std::make_shared<Ones>(); }
+  Quality validate(Program&, Communicator*) override {
+    if (cut_off_) fail_runtime("cut off");
+    return {.loss = 0.5, .metric = 0.5};
+  }
+  bool reached(const Quality&) const override { return true; }
+  bool has_target() const override { return true; }
+
+ private:
+  bool cut_off_;
+};
+
 Outcome train(TrainerOptions o, const OptionTable& settings, Task&& task = NoData(), DType compute = DType::f32) {
   OptionTable table(rank_options());
   Ranks ranks(table);
@@ -116,6 +133,19 @@ TEST_CASE("sc18 trained on l1 where nobody chose a loss, whatever its checkpoint
   CHECK(loss(R"({"identity": {"model": "sc18", "loss": "mse"}})") == "l1");
   CHECK(loss(R"({"identity": {"model": "sc18", "loss": "mse"}, "given": {"loss": "mse"}})") == "mse");
   CHECK(loss(R"({"identity": {"model": "mlperf", "loss": "mse"}, "given": {}})") == "mse");
+}
+
+TEST_CASE("a run that was cut off in its last validation is judged when it goes on", "[apps]") {
+  if (!has_hdf5()) return;
+  const testing::TemporaryFolder folder;
+  const OptionTable settings({});
+  TrainerOptions o;
+  o.output_dir = folder.path();
+  o.identity = nlohmann::json::object();
+  o.epochs = 3, o.max_steps = 2;  // an epoch
+  CHECK_THROWS_WITH(train(o, settings, Judged(true)), Catch::Contains("cut off"));
+  o.resume = true;  // with the same limit
+  CHECK(train(o, settings, Judged(false)) == Outcome::target_reached);
 }
 
 TEST_CASE("a validation that counts for nothing is no reason to stop early", "[apps]") {
