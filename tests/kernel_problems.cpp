@@ -66,6 +66,9 @@ std::vector<Problem> conv_problems(DType type) {
       {{1, 13, 14, 15, 16}, 48, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
       {{2, 12, 11, 13, 48}, 16, {3, 3, 3}, {.pad_low = {0, 2, 1}, .pad_high = {2, 0, 1}}},
       {{1, 1, 61, 67, 16}, 32, {1, 3, 3}, {.pad_low = {0, 1, 0}, .pad_high = {0, 2, 1}}},
+      {{1, 1, 94, 46, 16}, 32, {1, 3, 3}, {.dilation = {1, 2, 1}, .pad_low = {0, 2, 0}, .pad_high = {0, 1, 2}}},
+      {{1, 1, 17, 23, 64}, 80, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
+      {{1, 1, 34, 24, 64}, 64, {1, 3, 3}, {.dilation = {1, 2, 2}, .pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
       {{1, 1, 40, 41, 32}, 16, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
       {{1, 1, 37, 40, 16}, 48, {1, 5, 5}, {.dilation = {1, 3, 2}, .pad_low = {0, 6, 4}, .pad_high = {0, 5, 4}}},
       {{1, 13, 12, 14, 16}, 16, {3, 3, 3}, {.dilation = {2, 1, 3}, .pad_low = {2, 1, 3}, .pad_high = {2, 1, 3}}},
@@ -135,9 +138,10 @@ std::vector<Problem> conv_problems(DType type) {
   }
   list.push_back(problem({OpKind::conv_backward_data, data}, {slice, TensorDesc({16, 1, 3, 3, 16}, type)}));
   list.back().out[0] = slice;
-  // The same in three dimensions, with five taps, with a stride of two and depthwise.
+  // The same with large tiles, in three dimensions, with five taps, with a stride of two and depthwise.
   for (const Case& c :
-       {Case{{1, 10, 12, 11, 16}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
+       {Case{{1, 1, 48, 47, 16}, 16, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
+        Case{{1, 10, 12, 11, 16}, 16, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}},
         Case{{1, 1, 36, 35, 16}, 16, {1, 5, 5}, {.pad_low = {0, 2, 2}, .pad_high = {0, 2, 2}}},
         Case{{1, 1, 50, 52, 16}, 16, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}},
         Case{{1, 1, 9, 13, 48}, 48, {1, 3, 3}, {.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .groups = 48}}}) {
@@ -281,10 +285,11 @@ std::vector<Problem> conv_problems(DType type) {
     list.push_back(problem({OpKind::conv_forward, ConvAttrs{}}, {x, w}));
     list.push_back(
         problem({OpKind::conv_backward_data, ConvAttrs{.result_size = {1, 7, 23}}}, {list.back().out[0], w}));
-    // Winograd weight gradients whose last group of output channels is narrower than a task.
+    // Winograd weight gradients whose last group of output channels is narrower than a task; whose tasks are square.
     const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {1, 3, 3}};
-    list.push_back(problem({OpKind::conv_backward_weights, same},
-                           {TensorDesc({1, 1, 18, 17, 16}, type), TensorDesc({1, 1, 18, 17, 272}, type)}));
+    for (const auto& [in, out] : {std::pair{16, 272}, std::pair{144, 160}})
+      list.push_back(problem({OpKind::conv_backward_weights, same},
+                             {TensorDesc({1, 1, 18, 17, in}, type), TensorDesc({1, 1, 18, 17, out}, type)}));
   }
   // 1x1 on slices with even and odd strides, several chunks, groups: read in place where whole words allow it.
   for (int64_t step : {402, 401})

@@ -17,7 +17,8 @@ bool rounds_inside(const Kernel& kernel, const Problem& p) {
   const TensorDesc& weights =
       p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[std::min<size_t>(1, p.in.size() - 1)];
   const bool five = weights.shape.w() == 5;
-  return kernel.name().starts_with("winograd4") || (kernel.name().starts_with("winograd") && five);
+  return kernel.name().starts_with("winograd4") || kernel.name().starts_with("winograd6") ||
+         (kernel.name().starts_with("winograd") && five);
 }
 
 void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth, const Execute& execute_kernel) {

@@ -4,6 +4,7 @@
 //
 //   F(2,3): 4 points for 2 outputs of 3 taps: 2.25 (2-D) or 3.375 (3-D) times fewer multiplications than the direct
 //   sum; F(4,3): 6 points for 4 outputs: 4 or 8 times fewer, and less than half the transformed data per output in 3-D;
+//   F(6,3): 8 points for 6 outputs: 5.06 times fewer in 2-D, where that is a seventh less than F(4,3) takes;
 //   F(2,5): 6 points for 2 outputs of 5 taps: 2.78 times fewer in 2-D; F(4,5): 8 for 4: 6.25 times.
 //   3x3 with a stride of 2, and transposed: F(3,2) on the outer two taps beside single products of the middle one, 7
 //   points for 3 (transposed: 6) outputs: 1.65 times fewer in 2-D. Not for 16-bit types
@@ -21,9 +22,10 @@
 //
 // Error: every term x*w passes through one line of B^T, G and A^T per axis, so an element errs by at most (C + 3 *
 // terms of the lines) * eps * prod over axes |A^T||G||B^T| * sum|x||w|. F(2,3) stays within a factor of 3 of direct
-// summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; F(4,5) errs four times as much as
-// F(2,5) in the root mean square (4e-6 of normal sums over 128 channels, a direct sum 1e-6). Tests hold all to the
-// bound of a direct sum, 27 C eps sum|x||w| (3-D), and the 20-step loss curve to 1e-4.
+// summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; F(6,3) and F(4,5) err four times
+// as much as those in the root mean square (5e-6 and 4e-6 of normal sums over 128 channels, direct sums 1e-6). Tests
+// hold all to the bound of a direct sum, 27 C eps sum|x||w| (3-D), and loss curves of 20 (3-D) and 10 steps (2-D) to
+// 1e-4 and 2e-4.
 //
 // Refuses: other kernels and strides, a stride in 16-bit types that the CPU multiplies faster, groups, channels that
 // are no multiple of 16 (forward also takes 4: winograd_four.inl), strided weights, strided tensors beside a pool, few
@@ -34,7 +36,8 @@
 constexpr int64_t point_pad = 16;    // floats between points, so that their streams do not meet in one cache set
 constexpr int64_t pack_inputs = 16;  // of a piece of packed weights
 constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
-constexpr int64_t weights_stream = 16 << 20;   // bytes of U that no second-level cache holds
+constexpr int64_t weights_stream = 16 << 20;   // bytes of U that no second-level cache holds, or more
+constexpr double least_saved = 1.15;           // times the multiplications, for larger tiles
 
 /// Axes D, H, W: points p, outputs m, taps k, inputs n, weights u.
 template <class D, class H, class W>
@@ -143,7 +146,7 @@ WinogradShape winograd_shape(const Problem& p) {
   const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit, 2 * gemm_rows, 64) / gemm_rows * gemm_rows;
   // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
-  if (S::weights * in * out * 4 > weights_stream)
+  if (S::weights * in * out * 4 >= weights_stream)
     s.block = std::clamp<int64_t>(ceil_div(s.tile_count, p.threads), s.block, std::max<int64_t>(s.block, 32));
   s.block = std::min(s.block, s.tile_count);
   divide_work(s, p.threads);
@@ -582,109 +585,4 @@ class PreparedWinograd final : public Prepared {
   WinogradShape shape_;
 };
 
-/// Calls f(scheme) with the scheme of a kernel's extents whose tiles have so many outputs along an axis, or says no.
-template <int outputs, class F>
-Support with_scheme(const Shape& w, F&& f) {
-  const Int3 k{w.d(), w.h(), w.w()}, cube{3, 3, 3}, square{1, 3, 3}, five{1, 5, 5};
-  if constexpr (outputs == 2) {
-    if (k == cube) return f(Scheme<TwoThree, TwoThree, TwoThree>{});
-    if (k == square) return f(Scheme<Flat, TwoThree, TwoThree>{});
-    if (k == five) return f(Scheme<Flat, TwoFive, TwoFive>{});
-  } else {
-    if (k == cube) return f(Scheme<FourThree, FourThree, FourThree>{});
-    if (k == square) return f(Scheme<Flat, FourThree, FourThree>{});
-    if (k == five) return f(Scheme<Flat, FourFive, FourFive>{});
-  }
-  return Support::no("needs a 3x3, 5x5 or 3x3x3 kernel, found " + w.str());
-}
-
-/// Whether f(scheme) supports the stride-2 convolution of images that p is, or its transpose.
-template <class F>
-Support with_strided_scheme(const Problem& p, F&& f) {
-  const ConvAttrs& a = winograd_conv(p);
-  const Shape& w = winograd_weight(p).shape;
-  const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
-  if (pools || w.d() != 1 || w.h() != 3 || w.w() != 3 || a.stride != Int3{1, 2, 2} || a.dilation != Int3{1, 1, 1})
-    return Support::no("takes a stride of 1x2x2 for undilated 3x3 kernels of images that are not pooled");
-  if (a.pad_low[0] != 0) return Support::no("with a stride pads images along H and W only");
-  if (p.op.kind == OpKind::conv_backward_data) return f(Scheme<Flat, ThreeUp, ThreeUp>{});
-  return f(Scheme<Flat, ThreeDown, ThreeDown>{});
-}
-
-Support supports_strided(const Problem& p) {
-  const Shape& w = winograd_weight(p).shape;
-  if (multiplies_faster(p.in[0].dtype))
-    return Support::no("with a stride saves less than this CPU's " + std::string(name_of(p.in[0].dtype)) + " products");
-  if (w.n() % 16 || w.c() % 16)
-    return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
-                       std::to_string(w.n()));
-  if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
-  return with_strided_scheme(p, [&](auto scheme) {
-    const int64_t tiles = winograd_shape<decltype(scheme)>(p).tile_count;
-    return tiles >= 64 ? Support::yes() : Support::no("needs 64 tiles, found " + std::to_string(tiles));
-  });
-}
-
-template <int outputs>
-Support supports_winograd(const Problem& p) {
-  if (const Support type = needs_narrow_float(p); !type.ok) return type;
-  const ConvAttrs& a = winograd_conv(p);
-  const Int3 one{1, 1, 1}, two{2, 2, 2};
-  const Shape& w = winograd_weight(p).shape;
-  if (a.groups != 1) return Support::no("needs one group");
-  if (a.stride != one) return outputs > 2 ? Support::no("needs stride 1") : supports_strided(p);
-  const bool backward = p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_pool_backward_data;
-  const bool four = w.c() == 4 && !backward && w.n() % 16 == 0;
-  if ((w.n() % 16 || w.c() % 16) && !four)
-    return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
-                       std::to_string(w.n()));
-  if (p.op.kind == OpKind::conv_pool_forward) {
-    if (const Support window = supports_window(p.op.as<ConvPoolAttrs>()); !window.ok) return window;
-    if (a.dilation != one) return Support::no("pools undilated convolutions only");
-    if (w.d() == 1 && p.op.as<ConvPoolAttrs>().pool.pool.kernel[0] != 1) return Support::no("pools images by 1x2x2");
-  }
-  if (p.op.kind == OpKind::conv_pool_backward_data) {
-    const auto& pool = p.op.as<ConvPoolAttrs>().pool;
-    if (const Support window = supports_window(p.op.as<ConvPoolAttrs>()); !window.ok) return window;
-    if (pool.pool.kernel != two || w.d() != 3) return Support::no("un-pools 2x2x2 windows in three dimensions only");
-    if (a.dilation != one) return Support::no("un-pools undilated convolutions only");
-    const Shape& cells = p.in[0].shape;
-    if (pool.pool.result_size != Int3{2 * cells.d(), 2 * cells.h(), 2 * cells.w()})
-      return Support::no("un-pools even extents only");
-  }
-  return with_scheme<outputs>(w, [&](auto scheme) {
-    using S = decltype(scheme);
-    const WinogradShape s = winograd_shape<S>(p);
-    for (int i = 0; i < 3; ++i)
-      if (s.pad[i] < 0) return Support::no("pads at most dilation * (kernel - 1) in front");
-    // Transformed weights stream once per block: with few tiles that costs more than the products saved, least so in
-    // three dimensions and with many channels.
-    const bool saves_much =
-        outputs > 2 || S::k[0] > 1 || (S::k[2] == 3 && s.channels_in() * s.channels_out() >= 128 * 128);
-    const int64_t least = saves_much ? 64 : 256;
-    if (s.tile_count < least)
-      return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
-    if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
-    const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
-    return pools ? needs_dense(p) : Support::yes();
-  });
-}
-
-template <int outputs>
-std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
-  std::unique_ptr<Prepared> prepared;
-  const auto make = [&](auto scheme) {
-    prepared = std::make_unique<PreparedWinograd<decltype(scheme)>>(p);
-    return Support::yes();
-  };
-  if (outputs == 2 && winograd_conv(p).stride != Int3{1, 1, 1})
-    with_strided_scheme(p, make);
-  else
-    with_scheme<outputs>(winograd_weight(p).shape, make);
-  return prepared;
-}
-
-/// With a stride even the direct kernels that are preferred elsewhere are slower where this one is not refused.
-inline bool prefers_winograd(const Problem& p) {
-  return winograd_conv(p).stride != Int3{1, 1, 1};
-}
+#include "kernels/conv/winograd_supports.inl"

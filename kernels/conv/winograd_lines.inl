@@ -3,7 +3,7 @@
 //   4 points 0, +-1, infinity: F(2,3), F(3,2); entries 0, 1, 1/2, exact on small integers.
 //   6 points 0, +-1/sqrt 2, +-sqrt 2, infinity: F(4,3), F(3,4), F(2,5), F(5,2); these points keep the entries' spread,
 //     and with it the rounding error, smaller than the textbook's +-1, +-2.
-//   8 points 0, +-1/2, +-1, +-2, infinity: F(4,5), F(5,4).
+//   8 points 0, +-1/2, +-1, +-2, infinity: F(6,3), F(3,6), F(4,5), F(5,4).
 //   1 point: an axis without a kernel.
 // With points p, N(x^2) = prod(x^2 - p^2) over the pairs +-p and M(x) = x N(x^2): rows of B^T are the coefficients of
 // M(x)/(x - p), rows of G the powers of p over M'(p), columns of A^T the powers of p; M itself stands for infinity.
@@ -157,6 +157,7 @@ struct Axis {
 using Flat = Axis<1, 1, 1>;
 using TwoThree = Axis<4, 2, 3>;
 using FourThree = Axis<6, 4, 3>;
+using SixThree = Axis<8, 6, 3>;
 using TwoFive = Axis<6, 2, 5>;
 using FourFive = Axis<8, 4, 5>;
 using ThreeDown = Axis<7, 3, 3, 7, 5, 2, 1>;

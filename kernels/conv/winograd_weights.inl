@@ -5,15 +5,16 @@
 // m + k - 1 of x. It meets in the points of F(m,k) and needs as many times fewer multiplications as the forward pass
 // (winograd.inl); the lines of dy and of the results are those of F(k,m).
 //
-// Loops: a task is a chunk of input channels, up to 256 output channels (AVX2: as many of those as keep M within 3 MB)
-// in blocks of 64 (AVX2: 16), and a part of the tiles. A run of tiles at a time
+// Loops: a task is a chunk of input channels, output channels in blocks of 64 (AVX2: 16), and a part of the tiles: up
+// to 64 by 256 channels, or 128 by 128 where there are more of both (AVX2: as many as keep M within 3 MB). A run of
+// tiles at a time
 //   1. V[p][tile][c] = B^T x B and U[p][block][tile][k] = G dy G^T, a vector of channels at a time through L1;
 //   2. M[p][block][c][k] += V[p]^T U[p]: the register block of the direct kernels, along the tiles.
 // A task ends with A^T M A; the parts are added in order. Parts and runs depend on the problem alone, and a sum is the
 // same in any chunk, so that the gradients have the same bits for any number of threads.
 // Limit: the f32 FMA rate times the factor of the scheme in dense-count GFLOP/s; M, read and written once per run,
-// comes from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, 4.2 MB with 5x5 taps, up to
-// 14 MB in 3-D, with AVX2 3.5).
+// comes from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, 4.2 MB with eight points,
+// up to 14 MB in 3-D, with AVX2 3.5).
 //
 // Error: as in winograd.inl, the terms' growth along the lines times (tiles * eps) * sum|x||dy|; tests hold it to the
 // bound of a direct sum over all positions.
@@ -22,7 +23,8 @@
 //
 // Refuses: other kernels and strides, groups, channels that are no multiple of 16, fewer than 12 tiles, gradients that
 // are not dense, and tiles that stick out of the image so far that less than half of the multiplications are saved
-// (with a stride: 1.4 times).
+// (with a stride: 1.4 times), or with six outputs not a seventh of those of F(3,4);
+// six outputs also with fewer than 64 channels.
 
 constexpr int64_t weights_tasks = 64;              // for as many threads, where there are tiles and memory for them
 constexpr int64_t weights_tasks_least = 16;        // runs get shorter for that, down to shortest_run
@@ -31,6 +33,8 @@ constexpr int64_t weights_chunk = 64;              // input channels of a task a
 constexpr int64_t weights_blocks = 4;              // blocks of output channels of a task, and up to
 constexpr int64_t weights_outputs = 256;           // channels of them, so that fewer tasks transform x again,
 constexpr int64_t weights_sums = 3 << 20;          // where M stays within so many bytes
+constexpr int64_t weights_square = 128;            // channels of both, where both have more
+constexpr int64_t fewest_of_six = 64;              // channels of both
 constexpr int64_t weights_operands = 2 << 20;      // bytes of V and U of a run, if that leaves the shortest
 constexpr int64_t weights_parts_bytes = 16 << 20;  // of gradients at most for splitting tiles
 
@@ -77,12 +81,15 @@ WinogradWeights winograd_weights(const Problem& p) {
   set_tiles<L>(s);
   const int64_t in = s.channels_in(), out = s.channels_out();
   w.taps = S::taps, w.sums = L::weights;
-  w.chunks = ceil_div(in, weights_chunk);
+  // Both transforms again for every other 128 channels, instead of dy's for every 64: of as large sums, the fewest.
+  const int64_t squares = in > weights_square && out > weights_square ? 2 : 1;
+  w.chunks = ceil_div(in, weights_chunk * squares);
   w.chunk = ceil_div(in / 16, w.chunks) * 16;
   w.chunks = ceil_div(in, w.chunk);
   w.blocks = ceil_div(out, block_width);
-  const int64_t fit = std::min(weights_outputs / block_width, weights_sums / (w.sums * w.chunk * block_width * 4));
-  w.task_blocks = std::min(w.blocks, std::max(weights_blocks, fit));
+  const int64_t fit =
+      std::min(weights_outputs / squares / block_width, weights_sums / (w.sums * w.chunk * block_width * 4));
+  w.task_blocks = std::min(w.blocks, std::max(weights_blocks / squares, fit));
   w.groups = ceil_div(w.blocks, w.task_blocks);
   const int64_t whole = w.groups * w.chunks;  // tasks before tiles are split
   const int64_t least = ceil_div(weights_tasks_least, whole), share = ceil_div(s.tile_count, least);
@@ -248,6 +255,13 @@ Support supports_winograd_weights(const Problem& p) {
     if (s.tile_count < 12) return Support::no("needs 12 tiles, found " + std::to_string(s.tile_count));
     const double dense = double(p.in[1].shape.elements() / w.n()) * S::taps, ours = double(s.tile_count) * s.points;
     const double least = decltype(scheme)::Width::splits ? 1.4 : 2;
+    if (outputs == 6) {
+      if (const Support saves = saves_beside_four(s); !saves.ok) return saves;
+      if (std::min(w.n(), w.c()) < fewest_of_six)
+        return Support::no("with six outputs a tile saves less than its transforms cost below " +
+                           std::to_string(fewest_of_six) + " channels, found " + std::to_string(w.c()) + " and " +
+                           std::to_string(w.n()));
+    }
     if (dense < least * ours) return Support::no("saves too few multiplications: tiles stick out of the image");
     return Support::yes();
   });

@@ -6,6 +6,8 @@ const auto add = [&](std::string_view name, FunctionKernel::Supports supports, F
   list.push_back(std::make_unique<IsaKernel>(name, Isa{isa}, OpKind::conv_backward_weights, supports, prepare,
                                              set::prefers_winograd_weights));
 };
+add(isa == Isa::avx512 ? "winograd6_avx512" : "winograd6_avx2", set::supports_winograd_weights<6>,
+    set::prepare_winograd_weights<6>);
 add(isa == Isa::avx512 ? "winograd4_avx512" : "winograd4_avx2", set::supports_winograd_weights<4>,
     set::prepare_winograd_weights<4>);
 add(isa == Isa::avx512 ? "winograd_avx512" : "winograd_avx2", set::supports_winograd_weights<2>,

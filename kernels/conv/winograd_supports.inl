@@ -1,0 +1,124 @@
+// Which convolutions Winograd takes, and with which scheme. Included by winograd.inl, whose list of refusals it is.
+
+/// Calls f(scheme) with the scheme of a kernel's extents whose tiles have so many outputs along an axis, or says no.
+template <int outputs, class F>
+Support with_scheme(const Shape& w, F&& f) {
+  const Int3 k{w.d(), w.h(), w.w()}, cube{3, 3, 3}, square{1, 3, 3}, five{1, 5, 5};
+  if constexpr (outputs == 2) {
+    if (k == cube) return f(Scheme<TwoThree, TwoThree, TwoThree>{});
+    if (k == square) return f(Scheme<Flat, TwoThree, TwoThree>{});
+    if (k == five) return f(Scheme<Flat, TwoFive, TwoFive>{});
+  } else if constexpr (outputs == 6) {
+    if (k == square) return f(Scheme<Flat, SixThree, SixThree>{});
+    return Support::no("with six outputs a tile needs a 3x3 kernel of images, found " + w.str());
+  } else {
+    if (k == cube) return f(Scheme<FourThree, FourThree, FourThree>{});
+    if (k == square) return f(Scheme<Flat, FourThree, FourThree>{});
+    if (k == five) return f(Scheme<Flat, FourFive, FourFive>{});
+  }
+  return Support::no("needs a 3x3, 5x5 or 3x3x3 kernel, found " + w.str());
+}
+
+/// Whether tiles of six outputs take enough fewer multiplications than tiles of four: not where they stick out of the
+/// image, or out of the sub-lattices of a dilation, too far.
+inline Support saves_beside_four(WinogradShape six) {
+  const double products = double(six.tile_count) * six.points;
+  WinogradShape& four = six;
+  for (auto& origins : four.origins) origins.clear();
+  set_tiles<Scheme<Flat, FourThree, FourThree>>(four);
+  if (double(four.tile_count) * four.points >= least_saved * products) return Support::yes();
+  return Support::no("saves too little beside F(4,3): tiles of six outputs stick out of the image");
+}
+
+/// Whether f(scheme) supports the stride-2 convolution of images that p is, or its transpose.
+template <class F>
+Support with_strided_scheme(const Problem& p, F&& f) {
+  const ConvAttrs& a = winograd_conv(p);
+  const Shape& w = winograd_weight(p).shape;
+  const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
+  if (pools || w.d() != 1 || w.h() != 3 || w.w() != 3 || a.stride != Int3{1, 2, 2} || a.dilation != Int3{1, 1, 1})
+    return Support::no("takes a stride of 1x2x2 for undilated 3x3 kernels of images that are not pooled");
+  if (a.pad_low[0] != 0) return Support::no("with a stride pads images along H and W only");
+  if (p.op.kind == OpKind::conv_backward_data) return f(Scheme<Flat, ThreeUp, ThreeUp>{});
+  return f(Scheme<Flat, ThreeDown, ThreeDown>{});
+}
+
+Support supports_strided(const Problem& p) {
+  const Shape& w = winograd_weight(p).shape;
+  if (multiplies_faster(p.in[0].dtype))
+    return Support::no("with a stride saves less than this CPU's " + std::string(name_of(p.in[0].dtype)) + " products");
+  if (w.n() % 16 || w.c() % 16)
+    return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
+                       std::to_string(w.n()));
+  if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
+  return with_strided_scheme(p, [&](auto scheme) {
+    const int64_t tiles = winograd_shape<decltype(scheme)>(p).tile_count;
+    return tiles >= 64 ? Support::yes() : Support::no("needs 64 tiles, found " + std::to_string(tiles));
+  });
+}
+
+template <int outputs>
+Support supports_winograd(const Problem& p) {
+  if (const Support type = needs_narrow_float(p); !type.ok) return type;
+  const ConvAttrs& a = winograd_conv(p);
+  const Int3 one{1, 1, 1}, two{2, 2, 2};
+  const Shape& w = winograd_weight(p).shape;
+  if (a.groups != 1) return Support::no("needs one group");
+  if (a.stride != one) return outputs > 2 ? Support::no("needs stride 1") : supports_strided(p);
+  const bool backward = p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_pool_backward_data;
+  const bool four = w.c() == 4 && !backward && w.n() % 16 == 0 && outputs < 6;
+  if ((w.n() % 16 || w.c() % 16) && !four)
+    return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
+                       std::to_string(w.n()));
+  if (p.op.kind == OpKind::conv_pool_forward) {
+    if (const Support window = supports_window(p.op.as<ConvPoolAttrs>()); !window.ok) return window;
+    if (a.dilation != one) return Support::no("pools undilated convolutions only");
+    if (w.d() == 1 && p.op.as<ConvPoolAttrs>().pool.pool.kernel[0] != 1) return Support::no("pools images by 1x2x2");
+  }
+  if (p.op.kind == OpKind::conv_pool_backward_data) {
+    const auto& pool = p.op.as<ConvPoolAttrs>().pool;
+    if (const Support window = supports_window(p.op.as<ConvPoolAttrs>()); !window.ok) return window;
+    if (pool.pool.kernel != two || w.d() != 3) return Support::no("un-pools 2x2x2 windows in three dimensions only");
+    if (a.dilation != one) return Support::no("un-pools undilated convolutions only");
+    const Shape& cells = p.in[0].shape;
+    if (pool.pool.result_size != Int3{2 * cells.d(), 2 * cells.h(), 2 * cells.w()})
+      return Support::no("un-pools even extents only");
+  }
+  return with_scheme<outputs>(w, [&](auto scheme) {
+    using S = decltype(scheme);
+    const WinogradShape s = winograd_shape<S>(p);
+    for (int i = 0; i < 3; ++i)
+      if (s.pad[i] < 0) return Support::no("pads at most dilation * (kernel - 1) in front");
+    // Transformed weights stream once per block: with few tiles that costs more than the products saved, least so in
+    // three dimensions and with many channels.
+    const bool saves_much =
+        outputs > 2 || S::k[0] > 1 || (S::k[2] == 3 && s.channels_in() * s.channels_out() >= 128 * 128);
+    const int64_t least = saves_much ? 64 : 256;
+    if (s.tile_count < least)
+      return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
+    if (outputs == 6)
+      if (const Support saves = saves_beside_four(s); !saves.ok) return saves;
+    if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
+    const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
+    return pools ? needs_dense(p) : Support::yes();
+  });
+}
+
+template <int outputs>
+std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
+  std::unique_ptr<Prepared> prepared;
+  const auto make = [&](auto scheme) {
+    prepared = std::make_unique<PreparedWinograd<decltype(scheme)>>(p);
+    return Support::yes();
+  };
+  if (outputs == 2 && winograd_conv(p).stride != Int3{1, 1, 1})
+    with_strided_scheme(p, make);
+  else
+    with_scheme<outputs>(winograd_weight(p).shape, make);
+  return prepared;
+}
+
+/// With a stride even the direct kernels that are preferred elsewhere are slower where this one is not refused.
+inline bool prefers_winograd(const Problem& p) {
+  return winograd_conv(p).stride != Int3{1, 1, 1};
+}
