@@ -19,10 +19,11 @@ const Kernel* reference_of(const KernelList& list, const Problem& p) {
   return nullptr;
 }
 
-bool equal(const Tensor& ours, const Tensor& expected, double tolerance = 0) {
+/// Whether all values differ by at most `tolerance` times their size, or times `least` where they are smaller.
+bool equal(const Tensor& ours, const Tensor& expected, double tolerance = 0, double least = 1) {
   const std::vector<double> found = testing::values(ours), wanted = testing::values(expected);
   return std::equal(found.begin(), found.end(), wanted.begin(),
-                    [&](double a, double b) { return std::abs(a - b) <= tolerance * std::max(1.0, std::abs(b)); });
+                    [&](double a, double b) { return std::abs(a - b) <= tolerance * std::max(least, std::abs(b)); });
 }
 
 bool equal(const Run& ours, const Run& expected) {
@@ -95,7 +96,8 @@ class Checker::Version {
       const DType type = ours.out[i].dtype();
       if (!is_float(type) && rounds) continue;  // which of two equal values won its pool
       const double tolerance = !rounds && (plain || !is_float(type)) ? 0 : std::max(1e-3, 2 * epsilon_of(type));
-      if (!equal(ours.out[i], expected(Fill::integers).out[i], tolerance)) return false;
+      // Winograd errs with the largest sum of a tile; a product too much or too little changes a quarter at least.
+      if (!equal(ours.out[i], expected(Fill::integers).out[i], tolerance, rounds ? 10 : 1)) return false;
     }
     return true;
   }
@@ -131,7 +133,7 @@ Checker::Checker(const KernelList& list, const Problem& p) {
   }
   constexpr int64_t all = int64_t{1} << 40;
   add(reduced(p, {4, all}), false);
-  add(reduced(p, {p.in[0].shape.d() > 1 ? 18 : 50, 32}), true);
+  add(reduced(p, {p.in[0].shape.d() > 1 ? 24 : 50, 32}), true);
   add(reduced(p, {.extent = 4, .channels = 32, .columns = 40}), false);
 }
 

@@ -25,11 +25,11 @@ void execute_definition(const Problem& p, Run& run) {
       });
 }
 
-/// Small integers: all sums are exact but Winograd's, whose error stays below 1e-3 there; then results that round to
-/// other neighbours of a narrow type may differ, and arg-maxes of nearly equal values.
-void check_against(const Run& wanted, const Run& run, bool exact) {
+/// Small integers: all sums are exact but Winograd's, whose error stays below 1e-3 there, below 2e-3 with six outputs a
+/// tile; then results that round to other neighbours of a narrow type may differ, and arg-maxes of nearly equal values.
+void check_against(const Run& wanted, const Run& run, double bound) {
   for (size_t k = 0; k < wanted.out.size(); ++k) {
-    if (exact) {
+    if (bound == 0) {
       CHECK(same_bits(run.out[k], wanted.out[k]));
       continue;
     }
@@ -39,7 +39,7 @@ void check_against(const Run& wanted, const Run& run, bool exact) {
     int64_t wrong = 0;
     for_each_value(run.out[k], [&](size_t i, double found) {
       wrong += !(std::abs(found - expected[i]) <=
-                 1e-3 * std::max(1.0, std::abs(expected[i])) + unit * std::abs(expected[i]));
+                 bound * std::max(1.0, std::abs(expected[i])) + unit * std::abs(expected[i]));
     });
     CHECK(wrong == 0);
   }
@@ -78,7 +78,7 @@ TEST_CASE("fused convolutions at full size give what their plain ops give", "[ke
           Run run = drawn.fresh(p, Fill::integers, 1);
           execute(*kernel, p, run);
           const bool exact = !kernel->name().starts_with("winograd") && !sums_in_f16(*kernel);
-          check_against(wanted, run, exact);
+          check_against(wanted, run, exact ? 0 : kernel->name().starts_with("winograd6") ? 2e-3 : 1e-3);
           ++kernels;
         }
         CHECK(kernels > 0);

@@ -121,6 +121,10 @@ void check_curve(Program& program, const std::vector<double>& expected, double b
   }
 }
 
+bool large_tiles(const PlannedNode& node) {
+  return node.kernel.starts_with("winograd6");
+}
+
 /// Sum of the values, in PyTorch's order, times fixed numbers.
 double projection(const std::string& name, const std::vector<double>& values) {
   const uint64_t hash = hash_name("projection." + name);
@@ -173,10 +177,28 @@ TEST_CASE("ten steps of DeepCAM follow PyTorch in f32", "[golden][climate]") {
   const ClimateOptions o = options(ClimateModel::deepcam, 256, 256, DType::f32);
   const std::vector<PlannedNode> nodes = plan_program(o, kernel_list()).step.nodes;
   // The decoder's second convolution forward and backward: Winograd's largest tiles are held to the curve, too.
-  const auto large_tiles = [](const PlannedNode& node) { return node.kernel.starts_with("winograd6"); };
   if (cpu_features().avx2) CHECK(std::count_if(nodes.begin(), nodes.end(), large_tiles) >= 2);
   Program program = at_start(o, 0.0065);
   check_curve(program, Golden("deepcam").numbers("f32_losses"), 2e-4);
+}
+
+TEST_CASE("ten steps of Tiramisu with Winograd's largest tiles follow plain sums", "[golden][climate]") {
+  if (!cpu_features().avx2) return;
+  ClimateOptions o = options(ClimateModel::tiramisu, 48, 96, DType::f32);
+  o.model.growth = 16, o.model.blocks = {2, 2};
+  std::vector<double> curves[2];
+  for (const bool winograd : {false, true}) {
+    o.plan.selection.excluded = winograd ? std::vector<std::string>{} : std::vector<std::string>{"winograd"};
+    const std::vector<PlannedNode> nodes = plan_program(o, kernel_list()).step.nodes;
+    CHECK((std::count_if(nodes.begin(), nodes.end(), large_tiles) >= 6) == winograd);
+    Program program = at_start(o, 0.01);
+    curves[winograd] = losses_of(program);
+  }
+  for (size_t s = 0; s < curves[0].size(); ++s) {
+    INFO("step " << s);
+    CHECK(curves[1][s] == Approx(curves[0][s]).epsilon(1e-5));
+  }
+  if (steps == 10) CHECK(curves[0][9] < 0.8 * curves[0][0]);
 }
 
 namespace {

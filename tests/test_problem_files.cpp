@@ -31,7 +31,7 @@ std::vector<Problem> file_problems(const std::string& name) {
         const bool large = conv.weights.elements() > 300'000;
         const int64_t positions = !large ? 4 : type == DType::f16 ? 1 : 2;  // along an axis
         Problem p = *reduced(conv.problem(pass, type), {positions, int64_t{1} << 40});
-        Problem many = *reduced(conv.problem(pass, type), {conv.src.d() > 1 ? 18 : 50, 16});
+        Problem many = *reduced(conv.problem(pass, type), {conv.src.d() > 1 ? 24 : 50, 16});
         p.threads = many.threads = 2;
         unique.emplace(p.text(), p);
         if (conv.attrs.groups == 1 && conv.weights.h() < 6 && conv.weights.w() > 1) unique.emplace(many.text(), many);

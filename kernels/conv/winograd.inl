@@ -4,8 +4,9 @@
 //
 //   F(2,3): 4 points for 2 outputs of 3 taps: 2.25 (2-D) or 3.375 (3-D) times fewer multiplications than the direct
 //   sum; F(4,3): 6 points for 4 outputs: 4 or 8 times fewer, and less than half the transformed data per output in 3-D;
-//   F(6,3): 8 points for 6 outputs: 5.06 times fewer in 2-D, where that is a seventh less than F(4,3) takes;
-//   F(2,5): 6 points for 2 outputs of 5 taps: 2.78 times fewer in 2-D; F(4,5): 8 for 4: 6.25 times.
+//   F(6,3): 8 points for 6 outputs: 5.06 times fewer in 2-D; in 3-D beside F(4,3) for the depth, 10.1 times fewer;
+//   F(2,5): 6 points for 2 outputs of 5 taps: 2.78 times fewer in 2-D; F(4,5): 8 for 4: 6.25 times; F(6,5): 10 for 6:
+//   9 times. Six outputs run where they need at least a seventh less than four do: tiles that fit the image.
 //   3x3 with a stride of 2, and transposed: F(3,2) on the outer two taps beside single products of the middle one, 7
 //   points for 3 (transposed: 6) outputs: 1.65 times fewer in 2-D. Not for 16-bit types
 //   that the CPU multiplies faster than f32: that saves more.
@@ -22,10 +23,10 @@
 //
 // Error: every term x*w passes through one line of B^T, G and A^T per axis, so an element errs by at most (C + 3 *
 // terms of the lines) * eps * prod over axes |A^T||G||B^T| * sum|x||w|. F(2,3) stays within a factor of 3 of direct
-// summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes; F(6,3) and F(4,5) err four times
-// as much as those in the root mean square (5e-6 and 4e-6 of normal sums over 128 channels, direct sums 1e-6). Tests
-// hold all to the bound of a direct sum, 27 C eps sum|x||w| (3-D), and loss curves of 20 (3-D) and 10 steps (2-D) to
-// 1e-4 and 2e-4.
+// summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes. In the root mean square, of normal
+// sums over 128 channels, direct sums and F(4,3) err by 1e-6, F(4,5) by 4e-6, F(6,3) by 5e-6, F(6,5) by 1.9e-5: less
+// than bf16 and f16 round by, and a fifteenth of TF32. Tests hold all to the bound of a direct sum, 27 C eps sum|x||w|
+// (3-D), and loss curves of 20 (3-D) and 10 steps (2-D) to 1e-4 and 2e-4.
 //
 // Refuses: other kernels and strides, a stride in 16-bit types that the CPU multiplies faster, groups, channels that
 // are no multiple of 16 (forward also takes 4: winograd_four.inl), strided weights, strided tensors beside a pool, few
@@ -579,7 +580,8 @@ class PreparedWinograd final : public Prepared {
  private:
   static std::string scheme() {
     if (S::Width::splits) return S::goes_up ? "up 2 F(3,2)" : "down 2 F(3,2)";
-    return "F(" + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")";
+    const std::string front = S::m[0] > 1 && S::m[0] != S::m[2] ? std::to_string(S::m[0]) + "x6x" : "";
+    return "F(" + front + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")";
   }
   Problem problem_;
   WinogradShape shape_;

@@ -4,6 +4,7 @@
 //   6 points 0, +-1/sqrt 2, +-sqrt 2, infinity: F(4,3), F(3,4), F(2,5), F(5,2); these points keep the entries' spread,
 //     and with it the rounding error, smaller than the textbook's +-1, +-2.
 //   8 points 0, +-1/2, +-1, +-2, infinity: F(6,3), F(3,6), F(4,5), F(5,4).
+//   10 points 0, +-0.4, +-0.8, +-1.25, +-2.5, infinity: F(6,5), F(5,6); of such sets the one that rounds least.
 //   1 point: an axis without a kernel.
 // With points p, N(x^2) = prod(x^2 - p^2) over the pairs +-p and M(x) = x N(x^2): rows of B^T are the coefficients of
 // M(x)/(x - p), rows of G the powers of p over M'(p), columns of A^T the powers of p; M itself stands for infinity.
@@ -23,6 +24,10 @@ struct Pairs<6> {
 template <>
 struct Pairs<8> {
   static constexpr double root[] = {0.5, 1, 2}, square[] = {0.25, 1, 4};
+};
+template <>
+struct Pairs<10> {
+  static constexpr double root[] = {0.4, 0.8, 1.25, 2.5}, square[] = {0.16, 0.64, 1.5625, 6.25};
 };
 
 /// What the lines of a set of points are made of.
@@ -72,21 +77,21 @@ template <int points>
     constexpr auto& lines = lines_of<points>;
     constexpr int pairs = lines.pairs, last = points - 1;
     Vec zero = d[0], infinity = d[last], even[pairs], odd[pairs];
-#pragma GCC unroll 3
+#pragma GCC unroll 4
     for (int k = 0; k < pairs; ++k) {
       zero = fma(Vec::all(lines.zero[k]), d[2 * k + 2], zero);
       infinity = fma(Vec::all(lines.infinity[k]), d[2 * k + 1], infinity);
     }
-#pragma GCC unroll 3
+#pragma GCC unroll 4
     for (int i = 0; i < pairs; ++i) {
       even[i] = d[last - 1], odd[i] = d[last - 2];
-#pragma GCC unroll 2
+#pragma GCC unroll 3
       for (int k = 0; k < pairs - 1; ++k)
         even[i] = fma(Vec::all(lines.pair[i][k]), d[2 * k + 2], even[i]),
         odd[i] = fma(Vec::all(lines.pair[i][k]), d[2 * k + 1], odd[i]);
     }
     d[0] = zero, d[last] = infinity;
-#pragma GCC unroll 3
+#pragma GCC unroll 4
     for (int i = 0; i < pairs; ++i)
       d[2 * i + 1] = fma(Vec::all(lines.root[i]), odd[i], even[i]),
                 d[2 * i + 2] = fma(Vec::all(-lines.root[i]), odd[i], even[i]);
@@ -102,7 +107,7 @@ template <int points, int outputs>
     constexpr auto& lines = lines_of<points>;
     constexpr int pairs = lines.pairs;
     Vec first = in[0], last = in[points - 1], terms[2][pairs];
-#pragma GCC unroll 3
+#pragma GCC unroll 4
     for (int i = 0; i < pairs; ++i) {
       terms[0][i] = in[2 * i + 1] + in[2 * i + 2], terms[1][i] = in[2 * i + 1] - in[2 * i + 2];
       first = first + terms[0][i];
@@ -114,7 +119,7 @@ template <int points, int outputs>
       Vec total = Vec::all(lines.power[0][j]) * term[0];
       if (j == outputs - 1)
         total = fma(Vec::all(lines.power[0][j]), term[0], last);  // infinity belongs to the last output
-#pragma GCC unroll 2
+#pragma GCC unroll 3
       for (int i = 1; i < pairs; ++i) total = fma(Vec::all(lines.power[i][j]), term[i], total);
       out[j] = total;
     }
@@ -129,7 +134,7 @@ template <int points, int taps>
   } else {
     constexpr auto& lines = lines_of<points>;
     const Vec first = g[0], last = g[taps - 1];
-#pragma GCC unroll 3
+#pragma GCC unroll 4
     for (int i = 0; i < lines.pairs; ++i) {
       Vec part[2] = {Vec::all(lines.weight[i][0]) * g[0], Vec::all(lines.weight[i][1]) * g[1]};
 #pragma GCC unroll 4
@@ -160,6 +165,7 @@ using FourThree = Axis<6, 4, 3>;
 using SixThree = Axis<8, 6, 3>;
 using TwoFive = Axis<6, 2, 5>;
 using FourFive = Axis<8, 4, 5>;
+using SixFive = Axis<10, 6, 5>;
 using ThreeDown = Axis<7, 3, 3, 7, 5, 2, 1>;
 using ThreeUp = Axis<7, 6, 3, 4, 5, 1, 2>;
 

@@ -8,9 +8,7 @@ for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::co
                                   IsaKernel::Prefers prefers = nullptr) {
     list.push_back(std::make_unique<IsaKernel>(name, Isa{isa}, kind, supports, prepare, prefers));
   };
-  if (kind != OpKind::conv_pool_backward_data)
-    add(isa == Isa::avx512 ? "winograd6_avx512" : "winograd6_avx2", set::supports_winograd<6>,
-        set::prepare_winograd<6>);
+  add(isa == Isa::avx512 ? "winograd6_avx512" : "winograd6_avx2", set::supports_winograd<6>, set::prepare_winograd<6>);
   add(isa == Isa::avx512 ? "winograd4_avx512" : "winograd4_avx2", set::supports_winograd<4>, set::prepare_winograd<4>);
   add(isa == Isa::avx512 ? "winograd_avx512" : "winograd_avx2", set::supports_winograd<2>, set::prepare_winograd<2>,
       set::prefers_winograd);

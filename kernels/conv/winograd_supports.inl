@@ -9,8 +9,9 @@ Support with_scheme(const Shape& w, F&& f) {
     if (k == square) return f(Scheme<Flat, TwoThree, TwoThree>{});
     if (k == five) return f(Scheme<Flat, TwoFive, TwoFive>{});
   } else if constexpr (outputs == 6) {
+    if (k == cube) return f(Scheme<FourThree, SixThree, SixThree>{});  // six all round would round too much
     if (k == square) return f(Scheme<Flat, SixThree, SixThree>{});
-    return Support::no("with six outputs a tile needs a 3x3 kernel of images, found " + w.str());
+    if (k == five) return f(Scheme<Flat, SixFive, SixFive>{});
   } else {
     if (k == cube) return f(Scheme<FourThree, FourThree, FourThree>{});
     if (k == square) return f(Scheme<Flat, FourThree, FourThree>{});
@@ -19,15 +20,17 @@ Support with_scheme(const Shape& w, F&& f) {
   return Support::no("needs a 3x3, 5x5 or 3x3x3 kernel, found " + w.str());
 }
 
-/// Whether tiles of six outputs take enough fewer multiplications than tiles of four: not where they stick out of the
-/// image, or out of the sub-lattices of a dilation, too far.
-inline Support saves_beside_four(WinogradShape six) {
-  const double products = double(six.tile_count) * six.points;
-  WinogradShape& four = six;
-  for (auto& origins : four.origins) origins.clear();
-  set_tiles<Scheme<Flat, FourThree, FourThree>>(four);
-  if (double(four.tile_count) * four.points >= least_saved * products) return Support::yes();
-  return Support::no("saves too little beside F(4,3): tiles of six outputs stick out of the image");
+/// Whether the tiles of s, of six outputs, take enough fewer multiplications than tiles of four: not where they stick
+/// out of the image, or out of the sub-lattices of a dilation, too far. `w` are the convolution's weights.
+inline Support saves_beside_four(const Shape& w, WinogradShape s) {
+  const double six = double(s.tile_count) * s.points;
+  for (auto& origins : s.origins) origins.clear();
+  with_scheme<4>(w, [&](auto four) {
+    set_tiles<decltype(four)>(s);
+    return Support::yes();
+  });
+  if (double(s.tile_count) * s.points >= least_saved * six) return Support::yes();
+  return Support::no("saves too little beside tiles of four outputs: those of six stick out of the image");
 }
 
 /// Whether f(scheme) supports the stride-2 convolution of images that p is, or its transpose.
@@ -97,7 +100,7 @@ Support supports_winograd(const Problem& p) {
     if (s.tile_count < least)
       return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
     if (outputs == 6)
-      if (const Support saves = saves_beside_four(s); !saves.ok) return saves;
+      if (const Support saves = saves_beside_four(w, s); !saves.ok) return saves;
     if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
     const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
     return pools ? needs_dense(p) : Support::yes();

@@ -34,7 +34,7 @@ constexpr int64_t weights_blocks = 4;              // blocks of output channels 
 constexpr int64_t weights_outputs = 256;           // channels of them, so that fewer tasks transform x again,
 constexpr int64_t weights_sums = 3 << 20;          // where M stays within so many bytes
 constexpr int64_t weights_square = 128;            // channels of both, where both have more
-constexpr int64_t fewest_of_six = 64;              // channels of both
+constexpr int64_t fewest_of_six = 64;              // channels of both, or 3x3 taps save what transforms cost
 constexpr int64_t weights_operands = 2 << 20;      // bytes of V and U of a run, if that leaves the shortest
 constexpr int64_t weights_parts_bytes = 16 << 20;  // of gradients at most for splitting tiles
 
@@ -256,11 +256,11 @@ Support supports_winograd_weights(const Problem& p) {
     const double dense = double(p.in[1].shape.elements() / w.n()) * S::taps, ours = double(s.tile_count) * s.points;
     const double least = decltype(scheme)::Width::splits ? 1.4 : 2;
     if (outputs == 6) {
-      if (const Support saves = saves_beside_four(s); !saves.ok) return saves;
-      if (std::min(w.n(), w.c()) < fewest_of_six)
-        return Support::no("with six outputs a tile saves less than its transforms cost below " +
-                           std::to_string(fewest_of_six) + " channels, found " + std::to_string(w.c()) + " and " +
-                           std::to_string(w.n()));
+      if (w.d() > 1) return Support::no("with six outputs a tile takes images only");
+      if (w.w() == 3 && std::min(w.n(), w.c()) < fewest_of_six)
+        return Support::no("with six outputs a tile and 3x3 taps needs " + std::to_string(fewest_of_six) +
+                           " channels, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+      if (const Support saves = saves_beside_four(w, s); !saves.ok) return saves;
     }
     if (dense < least * ours) return Support::no("saves too few multiplications: tiles stick out of the image");
     return Support::yes();
