@@ -291,7 +291,7 @@ std::vector<Problem> conv_problems(DType type) {
     const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {1, 3, 3}};
     for (const auto& [in, out] : {std::pair{16, 272}, std::pair{144, 160}})
       list.push_back(problem({OpKind::conv_backward_weights, same},
-                             {TensorDesc({1, 1, 18, 17, in}, type), TensorDesc({1, 1, 18, 17, out}, type)}));
+                             {TensorDesc({1, 1, 18, 23, in}, type), TensorDesc({1, 1, 18, 23, out}, type)}));
   }
   // 1x1 on slices with even and odd strides, several chunks, groups: read in place where whole words allow it.
   for (int64_t step : {402, 401})

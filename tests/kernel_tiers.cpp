@@ -11,7 +11,7 @@
 namespace convoy::testing {
 namespace {
 
-/// Transforms with six or eight points have entries that round: bounded, never exact. cuDNN does not say what it runs.
+/// Transforms with six points or more have entries that round: bounded, never exact. cuDNN does not say what it runs.
 bool rounds_inside(const Kernel& kernel, const Problem& p) {
   if (kernel.name() == "cudnn" || kernel.name() == "onednn_winograd") return true;
   const TensorDesc& weights =

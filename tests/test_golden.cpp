@@ -96,8 +96,8 @@ int64_t convolutions(const CosmoflowOptions& o, std::string_view kernel) {
   });
 }
 
-/// Losses of steps from weights and volumes that are a hash of name and position.
-std::vector<float> losses_of(const CosmoflowOptions& o, int steps, double rate) {
+/// A program whose weights are a hash of name and position.
+Program hashed(const CosmoflowOptions& o, double rate) {
   Program program(plan_program(o, kernel_list()), o, 1);
   for (const std::string& name : program.parameters()) {
     const Tensor& p = program.store().get(name);
@@ -112,8 +112,13 @@ std::vector<float> losses_of(const CosmoflowOptions& o, int steps, double rate) 
     array.data.assign(bytes.begin(), bytes.end());
     from_torch(array, p, "golden");
   }
-  Executor& e = program.step();
   program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = rate;
+  return program;
+}
+
+/// Losses of steps on volumes that are a hash of the position.
+std::vector<float> losses_of(Program& program, int steps) {
+  Executor& e = program.step();
   std::vector<float> losses;
   for (int s = 0; s < steps; ++s) {
     const auto x = e.tensor("x").span<int16_t>();
@@ -140,7 +145,8 @@ TEST_CASE("twenty steps with Winograd and sparse gradients follow PyTorch", "[go
   o.model.fc1_size = 16, o.model.fc2_size = 8;
   if (cpu_features().avx2) CHECK(convolutions(o, "winograd") >= 5);
   CHECK(convolutions(o, "") >= 8);
-  const std::vector<float> losses = losses_of(o, 20, 0.005);
+  Program program = hashed(o, 0.005);
+  const std::vector<float> losses = losses_of(program, 20);
   for (size_t s = 0; s < losses.size(); ++s) {
     INFO("step " << s);
     CHECK(losses[s] == Approx(expected[s]).epsilon(1e-4));
@@ -154,14 +160,24 @@ TEST_CASE("ten steps with Winograd's largest tiles follow plain sums", "[golden]
   const int steps = testing::sanitized ? 2 : 10;
   CHECK(convolutions(o, "winograd6") >= 2);
   constexpr double rate = 0.001;  // the loss is rough: with a larger one F(4,3) leaves the curve, too
-  const std::vector<float> losses = losses_of(o, steps, rate);
+  Program program = hashed(o, rate);
   o.plan.selection.excluded = {"winograd"};
   CHECK(convolutions(o, "winograd") == 0);
-  const std::vector<float> plain = losses_of(o, steps, rate);
+  Program reference = hashed(o, rate);
+  const std::vector<double> before = testing::values(reference.store().get("conv1.weight"));
+  const std::vector<float> losses = losses_of(program, steps), plain = losses_of(reference, steps);
   for (size_t s = 0; s < losses.size(); ++s) {
     INFO("step " << s);
     CHECK(losses[s] == Approx(plain[s]).epsilon(1e-4));
   }
+  // What reaches the first layer has passed the second's backward_data.
+  const std::vector<double> ours = testing::values(program.store().get("conv1.weight")),
+                            wanted = testing::values(reference.store().get("conv1.weight"));
+  double apart = 0, moved = 0;
+  for (size_t i = 0; i < before.size(); ++i)
+    apart += std::pow(ours[i] - wanted[i], 2), moved += std::pow(wanted[i] - before[i], 2);
+  CHECK(moved > 0);
+  CHECK(std::sqrt(apart / moved) < 1e-2);
 }
 
 TEST_CASE("gradients equal PyTorch's", "[golden]") {

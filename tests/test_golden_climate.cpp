@@ -190,7 +190,8 @@ TEST_CASE("ten steps of Tiramisu with Winograd's largest tiles follow plain sums
   for (const bool winograd : {false, true}) {
     o.plan.selection.excluded = winograd ? std::vector<std::string>{} : std::vector<std::string>{"winograd"};
     const std::vector<PlannedNode> nodes = plan_program(o, kernel_list()).step.nodes;
-    CHECK((std::count_if(nodes.begin(), nodes.end(), large_tiles) >= 6) == winograd);
+    const auto large = std::count_if(nodes.begin(), nodes.end(), large_tiles);
+    CHECK((winograd ? large >= 6 : large == 0));
     Program program = at_start(o, 0.01);
     curves[winograd] = losses_of(program);
   }

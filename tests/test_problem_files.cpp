@@ -31,10 +31,14 @@ std::vector<Problem> file_problems(const std::string& name) {
         const bool large = conv.weights.elements() > 300'000;
         const int64_t positions = !large ? 4 : type == DType::f16 ? 1 : 2;  // along an axis
         Problem p = *reduced(conv.problem(pass, type), {positions, int64_t{1} << 40});
-        Problem many = *reduced(conv.problem(pass, type), {conv.src.d() > 1 ? 24 : 50, 16});
-        p.threads = many.threads = 2;
+        Problem many = *reduced(conv.problem(pass, type), {conv.src.d() > 1 ? 24 : 48, 16});
+        Problem wide = *reduced(conv.problem(pass, type), {24, 64});
+        p.threads = many.threads = wide.threads = 2;
         unique.emplace(p.text(), p);
-        if (conv.attrs.groups == 1 && conv.weights.h() < 6 && conv.weights.w() > 1) unique.emplace(many.text(), many);
+        if (conv.attrs.groups != 1 || conv.weights.h() > 5 || conv.weights.w() == 1) continue;
+        unique.emplace(many.text(), many);
+        if (pass == Pass::backward_weights && type == DType::f32 && conv.src.d() == 1)
+          unique.emplace(wide.text(), wide);
       }
   }
   std::vector<Problem> list;
@@ -47,18 +51,22 @@ std::vector<Problem> file_problems(const std::string& name) {
 TEST_CASE("the problem files reach the kernels that want many tiles", "[kernels][files]") {
   if (!cpu_features().avx2) return;
   for (const char* name : {"cosmoflow", "deeplab", "deepcam", "tiramisu"}) {
-    std::map<OpKind, int> taken;
+    std::map<OpKind, int> taken, by_six;
     int strided_weights = 0;
     for (const Problem& p : file_problems(name))
       for (const Kernel* kernel : kernels_under_test())
         if (kernel->name().starts_with("winograd") && kernel->supports(p).ok) {
           ++taken[p.op.kind];
+          by_six[p.op.kind] += kernel->name().starts_with("winograd6");
           strided_weights += p.op.kind == OpKind::conv_backward_weights && p.op.as<ConvAttrs>().stride[2] == 2;
         }
     INFO(name);
     if (name != std::string("cosmoflow")) CHECK(strided_weights > 0);
-    for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights})
+    for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights}) {
       CHECK(taken[kind] > 0);
+      const bool volumes = name == std::string("cosmoflow");
+      CHECK((by_six[kind] > 0) == (!volumes || kind != OpKind::conv_backward_weights));
+    }
   }
 }
 TEST_CASE("every kernel on the convolutions of CosmoFlow", "[kernels][files]") {

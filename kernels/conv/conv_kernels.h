@@ -7,9 +7,9 @@ namespace convoy {
 /// Whether the CPU multiplies this 16-bit type faster than f32, so that widening it first must save something else.
 bool multiplies_faster(DType type);
 
-/// Winograd in two and three dimensions: `winograd6_*` is F(6,3) and F(6,5), `winograd4_*` F(4,3) and F(4,5),
-/// `winograd_*` F(2,3), F(2,5) and 3x3 with a stride of 2; forward, backward_data and forward with activation and
-/// max-pool; one list per instruction set.
+/// Winograd in two and three dimensions: `winograd6_*` is F(6,3) (F(4,3) for a depth) and F(6,5), `winograd4_*` F(4,3)
+/// and F(4,5), `winograd_*` F(2,3), F(2,5) and 3x3 with a stride of 2; forward, backward_data and forward with
+/// activation and max-pool; one list per instruction set.
 std::vector<KernelPtr> winograd_avx512_kernels();
 std::vector<KernelPtr> winograd_avx2_kernels();
 /// Weight gradients under the same names.

@@ -24,21 +24,22 @@
 // Error: every term x*w passes through one line of B^T, G and A^T per axis, so an element errs by at most (C + 3 *
 // terms of the lines) * eps * prod over axes |A^T||G||B^T| * sum|x||w|. F(2,3) stays within a factor of 3 of direct
 // summation; F(4,3) and F(2,5) within about 20 per element of two, 60 of three axes. In the root mean square, of normal
-// sums over 128 channels, direct sums and F(4,3) err by 1e-6, F(4,5) by 4e-6, F(6,3) by 5e-6, F(6,5) by 1.9e-5: less
-// than bf16 and f16 round by, and a fifteenth of TF32. Tests hold all to the bound of a direct sum, 27 C eps sum|x||w|
-// (3-D), and loss curves of 20 (3-D) and 10 steps (2-D) to 1e-4 and 2e-4.
+// sums over 128 channels, direct sums and F(4,3) err by 1e-6, F(4,5) by 4e-6, F(6,3) by 5e-6 (a further axis of F(4,3)
+// adds a third), F(6,5) by 1.9e-5: less than bf16 and f16 round by, and a fifteenth of TF32. Tests hold all to the
+// bound of a direct sum, 27 C eps sum|x||w| (3-D), and loss curves to 1e-4 over 20 steps (F(4,3), 3-D; ten with six
+// outputs), 2e-4 over ten (F(6,3), 2-D) and 1e-5 over ten (F(6,5)).
 //
 // Refuses: other kernels and strides, a stride in 16-bit types that the CPU multiplies faster, groups, channels that
-// are no multiple of 16 (forward also takes 4: winograd_four.inl), strided weights, strided tensors beside a pool, few
-// tiles.
+// are no multiple of 16 (forward with up to four outputs a tile also takes 4: winograd_four.inl), strided weights,
+// strided tensors beside a pool, few tiles; six outputs also extents that tiles stick out of too far.
 
 #include "kernels/conv/gemm_tile.inl"
 
 constexpr int64_t point_pad = 16;    // floats between points, so that their streams do not meet in one cache set
 constexpr int64_t pack_inputs = 16;  // of a piece of packed weights
 constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
-constexpr int64_t weights_stream = 16 << 20;   // bytes of U that no second-level cache holds, or more
-constexpr double least_saved = 1.15;           // times the multiplications, for larger tiles
+constexpr int64_t weights_stream = 16 << 20;   // from so many bytes on no second-level cache holds U
+constexpr double least_saved = 7.0 / 6;        // times fewer multiplications, for larger tiles
 
 /// Axes D, H, W: points p, outputs m, taps k, inputs n, weights u.
 template <class D, class H, class W>
@@ -53,6 +54,7 @@ struct Scheme {
   static constexpr int u[3] = {D::weights, H::weights, W::weights};
   static constexpr int points = p[0] * p[1] * p[2], weights = u[0] * u[1] * u[2];
   static constexpr bool goes_up = W::up > 1;
+  static constexpr bool takes_four = !W::splits && m[2] < 6;  ///< input channels: winograd_four.inl
   /// Which transformed weights a point is multiplied by.
   static constexpr int weights_of(int point) {
     const int at[3] = {point / (p[1] * p[2]), point / p[2] % p[1], point % p[2]};
@@ -562,7 +564,7 @@ class PreparedWinograd final : public Prepared {
                auto* u = reinterpret_cast<float*>(packed);
                by_storage(weight.dtype(), [&](auto zero) {
                  using T = decltype(zero);
-                 if constexpr (!S::Width::splits)
+                 if constexpr (S::takes_four)
                    if (four) return winograd_pack_four<S, T>(weight, u);
                  winograd_pack<S, T>(forward, weight, u, threads);
                });
@@ -571,7 +573,7 @@ class PreparedWinograd final : public Prepared {
   void run(const KernelArgs& args) const override {
     by_storage(problem_.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
-      if constexpr (!S::Width::splits)
+      if constexpr (S::takes_four)
         if (shape_.four()) return winograd_run_four<S, T>(problem_, shape_, args);
       winograd_run<S, T>(problem_, shape_, args);
     });
@@ -580,8 +582,10 @@ class PreparedWinograd final : public Prepared {
  private:
   static std::string scheme() {
     if (S::Width::splits) return S::goes_up ? "up 2 F(3,2)" : "down 2 F(3,2)";
-    const std::string front = S::m[0] > 1 && S::m[0] != S::m[2] ? std::to_string(S::m[0]) + "x6x" : "";
-    return "F(" + front + std::to_string(S::m[2]) + "," + std::to_string(S::k[2]) + ")";
+    const std::string across = std::to_string(S::m[2]);
+    const bool flatter = S::m[0] > 1 && S::m[0] < S::m[2];  // F(4x6x6,3)
+    return "F(" + (flatter ? std::to_string(S::m[0]) + "x" + across + "x" : "") + across + "," +
+           std::to_string(S::k[2]) + ")";
   }
   Problem problem_;
   WinogradShape shape_;

@@ -1,22 +1,35 @@
 // Which convolutions Winograd takes, and with which scheme. Included by winograd.inl, whose list of refusals it is.
 
+/// The axes of schemes whose tiles have so many outputs along H and W.
+template <int outputs>
+struct AxesOf;
+template <>
+struct AxesOf<2> {
+  using Depth = TwoThree;
+  using Three = TwoThree;
+  using Five = TwoFive;
+};
+template <>
+struct AxesOf<4> {
+  using Depth = FourThree;
+  using Three = FourThree;
+  using Five = FourFive;
+};
+template <>
+struct AxesOf<6> {
+  using Depth = FourThree;  // with six all round sums would err by a further factor of two, and tiles fit fewer volumes
+  using Three = SixThree;
+  using Five = SixFive;
+};
+
 /// Calls f(scheme) with the scheme of a kernel's extents whose tiles have so many outputs along an axis, or says no.
 template <int outputs, class F>
 Support with_scheme(const Shape& w, F&& f) {
-  const Int3 k{w.d(), w.h(), w.w()}, cube{3, 3, 3}, square{1, 3, 3}, five{1, 5, 5};
-  if constexpr (outputs == 2) {
-    if (k == cube) return f(Scheme<TwoThree, TwoThree, TwoThree>{});
-    if (k == square) return f(Scheme<Flat, TwoThree, TwoThree>{});
-    if (k == five) return f(Scheme<Flat, TwoFive, TwoFive>{});
-  } else if constexpr (outputs == 6) {
-    if (k == cube) return f(Scheme<FourThree, SixThree, SixThree>{});  // six all round would round too much
-    if (k == square) return f(Scheme<Flat, SixThree, SixThree>{});
-    if (k == five) return f(Scheme<Flat, SixFive, SixFive>{});
-  } else {
-    if (k == cube) return f(Scheme<FourThree, FourThree, FourThree>{});
-    if (k == square) return f(Scheme<Flat, FourThree, FourThree>{});
-    if (k == five) return f(Scheme<Flat, FourFive, FourFive>{});
-  }
+  using A = AxesOf<outputs>;
+  const Int3 k{w.d(), w.h(), w.w()};
+  if (k == Int3{3, 3, 3}) return f(Scheme<typename A::Depth, typename A::Three, typename A::Three>{});
+  if (k == Int3{1, 3, 3}) return f(Scheme<Flat, typename A::Three, typename A::Three>{});
+  if (k == Int3{1, 5, 5}) return f(Scheme<Flat, typename A::Five, typename A::Five>{});
   return Support::no("needs a 3x3, 5x5 or 3x3x3 kernel, found " + w.str());
 }
 
@@ -69,7 +82,7 @@ Support supports_winograd(const Problem& p) {
   if (a.groups != 1) return Support::no("needs one group");
   if (a.stride != one) return outputs > 2 ? Support::no("needs stride 1") : supports_strided(p);
   const bool backward = p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_pool_backward_data;
-  const bool four = w.c() == 4 && !backward && w.n() % 16 == 0 && outputs < 6;
+  const bool four = outputs < 6 && w.c() == 4 && !backward && w.n() % 16 == 0;
   if ((w.n() % 16 || w.c() % 16) && !four)
     return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
                        std::to_string(w.n()));

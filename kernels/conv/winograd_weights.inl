@@ -13,8 +13,8 @@
 // A task ends with A^T M A; the parts are added in order. Parts and runs depend on the problem alone, and a sum is the
 // same in any chunk, so that the gradients have the same bits for any number of threads.
 // Limit: the f32 FMA rate times the factor of the scheme in dense-count GFLOP/s; M, read and written once per run,
-// comes from the last-level cache, where a thread's share of that holds it (2.4 MB in 2-D, 4.2 MB with eight points,
-// up to 14 MB in 3-D, with AVX2 3.5).
+// comes from the last-level cache, where a thread's share of that holds it (2.4 MB with six points, 4.2 MB with eight,
+// 6.6 MB with ten, up to 14 MB in 3-D, with AVX2 3.5).
 //
 // Error: as in winograd.inl, the terms' growth along the lines times (tiles * eps) * sum|x||dy|; tests hold it to the
 // bound of a direct sum over all positions.
@@ -23,8 +23,8 @@
 //
 // Refuses: other kernels and strides, groups, channels that are no multiple of 16, fewer than 12 tiles, gradients that
 // are not dense, and tiles that stick out of the image so far that less than half of the multiplications are saved
-// (with a stride: 1.4 times), or with six outputs not a seventh of those of F(3,4);
-// six outputs also with fewer than 64 channels.
+// (with a stride: 1.4 times). Tiles of six outputs also refuse volumes, 3x3 taps of fewer than 64 channels, and images
+// that they do not fit so well that they take a seventh less than tiles of four.
 
 constexpr int64_t weights_tasks = 64;              // for as many threads, where there are tiles and memory for them
 constexpr int64_t weights_tasks_least = 16;        // runs get shorter for that, down to shortest_run
@@ -33,7 +33,8 @@ constexpr int64_t weights_chunk = 64;              // input channels of a task a
 constexpr int64_t weights_blocks = 4;              // blocks of output channels of a task, and up to
 constexpr int64_t weights_outputs = 256;           // channels of them, so that fewer tasks transform x again,
 constexpr int64_t weights_sums = 3 << 20;          // where M stays within so many bytes
-constexpr int64_t weights_square = 128;            // channels of both, where both have more
+constexpr int64_t weights_square = 128;            // channels of both, where both have more and M is of images:
+constexpr int64_t most_square_sums = 64;           // AVX2's narrow M of more points would gain no transforms
 constexpr int64_t fewest_of_six = 64;              // channels of both, or 3x3 taps save what transforms cost
 constexpr int64_t weights_operands = 2 << 20;      // bytes of V and U of a run, if that leaves the shortest
 constexpr int64_t weights_parts_bytes = 16 << 20;  // of gradients at most for splitting tiles
@@ -82,7 +83,7 @@ WinogradWeights winograd_weights(const Problem& p) {
   const int64_t in = s.channels_in(), out = s.channels_out();
   w.taps = S::taps, w.sums = L::weights;
   // Both transforms again for every other 128 channels, instead of dy's for every 64: of as large sums, the fewest.
-  const int64_t squares = in > weights_square && out > weights_square ? 2 : 1;
+  const int64_t squares = in > weights_square && out > weights_square && w.sums <= most_square_sums ? 2 : 1;
   w.chunks = ceil_div(in, weights_chunk * squares);
   w.chunk = ceil_div(in / 16, w.chunks) * 16;
   w.chunks = ceil_div(in, w.chunk);
@@ -256,7 +257,7 @@ Support supports_winograd_weights(const Problem& p) {
     const double dense = double(p.in[1].shape.elements() / w.n()) * S::taps, ours = double(s.tile_count) * s.points;
     const double least = decltype(scheme)::Width::splits ? 1.4 : 2;
     if (outputs == 6) {
-      if (w.d() > 1) return Support::no("with six outputs a tile takes images only");
+      if (w.d() > 1) return Support::no("with six outputs a tile takes images only: 384 sums are too many");
       if (w.w() == 3 && std::min(w.n(), w.c()) < fewest_of_six)
         return Support::no("with six outputs a tile and 3x3 taps needs " + std::to_string(fewest_of_six) +
                            " channels, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
