@@ -11,17 +11,14 @@
 #include "models/program.h"
 #include "tests/catch.hpp"
 #include "tests/hash_numbers.h"
+#include "tests/kernel_tiers.h"
 
 using namespace convoy;
 using convoy::testing::hash_number;
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int steps = 2;  // the references in f64 are slow there
-#else
-constexpr int steps = 10;
-#endif
+constexpr int steps = testing::sanitized ? 2 : 10;  // the references in f64 are slow there
 
 /// A parameter's values in PyTorch's order.
 std::vector<double> in_torch_order(const std::string& name, const Tensor& p) {

@@ -94,6 +94,7 @@ void set_tiles(WinogradShape& s) {
   s.tile_count = s.y.shape.n();
   for (int i = 0; i < 3; ++i) {
     auto& origins = s.origins[static_cast<size_t>(i)];
+    origins.clear();
     const int64_t before = S::goes_up ? s.pad[i] : 0;  // tiles of the padded output
     for (int64_t r = 0; r < std::min(s.dilation[i], s.y.shape[i + 1]); ++r)
       for (int64_t o = r - before; o < s.y.shape[i + 1]; o += s.dilation[i] * S::m[i]) origins.push_back(o);

@@ -37,7 +37,6 @@ Support with_scheme(const Shape& w, F&& f) {
 /// out of the image, or out of the sub-lattices of a dilation, too far. `w` are the convolution's weights.
 inline Support saves_beside_four(const Shape& w, WinogradShape s) {
   const double six = double(s.tile_count) * s.points;
-  for (auto& origins : s.origins) origins.clear();
   with_scheme<4>(w, [&](auto four) {
     set_tiles<decltype(four)>(s);
     return Support::yes();
