@@ -57,7 +57,10 @@ struct Share {
   int64_t begin, end;
   template <int most>
   __device__ explicit Share(const Cut<most>& cut) {
-    while (int(blockIdx.x) >= cut.first_block[tensor + 1]) ++tensor;
+    for (int above = cut.tensors; above - tensor > 1;) {
+      const int middle = (tensor + above) / 2;
+      (int(blockIdx.x) < cut.first_block[middle] ? above : tensor) = middle;
+    }
     begin = int64_t(blockIdx.x - cut.first_block[tensor]) * cut_chunk;
     end = min(begin + cut_chunk, cut.elements[tensor]);
   }

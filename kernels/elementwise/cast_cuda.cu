@@ -12,13 +12,20 @@ constexpr int width = 8;
 
 template <class A, class O>
 __device__ void cast_share(const A* from, O* to, int64_t begin, int64_t end) {
-  const int64_t packs = (end - begin) / width;
-  for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
-    const auto x = reinterpret_cast<const Pack<A, width>*>(from + begin)[i];
-    Pack<O, width> y;
-    for (int k = 0; k < width; ++k) y.v[k] = from_float<O>(to_float(x.v[k]));
-    reinterpret_cast<Pack<O, width>*>(to + begin)[i] = y;
-  }
+  const int packs = int(end - begin) / width;
+  constexpr int each = cut_chunk / width / cut_threads;  // of a thread, all loads under way at once
+  Pack<A, width> x[each];
+#pragma unroll
+  for (int k = 0; k < each; ++k)
+    if (const int i = int(threadIdx.x) + k * cut_threads; i < packs)
+      x[k] = reinterpret_cast<const Pack<A, width>*>(from + begin)[i];
+#pragma unroll
+  for (int k = 0; k < each; ++k)
+    if (const int i = int(threadIdx.x) + k * cut_threads; i < packs) {
+      Pack<O, width> y;
+      for (int v = 0; v < width; ++v) y.v[v] = from_float<O>(to_float(x[k].v[v]));
+      reinterpret_cast<Pack<O, width>*>(to + begin)[i] = y;
+    }
   for (int64_t i = begin + packs * width + threadIdx.x; i < end; i += blockDim.x)
     to[i] = from_float<O>(to_float(from[i]));
 }

@@ -3,6 +3,7 @@
 // flag) is read from the device's memory, so that recorded steps see it.
 #include <cmath>
 
+#include "kernels/device/early.h"
 #include "kernels/device/joined.h"
 #include "kernels/optimizer/loss_scale.h"
 #include "kernels/optimizer/optimizer_cuda.h"
@@ -33,6 +34,7 @@ struct Sums {
   /// On thread 0; all threads of a block call it.
   __device__ float2 total() const {
     float2 sum = make_float2(0, 0);
+    if (count == 0) return sum;
     for (int i = threadIdx.x; i < count; i += threads) sum.x += parts[i].x, sum.y += parts[i].y;
     return make_float2(block_sum(sum.x), block_sum(sum.y));
   }
@@ -46,6 +48,12 @@ struct Larc {
     return fminf(1, trust * sqrtf(squares.x) / fmaxf(sqrtf(squares.y) * in.inverse_scale(), epsilon) / in.rate());
   }
 };
+
+/// n floats that follow each other, by one instruction; states and gradients begin at multiples of 64 bytes.
+template <int n>
+__device__ Pack<float, n>& floats(float* from, int64_t i) {
+  return *reinterpret_cast<Pack<float, n>*>(from + i);
+}
 
 // An update says what it needs per tensor (`factors`, of its sums), what its first launch adds up (`terms`, which may
 // change its moments) and what the last one does with an element (`update`).
@@ -73,8 +81,17 @@ struct Sgd {
   struct Values {
     float w, v;
   };
-  __device__ Values load(int64_t i) const { return {w[i], v[i]}; }
-  __device__ void store(int64_t i, const Values& x) const { w[i] = x.w, v[i] = x.v; }
+  template <int n>
+  __device__ void load(int64_t i, Values (&x)[n]) const {
+    const Pack<float, n> ws = floats<n>(w, i), vs = floats<n>(v, i);
+    for (int k = 0; k < n; ++k) x[k] = {ws.v[k], vs.v[k]};
+  }
+  template <int n>
+  __device__ void store(int64_t i, const Values (&x)[n]) const {
+    Pack<float, n> ws, vs;
+    for (int k = 0; k < n; ++k) ws.v[k] = x[k].w, vs.v[k] = x[k].v;
+    floats<n>(w, i) = ws, floats<n>(v, i) = vs;
+  }
   static constexpr bool first_pass_stores = false;
   __device__ float2 terms(const Factors&, Values& x, float g) const { return make_float2(x.w * x.w, g * g); }
   __device__ void update(const Factors& f, Values& x, float g) const {
@@ -109,8 +126,17 @@ struct Moments {
   struct Values {
     float w, m, v;
   };
-  __device__ Values load(int64_t i) const { return {w[i], m[i], v[i]}; }
-  __device__ void store(int64_t i, const Values& x) const { w[i] = x.w, m[i] = x.m, v[i] = x.v; }
+  template <int n>
+  __device__ void load(int64_t i, Values (&x)[n]) const {
+    const Pack<float, n> ws = floats<n>(w, i), ms = floats<n>(m, i), vs = floats<n>(v, i);
+    for (int k = 0; k < n; ++k) x[k] = {ws.v[k], ms.v[k], vs.v[k]};
+  }
+  template <int n>
+  __device__ void store(int64_t i, const Values (&x)[n]) const {
+    Pack<float, n> ws, ms, vs;
+    for (int k = 0; k < n; ++k) ws.v[k] = x[k].w, ms.v[k] = x[k].m, vs.v[k] = x[k].v;
+    floats<n>(w, i) = ws, floats<n>(m, i) = ms, floats<n>(v, i) = vs;
+  }
   __device__ void advance(Values& x, float g) const {
     x.m = float(beta1) * x.m + float(1 - beta1) * g;
     x.v = float(beta2) * x.v + float(1 - beta2) * g * g;
@@ -138,8 +164,14 @@ struct Adam {
     return {in.inverse_scale() * larc.factor(in, squares), in.rate(), moments.corrections(in)};
   }
   using Values = Moments::Values;
-  __device__ Values load(int64_t i) const { return moments.load(i); }
-  __device__ void store(int64_t i, const Values& x) const { moments.store(i, x); }
+  template <int n>
+  __device__ void load(int64_t i, Values (&x)[n]) const {
+    moments.load(i, x);
+  }
+  template <int n>
+  __device__ void store(int64_t i, const Values (&x)[n]) const {
+    moments.store(i, x);
+  }
   static constexpr bool first_pass_stores = false;
   __device__ float2 terms(const Factors&, Values& x, float g) const { return make_float2(x.w * x.w, g * g); }
   __device__ void update(const Factors& f, Values& x, float gradient) const {
@@ -169,8 +201,14 @@ struct Lamb {
     return {in.inverse_scale() * clip, in.rate() * ratio, moments.corrections(in)};
   }
   using Values = Moments::Values;
-  __device__ Values load(int64_t i) const { return moments.load(i); }
-  __device__ void store(int64_t i, const Values& x) const { moments.store(i, x); }
+  template <int n>
+  __device__ void load(int64_t i, Values (&x)[n]) const {
+    moments.load(i, x);
+  }
+  template <int n>
+  __device__ void store(int64_t i, const Values (&x)[n]) const {
+    moments.store(i, x);
+  }
   static constexpr bool first_pass_stores = true;
   __device__ float2 terms(const Factors& f, Values& x, float g) const {
     moments.advance(x, g * f.gradient);
@@ -197,59 +235,71 @@ __device__ void leave_sums(float2 sum, float2* part) {
   if (threadIdx.x == 0) *part = sum;
 }
 
-/// f(i, values, gradient) of a block's elements, four of a thread on their way at once; the first of them already while
-/// thread 0 makes the factors that f reads.
-template <class Update, class F>
+/// f(values, gradient) of a block's elements, which it stores then if asked to: four neighbours to a thread, two such
+/// packs of them on their way at once; the first of them already while thread 0 makes the factors that f reads. A step
+/// whose gradients are not finite leaves everything as it was.
+template <bool stores, class Update, class F>
 __device__ void for_elements(const Update& u, const Share& share, const float* g, F&& f) {
-  constexpr int ahead = 4;
-  typename Update::Values values[ahead];
-  float gradients[ahead];
+  constexpr int pack = 4, ahead = 2;
+  using Values = typename Update::Values;
+  const bool finite = *u.in.finite != 0;
+  Values values[ahead][pack];
+  Pack<float, pack> gradients[ahead];
+  const int64_t packs_end = share.begin + (share.end - share.begin) / pack * pack;
   const auto load = [&](int64_t first) {
 #pragma unroll
     for (int k = 0; k < ahead; ++k)
-      if (const int64_t i = first + k * threads; i < share.end) values[k] = u.load(i), gradients[k] = g[i];
+      if (const int64_t i = first + k * threads * pack; i < packs_end)
+        u.load(i, values[k]), gradients[k] = *reinterpret_cast<const Pack<float, pack>*>(g + i);
   };
-  int64_t first = share.begin + threadIdx.x;
+  int64_t first = share.begin + int64_t(threadIdx.x) * pack;
   load(first);
   __syncthreads();
-  while (first < share.end) {
+  if (!finite) return;
+  while (first < packs_end) {
 #pragma unroll
     for (int k = 0; k < ahead; ++k)
-      if (const int64_t i = first + k * threads; i < share.end) f(i, values[k], gradients[k]);
-    first += ahead * threads;
+      if (const int64_t i = first + k * threads * pack; i < packs_end) {
+        for (int e = 0; e < pack; ++e) f(values[k][e], gradients[k].v[e]);
+        if (stores) u.store(i, values[k]);
+      }
+    first += ahead * threads * pack;
     load(first);
+  }
+  if (const int64_t i = packs_end + threadIdx.x; i < share.end) {
+    Values last[1];
+    u.load(i, last);
+    f(last[0], g[i]);
+    if (stores) u.store(i, last);
   }
 }
 
-/// A step whose gradients are not finite leaves everything as it was.
 template <class Update>
 __global__ void first_pass(const __grid_constant__ Batch<Update> batch) {
+  await_kernel_ahead();
   const Share share(batch.cut);
   const Update& u = batch.update[share.tensor];
-  if (*u.in.finite == 0) return;
   __shared__ typename Update::Factors factors;  // of powers in double, which every thread would wait for
   if (threadIdx.x == 0) factors = u.factors(make_float2(0, 0));
   float2 sum = make_float2(0, 0);
-  for_elements(u, share, batch.cut.from[share.tensor], [&](int64_t i, typename Update::Values& x, float g) {
-    const float2 term = u.terms(factors, x, g);
-    sum.x += term.x, sum.y += term.y;
-    if constexpr (Update::first_pass_stores) u.store(i, x);
-  });
+  for_elements<Update::first_pass_stores>(u, share, batch.cut.from[share.tensor],
+                                          [&](typename Update::Values& x, float g) {
+                                            const float2 term = u.terms(factors, x, g);
+                                            sum.x += term.x, sum.y += term.y;
+                                          });
   leave_sums(sum, batch.sums[share.tensor].parts + (blockIdx.x - batch.cut.first_block[share.tensor]));
 }
 
 template <class Update>
 __global__ void last_pass(const __grid_constant__ Batch<Update> batch) {
+  await_kernel_ahead();
   const Share share(batch.cut);
   const Update& u = batch.update[share.tensor];
-  if (*u.in.finite == 0) return;
   __shared__ typename Update::Factors factors;
   const float2 squares = batch.sums[share.tensor].total();
   if (threadIdx.x == 0) factors = u.factors(squares);
-  for_elements(u, share, batch.cut.from[share.tensor], [&](int64_t i, typename Update::Values& x, float g) {
-    u.update(factors, x, g);
-    u.store(i, x);
-  });
+  for_elements<true>(u, share, batch.cut.from[share.tensor],
+                     [&](typename Update::Values& x, float g) { u.update(factors, x, g); });
 }
 
 Support supports_update(const Problem& p) {
@@ -277,9 +327,8 @@ class Updates final : public Joined<Updates<Update>> {
       batch->sums[t] = {reinterpret_cast<float2*>(all[t].workspace),
                         sums() ? cut_blocks(all[t].in[0].shape().elements()) : 0};
     }
-    if (sums()) first_pass<<<batch->cut.blocks(), threads, 0, stream()>>>(*batch);
-    last_pass<<<batch->cut.blocks(), threads, 0, stream()>>>(*batch);
-    check_launch("updates");
+    if (sums()) launch_early(first_pass<Update>, dim3(batch->cut.blocks()), dim3(threads), 0, *batch);
+    launch_early(last_pass<Update>, dim3(batch->cut.blocks()), dim3(threads), 0, *batch);
   }
 
  private:
