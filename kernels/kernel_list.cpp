@@ -82,10 +82,12 @@ KernelList build() {
   add(dense_cuda_kernels());
   add(optimizer_cuda_kernels());
   add(conv_mma_kernels());
+  add(conv_few_cuda_kernels());
   add(conv_taps_cuda_kernels());
   add(conv_rows_cuda_kernels());
   add(conv_mma_positions_kernels());
   add(conv_sparse_cuda_kernels());
+  add(depthwise_tma_cuda_kernels());
   add(depthwise_cuda_kernels());
 #ifdef CONVOY_WITH_CUDNN
   add(conv_cudnn_kernels());

@@ -1,13 +1,12 @@
 // Every CUDA kernel against the references and against plain kernels of the device at full size; whole steps against
 // the CPU. Without a device everything here is skipped, and says so.
-#define CATCH_CONFIG_EXTERNAL_INTERFACES  // for SkipWithoutDevice
-#include <map>
 #include <set>
 
 #include "core/conv_shapes.h"
 #include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
+#include "tests/device_check.h"
 #include "tests/device_run.h"
 #include "tests/kernel_problems.h"
 #include "tests/kernel_tiers.h"
@@ -18,52 +17,6 @@ using namespace convoy::testing;
 namespace {
 
 constexpr double rate = 0.0002, climate_rate = 0.00003;
-
-bool skipped = false;
-
-/// Ends the program with 77, which CTest counts as skipped, where no device is and nothing failed.
-struct SkipWithoutDevice : Catch::TestEventListenerBase {
-  using Catch::TestEventListenerBase::TestEventListenerBase;
-  void testRunEnded(const Catch::TestRunStats& stats) override {
-    if (skipped && stats.totals.assertions.failed == 0 && stats.totals.testCases.failed == 0) std::exit(77);
-  }
-};
-CATCH_REGISTER_LISTENER(SkipWithoutDevice)
-
-/// The device of all tests, or null.
-std::shared_ptr<Device> device() {
-  static const std::shared_ptr<Device> open = cuda_device_count() > 0 ? open_cuda_device(0) : nullptr;
-  if (!open) {
-    WARN("skipped: no CUDA device");
-    skipped = true;
-  }
-  return open;
-}
-
-std::map<std::string, int> checked;  ///< problems, by kernel and op
-
-/// T0 and T1 of the kernels that take the problems on the device, all but cuDNN or that alone, and the same bits from a
-/// second run.
-void check_on_device(Device& device, const std::vector<Problem>& problems, bool cudnn = false) {
-  for (const Problem& host : problems) {
-    const Problem p = on_cuda(host);
-    Truth truth(host);
-    for (const auto& kernel : kernel_list()) {
-      if (!on_device(*kernel) || (kernel->name() == "cudnn") != cudnn || !kernel->supports(p).ok) continue;
-      const Execute run = [&](const Kernel& k, const Problem& q, Run& r) {
-        execute_on_device(device, k, on_cuda(q), r);
-      };
-      const Run first = check_exact_and_bounded(*kernel, host, truth, run);
-      Run second = truth.fresh(Fill::normal, 11);
-      run(*kernel, host, second);
-      for (size_t i = 0; i < p.out.size(); ++i) {
-        INFO(kernel->name() << " " << p.text());
-        REQUIRE(same_bits(first.out[i], second.out[i]));
-      }
-      ++checked[std::string(kernel->name()) + " " + std::string(name_of(p.op.kind))];
-    }
-  }
-}
 
 /// Convolutions, alone, into a pool and from a pooled gradient, whose tiles reach over every side.
 std::vector<Problem> pooled_problems(DType type) {
@@ -103,19 +56,6 @@ std::vector<Problem> pooled_problems(DType type) {
   return list;
 }
 
-/// Whether all kernels of this name refuse the problem for the device's sake, or as a first layer.
-bool may_refuse(std::string_view name, const Problem& p) {
-  for (const auto& kernel : kernel_list()) {
-    if (kernel->name() != name) continue;
-    const std::string reason = kernel->supports(p).reason;
-    const auto begins = [&](const char* text) { return reason.starts_with(text); };
-    if (reason != "other op" && !begins("compute capability below") && !begins("not of compute capability") &&
-        !begins("not compiled for") && !begins("multiples of 32 input channels"))
-      return false;
-  }
-  return true;
-}
-
 /// All kernels that take an op on the device against its definition in plain kernels, bit by bit. Integers: every sum
 /// is exact in f32, whatever its order; roundings are not.
 void check_bits_of_definition(Device& device, const Problem& host) {
@@ -139,11 +79,7 @@ void check_bits_of_definition(Device& device, const Problem& host) {
 /// The same, of problems that both tensor-core kernels should take.
 void check_bits_on_tensor_cores(Device& device, const Problem& host) {
   check_bits_of_definition(device, host);
-  for (const char* name : {"cuda_mma", "cuda_wgmma"}) {
-    INFO(name << " " << host.text());
-    const bool taken = find_kernel(name, on_cuda(host)) || may_refuse(name, on_cuda(host));
-    CHECK(taken);
-  }
+  for (const char* name : {"cuda_mma", "cuda_wgmma"}) check_taken(name, host);
 }
 
 template <class Options>
@@ -215,31 +151,6 @@ CosmoflowOptions small_step(DType compute) {
   return o;
 }
 
-/// A convolution whose weight gradients are asked for.
-struct WeightsCase {
-  Shape x;
-  int64_t k;
-  Int3 kernel;
-  ConvAttrs a;
-  int64_t pitch = 0;  ///< of both tensors; 0: dense
-};
-
-/// All kernels on it, and that those named are among them.
-void check_weights(Device& open, DType type, const WeightsCase& c, std::initializer_list<const char*> names) {
-  ConvAttrs attrs = c.a;
-  const TensorDesc x(c.x, type), w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c()}, type);
-  const TensorDesc y = problem({OpKind::conv_forward, attrs}, {x, w}).out[0];
-  attrs.result_size = c.kernel;
-  const auto slice = [&](const TensorDesc& d) { return c.pitch > 0 ? strided(d, c.pitch) : d; };
-  const Problem p = problem({OpKind::conv_backward_weights, attrs}, {slice(x), slice(y)});
-  check_on_device(open, {p});
-  for (const char* name : names) {
-    INFO(name << " " << p.text());
-    const bool taken = find_kernel(name, on_cuda(p)) || may_refuse(name, on_cuda(p));
-    CHECK(taken);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("CUDA kernels on the problems of a small CosmoFlow step", "[cuda]") {
@@ -259,102 +170,8 @@ TEST_CASE("CUDA kernels on nasty convolutions and pools", "[cuda]") {
     check_on_device(*open, other_problems(type));
   }
   std::string table;
-  for (const auto& [name, count] : checked) table += "  " + name + " " + std::to_string(count) + "\n";
+  for (const auto& [name, count] : checked_problems()) table += "  " + name + " " + std::to_string(count) + "\n";
   WARN("problems checked:\n" << table);
-}
-
-TEST_CASE("weight gradients in the widest tiles of the tensor cores", "[cuda]") {
-  const auto open = device();
-  if (!open) return;
-  const Int3 one{0, 1, 1};
-  for (DType type : {DType::bf16, DType::f16})
-    for (const WeightsCase& c :
-         {WeightsCase{{2, 1, 21, 19, 128}, 248, {1, 3, 3}, {.pad_low = one, .pad_high = one}},
-          {{1, 1, 37, 41, 256}, 128, {1, 1, 1}, {}},
-          {{3, 1, 5, 7, 256}, 120, {1, 1, 1}, {}},
-          {{1, 1, 24, 33, 256}, 104, {1, 1, 1}, {}, 272},
-          {{1, 1, 45, 52, 16}, 128, {1, 5, 5}, {.stride = {1, 2, 2}, .pad_high = {0, 2, 1}}, 144},
-          {{2, 1, 9, 14, 64}, 128, {1, 3, 3}, {.dilation = {1, 6, 6}, .pad_low = {0, 6, 6}, .pad_high = {0, 6, 6}}},
-          {{1, 7, 6, 9, 32}, 128, {3, 3, 3}, {.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}}}})
-      check_weights(*open, type, c, {"cuda_mma", "cuda_wgmma"});
-}
-
-TEST_CASE("weight gradients of neighbouring taps from one copy of the input", "[cuda]") {
-  const auto open = device();
-  if (!open) return;
-  const Int3 one{0, 1, 1}, two{0, 2, 2}, six{0, 6, 6}, far{0, 36, 36};
-  for (DType type : {DType::bf16, DType::f16})
-    for (const WeightsCase& c :
-         {WeightsCase{{2, 1, 9, 45, 128}, 120, {1, 3, 3}, {.pad_low = one, .pad_high = one}},
-          {{1, 1, 7, 77, 104}, 56, {1, 3, 3}, {.pad_low = one, .pad_high = one}},
-          {{1, 1, 11, 94, 64}, 32, {1, 5, 5}, {.pad_low = two, .pad_high = two}},
-          {{2, 1, 6, 63, 192}, 24, {1, 5, 5}, {.pad_low = {0, 2, 3}, .pad_high = {0, 1, 2}}},
-          {{2, 1, 6, 47, 128}, 64, {1, 2, 5}, {.pad_low = {0, 0, 4}}, 136},
-          {{1, 1, 20, 44, 64}, 128, {1, 3, 3}, {.dilation = {1, 6, 6}, .pad_low = six, .pad_high = six}},
-          {{1, 1, 40, 90, 64}, 128, {1, 3, 3}, {.dilation = {1, 36, 36}, .pad_low = far, .pad_high = far}},
-          {{3, 1, 5, 32, 256}, 120, {1, 1, 1}, {}},
-          {{2, 1, 5, 46, 256}, 120, {1, 1, 1}, {.pad_high = {0, 1, 2}}},
-          {{1, 1, 64, 96, 64}, 128, {1, 3, 3}, {.pad_low = one, .pad_high = one}, 160}})
-      check_weights(*open, type, c, {"cuda_taps"});
-}
-
-TEST_CASE("convolutions of images to few channels", "[cuda]") {
-  const auto open = device();
-  if (!open) return;
-  struct Case {
-    Shape x;
-    int64_t k;
-    Int3 kernel;
-    ConvAttrs a;
-    int64_t x_pitch = 0, y_pitch = 0;  ///< 0: dense
-  };
-  const Int3 one{0, 1, 1}, two{0, 2, 2};
-  const auto slice = [](const TensorDesc& d, int64_t pitch) { return pitch > 0 ? strided(d, pitch) : d; };
-  for (DType type : {DType::bf16, DType::f16})
-    for (const Case& c :
-         {Case{{2, 1, 11, 131, 96}, 32, {1, 5, 5}, {.pad_low = two, .pad_high = two}, 160, 72},
-          // So many tiles that a block takes several.
-          {{3, 1, 203, 144, 24}, 32, {1, 3, 3}, {.pad_low = one, .pad_high = one}},
-          {{1, 1, 7, 288, 456}, 26, {1, 3, 3}, {.pad_low = one, .pad_high = one}, 0, 34},
-          {{1, 1, 8, 150, 200}, 32, {1, 3, 7}, {.dilation = {1, 1, 9}, .pad_low = {0, 0, 30}, .pad_high = {0, 2, 18}}},
-          {{2, 1, 3, 144, 8}, 32, {1, 8, 2}, {.pad_low = {0, 4, 1}, .pad_high = {0, 4, 0}}}}) {
-      const TensorDesc x = slice(TensorDesc(c.x, type), c.x_pitch),
-                       w({c.k, c.kernel[0], c.kernel[1], c.kernel[2], c.x.c()}, type),
-                       bias(Shape::vector(c.k), accumulation_type(type));
-      ConvAttrs activated = c.a;
-      activated.slope = 0.25;
-      for (Problem p :
-           {problem({OpKind::conv_forward, c.a}, {x, w}), problem({OpKind::conv_forward, c.a}, {x, w, bias}),
-            problem({OpKind::conv_activation_forward, activated}, {x, w, bias})}) {
-        p.out[0] = slice(p.out[0], c.y_pitch);
-        check_on_device(*open, {p});
-        INFO(p.text());
-        const bool taken = find_kernel("cuda_rows", on_cuda(p)) || may_refuse("cuda_rows", on_cuda(p));
-        CHECK(taken);
-      }
-    }
-}
-
-TEST_CASE("depthwise convolutions of images that fill a device", "[cuda]") {
-  const auto open = device();
-  if (!open) return;
-  const Int3 one{0, 1, 1}, two{0, 2, 2};
-  // So many tiles that a block takes several.
-  const ConvAttrs plain{.pad_low = one, .pad_high = one, .groups = 128};
-  check_on_device(*open, {problem({OpKind::conv_forward, plain}, {TensorDesc({4, 1, 331, 150, 128}, DType::bf16),
-                                                                  TensorDesc({128, 1, 3, 3, 1}, DType::bf16)})});
-  for (DType type : {DType::bf16, DType::f16})
-    for (ConvAttrs attrs : {ConvAttrs{.pad_low = one, .pad_high = one},
-                            {.dilation = {1, 2, 2}, .pad_low = two, .pad_high = two},
-                            {.stride = {1, 2, 2}, .pad_low = one, .pad_high = one}}) {
-      attrs.groups = 128;
-      const TensorDesc x({4, 1, 131, 150, 128}, type), w({128, 1, 3, 3, 1}, type);
-      const Problem forward = problem({OpKind::conv_forward, attrs}, {x, w});
-      ConvAttrs data = attrs, weights = attrs;
-      data.result_size = {1, 131, 150}, weights.result_size = {1, 3, 3};
-      check_on_device(*open, {forward, problem({OpKind::conv_backward_data, data}, {forward.out[0], w}),
-                              problem({OpKind::conv_backward_weights, weights}, {x, forward.out[0]})});
-    }
 }
 
 // Alone, for memory checkers: a fault inside cuDNN is not one of ours.

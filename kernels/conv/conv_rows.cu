@@ -62,8 +62,9 @@ class ToFewChannels final : public Prepared {
     if (reinterpret_cast<uintptr_t>(a.out[0].bytes()) % 4 != 0)
       fail_runtime(
           "cuda_rows: an output does not begin at a multiple of 4 bytes; choose another kernel for this layer");
-    const CUtensorMap x_map = image_map("cuda_rows", a.in[0], g.x, g.n, rows_wide + (g.kernel[2] - 1) * g.dilation[2]),
-                      w_map = tensor_map({type_, a.packed[0], g.c, g.k, taps_of(g), 1, g.c, rows_channels});
+    const CUtensorMap x_map =
+                          image_map("cuda_rows", a.in[0], g.x, g.n, {rows_wide + (g.kernel[2] - 1) * g.dilation[2]}),
+                      w_map = tensor_map({type_, a.packed[0], g.c, g.k, taps_of(g), 1, g.c, {rows_channels}});
     queue_wgmma_rows(type_, rows_, x_map, w_map,
                      {a.out[0].bytes(), a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr,
                       rows_.splits > 1 ? reinterpret_cast<float*>(a.workspace) : nullptr});
@@ -77,7 +78,10 @@ class ToFewChannels final : public Prepared {
 
 Support supports(const Problem& p) {
   if (const Support images = hopper_images(p); !images.ok) return images;
+  if (const Support in = copied({&p.in[0]}); !in.ok) return in;
   const ConvShapes s = *conv_shapes(p);
+  if (s.attrs.groups != 1) return Support::no("groups 1 only");
+  if (s.attrs.stride[1] != 1 || s.attrs.stride[2] != 1) return Support::no("stride 1 only");
   if (s.attrs.dilation[1] != 1) return Support::no("no dilation in height");
   if (s.y.c() > rows_channels || s.y.c() % 2 != 0 || p.out[0].pixel_pitch() % 2 != 0)
     return Support::no("an even number of at most 32 output channels");

@@ -1,4 +1,4 @@
-// Weight gradients of images with stride 1 on Hopper: how the work of conv_wgmma_taps.cu is cut.
+// Weight gradients of images on Hopper, with a stride of at most 2 across: how the work of conv_wgmma_taps.cu is cut.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -21,11 +21,16 @@ double unit_clocks(const TapsKind& kind) {
 /// Positions of a stage.
 constexpr int chunks[] = {96, 80, 64, 48};
 
+/// 2 where taps of a block's row read even and odd columns.
+int lattices(const ConvGeometry& g, const TapsCut& cut) {
+  return g.stride[2] == 2 && cut.kw > 1 && g.dilation[2] % 2 == 1 ? 2 : 1;
+}
+
 /// The fewest blocks whose units are enough for all taps and channels; of several, those that copy least.
 TapsCut best_cut(const ConvGeometry& g, int units) {
   const int c64 = pieces(g.c, 64);
   std::optional<TapsCut> best;
-  const auto copies = [](const TapsCut& c) { return c.blocks() * c.kh * c.c64; };
+  const auto copies = [&](const TapsCut& c) { return c.blocks() * c.kh * c.c64 * lattices(g, c); };
   for (int kw = std::min(units, g.kernel[2]); kw > 0; --kw)
     for (int kh = std::min(units / kw, g.kernel[1]); kh > 0; --kh)
       for (int c = std::min(units / (kw * kh), c64); c > 0; --c) {
@@ -69,11 +74,12 @@ Plan best_plan(const Problem& p) {
       Taps& t = plan.taps;
       t.g = g, t.cut = best_cut(g, 2 * kind.each), t.columns = g.kernel[1] * g.kernel[2] * g.c;
       t.chunk = chunk, t.across = pieces(g.y[2], chunk), t.chunks = int(g.n * g.y[1] * t.across);
-      const int64_t halo = int64_t(t.cut.kw - 1) * g.dilation[2];
+      t.lattices = lattices(g, t.cut);
+      const int64_t halo = ceil_div(int64_t(t.cut.kw - 1) * g.dilation[2], g.stride[2]);
       if (chunk + halo > 256) continue;
       t.halo = int(halo);
       t.x_bytes = int(round_up((chunk + t.halo) * taps_row_bytes, taps_turn_bytes));
-      t.bytes = t.cut.kh * t.cut.c64 * t.x_bytes + (kind.wide + 63) / 64 * chunk * taps_row_bytes;
+      t.bytes = t.cut.kh * t.cut.c64 * t.lattices * t.x_bytes + (kind.wide + 63) / 64 * chunk * taps_row_bytes;
       t.stages = std::min(most_taps_stages, taps_shared_bytes / t.bytes);
       if (t.stages < 3 || plan.filled() < 0.3) continue;
       // A stage costs its barriers besides.
@@ -104,8 +110,12 @@ class WeightsOfTaps final : public Prepared {
     const GradientParts out =
         plan_.shares.count == 1 ? GradientParts{weights, bias, 0} : GradientParts{parts, parts + of_weights, numbers};
     const Taps& t = plan_.taps;
-    const CUtensorMap x = image_map("cuda_taps", a.in[0], t.g.x, t.g.n, t.chunk + t.halo),
-                      dy = image_map("cuda_taps", a.in[1], t.g.y, t.g.n, t.chunk);
+    const int step = t.g.stride[2];
+    const auto columns = [&](int first) {
+      return image_map("cuda_taps", a.in[0], t.g.x, t.g.n, {t.chunk + t.halo, 1, true, first, step});
+    };
+    const CUtensorMap x[] = {columns(0), columns(step - 1)},
+                      dy = image_map("cuda_taps", a.in[1], t.g.y, t.g.n, {t.chunk});
     queue_wgmma_taps(a.in[0].dtype(), plan_.kind, t, plan_.shares.count, x, dy, out);
     if (plan_.shares.count > 1) add_parts(plan_.shares.count, numbers, parts, ToTwoVectors{weights, bias, of_weights});
   }
@@ -116,7 +126,11 @@ class WeightsOfTaps final : public Prepared {
 
 Support supports(const Problem& p) {
   if (const Support images = hopper_images(p); !images.ok) return images;
-  if (p.in[1].shape.c() % 8 != 0 || p.in[1].pixel_pitch() % 8 != 0) return Support::no("multiples of eight channels");
+  if (const Support in = copied({&p.in[0], &p.in[1]}); !in.ok) return in;
+  const ConvShapes s = *conv_shapes(p);
+  if (s.attrs.groups != 1) return Support::no("groups 1 only");
+  if (s.attrs.stride[2] > 2) return Support::no("a stride of at most 2 across");
+  if (s.attrs.stride[2] > s.x.w()) return Support::no("stride 2: two columns of inputs at least");
   if (std::isinf(best_plan(p).shares.seconds))
     return Support::no("would fill less than a third of its products, or dilation beyond its shared memory");
   return Support::yes();

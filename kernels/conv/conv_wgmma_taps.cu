@@ -1,12 +1,14 @@
-// Weight gradients of images with stride 1 on Hopper's warpgroup products: neighbouring taps of 64 input channels are
-// products of one copy of the input, which each of them reads some positions further, with the same gradients. So what
-// comes from the second-level cache, which bounds products of single taps (conv_wgmma_positions.cu), is a fraction of
-// theirs, and few output channels, columns here, cost what they are.
+// Weight gradients of images on Hopper's warpgroup products: neighbouring taps of 64 input channels are products of one
+// copy of the input, which each of them reads some positions further, with the same gradients; with a stride of 2
+// across, of one copy of the even columns and one of the odd ones. So what comes from the second-level cache, which
+// bounds products of single taps (conv_wgmma_positions.cu), is a fraction of theirs, and few output channels, columns
+// here, cost what they are.
 //
 // The copy engine fills a ring of stages: some positions of one row of outputs, and of the rows of inputs that the
 // block's taps see. Two warpgroups multiply; a unit of work is one tap of 64 input channels (rows) times all of the
 // block's output channels, and each holds the sums of `each` of them. Positions are shared out until the device is
-// full; the parts are added by another kernel, in their order.
+// full; the parts are added by another kernel, in their order. (Two blocks of a cluster that bring half of the inputs
+// for both were 1.4 times slower.)
 //
 // Shared memory bounds products of few columns: 64 x 32 x 16 take 16 clocks of the tensor cores and read 3 KiB, in 24.
 #include "kernels/conv/bias_pairs.h"
@@ -22,8 +24,9 @@ static_assert(taps_shared_bytes + taps_turn_bytes + 4096 <= hopper_shared_bytes)
 
 template <class T, int wide, int each>
 __global__ void __launch_bounds__(threads, 1)
-    weight_gradients(const __grid_constant__ Taps t, const __grid_constant__ CUtensorMap x,
-                     const __grid_constant__ CUtensorMap dy, const GradientParts out) {
+    weight_gradients(const __grid_constant__ Taps t, const __grid_constant__ CUtensorMap even,
+                     const __grid_constant__ CUtensorMap odd, const __grid_constant__ CUtensorMap dy,
+                     const GradientParts out) {
 #if CONVOY_WGMMA
   constexpr int strips = (wide + 63) / 64;
   extern __shared__ char memory[];
@@ -40,7 +43,12 @@ __global__ void __launch_bounds__(threads, 1)
   const int first_kw = tile % t.cut.blocks_kw * t.cut.kw, first_kh = tile / t.cut.blocks_kw * t.cut.kh;
   const int begin = int(int64_t(t.chunks) * blockIdx.z / gridDim.z),
             end = int(int64_t(t.chunks) * (blockIdx.z + 1) / gridDim.z);
-  const int dy_at = t.cut.kh * t.cut.c64 * t.x_bytes;
+  const int dy_at = t.cut.kh * t.cut.c64 * t.lattices * t.x_bytes;
+  const TapColumns first_tap(g, first_kw);
+  // Where a stage has them, of 64 channels of a row: the only lattice, or the one of this parity.
+  const auto copy_of = [&](int h, int c, int parity) {
+    return (h * t.cut.c64 + c) * t.lattices + (t.lattices == 2 ? parity : 0);
+  };
 
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < t.stages; ++slot)
@@ -54,7 +62,7 @@ __global__ void __launch_bounds__(threads, 1)
     give_registers<40>();
     if (threadIdx.x > 0) return;
     const int rows = min(t.cut.kh, g.kernel[1] - first_kh), c64 = min(t.cut.c64, (g.c + 63) / 64 - first_c64);
-    const int bytes = rows * c64 * (t.chunk + t.halo) * taps_row_bytes + strips * t.chunk * taps_row_bytes;
+    const int bytes = rows * c64 * t.lattices * (t.chunk + t.halo) * taps_row_bytes + strips * t.chunk * taps_row_bytes;
     for (int i = begin, slot = 0, round = 0; i < end; ++i) {
       if (round > 0) barrier_wait(empty(slot), (round - 1) & 1);
       barrier_expect(full(slot), bytes);
@@ -62,9 +70,11 @@ __global__ void __launch_bounds__(threads, 1)
       const int column = i % t.across * t.chunk, line = i / t.across, row = line % g.y[1], image = line / g.y[1];
       for (int h = 0; h < rows; ++h)
         for (int c = 0; c < c64; ++c)
-          copy_piece(stage + uint32_t((h * t.cut.c64 + c) * t.x_bytes), x, full(slot), 64 * (first_c64 + c),
-                     column + first_kw * g.dilation[2] - g.pad[2], row + (first_kh + h) * g.dilation[1] - g.pad[1],
-                     image);
+          for (int lattice = 0; lattice < t.lattices; ++lattice) {
+            const int parity = t.lattices == 2 ? lattice : first_tap.parity, copy = copy_of(h, c, parity);
+            copy_piece(stage + uint32_t(copy * t.x_bytes), parity ? odd : even, full(slot), 64 * (first_c64 + c),
+                       column + first_tap.shift, row * g.stride[1] + (first_kh + h) * g.dilation[1] - g.pad[1], image);
+          }
       for (int strip = 0; strip < strips; ++strip)
         copy_piece(stage + uint32_t(dy_at + strip * t.chunk * taps_row_bytes), dy, full(slot), first_k + 64 * strip,
                    column, row, image);
@@ -86,8 +96,10 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
   for (int e = 0; e < each; ++e) {
     int kh, kw, c64;
+    const bool there = tap_of(e, kh, kw, c64);
+    const TapColumns columns(g, first_kw + kw);
     rows_of[e] =
-        tap_of(e, kh, kw, c64) ? (kh * t.cut.c64 + c64) * (t.x_bytes / taps_row_bytes) + kw * g.dilation[2] : 0;
+        there ? copy_of(kh, c64, columns.parity) * (t.x_bytes / taps_row_bytes) + columns.shift - first_tap.shift : 0;
   }
   const TurnedRows x_rows(ring, 0), dy_rows(ring + uint32_t(dy_at), uint32_t(t.chunk * taps_row_bytes));
   constexpr int pairs = wide / 2, bias_rows = consumers / pairs;
@@ -145,18 +157,18 @@ __global__ void __launch_bounds__(threads, 1)
 }
 
 template <class T, int wide, int each>
-void launch(const Taps& t, int splits, const CUtensorMap& x, const CUtensorMap& dy, const GradientParts& out) {
+void launch(const Taps& t, int splits, const CUtensorMap (&x)[2], const CUtensorMap& dy, const GradientParts& out) {
   const auto kernel = weight_gradients<T, wide, each>;
   const int bytes = t.stages * t.bytes + taps_turn_bytes;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), taps_shared_bytes + taps_turn_bytes);
   const dim3 blocks(static_cast<unsigned>(pieces(t.g.k, wide)), static_cast<unsigned>(t.cut.blocks()),
                     static_cast<unsigned>(splits));
-  launch_early(kernel, blocks, dim3(threads), bytes, t, x, dy, out);
+  launch_early(kernel, blocks, dim3(threads), bytes, t, x[0], x[1], dy, out);
 }
 
 }  // namespace
 
-void queue_wgmma_taps(DType type, const TapsKind& kind, const Taps& taps, int splits, const CUtensorMap& x,
+void queue_wgmma_taps(DType type, const TapsKind& kind, const Taps& taps, int splits, const CUtensorMap (&x)[2],
                       const CUtensorMap& dy, const GradientParts& out) {
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);

@@ -1,6 +1,7 @@
 // What kernels of images that the copy engine brings ask of a problem.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "core/conv_shapes.h"
@@ -9,29 +10,31 @@
 
 namespace convoy::cuda {
 
-/// Compute capability 9.0, 16 bits, images without groups, stride 1, inputs whose channels come in eights.
+/// Compute capability 9.0, 16 bits, images.
 inline Support hopper_images(const Problem& p) {
   if (const Support support = runs_wgmma(); !support.ok) return support;
   if (const Support even = even_floats(p); !even.ok) return even;
   if (p.in[0].dtype == DType::f32) return Support::no("bf16 and f16 only");
   const ConvShapes s = *conv_shapes(p);
-  if (s.attrs.groups != 1) return Support::no("groups 1 only");
   if (s.x.d() != 1 || s.y.d() != 1 || s.w.d() != 1 || s.attrs.pad_low[0] != 0) return Support::no("images only");
-  if (s.attrs.stride[1] != 1 || s.attrs.stride[2] != 1) return Support::no("stride 1 only");
-  if (p.in[0].shape.c() % 8 != 0 || p.in[0].pixel_pitch() % 8 != 0) return Support::no("multiples of eight channels");
   if (s.x.rows() > 1 << 30 || s.y.rows() > 1 << 30 || s.w.elements() > 1 << 30)
     return Support::no("more than 2^30 positions or weights");
   return Support::yes();
 }
+/// Tensors that the copy engine reads: channels in eights.
+inline Support copied(std::initializer_list<const TensorDesc*> tensors) {
+  for (const TensorDesc* t : tensors)
+    if (t->shape.c() % 8 != 0 || t->pixel_pitch() % 8 != 0) return Support::no("multiples of eight channels");
+  return Support::yes();
+}
 
-/// A tensor of images of this depth, height and width in pieces of `positions`. Throws Error(runtime) in the name of a
-/// kernel where it begins where the copy engine cannot: a slice's place is not known before.
+/// A tensor of images of this depth, height and width in pieces. Throws Error(runtime) in the name of a kernel where it
+/// begins where the copy engine cannot: a slice's place is not known before.
 inline CUtensorMap image_map(const std::string& kernel, const Tensor& t, const int (&extent)[3], int64_t images,
-                             int positions) {
+                             const Piece& piece) {
   if (reinterpret_cast<uintptr_t>(t.bytes()) % 16 != 0)
     fail_runtime(kernel + ": a slice does not begin at a multiple of 16 bytes; choose another kernel for this layer");
-  return tensor_map(
-      {t.dtype(), t.bytes(), t.shape().c(), extent[2], extent[1], images, t.desc().pixel_pitch(), positions});
+  return tensor_map({t.dtype(), t.bytes(), t.shape().c(), extent[2], extent[1], images, t.desc().pixel_pitch(), piece});
 }
 
 }  // namespace convoy::cuda

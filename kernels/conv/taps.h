@@ -13,15 +13,26 @@ struct TapsCut {
   int blocks() const { return blocks_kh * blocks_kw * blocks_c64; }
 };
 
+/// Which columns of inputs a tap of a row reads: output column i reads column i + shift of all of them, or, with a
+/// stride of 2, of the even (parity 0) or odd ones.
+struct TapColumns {
+  int parity, shift;
+  __host__ __device__ TapColumns(const ConvGeometry& g, int kw) {
+    const int at = kw * g.dilation[2] - g.pad[2];
+    parity = g.stride[2] == 2 ? at & 1 : 0, shift = (at - parity) / g.stride[2];
+  }
+};
+
 /// What the kernel is told.
 struct Taps {
   ConvGeometry g;
   TapsCut cut;
+  int lattices;        ///< 2 where a row of taps reads even and odd columns, copied one behind the other
   int columns;         ///< of a row of weights: taps times input channels
   int chunk, across;   ///< positions of a stage, and how many such a row of outputs is
   int chunks;          ///< of all rows
   int halo;            ///< positions of input that a row of taps sees beyond its first one's
-  int x_bytes, bytes;  ///< of a stage: 64 channels of a row of inputs; all
+  int x_bytes, bytes;  ///< of a stage: 64 channels of a row of inputs, of one of its lattices; all
   int stages;
 };
 
@@ -34,8 +45,9 @@ constexpr TapsKind taps_kinds[] = {{128, 3}, {128, 1}, {64, 5}, {32, 5}};
 constexpr int taps_row_bytes = 128, taps_turn_bytes = 8 * taps_row_bytes, taps_shared_bytes = 222 * 1024,
               most_taps_stages = 8;
 
-/// Queues the sums of `splits` shares of the chunks: x in pieces of `chunk + halo` positions, dy of `chunk`.
-void queue_wgmma_taps(DType type, const TapsKind& kind, const Taps& taps, int splits, const CUtensorMap& x,
+/// Queues the sums of `splits` shares of the chunks: x, and with a stride of 2 its even and its odd columns, in pieces
+/// of `chunk + halo` positions, dy of `chunk`.
+void queue_wgmma_taps(DType type, const TapsKind& kind, const Taps& taps, int splits, const CUtensorMap (&x)[2],
                       const CUtensorMap& dy, const GradientParts& out);
 
 }  // namespace convoy::cuda

@@ -7,15 +7,22 @@
 
 namespace convoy::cuda {
 
-/// Images of 16-bit channels, `pitch` elements from one pixel to the next, as the copy engine reads them: 64 channels
-/// of `positions` (at most 256) neighbours in a row at a time, a row of 128 bytes of shared memory to each, turned as
-/// slot_128 does. What lies outside an image, or behind its channels, becomes zeros. `pixels` must be a multiple of 16
+/// What is copied at a time: `positions` (at most 256) neighbours in each of `rows` (likewise), a row of 128 bytes of
+/// shared memory to each, turned as slot_128 does or as it is. `step` 2: of every other column, from column `first` on.
+struct Piece {
+  int positions, rows = 1;
+  bool turned = true;
+  int first = 0, step = 1;
+};
+
+/// Images of 16-bit channels, `pitch` elements from one pixel to the next, as the copy engine reads them, 64 channels
+/// at a time. What lies outside an image, or behind its channels, becomes zeros. `pixels` must be a multiple of 16
 /// bytes, as must the pitch. Throws Error(runtime) where the driver refuses (cuTensorMapEncodeTiled).
 struct ImagePieces {
   DType type;
   const void* pixels;
   int64_t channels, width, height, images, pitch;
-  int positions;
+  Piece piece;
 };
 CUtensorMap tensor_map(const ImagePieces& pieces);
 
