@@ -20,27 +20,28 @@ if ! "${train[@]}" --summary > summary.txt 2>&1; then
 fi
 # Dummy samples are the same on every rank: means over two ranks are the values of one.
 expect 0 "finished: 8 steps" "${train[@]}" --n-train 8 --output-dir one
-expect 0 "gradients go from device to device" ranks 2 "${train[@]}" --n-train 16 --peer-access --output-dir two
-expect 0 "gradients go through the host" ranks 2 "${train[@]}" --n-train 16 --output-dir host
+expect 0 "gradients go from device to device" ranks 2 "${train[@]}" --n-train 16 --output-dir two
+expect 0 "gradients go through the host" ranks 2 "${train[@]}" --n-train 16 --no-peer-access --output-dir host
 expect 0 "gradients go through the host" ranks 2 "${train[@]}" --n-train 16 --ranks-per-node 1 --output-dir nodes
+expect 2 "--peer-access: all ranks on one node only" ranks 2 "${train[@]}" --n-train 16 --ranks-per-node 1 --peer-access --output-dir never
 for run in two host nodes; do same_losses one $run; done
-expect 0 "finished: 8 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir profiled --profile --peer-access
+expect 0 "finished: 8 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir profiled --profile
 same_losses one profiled
-expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir resumed --max-steps 4
-expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir resumed --resume --peer-access
+expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir resumed --max-steps 4 --no-peer-access
+expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir resumed --resume
 same_losses one resumed
 # Settings that a run is continued with: the device, but not who reads whose.
-expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir again --max-steps 4 --peer-access
-expect 0 "gradients go through the host" ranks 2 "$bin/cosmoflow_train$suffix" --output-dir again --resume
+expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir again --max-steps 4
+expect 0 "gradients go through the host" ranks 2 "$bin/cosmoflow_train$suffix" --output-dir again --resume --no-peer-access
 same_losses one again
-expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir fewer --max-steps 4 --peer-access
+expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir fewer --max-steps 4
 expect 0 "finished" "$bin/cosmoflow_train$suffix" --output-dir fewer --resume
 # Three ranks round: both ways add in rank order.
-expect 0 "gradients go from device to device" ranks 3 "${train[@]}" --n-train 24 --peer-access --output-dir three
-expect 0 "gradients go through the host" ranks 3 "${train[@]}" --n-train 24 --output-dir three_host
+expect 0 "gradients go from device to device" ranks 3 "${train[@]}" --n-train 24 --output-dir three
+expect 0 "gradients go through the host" ranks 3 "${train[@]}" --n-train 24 --no-peer-access --output-dir three_host
 same_losses three three_host
 expect 0 "finished: 8 steps" ranks 2 "${train[@]}" --n-train 32 --gradient-accumulation-frequency 2 --gradient-wire bf16 --output-dir narrow
 
 climate=("$bin/climseg_train$suffix" --data dummy --image-size 64x96 --width-divisor 4 --n-train 8 --max-epochs 1 --compute bf16 --device cuda)
-expect 0 "finished" ranks 2 "${climate[@]}" --output-dir climate --batchnorm-group-size 2
+expect 0 "gradients go from device to device" ranks 2 "${climate[@]}" --output-dir climate --batchnorm-group-size 2
 conclude

@@ -95,25 +95,27 @@ std::string table_digest(const OptionTable& o) {
 }  // namespace
 
 std::vector<Option> rank_options() {
-  return {{"all-reduce", "", "",
-           "algorithm for gradients: shared, direct, doubling, hierarchical, halving, ring, mpi "
-           "(empty: the measured table, else the first that fits)"},
-          {"comm-table", "", "", "table of measured algorithms (bench_comm --tune)"},
-          {"deterministic", "", "false", "sums between ranks in rank order: the same bits for any buckets", K::toggle},
-          {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
-          Option{"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number}
-              .within(0, 65536),
-          {"peer-access", "", "false",
-           "with --device cuda on one node: gradients go from device to device, not through the host", K::toggle},
-          {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
-          {"share-weights", "", "true",
-           "ranks of a NUMA domain hold weights and moments once, divide packing and updating (without gradient lag)",
-           K::toggle},
-          Option{"comm-timeout", "", "30", "seconds of silence after which a rank counts as lost", K::number}.within(
-              1, 3600),
-          Option{"ranks-per-node", "", "0", "pretend that nodes hold so many ranks (tests of hierarchical sums)",
-                 K::integer}
-              .within(0, 1 << 20)};
+  return {
+      {"all-reduce", "", "",
+       "algorithm for gradients: shared, direct, doubling, hierarchical, halving, ring, mpi "
+       "(empty: the measured table, else the first that fits)"},
+      {"comm-table", "", "", "table of measured algorithms (bench_comm --tune)"},
+      {"deterministic", "", "false", "sums between ranks in rank order: the same bits for any buckets", K::toggle},
+      {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
+      Option{"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number}
+          .within(0, 65536),
+      {"peer-access", "", "true",
+       "with --device cuda on one node, where devices can: gradients go from device to device, not through the host",
+       K::toggle},
+      {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
+      {"share-weights", "", "true",
+       "ranks of a NUMA domain hold weights and moments once, divide packing and updating (without gradient lag)",
+       K::toggle},
+      Option{"comm-timeout", "", "30", "seconds of silence after which a rank counts as lost", K::number}.within(1,
+                                                                                                                 3600),
+      Option{"ranks-per-node", "", "0", "pretend that nodes hold so many ranks (tests of hierarchical sums)",
+             K::integer}
+          .within(0, 1 << 20)};
 }
 
 CommunicationOptions communication_options(const OptionTable& o) {
@@ -166,8 +168,8 @@ void Ranks::connect(const OptionTable& o) {
 void Ranks::divide(const OptionTable& o) {
   const CommunicationOptions c = communication_options(o);  // mistakes in them are mistakes of a single rank, too
   const bool on_device = o.has("device") && o.text("device") != "cpu";
-  peer_access_ = o.toggle("peer-access");
-  if (peer_access_ && (!on_device || size() == 1))
+  peer_access_ = o.toggle("peer-access"), peer_access_asked_ = peer_access_ && o.is_set("peer-access");
+  if (peer_access_asked_ && (!on_device || size() == 1))
     fail_usage(std::string("--peer-access has no effect ") + (on_device ? "on a single rank" : "on the CPU"));
   if (!session_) {
     if (batch_norm_ranks(o) != 1)
@@ -252,8 +254,11 @@ void Ranks::show_device(const Device& device) {
 
 bool Ranks::meet_devices(Executor& step) {
   if (!peer_access_) return false;
-  if (on_node() != size())
-    fail_usage(fmt::format("--peer-access: all ranks on one node only, found {} nodes", nodes()));
+  if (on_node() != size()) {
+    if (peer_access_asked_)
+      fail_usage(fmt::format("--peer-access: all ranks on one node only, found {} nodes", nodes()));
+    return false;
+  }
   return step.meet_peers(*world_, [&](int64_t bytes) { return share_buffer(*world_, bytes); });
 }
 
