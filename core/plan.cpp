@@ -37,7 +37,9 @@ class Planner {
     }
     slices_.assign(plan_.values.size(), {});
     if (options_.slice_aliasing)
-      slices_ = alias_slices(plan_.values, nodes_, [&](const Node& node) { return !loses_kernel(node); });
+      slices_ = alias_slices(
+          plan_.values, nodes_, [&](const Node& node) { return !loses_kernel(node); },
+          options_.device != DeviceKind::cpu);
     for (const Node& node : nodes_) place_node(node);
     hoist_refresh();
     if (options_.team > 1) share_packs(plan_, options_.team), share_updates(plan_, options_.team);

@@ -473,9 +473,11 @@ std::vector<Problem> other_problems(DType type) {
   if (type == DType::f32) {
     const TensorDesc w({70, 1, 3, 3, 37}, type), step(Shape::vector(8), DType::f64),
         scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32), norm(Shape::vector(1), DType::f64);
-    list.push_back(problem({OpKind::sgd_update, SgdAttrs{.larc = 0.002}}, {w, step, scale, flag, w, w}));
-    list.push_back(problem({OpKind::adam_update, AdamAttrs{.weight_decay = 0.01, .l2 = 0.03, .larc = 0.002}},
-                           {w, step, scale, flag, w, w, w}));
+    for (const double larc : {0.0, 0.002}) {
+      list.push_back(problem({OpKind::sgd_update, SgdAttrs{.larc = larc}}, {w, step, scale, flag, w, w}));
+      list.push_back(problem({OpKind::adam_update, AdamAttrs{.weight_decay = 0.01, .l2 = 0.03, .larc = larc}},
+                             {w, step, scale, flag, w, w, w}));
+    }
     list.push_back(problem({OpKind::lamb_update, LambAttrs{}}, {w, step, scale, flag, norm, w, w, w}));
     list.push_back(problem({OpKind::gradient_norm, NoAttrs{}}, {w, x, even, scale}));
     list.push_back(problem({OpKind::accumulate, NoAttrs{}}, {w, step, w}));

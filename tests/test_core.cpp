@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "core/memory_planner.h"
 #include "core/parallel.h"
 #include "core/passes/passes.h"
+#include "core/passes/slices.h"
 #include "core/sweep.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
@@ -486,6 +488,33 @@ TEST_CASE("concatenations are written in place and give the same bits as copies"
     results.push_back(testing::kept_of_ramp(plan, "result"));
   }
   CHECK(results[0] == results[1]);
+}
+
+TEST_CASE("values of 16 bits stay out of places that are less even than they look", "[slices]") {
+  // Whether three parts are written in place, behind `outer` more channels.
+  const auto in_place = [](DType type, const std::array<int64_t, 3>& channels, int64_t outer, bool even_places) {
+    Tape tape;
+    const auto part = [&](const std::string& name, int64_t c) {
+      return leaky_relu(tape, name, tape.input(name + ".in", TensorDesc({1, 1, 2, 3, c}, type)), 0.5);
+    };
+    ValueId joined = tape.emit({OpKind::concat, NoAttrs{}}, "joined.forward",
+                               {part("a", channels[0]), part("b", channels[1]), part("c", channels[2])});
+    if (outer > 0) joined = tape.emit({OpKind::concat, NoAttrs{}}, "outer.forward", {part("d", outer), joined});
+    tape.keep(joined, "joined");
+    std::vector<Value> values = tape.values();
+    std::vector<Node> nodes = tape.nodes();
+    alias_slices(
+        values, nodes, [](const Node&) { return true; }, even_places);
+    return std::none_of(nodes.begin(), nodes.end(), [](const Node& n) { return n.name == "joined.forward"; });
+  };
+  CHECK(in_place(DType::bf16, {8, 64, 8}, 0, true));
+  CHECK_FALSE(in_place(DType::bf16, {4, 64, 4}, 0, true));
+  CHECK(in_place(DType::bf16, {4, 64, 4}, 0, false));
+  CHECK(in_place(DType::f32, {4, 64, 4}, 0, true));
+  CHECK(in_place(DType::f16, {4, 60, 8}, 0, true));         // nobody takes eights of 60
+  CHECK_FALSE(in_place(DType::f16, {3, 6, 3}, 0, true));    // but twos of 6
+  CHECK_FALSE(in_place(DType::bf16, {8, 64, 4}, 4, true));  // at 12 of 80
+  CHECK(in_place(DType::bf16, {8, 64, 8}, 8, true));
 }
 
 TEST_CASE("a slice inside a concatenation keeps its values", "[slices]") {

@@ -78,25 +78,23 @@ TEST_CASE("weight gradients of neighbouring taps from the even and the odd colum
 }
 
 TEST_CASE("convolutions of images to few channels", "[cuda]") {
-  check_cases({"cuda_rows"},
-              {{{2, 1, 11, 131, 96}, 32, {1, 5, 5}, {.pad_low = two, .pad_high = two}, 160, 72},
-               // So many tiles that a block takes several.
-               {{3, 1, 203, 144, 24}, 32, {1, 3, 3}, {.pad_low = one, .pad_high = one}},
-               {{1, 1, 7, 288, 456}, 26, {1, 3, 3}, {.pad_low = one, .pad_high = one}, 0, 34},
-               {{1, 1, 8, 150, 200},
-                32,
-                {1, 3, 7},
-                {.dilation = {1, 1, 9}, .pad_low = {0, 0, 30}, .pad_high = {0, 2, 18}}},
-               {{2, 1, 3, 144, 8}, 32, {1, 8, 2}, {.pad_low = {0, 4, 1}, .pad_high = {0, 4, 0}}}},
-              [](const ConvCase& c, DType type) {
-                std::vector<Problem> problems = forward_problems(c, type);
-                Problem activated = problems[1];
-                ConvAttrs attrs = c.a;
-                attrs.slope = 0.25;
-                activated.op = {OpKind::conv_activation_forward, attrs};
-                problems.push_back(activated);
-                return problems;
-              });
+  check_cases(
+      {"cuda_rows"},
+      {{{2, 1, 11, 131, 96}, 32, {1, 5, 5}, {.pad_low = two, .pad_high = two}, 160, 72},
+       // So many tiles that a block takes several.
+       {{3, 1, 203, 144, 24}, 32, {1, 3, 3}, {.pad_low = one, .pad_high = one}},
+       {{1, 1, 7, 288, 456}, 26, {1, 3, 3}, {.pad_low = one, .pad_high = one}, 0, 34},
+       {{1, 1, 8, 150, 200}, 32, {1, 3, 7}, {.dilation = {1, 1, 9}, .pad_low = {0, 0, 30}, .pad_high = {0, 2, 18}}},
+       {{2, 1, 3, 144, 8}, 32, {1, 8, 2}, {.pad_low = {0, 4, 1}, .pad_high = {0, 4, 0}}}},
+      [](const ConvCase& c, DType type) {
+        std::vector<Problem> problems = forward_problems(c, type);
+        Problem activated = problems[1];
+        ConvAttrs attrs = c.a;
+        attrs.slope = 0.25;
+        activated.op = {OpKind::conv_activation_forward, attrs};
+        problems.push_back(activated);
+        return problems;
+      });
 }
 
 TEST_CASE("convolutions of images whose windows are few numbers", "[cuda]") {

@@ -105,7 +105,8 @@ std::vector<Option> rank_options() {
       Option{"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number}
           .within(0, 65536),
       {"peer-access", "", "true",
-       "with --device cuda on one node, where devices can: gradients go from device to device, not through the host",
+       "with --device cuda on one node, where devices can: gradients go from device to device, not through the host "
+       "(unless --all-reduce or --comm-table is given)",
        K::toggle},
       {"comm-thread", "", "false", "a thread of its own drives messages on; costs a core", K::toggle},
       {"share-weights", "", "true",
@@ -168,7 +169,10 @@ void Ranks::connect(const OptionTable& o) {
 void Ranks::divide(const OptionTable& o) {
   const CommunicationOptions c = communication_options(o);  // mistakes in them are mistakes of a single rank, too
   const bool on_device = o.has("device") && o.text("device") != "cpu";
-  peer_access_ = o.toggle("peer-access"), peer_access_asked_ = peer_access_ && o.is_set("peer-access");
+  peer_access_asked_ = o.toggle("peer-access") && o.is_set("peer-access");
+  // Who names an algorithm, or has measured some, wants it.
+  peer_access_ =
+      peer_access_asked_ || (o.toggle("peer-access") && o.text("all-reduce").empty() && o.text("comm-table").empty());
   if (peer_access_asked_ && (!on_device || size() == 1))
     fail_usage(std::string("--peer-access has no effect ") + (on_device ? "on a single rank" : "on the CPU"));
   if (!session_) {

@@ -7,8 +7,9 @@ namespace {
 
 class SliceAliasing {
  public:
-  SliceAliasing(std::vector<Value>& values, std::vector<Node>& nodes, const std::function<bool(const Node&)>& accepts)
-      : values_(values), nodes_(nodes), accepts_(accepts), slice_(values.size()) {}
+  SliceAliasing(std::vector<Value>& values, std::vector<Node>& nodes, const std::function<bool(const Node&)>& accepts,
+                bool even_places)
+      : values_(values), nodes_(nodes), accepts_(accepts), even_places_(even_places), slice_(values.size()) {}
 
   std::vector<SliceOf> run() {
     std::vector<bool> removed(nodes_.size());
@@ -49,7 +50,8 @@ class SliceAliasing {
     for (const auto& [id, slice] : moves) {
       Value& value = values_[static_cast<size_t>(id)];
       const Value& parent = values_[static_cast<size_t>(slice.parent)];
-      if (value.keep || parent.kind == ValueKind::state) return undo(moves, before);
+      if (value.keep || parent.kind == ValueKind::state || (even_places_ && is_odd(value, slice)))
+        return undo(moves, before);
       before.push_back(value.desc);
       value.desc.stride = parent.desc.stride;
     }
@@ -66,6 +68,17 @@ class SliceAliasing {
     return true;
   }
 
+  bool is_odd(const Value& value, const SliceOf& slice) const {
+    int64_t first = slice.channel;
+    for (ValueId id = slice.parent; id != no_value; id = slice_[static_cast<size_t>(id)].parent)
+      first += slice_[static_cast<size_t>(id)].channel;
+    const int64_t pitch = values_[static_cast<size_t>(slice.parent)].desc.pixel_pitch();
+    for (int64_t lanes : {8, 2})
+      if (value.desc.shape.c() % lanes == 0 && pitch % lanes == 0 && first % lanes != 0)
+        return size_of(value.desc.dtype) == 2;
+    return false;
+  }
+
   bool undo(const std::vector<Move>& moves, const std::vector<TensorDesc>& before) {
     for (size_t i = 0; i < before.size(); ++i) values_[static_cast<size_t>(moves[i].first)].desc = before[i];
     return false;
@@ -74,14 +87,15 @@ class SliceAliasing {
   std::vector<Value>& values_;
   std::vector<Node>& nodes_;
   const std::function<bool(const Node&)>& accepts_;
+  bool even_places_;
   std::vector<SliceOf> slice_;
 };
 
 }  // namespace
 
 std::vector<SliceOf> alias_slices(std::vector<Value>& values, std::vector<Node>& nodes,
-                                  const std::function<bool(const Node&)>& accepts) {
-  return SliceAliasing(values, nodes, accepts).run();
+                                  const std::function<bool(const Node&)>& accepts, bool even_places) {
+  return SliceAliasing(values, nodes, accepts, even_places).run();
 }
 
 }  // namespace convoy

@@ -35,6 +35,7 @@ constexpr int window = 32, ones = window - 1, most_k = 256;
 /// Rows of 32 numbers in shared memory, so far apart that eight of them lie in different banks.
 constexpr int window_bytes = 2 * window + 16;
 constexpr int piece_bytes = tile * 128;  ///< 64 channels of a tile
+constexpr int most_shared_bytes = hopper_shared_bytes - 1024;
 
 struct Few {
   ConvGeometry g;
@@ -400,7 +401,7 @@ std::unique_ptr<Prepared> prepare_data(const Problem& p) {
     dispatch_16(a.in[0].dtype(), [&](auto zero) {
       using T = decltype(zero);
       const auto kernel = backward_data<T>;
-      allow_shared_bytes(reinterpret_cast<const void*>(kernel), hopper_shared_bytes - 1024);
+      allow_shared_bytes(reinterpret_cast<const void*>(kernel), most_shared_bytes);
       launch_early(kernel, dim3(static_cast<unsigned>(blocks_of(f, 1))), dim3(threads), data_bytes(f), f, dy,
                    data<const T>(a.in[1]), a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr, data<T>(a.out[0]));
     });
@@ -418,7 +419,7 @@ std::unique_ptr<Prepared> prepare_weights(const Problem& p) {
         dispatch_16(a.in[0].dtype(), [&](auto zero) {
           using T = decltype(zero);
           const auto kernel = backward_weights<T>;
-          allow_shared_bytes(reinterpret_cast<const void*>(kernel), hopper_shared_bytes - 1024);
+          allow_shared_bytes(reinterpret_cast<const void*>(kernel), most_shared_bytes);
           launch_early(kernel, dim3(static_cast<unsigned>(blocks)), dim3(threads), weights_bytes(f), f,
                        data<const T>(a.in[0]), dy, parts);
         });
@@ -437,6 +438,8 @@ Support supports(const Problem& p) {
   if (f.g.k % 64 != 0 || f.g.k > most_k) return Support::no("64, 128, 192 or 256 output channels");
   if (f.y_pitch % 8 != 0) return Support::no("multiples of eight output channels");
   if (f.tiles == 0) return Support::no("taps too far apart for a tile");
+  if (p.op.kind == OpKind::conv_backward_data && data_bytes(f) > most_shared_bytes)
+    return Support::no("more inputs to a tile than shared memory holds");
   return Support::yes();
 }
 

@@ -62,7 +62,7 @@ struct Plan {
 Plan best_plan(const Problem& p) {
   Plan best;
   ConvGeometry g = conv_geometry(p);
-  if (g.kernel[1] == 1 && g.kernel[2] == 1 && g.pad[1] == 0 && g.pad[2] == 0 &&
+  if (g.kernel[1] == 1 && g.kernel[2] == 1 && g.pad[1] == 0 && g.pad[2] == 0 && g.stride[1] == 1 && g.stride[2] == 1 &&
       p.in[0].shape.rows() == p.in[1].shape.rows()) {
     // No neighbours, no padding: all positions are one row.
     g.y[2] = int(p.in[1].shape.rows()), g.y[1] = 1, g.n = 1;

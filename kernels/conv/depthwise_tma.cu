@@ -4,8 +4,9 @@
 // rows of outputs, each lane with two channels: it reads and widens every input of its rows once and multiplies it with
 // all taps that see it, while up to three outputs (or gradients) across are in registers.
 //
-// That is 17 instructions to an output, 9 of them products, and on images of 48 x 72 with all around it 23; kernels that
-// load to registers (depthwise_tiles.h) take 44 there, for addresses, borders and inputs that neighbours widen again.
+// That is 17 instructions to an output, 9 of them products, and on images of 48 x 72 with all around it 23; kernels
+// that load to registers (depthwise_tiles.h) take 44 there, for addresses, borders and inputs that neighbours widen
+// again.
 #include <algorithm>
 #include <limits>
 #include <string>
