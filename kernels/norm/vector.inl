@@ -11,6 +11,11 @@ Support supports_pixels(const Problem& p) {
 
 constexpr int64_t pixel_chunks = 64, chunks_at_once = 4, pixels_at_once = 4;
 constexpr int64_t pixels_ahead = 4096;  // bytes
+/// Of a sum of so many sources, where a core draws most from memory by one stream: sums of one source in 16 bits are
+/// bound by instructions, too.
+constexpr int64_t pixels_in_stream(int64_t element, size_t count) {
+  return element == 2 && count == 1 ? 4 : 2;
+}
 
 /// Pixels that a pass reads or writes.
 struct PixelSource {
@@ -24,13 +29,13 @@ struct PixelSource {
   int64_t pitch_bytes, element;
   bool whole;  ///< nothing between pixels
 
-  /// Asks the second-level cache for the share of the channels at c in the pixels from `row`, in the order of memory if
+  /// Asks the second-level cache for the share of the channels at c in `pixels` from `row`, in the order of memory if
   /// it can.
-  void ask(int64_t row, int64_t c) const {
-    const std::byte* from = data + row * pitch_bytes + (whole ? pixels_at_once : 1) * c * element;
+  void ask(int64_t row, int64_t c, int64_t pixels = pixels_at_once) const {
+    const std::byte* from = data + row * pitch_bytes + (whole ? pixels : 1) * c * element;
     const int64_t step = whole ? 64 : pitch_bytes;
 #pragma GCC unroll 4
-    for (int i = 0; i < pixels_at_once; ++i) __builtin_prefetch(from + i * step, 0, 2);
+    for (int64_t i = 0; i < pixels; ++i) __builtin_prefetch(from + i * step, 0, 2);
   }
   /// Pixels ahead of a pass that are asked for: some thousand bytes, a multiple of pixels_at_once.
   int64_t ahead(int64_t channels) const {
@@ -38,8 +43,10 @@ struct PixelSource {
   }
 };
 
-/// Chunks that a thread takes in turn: more streams draw more, if the slowest thread has no more chunks for it.
+/// Chunks that a thread takes in turn: more streams draw more on most CPUs, if the slowest thread has no more chunks
+/// for it.
 inline int64_t chunks_in_turn(int threads) {
+  if (cpu_features().one_stream) return 1;
   const auto most = [&](int64_t count) { return ceil_div(pixel_chunks / count, threads) * count; };
   int64_t best = chunks_at_once;
   for (int64_t count = best / 2; count >= 1; count /= 2)
@@ -48,14 +55,15 @@ inline int64_t chunks_in_turn(int threads) {
 }
 
 /// Two sums per channel and chunk into `partial`: f(chunk, row, c, n, sums0, sums1) adds the vector of channels at c. A
-/// cache line of a few pixels at a time, of several chunks in turn: a core draws up to 1.6 times as much from memory by
-/// many streams as by one, if it comes back to each within a page. Later pixels of every source are asked for: their
-/// lines are too many short runs for a prefetcher. Every thread has its own copy of f: what f captured by reference
-/// would be read again behind every store.
+/// cache line of a few pixels at a time, of several chunks in turn: most cores draw up to 1.6 times as much from memory
+/// by many streams as by one, if they come back to each within a page; Zen 5's half as much. Later pixels of every
+/// source are asked for: their lines are too many short runs for a prefetcher. Every thread has its own copy of f: what
+/// f captured by reference would be read again behind every store.
 template <size_t count, class F>
 void sum_pixels(const Shape& s, int threads, float* partial, const std::array<PixelSource, count>& sources, F f) {
   const int64_t channels = s.c(), line = 64 / sources[0].element, ahead = sources[0].ahead(channels),
-                in_turn = chunks_in_turn(threads);
+                in_turn = chunks_in_turn(threads),
+                pixels = cpu_features().one_stream ? pixels_in_stream(sources[0].element, count) : pixels_at_once;
   parallel_ranges(pixel_chunks / in_turn, threads, 1, [=, rows_in_all = s.rows()](Range groups) {
     const F each = f;
     for (int64_t first_chunk = groups.begin * in_turn; first_chunk < groups.end * in_turn; first_chunk += in_turn) {
@@ -63,12 +71,12 @@ void sum_pixels(const Shape& s, int threads, float* partial, const std::array<Pi
       std::array<Range, chunks_at_once> rows;
       for (int64_t i = 0; i < in_turn; ++i)
         rows[size_t(i)] = split_range(rows_in_all, int(first_chunk + i), int(pixel_chunks));
-      for (int64_t done = 0, longest = rows_in_all / pixel_chunks + 1; done < longest; done += pixels_at_once)
+      for (int64_t done = 0, longest = rows_in_all / pixel_chunks + 1; done < longest; done += pixels)
         for (int64_t begin = 0; begin < channels; begin += line)
           for (int64_t i = 0; i < in_turn; ++i) {
-            const int64_t row = rows[size_t(i)].begin + done, end = std::min(row + pixels_at_once, rows[size_t(i)].end),
+            const int64_t row = rows[size_t(i)].begin + done, end = std::min(row + pixels, rows[size_t(i)].end),
                           chunk = first_chunk + i;
-            for (const PixelSource& source : sources) source.ask(row + ahead, begin);
+            for (const PixelSource& source : sources) source.ask(row + ahead, begin, pixels);
             float *first = partial + chunk * 2 * channels, *second = first + channels;
             for_vectors(begin, std::min(begin + line, channels), [&](int64_t c, auto n) {
               Vec a = get(first + c, n), b = get(second + c, n);

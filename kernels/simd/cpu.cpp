@@ -20,9 +20,11 @@ CpuFeatures detect() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   __cpuid(0, a, b, c, d);
   const unsigned max_leaf = a;
-  constexpr unsigned intel = 0x756e6547;  // "Genu"
-  const bool is_intel = b == intel;
+  constexpr unsigned intel = 0x756e6547, amd = 0x68747541;  // "Genu", "Auth"
+  const bool is_intel = b == intel, is_amd = b == amd;
   __cpuid(1, a, b, c, d);
+  constexpr unsigned zen5 = 0x1a;
+  f.one_stream = is_amd && (a >> 8 & 0xf) + (a >> 20 & 0xff) >= zen5;  // family, and what it is extended by
   uint64_t xcr0 = 0;
   if (c & (1u << 27)) {  // OSXSAVE: the kernel saves extended registers
     unsigned lo = 0, hi = 0;

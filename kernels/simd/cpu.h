@@ -14,9 +14,10 @@ struct CpuFeatures {
   bool avx512_bf16 = false;
   bool fast_bf16_dot = false;  ///< VDPBF16PS at twice the f32 rate (Intel's before AVX10 issue it at half)
   bool avx512_fp16 = false;
-  bool amx_bf16 = false;   ///< announced by CPUID and granted by the kernel (XCR0)
-  bool tile_leaf = false;  ///< CPUID leaf 0x1D describes the tiles; some hypervisors hide it
-  bool limited = false;    ///< CONVOY_MAX_ISA leaves out something that the CPU has; oneDNN is told the same
+  bool amx_bf16 = false;    ///< announced by CPUID and granted by the kernel (XCR0)
+  bool tile_leaf = false;   ///< CPUID leaf 0x1D describes the tiles; some hypervisors hide it
+  bool one_stream = false;  ///< a core draws most from memory by one stream (AMD's from Zen 5 on), not by several
+  bool limited = false;     ///< CONVOY_MAX_ISA leaves out something that the CPU has; oneDNN is told the same
   std::string model;
 };
 
