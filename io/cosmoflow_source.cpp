@@ -119,8 +119,9 @@ std::shared_ptr<const Sample> CosmoflowSource::cached(int64_t index) const {
 
 void CosmoflowSource::load(int64_t index, int64_t epoch, std::byte* input, std::byte* target) const {
   const std::shared_ptr<const Sample> sample = cached(index);
-  const std::vector<float>& from =
-      reading_.permute_targets ? cached(permuted_[static_cast<size_t>(index)])->target : sample->target;
+  const std::shared_ptr<const Sample> labelled =
+      reading_.permute_targets ? cached(permuted_[static_cast<size_t>(index)]) : sample;
+  const std::vector<float>& from = labelled->target;
   auto* to = reinterpret_cast<float*>(target);
   for (size_t i = 0; i < from.size(); ++i) to[i] = from[i] * reading_.target_scale;
   if (reading_.augment == Augment::cube) {

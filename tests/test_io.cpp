@@ -376,6 +376,38 @@ TEST_CASE("samples with more targets than the first are refused unless fewer are
   CHECK_NOTHROW(load(true));
 }
 
+TEST_CASE("permuted targets are those of other samples, whether samples are kept or not", "[loader]") {
+  const TemporaryFolder folder;
+  constexpr int samples = 9;
+  for (int i = 0; i < samples; ++i)
+    write_file(folder / ("u_" + std::to_string(i) + "_000.tfrecord"),
+               encode_tfrecord(counts(4 * 4 * 4 * 4, 1), std::vector<float>(4, float(i))));
+  std::vector<std::byte> voxels(512);
+  const auto order = [&](bool keeps, uint64_t seed) {
+    CosmoflowReading reading;
+    reading.read = {4, 4};
+    reading.expected = {4, 4, 4, DType::i16};
+    reading.permute_targets = true, reading.seed = seed;
+    if (keeps) reading.cache = std::make_shared<SampleCache>();
+    const CosmoflowSource source(samples_below(folder.path(), {4, 4}), reading);
+    std::vector<float> found;
+    for (int64_t i = 0; i < samples; ++i) {
+      std::array<float, 4> target{};
+      source.load(i, 0, voxels.data(), reinterpret_cast<std::byte*>(target.data()));
+      CHECK(std::count(target.begin(), target.end(), target[0]) == 4);
+      found.push_back(target[0]);
+    }
+    return found;
+  };
+  const std::vector<float> read = order(false, 1);
+  CHECK(read == order(true, 1));
+  CHECK(read != order(false, 2));
+  std::vector<float> sorted = read;
+  std::sort(sorted.begin(), sorted.end());
+  for (int i = 0; i < samples; ++i) CHECK(sorted[size_t(i)] == float(i));
+  CHECK(read != sorted);
+}
+
 TEST_CASE("a loader decodes what will be asked for and no more", "[loader]") {
   struct Numbers : SampleSource {
     mutable std::atomic<int> loaded{0};

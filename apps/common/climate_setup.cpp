@@ -302,12 +302,14 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
        {"batch-norm-recalibration", o.text("batch-norm-evaluation") == "running", "--batch-norm-evaluation batch"},
        {"batch-norm-recalibration", !dummy, "dummy data"},
        {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"},
-       {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"}});
+       {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"},
+       {"decoder-relu", o.text("decoder") == "deconv1x", "--decoder " + o.text("decoder")},
+       {"resize-corners", o.text("decoder") != "deconv1x", "--decoder deconv1x, which resizes single pixels alone"}});
   if (o.text("data") != "dummy") return;  // an inspection without data keeps the settings of the run it looks into
   std::vector<IdleFlag> files;
-  for (const char* flag :
-       {"data-dir", "stats", "label-set", "crops-per-image", "crop-balance", "n-valid", "valid-share", "target-iou",
-        "measure", "downsampling-mode", "pictures", "baseline", "early-stopping", "prefetch", "n-parallel-reads"})
+  for (const char* flag : {"data-dir", "shuffle", "stats", "label-set", "crops-per-image", "crop-balance", "n-valid",
+                           "valid-share", "target-iou", "measure", "downsampling-mode", "pictures", "baseline",
+                           "early-stopping", "prefetch", "n-parallel-reads"})
     files.push_back({flag, false, "dummy data"});
   files.push_back({"downsample", !crops, "crops of dummy data"});
   o.refuse_idle(files);

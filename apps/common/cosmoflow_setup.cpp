@@ -165,8 +165,9 @@ void refuse_idle_flags(const OptionTable& o) {
   std::vector<IdleFlag> rules{
       {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
       {"sparse-gradients", o.text("model") != "sc18", "the sc18 network, which pools by means"}};
-  for (const char* flag : {"data-dir", "cache", "shuffle-labels", "augment", "n-valid", "valid-share", "target-mae",
-                           "baseline", "print-fom", "early-stopping", "prefetch", "n-parallel-reads", "apply-log"})
+  for (const char* flag :
+       {"data-dir", "cache", "shuffle", "shuffle-labels", "augment", "n-valid", "valid-share", "target-mae", "baseline",
+        "print-fom", "early-stopping", "prefetch", "n-parallel-reads", "apply-log"})
     rules.push_back({flag, o.text("data") != "dummy", "dummy data"});
   o.refuse_idle(rules);
 }

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Flags that no other test gives: each does something, or leaves alone what it should, beside the same run without it.
+# usage: flags.sh BIN_DIR
+set -u
+bin=$1
+. "$(dirname "$0")/expect.sh"
+runs=0
+losses() { grep -o '"loss":[^,]*' "$1/metrics.jsonl"; }
+# start COMMAND...: into a new folder, whose name it leaves in $run.
+start() { run=run$((runs += 1)); expect 0 "finished" "$@" --output-dir $run; }
+# changes/keeps FLAGS -- COMMAND...: losses of the command with the flags differ from, or are, those without.
+compare() {
+  local how=$1; shift
+  local flags=(); while [ "$1" != -- ]; do flags+=("$1"); shift; done; shift
+  start "$@"; local plain=$run
+  start "$@" "${flags[@]}"
+  if [ -z "$(losses $run)" ]; then bad "no losses: ${flags[*]}"; return; fi
+  if cmp -s <(losses $plain) <(losses $run); then local found=keeps; else local found=changes; fi
+  if [ $found = "$how" ]; then ok; else bad "${flags[*]} $found the losses, expected that it $how them"; fi
+}
+changes() { compare changes "$@"; }
+keeps() { compare keeps "$@"; }
+# fact RUN KEY: a number of its summary.
+fact() { grep -o "\"$2\": [0-9.]*" "$1/summary.json" | head -1 | grep -o '[0-9.]*$'; }
+less() { if awk "BEGIN { exit !($1 < $2) }"; then ok; else bad "$3: expected $1 < $2"; fi; }
+mllog() { if grep -q "\"key\":\"$2\".*\"value\":$3}" "$1/mlperf.log"; then ok; else bad "no $2 of $3 in $1/mlperf.log"; fi; }
+
+cosmo=("$bin/cosmoflow_train" --data dummy --size 16 --conv-size 8 --n-train 8 --n-epochs 2 --batch-size 2 --dropout 0)
+changes --adam-eps 0.1 -- "${cosmo[@]}" --optimizer Adam
+changes --larc-eta 0.02 -- "${cosmo[@]}" --optimizer LARC-SGD
+changes --max-grad-norm 0.0000001 -- "${cosmo[@]}" --optimizer LAMB
+expect 2 "--shuffle has no effect on dummy data" "${cosmo[@]}" --no-shuffle --output-dir never
+changes --kernel-size 2 -- "${cosmo[@]}"
+keeps --deterministic -- "${cosmo[@]}"
+keeps --input-shape 16,16,16,4 -- "${cosmo[@]}"
+expect 2 "input-shape" "${cosmo[@]}" --input-shape 8,8,8,4 --output-dir never
+
+start "${cosmo[@]}" --save-frequency 1 --keep-checkpoints 99
+if [ "$(ls $run/checkpoint-*.h5 | wc -l)" -eq 8 ]; then ok; else bad "--save-frequency 1: $(ls $run)"; fi
+start "${cosmo[@]}"; plain=$run
+start "${cosmo[@]}" --no-passes
+less "$(fact $plain planned_mib)" "$(fact $run planned_mib)" "memory without passes"
+for net in "${cosmo[*]}" "$bin/climseg_train --data dummy --image-size 32x48 --width-divisor 8 --n-train 2 --max-epochs 1 --local-batch-size 1"; do
+  start $net --no-winograd
+  if grep -q '"kernel": "winograd' $run/summary.json; then bad "--no-winograd: Winograd runs"; else ok; fi
+done
+start "${cosmo[@]}" --mlperf-org here --mlperf-platform box --mlperf-status onprem --mlperf-cache-clear
+mllog $run submission_org '"here"'
+mllog $run submission_platform '"box"'
+mllog $run submission_status '"onprem"'
+mllog $run cache_clear true
+mllog $plain cache_clear false
+
+universes() { expect 0 "wrote" "$bin/cosmoflow_simulate" --out "$@" --universes 4 --validation 2 --size 16 --steps 2; }
+universes data --gzip
+universes flat --no-gzip
+less "$(du -sb data | cut -f1)" "$(du -sb flat | cut -f1)" "bytes of compressed universes"
+for flags in "--spread 0.02" "--transfer bbks" "--voxel 4"; do
+  universes "${flags##* }" --no-gzip $flags
+  if cmp -s "$(ls flat/train/* | head -1)" "$(ls "${flags##* }"/train/* | head -1)"; then bad "$flags changes nothing"; else ok; fi
+done
+files=("$bin/cosmoflow_train" --data-dir data --n-epochs 1 --batch-size 2 --dropout 0)
+changes --no-shuffle -- "${files[@]}"
+changes --shuffle-labels -- "${files[@]}"
+keeps --prefetch 1 -- "${files[@]}"
+keeps --max-inter-threads 2 -- "${files[@]}"
+keeps --cache -- "${files[@]}"
+expect 0 "FoM" "${files[@]}" --print-fom --output-dir fom
+
+climate=("$bin/climseg_train" --data dummy --image-size 32x48 --width-divisor 8 --n-train 4 --max-epochs 2 --local-batch-size 1)
+changes --output-stride 8 -- "${climate[@]}"
+keeps --recompute -- "${climate[@]}"
+less "$(fact $run planned_mib)" "$(fact run$((runs - 1)) planned_mib)" "memory with recomputing"
+changes --lr-power 3 -- "${climate[@]}" --lr-schedule polynomial
+changes --lr-eta-min 0.0005 -- "${climate[@]}" --lr-schedule polynomial
+deeplab=("$bin/climseg_train" --data dummy --model deeplab --image-size 32x48 --n-train 2 --max-epochs 1 --local-batch-size 1)
+changes --decoder-relu -- "${deeplab[@]}"
+changes --resize-corners aligned -- "${deeplab[@]}" --decoder bilinear
+expect 2 "--resize-corners has no effect on --decoder deconv1x" "${deeplab[@]}" --resize-corners aligned --output-dir never
+expect 2 "--decoder-relu has no effect on --decoder bilinear" "${deeplab[@]}" --decoder bilinear --decoder-relu --output-dir never
+days() { expect 0 "wrote" "$bin/climate_simulate" --out "$@" --days 1 --validation-days 1 --steps 2 --height 96 --orography none; }
+days weather --run 7 --year 2099
+if ls weather/train | grep -q "2099.*run7\|2099.*-7\."; then ok; else bad "no run 7 of 2099: $(ls weather/train)"; fi
+days calm --rivers 0
+if cmp -s "$(ls weather/train/* | head -1)" "$(ls calm/train/* | head -1)"; then bad "--rivers 0 changes nothing"; else ok; fi
+crops=("$bin/climseg_train" --data-dir-prefix weather --crop 32x48 --width-divisor 8 --max-epochs 1 --local-batch-size 1)
+changes --crop-balance 1 -- "${crops[@]}"
+conclude
