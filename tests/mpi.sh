@@ -223,6 +223,7 @@ stage_two 0 data; stage_two 1 fewer
 expect 2 "setting data differs between ranks" timeout 60 "$launcher" -n 1 sh -c 'cd here.0 && exec "$@"' run "${train[@]}" --batch-size 1 --output-dir y : \
   -n 1 sh -c 'cd here.1 && exec "$@"' run "${train[@]}" --batch-size 1 --output-dir y
 expect 2 "--peer-access has no effect on the CPU" ranks 2 "${train[@]}" --batch-size 1 --output-dir y --peer-access
+expect 2 "--peer-access and --all-reduce exclude each other" ranks 2 "${train[@]}" --batch-size 1 --output-dir y --peer-access --all-reduce ring
 expect 2 "expected 1 on a single rank" "$bin/climseg_train" --data dummy --batchnorm-group-size 2 --output-dir y
 expect 2 "expected one of shared" "$bin/cosmoflow_train" "${common[@]}" --output-dir y --all-reduce pigeon
 expect 2 "shared refuses" ranks 2 "${train[@]}" --batch-size 1 --output-dir z --ranks-per-node 1 --all-reduce shared

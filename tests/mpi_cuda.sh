@@ -23,9 +23,9 @@ expect 0 "finished: 8 steps" "${train[@]}" --n-train 8 --output-dir one
 expect 0 "gradients go from device to device" ranks 2 "${train[@]}" --n-train 16 --output-dir two
 expect 0 "gradients go through the host" ranks 2 "${train[@]}" --n-train 16 --no-peer-access --output-dir host
 expect 0 "gradients go through the host" ranks 2 "${train[@]}" --n-train 16 --ranks-per-node 1 --output-dir nodes
-expect 0 "gradients go through the host" ranks 2 "${train[@]}" --n-train 16 --all-reduce direct --output-dir direct
+expect 0 "gradients go through the host (--all-reduce)" ranks 2 "${train[@]}" --n-train 16 --all-reduce direct --output-dir direct
 expect 2 "--peer-access: all ranks on one node only" ranks 2 "${train[@]}" --n-train 16 --ranks-per-node 1 --peer-access --output-dir never
-for run in two host nodes; do same_losses one $run; done
+for run in two host nodes direct; do same_losses one $run; done
 expect 0 "finished: 8 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir profiled --profile
 same_losses one profiled
 expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --n-train 16 --output-dir resumed --max-steps 4 --no-peer-access

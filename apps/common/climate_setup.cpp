@@ -283,7 +283,7 @@ StepSchedule step_schedule(const OptionTable& o, int64_t total_steps, int64_t sa
 
 void refuse_idle_flags(const OptionTable& o, bool dummy) {
   const std::string& schedule = o.text("lr-schedule");
-  const bool crops = !o.text("crop").empty();
+  const bool crops = !o.text("crop").empty(), deeplab = o.text("model") == "deeplab";
   const bool decays = schedule == "cosine_annealing" || schedule == "polynomial";
   o.refuse_idle(
       {{"focal-gamma", o.text("loss-type") == "focal", "--loss-type other than focal"},
@@ -303,8 +303,9 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
        {"batch-norm-recalibration", !dummy, "dummy data"},
        {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"},
        {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"},
-       {"decoder-relu", o.text("decoder") == "deconv1x", "--decoder " + o.text("decoder")},
-       {"resize-corners", o.text("decoder") != "deconv1x", "--decoder deconv1x, which resizes single pixels alone"}});
+       {"decoder-relu", !deeplab || o.text("decoder") == "deconv1x", "--decoder " + o.text("decoder")},
+       {"resize-corners", !deeplab || o.text("decoder") != "deconv1x" || o.is_standard("resize-corners"),
+        "--decoder deconv1x, which resizes single pixels alone"}});
   if (o.text("data") != "dummy") return;  // an inspection without data keeps the settings of the run it looks into
   std::vector<IdleFlag> files;
   for (const char* flag : {"data-dir", "shuffle", "stats", "label-set", "crops-per-image", "crop-balance", "n-valid",

@@ -171,8 +171,11 @@ void Ranks::divide(const OptionTable& o) {
   const bool on_device = o.has("device") && o.text("device") != "cpu";
   peer_access_asked_ = o.toggle("peer-access") && o.is_set("peer-access");
   // Who names an algorithm, or has measured some, wants it.
-  peer_access_ =
-      peer_access_asked_ || (o.toggle("peer-access") && o.text("all-reduce").empty() && o.text("comm-table").empty());
+  for (const char* flag : {"all-reduce", "comm-table"})
+    if (!o.text(flag).empty()) algorithm_flag_ = std::string("--") + flag;
+  if (peer_access_asked_ && !algorithm_flag_.empty())
+    fail_usage("--peer-access and " + algorithm_flag_ + " exclude each other: devices add up gradients in one way");
+  peer_access_ = o.toggle("peer-access") && algorithm_flag_.empty();
   if (peer_access_asked_ && (!on_device || size() == 1))
     fail_usage(std::string("--peer-access has no effect ") + (on_device ? "on a single rank" : "on the CPU"));
   if (!session_) {

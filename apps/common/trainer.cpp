@@ -60,7 +60,7 @@ Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions opti
   ranks_.set_window(program_.step().window());
   if (program_.on_device() && ranks_.size() > 1) {
     const bool direct = ranks_.meet_devices(program_.step());
-    const std::string why = why_no_peer_sums();
+    const std::string why = ranks_.algorithm_flag().empty() ? why_no_peer_sums() : ranks_.algorithm_flag();
     fmt::print("gradients go {}{}\n", direct ? "from device to device" : "through the host",
                why.empty() ? "" : " (" + why + ")");
   }

@@ -76,6 +76,7 @@ CpuFeatures limit(CpuFeatures f) {
     feature = false;
   };
   keep(f.avx2, Isa::avx2), keep(f.avx512, Isa::avx512), keep(f.avx512_bf16, Isa::avx512_bf16);
+  keep(f.one_stream, Isa::avx512);  // all of them have it
   keep(f.fast_bf16_dot, Isa::avx512_bf16), keep(f.avx512_fp16, Isa::avx512_fp16), keep(f.amx_bf16, Isa::amx);
   return f;
 }
