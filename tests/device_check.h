@@ -22,7 +22,7 @@ const std::map<std::string, int>& checked_problems();
 /// That a kernel of this name takes the problem, or refuses it for the device's sake or as a first layer.
 void check_taken(std::string_view name, const Problem& problem);
 
-/// A convolution of images, of `pitch` elements from pixel to pixel (0: dense).
+/// A convolution, of `x_pitch` and `y_pitch` elements from pixel to pixel (0: dense).
 struct ConvCase {
   Shape x;
   int64_t k;

@@ -22,5 +22,7 @@ without() {
   else ok; fi
 }
 same() { if cmp -s "$1" "$2"; then ok; else bad "$1 and $2 differ"; fi; }
+# losses FOLDER: of the steps of a run.
+losses() { grep -o '"loss":[^,]*' "$1/metrics.jsonl"; }
 present() { for f in "$@"; do if [ -s "$f" ]; then ok; else bad "$f is missing or empty"; fi; done; }
 conclude() { echo "$passed passed, $failed failed"; [ "$failed" -eq 0 ]; }

@@ -5,7 +5,6 @@ set -u
 bin=$1
 . "$(dirname "$0")/expect.sh"
 runs=0
-losses() { grep -o '"loss":[^,]*' "$1/metrics.jsonl"; }
 # start COMMAND...: into a new folder, whose name it leaves in $run.
 start() { run=run$((runs += 1)); expect 0 "finished" "$@" --output-dir $run; }
 # changes/keeps FLAGS -- COMMAND...: losses of the command with the flags differ from, or are, those without.

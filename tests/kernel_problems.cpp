@@ -352,6 +352,19 @@ std::vector<Problem> divided_problems(DType type) {
   return list;
 }
 
+std::vector<Problem> update_problems(int64_t elements) {
+  const TensorDesc vector(Shape::vector(elements), DType::f32), step(Shape::vector(8), DType::f64),
+      scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32), norm(Shape::vector(1), DType::f64);
+  std::vector<Problem> list{
+      problem({OpKind::lamb_update, LambAttrs{}}, {vector, step, scale, flag, norm, vector, vector, vector})};
+  for (const double larc : {0.0, 0.002}) {
+    list.push_back(problem({OpKind::sgd_update, SgdAttrs{.larc = larc}}, {vector, step, scale, flag, vector, vector}));
+    list.push_back(
+        problem({OpKind::adam_update, AdamAttrs{.larc = larc}}, {vector, step, scale, flag, vector, vector, vector}));
+  }
+  return list;
+}
+
 std::vector<Problem> other_problems(DType type) {
   std::vector<Problem> list;
   const TensorDesc x({2, 5, 6, 7, 19}, type), even({1, 4, 6, 8, 32}, type), image({1, 1, 9, 8, 24}, type);

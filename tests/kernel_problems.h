@@ -18,6 +18,8 @@ std::vector<Problem> conv_problems(DType type);
 /// Layers that plans divide further where threads are many: channels beside tiles, rows and positions. Depthwise ones
 /// read slices, and one is so wide that its rows go through the cache in bands.
 std::vector<Problem> divided_problems(DType type);
+/// Updates by every optimizer, with LARC and without, of so many elements.
+std::vector<Problem> update_problems(int64_t elements);
 /// All other ops, at sizes that no vector divides.
 std::vector<Problem> other_problems(DType type);
 

@@ -152,6 +152,15 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   return same;
 }
 
+void check_zero_flag(const Kernel& kernel, const Problem& update, const Execute& run) {
+  INFO(kernel.name() << " " << update.text());
+  const Run before = make_run(update, Fill::normal, 1);
+  Run after = make_run(update, Fill::normal, 1);
+  after.in[3].data<float>()[0] = 0;
+  run(kernel, update, after);
+  for (size_t k = 0; k < after.out.size(); ++k) CHECK(same_bits(after.out[k], before.out[k]));
+}
+
 void check_many_threads(const std::vector<Problem>& problems) {
   int ran = 0;
   for (const Problem& p : problems) {

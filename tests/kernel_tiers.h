@@ -57,6 +57,9 @@ using Execute = std::function<void(const Kernel&, const Problem&, Run&)>;
 /// T0 and T1 for one kernel: exact where its op is, bounded elsewhere. Returns its run on fresh(normal, 11).
 Run check_exact_and_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& run);
 
+/// An update (update_problems) whose gradients were not finite leaves parameters and moments as they were.
+void check_zero_flag(const Kernel& kernel, const Problem& update, const Execute& run);
+
 /// Own kernels give the same bits on 1, 3 and 48 threads.
 void check_many_threads(const std::vector<Problem>& problems);
 

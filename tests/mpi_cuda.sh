@@ -6,7 +6,6 @@ bin=$1/bin launcher=$2 suffix=${3:-}
 . "$(cd "$(dirname "$0")" && pwd)/expect.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 ranks() { local n=$1; shift; timeout 120 "$launcher" -n "$n" "$@"; }
-losses() { grep -o '"loss":[^,]*' "$1/metrics.jsonl"; }
 same_losses() {
   if [ -n "$(losses "$1")" ] && cmp -s <(losses "$1") <(losses "$2"); then ok; else bad "the losses of $1 and $2 differ"; fi
 }

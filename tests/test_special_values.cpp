@@ -6,6 +6,7 @@
 #include "core/tape.h"
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
+#include "tests/kernel_problems.h"
 #include "tests/kernel_tiers.h"
 
 using namespace convoy;
@@ -152,19 +153,9 @@ TEST_CASE("LAMB and LARC take the steps of their papers", "[kernels]") {
 }
 
 TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]") {
-  const TensorDesc vector(Shape::vector(1000), DType::f32), step(Shape::vector(8), DType::f64),
-      scale(Shape::vector(4), DType::f64), flag(Shape::vector(1), DType::f32);
+  const TensorDesc vector(Shape::vector(1000), DType::f32);
   const Problem finite = problem({OpKind::all_finite, NoAttrs{}}, {vector, vector});
-  const TensorDesc norm(Shape::vector(1), DType::f64);
-  std::vector<Problem> updates;
-  for (const double larc : {0.0, 0.002}) {
-    updates.push_back(
-        problem({OpKind::sgd_update, SgdAttrs{.larc = larc}}, {vector, step, scale, flag, vector, vector}));
-    updates.push_back(
-        problem({OpKind::adam_update, AdamAttrs{.larc = larc}}, {vector, step, scale, flag, vector, vector, vector}));
-  }
-  updates.push_back(
-      problem({OpKind::lamb_update, LambAttrs{}}, {vector, step, scale, flag, norm, vector, vector, vector}));
+  const std::vector<Problem> updates = update_problems(1000);
   std::map<OpKind, int> ran;
   for (const auto& kernel : kernel_list()) {
     if (kernel->supports(finite).ok)
@@ -178,12 +169,7 @@ TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]")
       }
     for (const Problem& update : updates) {
       if (!kernel->supports(update).ok) continue;
-      INFO(kernel->name() << " " << update.text());
-      const Run before = make_run(update, Fill::normal, 1);
-      Run run = make_run(update, Fill::normal, 1);
-      run.in[3].data<float>()[0] = 0;
-      execute(*kernel, update, run);
-      for (size_t k = 0; k < run.out.size(); ++k) CHECK(same_bits(run.out[k], before.out[k]));
+      check_zero_flag(*kernel, update, [](const Kernel& k, const Problem& p, Run& run) { execute(k, p, run); });
       ++ran[update.op.kind];
     }
   }

@@ -18,6 +18,7 @@
 #include "dist/shared_buffer.h"
 #include "io/crc32c.h"
 #include "io/file.h"
+#include "kernels/device/device.h"
 
 namespace convoy::apps {
 namespace {
@@ -259,14 +260,19 @@ void Ranks::show_device(const Device& device) {
   devices_on_node_ = static_cast<int>(here.size());
 }
 
-bool Ranks::meet_devices(Executor& step) {
-  if (!peer_access_) return false;
+std::string Ranks::meet_devices(Executor& step) {
+  const auto through_host = [](const std::string& why) {
+    return "through the host" + (why.empty() ? "" : " (" + why + ")");
+  };
+  if (!peer_access_) return through_host(algorithm_flag_);
   if (on_node() != size()) {
     if (peer_access_asked_)
       fail_usage(fmt::format("--peer-access: all ranks on one node only, found {} nodes", nodes()));
-    return false;
+    return through_host("");
   }
-  return step.meet_peers(*world_, [&](int64_t bytes) { return share_buffer(*world_, bytes); });
+  if (step.meet_peers(*world_, [&](int64_t bytes) { return share_buffer(*world_, bytes); }))
+    return "from device to device";
+  return through_host(why_no_peer_sums());
 }
 
 int Ranks::nodes() const {

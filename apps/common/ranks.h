@@ -48,10 +48,8 @@ class Ranks {
   /// How many devices the ranks of this node have; 0 before show_device.
   int devices_on_node() const { return devices_on_node_; }
   /// Lets gradients go from device to device where all ranks are on one node, the devices can, no algorithm was asked
-  /// for and --no-peer-access does not forbid it; says whether they do.
-  bool meet_devices(Executor& step);
-  /// The flag that asked for an algorithm, so that gradients go through the host; else empty.
-  const std::string& algorithm_flag() const { return algorithm_flag_; }
+  /// for and --no-peer-access does not forbid it. Says which way they go, and why if not that one.
+  std::string meet_devices(Executor& step);
   /// What a program of these plans needs to share; null for nothing. Throws Error(usage) where members of a team chose
   /// different kernels, Error(runtime) where there is not so much memory.
   std::shared_ptr<Buffer> share(const ProgramPlans& plans);
@@ -84,7 +82,7 @@ class Ranks {
   std::vector<std::vector<int>> cores_;  ///< of every rank: those that it may run on
   double latency_ = 0, seconds_per_byte_ = 0;
   bool peer_access_ = false, peer_access_asked_ = false;
-  std::string algorithm_flag_;
+  std::string algorithm_flag_;  ///< that asked for an algorithm
   int devices_on_node_ = 0;
 };
 

@@ -14,7 +14,6 @@
 #include "apps/common/run_lock.h"
 #include "apps/common/version.h"
 #include "io/hdf5.h"
-#include "kernels/device/device.h"
 
 namespace convoy::apps {
 namespace {
@@ -58,12 +57,7 @@ Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions opti
   for (Executor* executor : {&program_.step(), program_.micro()})
     if (executor) executor->set_groups(ranks_.groups()), executor->set_team(ranks_.team());
   ranks_.set_window(program_.step().window());
-  if (program_.on_device() && ranks_.size() > 1) {
-    const bool direct = ranks_.meet_devices(program_.step());
-    const std::string why = ranks_.algorithm_flag().empty() ? why_no_peer_sums() : ranks_.algorithm_flag();
-    fmt::print("gradients go {}{}\n", direct ? "from device to device" : "through the host",
-               why.empty() ? "" : " (" + why + ")");
-  }
+  if (program_.on_device() && ranks_.size() > 1) fmt::print("gradients go {}\n", ranks_.meet_devices(program_.step()));
   for (const PlannedNode& node : program_.step().plan().nodes)
     if (node.op.kind == OpKind::all_reduce_later) lagged_.push_back(node.op.as<AllReduceAttrs>().id);
   expect_whole_step(samples_per_step(), task_.training_samples());

@@ -69,14 +69,15 @@ class SliceAliasing {
   }
 
   bool is_odd(const Value& value, const SliceOf& slice) const {
+    if (size_of(value.desc.dtype) != 2) return false;
     int64_t first = slice.channel;
     for (ValueId id = slice.parent; id != no_value; id = slice_[static_cast<size_t>(id)].parent)
       first += slice_[static_cast<size_t>(id)].channel;
     const int64_t pitch = values_[static_cast<size_t>(slice.parent)].desc.pixel_pitch();
-    for (int64_t lanes : {8, 2})
-      if (value.desc.shape.c() % lanes == 0 && pitch % lanes == 0 && first % lanes != 0)
-        return size_of(value.desc.dtype) == 2;
-    return false;
+    const auto odd = [&](int64_t lanes) {
+      return value.desc.shape.c() % lanes == 0 && pitch % lanes == 0 && first % lanes != 0;
+    };
+    return odd(8) || odd(2);
   }
 
   bool undo(const std::vector<Move>& moves, const std::vector<TensorDesc>& before) {

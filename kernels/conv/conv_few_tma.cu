@@ -61,24 +61,22 @@ __host__ __device__ inline int floor_div(int a, int b) {
   return a >= 0 ? a / b : -((b - 1 - a) / b);
 }
 
-/// A ring of two tiles of many channels.
-struct Ring {
+/// Two tiles of many channels.
+struct TilePair {
   uint32_t memory;
-  uint64_t* barriers;
-  __device__ uint32_t full(int stage) const { return shared_address(barriers + stage); }
+  StagePair stages;
   __device__ uint32_t at(const Few& f, int stage) const { return memory + uint32_t(stage * f.stage_bytes()); }
-  __device__ void begin() const {
-    if (threadIdx.x == 0) {
-      barrier_begin(full(0), 1), barrier_begin(full(1), 1);
-      barriers_begun();
-    }
-    __syncthreads();
-  }
-  /// By one thread: the tile whose first position is (row, column).
-  __device__ void fetch(const Few& f, const CUtensorMap& from, int stage, int row, int column, int image) const {
-    barrier_expect(full(stage), f.stage_bytes());
+  /// Has tile i brought, if there is one; its first position is first(axis, number of the tile along it). All threads
+  /// may call it.
+  template <class First>
+  __device__ void fetch(const Few& f, const CUtensorMap& from, int stage, int i, First&& first) const {
+    if (threadIdx.x > 0 || i >= f.tiles) return;
+    const Tile tile(f, i);
+    const int row = first(1, tile.row), column = first(2, tile.column);
+    barrier_expect(stages.full(stage), f.stage_bytes());
     for (int piece = 0; piece < f.pieces(); ++piece)
-      copy_piece(at(f, stage) + uint32_t(piece * piece_bytes), from, full(stage), 64 * piece, column, row, image);
+      copy_piece(at(f, stage) + uint32_t(piece * piece_bytes), from, stages.full(stage), 64 * piece, column, row,
+                 tile.image);
   }
 };
 
@@ -197,7 +195,7 @@ __global__ void __launch_bounds__(threads, 1)
   extern __shared__ char memory[];
   __shared__ uint64_t barriers[2];
   const ConvGeometry& g = f.g;
-  const Ring ring{(shared_address(memory) + 1023) & ~1023u, barriers};
+  const TilePair ring{(shared_address(memory) + 1023) & ~1023u, {barriers}};
   char* behind = memory + (ring.at(f, 2) - shared_address(memory));
   auto* sums = reinterpret_cast<float*>(behind);
   char* weights = behind + tile * sums_pitch * sizeof(float);
@@ -210,11 +208,7 @@ __global__ void __launch_bounds__(threads, 1)
     return floor_div(first_input(axis, i) + g.pad[axis] - (g.kernel[axis] - 1) * g.dilation[axis] + g.stride[axis] - 1,
                      g.stride[axis]);
   };
-  const auto fetch = [&](int i, int stage) {
-    if (threadIdx.x > 0 || i >= f.tiles) return;
-    const Tile at(f, i);
-    ring.fetch(f, dy, stage, first_position(1, at.row), first_position(2, at.column), at.image);
-  };
+  const auto fetch = [&](int i, int stage) { ring.fetch(f, dy, stage, i, first_position); };
   // The same in all tiles: tap t + stride of an input is seen by the position before.
   const int inputs = f.inputs(), next_line = g.stride[1] * g.kernel[2] * g.c - tile_w * sums_pitch,
             next_column = g.stride[2] * g.c - sums_pitch;
@@ -230,7 +224,7 @@ __global__ void __launch_bounds__(threads, 1)
                 uint8_t(kh),
                 uint8_t(kw)};
   }
-  ring.begin();
+  ring.stages.begin();
   await_kernel_ahead();
   fetch(int(blockIdx.x), 0), fetch(int(blockIdx.x + gridDim.x), 1);
   for (int i = int(threadIdx.x); i < g.k * window; i += threads) {
@@ -244,7 +238,7 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll 1
   for (int i = int(blockIdx.x); i < f.tiles; i += int(gridDim.x), ++round) {
     const int stage = round & 1;
-    barrier_wait(ring.full(stage), round / 2 & 1);
+    ring.stages.wait(round);
     float c[4][4] = {};
 #pragma unroll 1
     for (int piece = 0; piece < f.pieces(); ++piece)
@@ -293,15 +287,13 @@ __global__ void __launch_bounds__(threads, 1)
   extern __shared__ char memory[];
   __shared__ uint64_t barriers[2];
   const ConvGeometry& g = f.g;
-  const Ring ring{(shared_address(memory) + 1023) & ~1023u, barriers};
+  const TilePair ring{(shared_address(memory) + 1023) & ~1023u, {barriers}};
   char* windows = memory + (ring.at(f, 2) - shared_address(memory));
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, channels = 32 * warp;
   const auto fetch = [&](int i, int stage) {
-    if (threadIdx.x > 0 || i >= f.tiles) return;
-    const Tile at(f, i);
-    ring.fetch(f, dy, stage, at.row * tile_h, at.column * tile_w, at.image);
+    ring.fetch(f, dy, stage, i, [](int axis, int number) { return number * (axis == 1 ? tile_h : tile_w); });
   };
-  ring.begin();
+  ring.stages.begin();
   await_kernel_ahead();
   fetch(int(blockIdx.x), 0);
   const WindowLane<T> of_lane(f, x);
@@ -316,7 +308,7 @@ __global__ void __launch_bounds__(threads, 1)
     __syncthreads();
     fetch(next, stage ^ 1);
     if (next < f.tiles) own.load(of_lane, Tile(f, next));
-    barrier_wait(ring.full(stage), round / 2 & 1);
+    ring.stages.wait(round);
     if (channels < g.k)
 #pragma unroll 2
       for (int s = 0; s < tile / 16; ++s) {
@@ -383,9 +375,7 @@ CUtensorMap tile_map(const Few& f, const Tensor& y) {
 
 std::unique_ptr<Prepared> prepare_forward(const Problem& p) {
   return prepared([f = few(p)](const KernelArgs& a) {
-    if (reinterpret_cast<uintptr_t>(a.out[0].bytes()) % 16 != 0)
-      fail_runtime(std::string(name) +
-                   ": an output does not begin at a multiple of 16 bytes; choose another kernel for this layer");
+    expect_even_place(name, a.out[0], "an output", 16);
     dispatch_16(a.in[0].dtype(), [&](auto zero) {
       using T = decltype(zero);
       launch_early(forward<T>, dim3(static_cast<unsigned>(blocks_of(f, 3))), dim3(threads), 0, f,
@@ -429,9 +419,8 @@ std::unique_ptr<Prepared> prepare_weights(const Problem& p) {
 }
 
 Support supports(const Problem& p) {
-  if (const Support images = hopper_images(p); !images.ok) return images;
+  if (const Support images = ungrouped_images(p); !images.ok) return images;
   const Few f = few(p);
-  if (f.g.groups != 1) return Support::no("groups 1 only");
   if (f.g.stride[1] > 2 || f.g.stride[2] > 2) return Support::no("strides of at most 2");
   if (f.g.dilation[1] != 1 || f.g.dilation[2] != 1) return Support::no("no dilation");
   if (f.window_size() > ones) return Support::no("windows of at most 31 inputs");

@@ -59,9 +59,7 @@ class ToFewChannels final : public Prepared {
 
   void run(const KernelArgs& a) const override {
     const ConvGeometry& g = rows_.g;
-    if (reinterpret_cast<uintptr_t>(a.out[0].bytes()) % 4 != 0)
-      fail_runtime(
-          "cuda_rows: an output does not begin at a multiple of 4 bytes; choose another kernel for this layer");
+    expect_even_place("cuda_rows", a.out[0], "an output", 4);
     const CUtensorMap x_map =
                           image_map("cuda_rows", a.in[0], g.x, g.n, {rows_wide + (g.kernel[2] - 1) * g.dilation[2]}),
                       w_map = tensor_map({type_, a.packed[0], g.c, g.k, taps_of(g), 1, g.c, {rows_channels}});
@@ -77,10 +75,9 @@ class ToFewChannels final : public Prepared {
 };
 
 Support supports(const Problem& p) {
-  if (const Support images = hopper_images(p); !images.ok) return images;
+  if (const Support images = ungrouped_images(p); !images.ok) return images;
   if (const Support in = copied({&p.in[0]}); !in.ok) return in;
   const ConvShapes s = *conv_shapes(p);
-  if (s.attrs.groups != 1) return Support::no("groups 1 only");
   if (s.attrs.stride[1] != 1 || s.attrs.stride[2] != 1) return Support::no("stride 1 only");
   if (s.attrs.dilation[1] != 1) return Support::no("no dilation in height");
   if (s.y.c() > rows_channels || s.y.c() % 2 != 0 || p.out[0].pixel_pitch() % 2 != 0)

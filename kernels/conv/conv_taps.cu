@@ -125,10 +125,9 @@ class WeightsOfTaps final : public Prepared {
 };
 
 Support supports(const Problem& p) {
-  if (const Support images = hopper_images(p); !images.ok) return images;
+  if (const Support images = ungrouped_images(p); !images.ok) return images;
   if (const Support in = copied({&p.in[0], &p.in[1]}); !in.ok) return in;
   const ConvShapes s = *conv_shapes(p);
-  if (s.attrs.groups != 1) return Support::no("groups 1 only");
   if (s.attrs.stride[2] > 2) return Support::no("a stride of at most 2 across");
   if (s.attrs.stride[2] > s.x.w()) return Support::no("stride 2: two columns of inputs at least");
   if (std::isinf(best_plan(p).shares.seconds))

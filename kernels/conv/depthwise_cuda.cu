@@ -15,24 +15,6 @@ using namespace cuda::depthwise_3x3;
 
 constexpr int channels_each = 4;  ///< of a thread that takes single strips
 
-Geometry geometry(const ConvShapes& s) {
-  Geometry g{};
-  for (int i = 0; i < 2; ++i) {
-    const auto axis = static_cast<size_t>(i + 1);
-    g.in[i] = int(s.x[i + 2]), g.out[i] = int(s.y[i + 2]), g.stride[i] = int(s.attrs.stride[axis]);
-    g.pad[i] = int(s.attrs.pad_low[axis]), g.dilation[i] = int(s.attrs.dilation[axis]);
-  }
-  g.images = s.x.n();
-  return g;
-}
-
-/// The other way round; with a stride, taps that fall between outputs read nothing.
-Geometry reversed(const Geometry& g) {
-  Geometry r = g;
-  for (int i = 0; i < 2; ++i) r.in[i] = g.out[i], r.out[i] = g.in[i], r.pad[i] = 2 * g.dilation[i] - g.pad[i];
-  return r;
-}
-
 /// Strip `i` of an image's rows.
 struct Strip {
   int row, column;
@@ -360,9 +342,8 @@ std::unique_ptr<Prepared> prepare_backward_weights(const Problem& p) {
 
 Support supports(const Problem& p) {
   const ConvShapes s = *conv_shapes(p);
-  if (s.attrs.groups != s.x.c() || s.attrs.groups != s.y.c()) return Support::no("as many groups as channels only");
+  if (const Support filters = filters_of_channels(s); !filters.ok) return filters;
   if (s.x.d() != 1 || s.y.d() != 1 || s.attrs.pad_low[0] != 0) return Support::no("images only");
-  if (s.w.d() != 1 || s.w.h() != 3 || s.w.w() != 3) return Support::no("3x3 only");
   if (s.x.rows() > 1 << 26) return Support::no("more than 2^26 pixels");
   if (std::max({s.x.n(), s.x.h(), s.y.h()}) >= 1 << 16) return Support::no("more than 65535 images or rows");
   if (std::max(s.attrs.dilation[1], s.attrs.dilation[2]) >= 1 << 16) return Support::no("dilation above 65535");

@@ -2,25 +2,17 @@
 // takes several strips of outputs below each other and loads every row of inputs once (depthwise_cuda.cu).
 #pragma once
 
+#include "kernels/conv/depthwise_geometry.h"
 #include "kernels/device/pixels.h"
 
 namespace convoy::cuda::depthwise_3x3 {
 
-constexpr int strip = 4, taps = 9;
 /// Where a thread takes strips of several rows: its channels, and the rows, of maps and of weight gradients.
 constexpr int channels_of_rows = 2, map_rows = 2, few_rows = 2, many_rows = 4;
 /// Blocks that run at once on a multiprocessor, so that their registers hold what they load.
 template <class T>
 constexpr int tiles_at_once = sizeof(T) == 2 ? 3 : 2;
 constexpr int weights_at_once = 2;
-
-/// A map from one image to another of the same channels: the position that tap k of output i reads is
-/// i*stride - pad + k*dilation.
-struct Geometry {
-  int in[2], out[2], stride[2], pad[2], dilation[2];
-  int64_t images;
-  int strips() const { return (out[1] + strip - 1) / strip; }
-};
 
 /// How blocks of stride 1 share the outputs: a block's threads below each other are two strips across times four of
 /// several rows each. With a dilation, the outputs of a strip are as far apart as its taps.

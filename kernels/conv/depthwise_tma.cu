@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_cuda_geometry.h"
+#include "kernels/conv/depthwise_geometry.h"
 #include "kernels/conv/hopper_images.h"
 #include "kernels/conv/mma_tile.h"
 #include "kernels/device/bulk.h"
@@ -24,9 +25,11 @@ namespace convoy {
 namespace {
 
 using namespace cuda;
+using depthwise_3x3::filters_of_channels, depthwise_3x3::Geometry, depthwise_3x3::geometry, depthwise_3x3::reversed,
+    depthwise_3x3::taps;
 
 constexpr const char* name = "cuda_depthwise_tma";
-constexpr int taps = 9, warps = 8, threads = 32 * warps, group = 64 /* channels */, pixel_bytes = 2 * group;
+constexpr int warps = 8, threads = 32 * warps, group = 64 /* channels */, pixel_bytes = 2 * group;
 /// Blocks that run at once on a multiprocessor at most, so that their registers hold what they need.
 constexpr int blocks_at_once = 4;
 
@@ -48,12 +51,6 @@ struct Tiling {
   __host__ __device__ int gradient_bytes() const { return rows() * columns() * pixel_bytes; }
 };
 
-/// The number of the caller's warp, known to be the same for all threads of it: what follows from it is no business of
-/// the threads' registers and branches.
-__device__ int warp_number() {
-  return __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0);
-}
-
 struct Tile {
   int row, column, image;
   __device__ Tile(const Tiling& t, int i) {
@@ -73,6 +70,18 @@ struct Strip {
     count = row < t.out[0] ? min(t.segment, t.out[1] - column) : 0;
   }
 };
+
+/// Two channels. (Compilers take three instructions to widen two brain floats that they know as such.)
+template <class T>
+__device__ float2 widened_word(uint32_t word) {
+  if constexpr (std::is_same_v<T, bfloat>)
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+  else
+    return widened(*reinterpret_cast<const Two<T>*>(&word));
+}
+__device__ float2 sum_of_product(float2 a, float2 b, float2 addend) {
+  return make_float2(fmaf(a.x, b.x, addend.x), fmaf(a.y, b.y, addend.y));
+}
 
 /// The columns of inputs along a walk come in `period` phases; `live` outputs across are under way.
 template <int stride>
@@ -95,35 +104,37 @@ struct Walk {
         if (first + 3 < columns) f(std::integral_constant<int, 3>(), first);
     }
   }
+  /// f(output, row, input, kh, kw) for all products of the column first + phase, `line` bytes from row to row: of the
+  /// live outputs' two rows, the inputs of row * stride + kh.
+  template <class T, class F>
+  static __device__ void products(int phase, int first, uint32_t from, int line, F&& f) {
+    float2 in[lines];
+#pragma unroll
+    for (int i = 0; i < lines; ++i)
+      in[i] = widened_word<T>(load_4(from + uint32_t(first * pixel_bytes + i * line) + phase * pixel_bytes));
+#pragma unroll
+    for (int kw = 0; kw < 3; ++kw) {
+      const int o = output(phase, kw);
+      if (o < 0) continue;
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int kh = 0; kh < 3; ++kh) f(o, r, in[r * stride + kh], kh, kw);
+    }
+  }
 };
-
-/// Two channels. (Compilers take three instructions to widen two brain floats that they know as such.)
-template <class T>
-__device__ float2 widened_word(uint32_t word) {
-  if constexpr (std::is_same_v<T, bfloat>)
-    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
-  else
-    return widened(*reinterpret_cast<const Two<T>*>(&word));
-}
-__device__ float2 sum_of_product(float2 a, float2 b, float2 addend) {
-  return make_float2(fmaf(a.x, b.x, addend.x), fmaf(a.y, b.y, addend.y));
-}
 
 /// Tiles of the block's group, one after the other: copy(tile, stage, barrier) of each by one thread, a tile ahead, and
 /// work(tile, stage) by all; ready(), by all, while the first one comes.
 template <class Copy, class Ready, class Work>
 __device__ void for_tiles(const Tiling& t, Copy&& copy, Ready&& ready, Work&& work) {
   __shared__ uint64_t barriers[2];
-  const auto full = [&](int stage) { return shared_address(barriers + stage); };
-  if (threadIdx.x == 0) {
-    barrier_begin(full(0), 1), barrier_begin(full(1), 1);
-    barriers_begun();
-  }
-  __syncthreads();
+  const StagePair stages{barriers};
+  stages.begin();
   await_kernel_ahead();
   const int first = int(blockIdx.x) / t.groups();
   const auto fetch = [&](int tile, int stage) {
-    if (threadIdx.x == 0 && tile < t.tiles()) copy(Tile(t, tile), stage, full(stage));
+    if (threadIdx.x == 0 && tile < t.tiles()) copy(Tile(t, tile), stage, stages.full(stage));
   };
   fetch(first, 0);
   ready();
@@ -131,7 +142,7 @@ __device__ void for_tiles(const Tiling& t, Copy&& copy, Ready&& ready, Work&& wo
 #pragma unroll 1
   for (int tile = first; tile < t.tiles(); tile += t.blocks, ++round) {
     fetch(tile + t.blocks, (round + 1) & 1);
-    barrier_wait(full(round & 1), round / 2 & 1);
+    stages.wait(round);
     work(Tile(t, tile), round & 1);
     __syncthreads();
   }
@@ -180,21 +191,9 @@ __global__ void __launch_bounds__(threads, blocks_at_once)
         const bool lower = exists && at.row + 1 < t.out[0];
         float2 sums[W::live][2] = {};
         W::run(at.count, [&](auto phase, int first) {
-          float2 in[W::lines];
-#pragma unroll
-          for (int i = 0; i < W::lines; ++i)
-            in[i] = widened_word<T>(load_4(from + uint32_t(first * pixel_bytes + i * line) + phase * pixel_bytes));
-#pragma unroll
-          for (int kw = 0; kw < 3; ++kw) {
-            const int o = W::output(phase, kw);
-            if (o < 0) continue;
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-#pragma unroll
-              for (int kh = 0; kh < 3; ++kh)
-                sums[o][r] =
-                    sum_of_product(in[r * stride + kh], weights[3 * kh + kw], kw == 0 && kh == 0 ? bias : sums[o][r]);
-          }
+          W::template products<T>(phase, first, from, line, [&](int o, int r, float2 in, int kh, int kw) {
+            sums[o][r] = sum_of_product(in, weights[3 * kh + kw], kw == 0 && kh == 0 ? bias : sums[o][r]);
+          });
           constexpr int done = W::output(phase, 2);
           if constexpr (done >= 0)
             if (first + phase >= 2) {
@@ -252,20 +251,9 @@ __global__ void __launch_bounds__(threads, blocks_at_once)
               sums[taps].x += gradient[newest][r].x, sums[taps].y += gradient[newest][r].y;
             }
           }
-          float2 in[W::lines];
-#pragma unroll
-          for (int i = 0; i < W::lines; ++i)
-            in[i] = widened_word<T>(load_4(from + uint32_t(first * pixel_bytes + i * line) + phase * pixel_bytes));
-#pragma unroll
-          for (int kw = 0; kw < 3; ++kw) {
-            const int o = W::output(phase, kw);
-            if (o < 0) continue;
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-#pragma unroll
-              for (int kh = 0; kh < 3; ++kh)
-                sums[3 * kh + kw] = sum_of_product(in[r * stride + kh], gradient[o][r], sums[3 * kh + kw]);
-          }
+          W::template products<T>(phase, first, from, line, [&](int o, int r, float2 in, int kh, int kw) {
+            sums[3 * kh + kw] = sum_of_product(in, gradient[o][r], sums[3 * kh + kw]);
+          });
         });
       });
 
@@ -287,20 +275,10 @@ __global__ void __launch_bounds__(threads, blocks_at_once)
 
 constexpr int sums_bytes = (taps + 1) * threads * int(sizeof(float2));
 
-/// A problem as these kernels see it: outputs or their gradients on one side, what they see on the other.
-struct Images {
-  int in[3], out[3], stride, pad[2];
-  bool flipped;
-};
-Images images_of(const Problem& p) {
-  const ConvGeometry g = conv_geometry(p);
-  const bool data = p.op.kind == OpKind::conv_backward_data;
-  Images i{};
-  for (int axis = 0; axis < 3; ++axis)
-    i.in[axis] = data ? g.y[axis] : g.x[axis], i.out[axis] = data ? g.x[axis] : g.y[axis];
-  for (int axis = 0; axis < 2; ++axis) i.pad[axis] = data ? 2 - g.pad[axis + 1] : g.pad[axis + 1];
-  i.stride = g.stride[1], i.flipped = data;
-  return i;
+/// From what these kernels read to what they make.
+Geometry geometry(const Problem& p) {
+  const Geometry g = geometry(*conv_shapes(p));
+  return p.op.kind == OpKind::conv_backward_data ? reversed(g) : g;
 }
 
 /// The tiling that takes least time by a model: a multiprocessor's rounds of tiles, each bound by instructions or by
@@ -308,22 +286,24 @@ Images images_of(const Problem& p) {
 /// short.)
 Tiling best_tiling(const Problem& p) {
   const bool weights = p.op.kind == OpKind::conv_backward_weights;
-  const Images i = images_of(p);
+  const Geometry g = geometry(p);
+  const int stride = g.stride[0];
   Tiling best{}, t{};
-  for (int axis = 0; axis < 2; ++axis) t.out[axis] = i.out[axis + 1], t.pad[axis] = i.pad[axis];
-  t.channels = int(p.in[0].shape.c()), t.images = int(p.in[0].shape.n()), t.flipped = i.flipped;
+  for (int i = 0; i < 2; ++i) t.out[i] = g.out[i], t.pad[i] = g.pad[i];
+  t.channels = int(p.in[0].shape.c()), t.images = int(g.images);
+  t.flipped = p.op.kind == OpKind::conv_backward_data;
   t.pitch = weights ? 0 : p.out[0].pixel_pitch();
   constexpr int most_bytes = 56 * 1024, most_extent = 256;
   constexpr double bytes_per_clock = 20;
-  const double instructions = i.stride == 1 ? 71 : 49;  // of a column
+  const double instructions = stride == 1 ? 71 : 49;  // of a column
   double least = std::numeric_limits<double>::infinity();
   for (t.pairs = 2; t.pairs <= warps; t.pairs *= 2)
     for (t.segment = 4; t.segment <= 40; ++t.segment) {
-      t.in_rows = (t.rows() - 1) * i.stride + 3, t.in_columns = (t.columns() - 1) * i.stride + 3;
+      t.in_rows = (t.rows() - 1) * stride + 3, t.in_columns = (t.columns() - 1) * stride + 3;
       t.across = pieces(t.out[1], t.columns()), t.down = pieces(t.out[0], t.rows());
       const int bytes = t.x_bytes() + (weights ? t.gradient_bytes() : 0);
       if (t.in_rows > most_extent || t.in_columns > most_extent || bytes > most_bytes) continue;
-      const double issued = warps / 4 * (((t.segment - 1) * i.stride + 3) * instructions + 150),
+      const double issued = warps / 4 * (((t.segment - 1) * stride + 3) * instructions + 150),
                    moved = (t.x_bytes() + t.gradient_bytes()) / bytes_per_clock;
       const double clocks = pieces(int64_t(t.tiles()) * t.groups(), multiprocessors()) * std::max(issued, moved);
       if (clocks >= least) continue;
@@ -361,19 +341,17 @@ std::string detail(const Tiling& t) {
   return "tiles of " + std::to_string(t.rows()) + "x" + std::to_string(t.columns());
 }
 
-CUtensorMap tile_map(const Tensor& x, const int (&extent)[3], int columns, int rows) {
-  return image_map(name, x, extent, x.shape().n(), {columns, rows, false});
+CUtensorMap tile_map(const Tensor& x, const int (&extent)[2], int columns, int rows) {
+  return image_map(name, x, {1, extent[0], extent[1]}, x.shape().n(), {columns, rows, false});
 }
 
 std::unique_ptr<Prepared> prepare_map(const Problem& p) {
   const Tiling t = best_tiling(p);
   return prepared(
-      [t, i = images_of(p)](const KernelArgs& a) {
-        if (reinterpret_cast<uintptr_t>(a.out[0].bytes()) % 4 != 0)
-          fail_runtime(std::string(name) +
-                       ": an output does not begin at a multiple of 4 bytes; choose another kernel for this layer");
-        const CUtensorMap x = tile_map(a.in[0], i.in, t.in_columns, t.in_rows);
-        with_kind(a.in[0].dtype(), i.stride, [&](auto zero, auto stride) {
+      [t, g = geometry(p)](const KernelArgs& a) {
+        expect_even_place(name, a.out[0], "an output", 4);
+        const CUtensorMap x = tile_map(a.in[0], g.in, t.in_columns, t.in_rows);
+        with_kind(a.in[0].dtype(), g.stride[0], [&](auto zero, auto stride) {
           using T = decltype(zero);
           launch(map<T, stride>, t, shared_bytes(t, false), x, data<const T>(a.in[1]),
                  a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr, data<T>(a.out[0]));
@@ -386,11 +364,11 @@ std::unique_ptr<Prepared> prepare_weights(const Problem& p) {
   const Tiling t = best_tiling(p);
   const int64_t values = int64_t(taps + 1) * t.channels;
   return prepared(
-      [t, values, i = images_of(p)](const KernelArgs& a) {
+      [t, values, g = geometry(p)](const KernelArgs& a) {
         auto* parts = reinterpret_cast<float*>(a.workspace);
-        const CUtensorMap x = tile_map(a.in[0], i.in, t.in_columns, t.in_rows),
-                          dy = tile_map(a.in[1], i.out, t.columns(), t.rows());
-        with_kind(a.in[0].dtype(), i.stride, [&](auto zero, auto stride) {
+        const CUtensorMap x = tile_map(a.in[0], g.in, t.in_columns, t.in_rows),
+                          dy = tile_map(a.in[1], g.out, t.columns(), t.rows());
+        with_kind(a.in[0].dtype(), g.stride[0], [&](auto zero, auto stride) {
           launch(weight_gradients<decltype(zero), stride>, t, shared_bytes(t, true), x, dy, parts);
         });
         add_parts(t.blocks, values, parts,
@@ -404,8 +382,7 @@ Support supports(const Problem& p) {
   if (const Support images = hopper_images(p); !images.ok) return images;
   if (const Support in = copied({&p.in[0], weights ? &p.in[1] : &p.in[0]}); !in.ok) return in;
   const ConvShapes s = *conv_shapes(p);
-  if (s.attrs.groups != s.x.c() || s.attrs.groups != s.y.c()) return Support::no("as many groups as channels only");
-  if (s.w.h() != 3 || s.w.w() != 3) return Support::no("3x3 only");
+  if (const Support filters = filters_of_channels(s); !filters.ok) return filters;
   if (s.attrs.dilation[1] != 1 || s.attrs.dilation[2] != 1) return Support::no("no dilation");
   const int64_t stride = s.attrs.stride[1];
   if (s.attrs.stride[2] != stride || stride > 2) return Support::no("strides of 1 or 2 on both axes only");

@@ -21,6 +21,11 @@ inline Support hopper_images(const Problem& p) {
     return Support::no("more than 2^30 positions or weights");
   return Support::yes();
 }
+/// The same without groups.
+inline Support ungrouped_images(const Problem& p) {
+  const Support images = hopper_images(p);
+  return images.ok && conv_shapes(p)->attrs.groups != 1 ? Support::no("groups 1 only") : images;
+}
 /// Tensors that the copy engine reads: channels in eights.
 inline Support copied(std::initializer_list<const TensorDesc*> tensors) {
   for (const TensorDesc* t : tensors)
@@ -28,12 +33,19 @@ inline Support copied(std::initializer_list<const TensorDesc*> tensors) {
   return Support::yes();
 }
 
-/// A tensor of images of this depth, height and width in pieces. Throws Error(runtime) in the name of a kernel where it
-/// begins where the copy engine cannot: a slice's place is not known before.
+/// Throws Error(runtime) in the name of a kernel where `t`, called `what`, begins at no multiple of so many bytes: a
+/// slice's place is not known before.
+inline void expect_even_place(const std::string& kernel, const Tensor& t, const std::string& what, unsigned bytes) {
+  if (reinterpret_cast<uintptr_t>(t.bytes()) % bytes != 0)
+    fail_runtime(kernel + ": " + what + " does not begin at a multiple of " + std::to_string(bytes) +
+                 " bytes; choose another kernel for this layer");
+}
+
+/// A tensor of images of this depth, height and width in pieces. Throws as expect_even_place does where the copy engine
+/// cannot begin.
 inline CUtensorMap image_map(const std::string& kernel, const Tensor& t, const int (&extent)[3], int64_t images,
                              const Piece& piece) {
-  if (reinterpret_cast<uintptr_t>(t.bytes()) % 16 != 0)
-    fail_runtime(kernel + ": a slice does not begin at a multiple of 16 bytes; choose another kernel for this layer");
+  expect_even_place(kernel, t, "a slice", 16);
   return tensor_map({t.dtype(), t.bytes(), t.shape().c(), extent[2], extent[1], images, t.desc().pixel_pitch(), piece});
 }
 

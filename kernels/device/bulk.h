@@ -43,6 +43,22 @@ __device__ inline void barrier_wait(uint32_t barrier, int parity) {
 #endif
 }
 
+/// Two stages of shared memory that one thread of a block has filled in turns: the barriers that say which is full.
+struct StagePair {
+  uint64_t (&barriers)[2];  ///< of shared memory
+  __device__ uint32_t full(int stage) const { return shared_address(barriers + stage); }
+  /// All threads of the block call it.
+  __device__ void begin() const {
+    if (threadIdx.x == 0) {
+      barrier_begin(full(0), 1), barrier_begin(full(1), 1);
+      barriers_begun();
+    }
+    __syncthreads();
+  }
+  /// Until the stage that is filled for the `round`-th time of both is full.
+  __device__ void wait(int round) const { barrier_wait(full(round & 1), round / 2 & 1); }
+};
+
 /// Copies one of ImagePieces, whose first channel and pixel are given and may lie outside, to `to`; announced to
 /// `barrier` before.
 __device__ inline void copy_piece(uint32_t to, const CUtensorMap& from, uint32_t barrier, int channel, int column,

@@ -93,10 +93,13 @@ struct TurnedRows {
   }
 };
 
-/// The number of the caller's warpgroup, known to be the same for all threads of a warp: what follows from it stays out
-/// of the threads' registers.
+/// The number of the caller's warpgroup, or warp, known to be the same for all threads of a warp: what follows from it
+/// stays out of the threads' registers and branches.
 __device__ inline int warpgroup_number() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / warpgroup, 0);
+}
+__device__ inline int warp_number() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
 /// Before products read registers that other instructions wrote.

@@ -146,78 +146,56 @@ struct Moments {
   }
 };
 
-struct Adam {
+struct Adam : Moments {
   using Attrs = AdamAttrs;
   StepInputs in;
   Larc larc;
-  Moments moments;
   float l2;
   Adam() = default;
   Adam(const Attrs& t, const KernelArgs& a)
-      : in(a), larc{float(t.larc), float(t.larc_epsilon)}, moments(t, a), l2(float(t.l2)) {}
+      : Moments(t, a), in(a), larc{float(t.larc), float(t.larc_epsilon)}, l2(float(t.l2)) {}
   static bool sums(const Attrs& t) { return t.larc > 0; }
   struct Factors {
     float gradient, rate;
-    Moments::Corrections corrections;
+    Corrections corrections;
   };
   __device__ Factors factors(float2 squares) const {
-    return {in.inverse_scale() * larc.factor(in, squares), in.rate(), moments.corrections(in)};
-  }
-  using Values = Moments::Values;
-  template <int n>
-  __device__ void load(int64_t i, Values (&x)[n]) const {
-    moments.load(i, x);
-  }
-  template <int n>
-  __device__ void store(int64_t i, const Values (&x)[n]) const {
-    moments.store(i, x);
+    return {in.inverse_scale() * larc.factor(in, squares), in.rate(), corrections(in)};
   }
   static constexpr bool first_pass_stores = false;
   __device__ float2 terms(const Factors&, Values& x, float g) const { return make_float2(x.w * x.w, g * g); }
   __device__ void update(const Factors& f, Values& x, float gradient) const {
-    moments.advance(x, gradient * f.gradient + l2 * x.w);
-    x.w -= f.rate * moments.direction(f.corrections, x);
+    advance(x, gradient * f.gradient + l2 * x.w);
+    x.w -= f.rate * direction(f.corrections, x);
   }
 };
 
 /// Its first launch moves the moments; the squares are those of parameter and direction.
-struct Lamb {
+struct Lamb : Moments {
   using Attrs = LambAttrs;
   StepInputs in;
-  Moments moments;
   const double* all_norm;
   float most;
   Lamb() = default;
   Lamb(const Attrs& t, const KernelArgs& a)
-      : in(a), moments(t, a), all_norm(data<const double>(a.in[4])), most(float(t.max_grad_norm)) {}
+      : Moments(t, a), in(a), all_norm(data<const double>(a.in[4])), most(float(t.max_grad_norm)) {}
   static bool sums(const Attrs&) { return true; }
   struct Factors {
     float gradient, rate;
-    Moments::Corrections corrections;
+    Corrections corrections;
   };
   __device__ Factors factors(float2 squares) const {
     const float clip = most > 0 ? fminf(1, most / float(*all_norm)) : 1;
     const float ratio = squares.x > 0 && squares.y > 0 ? sqrtf(squares.x / squares.y) : 1;
-    return {in.inverse_scale() * clip, in.rate() * ratio, moments.corrections(in)};
-  }
-  using Values = Moments::Values;
-  template <int n>
-  __device__ void load(int64_t i, Values (&x)[n]) const {
-    moments.load(i, x);
-  }
-  template <int n>
-  __device__ void store(int64_t i, const Values (&x)[n]) const {
-    moments.store(i, x);
+    return {in.inverse_scale() * clip, in.rate() * ratio, corrections(in)};
   }
   static constexpr bool first_pass_stores = true;
   __device__ float2 terms(const Factors& f, Values& x, float g) const {
-    moments.advance(x, g * f.gradient);
-    const float direction = moments.direction(f.corrections, x);
-    return make_float2(x.w * x.w, direction * direction);
+    advance(x, g * f.gradient);
+    const float step = direction(f.corrections, x);
+    return make_float2(x.w * x.w, step * step);
   }
-  __device__ void update(const Factors& f, Values& x, float) const {
-    x.w -= f.rate * moments.direction(f.corrections, x);
-  }
+  __device__ void update(const Factors& f, Values& x, float) const { x.w -= f.rate * direction(f.corrections, x); }
 };
 
 constexpr int most_tensors = 24;
