@@ -169,6 +169,7 @@ Json identity(const OptionTable& o, const Data& data, const ClimateOptions& prog
                                 "kernel",
                                 "tuned",
                                 "winograd",
+                                "gradient-sums",
                                 "passes"});
   json.update(settings_json(o, optimizer_flags()));
   json["device"] = program.plan.device == DeviceKind::cuda ? "cuda" : "cpu";

@@ -73,6 +73,10 @@ Problem reduced_convolution(const Problem& p, const ConvShapes& shapes, Reductio
     ConvAttrs data = forward;
     data.result_size = spatial(x), q.op.attrs = data;
     input(0, y), input(1, w), bias(x.c());
+  } else if (p.op.kind == OpKind::conv_backward_data_add) {
+    ConvAttrs data = forward;
+    data.result_size = spatial(x), q.op.attrs = data;
+    input(0, y), input(1, w), input(2, x);
   } else if (p.op.kind == OpKind::conv_backward_weights) {
     input(0, x), input(1, y);
   } else {

@@ -14,6 +14,15 @@ struct ConvShapes {
   Shape x, w, y;
 };
 
+/// The convolution alone where a problem adds it to something (conv_backward_data_add); any other problem is itself.
+inline Problem without_addend(const Problem& p) {
+  if (p.op.kind != OpKind::conv_backward_data_add) return p;
+  Problem alone = p;
+  alone.op.kind = OpKind::conv_backward_data;
+  alone.in.pop_back();
+  return alone;
+}
+
 /// Positions of the result along an axis at which a tap meets the input and not its padding.
 inline int64_t positions_inside(const ConvAttrs& a, int axis, int64_t tap, int64_t inputs, int64_t results) {
   int64_t inside = 0;
@@ -39,6 +48,7 @@ inline std::optional<ConvShapes> conv_shapes(const Problem& p) {
       s.x = shape(0), s.w = shape(1);
       break;
     case OpKind::conv_backward_data:
+    case OpKind::conv_backward_data_add:
       s.x = p.out[0].shape, s.w = shape(1);
       break;
     case OpKind::conv_pool_backward_data:

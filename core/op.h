@@ -26,6 +26,7 @@ inline TensorDesc label_desc(const Shape& logits) {
 enum class OpKind : uint8_t {
   conv_forward,
   conv_backward_data,
+  conv_backward_data_add,
   conv_backward_weights,
   conv_activation_forward,
   conv_pool_forward,

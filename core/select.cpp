@@ -129,9 +129,13 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
   fail_usage("no kernel supports " + node + ": " + problem.text() + "\n" + explain(list, problem));
 }
 
-bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem) {
+const Kernel* supporting_kernel(const KernelList& list, std::string_view name, const Problem& problem) {
   const Kernel* kernel = find_kernel(list, name, problem);
-  return kernel && kernel->supports(problem).ok;
+  return kernel && kernel->supports(problem).ok ? kernel : nullptr;
+}
+
+bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem) {
+  return supporting_kernel(list, name, problem) != nullptr;
 }
 
 std::string explain(const KernelList& list, const Problem& problem) {

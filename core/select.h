@@ -64,6 +64,8 @@ std::vector<const KernelOverride*> wishes_of(const KernelList& list, const std::
 bool insists(const KernelOverride& wish);
 /// Throws Error(usage) where the list has no kernel of the override's name.
 void require_kernel(const KernelList& list, const KernelOverride& wish);
+/// The kernel of this name that supports the problem; null for none.
+const Kernel* supporting_kernel(const KernelList& list, std::string_view name, const Problem& problem);
 /// Whether some kernel of this name supports the problem.
 bool kernel_supports(const KernelList& list, std::string_view name, const Problem& problem);
 

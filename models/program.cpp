@@ -31,6 +31,7 @@ Tape finish_training(Tape tape, const ProgramOptions& o, const std::vector<std::
   ending == Ending::update ? add_training(tape, loss, training) : add_accumulation(tape, loss, training.averaging);
   if (o.fuse) fuse_convolutions(tape);
   if (o.fuse && o.sparse_gradients) fuse_backward(tape);
+  if (o.fuse && o.gradient_sums) fuse_gradient_sums(tape);
   return tape;
 }
 

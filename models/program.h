@@ -18,6 +18,7 @@ struct ProgramOptions {
   DType compute = DType::f32;  ///< f64 records everything in f64 and runs the references: for checks of gradients
   bool fuse = true;
   bool sparse_gradients = true;  ///< weight gradients from pooled gradients (sums in another order)
+  bool gradient_sums = true;     ///< data gradients on top of what they are added to (sums in another order)
   TrainingOptions training;
   PlanOptions plan;
 };

@@ -110,6 +110,16 @@ std::vector<Problem> data_problems(const ConvCase& c, DType type) {
   return problems;
 }
 
+std::vector<Problem> sum_problems(const ConvCase& c, DType type) {
+  std::vector<Problem> problems;
+  const Problem alone = data_problems(c, type)[0];
+  for (int64_t apart : {int64_t{0}, c.x.c() + 8})
+    problems.push_back(problem({OpKind::conv_backward_data_add, alone.op.attrs},
+                               {alone.in[0], alone.in[1], slice(TensorDesc(c.x, type), apart)}));
+  for (Problem& p : problems) p.out = alone.out;
+  return problems;
+}
+
 Problem weights_problem(const ConvCase& c, DType type) {
   ConvAttrs weights = c.a;
   weights.result_size = c.kernel;

@@ -34,6 +34,8 @@ struct ConvCase {
 std::vector<Problem> forward_problems(const ConvCase& c, DType type);
 /// Data gradients without and with a bias; weight gradients. Gradients of outputs have eights of channels between them.
 std::vector<Problem> data_problems(const ConvCase& c, DType type);
+/// Data gradients on top of something dense, and of a slice.
+std::vector<Problem> sum_problems(const ConvCase& c, DType type);
 Problem weights_problem(const ConvCase& c, DType type);
 
 }  // namespace convoy::testing

@@ -30,9 +30,9 @@ inline bool exact_on_integers(OpKind kind) {
 /// Sums of products: exact on small integers, bounded by K * eps * sum|a||b| on others.
 inline bool linear(OpKind kind) {
   static const std::set<OpKind> kinds{
-      OpKind::conv_forward,        OpKind::conv_backward_data,     OpKind::conv_backward_weights, OpKind::dense_forward,
-      OpKind::dense_backward_data, OpKind::dense_backward_weights, OpKind::channel_sum,           OpKind::add,
-      OpKind::channel_dot,         OpKind::max_pool_backward};
+      OpKind::conv_forward,  OpKind::conv_backward_data,  OpKind::conv_backward_data_add, OpKind::conv_backward_weights,
+      OpKind::dense_forward, OpKind::dense_backward_data, OpKind::dense_backward_weights, OpKind::channel_sum,
+      OpKind::add,           OpKind::channel_dot,         OpKind::max_pool_backward};
   return kinds.count(kind) > 0;
 }
 /// Sums of few terms whose error is measured against the sum of magnitudes.

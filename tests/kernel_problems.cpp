@@ -321,6 +321,16 @@ std::vector<Problem> conv_problems(DType type) {
     list.push_back(problem({OpKind::conv_backward_data, data}, {y, w, TensorDesc(Shape::vector(c.x.c()), wide)}));
     list.push_back(problem({OpKind::conv_backward_weights, weights}, {x, y}));
   }
+  // Every data gradient also on top of something, dense or a slice.
+  const std::vector<Problem> all = list;
+  for (const Problem& p : all) {
+    if (p.op.kind != OpKind::conv_backward_data || p.in.size() != 2) continue;
+    const TensorDesc sum(p.out[0].shape, type);
+    const bool slices = list.size() % 2 == 1;
+    list.push_back(problem({OpKind::conv_backward_data_add, p.op.attrs},
+                           {p.in[0], p.in[1], slices ? strided(sum, sum.shape.c() + 19) : sum}));
+    list.back().out = p.out;
+  }
   return list;
 }
 

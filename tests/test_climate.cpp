@@ -306,6 +306,7 @@ TEST_CASE("convolutions that end in their activation keep all bits", "[climate]"
       ClimateOptions o = small(ClimateModel::tiramisu);
       o.compute = compute;
       o.fuse = fuse;
+      o.gradient_sums = false;  // of another order
       o.plan.threads = 2;
       o.plan.selection.excluded = {"onednn"};  // takes no slices: fusing would change which kernel runs
       Program program(plan_program(o, kernel_list()), o, 5);
@@ -326,6 +327,54 @@ TEST_CASE("convolutions that end in their activation keep all bits", "[climate]"
     CHECK(losses[0] == losses[1]);
     CHECK(losses[0][2] != losses[0][0]);
   }
+}
+
+TEST_CASE("data gradients are summed on top of what they are added to", "[climate]") {
+  if (!cpu_features().avx2) {
+    WARN("skipped: needs AVX2");
+    return;
+  }
+  for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::tiramisu})
+    for (DType compute : {DType::f32, DType::bf16}) {
+      INFO("model " << int(kind) << " in " << name_of(compute));
+      std::vector<double> updates[2];
+      std::map<std::string, std::string> kernels[2];
+      for (bool sums : {false, true}) {
+        ClimateOptions o = small(kind);
+        o.compute = compute;
+        o.gradient_sums = sums;
+        o.plan.threads = 2;
+        o.plan.selection.excluded = {"onednn"};  // adds nothing
+        Program program(plan_program(o, kernel_list()), o, 5);
+        Executor& e = program.step();
+        int64_t fused = 0, apart = 0;
+        for (const PlannedNode& node : e.plan().nodes) {
+          fused += node.op.kind == OpKind::conv_backward_data_add;
+          apart += node.op.kind == OpKind::add && node.name.find("backward_data") != std::string::npos;
+          if (node.name.ends_with(".backward_data")) kernels[sums][node.name] = node.kernel;
+        }
+        CHECK((fused > 0) == sums);
+        CHECK(apart == 0);
+        feed(e);
+        double* state = program.store().get(step_state_name).data<double>();
+        state[int(StepField::learning_rate)] = 1, state[int(StepField::step)] = 0;
+        std::vector<float> before;
+        const auto for_weights = [&](auto&& f) {
+          for (const std::string& name : program.parameters())
+            for (float w : program.store().get(name).span<float>()) f(w);
+        };
+        for_weights([&](float w) { before.push_back(w); });
+        e.run();
+        size_t i = 0;
+        for_weights([&](float w) { updates[sums].push_back(double(w) - before[i++]); });
+      }
+      CHECK(kernels[0] == kernels[1]);
+      double error = 0, size = 0;
+      for (size_t i = 0; i < updates[0].size(); ++i)
+        error += std::pow(updates[1][i] - updates[0][i], 2), size += std::pow(updates[0][i], 2);
+      CHECK(size > 0);
+      CHECK(std::sqrt(error / size) < (compute == DType::f32 ? 1e-4 : 0.1));
+    }
 }
 
 TEST_CASE("values made again in the backward pass take less memory and keep all bits", "[climate]") {
@@ -416,6 +465,7 @@ TEST_CASE("climate networks fit a tiny sample, with and without passes", "[clima
     for (bool passes : {true, false}) {
       ClimateOptions o = small(kind);
       o.fuse = passes;
+      o.gradient_sums = false;  // of another order: a rounding is a per cent of the loss after three steps
       o.plan.threads = 2;
       if (!passes) o.plan = plain_options(o.plan);
       o.plan.selection.excluded = {"winograd"};  // concatenations may change which kernel a convolution finds

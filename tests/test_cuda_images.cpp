@@ -125,7 +125,28 @@ TEST_CASE("depthwise convolutions of images that the copy engine brings", "[cuda
                // So many tiles that a block takes several, one after the other.
                depthwise({2, 1, 203, 301, 128}, {.pad_low = one, .pad_high = one}),
                depthwise({2, 1, 400, 604, 64}, {.stride = half, .pad_low = one, .pad_high = one})},
-              [](const ConvCase& c, DType type) { return all_passes(c, type, c.a.stride[1] == 1); });
+              [](const ConvCase& c, DType type) {
+                const bool with_data = c.a.stride[1] == 1;
+                std::vector<Problem> all = all_passes(c, type, with_data);
+                for (Problem& p : sum_problems(c, type))
+                  if (with_data) all.push_back(p);
+                return all;
+              });
+}
+
+TEST_CASE("cuDNN adds the gradients of large images to others", "[cuda][cudnn]") {
+  const auto open = device();
+  if (!open) return;
+  int inside = 0;
+  for (DType type : {DType::bf16, DType::f16})
+    for (const ConvCase& c : {ConvCase{{1, 1, 320, 288, 256}, 8, {1, 3, 3}, {.pad_low = one, .pad_high = one}},
+                              {{2, 1, 180, 193, 352}, 32, {1, 1, 1}, {}, 360}})
+      for (const Problem& p : sum_problems(c, type)) {
+        check_on_device(*open, {p}, true);
+        if (const Kernel* kernel = find_kernel("cudnn", on_cuda(p)))
+          inside += kernel->prepare(on_cuda(p))->detail().find("adds") != std::string::npos;
+      }
+  if (inside == 0) WARN("additions were passes of their own everywhere");
 }
 
 TEST_CASE("depthwise convolutions of images that fill a device", "[cuda]") {

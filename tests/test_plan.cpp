@@ -270,3 +270,90 @@ TEST_CASE("what runs once per change of the states is no launch with what runs e
     if (node.sweep_size > 0) together.push_back(node.sweep_size);
   CHECK(together == std::vector<int>{2, 1, 1, 1});
 }
+
+TEST_CASE("a data gradient is summed on top of what was there before it", "[passes]") {
+  const TensorDesc image({1, 1, 8, 8, 16}, DType::f32), weight({16, 1, 3, 3, 16}, DType::f32);
+  const Op data{OpKind::conv_backward_data,
+                ConvAttrs{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {1, 8, 8}}};
+  const Op add{OpKind::add, NoAttrs{}};
+  const auto kinds = [](Tape& tape) {
+    fuse_gradient_sums(tape);
+    tape.verify();
+    std::vector<OpKind> found;
+    for (const Node& node : tape.nodes()) found.push_back(node.op.kind);
+    return found;
+  };
+  const auto is = [](std::vector<OpKind> kinds) { return kinds; };
+  using K = OpKind;
+  Tape tape;
+  const ValueId x = tape.input("x", image), y = tape.input("y", image), w = tape.input("w", weight);
+  SECTION("one after the other, whichever side of the addition it is on") {
+    const ValueId first = tape.emit(add, "a.add", {x, tape.emit(data, "a.backward_data", {y, w})});
+    tape.keep(tape.emit(add, "b.add", {tape.emit(data, "b.backward_data", {first, w}), first}), "sum");
+    CHECK(kinds(tape) == is({K::conv_backward_data_add, K::conv_backward_data_add}));
+    CHECK(tape.nodes()[1].in == std::vector<ValueId>{first, w, first});
+  }
+  SECTION("of two convolutions the later one") {
+    const ValueId a = tape.emit(data, "a.backward_data", {x, w}), b = tape.emit(data, "b.backward_data", {y, w});
+    tape.keep(tape.emit(add, "add", {a, b}), "sum");
+    CHECK(kinds(tape) == is({K::conv_backward_data, K::conv_backward_data_add}));
+    CHECK(tape.nodes()[1].in == std::vector<ValueId>{y, w, a});
+  }
+  SECTION("not where the other value comes later") {
+    const ValueId a = tape.emit(data, "a.backward_data", {x, w}), b = tape.emit(add, "b", {x, y});
+    tape.keep(tape.emit(add, "add", {b, a}), "sum");
+    CHECK(kinds(tape) == is({K::conv_backward_data, K::add, K::add}));
+  }
+  SECTION("not where the gradient is read elsewhere, or kept") {
+    const ValueId a = tape.emit(data, "a.backward_data", {x, w});
+    tape.keep(tape.emit(add, "add", {y, a}), "sum");
+    tape.keep(a, "gradient");
+    CHECK(kinds(tape) == is({K::conv_backward_data, K::add}));
+  }
+  SECTION("not with a bias, nor twice the same") {
+    const ValueId bias = tape.input("bias", TensorDesc(Shape::vector(16), DType::f32));
+    const ValueId a = tape.emit(data, "a.backward_data", {x, w, bias});
+    const ValueId b = tape.emit(add, "add", {y, a}), c = tape.emit(data, "c.backward_data", {b, w});
+    tape.keep(tape.emit(add, "twice", {c, c}), "sum");
+    CHECK(kinds(tape) == is({K::conv_backward_data, K::add, K::conv_backward_data, K::add}));
+  }
+}
+
+TEST_CASE("a sum runs the kernel of its convolution, or stays apart", "[planner]") {
+  using K = OpKind;
+  const auto kernel_of = [](std::string_view name, OpKind kind) {
+    return std::make_unique<FunctionKernel>(
+        name, kind, [](const Problem&) { return Support::yes(); },
+        [](const Problem&) -> std::unique_ptr<Prepared> {
+          return std::make_unique<PreparedFunction>([](const KernelArgs&) {});
+        });
+  };
+  const TensorDesc image({1, 1, 8, 8, 16}, DType::f32), weight({16, 1, 3, 3, 16}, DType::f32);
+  Tape tape;
+  const ValueId x = tape.input("x", image), y = tape.input("y", image), w = tape.input("w", weight);
+  const Op op{OpKind::conv_backward_data_add,
+              ConvAttrs{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {1, 8, 8}}};
+  tape.keep(tape.emit(op, "a.backward_data", {x, w, y}), "sum");
+  const auto planned = [&](const KernelList& list, const std::string& wish = {}) {
+    PlanOptions o;
+    if (!wish.empty()) o.selection.overrides.push_back({"*.backward_data", wish});
+    std::string text;
+    for (const PlannedNode& node : make_plan(tape, list, o).nodes)
+      text += node.name + " " + node.kernel + " " + std::string(name_of(node.op.kind)) + "\n";
+    return text;
+  };
+  KernelList list;
+  list.push_back(kernel_of("alone", K::conv_backward_data));
+  list.push_back(kernel_of("slower", K::conv_backward_data));
+  list.push_back(kernel_of("slower", K::conv_backward_data_add));
+  list.push_back(kernel_of("adds", K::add));
+  // The faster kernel knows no sums.
+  CHECK(planned(list) == "a.backward_data alone conv_backward_data\na.backward_data/add adds add\n");
+  CHECK(planned(list, "slower") == "a.backward_data slower conv_backward_data_add\n");
+  list.push_back(kernel_of("alone", K::conv_backward_data_add));
+  CHECK(planned(list) == "a.backward_data alone conv_backward_data_add\n");
+  // A table names the kernel of the sum itself.
+  PlanOptions tuned;
+  tuned.selection.tuned.set(Problem{op, {image, weight, image}, {image}, DeviceKind::cpu, tuned.threads}, "slower");
+  CHECK(make_plan(tape, list, tuned).nodes.at(0).kernel == "slower");
+}

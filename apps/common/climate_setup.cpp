@@ -120,6 +120,7 @@ std::vector<Option> climate_training_options() {
       {"loss-type", "", "weighted_mean", "weighted_mean, weighted (sum) or focal"},
       {"focal-gamma", "", "2", "", K::number},
       {"class-weights", "", "mlperf", "mlperf, gordon-bell, none or three numbers; for the focal loss, too"},
+      {"gradient-sums", "", "true", "off: gradients are added to each other by operations of their own", K::toggle},
       {"recompute", "", "false",
        "make outputs of batch norms, activations and sums again in the backward pass: less memory, more time",
        K::toggle},

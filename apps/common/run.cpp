@@ -156,6 +156,10 @@ void apply_run_options(const OptionTable& o, ProgramOptions& p) {
   p.compute = compute_type(o.text("compute"));
   p.fuse = o.toggle("passes");
   if (o.has("sparse-gradients")) p.sparse_gradients = o.toggle("sparse-gradients");
+  if (o.has("gradient-sums")) {
+    p.gradient_sums = o.toggle("gradient-sums");
+    o.refuse_idle({{"gradient-sums", o.toggle("passes"), "--no-passes, which fuses nothing"}});
+  }
   p.plan = plan_options(o);
   if (run_device(o)) p.plan.device = DeviceKind::cuda;
 }

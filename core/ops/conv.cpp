@@ -70,6 +70,15 @@ std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const Tensor
   return {TensorDesc({y.n(), a.result_size[0], a.result_size[1], a.result_size[2], channels}, in[0].dtype)};
 }
 
+/// Inputs: gradient, weights and what the convolution's result is added to.
+std::vector<TensorDesc> infer_backward_data_add(const Op& op, std::span<const TensorDesc> in) {
+  check_inputs(op, in, 3, 3);
+  const TensorDesc sum = infer_backward_data(op, in.first(2))[0];
+  if (in[2].shape != sum.shape || in[2].dtype != sum.dtype)
+    fail_op(op, "adds " + sum.str() + " to an input of its own shape and type, found " + in[2].str());
+  return {sum};
+}
+
 std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   check_attrs(op);
@@ -135,6 +144,11 @@ void gradient_backward_data(GradientContext& g) {
                     {dy, x})[0]);
   if (g.inputs() == 3 && g.needs(2)) g.add(2, g.emit({OpKind::channel_sum, NoAttrs{}}, "backward_bias", {dy})[0]);
   if (g.needs(0)) g.add(0, g.emit({OpKind::conv_forward, with_result(g.op(), {0, 0, 0})}, "backward_data", {dy, w})[0]);
+}
+
+void lower_backward_data_add(LoweringContext& l) {
+  const ValueId gradient = l.emit({OpKind::conv_backward_data, l.op().attrs}, "", {l.in(0), l.in(1)});
+  l.emit_final({OpKind::add, NoAttrs{}}, "add", {l.in(2), gradient});
 }
 
 Op pool_op(const Op& op) {
@@ -231,6 +245,12 @@ std::vector<OpDef> conv_ops() {
            .infer = infer_backward_data,
            .gradient = gradient_backward_data,
            .flops = flops_backward_data},
+          {.kind = OpKind::conv_backward_data_add,
+           .name = "conv_backward_data_add",
+           .default_attrs = ConvAttrs{},
+           .infer = infer_backward_data_add,
+           .flops = flops_backward_data,
+           .lower = lower_backward_data_add},
           {.kind = OpKind::conv_backward_weights,
            .name = "conv_backward_weights",
            .default_attrs = ConvAttrs{},

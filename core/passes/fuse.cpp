@@ -148,6 +148,36 @@ void fuse_backward(Tape& tape) {
   tape.set_nodes(std::move(result));
 }
 
+void fuse_gradient_sums(Tape& tape) {
+  const std::vector<int> readers = count_readers(tape);
+  std::vector<size_t> writer(tape.values().size());  // node + 1 that writes a value, 0 for inputs and states
+  std::vector<Node> nodes = tape.nodes();
+  std::vector<bool> dropped(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (ValueId id : nodes[i].out) writer[static_cast<size_t>(id)] = i + 1;
+    if (nodes[i].op.kind != OpKind::add) continue;
+    for (size_t which : {1, 0}) {
+      const ValueId gradient = nodes[i].in[which], other = nodes[i].in[1 - which];
+      const size_t at = writer[static_cast<size_t>(gradient)];
+      if (at == 0 || readers[static_cast<size_t>(gradient)] != 1 || tape.value(gradient).keep) continue;
+      Node& conv = nodes[at - 1];
+      // What it adds to must be there already: a later place of the convolution would keep its inputs alive.
+      if (conv.op.kind != OpKind::conv_backward_data || conv.in.size() != 2 || writer[static_cast<size_t>(other)] >= at)
+        continue;
+      conv.op.kind = OpKind::conv_backward_data_add;
+      conv.in.push_back(other);
+      conv.out = nodes[i].out;
+      writer[static_cast<size_t>(conv.out[0])] = at;
+      dropped[i] = true;
+      break;
+    }
+  }
+  std::vector<Node> kept;
+  for (size_t i = 0; i < nodes.size(); ++i)
+    if (!dropped[i]) kept.push_back(std::move(nodes[i]));
+  tape.set_nodes(std::move(kept));
+}
+
 void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused) {
   // A definition may hold fused ops itself.
   for (bool changed = true; changed;) {

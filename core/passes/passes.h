@@ -27,6 +27,12 @@ void fuse_convolutions(Tape& tape);
 /// takes it, lowering restores the shared un-pooled gradient.
 void fuse_backward(Tape& tape);
 
+/// Lets a convolution's data gradient that is only added to another value be summed on top of it
+/// (conv_backward_data_add, under the convolution's name), which saves two passes over memory. The planner keeps it
+/// where the kernel that would run the convolution alone can. Sums start from what is added to: bits change within the
+/// bound of the sum, and 16-bit types round once instead of twice.
+void fuse_gradient_sums(Tape& tape);
+
 /// Drops nodes whose outputs nobody reads, that update no state and compute nothing kept.
 void drop_dead_nodes(Tape& tape);
 

@@ -2,12 +2,13 @@
 // TF32, transforms, and kernels whose sums differ from run to run. Up to eight plans of its heuristics are timed when a
 // problem is prepared, once per process. It sees dense tensors and equal padding on both sides: slices, and images with
 // the rows or columns that one side is padded by more, are copied through the workspace. Bias and activation are a pass
-// of our own.
+// of our own; what a data gradient is added to is an operation of the graph where that is faster than such a pass.
 #include <map>
 #include <optional>
 
 #include "core/conv_shapes.h"
 #include "core/round_up.h"
+#include "kernels/conv/addend.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_cuda_passes.h"
 #include "kernels/device/cuda.h"
@@ -21,6 +22,10 @@ using namespace cuda;
 
 constexpr int most_plans = 8;
 constexpr int64_t most_workspace = int64_t{1} << 30;
+// cuDNN compiles plans with an addition when they are made, half a second each: two, and only where the addition is
+// long enough for training to win that back.
+constexpr int most_plans_of_sums = 2;
+constexpr float least_addition = 0.03f;  // milliseconds, as a pass of its own
 
 cudnnDataType_t type_of(DType type) {
   return type == DType::f32 ? CUDNN_DATA_FLOAT : type == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
@@ -38,8 +43,12 @@ Dims dims_of(const Shape& s, bool flat) {
   return d;
 }
 
-CudnnDescriptor tensor(int64_t id, const Shape& shape, DType type, bool flat) {
-  const Dims d = dims_of(shape, flat);
+/// `pitch`: elements from pixel to pixel of a slice, 0: dense. A virtual tensor passes from one operation to the next.
+CudnnDescriptor tensor(int64_t id, const Shape& shape, DType type, bool flat, int64_t pitch = 0,
+                       bool is_virtual = false) {
+  Dims d = dims_of(shape, flat);
+  for (size_t i = 0; i < d.stride.size() && pitch > 0; ++i)
+    if (i != 1) d.stride[i] = d.stride[i] / shape.c() * pitch;
   const cudnnDataType_t data_type = type_of(type);
   const int64_t alignment = 16;
   CudnnDescriptor t(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -48,20 +57,41 @@ CudnnDescriptor tensor(int64_t id, const Shape& shape, DType type, bool flat) {
   t.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
   t.set(CUDNN_ATTR_TENSOR_DIMENSIONS, d.extent);
   t.set(CUDNN_ATTR_TENSOR_STRIDES, d.stride);
+  if (is_virtual) t.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
   t.finalize();
   return t;
 }
 
-enum : int64_t { id_x = 1, id_w = 2, id_y = 3 };
+enum : int64_t { id_x = 1, id_w = 2, id_y = 3, id_addend = 4, id_gradient = 5 };
 
-/// A convolution that cuDNN can run, whatever the pass: x, w, y in its own terms.
+/// sum = a + b in f32.
+CudnnDescriptor addition(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& sum) {
+  CudnnDescriptor add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR), op(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
+  const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+  add.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+  add.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+  add.finalize();
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, add);
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, a);
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, sum);
+  op.finalize();
+  return op;
+}
+
+/// A convolution that cuDNN can run, whatever the pass: x, w, y in its own terms. A data gradient may be added to
+/// something, pixels of which lie `addend_pitch` elements apart; 0: is not.
 class CudnnPlan {
  public:
-  CudnnPlan(OpKind kind, const ConvShapes& s, DType type, DType result) : type_(type) {
+  CudnnPlan(OpKind kind, const ConvShapes& s, DType type, DType result, int64_t addend_pitch = 0)
+      : type_(type), addend_pitch_(addend_pitch) {
     const bool flat = s.x.d() == 1 && s.w.d() == 1 && s.y.d() == 1 && s.attrs.pad_low[0] == 0;
     const auto part = [&](const Int3& a) { return std::vector<int64_t>(a.begin() + (flat ? 1 : 0), a.end()); };
     const bool forward = kind == OpKind::conv_forward, data = kind == OpKind::conv_backward_data;
-    const CudnnDescriptor x = tensor(id_x, s.x, data ? result : type, flat),
+    const bool adds = addend_pitch > 0;
+    const CudnnDescriptor x = adds ? tensor(id_gradient, s.x, DType::f32, flat, 0, true)
+                                   : tensor(id_x, s.x, data ? result : type, flat),
                           w = tensor(id_w, s.w, !forward && !data ? result : type, flat),
                           y = tensor(id_y, s.y, forward ? result : type, flat);
     CudnnDescriptor conv(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
@@ -98,32 +128,41 @@ class CudnnPlan {
              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
     op.finalize();
-    const cudnnBackendDescriptor_t ops[] = {op.handle()};
+    std::vector<cudnnBackendDescriptor_t> ops{op.handle()};
+    std::optional<CudnnDescriptor> sum;
+    if (adds) {
+      sum = addition(x, tensor(id_addend, s.x, result, flat, addend_pitch), tensor(id_x, s.x, result, flat));
+      ops.push_back(sum->handle());
+    }
     graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn()->handle);
-    graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, ops);
+    graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, int64_t(ops.size()), ops.data());
     graph_.finalize();
     choose(s, type, result, kind);
   }
 
   int64_t workspace() const { return workspace_; }
+  float milliseconds() const { return milliseconds_; }
+  bool adds() const { return addend_pitch_ > 0; }
   const std::string& detail() const { return detail_; }
 
   /// What was refused when it was timed is refused no more: an error of the device.
-  void run(const void* x, const void* w, const void* y, void* workspace) const {
+  void run(const void* x, const void* w, const void* y, void* workspace, const void* addend = nullptr) const {
     try {
-      execute(*plan_, x, w, y, workspace);
+      execute(*plan_, x, w, y, workspace, addend);
     } catch (const CudnnRefusal& refusal) {
       fail_runtime("cuDNN: " + refusal.what);
     }
   }
 
  private:
-  static void execute(const CudnnDescriptor& plan, const void* x, const void* w, const void* y, void* workspace) {
-    const int64_t ids[] = {id_x, id_w, id_y};
-    const void* pointers[] = {x, w, y};
+  static void execute(const CudnnDescriptor& plan, const void* x, const void* w, const void* y, void* workspace,
+                      const void* addend) {
+    const int64_t ids[] = {id_x, id_w, id_y, id_addend};
+    const void* pointers[] = {x, w, y, addend};
+    const int64_t count = addend ? 4 : 3;
     CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, ids);
-    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, pointers);
+    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
+    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
     pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     pack.finalize();
     const auto require = [](cudnnStatus_t status) {
@@ -178,14 +217,14 @@ class CudnnPlan {
       return shape.elements() * size_of(is_result ? result : type);
     };
     const bool forward = kind == OpKind::conv_forward, data = kind == OpKind::conv_backward_data;
-    const DeviceBytes x(bytes(s.x, data)), w(bytes(s.w, !forward && !data)), y(bytes(s.y, forward));
-    float best = 0;
+    const DeviceBytes x(bytes(s.x, data)), w(bytes(s.w, !forward && !data)), y(bytes(s.y, forward)),
+        addend(s.x.rows() * addend_pitch_ * size_of(result));
     int tried = 0;
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
       if (tried > 0) break;
       std::vector<CudnnDescriptor> configs = proposals(mode);
       const size_t count = configs.size();
-      for (size_t i = 0; i < configs.size() && tried < most_plans; ++i) {
+      for (size_t i = 0; i < configs.size() && tried < (adds() ? most_plans_of_sums : most_plans); ++i) {
         try {
           if (!wanted(configs[i])) continue;
           auto plan = std::make_unique<CudnnDescriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -196,11 +235,12 @@ class CudnnPlan {
           plan->get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
           if (workspace > most_workspace) continue;
           const DeviceBytes scratch(workspace);
-          const float seconds =
-              least_milliseconds(3, [&] { execute(*plan, x.data(), w.data(), y.data(), scratch.data()); });
+          const float milliseconds = least_milliseconds(3, [&] {
+            execute(*plan, x.data(), w.data(), y.data(), scratch.data(), adds() ? addend.data() : nullptr);
+          });
           ++tried;
-          if (plan_ && seconds >= best) continue;
-          best = seconds, plan_ = std::move(plan), workspace_ = workspace;
+          if (plan_ && milliseconds >= milliseconds_) continue;
+          milliseconds_ = milliseconds, plan_ = std::move(plan), workspace_ = workspace;
           detail_ = "plan " + std::to_string(i) + " of " + std::to_string(count);
         } catch (const CudnnRefusal&) {    // the next one may do
         } catch (const NoDeviceMemory&) {  // for its workspace
@@ -213,7 +253,8 @@ class CudnnPlan {
   DType type_;
   CudnnDescriptor graph_{CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR};
   std::unique_ptr<CudnnDescriptor> plan_;
-  int64_t workspace_ = 0;
+  int64_t workspace_ = 0, addend_pitch_;
+  float milliseconds_ = 0;
   std::string detail_;
 };
 
@@ -236,6 +277,21 @@ Balanced balanced(const Problem& p) {
   return b;
 }
 
+/// The addition to a data gradient as a pass of its own.
+float milliseconds_of_addition(const Problem& p) {
+  const auto with_room = [&](const TensorDesc& desc, auto&& f) {
+    const DeviceBytes bytes(desc.span_bytes());
+    return f(Tensor(desc, bytes.data()));
+  };
+  return with_room(TensorDesc(p.out[0].shape, p.out[0].dtype), [&](const Tensor& gradient) {
+    return with_room(p.in[2], [&](const Tensor& addend) {
+      return with_room(p.out[0], [&](const Tensor& sum) {
+        return least_milliseconds(3, [&] { queue_add(addend, gradient, sum); });
+      });
+    });
+  });
+}
+
 /// Plans of this process; weight gradients fall back to the inputs' type where cuDNN writes no f32.
 struct Planned {
   std::shared_ptr<const CudnnPlan> plan;
@@ -245,6 +301,27 @@ struct Planned {
 
 const Planned& planned(const Problem& p) {
   static std::map<std::string, Planned> all;
+  if (p.op.kind == OpKind::conv_backward_data_add) {
+    const Planned& alone = planned(without_addend(p));
+    const ConvShapes s = balanced(p).shapes;
+    const std::string key = p.text();
+    if (const auto found = all.find(key); found != all.end()) return found->second;
+    Planned made = alone;
+    // The pixels of a grown image are not the addend's, and cuDNN reads whole packs of 16 bytes.
+    const int64_t pack = 16 / size_of(p.in[2].dtype);
+    const bool fits =
+        s.x == p.out[0].shape && p.out[0].dense() && s.x.c() % pack == 0 && p.in[2].pixel_pitch() % pack == 0;
+    const float addition = alone.plan && fits ? milliseconds_of_addition(p) : 0;
+    if (addition >= least_addition) {
+      try {
+        auto sum = std::make_shared<CudnnPlan>(OpKind::conv_backward_data, s, p.in[0].dtype, p.out[0].dtype,
+                                               p.in[2].pixel_pitch());
+        if (sum->milliseconds() < alone.plan->milliseconds() + addition) made.plan = std::move(sum);
+      } catch (const CudnnRefusal&) {  // the addition stays a pass of its own
+      }
+    }
+    return all.emplace(key, std::move(made)).first->second;
+  }
   const OpKind kind = p.op.kind == OpKind::conv_activation_forward ? OpKind::conv_forward : p.op.kind;
   const ConvShapes s = balanced(p).shapes;
   const std::string key = to_text({kind, s.attrs}) + s.x.str() + s.w.str() + std::string(name_of(p.in[0].dtype));
@@ -282,14 +359,15 @@ class CudnnConv final : public Prepared {
  public:
   explicit CudnnConv(const Problem& p)
       : kind_(p.op.kind), balanced_(balanced(p)), planned_(planned(p)), slope_(float(p.op.as<ConvAttrs>().slope)) {
-    const bool data = kind_ == OpKind::conv_backward_data, weights = kind_ == OpKind::conv_backward_weights;
+    const bool adds = kind_ == OpKind::conv_backward_data_add, data = adds || kind_ == OpKind::conv_backward_data,
+               weights = kind_ == OpKind::conv_backward_weights;
     const TensorDesc &x = data ? p.out[0] : p.in[0], &y = data ? p.in[0] : weights ? p.in[1] : p.out[0];
-    if (balanced_.grown || !x.dense()) x_ = TensorDesc(balanced_.shapes.x, x.dtype);
+    if (balanced_.grown || !x.dense() || (adds && !planned_.plan->adds())) x_ = TensorDesc(balanced_.shapes.x, x.dtype);
     if (!y.dense()) y_ = TensorDesc(y.shape, y.dtype);
     if (weights && planned_.result != p.out[0].dtype) narrow_ = TensorDesc(p.out[0].shape, planned_.result);
     if (weights) sum_bytes_ = column_sum_bytes(y.shape);
   }
-  std::string detail() const override { return planned_.plan->detail(); }
+  std::string detail() const override { return planned_.plan->detail() + (planned_.plan->adds() ? ", adds" : ""); }
 
   int64_t workspace_bytes() const override {
     int64_t bytes = round_up(planned_.plan->workspace(), 256) + sum_bytes_;
@@ -319,6 +397,17 @@ class CudnnConv final : public Prepared {
         const Int3& at = balanced_.offset;
         in_copy(x, out, {-at[0], -at[1], -at[2]});
         if (bias) queue_bias_activation(out, out, bias, 1);
+        return;
+      }
+      case OpKind::conv_backward_data_add: {
+        const Tensor x = copy_of(x_, out), y = copy_of(y_, first), &addend = a.in[2];
+        in_copy(first, y, {});
+        planned_.plan->run(x.bytes(), second.bytes(), y.bytes(), take(planned_.plan->workspace()),
+                           planned_.plan->adds() ? addend.bytes() : nullptr);
+        if (planned_.plan->adds()) return;
+        const Int3& at = balanced_.offset;
+        if (balanced_.grown) queue_place(x, out, {-at[0], -at[1], -at[2]});
+        queue_add(addend, balanced_.grown ? out : x, out);
         return;
       }
       case OpKind::conv_backward_weights: {
@@ -356,7 +445,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 std::vector<KernelPtr> conv_cudnn_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_activation_forward, OpKind::conv_backward_data,
-                      OpKind::conv_backward_weights})
+                      OpKind::conv_backward_data_add, OpKind::conv_backward_weights})
     list.push_back(kernel("cudnn", kind, supports, prepare));
   return list;
 }

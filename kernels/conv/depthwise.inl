@@ -23,6 +23,7 @@ constexpr int64_t bytes_ahead = 2048;  // strided outputs: of whole positions
 
 Support supports_depthwise(const Problem& p) {
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
+  if (const Support sum = supports_addend(p); !sum.ok) return sum;
   const TensorDesc& weights = p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[1];
   if (!weights.dense()) return Support::no("needs dense weights, found " + weights.str());
   if (!is_depthwise(p)) return Support::no("needs as many groups as channels on both sides");
@@ -43,7 +44,9 @@ struct DepthwiseCall {
   int64_t columns;  ///< that a position adds
   const float* bias;
   T* to;
-  bool streams;  ///< past the caches
+  const T* addend;      ///< of the first output; null for none
+  int64_t addend_step;  ///< from one output to the next
+  bool streams;         ///< past the caches
   // Rows that no earlier output has read come from memory: a block asks for the columns that the next one adds.
   const T* const* fresh;
   int64_t fresh_count, next;  ///< `next`: elements from a row's start to the first of them
@@ -56,6 +59,11 @@ struct DepthwiseCall {
       for (int i = 0; i < positions; ++i)
 #pragma GCC unroll 4
         for (int u = 0; u < units; ++u) __builtin_prefetch(to + (i + positions) * to_step + c + u * width, 1);
+    if (addend)
+#pragma GCC unroll 8
+      for (int i = 0; i < positions; ++i)
+#pragma GCC unroll 4
+        for (int u = 0; u < units; ++u) __builtin_prefetch(addend + (i + positions) * addend_step + c + u * width);
     if (positions == 1 && pitch == channels) {  // in the order of memory: these channels' share of the columns
       for (int64_t r = 0; r < fresh_count; ++r)
         for (int64_t i = 0; i < columns; ++i)
@@ -70,6 +78,22 @@ struct DepthwiseCall {
 #pragma GCC unroll 4
           for (int u = 0; u < units; ++u)
             __builtin_prefetch(fresh[r] + next + c + (i * positions + j) * pitch + u * width);
+  }
+  /// What sums start from.
+  template <class Unit, int positions, int units, class N>
+  [[gnu::always_inline]] void start(typename Unit::Sum (&total)[positions][units], int64_t c, N n) const {
+    constexpr int64_t width = depthwise_width<T>;
+#pragma GCC unroll 4
+    for (int u = 0; u < units; ++u) {
+      if (addend) {
+#pragma GCC unroll 8
+        for (int i = 0; i < positions; ++i) total[i][u] = Unit::input(addend + i * addend_step + c + u * width, n);
+        continue;
+      }
+      const typename Unit::Sum first = Unit::bias(bias ? bias + c + u * width : nullptr, n);
+#pragma GCC unroll 8
+      for (int i = 0; i < positions; ++i) total[i][u] = first;
+    }
   }
   /// Inlined, or the sums would live in memory.
   template <class Unit, int positions, int units, class N>
@@ -91,12 +115,7 @@ inline void depthwise_block(const DepthwiseTap<T>* taps, int64_t count, const De
         constexpr int64_t width = depthwise_width<T>;
         call.template ask_ahead<positions, units>(c);
         Sum total[positions][units];
-#pragma GCC unroll 4
-        for (int u = 0; u < units; ++u) {
-          const Sum start = Unit::bias(call.bias ? call.bias + c + u * width : nullptr, n);
-#pragma GCC unroll 8
-          for (int i = 0; i < positions; ++i) total[i][u] = start;
-        }
+        call.template start<Unit>(total, c, n);
         for (int64_t t = 0; t < count; ++t) {
           const T* from = taps[t].from + c;
 #pragma GCC unroll 4
@@ -116,11 +135,9 @@ template <int positions, class T>
 inline void depthwise_slide(const DepthwiseTap<T>* rows, int64_t count, int64_t shift, const DepthwiseCall<T>& call) {
   for_depthwise<T>(call.channels, [&]<class Unit>(Unit, auto, int64_t c, auto n) {
     using Sum = typename Unit::Sum;
-    const Sum start = Unit::bias(call.bias ? call.bias + c : nullptr, n);
     call.template ask_ahead<positions, 1>(c);
     Sum total[positions][1];
-#pragma GCC unroll 8
-    for (int i = 0; i < positions; ++i) total[i][0] = start;
+    call.template start<Unit>(total, c, n);
     for (int64_t t = 0; t < count; ++t) {
       Sum weight[3];
 #pragma GCC unroll 3
@@ -161,9 +178,10 @@ inline int64_t shared_columns(const DirectShape& s, const ColumnPhase& phase) {
 
 /// One output row. `weights` is [row tap][column tap of all phases][channels].
 template <class T>
-void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias, bool streams,
-                   int64_t row, const DepthwiseScratch<T>& m) {
+void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* weights, const float* bias,
+                   const Addend<T>& addend, bool streams, int64_t row, const DepthwiseScratch<T>& m) {
   const int64_t channels = s.y.shape.c();
+  const T* sums = addend ? addend.at(row * s.y.shape.w()) : nullptr;
   T* y = args.out[0].data<T>() + DirectShape::row_offset(s.y, row);
   int64_t row_count = 0, fresh_count = 0;
   for (int64_t t = 0; t < s.row_taps(); ++t)
@@ -191,6 +209,8 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
                               phase.advance,
                               bias,
                               nullptr,
+                              nullptr,
+                              apart * phase.step * addend.pitch,
                               past_caches,
                               m.fresh,
                               phase.start == 0 ? fresh_count : 0,
@@ -200,7 +220,9 @@ void depthwise_row(const DirectShape& s, const KernelArgs& args, const float* we
     const DepthwiseCall<T> neighbours = call_for(1), spaced = call_for(apart);
     const auto at = [&](DepthwiseCall<T> c, int64_t position, int64_t positions) {
       c.next = ((position + positions - 1 + further) * phase.advance + s.column_high + 1) * s.x.stride[3];
-      c.to = y + (phase.start + position * phase.step) * s.y.stride[3];
+      const int64_t column = phase.start + position * phase.step;
+      c.to = y + column * s.y.stride[3];
+      if (sums) c.addend = sums + column * addend.pitch;
       return c;
     };
     for (int64_t j = 0; j < phase.count;) {
@@ -256,9 +278,9 @@ void depthwise_pack(const DirectShape& s, const Tensor& weight, float* to) {
 
 class PreparedDepthwise final : public Prepared {
  public:
-  explicit PreparedDepthwise(const Problem& p) : problem_(p), shape_(p) {}
+  explicit PreparedDepthwise(const Problem& p) : problem_(p), shape_(without_addend(p)) {}
   std::vector<PackRequest> packed_weights() const override {
-    return {{1, "depthwise " + to_text(problem_.op) + shape_.kept_taps(),
+    return {{1, "depthwise " + to_text(without_addend(problem_).op) + shape_.kept_taps(),
              std::max<int64_t>(64, shape_.row_taps() * shape_.column_taps * shape_.groups * 4),
              [s = shape_](const Tensor& weight, std::byte* packed) {
                by_storage(weight.dtype(), [&](auto zero) {
@@ -269,9 +291,10 @@ class PreparedDepthwise final : public Prepared {
   int64_t workspace_bytes() const override { return problem_.threads * DepthwiseScratch<float>::bytes(shape_); }
   void run(const KernelArgs& args) const override {
     const auto* weights = reinterpret_cast<const float*>(args.packed[0]);
-    const float* bias = args.in.size() > 2 ? args.in[2].data<float>() : nullptr;
     by_storage(problem_.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
+      const Addend<T> addend(problem_, args);
+      const float* bias = args.in.size() > 2 && !addend ? args.in[2].data<float>() : nullptr;
       parallel_threads(problem_.threads, [&](int thread) {
         const DepthwiseScratch<T> memory(shape_, args.workspace + thread * DepthwiseScratch<T>::bytes(shape_));
         // Units smaller than a line would not follow each other.
@@ -279,7 +302,7 @@ class PreparedDepthwise final : public Prepared {
             depthwise_width<T> * sizeof(T) == 64 && streams_lines(shape_.y, args.out[0], shape_.y.shape.c());
         const Range rows = split_range(shape_.rows(), thread, problem_.threads);
         for (int64_t row = rows.begin; row < rows.end; ++row)
-          depthwise_row<T>(shape_, args, weights, bias, streams, row, memory);
+          depthwise_row<T>(shape_, args, weights, bias, addend, streams, row, memory);
         if (streams) fence();
       });
     });

@@ -1,8 +1,8 @@
 // Depthwise 3x3 convolutions of images in 16 bits on Hopper, dilation 1: forward and weight gradients with stride 1 and
-// 2, data gradients with stride 1. The copy engine brings tiles of the inputs, 64 channels of some rows and columns
-// with zeros around the image, to shared memory, the next one while the block works on this one. A warp walks along two
-// rows of outputs, each lane with two channels: it reads and widens every input of its rows once and multiplies it with
-// all taps that see it, while up to three outputs (or gradients) across are in registers.
+// 2, data gradients, also added to a value, with stride 1. The copy engine brings tiles of the inputs, 64 channels of
+// some rows and columns with zeros around the image, to shared memory, the next one while the block works on this one.
+// A warp walks along two rows of outputs, each lane with two channels: it reads and widens every input of its rows once
+// and multiplies it with all taps that see it, while up to three outputs (or gradients) across are in registers.
 //
 // That is 17 instructions to an output, 9 of them products, and on images of 48 x 72 with all around it 23; kernels
 // that load to registers (depthwise_tiles.h) take 44 there, for addresses, borders and inputs that neighbours widen
@@ -19,6 +19,7 @@
 #include "kernels/conv/mma_tile.h"
 #include "kernels/device/bulk.h"
 #include "kernels/device/early.h"
+#include "kernels/device/pixels.h"
 #include "kernels/device/sums.h"
 
 namespace convoy {
@@ -148,10 +149,11 @@ __device__ void for_tiles(const Tiling& t, Copy&& copy, Ready&& ready, Work&& wo
   }
 }
 
-template <class T, int stride>
+/// `adds`: to `addend`, not to a bias.
+template <class T, int stride, bool adds>
 __global__ void __launch_bounds__(threads, blocks_at_once)
     map(const __grid_constant__ Tiling t, const __grid_constant__ CUtensorMap x, const T* w, const float* biases,
-        T* y) {
+        const Pixels<const T> addend, T* y) {
 #if CONVOY_WGMMA
   using W = Walk<stride>;
   extern __shared__ char memory[];
@@ -185,18 +187,32 @@ __global__ void __launch_bounds__(threads, blocks_at_once)
         const int line = t.in_columns * pixel_bytes;
         const uint32_t from = ring + uint32_t(stage * t.x_bytes() + at.first_row * stride * line +
                                               at.first_column * stride * pixel_bytes + 4 * lane);
-        char* to = reinterpret_cast<char*>(
-            y + ((int64_t(tile.image) * t.out[0] + at.row) * t.out[1] + at.column) * t.pitch + channel);
+        const int64_t pixel = (int64_t(tile.image) * t.out[0] + at.row) * t.out[1] + at.column;
+        char* to = reinterpret_cast<char*>(y + pixel * t.pitch + channel);
         const uint32_t step = uint32_t(t.pitch) * sizeof(T), next_line = step * uint32_t(t.out[1]);
+        const T* sum = adds ? addend.data + pixel * addend.pitch + channel : nullptr;
         const bool lower = exists && at.row + 1 < t.out[0];
         float2 sums[W::live][2] = {};
         W::run(at.count, [&](auto phase, int first) {
+          constexpr int done = W::output(phase, 2);
+          // Asked for ahead of the products, added behind them. (No `if constexpr`: nvcc 13.0 takes `lower` for unused
+          // where its first use in this lambda is discarded.)
+          uint32_t added[2] = {};
+          if (adds && done >= 0 && first + phase >= 2) {
+            if (exists) added[0] = *reinterpret_cast<const uint32_t*>(sum);
+            if (lower) added[1] = *reinterpret_cast<const uint32_t*>(sum + int64_t(t.out[1]) * addend.pitch);
+            sum += addend.pitch;
+          }
           W::template products<T>(phase, first, from, line, [&](int o, int r, float2 in, int kh, int kw) {
             sums[o][r] = sum_of_product(in, weights[3 * kh + kw], kw == 0 && kh == 0 ? bias : sums[o][r]);
           });
-          constexpr int done = W::output(phase, 2);
           if constexpr (done >= 0)
             if (first + phase >= 2) {
+              if (adds)
+                for (int r = 0; r < 2; ++r) {
+                  const float2 two = widened_word<T>(added[r]);
+                  sums[done][r] = make_float2(sums[done][r].x + two.x, sums[done][r].y + two.y);
+                }
               if (exists) *reinterpret_cast<uint32_t*>(to) = bits_of<T>(rounded_two<T>(sums[done][0]));
               if (lower) *reinterpret_cast<uint32_t*>(to + next_line) = bits_of<T>(rounded_two<T>(sums[done][1]));
               to += step;
@@ -275,10 +291,14 @@ __global__ void __launch_bounds__(threads, blocks_at_once)
 
 constexpr int sums_bytes = (taps + 1) * threads * int(sizeof(float2));
 
+bool is_data_gradient(const Problem& p) {
+  return p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_backward_data_add;
+}
+
 /// From what these kernels read to what they make.
 Geometry geometry(const Problem& p) {
   const Geometry g = geometry(*conv_shapes(p));
-  return p.op.kind == OpKind::conv_backward_data ? reversed(g) : g;
+  return is_data_gradient(p) ? reversed(g) : g;
 }
 
 /// The tiling that takes least time by a model: a multiprocessor's rounds of tiles, each bound by instructions or by
@@ -291,7 +311,7 @@ Tiling best_tiling(const Problem& p) {
   Tiling best{}, t{};
   for (int i = 0; i < 2; ++i) t.out[i] = g.out[i], t.pad[i] = g.pad[i];
   t.channels = int(p.in[0].shape.c()), t.images = int(g.images);
-  t.flipped = p.op.kind == OpKind::conv_backward_data;
+  t.flipped = is_data_gradient(p);
   t.pitch = weights ? 0 : p.out[0].pixel_pitch();
   constexpr int most_bytes = 56 * 1024, most_extent = 256;
   constexpr double bytes_per_clock = 20;
@@ -348,13 +368,21 @@ CUtensorMap tile_map(const Tensor& x, const int (&extent)[2], int columns, int r
 std::unique_ptr<Prepared> prepare_map(const Problem& p) {
   const Tiling t = best_tiling(p);
   return prepared(
-      [t, g = geometry(p)](const KernelArgs& a) {
+      [t, g = geometry(p), adds = p.op.kind == OpKind::conv_backward_data_add](const KernelArgs& a) {
         expect_even_place(name, a.out[0], "an output", 4);
         const CUtensorMap x = tile_map(a.in[0], g.in, t.in_columns, t.in_rows);
+        if (adds) {
+          expect_even_place(name, a.in[2], "what it adds to", 4);
+          return dispatch_16(a.in[0].dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            launch(map<T, 1, true>, t, shared_bytes(t, false), x, data<const T>(a.in[1]), nullptr,
+                   pixels<const T>(a.in[2]), data<T>(a.out[0]));
+          });
+        }
         with_kind(a.in[0].dtype(), g.stride[0], [&](auto zero, auto stride) {
           using T = decltype(zero);
-          launch(map<T, stride>, t, shared_bytes(t, false), x, data<const T>(a.in[1]),
-                 a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr, data<T>(a.out[0]));
+          launch(map<T, stride, false>, t, shared_bytes(t, false), x, data<const T>(a.in[1]),
+                 a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr, Pixels<const T>{}, data<T>(a.out[0]));
         });
       },
       0, detail(t));
@@ -386,8 +414,10 @@ Support supports(const Problem& p) {
   if (s.attrs.dilation[1] != 1 || s.attrs.dilation[2] != 1) return Support::no("no dilation");
   const int64_t stride = s.attrs.stride[1];
   if (s.attrs.stride[2] != stride || stride > 2) return Support::no("strides of 1 or 2 on both axes only");
-  if (p.op.kind == OpKind::conv_backward_data && stride != 1) return Support::no("no stride");
+  if (is_data_gradient(p) && stride != 1) return Support::no("no stride");
   if (weights) return Support::yes();
+  if (p.op.kind == OpKind::conv_backward_data_add && p.in[2].pixel_pitch() % 2 != 0)
+    return Support::no("adds to an even number of channels between pixels");
   if (p.out[0].pixel_pitch() % 2 != 0) return Support::no("an even number of channels between pixels");
   if (p.out[0].pixel_pitch() * 2 * p.out[0].shape.w() >= int64_t{1} << 31) return Support::no("rows 2^31 bytes apart");
   return Support::yes();
@@ -397,7 +427,7 @@ Support supports(const Problem& p) {
 
 std::vector<KernelPtr> depthwise_tma_cuda_kernels() {
   std::vector<KernelPtr> list;
-  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data})
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add})
     list.push_back(kernel(name, kind, supports, prepare_map));
   list.push_back(kernel(name, OpKind::conv_backward_weights, supports, prepare_weights));
   return list;

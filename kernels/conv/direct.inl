@@ -118,8 +118,8 @@ template <class T, class Engine>
 class DirectUnit {
  public:
   DirectUnit(const Problem& p, const DirectPlan& d, const KernelArgs& args, std::byte* memory)
-      : p_(p), d_(d), s_(d.shape), args_(args), m_(d, memory) {
-    if (args.in.size() > 2) bias_ = args.in[2].data<float>();
+      : p_(p), d_(d), s_(d.shape), args_(args), m_(d, memory), addend_(p, args) {
+    if (args.in.size() > 2 && !addend_) bias_ = args.in[2].data<float>();
     // A block of 16-bit channels that is half a line (AVX2) would come back for the other half.
     streams_ = !s_.pooled() && block_width * sizeof(T) % 64 == 0 && streams_lines(s_.y, args.out[0], s_.out);
     slope_ = Vec::all(s_.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
@@ -154,6 +154,7 @@ class DirectUnit {
     float* sums;              ///< of the first position, between chunks
     T* to;                    ///< its output
     int64_t to_step;          ///< elements from position to position of the output
+    const T* addend;          ///< of its output; null for none
   };
 
   void begin(int64_t chunk) {
@@ -187,8 +188,12 @@ class DirectUnit {
       const Word* weights = block;
       for (const ColumnPhase& phase : s_.phases) {
         const int64_t count = std::min(unit_.last, phase.count) - unit_.first, to_step = phase.step * s_.y.stride[3];
-        T* to = row + phase.start * s_.y.stride[3] + unit_.first * to_step;
-        if (count > 0) blocks({phase, collect(phase, r, count, weights, width), count, k, width, sums, to, to_step});
+        const int64_t column = phase.start + unit_.first * phase.step;
+        T* to = row + column * s_.y.stride[3];
+        const T* addend = nullptr;
+        if (addend_) addend = addend_.at((unit_.rows.begin + r) * s_.y.shape.w() + column) + unit_.group * s_.out + k;
+        if (count > 0)
+          blocks({phase, collect(phase, r, count, weights, width), count, k, width, sums, to, to_step, addend});
         weights += d_.phase_words(phase, words_) * width;
         sums += d_.tile_positions * d_.sums_pitch();
       }
@@ -238,7 +243,10 @@ class DirectUnit {
                            .to = m_.rounded,
                            .to_pitch = line.width};
       float* sums = line.sums + j * d_.sums_pitch();
-      if (chunk_ > 0) call.init = sums, call.init_pitch = d_.sums_pitch();
+      if (chunk_ > 0)
+        call.init = sums, call.init_pitch = d_.sums_pitch();
+      else if (line.addend)
+        call.init = widened_addend(line, j, rows), call.init_pitch = line.width;
       // Rows in place come from memory when the unit's first outputs meet them.
       if (in_place_ && line.k == unit_.k_first) call.ahead = rows * row_step;
       if (!stores_) {
@@ -258,6 +266,18 @@ class DirectUnit {
     });
   }
 
+  /// What `rows` positions of a line from j on start from, a row of the block's width each.
+  const float* widened_addend(const Line& line, int64_t j, int64_t rows) const {
+    const int64_t step = line.phase.step * addend_.pitch, valid = std::min(line.width, s_.out - line.k);
+    const T* from = line.addend + j * step;
+    float* to = m_.rounded;  // the block reads it before it writes its sums there
+    for (int64_t i = 0; i < rows; ++i, from += step, to += line.width) {
+      for_vectors(0, valid, [&](int64_t c, auto n) { put(to + c, get(from + c, n), n); });
+      std::fill(to + valid, to + line.width, 0.0f);
+    }
+    return m_.rounded;
+  }
+
   /// Activates finished sums and rounds them into the output.
   void round(const float* sums, int64_t pitch, const Line& line, T* to, int64_t rows) const {
     for (int64_t i = 0; i < rows; ++i, sums += pitch, to += line.to_step)
@@ -272,6 +292,7 @@ class DirectUnit {
   const DirectShape& s_;
   const KernelArgs& args_;
   const DirectScratch<Word> m_;
+  const Addend<T> addend_;
   const float* bias_ = nullptr;
   Vec slope_;
   bool streams_ = false;
@@ -285,7 +306,7 @@ class DirectUnit {
 template <class Engine>
 class PreparedDirect final : public Prepared {
  public:
-  explicit PreparedDirect(const Problem& p) : problem_(p), plan_(p, {.word_channels = Engine::pair}) {}
+  explicit PreparedDirect(const Problem& p) : problem_(p), plan_(without_addend(p), {.word_channels = Engine::pair}) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override { return plan_.detail(); }
   std::vector<PackRequest> packed_weights() const override { return {direct_pack_request<Engine>(problem_, plan_, 1)}; }
@@ -302,6 +323,7 @@ class PreparedDirect final : public Prepared {
 
 Support supports_direct(const Problem& p) {
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
+  if (const Support sum = supports_addend(p); !sum.ok) return sum;
   if (!p.in[1].dense()) return Support::no("needs dense weights, found " + p.in[1].str());
   if (p.op.kind == OpKind::conv_pool_forward) return supports_window(p.op.as<ConvPoolAttrs>());
   if (is_depthwise(p)) return Support::no("leaves depthwise convolutions to their own kernel");

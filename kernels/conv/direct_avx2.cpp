@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "core/parallel.h"
+#include "kernels/conv/addend.h"
 #include "kernels/conv/conv_kernels.h"
 #include "kernels/conv/direct_shape.h"
 #include "kernels/simd/isa_kernel.h"
@@ -37,13 +38,13 @@ std::vector<KernelPtr> direct_avx2_kernels() {
                        FunctionKernel::Prepare prepare, IsaKernel::Prefers prefers = direct_avx2_is_measured_faster) {
     list.push_back(std::make_unique<IsaKernel>(name, Isa::avx2, kind, supports, prepare, prefers));
   };
-  add("depthwise_avx2", OpKind::conv_forward, set::supports_depthwise, set::prepare_depthwise);
-  add("depthwise_avx2", OpKind::conv_backward_data, set::supports_depthwise, set::prepare_depthwise);
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add})
+    add("depthwise_avx2", kind, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx2", OpKind::conv_backward_weights, set::supports_depthwise, set::prepare_depthwise_weights);
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward})
     add("pointwise_avx2", kind, set::supports_pointwise, set::prepare_pointwise, pointwise_avx2_is_measured_faster);
-  for (OpKind kind :
-       {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward, OpKind::conv_pool_forward})
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add,
+                      OpKind::conv_activation_forward, OpKind::conv_pool_forward})
     add("direct_avx2", kind, set::supports_direct, set::prepare_direct_with<set::F32Engine>);
   add("direct_avx2", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights,
       [](const Problem& p) { return direct_avx2_is_measured_faster(p) && !pointwise_avx2_is_measured_faster(p); });

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "core/parallel.h"
+#include "kernels/conv/addend.h"
 #include "kernels/conv/direct_shape.h"
 #include "kernels/conv/pair_kernels.h"
 

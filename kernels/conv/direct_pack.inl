@@ -131,7 +131,7 @@ PackRequest direct_pack_request(const Problem& p, const DirectPlan& d, int input
   form += Engine::weaves ? " woven" : "";
   form += d.run_multiple > 1 ? " tiles" : "";
   form += d.shape.forward ? " forward " : " backward ";
-  form += to_text(p.op);
+  form += to_text(without_addend(p).op);
   form.append(" ").append(std::to_string(d.chunk)).append(d.shape.kept_taps());
   return {input, form, d.shape.groups * d.group_words() * 4,
           [plan = d, threads = p.threads](const Tensor& weight, std::byte* packed) {

@@ -176,12 +176,18 @@ template <class T, class Tiles>
 class TileUnit {
  public:
   TileUnit(const Problem& p, const DirectPlan& d, const KernelArgs& args, std::byte* memory)
-      : p_(p), d_(d), s_(d.shape), args_(args), m_(d, memory), segments_(reinterpret_cast<TileSegment*>(m_.segments)) {
+      : p_(p),
+        d_(d),
+        s_(d.shape),
+        args_(args),
+        m_(d, memory),
+        addend_(p, args),
+        segments_(reinterpret_cast<TileSegment*>(m_.segments)) {
     // What a block reads past its runs meets zero weights, and must not be NaN; the last row is the one of zeros.
     std::memset(m_.patch, 0, static_cast<size_t>(d.patch_bytes()));
     streams_ = !s_.pooled() && streams_lines(s_.y, args.out[0], s_.out);
     slope_ = Vec::all(s_.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
-    if (!s_.unpools && args.in.size() > 2) bias_ = args.in[2].data<float>();
+    if (!s_.unpools && !addend_ && args.in.size() > 2) bias_ = args.in[2].data<float>();
   }
   bool streams() const { return streams_; }
 
@@ -371,10 +377,14 @@ class TileUnit {
     __asm__ volatile("" ::: "memory");
   }
 
+  /// The output column of the first position of a row tile.
+  int64_t column(const ColumnPhase& phase, const RowTile& rows) const {
+    return phase.start + (first_ + rows.position) * phase.step;
+  }
   /// Where the first position of a row tile has its output channel k.
   T* output(const ColumnPhase& phase, const RowTile& rows, int64_t k) const {
     return args_.out[0].data<T>() + DirectShape::row_offset(s_.y, rows_.begin + rows.row) + group_ * s_.out + k +
-           (phase.start + (first_ + rows.position) * phase.step) * s_.y.stride[3];
+           column(phase, rows) * s_.y.stride[3];
   }
 
   /// The rows of bytes that two row tiles write.
@@ -392,7 +402,15 @@ class TileUnit {
     const ColumnPhase& at = s_.phases[phase];
     const int64_t valid = std::min(panel_width, s_.out - k), step = at.step * s_.y.stride[3];
     T* to = output(at, rows, k);
-    const float* from = m_.rounded;
+    float* from = m_.rounded;
+    if (addend_) {
+      const T* addend = addend_.at((rows_.begin + rows.row) * s_.y.shape.w() + column(at, rows)) + group_ * s_.out + k;
+      for (int64_t i = 0; i < rows.count; ++i, addend += at.step * addend_.pitch)
+        for_vectors(0, valid, [&](int64_t c, auto n) {
+          float* sum = from + i * panel_width + c;
+          put(sum, get(sum, n) + get(addend + c, n), n);
+        });
+    }
     for (int64_t i = 0; i < rows.count; ++i, to += step, from += panel_width) {
       if (valid == panel_width && !s_.activates) {
         Tiles::store_line(to, load(from), load(from + 16), streams_);
@@ -410,6 +428,7 @@ class TileUnit {
   const DirectShape& s_;
   const KernelArgs& args_;
   const DirectScratch<uint32_t> m_;
+  const Addend<T> addend_;
   TileSegment* segments_;
   const float* bias_ = nullptr;
   Vec slope_;
@@ -423,7 +442,7 @@ static_assert(sizeof(TileSegment) <= sizeof(Segment<uint32_t>));  // they share 
 template <class Tiles>
 class PreparedTiles final : public Prepared {
  public:
-  explicit PreparedTiles(const Problem& p) : problem_(p), plan_(p, tile_layout) {}
+  explicit PreparedTiles(const Problem& p) : problem_(p), plan_(without_addend(p), tile_layout) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override { return plan_.detail(); }
   std::vector<PackRequest> packed_weights() const override {

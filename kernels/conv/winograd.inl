@@ -340,7 +340,7 @@ inline void output_lines(const float* m, int64_t m_stride, Vec* out) {
 
 template <class S, class T>
 void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out, Vec bias, Vec slope, int64_t c, T* y,
-                bool streams) {
+                const Addend<T>& addend, int64_t ahead, bool streams) {
   const Shape& ys = s.y.shape;
   constexpr std::integral_constant<int64_t, 0> whole;
   const auto finished = [&](Vec sum) { return s.activates ? leaky<T>(sum + bias, slope) : sum + bias; };
@@ -349,9 +349,16 @@ void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out
       const int64_t d = corner.at[0] + i * s.dilation[0], h = corner.at[1] + j * s.dilation[1];
       if (d >= ys.d() || h < 0 || h >= ys.h()) continue;
       T* row = y + s.y.offset(corner.n, d, h, 0) + c;
+      const T* sums = addend ? addend.at(((corner.n * ys.d() + d) * ys.h() + h) * ys.w()) + c : nullptr;
       for (int k = 0; k < S::m[2]; ++k)
-        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w >= 0 && w < ys.w())
-          put_output(row + w * s.y.stride[3], finished(out[(i * S::m[1] + j) * S::m[2] + k]), whole, streams);
+        if (const int64_t w = corner.at[2] + k * s.dilation[2]; w >= 0 && w < ys.w()) {
+          Vec sum = finished(out[(i * S::m[1] + j) * S::m[2] + k]);
+          if (sums) {
+            sum = sum + load(sums + w * addend.pitch);
+            __builtin_prefetch(sums + w * addend.pitch + ahead);
+          }
+          put_output(row + w * s.y.stride[3], sum, whole, streams);
+        }
     }
 }
 
@@ -412,7 +419,7 @@ inline void multiply_point(const WinogradShape& s, const float* v, const float* 
 }
 
 template <class S, class T>
-void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& args) {
+void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& args, const Addend<T>& addend) {
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
   const auto* u = reinterpret_cast<const float*>(args.packed[0]);
@@ -447,10 +454,12 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
             Vec tile[S::m[0] * S::m[1] * S::m[2]];
             output_lines<S>(m + i * s.range + c - k, s.m_stride, tile);
             const Vec offset = bias ? load(bias + c) : Vec::all(0.0f);
+            // The next vector of channels, or the first one of the tile beside it.
+            const int64_t ahead = c + Vec::lanes < last ? Vec::lanes : S::m[2] * s.dilation[2] * addend.pitch - (c - k);
             if (s.pooled)
               pool_tile<S>(s, p.out[0], corner, tile, offset, slope, c, y, arg);
             else
-              store_tile<S>(s, corner, tile, offset, slope, c, y, streams);
+              store_tile<S>(s, corner, tile, offset, slope, c, y, addend, ahead, streams);
           }
         }
       }
@@ -548,7 +557,8 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
 template <class S>
 class PreparedWinograd final : public Prepared {
  public:
-  explicit PreparedWinograd(const Problem& p) : problem_(p), shape_(winograd_shape<S>(p)) {}
+  explicit PreparedWinograd(const Problem& p)
+      : whole_(p), problem_(without_addend(p)), shape_(winograd_shape<S>(problem_)) {}
   int64_t workspace_bytes() const override {
     return problem_.threads * (shape_.four() ? four_thread_floats<S>(shape_) : winograd_thread_floats(shape_)) * 4;
   }
@@ -576,7 +586,7 @@ class PreparedWinograd final : public Prepared {
       using T = decltype(zero);
       if constexpr (S::takes_four)
         if (shape_.four()) return winograd_run_four<S, T>(problem_, shape_, args);
-      winograd_run<S, T>(problem_, shape_, args);
+      winograd_run<S, T>(problem_, shape_, without_addend(whole_, args), Addend<T>(whole_, args));
     });
   }
 
@@ -588,7 +598,7 @@ class PreparedWinograd final : public Prepared {
     return "F(" + (flatter ? std::to_string(S::m[0]) + "x" + across + "x" : "") + across + "," +
            std::to_string(S::k[2]) + ")";
   }
-  Problem problem_;
+  Problem whole_, problem_;  ///< with what it is added to, and the convolution alone
   WinogradShape shape_;
 };
 

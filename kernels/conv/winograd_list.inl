@@ -2,8 +2,8 @@
 // of functions, and runs on every CPU. `Isa{isa}` is a copy: lambdas need not hold a reference.
 
 std::vector<KernelPtr> list;
-for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward,
-                    OpKind::conv_pool_forward, OpKind::conv_pool_backward_data}) {
+for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add,
+                    OpKind::conv_activation_forward, OpKind::conv_pool_forward, OpKind::conv_pool_backward_data}) {
   const auto add = [&list, &kind](std::string_view name, auto supports, auto prepare,
                                   IsaKernel::Prefers prefers = nullptr) {
     list.push_back(std::make_unique<IsaKernel>(name, Isa{isa}, kind, supports, prepare, prefers));

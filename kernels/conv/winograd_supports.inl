@@ -73,7 +73,9 @@ Support supports_strided(const Problem& p) {
 }
 
 template <int outputs>
-Support supports_winograd(const Problem& p) {
+Support supports_winograd(const Problem& whole) {
+  if (const Support sum = supports_addend(whole); !sum.ok) return sum;
+  const Problem p = without_addend(whole);
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
   const ConvAttrs& a = winograd_conv(p);
   const Int3 one{1, 1, 1}, two{2, 2, 2};
@@ -127,7 +129,7 @@ std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
     return Support::yes();
   };
   if (outputs == 2 && winograd_conv(p).stride != Int3{1, 1, 1})
-    with_strided_scheme(p, make);
+    with_strided_scheme(without_addend(p), make);
   else
     with_scheme<outputs>(winograd_weight(p).shape, make);
   return prepared;

@@ -1,6 +1,7 @@
 // A kernel compiled for one instruction set. The gate runs in baseline code, so that asking is safe on every CPU.
 #pragma once
 
+#include "core/conv_shapes.h"
 #include "kernels/function_kernel.h"
 #include "kernels/simd/amx.h"
 #include "kernels/simd/cpu.h"
@@ -20,7 +21,7 @@ class IsaKernel final : public Kernel {
     return support.ok ? inner_.supports(problem) : support;
   }
   bool preferred(const Problem& problem) const override {
-    return problem.op.kind == kind_ && prefers_ && granted().ok && prefers_(problem);
+    return problem.op.kind == kind_ && prefers_ && granted().ok && prefers_(without_addend(problem));
   }
   std::unique_ptr<Prepared> prepare(const Problem& problem) const override { return inner_.prepare(problem); }
 
