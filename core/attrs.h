@@ -62,7 +62,7 @@ struct PoolAttrs {
 
 enum class Activation : int64_t { leaky_relu, tanh };
 
-/// leaky_relu: x > 0 ? x : slope*x (slope 0 is ReLU). tanh: scale*tanh(x).
+/// leaky_relu: scale * (x > 0 ? x : slope*x) (slope 0 is ReLU). tanh: scale*tanh(x).
 struct ActivationAttrs {
   Activation function = Activation::leaky_relu;
   double slope = 0;

@@ -463,6 +463,9 @@ std::vector<Problem> other_problems(DType type) {
   list.push_back(problem({OpKind::activation, tanh}, {x}));
   list.push_back(problem({OpKind::activation_backward, tanh}, {x, x}));
   list.push_back(problem({OpKind::activation, ActivationAttrs{.slope = 0.01}}, {strided(x, 40)}));
+  const ActivationAttrs halved{.slope = 0.25, .scale = 0.5};
+  list.push_back(problem({OpKind::activation, halved}, {x}));
+  list.push_back(problem({OpKind::activation_backward, halved}, {x, x}));
   list.push_back(problem({OpKind::add, NoAttrs{}}, {strided(x, 32), x}));
   list.push_back(
       problem({OpKind::activation_backward, ActivationAttrs{.slope = 0.01}}, {strided(x, 32), strided(x, 40)}));

@@ -110,6 +110,9 @@ TEST_CASE("attributes out of range are refused with what was found", "[infer]") 
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
   refused({OpKind::activation, ActivationAttrs{.slope = nan}}, {x}, "expected a slope of 0 or more, found nan");
+  refused({OpKind::activation, ActivationAttrs{.scale = 0}}, {x}, "expected a scale above 0, found 0");
+  refused({OpKind::activation_max_pool, ActivationPoolAttrs{{.scale = 2}, {.kernel = {1, 2, 2}}}}, {x},
+          "beside a pool leaky_relu has no scale: expected 1, found 2");
   refused({OpKind::activation_max_pool, ActivationPoolAttrs{{.slope = -1}, {.kernel = {1, 2, 2}}}}, {x},
           "expected a slope of 0 or more, found -1");
   refused({OpKind::max_pool, PoolAttrs{.kernel = {1, 2, 2}, .stride = {1, 0, 2}}}, {x},

@@ -173,6 +173,12 @@ TEST_CASE("gradients against central differences", "[gradients]") {
     check_gradients("tile", {2, 1, 1, 1, 6}, [=](Tape& t, ValueId x) { return resize(t, "r", x, 3, 4, corners); });
   }
   check_gradients("scale", cube, [](Tape& t, ValueId x) { return scale(t, "s", x, 0.5); });
+  check_gradients("scale with leaky relu", cube, [](Tape& t, ValueId x) {
+    const ValueId y = leaky_relu(t, "a", scale(t, "s", x, 0.7), 0.3);
+    fuse(t);
+    CHECK(t.nodes().size() == 1);
+    return y;
+  });
   check_gradients("channel affine", cube, [](Tape& t, ValueId x) { return channel_affine(t, "s", x); });
   check_gradients("global average pool", cube, [](Tape& t, ValueId x) { return global_avg_pool(t, "g", x); });
   check_gradients("cast", cube, [](Tape& t, ValueId x) {

@@ -319,6 +319,39 @@ TEST_CASE("a data gradient is summed on top of what was there before it", "[pass
   }
 }
 
+TEST_CASE("a factor and the activation behind it are one", "[passes]") {
+  const TensorDesc image({1, 1, 8, 8, 16}, DType::f32), weight({16, 1, 3, 3, 16}, DType::f32);
+  Tape tape;
+  const ValueId x = tape.input("x", image), w = tape.input("w", weight);
+  const auto kinds = [&] {
+    fuse(tape);
+    fuse_convolutions(tape);
+    tape.verify();
+    std::string found;
+    for (const Node& node : tape.nodes()) found += std::string(name_of(node.op.kind)) + " ";
+    return found;
+  };
+  SECTION("with the factor kept, behind a convolution too, which ends in no such activation") {
+    const ValueId y =
+        tape.emit({OpKind::conv_forward, ConvAttrs{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}}}, "c.forward", {x, w});
+    tape.keep(relu(tape, "r", scale(tape, "s", y, 0.5)), "y");
+    CHECK(kinds() == "conv_forward activation ");
+    CHECK(tape.nodes()[1].op.as<ActivationAttrs>().scale == 0.5);
+    CHECK(tape.nodes()[1].in == std::vector<ValueId>{y});
+  }
+  SECTION("not a factor that turns signs, nor one that others read") {
+    tape.keep(relu(tape, "r", scale(tape, "s", x, -0.5)), "y");
+    const ValueId half = scale(tape, "h", x, 0.5);
+    tape.keep(relu(tape, "q", half), "z");
+    tape.keep(tape.emit({OpKind::add, NoAttrs{}}, "add", {half, x}), "sum");
+    CHECK(kinds() == "scale activation scale activation add ");
+  }
+  SECTION("a pool takes the activation first") {
+    tape.keep(max_pool(tape, "p", relu(tape, "r", scale(tape, "s", x, 0.5)), {.kernel = {1, 2, 2}}), "y");
+    CHECK(kinds() == "scale activation_max_pool ");
+  }
+}
+
 TEST_CASE("a sum runs the kernel of its convolution, or stays apart", "[planner]") {
   using K = OpKind;
   const auto kernel_of = [](std::string_view name, OpKind kind) {

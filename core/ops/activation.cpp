@@ -6,10 +6,18 @@
 namespace convoy {
 namespace {
 
+void check_attrs(const Op& op) {
+  const auto& a = op.as<ActivationAttrs>();
+  check_slope(op, a.slope);
+  if (a.function == Activation::leaky_relu && !(a.scale > 0))
+    fail_op(op, "expected a scale above 0, found " + std::to_string(a.scale) +
+                    ": the sign of the output could not tell the input's");
+}
+
 std::vector<TensorDesc> infer_activation(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 1, 1);
   check_same_float(op, in);
-  check_slope(op, op.as<ActivationAttrs>().slope);
+  check_attrs(op);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 
@@ -18,7 +26,7 @@ std::vector<TensorDesc> infer_backward(const Op& op, std::span<const TensorDesc>
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
   check_same_shape(op, in);
-  check_slope(op, op.as<ActivationAttrs>().slope);
+  check_attrs(op);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 

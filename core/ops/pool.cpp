@@ -15,7 +15,11 @@ const PoolAttrs& pool_of(const Op& op) {
 }
 
 void check_activation(const Op& op) {
-  if (const auto* fused = std::get_if<ActivationPoolAttrs>(&op.attrs)) check_slope(op, fused->activation.slope);
+  const auto* fused = std::get_if<ActivationPoolAttrs>(&op.attrs);
+  if (!fused) return;
+  check_slope(op, fused->activation.slope);
+  if (fused->activation.function == Activation::leaky_relu && fused->activation.scale != 1)
+    fail_op(op, "beside a pool leaky_relu has no scale: expected 1, found " + std::to_string(fused->activation.scale));
 }
 
 Shape pooled_shape(const Op& op, const Shape& x) {

@@ -40,6 +40,40 @@ void fuse_batch_norms(Tape& tape) {
   tape.set_nodes(std::move(result));
 }
 
+/// leaky_relu without a scale.
+bool is_plain_relu(const Node& node) {
+  if (node.op.kind != OpKind::activation) return false;
+  const auto& a = node.op.as<ActivationAttrs>();
+  return a.function == Activation::leaky_relu && a.scale == 1;
+}
+
+/// A factor above 0 may as well follow the activation.
+void fuse_scales(Tape& tape) {
+  const std::vector<int> readers = count_readers(tape);
+  std::map<ValueId, const Node*> scales;
+  std::map<const Node*, Node> scaled;  // by activation
+  std::vector<const Node*> absorbed;
+  for (const Node& node : tape.nodes()) {
+    if (node.op.kind == OpKind::scale && node.op.as<ScaleAttrs>().alpha > 0 &&
+        readers[static_cast<size_t>(node.out[0])] == 1 && !tape.value(node.out[0]).keep)
+      scales[node.out[0]] = &node;
+    if (!is_plain_relu(node)) continue;
+    const auto found = scales.find(node.in[0]);
+    if (found == scales.end()) continue;
+    auto attrs = node.op.as<ActivationAttrs>();
+    attrs.scale = found->second->op.as<ScaleAttrs>().alpha;
+    scaled.emplace(&node, Node{node.name, {OpKind::activation, attrs}, found->second->in, node.out});
+    absorbed.push_back(found->second);
+  }
+  std::vector<Node> result;
+  for (const Node& node : tape.nodes()) {
+    if (std::find(absorbed.begin(), absorbed.end(), &node) != absorbed.end()) continue;
+    const auto found = scaled.find(&node);
+    result.push_back(found == scaled.end() ? node : found->second);
+  }
+  tape.set_nodes(std::move(result));
+}
+
 }  // namespace
 
 ValueId LoweringContext::emit(const Op& op, const std::string& what, std::vector<ValueId> in) {
@@ -63,8 +97,7 @@ void fuse(Tape& tape) {
   const std::vector<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> activations;
   for (const Node& node : tape.nodes())
-    if (node.op.kind == OpKind::activation && node.op.as<ActivationAttrs>().function == Activation::leaky_relu &&
-        readers[static_cast<size_t>(node.out[0])] == 1 && !tape.value(node.out[0]).keep)
+    if (is_plain_relu(node) && readers[static_cast<size_t>(node.out[0])] == 1 && !tape.value(node.out[0]).keep)
       activations[node.out[0]] = &node;
 
   std::map<std::string, Node> replaced;  // max_pool node name -> fused node
@@ -85,6 +118,7 @@ void fuse(Tape& tape) {
     result.push_back(found == replaced.end() ? node : found->second);
   }
   tape.set_nodes(std::move(result));
+  fuse_scales(tape);
 }
 
 void fuse_convolutions(Tape& tape) {
@@ -104,8 +138,7 @@ void fuse_convolutions(Tape& tape) {
     if (node.op.kind == OpKind::activation_max_pool) {
       const Op op{OpKind::conv_pool_forward, ConvPoolAttrs{attrs, node.op.as<ActivationPoolAttrs>()}};
       fused.emplace(&conv, Node{conv.name, op, conv.in, node.out});
-    } else if (node.op.kind == OpKind::activation && attrs.groups == 1 &&
-               node.op.as<ActivationAttrs>().function == Activation::leaky_relu) {
+    } else if (is_plain_relu(node) && attrs.groups == 1) {
       attrs.slope = node.op.as<ActivationAttrs>().slope;
       fused.emplace(&conv, Node{conv.name, {OpKind::conv_activation_forward, attrs}, conv.in, node.out});
     } else {

@@ -58,16 +58,16 @@ struct Log1p {
   __device__ float operator()(float v) const { return log1pf(v); }
 };
 struct LeakyRelu {
-  float slope;
-  __device__ float operator()(float v) const { return v > 0 ? v : slope * v; }
+  float slope, scale;
+  __device__ float operator()(float v) const { return scale * (v > 0 ? v : slope * v); }
 };
 struct Tanh {
   float scale;
   __device__ float operator()(float v) const { return scale * tanhf(v); }
 };
 struct LeakyReluBackward {
-  float slope;
-  __device__ float operator()(float g, float y) const { return y > 0 ? g : slope * g; }
+  float slope, scale;
+  __device__ float operator()(float g, float y) const { return scale * (y > 0 ? g : slope * g); }
 };
 struct TanhBackward {
   float scale;
@@ -181,12 +181,12 @@ std::unique_ptr<Prepared> prepare_binary(const Problem& p, F f) {
 std::unique_ptr<Prepared> prepare_activation(const Problem& p) {
   const auto& a = p.op.as<ActivationAttrs>();
   if (a.function == Activation::tanh) return prepare_unary(p, Tanh{float(a.scale)});
-  return prepare_unary(p, LeakyRelu{float(a.slope)});
+  return prepare_unary(p, LeakyRelu{float(a.slope), float(a.scale)});
 }
 std::unique_ptr<Prepared> prepare_activation_backward(const Problem& p) {
   const auto& a = p.op.as<ActivationAttrs>();
   if (a.function == Activation::tanh) return prepare_binary(p, TanhBackward{float(a.scale)});
-  return prepare_binary(p, LeakyReluBackward{float(a.slope)});
+  return prepare_binary(p, LeakyReluBackward{float(a.slope), float(a.scale)});
 }
 
 std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {

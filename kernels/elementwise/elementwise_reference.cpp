@@ -18,7 +18,7 @@ void activation(const Problem& p, const KernelArgs& args) {
   const auto& a = p.op.as<ActivationAttrs>();
   fill(args, [&](auto... i) {
     const double x = args.in[0].at(i...);
-    return a.function == Activation::tanh ? a.scale * std::tanh(x) : (x > 0 ? x : a.slope * x);
+    return a.scale * (a.function == Activation::tanh ? std::tanh(x) : (x > 0 ? x : a.slope * x));
   });
 }
 
@@ -27,7 +27,7 @@ void activation_backward(const Problem& p, const KernelArgs& args) {
   fill(args, [&](auto... i) {
     const double g = args.in[0].at(i...), y = args.in[1].at(i...);
     // d/dx scale*tanh(x) = scale*(1 - tanh^2) = scale - y^2/scale
-    return g * (a.function == Activation::tanh ? a.scale - y * y / a.scale : (y > 0 ? 1.0 : a.slope));
+    return g * (a.function == Activation::tanh ? a.scale - y * y / a.scale : a.scale * (y > 0 ? 1.0 : a.slope));
   });
 }
 

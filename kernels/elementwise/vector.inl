@@ -112,7 +112,7 @@ std::unique_ptr<Prepared> prepare_activation(const Problem& p) {
       if (a.function == Activation::tanh)
         map1<T, T>(p, args, [=](Vec x) { return scale * tanh(x); });
       else
-        map1<T, T>(p, args, [=](Vec x) { return select(greater(x, none), x, slope * x); });
+        map1<T, T>(p, args, [=](Vec x) { return scale * select(greater(x, none), x, slope * x); });
     });
   });
 }
@@ -127,7 +127,7 @@ std::unique_ptr<Prepared> prepare_activation_backward(const Problem& p) {
       if (a.function == Activation::tanh)
         map2<T>(p, args, [=](Vec g, Vec y) { return g * (scale - y * y * inverse); });
       else
-        map2<T>(p, args, [=](Vec g, Vec y) { return leaky_gradient(g, y, slope); });
+        map2<T>(p, args, [=](Vec g, Vec y) { return scale * leaky_gradient(g, y, slope); });
     });
   });
 }
