@@ -171,6 +171,16 @@ std::vector<Problem> conv_problems(DType type) {
                            {TensorDesc({1, 1, 512, 256, 3}, type), TensorDesc({16, 1, 1, 1, 3}, type)}));
     depthwise.dilation = {1, 2, 2}, depthwise.pad_low = depthwise.pad_high = {0, 2, 2};
     list.push_back(problem({OpKind::conv_forward, depthwise}, {image, TensorDesc({16, 1, 3, 3, 1}, type)}));
+    // Data gradients, and below the same on top of something.
+    for (ConvAttrs gradient : {same, ConvAttrs{}}) {
+      gradient.result_size = {1, 512, 256};
+      const int64_t taps = gradient.pad_low[1] == 1 ? 3 : 1;
+      list.push_back(
+          problem({OpKind::conv_backward_data, gradient}, {image, TensorDesc({16, 1, taps, taps, 16}, type)}));
+    }
+    ConvAttrs gradient = same;
+    gradient.groups = 16, gradient.result_size = {1, 512, 256};
+    list.push_back(problem({OpKind::conv_backward_data, gradient}, {image, TensorDesc({16, 1, 3, 3, 1}, type)}));
     depthwise.groups = 1024;
     list.push_back(problem({OpKind::conv_forward, depthwise},
                            {TensorDesc({1, 1, 40, 52, 1024}, type), TensorDesc({1024, 1, 3, 3, 1}, type)}));
@@ -269,6 +279,15 @@ std::vector<Problem> conv_problems(DType type) {
     list.push_back(problem({OpKind::conv_forward, ConvAttrs{}}, {few, TensorDesc({80, 1, 1, 1, 40}, type)}));
     list.push_back(
         problem({OpKind::conv_activation_forward, ConvAttrs{.stride = {1, 2, 3}, .slope = 0.25}}, {images, w}));
+  }
+  // 1x1 over few pixels, as behind a global average pool: one of them, several, as many as a product takes.
+  for (const Shape& x : {Shape{1, 1, 1, 1, 1200}, Shape{3, 1, 1, 1, 205}, Shape{2, 1, 2, 2, 37}}) {
+    const TensorDesc in(x, type), w({59, 1, 1, 1, x.c()}, type);
+    const TensorDesc out({x.n(), 1, x.h(), x.w(), 59}, type);
+    list.push_back(
+        problem({OpKind::conv_forward, ConvAttrs{}}, {in, w, TensorDesc(Shape::vector(59), accumulation_type(type))}));
+    list.push_back(problem({OpKind::conv_backward_data, ConvAttrs{.result_size = spatial(x)}}, {out, w}));
+    list.push_back(problem({OpKind::conv_backward_weights, pointwise}, {in, out}));
   }
   // 1x1 into few channels: one vector, several and their tails; bands of positions and what is left; slices.
   for (int64_t outputs = 1; outputs <= 4; ++outputs) {

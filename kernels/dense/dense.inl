@@ -1,5 +1,6 @@
 // Fully connected layers, small batches against large weights: forward, backward_data, backward_weights; f32, bf16 and
-// f16 storage, f32 sums.
+// f16 storage, f32 sums. 1x1 convolutions of few pixels (behind a global average pool) are the same: their weights are
+// read where they are, which packing them for other kernels takes longer than.
 //
 // All three walk the weights (or their gradient) once, row by row, in tiles of features whose operands stay in cache:
 //   forward           4 samples x 4 outputs of vector sums over a tile, folded into one sum per output after the tile;
@@ -9,6 +10,7 @@
 
 constexpr int64_t dense_tile = 1024;  // features
 constexpr int dense_block = 4;
+constexpr int64_t most_pixels = 8;  // of a convolution
 
 struct DenseShape {
   int64_t samples, outputs, features;
@@ -17,6 +19,18 @@ struct DenseShape {
 Support supports_dense(const Problem& p) {
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
   return needs_dense(p);
+}
+
+Support supports_few_pixels(const Problem& p) {
+  if (const Support dense = supports_dense(p); !dense.ok) return dense;
+  const ConvShapes s = *conv_shapes(p);
+  const Int3 one{1, 1, 1}, none{0, 0, 0};
+  const bool product = spatial(s.w) == one && s.attrs.stride == one && s.attrs.pad_low == none &&
+                       s.attrs.pad_high == none && s.attrs.groups == 1;
+  if (!product || s.x.rows() > most_pixels)
+    return Support::no("takes 1x1 convolutions of at most " + std::to_string(most_pixels) + " pixels");
+  if (p.op.kind == OpKind::conv_backward_data && p.in.size() > 2) return Support::no("adds no bias to data gradients");
+  return Support::yes();
 }
 
 /// Four dot products per sample: sums[sample][output] += x * w over a tile. Rows past the end repeat the last one.
@@ -150,7 +164,8 @@ void dense_weight_outputs(const DenseShape& s, const KernelArgs& args, Range out
 template <OpKind kind>
 std::unique_ptr<Prepared> prepare_dense(const Problem& p) {
   const Shape& w = kind == OpKind::dense_backward_weights ? p.out[0].shape : p.in[1].shape;
-  const DenseShape s{p.in[0].shape.n(), w.n(), w.c()};
+  const bool convolution = p.op.kind != kind;  // whose pixels are samples
+  const DenseShape s{convolution ? p.in[0].shape.rows() : p.in[0].shape.n(), w.n(), w.c()};
   // Forward: sums of a thread's outputs; backward_data: its tile.
   const int64_t thread_floats = kind == OpKind::dense_forward         ? s.samples * s.outputs + 16
                                 : kind == OpKind::dense_backward_data ? s.samples * dense_tile
