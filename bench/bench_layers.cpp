@@ -16,6 +16,7 @@
 #include "bench/layer_row.h"
 #include "bench/problem_list.h"
 #include "bench/row_file.h"
+#include "core/conv_shapes.h"
 #include "core/parallel.h"
 #include "core/select.h"
 #include "core/text.h"
@@ -313,7 +314,8 @@ int run(int argc, char** argv) {
     if (candidates.empty() || !attempt(named, "all", report, time)) continue;
     const double library = fastest_seconds(candidates, Whose::library);
     for (const auto& c : candidates) report.timed({named, *c, roofline.roofs(), library});
-    if (const Candidate* best = fastest_kernel(candidates)) tuned.set(named.problem, best->name());
+    if (const Candidate* best = fastest_kernel(candidates); best && !adds_to_value(named.problem))
+      tuned.set(named.problem, best->name());
   }
   if (report.timed_kernels() == 0 && report.failures() == 0)
     fail_usage("nothing was timed: of the kernels asked for none supports a problem (--refusals says why)");

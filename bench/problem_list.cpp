@@ -7,6 +7,7 @@
 
 #include "bench/network.h"
 #include "bench/problem_strings.h"
+#include "core/conv_shapes.h"
 #include "core/plan.h"
 #include "kernels/kernel_list.h"
 
@@ -51,7 +52,11 @@ std::vector<NamedProblem> model_problems(const Arguments& a, int threads, Device
       Problem p{node.op, descs(node.in), descs(node.out), device, threads};
       if (!seen.insert(p.text()).second) continue;
       const size_t dot = node.name.rfind('.');
-      list.push_back({node.name, dot == std::string::npos ? "" : node.name.substr(dot + 1), std::move(p)});
+      const std::string pass = dot == std::string::npos ? "" : node.name.substr(dot + 1);
+      // A sum runs the kernel of its convolution alone, which tables speak of.
+      if (Problem alone = without_addend(p); adds_to_value(p) && seen.insert(alone.text()).second)
+        list.push_back({node.name + " alone", pass, std::move(alone)});
+      list.push_back({node.name, pass, std::move(p)});
     }
   }
   if (!a.given("pass")) return list;  // nodes that belong to no pass, too

@@ -14,9 +14,14 @@ struct ConvShapes {
   Shape x, w, y;
 };
 
-/// The convolution alone where a problem adds it to something (conv_backward_data_add); any other problem is itself.
+/// Whether the problem is a convolution's data gradient on top of its third input.
+inline bool adds_to_value(const Problem& p) {
+  return p.op.kind == OpKind::conv_backward_data_add;
+}
+
+/// The convolution alone where a problem adds it to something; any other problem is itself.
 inline Problem without_addend(const Problem& p) {
-  if (p.op.kind != OpKind::conv_backward_data_add) return p;
+  if (!adds_to_value(p)) return p;
   Problem alone = p;
   alone.op.kind = OpKind::conv_backward_data;
   alone.in.pop_back();

@@ -96,24 +96,18 @@ class Planner {
     return choose_kernel(kernels_, problem, original_name(node.name), options_.selection);
   }
 
-  /// A convolution that adds to a value runs the kernel of the convolution alone, unless it is asked for or tuned
-  /// itself: saving the addition's traffic is worth no slower kernel. Nothing for other ops, and where that kernel
-  /// cannot.
+  /// A convolution that adds to a value runs the kernel of the convolution alone: saving the addition's traffic is
+  /// worth no slower kernel. Nothing for other ops, and where that kernel cannot.
   Choice choice_of_sum(const Node& node, const Problem& problem) const {
-    if (problem.op.kind != OpKind::conv_backward_data_add) return {};
-    const std::string name = original_name(node.name);
-    if (runs(problem)) {
-      const Choice own = choose_kernel(kernels_, problem, name, options_.selection);
-      if (own.why == "override" || own.why == "tuned") return own;
-    }
-    const Choice alone = choose_kernel(kernels_, without_addend(problem), name, options_.selection);
+    if (!adds_to_value(problem)) return {};
+    const Choice alone = choose_kernel(kernels_, without_addend(problem), original_name(node.name), options_.selection);
     return {supporting_kernel(kernels_, alone.kernel->name(), problem), alone.why};
   }
 
   /// True when no kernel but the reference runs the node; on devices, where there is no reference: no kernel at all.
   bool falls_to_reference(const Node& node) const {
     const Problem problem = problem_of(node);
-    if (problem.op.kind == OpKind::conv_backward_data_add && !choice_of_sum(node, problem).kernel) return true;
+    if (adds_to_value(problem) && !choice_of_sum(node, problem).kernel) return true;
     if (options_.device != DeviceKind::cpu && !runs(problem)) return true;
     const Choice choice = choose(node, problem);
     return choice.why != "override" && choice.kernel->name() == reference_name;

@@ -169,6 +169,7 @@ expect 0 "resuming from" "$bin/climseg_train" --data-dir data --width-divisor 16
 expect 0 "finished" "${train[@]}" --output-dir less --recompute --save less.safetensors
 same whole.safetensors less.safetensors
 expect 2 "--recompute has no effect" "${train[@]}" --recompute --no-passes --output-dir x
+expect 2 "--gradient-sums has no effect" "${train[@]}" --no-gradient-sums --no-passes --output-dir x
 expect 2 "--recompute has no effect on this network" "$bin/climseg_train" --model tiramisu --dry-run --recompute
 expect 2 "no node has that name" "$bin/climseg_train" --data dummy --summary --recompute --kernel deconv3.bn.forward/again=reference
 expect 2 "expected numbers of 0 to 15, found 99" "$bin/climseg_train" --data dummy --summary --channels 99

@@ -79,7 +79,7 @@ climate=("$bin/climseg_train" --data dummy --image-size 32x48 --width-divisor 8 
 start "${climate[@]}"; winograd $some
 start "${climate[@]}" --no-winograd; winograd no
 changes --output-stride 8 -- "${climate[@]}"
-changes --no-gradient-sums -- "${climate[@]}"
+if [ $some = yes ]; then changes --no-gradient-sums -- "${climate[@]}"; fi
 keeps --recompute -- "${climate[@]}"
 less "$(fact $run planned_mib)" "$(fact run$((runs - 1)) planned_mib)" "memory with recomputing"
 changes --lr-power 3 -- "${climate[@]}" --lr-schedule polynomial

@@ -385,8 +385,13 @@ TEST_CASE("a sum runs the kernel of its convolution, or stays apart", "[planner]
   CHECK(planned(list, "slower") == "a.backward_data slower conv_backward_data_add\n");
   list.push_back(kernel_of("alone", K::conv_backward_data_add));
   CHECK(planned(list) == "a.backward_data alone conv_backward_data_add\n");
-  // A table names the kernel of the sum itself.
+  // A table speaks of the convolution alone.
   PlanOptions tuned;
-  tuned.selection.tuned.set(Problem{op, {image, weight, image}, {image}, DeviceKind::cpu, tuned.threads}, "slower");
+  tuned.selection.tuned.set(
+      Problem{{OpKind::conv_backward_data, op.attrs}, {image, weight}, {image}, DeviceKind::cpu, tuned.threads},
+      "slower");
   CHECK(make_plan(tape, list, tuned).nodes.at(0).kernel == "slower");
+  PlanOptions without;
+  without.selection.excluded = {"alone"};
+  CHECK(make_plan(tape, list, without).nodes.at(0).kernel == "slower");
 }

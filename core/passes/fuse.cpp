@@ -41,7 +41,7 @@ void fuse_batch_norms(Tape& tape) {
 }
 
 /// leaky_relu without a scale.
-bool is_plain_relu(const Node& node) {
+bool is_unscaled_leaky_relu(const Node& node) {
   if (node.op.kind != OpKind::activation) return false;
   const auto& a = node.op.as<ActivationAttrs>();
   return a.function == Activation::leaky_relu && a.scale == 1;
@@ -57,7 +57,7 @@ void fuse_scales(Tape& tape) {
     if (node.op.kind == OpKind::scale && node.op.as<ScaleAttrs>().alpha > 0 &&
         readers[static_cast<size_t>(node.out[0])] == 1 && !tape.value(node.out[0]).keep)
       scales[node.out[0]] = &node;
-    if (!is_plain_relu(node)) continue;
+    if (!is_unscaled_leaky_relu(node)) continue;
     const auto found = scales.find(node.in[0]);
     if (found == scales.end()) continue;
     auto attrs = node.op.as<ActivationAttrs>();
@@ -97,7 +97,7 @@ void fuse(Tape& tape) {
   const std::vector<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> activations;
   for (const Node& node : tape.nodes())
-    if (is_plain_relu(node) && readers[static_cast<size_t>(node.out[0])] == 1 && !tape.value(node.out[0]).keep)
+    if (is_unscaled_leaky_relu(node) && readers[static_cast<size_t>(node.out[0])] == 1 && !tape.value(node.out[0]).keep)
       activations[node.out[0]] = &node;
 
   std::map<std::string, Node> replaced;  // max_pool node name -> fused node
@@ -138,7 +138,7 @@ void fuse_convolutions(Tape& tape) {
     if (node.op.kind == OpKind::activation_max_pool) {
       const Op op{OpKind::conv_pool_forward, ConvPoolAttrs{attrs, node.op.as<ActivationPoolAttrs>()}};
       fused.emplace(&conv, Node{conv.name, op, conv.in, node.out});
-    } else if (is_plain_relu(node) && attrs.groups == 1) {
+    } else if (is_unscaled_leaky_relu(node) && attrs.groups == 1) {
       attrs.slope = node.op.as<ActivationAttrs>().slope;
       fused.emplace(&conv, Node{conv.name, {OpKind::conv_activation_forward, attrs}, conv.in, node.out});
     } else {

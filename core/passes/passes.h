@@ -18,8 +18,9 @@ Tape apply_precision(const Tape& tape, DType compute);
 void fuse(Tape& tape);
 
 /// After differentiation: lets a convolution whose output only an activation_max_pool reads write the pooled map and
-/// the arg-max itself (conv_pool_forward, under the convolution's name), and one whose output only a leaky_relu reads
-/// end in that (conv_activation_forward; not with groups). Bits stay where a kernel sums in the same order.
+/// the arg-max itself (conv_pool_forward, under the convolution's name), and one whose output only a leaky_relu without
+/// a scale reads end in that (conv_activation_forward; not with groups). Bits stay where a kernel sums in the same
+/// order.
 void fuse_convolutions(Tape& tape);
 
 /// After differentiation: lets backward_data and backward_weights of a convolution read the pooled gradient and the
@@ -28,10 +29,10 @@ void fuse_convolutions(Tape& tape);
 /// takes it, lowering restores the shared un-pooled gradient.
 void fuse_backward(Tape& tape);
 
-/// Lets a convolution's data gradient that is only added to another value be summed on top of it
-/// (conv_backward_data_add, under the convolution's name), which saves two passes over memory. The planner keeps it
-/// where the kernel that would run the convolution alone can. Sums start from what is added to: bits change within the
-/// bound of the sum, and 16-bit types round once instead of twice.
+/// Lets a convolution's data gradient (also a transposed convolution without a bias) that is only added to another
+/// value be summed with it by the convolution's kernel (conv_backward_data_add, under the convolution's name), which
+/// saves two passes over memory. The planner keeps it where the kernel that would run the convolution alone can. Bits
+/// change within the bound of the sum: its order, and in 16-bit types one rounding instead of two.
 void fuse_gradient_sums(Tape& tape);
 
 /// Drops nodes whose outputs nobody reads, that update no state and compute nothing kept.
@@ -80,7 +81,8 @@ void walk_definition(const Problem& p, std::span<const Tensor> in, std::span<con
   }
 }
 
-/// Replaces fused nodes for which `keep_fused` says no by their definition. Bits stay.
+/// Replaces fused nodes for which `keep_fused` says no by their definition. Bits stay, but for those of sums of
+/// gradients in 16 bits.
 void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused);
 
 }  // namespace convoy

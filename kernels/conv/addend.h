@@ -13,7 +13,7 @@ struct Addend {
   int64_t pitch = 0;  ///< elements from one pixel to the next
 
   Addend(const Problem& p, const KernelArgs& args) {
-    if (p.op.kind == OpKind::conv_backward_data_add) first = args.in[2].data<T>(), pitch = p.in[2].pixel_pitch();
+    if (adds_to_value(p)) first = args.in[2].data<T>(), pitch = p.in[2].pixel_pitch();
   }
   explicit operator bool() const { return first != nullptr; }
   /// Channel 0 of a pixel of the result, in the order (n, d, h, w).
@@ -22,12 +22,12 @@ struct Addend {
 
 /// The arguments of the convolution alone.
 inline KernelArgs without_addend(const Problem& p, KernelArgs args) {
-  if (p.op.kind == OpKind::conv_backward_data_add) args.in = args.in.first(2);
+  if (adds_to_value(p)) args.in = args.in.first(2);
   return args;
 }
 
 inline Support supports_addend(const Problem& p) {
-  if (p.op.kind == OpKind::conv_backward_data_add && p.in[2].pixel_pitch() < 0)
+  if (adds_to_value(p) && p.in[2].pixel_pitch() < 0)
     return Support::no("adds to evenly spaced pixels, found " + p.in[2].str());
   return Support::yes();
 }

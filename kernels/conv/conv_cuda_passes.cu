@@ -26,24 +26,6 @@ struct BiasActivation {
   }
 };
 
-template <class T, int width>
-struct Addition {
-  static constexpr int values_of_channel = 0;
-  struct Both {
-    Pack<T, width> a, b;
-  };
-  Pixels<const T> addend, gradient;
-  Pixels<T> sum;
-  __device__ Both load(int64_t pixel, int channel) const {
-    return {addend.template load<width>(pixel, channel), gradient.template load<width>(pixel, channel)};
-  }
-  __device__ void finish(const OfChannels<0, width>&, const Both& v, int64_t pixel, int channel) const {
-    Pack<T, width> out;
-    for (int k = 0; k < width; ++k) out.v[k] = from_float<T>(value_of(v.a, k) + value_of(v.b, k));
-    sum.store(pixel, channel, out);
-  }
-};
-
 struct Extents {
   int from[3], to[3], offset[3];
 };
@@ -82,16 +64,6 @@ void queue_bias_activation(const Tensor& from, const Tensor& to, const float* bi
     with_width<T>({&from, &to}, [&](auto width) {
       queue_for_pixels<width>(to.shape().rows(), to.shape().c(),
                               BiasActivation<T, width>{pixels<const T>(from), pixels<T>(to), bias, slope});
-    });
-  });
-}
-
-void queue_add(const Tensor& addend, const Tensor& gradient, const Tensor& sum) {
-  dispatch(sum.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    with_width<T>({&addend, &gradient, &sum}, [&](auto width) {
-      queue_for_pixels<width>(sum.shape().rows(), sum.shape().c(),
-                              Addition<T, width>{pixels<const T>(addend), pixels<const T>(gradient), pixels<T>(sum)});
     });
   });
 }

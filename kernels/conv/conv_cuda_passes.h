@@ -8,8 +8,6 @@ namespace convoy::cuda {
 
 /// to = leaky_relu(from + bias per channel); no bias: null, slope 1: no activation. `to` may be `from`.
 void queue_bias_activation(const Tensor& from, const Tensor& to, const float* bias, float slope);
-/// sum = addend + gradient, of one shape and type; `sum` may be `gradient`.
-void queue_add(const Tensor& addend, const Tensor& gradient, const Tensor& sum);
 /// to(d, h, w) = from(d - offset, ...), zero where `from` ends: an image into a larger one, or out of it.
 void queue_place(const Tensor& from, const Tensor& to, const Int3& offset);
 /// f32 from bf16 or f16.

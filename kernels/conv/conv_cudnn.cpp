@@ -8,12 +8,12 @@
 
 #include "core/conv_shapes.h"
 #include "core/round_up.h"
-#include "kernels/conv/addend.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_cuda_passes.h"
 #include "kernels/device/cuda.h"
 #include "kernels/device/cudnn.h"
 #include "kernels/device/timing.h"
+#include "kernels/elementwise/elementwise_cuda.h"
 
 namespace convoy {
 namespace {
@@ -64,8 +64,9 @@ CudnnDescriptor tensor(int64_t id, const Shape& shape, DType type, bool flat, in
 
 enum : int64_t { id_x = 1, id_w = 2, id_y = 3, id_addend = 4, id_gradient = 5 };
 
-/// sum = a + b in f32.
-CudnnDescriptor addition(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& sum) {
+/// Appends what sum = a + b in f32 takes, the operation last.
+void add_operations(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& sum,
+                    std::vector<CudnnDescriptor>& list) {
   CudnnDescriptor add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR), op(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
   const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
   const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
@@ -77,7 +78,7 @@ CudnnDescriptor addition(const CudnnDescriptor& a, const CudnnDescriptor& b, con
   op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
   op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, sum);
   op.finalize();
-  return op;
+  list.push_back(std::move(add)), list.push_back(std::move(op));
 }
 
 /// A convolution that cuDNN can run, whatever the pass: x, w, y in its own terms. A data gradient may be added to
@@ -129,10 +130,13 @@ class CudnnPlan {
              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
     op.finalize();
     std::vector<cudnnBackendDescriptor_t> ops{op.handle()};
-    std::optional<CudnnDescriptor> sum;
+    std::vector<CudnnDescriptor> addition;
+    addition.reserve(4);
     if (adds) {
-      sum = addition(x, tensor(id_addend, s.x, result, flat, addend_pitch), tensor(id_x, s.x, result, flat));
-      ops.push_back(sum->handle());
+      addition.push_back(tensor(id_addend, s.x, result, flat, addend_pitch));
+      addition.push_back(tensor(id_x, s.x, result, flat));
+      add_operations(x, addition[0], addition[1], addition);
+      ops.push_back(addition.back().handle());
     }
     graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn()->handle);
     graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, int64_t(ops.size()), ops.data());
@@ -219,14 +223,15 @@ class CudnnPlan {
     const bool forward = kind == OpKind::conv_forward, data = kind == OpKind::conv_backward_data;
     const DeviceBytes x(bytes(s.x, data)), w(bytes(s.w, !forward && !data)), y(bytes(s.y, forward)),
         addend(s.x.rows() * addend_pitch_ * size_of(result));
-    int tried = 0;
+    int tried = 0, compiled = 0;
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
       if (tried > 0) break;
       std::vector<CudnnDescriptor> configs = proposals(mode);
       const size_t count = configs.size();
-      for (size_t i = 0; i < configs.size() && tried < (adds() ? most_plans_of_sums : most_plans); ++i) {
+      for (size_t i = 0; i < configs.size() && tried < most_plans; ++i) {
         try {
           if (!wanted(configs[i])) continue;
+          if (adds() && compiled++ == most_plans_of_sums) break;
           auto plan = std::make_unique<CudnnDescriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
           plan->set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn()->handle);
           plan->set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configs[i]);
@@ -277,21 +282,6 @@ Balanced balanced(const Problem& p) {
   return b;
 }
 
-/// The addition to a data gradient as a pass of its own.
-float milliseconds_of_addition(const Problem& p) {
-  const auto with_room = [&](const TensorDesc& desc, auto&& f) {
-    const DeviceBytes bytes(desc.span_bytes());
-    return f(Tensor(desc, bytes.data()));
-  };
-  return with_room(TensorDesc(p.out[0].shape, p.out[0].dtype), [&](const Tensor& gradient) {
-    return with_room(p.in[2], [&](const Tensor& addend) {
-      return with_room(p.out[0], [&](const Tensor& sum) {
-        return least_milliseconds(3, [&] { queue_add(addend, gradient, sum); });
-      });
-    });
-  });
-}
-
 /// Plans of this process; weight gradients fall back to the inputs' type where cuDNN writes no f32.
 struct Planned {
   std::shared_ptr<const CudnnPlan> plan;
@@ -301,27 +291,6 @@ struct Planned {
 
 const Planned& planned(const Problem& p) {
   static std::map<std::string, Planned> all;
-  if (p.op.kind == OpKind::conv_backward_data_add) {
-    const Planned& alone = planned(without_addend(p));
-    const ConvShapes s = balanced(p).shapes;
-    const std::string key = p.text();
-    if (const auto found = all.find(key); found != all.end()) return found->second;
-    Planned made = alone;
-    // The pixels of a grown image are not the addend's, and cuDNN reads whole packs of 16 bytes.
-    const int64_t pack = 16 / size_of(p.in[2].dtype);
-    const bool fits =
-        s.x == p.out[0].shape && p.out[0].dense() && s.x.c() % pack == 0 && p.in[2].pixel_pitch() % pack == 0;
-    const float addition = alone.plan && fits ? milliseconds_of_addition(p) : 0;
-    if (addition >= least_addition) {
-      try {
-        auto sum = std::make_shared<CudnnPlan>(OpKind::conv_backward_data, s, p.in[0].dtype, p.out[0].dtype,
-                                               p.in[2].pixel_pitch());
-        if (sum->milliseconds() < alone.plan->milliseconds() + addition) made.plan = std::move(sum);
-      } catch (const CudnnRefusal&) {  // the addition stays a pass of its own
-      }
-    }
-    return all.emplace(key, std::move(made)).first->second;
-  }
   const OpKind kind = p.op.kind == OpKind::conv_activation_forward ? OpKind::conv_forward : p.op.kind;
   const ConvShapes s = balanced(p).shapes;
   const std::string key = to_text({kind, s.attrs}) + s.x.str() + s.w.str() + std::string(name_of(p.in[0].dtype));
@@ -340,6 +309,41 @@ const Planned& planned(const Problem& p) {
   return all.emplace(key, std::move(made)).first->second;
 }
 
+/// The addition to a data gradient as a pass of its own, at memory speed.
+float milliseconds_of_addition(const Problem& p) {
+  constexpr float bytes_per_millisecond = 4e9;
+  return 3 * float(p.out[0].bytes()) / bytes_per_millisecond;
+}
+
+/// The convolution with its addition as one graph, timed once per process; null where that is no faster than a pass.
+std::shared_ptr<const CudnnPlan> planned_sum(const Problem& p) {
+  static std::map<std::string, std::shared_ptr<const CudnnPlan>> all;
+  const auto [found, is_new] = all.try_emplace(p.text());
+  if (!is_new) return found->second;
+  const Planned& alone = planned(without_addend(p));
+  try {
+    auto sum = std::make_shared<CudnnPlan>(OpKind::conv_backward_data, balanced(p).shapes, p.in[0].dtype,
+                                           p.out[0].dtype, p.in[2].pixel_pitch());
+    if (sum->milliseconds() < alone.plan->milliseconds() + milliseconds_of_addition(p)) found->second = std::move(sum);
+  } catch (const CudnnRefusal&) {  // the addition stays a pass of its own
+  } catch (const NoDeviceMemory&) {
+  }
+  return found->second;
+}
+
+/// Sums that a graph may be faster for. The pixels of a grown image are not the addend's; cuDNN reads whole packs of 16
+/// bytes, at which slices of 16-bit types begin (core/passes/slices.cpp).
+Support supports_sum(const Problem& p) {
+  if (!adds_to_value(p)) return Support::yes();
+  if (size_of(p.out[0].dtype) != 2) return Support::no("adds in 16 bits only");
+  if (balanced(p).grown || !p.out[0].dense()) return Support::no("adds to dense results of equal padding only");
+  if (p.out[0].shape.c() % 8 != 0 || p.in[2].pixel_pitch() % 8 != 0)
+    return Support::no("adds to multiples of eight channels");
+  if (milliseconds_of_addition(p) < least_addition)
+    return Support::no("leaves small additions, which compiling a graph is not worth");
+  return Support::yes();
+}
+
 Support supports(const Problem& p) {
   if (!capability()) return Support::no("no CUDA device is open");
   if (!cudnn()) return Support::no(why_no_cudnn());
@@ -347,8 +351,9 @@ Support supports(const Problem& p) {
   if (p.op.as<ConvAttrs>().groups != 1) return Support::no("groups 1 only");
   if (p.op.kind == OpKind::conv_backward_weights && p.in[0].dtype == DType::f32)
     return Support::no("cuDNN's weight gradients in f32 err by more than f32's roundings");
+  if (const Support sum = supports_sum(p); !sum.ok) return sum;
   try {
-    const Planned& found = planned(p);
+    const Planned& found = planned(without_addend(p));
     return found.plan ? Support::yes() : Support::no(found.refusal);
   } catch (const NoDeviceMemory&) {  // there may be room another time
     return Support::no("the device has no room to time cuDNN's plans");
@@ -358,19 +363,23 @@ Support supports(const Problem& p) {
 class CudnnConv final : public Prepared {
  public:
   explicit CudnnConv(const Problem& p)
-      : kind_(p.op.kind), balanced_(balanced(p)), planned_(planned(p)), slope_(float(p.op.as<ConvAttrs>().slope)) {
-    const bool adds = kind_ == OpKind::conv_backward_data_add, data = adds || kind_ == OpKind::conv_backward_data,
+      : kind_(p.op.kind),
+        balanced_(balanced(p)),
+        planned_(planned(without_addend(p))),
+        slope_(float(p.op.as<ConvAttrs>().slope)) {
+    const bool data = kind_ == OpKind::conv_backward_data || adds_to_value(p),
                weights = kind_ == OpKind::conv_backward_weights;
+    if (adds_to_value(p)) sum_ = planned_sum(p);
     const TensorDesc &x = data ? p.out[0] : p.in[0], &y = data ? p.in[0] : weights ? p.in[1] : p.out[0];
-    if (balanced_.grown || !x.dense() || (adds && !planned_.plan->adds())) x_ = TensorDesc(balanced_.shapes.x, x.dtype);
+    if (balanced_.grown || !x.dense()) x_ = TensorDesc(balanced_.shapes.x, x.dtype);
     if (!y.dense()) y_ = TensorDesc(y.shape, y.dtype);
     if (weights && planned_.result != p.out[0].dtype) narrow_ = TensorDesc(p.out[0].shape, planned_.result);
     if (weights) sum_bytes_ = column_sum_bytes(y.shape);
   }
-  std::string detail() const override { return planned_.plan->detail() + (planned_.plan->adds() ? ", adds" : ""); }
+  std::string detail() const override { return sum_ ? sum_->detail() + ", adds" : planned_.plan->detail(); }
 
   int64_t workspace_bytes() const override {
-    int64_t bytes = round_up(planned_.plan->workspace(), 256) + sum_bytes_;
+    int64_t bytes = round_up((sum_ ? *sum_ : *planned_.plan).workspace(), 256) + sum_bytes_;
     for (const auto& copy : {x_, y_, narrow_}) bytes += copy ? round_up(copy->bytes(), 256) : 0;
     return bytes;
   }
@@ -385,7 +394,8 @@ class CudnnConv final : public Prepared {
       return copy ? Tensor(*copy, take(copy->bytes())) : t;
     };
     const Tensor &first = a.in[0], &second = a.in[1], &out = a.out[0];
-    const float* bias = a.in.size() > 2 ? data<const float>(a.in[2]) : nullptr;
+    const bool has_bias = a.in.size() > 2 && kind_ != OpKind::conv_backward_data_add;
+    const float* bias = has_bias ? data<const float>(a.in[2]) : nullptr;
     const auto in_copy = [&](const Tensor& t, const Tensor& copy, const Int3& offset) {
       if (copy.bytes() != t.bytes()) queue_place(t, copy, offset);
     };
@@ -400,14 +410,11 @@ class CudnnConv final : public Prepared {
         return;
       }
       case OpKind::conv_backward_data_add: {
-        const Tensor x = copy_of(x_, out), y = copy_of(y_, first), &addend = a.in[2];
+        const Tensor y = copy_of(y_, first);
         in_copy(first, y, {});
-        planned_.plan->run(x.bytes(), second.bytes(), y.bytes(), take(planned_.plan->workspace()),
-                           planned_.plan->adds() ? addend.bytes() : nullptr);
-        if (planned_.plan->adds()) return;
-        const Int3& at = balanced_.offset;
-        if (balanced_.grown) queue_place(x, out, {-at[0], -at[1], -at[2]});
-        queue_add(addend, balanced_.grown ? out : x, out);
+        const CudnnPlan& plan = sum_ ? *sum_ : *planned_.plan;
+        plan.run(out.bytes(), second.bytes(), y.bytes(), take(plan.workspace()), sum_ ? a.in[2].bytes() : nullptr);
+        if (!sum_) queue_sum(a.in[2], out, out);
         return;
       }
       case OpKind::conv_backward_weights: {
@@ -431,6 +438,7 @@ class CudnnConv final : public Prepared {
   OpKind kind_;
   Balanced balanced_;
   const Planned& planned_;
+  std::shared_ptr<const CudnnPlan> sum_;  ///< with the addition; null where there is none, or it is a pass of its own
   float slope_;
   std::optional<TensorDesc> x_, y_, narrow_;  ///< copies in the workspace
   int64_t sum_bytes_ = 0;

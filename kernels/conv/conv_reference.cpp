@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/conv_shapes.h"
 #include "core/parallel.h"
 #include "kernels/reference.h"
 
@@ -57,11 +58,6 @@ void taps_inside(const ConvAttrs& a, const Shape& x, const Shape& w, int64_t od,
       }
 }
 
-/// Whether the third input of a data gradient is what it is added to, and not a bias.
-bool adds(const Problem& p) {
-  return p.op.kind == OpKind::conv_backward_data_add;
-}
-
 /// sums[i] += factor * values[i]
 void add_multiple(double factor, const double* values, int64_t count, double* sums) {
   for (int64_t i = 0; i < count; ++i) sums[i] += factor * values[i];
@@ -100,8 +96,8 @@ template <class T>
 void backward_data(const Problem& p, const KernelArgs& args) {
   using B = std::conditional_t<std::is_same_v<T, double>, double, float>;
   const auto& a = p.op.as<ConvAttrs>();
-  const View<T> dy(args.in[0]), dx(args.out[0]), addend(adds(p) ? args.in[2] : args.out[0]);
-  const B* bias = args.in.size() > 2 && !adds(p) ? args.in[2].data<B>() : nullptr;
+  const View<T> dy(args.in[0]), dx(args.out[0]), addend(adds_to_value(p) ? args.in[2] : args.out[0]);
+  const B* bias = args.in.size() > 2 && !adds_to_value(p) ? args.in[2].data<B>() : nullptr;
   const Shape &ys = p.in[0].shape, &ws = p.in[1].shape, &xs = p.out[0].shape;
   const int64_t outputs = ws.n() / a.groups, inputs = ws.c();
   const std::vector<double> w = widened_weights<T>(args.in[1], Order::outputs_inputs);
@@ -112,7 +108,7 @@ void backward_data(const Problem& p, const KernelArgs& args) {
         const int64_t ih = row % xs.h(), id = row / xs.h() % xs.d(), n = row / (xs.h() * xs.d());
         std::fill(sums.begin(), sums.end(), 0.0);
         if (bias) widen(bias, xs.c(), sums.data());
-        if (adds(p)) widen(&addend(n, id, ih, iw, 0), xs.c(), sums.data());
+        if (adds_to_value(p)) widen(&addend(n, id, ih, iw, 0), xs.c(), sums.data());
         for (int64_t kd = 0; kd < ws.d(); ++kd)
           for (int64_t kh = 0; kh < ws.h(); ++kh)
             for (int64_t kw = 0; kw < ws.w(); ++kw) {

@@ -9,6 +9,7 @@
 // that the next block adds in rows nobody has read yet: so many short streams are beyond a prefetcher. Strided outputs,
 // which share few columns, go through memory in its order instead: one position, several vectors at a time, inputs of a
 // later position asked for. Large outputs are written past the caches.
+// A data gradient that is added to something (addend.h) starts from that.
 // Backward_weights: depthwise_weights.inl.
 // Limit: memory; 2 * taps FLOP per element read and written (2.25 FLOP per byte for 3x3 f32) stays below any machine's
 // balance.

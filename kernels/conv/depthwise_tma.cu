@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(threads, blocks_at_once)
 constexpr int sums_bytes = (taps + 1) * threads * int(sizeof(float2));
 
 bool is_data_gradient(const Problem& p) {
-  return p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_backward_data_add;
+  return p.op.kind == OpKind::conv_backward_data || adds_to_value(p);
 }
 
 /// From what these kernels read to what they make.
@@ -368,7 +368,7 @@ CUtensorMap tile_map(const Tensor& x, const int (&extent)[2], int columns, int r
 std::unique_ptr<Prepared> prepare_map(const Problem& p) {
   const Tiling t = best_tiling(p);
   return prepared(
-      [t, g = geometry(p), adds = p.op.kind == OpKind::conv_backward_data_add](const KernelArgs& a) {
+      [t, g = geometry(p), adds = adds_to_value(p)](const KernelArgs& a) {
         expect_even_place(name, a.out[0], "an output", 4);
         const CUtensorMap x = tile_map(a.in[0], g.in, t.in_columns, t.in_rows);
         if (adds) {
@@ -416,7 +416,7 @@ Support supports(const Problem& p) {
   if (s.attrs.stride[2] != stride || stride > 2) return Support::no("strides of 1 or 2 on both axes only");
   if (is_data_gradient(p) && stride != 1) return Support::no("no stride");
   if (weights) return Support::yes();
-  if (p.op.kind == OpKind::conv_backward_data_add && p.in[2].pixel_pitch() % 2 != 0)
+  if (adds_to_value(p) && p.in[2].pixel_pitch() % 2 != 0)
     return Support::no("adds to an even number of channels between pixels");
   if (p.out[0].pixel_pitch() % 2 != 0) return Support::no("an even number of channels between pixels");
   if (p.out[0].pixel_pitch() * 2 * p.out[0].shape.w() >= int64_t{1} << 31) return Support::no("rows 2^31 bytes apart");

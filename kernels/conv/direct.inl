@@ -11,7 +11,8 @@
 //      block of their own leave that out). in_one_row joins the rows of 1x1;
 //   2. for every 64 (AVX2: 16) output channels, the register block runs over the band's positions; its sum follows the
 //      segments (row tap, column taps, channels) for which the row is not padding;
-//   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace. Before a pool all chunks
+//   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace; the first starts from what
+//      a data gradient is added to (addend.h), or the bias. Before a pool all chunks
 //      do, bands hold whole rows of windows, and the unit ends with activation and maximum. Large outputs go past the
 //      caches, which saves reading what is overwritten (a third of the traffic of wide 1x1 layers).
 // Weights come packed in exactly the order of step 2 from a Pack node. Chunks depend on the problem alone, so the order

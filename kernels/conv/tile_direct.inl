@@ -10,6 +10,7 @@
 // second: 32 bytes a cycle of the 45 that it was measured to supply to tile loads. Values stay in the first cache:
 // column taps read the same lines, and panels whose weights fit the second-level cache together follow each other on
 // one block of positions.
+// What a data gradient is added to (addend.h) joins the finished sums.
 // Where only one of two row tiles meets a tap, the other reads a row of zeros.
 // 1x1 convolutions over whole words read their input where it is, but for slices and rows whole pages apart.
 // Limit: the tile product rate; 16-channel inputs and odd rests of 32 waste the remainder of a step.

@@ -16,7 +16,8 @@
 //   2. per range of output channels (of a part of them where blocks are too few for the threads): products M[p] = V[p]
 //   (tiles x C) * U[p] (C x range) for every point p, `rows` x 2
 //      vectors of accumulators in registers, then
-//   3. output transform  A^T M A, plus bias, then stored, or activated and pooled, rounded once to the storage type.
+//   3. output transform  A^T M A, plus bias or what a data gradient is added to (addend.h), then stored, or activated
+//   and pooled, rounded once to the storage type.
 // V and M of a block share the second-level cache; U comes packed (p, K/2 vectors, C, 2 vectors) from a Pack node.
 // Storage may be f32, bf16 or f16; everything inside is f32. Limit: the f32 FMA rate times the factor above in
 // dense-count GFLOP/s, less the transforms.

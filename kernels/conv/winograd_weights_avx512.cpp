@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "core/parallel.h"
-#include "kernels/conv/addend.h"
 #include "core/conv_shapes.h"
+#include "kernels/conv/addend.h"
 #include "kernels/conv/conv_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 

@@ -160,22 +160,24 @@ std::unique_ptr<Prepared> prepare_unary(const Problem& p, F f) {
     });
   });
 }
+/// out = f(a, b), all of one type.
 template <class F>
-std::unique_ptr<Prepared> prepare_binary(const Problem& p, F f) {
-  return prepared([p, f, dense = all_dense(p)](const KernelArgs& a) {
-    dispatch(p.in[0].dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const Shape& s = p.in[0].shape;
-      if (dense)
-        queue_map(map2<T, T, T, F>, elements(p), data<const T>(a.in[0]), data<const T>(a.in[1]), data<T>(a.out[0]), f);
-      else
-        with_width<T>({&a.in[0], &a.in[1], &a.out[0]}, [&](auto width) {
-          queue_for_pixels<width>(
-              s.rows(), s.c(),
-              Binary<T, width, F>{pixels<const T>(a.in[0]), pixels<const T>(a.in[1]), pixels<T>(a.out[0]), f});
-        });
-    });
+void queue_binary(const Tensor& a, const Tensor& b, const Tensor& out, const F& f) {
+  dispatch(out.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const Shape& s = out.shape();
+    if (a.desc().dense() && b.desc().dense() && out.desc().dense())
+      queue_map(map2<T, T, T, F>, s.elements(), data<const T>(a), data<const T>(b), data<T>(out), f);
+    else
+      with_width<T>({&a, &b, &out}, [&](auto width) {
+        queue_for_pixels<width>(s.rows(), s.c(),
+                                Binary<T, width, F>{pixels<const T>(a), pixels<const T>(b), pixels<T>(out), f});
+      });
   });
+}
+template <class F>
+std::unique_ptr<Prepared> prepare_binary(F f) {
+  return prepared([f](const KernelArgs& a) { queue_binary(a.in[0], a.in[1], a.out[0], f); });
 }
 
 std::unique_ptr<Prepared> prepare_activation(const Problem& p) {
@@ -185,8 +187,8 @@ std::unique_ptr<Prepared> prepare_activation(const Problem& p) {
 }
 std::unique_ptr<Prepared> prepare_activation_backward(const Problem& p) {
   const auto& a = p.op.as<ActivationAttrs>();
-  if (a.function == Activation::tanh) return prepare_binary(p, TanhBackward{float(a.scale)});
-  return prepare_binary(p, LeakyReluBackward{float(a.slope), float(a.scale)});
+  if (a.function == Activation::tanh) return prepare_binary(TanhBackward{float(a.scale)});
+  return prepare_binary(LeakyReluBackward{float(a.slope), float(a.scale)});
 }
 
 std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {
@@ -330,6 +332,10 @@ std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
 
 }  // namespace
 
+void cuda::queue_sum(const Tensor& a, const Tensor& b, const Tensor& sum) {
+  queue_binary(a, b, sum, Sum{});
+}
+
 std::vector<KernelPtr> elementwise_cuda_kernels() {
   std::vector<KernelPtr> list;
   const auto add = [&](OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {
@@ -339,7 +345,7 @@ std::vector<KernelPtr> elementwise_cuda_kernels() {
   add(OpKind::activation, even_floats, prepare_activation);
   add(OpKind::activation_backward, even_floats, prepare_activation_backward);
   add(OpKind::dropout, dense_floats, prepare_dropout);
-  add(OpKind::add, even_floats, [](const Problem& p) { return prepare_binary(p, Sum()); });
+  add(OpKind::add, even_floats, [](const Problem&) { return prepare_binary(Sum()); });
   add(OpKind::scale, dense_floats,
       [](const Problem& p) { return prepare_unary(p, Times{float(p.op.as<ScaleAttrs>().alpha)}); });
   add(OpKind::add_scaled, supports_f32, prepare_add_scaled);

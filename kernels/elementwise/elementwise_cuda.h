@@ -5,6 +5,11 @@
 
 namespace convoy {
 
+namespace cuda {
+/// sum = a + b, of one shape and type; `sum` may be one of them.
+void queue_sum(const Tensor& a, const Tensor& b, const Tensor& sum);
+}  // namespace cuda
+
 std::vector<KernelPtr> elementwise_cuda_kernels();
 std::vector<KernelPtr> cast_cuda_kernels();
 

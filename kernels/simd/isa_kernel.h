@@ -21,7 +21,8 @@ class IsaKernel final : public Kernel {
     return support.ok ? inner_.supports(problem) : support;
   }
   bool preferred(const Problem& problem) const override {
-    return problem.op.kind == kind_ && prefers_ && granted().ok && prefers_(without_addend(problem));
+    if (problem.op.kind != kind_ || !prefers_ || !granted().ok) return false;
+    return adds_to_value(problem) ? prefers_(without_addend(problem)) : prefers_(problem);
   }
   std::unique_ptr<Prepared> prepare(const Problem& problem) const override { return inner_.prepare(problem); }
 
