@@ -52,6 +52,21 @@ void feed(Executor& e) {
   for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<uint8_t>()[i] = uint8_t(i / 7 % 3);
 }
 
+/// Of three steps on that sample.
+std::vector<float> three_losses(Program& program) {
+  Executor& e = program.step();
+  double* state = program.store().get(step_state_name).data<double>();
+  state[int(StepField::learning_rate)] = 0.01;
+  std::vector<float> losses;
+  for (int step = 0; step < 3; ++step) {
+    feed(e);
+    state[int(StepField::step)] = step;
+    e.run();
+    losses.push_back(e.tensor("loss").data<float>()[0]);
+  }
+  return losses;
+}
+
 }  // namespace
 
 TEST_CASE("layers, parameters and FLOPs of the climate networks", "[climate]") {
@@ -310,19 +325,11 @@ TEST_CASE("convolutions that end in their activation keep all bits", "[climate]"
       o.plan.threads = 2;
       o.plan.selection.excluded = {"onednn"};  // takes no slices: fusing would change which kernel runs
       Program program(plan_program(o, kernel_list()), o, 5);
-      Executor& e = program.step();
-      const auto& nodes = e.plan().nodes;
+      const auto& nodes = program.step().plan().nodes;
       const auto activations = std::count_if(nodes.begin(), nodes.end(),
                                              [](const PlannedNode& n) { return n.op.kind == OpKind::activation; });
       CHECK((activations == 0) == fuse);
-      double* state = program.store().get(step_state_name).data<double>();
-      state[int(StepField::learning_rate)] = 0.01;
-      for (int step = 0; step < 3; ++step) {
-        feed(e);
-        state[int(StepField::step)] = step;
-        e.run();
-        losses[fuse].push_back(e.tensor("loss").data<float>()[0]);
-      }
+      losses[fuse] = three_losses(program);
     }
     CHECK(losses[0] == losses[1]);
     CHECK(losses[0][2] != losses[0][0]);
@@ -340,19 +347,11 @@ TEST_CASE("factors that end in their activation keep all bits", "[climate]") {
       o.gradient_sums = false;  // of another order
       o.plan.threads = 2;
       Program program(plan_program(o, kernel_list()), o, 5);
-      Executor& e = program.step();
-      const auto& nodes = e.plan().nodes;
+      const auto& nodes = program.step().plan().nodes;
       const auto scales =
           std::count_if(nodes.begin(), nodes.end(), [](const PlannedNode& n) { return n.op.kind == OpKind::scale; });
       CHECK((scales > 20) == !fuse);
-      double* state = program.store().get(step_state_name).data<double>();
-      state[int(StepField::learning_rate)] = 0.01;
-      for (int step = 0; step < 3; ++step) {
-        feed(e);
-        state[int(StepField::step)] = step;
-        e.run();
-        losses[fuse].push_back(e.tensor("loss").data<float>()[0]);
-      }
+      losses[fuse] = three_losses(program);
     }
     CHECK(losses[0] == losses[1]);
     CHECK(losses[0][2] != losses[0][0]);

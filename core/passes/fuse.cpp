@@ -15,29 +15,41 @@ std::vector<int> count_readers(const Tape& tape) {
   return readers;
 }
 
+/// Whether one node alone reads the value, and nobody keeps it.
+bool is_read_once(const Tape& tape, const std::vector<int>& readers, ValueId id) {
+  return readers[static_cast<size_t>(id)] == 1 && !tape.value(id).keep;
+}
+
+using Replaced = std::map<const Node*, Node>;
+
+/// The tape without the nodes that others absorbed, those in their new form.
+void rewrite(Tape& tape, const Replaced& replaced, const std::vector<const Node*>& absorbed) {
+  std::vector<Node> result;
+  for (const Node& node : tape.nodes()) {
+    if (std::find(absorbed.begin(), absorbed.end(), &node) != absorbed.end()) continue;
+    const auto found = replaced.find(&node);
+    result.push_back(found == replaced.end() ? node : found->second);
+  }
+  tape.set_nodes(std::move(result));
+}
+
 void fuse_batch_norms(Tape& tape) {
   const std::vector<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> norms;
-  std::map<std::string, const Node*> clamped;  // batch norm's name -> its activation
+  Replaced clamped;  // batch norms
+  std::vector<const Node*> absorbed;
   for (const Node& node : tape.nodes()) {
-    if (node.op.kind == OpKind::batch_norm && readers[static_cast<size_t>(node.out[0])] == 1 &&
-        !tape.value(node.out[0]).keep)
-      norms[node.out[0]] = &node;
-    if (node.op == Op{OpKind::activation, ActivationAttrs{}})  // leaky_relu of slope 0
-      if (const auto found = norms.find(node.in[0]); found != norms.end()) clamped[found->second->name] = &node;
+    if (node.op.kind == OpKind::batch_norm && is_read_once(tape, readers, node.out[0])) norms[node.out[0]] = &node;
+    if (node.op != Op{OpKind::activation, ActivationAttrs{}}) continue;  // leaky_relu of slope 0
+    const auto found = norms.find(node.in[0]);
+    if (found == norms.end()) continue;
+    const Node& norm = *found->second;
+    BatchNormAttrs attrs = norm.op.as<BatchNormAttrs>();
+    attrs.relu = 1;
+    clamped.emplace(&norm, Node{norm.name, {OpKind::batch_norm, attrs}, norm.in, node.out});
+    absorbed.push_back(&node);
   }
-  std::vector<Node> result;
-  for (const Node& node : tape.nodes()) {
-    if (std::any_of(clamped.begin(), clamped.end(), [&](const auto& entry) { return entry.second == &node; })) continue;
-    result.push_back(node);
-    if (const auto found = clamped.find(node.name); node.op.kind == OpKind::batch_norm && found != clamped.end()) {
-      BatchNormAttrs attrs = node.op.as<BatchNormAttrs>();
-      attrs.relu = 1;
-      result.back().op.attrs = attrs;
-      result.back().out = found->second->out;
-    }
-  }
-  tape.set_nodes(std::move(result));
+  rewrite(tape, clamped, absorbed);
 }
 
 /// leaky_relu without a scale.
@@ -51,11 +63,10 @@ bool is_unscaled_leaky_relu(const Node& node) {
 void fuse_scales(Tape& tape) {
   const std::vector<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> scales;
-  std::map<const Node*, Node> scaled;  // by activation
+  Replaced scaled;  // activations
   std::vector<const Node*> absorbed;
   for (const Node& node : tape.nodes()) {
-    if (node.op.kind == OpKind::scale && node.op.as<ScaleAttrs>().alpha > 0 &&
-        readers[static_cast<size_t>(node.out[0])] == 1 && !tape.value(node.out[0]).keep)
+    if (node.op.kind == OpKind::scale && node.op.as<ScaleAttrs>().alpha > 0 && is_read_once(tape, readers, node.out[0]))
       scales[node.out[0]] = &node;
     if (!is_unscaled_leaky_relu(node)) continue;
     const auto found = scales.find(node.in[0]);
@@ -65,13 +76,7 @@ void fuse_scales(Tape& tape) {
     scaled.emplace(&node, Node{node.name, {OpKind::activation, attrs}, found->second->in, node.out});
     absorbed.push_back(found->second);
   }
-  std::vector<Node> result;
-  for (const Node& node : tape.nodes()) {
-    if (std::find(absorbed.begin(), absorbed.end(), &node) != absorbed.end()) continue;
-    const auto found = scaled.find(&node);
-    result.push_back(found == scaled.end() ? node : found->second);
-  }
-  tape.set_nodes(std::move(result));
+  rewrite(tape, scaled, absorbed);
 }
 
 }  // namespace
@@ -97,10 +102,9 @@ void fuse(Tape& tape) {
   const std::vector<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> activations;
   for (const Node& node : tape.nodes())
-    if (is_unscaled_leaky_relu(node) && readers[static_cast<size_t>(node.out[0])] == 1 && !tape.value(node.out[0]).keep)
-      activations[node.out[0]] = &node;
+    if (is_unscaled_leaky_relu(node) && is_read_once(tape, readers, node.out[0])) activations[node.out[0]] = &node;
 
-  std::map<std::string, Node> replaced;  // max_pool node name -> fused node
+  Replaced pooled;  // max_pools
   std::vector<const Node*> absorbed;
   for (const Node& node : tape.nodes()) {
     if (node.op.kind != OpKind::max_pool) continue;
@@ -108,16 +112,10 @@ void fuse(Tape& tape) {
     if (found == activations.end()) continue;
     const Op op{OpKind::activation_max_pool,
                 ActivationPoolAttrs{found->second->op.as<ActivationAttrs>(), node.op.as<PoolAttrs>()}};
-    replaced.emplace(node.name, Node{node.name, op, found->second->in, node.out});
+    pooled.emplace(&node, Node{node.name, op, found->second->in, node.out});
     absorbed.push_back(found->second);
   }
-  std::vector<Node> result;
-  for (const Node& node : tape.nodes()) {
-    if (std::find(absorbed.begin(), absorbed.end(), &node) != absorbed.end()) continue;
-    const auto found = replaced.find(node.name);
-    result.push_back(found == replaced.end() ? node : found->second);
-  }
-  tape.set_nodes(std::move(result));
+  rewrite(tape, pooled, absorbed);
   fuse_scales(tape);
 }
 
@@ -125,10 +123,9 @@ void fuse_convolutions(Tape& tape) {
   const std::vector<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> convolutions;
   for (const Node& node : tape.nodes())
-    if (node.op.kind == OpKind::conv_forward && readers[static_cast<size_t>(node.out[0])] == 1 &&
-        !tape.value(node.out[0]).keep)
+    if (node.op.kind == OpKind::conv_forward && is_read_once(tape, readers, node.out[0]))
       convolutions[node.out[0]] = &node;
-  std::map<const Node*, Node> fused;  // by convolution
+  Replaced fused;  // convolutions
   std::vector<const Node*> absorbed;
   for (const Node& node : tape.nodes()) {
     const auto found = node.in.empty() ? convolutions.end() : convolutions.find(node.in[0]);
@@ -146,13 +143,7 @@ void fuse_convolutions(Tape& tape) {
     }
     absorbed.push_back(&node);
   }
-  std::vector<Node> result;
-  for (const Node& node : tape.nodes()) {
-    if (std::find(absorbed.begin(), absorbed.end(), &node) != absorbed.end()) continue;
-    const auto found = fused.find(&node);
-    result.push_back(found == fused.end() ? node : found->second);
-  }
-  tape.set_nodes(std::move(result));
+  rewrite(tape, fused, absorbed);
 }
 
 void fuse_backward(Tape& tape) {
@@ -192,7 +183,7 @@ void fuse_gradient_sums(Tape& tape) {
     for (size_t which : {1, 0}) {
       const ValueId gradient = nodes[i].in[which], other = nodes[i].in[1 - which];
       const size_t at = writer[static_cast<size_t>(gradient)];
-      if (at == 0 || readers[static_cast<size_t>(gradient)] != 1 || tape.value(gradient).keep) continue;
+      if (at == 0 || !is_read_once(tape, readers, gradient)) continue;
       Node& conv = nodes[at - 1];
       // What it adds to must be there already: a later place of the convolution would keep its inputs alive.
       if (conv.op.kind != OpKind::conv_backward_data || conv.in.size() != 2 || writer[static_cast<size_t>(other)] >= at)
