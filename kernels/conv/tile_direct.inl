@@ -48,25 +48,35 @@ inline int64_t steps_of(std::span<const TileSegment> segments) {
   return steps;
 }
 
-/// The rows of bytes that two row tiles are written to.
-struct BlockOutput {
+/// The rows of bytes that two row tiles are written to, or added to; none: no rows.
+struct BlockRows {
   const std::byte *upper = nullptr, *lower = nullptr;
   int64_t step = 0, bytes = 0, rows = 0;
 };
+struct BlockMemory {
+  BlockRows output, addend;
+};
 
-/// Asks for the cache lines of an output, some rows at every step of products: stores would wait for memory one after
-/// the other, and the next tile stores behind them; all rows at once would keep tile loads waiting.
+/// Asks for the cache lines of an output and of what it is added to, some rows at every step of products: stores would
+/// wait for memory one after the other, and the next tile stores behind them; all rows at once would keep tile loads
+/// waiting.
 struct AskAhead {
-  BlockOutput output;
-  int64_t rows_per_step;
+  BlockMemory memory;
+  int64_t rows, rows_per_step;
   int64_t row = 0;
-  [[gnu::always_inline]] void step() {
-    if (row >= output.rows) return;
-    for (const int64_t end = row + rows_per_step; row < end; ++row)
-      for (const std::byte* tile : {output.upper, output.lower}) {
-        const std::byte* to = tile + row * output.step;
-        __builtin_prefetch(to, 1), __builtin_prefetch(to + output.bytes - 1, 1);
+  template <int writes>
+  [[gnu::always_inline]] void ask(const BlockRows& block) const {
+    if (block.rows == 0) return;
+    for (int64_t r = row; r < row + rows_per_step; ++r)
+      for (const std::byte* tile : {block.upper, block.lower}) {
+        const std::byte* at = tile + r * block.step;
+        __builtin_prefetch(at, writes), __builtin_prefetch(at + block.bytes - 1, writes);
       }
+  }
+  [[gnu::always_inline]] void step() {
+    if (row >= rows) return;
+    ask<1>(memory.output), ask<0>(memory.addend);
+    row += rows_per_step;
   }
 };
 
@@ -86,9 +96,10 @@ struct KeepAwake {
 /// of other forms.
 template <class Tiles, bool two_rows, bool two_columns, bool whole_rows = false>
 inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_bytes, int64_t panel_offset,
-                           int64_t columns_apart, float* nowhere, const BlockOutput& output = {}) {
+                           int64_t columns_apart, float* nowhere, const BlockMemory& memory = {}) {
   __asm__ volatile("" ::: "memory");
-  AskAhead ask{output, output.rows ? ceil_div(output.rows, std::max<int64_t>(1, steps_of(segments))) : 0};
+  const int64_t asked = std::max(memory.output.rows, memory.addend.rows);
+  AskAhead ask{memory, asked, asked ? ceil_div(asked, std::max<int64_t>(1, steps_of(segments))) : 0};
   KeepAwake<Tiles> awake{nowhere};
   const auto rows = [row_bytes]<int tile>(std::integral_constant<int, tile>, const uint32_t* from) {
     if constexpr (whole_rows)
@@ -335,19 +346,22 @@ class TileUnit {
     if (two_rows && two_columns) Tiles::template load<3>(below + 16, init_bytes);
     const int64_t row_bytes = s_.phases[phase].advance * pitch_ * 4, columns_apart = 16 * d_.channel_words();
     float* nowhere = m_.rounded + tile_rows * panel_width;
-    const BlockOutput output = !s_.pooled() && !streams_ && chunk_ + 1 == d_.chunks
-                                   ? written(phase, upper, two_rows ? lower : upper, k)
-                                   : BlockOutput{};
+    BlockMemory memory;
+    if (chunk_ + 1 == d_.chunks && !s_.pooled()) {
+      const RowTile& second = two_rows ? lower : upper;
+      if (!streams_) memory.output = written(phase, upper, second, k);
+      if (addend_) memory.addend = added(phase, upper, second, k);
+    }
     if (two_rows) {
       if (two_columns)
-        multiply_tiles<Tiles, true, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+        multiply_tiles<Tiles, true, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, memory);
       else
-        multiply_tiles<Tiles, true, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+        multiply_tiles<Tiles, true, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, memory);
     } else {
       if (two_columns)
-        multiply_tiles<Tiles, false, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+        multiply_tiles<Tiles, false, true>(segments, row_bytes, panel_offset, columns_apart, nowhere, memory);
       else
-        multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, output);
+        multiply_tiles<Tiles, false, false>(segments, row_bytes, panel_offset, columns_apart, nowhere, memory);
     }
     if (chunk_ + 1 < d_.chunks || s_.pooled()) {
       keep<0>(upper, sums(phase, upper, k), two_columns);
@@ -388,12 +402,26 @@ class TileUnit {
            column(phase, rows) * s_.y.stride[3];
   }
 
-  /// The rows of bytes that two row tiles write.
-  BlockOutput written(size_t phase, const RowTile& upper, const RowTile& lower, int64_t k) const {
-    const auto* first = reinterpret_cast<const std::byte*>(output(s_.phases[phase], upper, k));
-    const auto* second = reinterpret_cast<const std::byte*>(output(s_.phases[phase], lower, k));
-    return {first, second, s_.phases[phase].step * s_.y.stride[3] * int64_t{sizeof(T)},
-            std::min(panel_width, s_.out - k) * int64_t{sizeof(T)}, std::max(upper.count, lower.count)};
+  /// The addend of that.
+  const T* addend(const ColumnPhase& phase, const RowTile& rows, int64_t k) const {
+    return addend_.at((rows_.begin + rows.row) * s_.y.shape.w() + column(phase, rows)) + group_ * s_.out + k;
+  }
+
+  /// The rows of bytes that two row tiles write, or add to.
+  BlockRows written(size_t phase, const RowTile& upper, const RowTile& lower, int64_t k) const {
+    const ColumnPhase& at = s_.phases[phase];
+    return block_rows_of(at, output(at, upper, k), output(at, lower, k), s_.y.stride[3], k,
+                         std::max(upper.count, lower.count));
+  }
+  BlockRows added(size_t phase, const RowTile& upper, const RowTile& lower, int64_t k) const {
+    const ColumnPhase& at = s_.phases[phase];
+    return block_rows_of(at, addend(at, upper, k), addend(at, lower, k), addend_.pitch, k,
+                         std::max(upper.count, lower.count));
+  }
+  BlockRows block_rows_of(const ColumnPhase& phase, const T* upper, const T* lower, int64_t pitch, int64_t k,
+                          int64_t rows) const {
+    return {reinterpret_cast<const std::byte*>(upper), reinterpret_cast<const std::byte*>(lower),
+            phase.step * pitch * int64_t{sizeof(T)}, std::min(panel_width, s_.out - k) * int64_t{sizeof(T)}, rows};
   }
 
   /// Finished sums, rounded into the output.
@@ -405,11 +433,11 @@ class TileUnit {
     T* to = output(at, rows, k);
     float* from = m_.rounded;
     if (addend_) {
-      const T* addend = addend_.at((rows_.begin + rows.row) * s_.y.shape.w() + column(at, rows)) + group_ * s_.out + k;
-      for (int64_t i = 0; i < rows.count; ++i, addend += at.step * addend_.pitch)
+      const T* value = addend(at, rows, k);
+      for (int64_t i = 0; i < rows.count; ++i, value += at.step * addend_.pitch)
         for_vectors(0, valid, [&](int64_t c, auto n) {
           float* sum = from + i * panel_width + c;
-          put(sum, get(sum, n) + get(addend + c, n), n);
+          put(sum, get(sum, n) + get(value + c, n), n);
         });
     }
     for (int64_t i = 0; i < rows.count; ++i, to += step, from += panel_width) {
