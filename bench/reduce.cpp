@@ -69,14 +69,11 @@ Problem reduced_convolution(const Problem& p, const ConvShapes& shapes, Reductio
       data ? input(3, w) : input(0, x);
     }
     q.op.attrs = both;
-  } else if (p.op.kind == OpKind::conv_backward_data) {
+  } else if (is_data_gradient(p.op.kind)) {
     ConvAttrs data = forward;
     data.result_size = spatial(x), q.op.attrs = data;
-    input(0, y), input(1, w), bias(x.c());
-  } else if (p.op.kind == OpKind::conv_backward_data_add) {
-    ConvAttrs data = forward;
-    data.result_size = spatial(x), q.op.attrs = data;
-    input(0, y), input(1, w), input(2, x);
+    input(0, y), input(1, w);
+    adds_to_value(p) ? input(2, x) : bias(x.c());
   } else if (p.op.kind == OpKind::conv_backward_weights) {
     input(0, x), input(1, y);
   } else {

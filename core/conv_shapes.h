@@ -14,6 +14,11 @@ struct ConvShapes {
   Shape x, w, y;
 };
 
+/// A convolution's gradient of its input, alone or on top of a value.
+inline bool is_data_gradient(OpKind kind) {
+  return kind == OpKind::conv_backward_data || kind == OpKind::conv_backward_data_add;
+}
+
 /// Whether the problem is a convolution's data gradient on top of its third input.
 inline bool adds_to_value(const Problem& p) {
   return p.op.kind == OpKind::conv_backward_data_add;

@@ -107,9 +107,10 @@ class Planner {
   /// True when no kernel but the reference runs the node; on devices, where there is no reference: no kernel at all.
   bool falls_to_reference(const Node& node) const {
     const Problem problem = problem_of(node);
-    if (adds_to_value(problem) && !choice_of_sum(node, problem).kernel) return true;
-    if (options_.device != DeviceKind::cpu && !runs(problem)) return true;
-    const Choice choice = choose(node, problem);
+    const bool adds = adds_to_value(problem);
+    if (!adds && options_.device != DeviceKind::cpu && !runs(problem)) return true;
+    const Choice choice = adds ? choice_of_sum(node, problem) : choose(node, problem);
+    if (!choice.kernel) return true;
     return choice.why != "override" && choice.kernel->name() == reference_name;
   }
 

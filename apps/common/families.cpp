@@ -85,9 +85,7 @@ std::vector<FamilyTime> family_times(const Executor& executor) {
   // The forward pass of a transposed convolution is a convolution's backward_data.
   std::set<std::string> transposed;
   for (const PlannedNode& node : plan.nodes)
-    if ((node.op.kind == OpKind::conv_backward_data || node.op.kind == OpKind::conv_backward_data_add) &&
-        node.name.ends_with(".forward"))
-      transposed.insert(layer_of(node));
+    if (is_data_gradient(node.op.kind) && node.name.ends_with(".forward")) transposed.insert(layer_of(node));
   std::map<std::string, FamilyTime> families;
   for (size_t i = 0; i < plan.nodes.size(); ++i) {
     const NodeTime& t = executor.times()[i];

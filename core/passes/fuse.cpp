@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "core/passes/passes.h"
 
@@ -20,15 +21,17 @@ bool is_read_once(const Tape& tape, const std::vector<int>& readers, ValueId id)
   return readers[static_cast<size_t>(id)] == 1 && !tape.value(id).keep;
 }
 
-using Replaced = std::map<const Node*, Node>;
+/// What becomes of nodes: another one, or nothing where another absorbed them.
+using Changes = std::map<const Node*, std::optional<Node>>;
 
-/// The tape without the nodes that others absorbed, those in their new form.
-void rewrite(Tape& tape, const Replaced& replaced, const std::vector<const Node*>& absorbed) {
+void carry_out(Tape& tape, const Changes& changes) {
   std::vector<Node> result;
   for (const Node& node : tape.nodes()) {
-    if (std::find(absorbed.begin(), absorbed.end(), &node) != absorbed.end()) continue;
-    const auto found = replaced.find(&node);
-    result.push_back(found == replaced.end() ? node : found->second);
+    const auto found = changes.find(&node);
+    if (found == changes.end())
+      result.push_back(node);
+    else if (found->second)
+      result.push_back(*found->second);
   }
   tape.set_nodes(std::move(result));
 }
@@ -36,8 +39,7 @@ void rewrite(Tape& tape, const Replaced& replaced, const std::vector<const Node*
 void fuse_batch_norms(Tape& tape) {
   const std::vector<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> norms;
-  Replaced clamped;  // batch norms
-  std::vector<const Node*> absorbed;
+  Changes changes;
   for (const Node& node : tape.nodes()) {
     if (node.op.kind == OpKind::batch_norm && is_read_once(tape, readers, node.out[0])) norms[node.out[0]] = &node;
     if (node.op != Op{OpKind::activation, ActivationAttrs{}}) continue;  // leaky_relu of slope 0
@@ -46,10 +48,10 @@ void fuse_batch_norms(Tape& tape) {
     const Node& norm = *found->second;
     BatchNormAttrs attrs = norm.op.as<BatchNormAttrs>();
     attrs.relu = 1;
-    clamped.emplace(&norm, Node{norm.name, {OpKind::batch_norm, attrs}, norm.in, node.out});
-    absorbed.push_back(&node);
+    changes[&norm] = Node{norm.name, {OpKind::batch_norm, attrs}, norm.in, node.out};
+    changes[&node] = std::nullopt;
   }
-  rewrite(tape, clamped, absorbed);
+  carry_out(tape, changes);
 }
 
 /// leaky_relu without a scale.
@@ -63,8 +65,7 @@ bool is_unscaled_leaky_relu(const Node& node) {
 void fuse_scales(Tape& tape) {
   const std::vector<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> scales;
-  Replaced scaled;  // activations
-  std::vector<const Node*> absorbed;
+  Changes changes;
   for (const Node& node : tape.nodes()) {
     if (node.op.kind == OpKind::scale && node.op.as<ScaleAttrs>().alpha > 0 && is_read_once(tape, readers, node.out[0]))
       scales[node.out[0]] = &node;
@@ -73,10 +74,10 @@ void fuse_scales(Tape& tape) {
     if (found == scales.end()) continue;
     auto attrs = node.op.as<ActivationAttrs>();
     attrs.scale = found->second->op.as<ScaleAttrs>().alpha;
-    scaled.emplace(&node, Node{node.name, {OpKind::activation, attrs}, found->second->in, node.out});
-    absorbed.push_back(found->second);
+    changes[&node] = Node{node.name, {OpKind::activation, attrs}, found->second->in, node.out};
+    changes[found->second] = std::nullopt;
   }
-  rewrite(tape, scaled, absorbed);
+  carry_out(tape, changes);
 }
 
 }  // namespace
@@ -104,18 +105,17 @@ void fuse(Tape& tape) {
   for (const Node& node : tape.nodes())
     if (is_unscaled_leaky_relu(node) && is_read_once(tape, readers, node.out[0])) activations[node.out[0]] = &node;
 
-  Replaced pooled;  // max_pools
-  std::vector<const Node*> absorbed;
+  Changes changes;
   for (const Node& node : tape.nodes()) {
     if (node.op.kind != OpKind::max_pool) continue;
     const auto found = activations.find(node.in[0]);
     if (found == activations.end()) continue;
     const Op op{OpKind::activation_max_pool,
                 ActivationPoolAttrs{found->second->op.as<ActivationAttrs>(), node.op.as<PoolAttrs>()}};
-    pooled.emplace(&node, Node{node.name, op, found->second->in, node.out});
-    absorbed.push_back(found->second);
+    changes[&node] = Node{node.name, op, found->second->in, node.out};
+    changes[found->second] = std::nullopt;
   }
-  rewrite(tape, pooled, absorbed);
+  carry_out(tape, changes);
   fuse_scales(tape);
 }
 
@@ -125,8 +125,7 @@ void fuse_convolutions(Tape& tape) {
   for (const Node& node : tape.nodes())
     if (node.op.kind == OpKind::conv_forward && is_read_once(tape, readers, node.out[0]))
       convolutions[node.out[0]] = &node;
-  Replaced fused;  // convolutions
-  std::vector<const Node*> absorbed;
+  Changes changes;
   for (const Node& node : tape.nodes()) {
     const auto found = node.in.empty() ? convolutions.end() : convolutions.find(node.in[0]);
     if (found == convolutions.end()) continue;
@@ -134,16 +133,16 @@ void fuse_convolutions(Tape& tape) {
     auto attrs = conv.op.as<ConvAttrs>();
     if (node.op.kind == OpKind::activation_max_pool) {
       const Op op{OpKind::conv_pool_forward, ConvPoolAttrs{attrs, node.op.as<ActivationPoolAttrs>()}};
-      fused.emplace(&conv, Node{conv.name, op, conv.in, node.out});
+      changes[&conv] = Node{conv.name, op, conv.in, node.out};
     } else if (is_unscaled_leaky_relu(node) && attrs.groups == 1) {
       attrs.slope = node.op.as<ActivationAttrs>().slope;
-      fused.emplace(&conv, Node{conv.name, {OpKind::conv_activation_forward, attrs}, conv.in, node.out});
+      changes[&conv] = Node{conv.name, {OpKind::conv_activation_forward, attrs}, conv.in, node.out};
     } else {
       continue;
     }
-    absorbed.push_back(&node);
+    changes[&node] = std::nullopt;
   }
-  rewrite(tape, fused, absorbed);
+  carry_out(tape, changes);
 }
 
 void fuse_backward(Tape& tape) {

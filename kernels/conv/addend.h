@@ -1,5 +1,5 @@
 // What a convolution's data gradient is added to (conv_backward_data_add): kernels of the convolution alone take it
-// along, sum it in f32 and round once.
+// along in a bias's place, sum it in f32 and round once.
 #pragma once
 
 #include "core/conv_shapes.h"
@@ -20,10 +20,9 @@ struct Addend {
   const T* at(int64_t pixel) const { return first + pixel * pitch; }
 };
 
-/// The arguments of the convolution alone.
-inline KernelArgs without_addend(const Problem& p, KernelArgs args) {
-  if (adds_to_value(p)) args.in = args.in.first(2);
-  return args;
+/// The bias, which is a third input that nothing is added to; null for none.
+inline const float* bias_of(const Problem& p, const KernelArgs& args) {
+  return args.in.size() == 3 && !adds_to_value(p) ? args.in[2].data<float>() : nullptr;
 }
 
 inline Support supports_addend(const Problem& p) {

@@ -64,22 +64,26 @@ CudnnDescriptor tensor(int64_t id, const Shape& shape, DType type, bool flat, in
 
 enum : int64_t { id_x = 1, id_w = 2, id_y = 3, id_addend = 4, id_gradient = 5 };
 
-/// Appends what sum = a + b in f32 takes, the operation last.
-void add_operations(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& sum,
-                    std::vector<CudnnDescriptor>& list) {
-  CudnnDescriptor add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR), op(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-  const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
-  const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-  add.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-  add.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-  add.finalize();
-  op.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, add);
-  op.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, a);
-  op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-  op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, sum);
-  op.finalize();
-  list.push_back(std::move(add)), list.push_back(std::move(op));
-}
+/// sum = gradient + addend in f32: the operation, and what it refers to.
+struct Addition {
+  CudnnDescriptor addend, sum;
+  CudnnDescriptor mode{CUDNN_BACKEND_POINTWISE_DESCRIPTOR};
+  CudnnDescriptor operation{CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR};
+
+  Addition(const CudnnDescriptor& gradient, CudnnDescriptor its_addend, CudnnDescriptor its_sum)
+      : addend(std::move(its_addend)), sum(std::move(its_sum)) {
+    const cudnnPointwiseMode_t add = CUDNN_POINTWISE_ADD;
+    const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    mode.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &add);
+    mode.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    mode.finalize();
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, mode);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, gradient);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, addend);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, sum);
+    operation.finalize();
+  }
+};
 
 /// A convolution that cuDNN can run, whatever the pass: x, w, y in its own terms. A data gradient may be added to
 /// something, pixels of which lie `addend_pitch` elements apart; 0: is not.
@@ -90,9 +94,8 @@ class CudnnPlan {
     const bool flat = s.x.d() == 1 && s.w.d() == 1 && s.y.d() == 1 && s.attrs.pad_low[0] == 0;
     const auto part = [&](const Int3& a) { return std::vector<int64_t>(a.begin() + (flat ? 1 : 0), a.end()); };
     const bool forward = kind == OpKind::conv_forward, data = kind == OpKind::conv_backward_data;
-    const bool adds = addend_pitch > 0;
-    const CudnnDescriptor x = adds ? tensor(id_gradient, s.x, DType::f32, flat, 0, true)
-                                   : tensor(id_x, s.x, data ? result : type, flat),
+    const CudnnDescriptor x = adds() ? tensor(id_gradient, s.x, DType::f32, flat, 0, true)
+                                     : tensor(id_x, s.x, data ? result : type, flat),
                           w = tensor(id_w, s.w, !forward && !data ? result : type, flat),
                           y = tensor(id_y, s.y, forward ? result : type, flat);
     CudnnDescriptor conv(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
@@ -130,13 +133,10 @@ class CudnnPlan {
              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
     op.finalize();
     std::vector<cudnnBackendDescriptor_t> ops{op.handle()};
-    std::vector<CudnnDescriptor> addition;
-    addition.reserve(4);
-    if (adds) {
-      addition.push_back(tensor(id_addend, s.x, result, flat, addend_pitch));
-      addition.push_back(tensor(id_x, s.x, result, flat));
-      add_operations(x, addition[0], addition[1], addition);
-      ops.push_back(addition.back().handle());
+    std::optional<Addition> addition;
+    if (adds()) {
+      addition.emplace(x, tensor(id_addend, s.x, result, flat, addend_pitch), tensor(id_x, s.x, result, flat));
+      ops.push_back(addition->operation.handle());
     }
     graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn()->handle);
     graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, int64_t(ops.size()), ops.data());
@@ -146,7 +146,6 @@ class CudnnPlan {
 
   int64_t workspace() const { return workspace_; }
   float milliseconds() const { return milliseconds_; }
-  bool adds() const { return addend_pitch_ > 0; }
   const std::string& detail() const { return detail_; }
 
   /// What was refused when it was timed is refused no more: an error of the device.
@@ -159,6 +158,8 @@ class CudnnPlan {
   }
 
  private:
+  bool adds() const { return addend_pitch_ > 0; }
+
   static void execute(const CudnnDescriptor& plan, const void* x, const void* w, const void* y, void* workspace,
                       const void* addend) {
     const int64_t ids[] = {id_x, id_w, id_y, id_addend};
@@ -240,9 +241,8 @@ class CudnnPlan {
           plan->get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
           if (workspace > most_workspace) continue;
           const DeviceBytes scratch(workspace);
-          const float milliseconds = least_milliseconds(3, [&] {
-            execute(*plan, x.data(), w.data(), y.data(), scratch.data(), adds() ? addend.data() : nullptr);
-          });
+          const float milliseconds = least_milliseconds(
+              3, [&] { execute(*plan, x.data(), w.data(), y.data(), scratch.data(), addend.data()); });
           ++tried;
           if (plan_ && milliseconds >= milliseconds_) continue;
           milliseconds_ = milliseconds, plan_ = std::move(plan), workspace_ = workspace;
@@ -367,8 +367,7 @@ class CudnnConv final : public Prepared {
         balanced_(balanced(p)),
         planned_(planned(without_addend(p))),
         slope_(float(p.op.as<ConvAttrs>().slope)) {
-    const bool data = kind_ == OpKind::conv_backward_data || adds_to_value(p),
-               weights = kind_ == OpKind::conv_backward_weights;
+    const bool data = is_data_gradient(kind_), weights = kind_ == OpKind::conv_backward_weights;
     if (adds_to_value(p)) sum_ = planned_sum(p);
     const TensorDesc &x = data ? p.out[0] : p.in[0], &y = data ? p.in[0] : weights ? p.in[1] : p.out[0];
     if (balanced_.grown || !x.dense()) x_ = TensorDesc(balanced_.shapes.x, x.dtype);
@@ -376,10 +375,10 @@ class CudnnConv final : public Prepared {
     if (weights && planned_.result != p.out[0].dtype) narrow_ = TensorDesc(p.out[0].shape, planned_.result);
     if (weights) sum_bytes_ = column_sum_bytes(y.shape);
   }
-  std::string detail() const override { return sum_ ? sum_->detail() + ", adds" : planned_.plan->detail(); }
+  std::string detail() const override { return plan().detail() + (sum_ ? ", adds" : ""); }
 
   int64_t workspace_bytes() const override {
-    int64_t bytes = round_up((sum_ ? *sum_ : *planned_.plan).workspace(), 256) + sum_bytes_;
+    int64_t bytes = round_up(plan().workspace(), 256) + sum_bytes_;
     for (const auto& copy : {x_, y_, narrow_}) bytes += copy ? round_up(copy->bytes(), 256) : 0;
     return bytes;
   }
@@ -400,27 +399,21 @@ class CudnnConv final : public Prepared {
       if (copy.bytes() != t.bytes()) queue_place(t, copy, offset);
     };
     switch (kind_) {
-      case OpKind::conv_backward_data: {
+      case OpKind::conv_backward_data:
+      case OpKind::conv_backward_data_add: {
         const Tensor x = copy_of(x_, out), y = copy_of(y_, first);
         in_copy(first, y, {});
-        planned_.plan->run(x.bytes(), second.bytes(), y.bytes(), take(planned_.plan->workspace()));
+        plan().run(x.bytes(), second.bytes(), y.bytes(), take(plan().workspace()), sum_ ? a.in[2].bytes() : nullptr);
         const Int3& at = balanced_.offset;
         in_copy(x, out, {-at[0], -at[1], -at[2]});
         if (bias) queue_bias_activation(out, out, bias, 1);
-        return;
-      }
-      case OpKind::conv_backward_data_add: {
-        const Tensor y = copy_of(y_, first);
-        in_copy(first, y, {});
-        const CudnnPlan& plan = sum_ ? *sum_ : *planned_.plan;
-        plan.run(out.bytes(), second.bytes(), y.bytes(), take(plan.workspace()), sum_ ? a.in[2].bytes() : nullptr);
-        if (!sum_) queue_sum(a.in[2], out, out);
+        if (kind_ == OpKind::conv_backward_data_add && !sum_) queue_sum(a.in[2], out, out);
         return;
       }
       case OpKind::conv_backward_weights: {
         const Tensor x = copy_of(x_, first), y = copy_of(y_, second), w = copy_of(narrow_, out);
         in_copy(first, x, balanced_.offset), in_copy(second, y, {});
-        planned_.plan->run(x.bytes(), w.bytes(), y.bytes(), take(planned_.plan->workspace()));
+        plan().run(x.bytes(), w.bytes(), y.bytes(), take(plan().workspace()));
         if (narrow_) queue_widen(planned_.result, out.shape().elements(), w.bytes(), data<float>(out));
         queue_column_sums(second, take(sum_bytes_), data<float>(a.out[1]));
         return;
@@ -428,13 +421,15 @@ class CudnnConv final : public Prepared {
       default: {
         const Tensor x = copy_of(x_, first), y = copy_of(y_, out);
         in_copy(first, x, balanced_.offset);
-        planned_.plan->run(x.bytes(), second.bytes(), y.bytes(), take(planned_.plan->workspace()));
+        plan().run(x.bytes(), second.bytes(), y.bytes(), take(plan().workspace()));
         if (bias || slope_ != 1 || y_) queue_bias_activation(y, out, bias, slope_);
       }
     }
   }
 
  private:
+  const CudnnPlan& plan() const { return sum_ ? *sum_ : *planned_.plan; }
+
   OpKind kind_;
   Balanced balanced_;
   const Planned& planned_;

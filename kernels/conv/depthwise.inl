@@ -292,10 +292,10 @@ class PreparedDepthwise final : public Prepared {
   int64_t workspace_bytes() const override { return problem_.threads * DepthwiseScratch<float>::bytes(shape_); }
   void run(const KernelArgs& args) const override {
     const auto* weights = reinterpret_cast<const float*>(args.packed[0]);
+    const float* bias = bias_of(problem_, args);
     by_storage(problem_.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
       const Addend<T> addend(problem_, args);
-      const float* bias = args.in.size() > 2 && !addend ? args.in[2].data<float>() : nullptr;
       parallel_threads(problem_.threads, [&](int thread) {
         const DepthwiseScratch<T> memory(shape_, args.workspace + thread * DepthwiseScratch<T>::bytes(shape_));
         // Units smaller than a line would not follow each other.

@@ -291,14 +291,10 @@ __global__ void __launch_bounds__(threads, blocks_at_once)
 
 constexpr int sums_bytes = (taps + 1) * threads * int(sizeof(float2));
 
-bool is_data_gradient(const Problem& p) {
-  return p.op.kind == OpKind::conv_backward_data || adds_to_value(p);
-}
-
 /// From what these kernels read to what they make.
 Geometry geometry(const Problem& p) {
   const Geometry g = geometry(*conv_shapes(p));
-  return is_data_gradient(p) ? reversed(g) : g;
+  return is_data_gradient(p.op.kind) ? reversed(g) : g;
 }
 
 /// The tiling that takes least time by a model: a multiprocessor's rounds of tiles, each bound by instructions or by
@@ -311,7 +307,7 @@ Tiling best_tiling(const Problem& p) {
   Tiling best{}, t{};
   for (int i = 0; i < 2; ++i) t.out[i] = g.out[i], t.pad[i] = g.pad[i];
   t.channels = int(p.in[0].shape.c()), t.images = int(g.images);
-  t.flipped = is_data_gradient(p);
+  t.flipped = is_data_gradient(p.op.kind);
   t.pitch = weights ? 0 : p.out[0].pixel_pitch();
   constexpr int most_bytes = 56 * 1024, most_extent = 256;
   constexpr double bytes_per_clock = 20;
@@ -414,7 +410,7 @@ Support supports(const Problem& p) {
   if (s.attrs.dilation[1] != 1 || s.attrs.dilation[2] != 1) return Support::no("no dilation");
   const int64_t stride = s.attrs.stride[1];
   if (s.attrs.stride[2] != stride || stride > 2) return Support::no("strides of 1 or 2 on both axes only");
-  if (is_data_gradient(p) && stride != 1) return Support::no("no stride");
+  if (is_data_gradient(p.op.kind) && stride != 1) return Support::no("no stride");
   if (weights) return Support::yes();
   if (adds_to_value(p) && p.in[2].pixel_pitch() % 2 != 0)
     return Support::no("adds to an even number of channels between pixels");

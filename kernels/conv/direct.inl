@@ -11,10 +11,10 @@
 //      block of their own leave that out). in_one_row joins the rows of 1x1;
 //   2. for every 64 (AVX2: 16) output channels, the register block runs over the band's positions; its sum follows the
 //      segments (row tap, column taps, channels) for which the row is not padding;
-//   3. the last chunk rounds into the output; earlier ones leave f32 sums in the workspace; the first starts from what
-//      a data gradient is added to (addend.h), or the bias. Before a pool all chunks
-//      do, bands hold whole rows of windows, and the unit ends with activation and maximum. Large outputs go past the
-//      caches, which saves reading what is overwritten (a third of the traffic of wide 1x1 layers).
+//   3. the first chunk starts from the bias, or from what a data gradient is added to (addend.h); the last rounds into
+//      the output; earlier ones leave f32 sums in the workspace. Before a pool all chunks do, bands hold whole rows of
+//      windows, and the unit ends with activation and maximum. Large outputs go past the caches, which saves reading
+//      what is overwritten (a third of the traffic of wide 1x1 layers).
 // Weights come packed in exactly the order of step 2 from a Pack node. Chunks depend on the problem alone, so the order
 // of a sum does not depend on threads or tiles.
 // Copying costs about 1/(KW * K/groups) of the multiply-adds. Limit: the f32 FMA rate.
@@ -119,8 +119,7 @@ template <class T, class Engine>
 class DirectUnit {
  public:
   DirectUnit(const Problem& p, const DirectPlan& d, const KernelArgs& args, std::byte* memory)
-      : p_(p), d_(d), s_(d.shape), args_(args), m_(d, memory), addend_(p, args) {
-    if (args.in.size() > 2 && !addend_) bias_ = args.in[2].data<float>();
+      : p_(p), d_(d), s_(d.shape), args_(args), m_(d, memory), addend_(p, args), bias_(bias_of(p, args)) {
     // A block of 16-bit channels that is half a line (AVX2) would come back for the other half.
     streams_ = !s_.pooled() && block_width * sizeof(T) % 64 == 0 && streams_lines(s_.y, args.out[0], s_.out);
     slope_ = Vec::all(s_.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
@@ -294,7 +293,7 @@ class DirectUnit {
   const KernelArgs& args_;
   const DirectScratch<Word> m_;
   const Addend<T> addend_;
-  const float* bias_ = nullptr;
+  const float* bias_;
   Vec slope_;
   bool streams_ = false;
   DirectPlan::Unit unit_{};

@@ -194,12 +194,12 @@ class TileUnit {
         args_(args),
         m_(d, memory),
         addend_(p, args),
-        segments_(reinterpret_cast<TileSegment*>(m_.segments)) {
+        segments_(reinterpret_cast<TileSegment*>(m_.segments)),
+        bias_(bias_of(p, args)) {
     // What a block reads past its runs meets zero weights, and must not be NaN; the last row is the one of zeros.
     std::memset(m_.patch, 0, static_cast<size_t>(d.patch_bytes()));
     streams_ = !s_.pooled() && streams_lines(s_.y, args.out[0], s_.out);
     slope_ = Vec::all(s_.activates ? static_cast<float>(p.op.as<ConvAttrs>().slope) : 1.0f);
-    if (!s_.unpools && !addend_ && args.in.size() > 2) bias_ = args.in[2].data<float>();
   }
   bool streams() const { return streams_; }
 
@@ -459,7 +459,7 @@ class TileUnit {
   const DirectScratch<uint32_t> m_;
   const Addend<T> addend_;
   TileSegment* segments_;
-  const float* bias_ = nullptr;
+  const float* bias_;
   Vec slope_;
   bool streams_ = false, in_place_ = false;
   Range rows_{};

@@ -420,11 +420,12 @@ inline void multiply_point(const WinogradShape& s, const float* v, const float* 
 }
 
 template <class S, class T>
-void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& args, const Addend<T>& addend) {
+void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& args) {
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
   const auto* u = reinterpret_cast<const float*>(args.packed[0]);
-  const float* bias = args.in.size() == 3 ? args.in[2].data<float>() : nullptr;
+  const float* bias = bias_of(p, args);
+  const Addend<T> addend(p, args);
   const int64_t in = s.channels_in(), out = s.channels_out(), point = winograd_point_floats(in, out);
   uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
   const Vec slope = winograd_slope(p, s);
@@ -558,8 +559,7 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
 template <class S>
 class PreparedWinograd final : public Prepared {
  public:
-  explicit PreparedWinograd(const Problem& p)
-      : whole_(p), problem_(without_addend(p)), shape_(winograd_shape<S>(problem_)) {}
+  explicit PreparedWinograd(const Problem& p) : problem_(p), shape_(winograd_shape<S>(without_addend(p))) {}
   int64_t workspace_bytes() const override {
     return problem_.threads * (shape_.four() ? four_thread_floats<S>(shape_) : winograd_thread_floats(shape_)) * 4;
   }
@@ -587,7 +587,7 @@ class PreparedWinograd final : public Prepared {
       using T = decltype(zero);
       if constexpr (S::takes_four)
         if (shape_.four()) return winograd_run_four<S, T>(problem_, shape_, args);
-      winograd_run<S, T>(problem_, shape_, without_addend(whole_, args), Addend<T>(whole_, args));
+      winograd_run<S, T>(problem_, shape_, args);
     });
   }
 
@@ -599,7 +599,7 @@ class PreparedWinograd final : public Prepared {
     return "F(" + (flatter ? std::to_string(S::m[0]) + "x" + across + "x" : "") + across + "," +
            std::to_string(S::k[2]) + ")";
   }
-  Problem whole_, problem_;  ///< with what it is added to, and the convolution alone
+  Problem problem_;
   WinogradShape shape_;
 };
 

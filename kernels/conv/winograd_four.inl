@@ -312,7 +312,7 @@ void winograd_run_four(const Problem& p, const WinogradShape& s, const KernelArg
   const T* x = args.in[0].data<T>();
   T* y = args.out[0].data<T>();
   const auto* u = reinterpret_cast<const float*>(args.packed[0]);
-  const float* bias = args.in.size() == 3 ? args.in[2].data<float>() : nullptr;
+  const float* bias = bias_of(p, args);
   uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
   const Vec slope = winograd_slope(p, s);
   const bool streams = streams_output(p.out[0], args.out[0], s.channels_out());

@@ -23,12 +23,9 @@ Support supports_dense(const Problem& p) {
 
 Support supports_few_pixels(const Problem& p) {
   if (const Support dense = supports_dense(p); !dense.ok) return dense;
-  const ConvShapes s = *conv_shapes(p);
-  const Int3 one{1, 1, 1}, none{0, 0, 0};
-  const bool product = spatial(s.w) == one && s.attrs.stride == one && s.attrs.pad_low == none &&
-                       s.attrs.pad_high == none && s.attrs.groups == 1;
-  if (!product || s.x.rows() > most_pixels)
-    return Support::no("takes 1x1 convolutions of at most " + std::to_string(most_pixels) + " pixels");
+  if (const Support product = needs_pointwise(p); !product.ok) return product;
+  if (p.op.as<ConvAttrs>().stride != Int3{1, 1, 1} || p.in[0].shape.rows() > most_pixels)
+    return Support::no("takes at most " + std::to_string(most_pixels) + " pixels without a stride");
   if (p.op.kind == OpKind::conv_backward_data && p.in.size() > 2) return Support::no("adds no bias to data gradients");
   return Support::yes();
 }

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/conv_shapes.h"
 #include "core/parallel.h"
+#include "kernels/conv/direct_shape.h"
 #include "kernels/dense/dense_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 
