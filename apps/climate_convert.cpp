@@ -33,6 +33,7 @@ std::vector<Option> option_list() {
           Option{"steps", "", "0", "steps converted (0 = all)", K::integer}.within(0, 1 << 30),
           Option{"height", "", "768", "rows of the images", K::integer}.within(32, 1 << 16),
           Option{"width", "", "1152", "columns of the images", K::integer}.within(32, 1 << 16),
+          {"same-days", "", "true", "refuse fields whose times say different days for a step", K::toggle},
           {"labels", "", "false", "label by the detector of climate_simulate (needs TMQ, U850, V850, PSL and T500)",
            K::toggle}};
 }
@@ -42,6 +43,8 @@ struct Source {
   std::string path, variable;
   std::optional<double> level;
   double factor = 1, offset = 0;
+  bool stepped = true;  ///< false: the same at every step
+  int64_t step(int64_t image) const { return stepped ? image : 0; }
 };
 
 /// Whether the sign at `at` belongs to the exponent of a number behind another mark: "v*1e+2", but not "v1e+2".
@@ -90,18 +93,31 @@ Source parse_source(const std::string& text) {
 /// The files that sources read.
 using Files = std::map<std::string, std::unique_ptr<NetcdfFile>>;
 
-/// The day of a step by the first source that says one.
-std::optional<std::string> day_of_step(const std::vector<Source>& sources, const Files& files, int64_t step) {
-  for (const Source& s : sources)
-    if (auto day = files.at(s.path)->day(s.variable, step)) return day;
-  return std::nullopt;
+/// The day of a step by the first source that says one. Throws Error(data) where another says a different one, unless
+/// `differ` is meant.
+std::optional<std::string> day_of_step(const std::vector<Source>& sources, const Files& files, int64_t step,
+                                       bool differ) {
+  std::optional<std::string> first;
+  std::string who;
+  for (const Source& s : sources) {
+    const auto day = files.at(s.path)->day(s.variable, s.step(step));
+    if (!day || !s.stepped) continue;
+    const std::string what = s.path + ": variable " + s.variable;
+    if (first && !differ && *day != *first)
+      fail_data(
+          fmt::format("{}: step {} is of {}, but {} of {}: fields of different days make no image (--no-same-days "
+                      "takes them)",
+                      what, step, *day, who, *first));
+    if (!first) first = day, who = what + " is";
+  }
+  return first;
 }
 
 /// The values of a channel at a step, and how many of them were missing.
 std::pair<std::vector<float>, int64_t> read_channel(const Source& s, const NetcdfFile& file, int64_t step,
                                                     int64_t height, int64_t width) {
   const std::string where = s.path + ": variable " + s.variable;
-  std::vector<float> field = regrid(file.read(s.variable, step, s.level), height, width);
+  std::vector<float> field = regrid(file.read(s.variable, s.step(step), s.level), height, width);
   const int64_t filled = fill_missing(field, height, width, where);
   for (float& v : field) {
     const double value = double(v) * s.factor + s.offset;
@@ -122,7 +138,8 @@ int convert_main(int argc, char** argv) {
   if (!o.text("list").empty()) {
     const NetcdfFile file(o.text("list"));
     for (const std::string& name : file.fields()) try {
-        fmt::print("{}  {} steps\n", name, file.steps(name));
+        const auto steps = file.steps(name);
+        fmt::print("{}  {}\n", name, steps ? fmt::format("{} steps", *steps) : "no time");
       } catch (const Error& error) {
         fmt::print("{}  cannot be converted: {}\n", name, error.what());
       }
@@ -140,13 +157,18 @@ int convert_main(int argc, char** argv) {
   std::vector<bool> mapped(channel_count);
   int64_t available = INT64_MAX;
   std::string shortest;  ///< the variable with the fewest steps
-  for (const Source& s : sources) {
+  int64_t longest = 0;
+  for (Source& s : sources) {
     if (mapped[static_cast<size_t>(s.channel)])
       fail_usage(std::string("--map: ") + climate_channels[s.channel] + " is mapped twice");
     mapped[static_cast<size_t>(s.channel)] = true;
-    const int64_t steps = files[s.path]->steps(s.variable);
-    if (steps < available) available = steps, shortest = s.path + ": variable " + s.variable;
+    const auto steps = files[s.path]->steps(s.variable);
+    s.stepped = steps.has_value();
+    if (!steps) continue;
+    longest = std::max(longest, *steps);
+    if (*steps < available) available = *steps, shortest = s.path + ": variable " + s.variable;
   }
+  if (longest == 0) available = 1, shortest = sources[0].path + ": variable " + sources[0].variable;
   if (o.toggle("labels"))
     for (int channel : {0, 1, 2, 7, 9})
       if (!mapped[static_cast<size_t>(channel)])
@@ -155,8 +177,11 @@ int convert_main(int argc, char** argv) {
   if (steps < 1 || steps > available - first)
     fail_data(fmt::format("{}: expected {} steps for --first {} and --steps {}, found {}", shortest,
                           first + std::max<int64_t>(1, wanted), first, wanted, available));
-  fs::create_directories(o.text("out"));
-  const bool dated = !o.is_set("name") && day_of_step(sources, files, first);
+  NewDataSet data_set(o.text("out"));
+  if (wanted == 0 && longest > available)
+    fmt::print(stderr, "warning: {} has {} steps, another {}: those behind are left out\n", shortest, available,
+               longest);
+  const bool differ = !o.toggle("same-days"), dated = !o.is_set("name") && day_of_step(sources, files, first, differ);
   if (!dated && steps > 1)
     fmt::print(stderr, "warning: {}: a random split will take every image for a day of its own\n",
                o.is_set("name") ? "--name: the files' names tell no days"
@@ -167,6 +192,7 @@ int convert_main(int argc, char** argv) {
   ClimateStats stats;
   std::map<int, int64_t> filled;
   for (int64_t step = first; step < first + steps; ++step) {
+    const auto day = day_of_step(sources, files, step, differ);
     std::vector<float> image(static_cast<size_t>(height * width * channel_count));
     for (const Source& s : sources) {
       const auto [field, missing] = read_channel(s, *files[s.path], step, height, width);
@@ -178,9 +204,8 @@ int convert_main(int argc, char** argv) {
       labels_0 = simulate::detect_storms({height, width}, image, 24);
       labels_1 = simulate::detect_storms({height, width}, image, 21);
     }
-    const auto day = dated ? day_of_step(sources, files, step) : std::nullopt;
     const std::string file =
-        day ? fmt::format("data-{}-{:04d}-0.h5", *day, step) : fmt::format("{}-{:04d}.h5", name, step);
+        dated && day ? fmt::format("data-{}-{:04d}-0.h5", *day, step) : fmt::format("{}-{:04d}.h5", name, step);
     write_climate_file((fs::path(o.text("out")) / file).string(), {height, width, channel_count}, image, labels_0,
                        labels_1);
     stats.add(image_stats(image, channel_count));
@@ -195,6 +220,7 @@ int convert_main(int argc, char** argv) {
   }
   widen_constant_channels(stats);
   write_stats((fs::path(o.text("out")) / "stats.h5").string(), stats);
+  data_set.complete();
   fmt::print("wrote {} images of {}x{}x16 to {}\n", steps, height, width, o.text("out"));
   return 0;
 }

@@ -1,5 +1,6 @@
 // Simulated days of weather with labelled storms, in the layout of MLPerf HPC DeepCAM.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -34,7 +35,8 @@ std::vector<Option> option_list() {
           .within(0, 500),
       Option{"rivers", "", "6", "atmospheric rivers per image on average", K::number}.within(0, 500),
       {"orography", "", "auto",
-       "NetCDF file of heights in metres, none (drawn continents), or auto: Debian's ferret-datasets"},
+       "NetCDF file (FILE or FILE:VARIABLE) of heights in metres, none (drawn continents), or auto: Debian's "
+       "ferret-datasets"},
       {"labels", "", "truth", "labels_0: truth (what was put there) or heuristic (what a detector finds)"},
       Option{"year", "", "2106", "year in the file names", K::integer}.within(0, 9999),
       {"run", "", "0", "number of the run in the file names", K::integer},
@@ -55,13 +57,24 @@ std::string file_name(int64_t year, int64_t day, int64_t step, int64_t run) {
 std::vector<float> read_orography(const std::string& wish, const Grid& grid) {
   const std::string known = "/usr/share/ferret-vis/data/etopo20.cdf";
   if (wish == "none" || (wish == "auto" && (!has_netcdf() || !fs::exists(known)))) return {};
-  const NetcdfFile file(wish == "auto" ? known : wish);
+  std::string path = wish == "auto" ? known : wish, name;
+  if (const size_t colon = path.rfind(':'); colon != std::string::npos && !fs::exists(path))
+    name = path.substr(colon + 1), path.resize(colon);
+  const NetcdfFile file(path);
   const auto fields = file.fields();
-  if (fields.empty()) fail_data(wish + ": expected a field of heights, found none");
-  std::vector<float> heights = regrid(file.read(fields[0], 0, std::nullopt), grid.height, grid.width);
-  fill_missing(heights, grid.height, grid.width, wish);
-  fmt::print("orography: {}, from {:.0f} to {:.0f} m\n", wish == "auto" ? known : wish,
-             *std::min_element(heights.begin(), heights.end()), *std::max_element(heights.begin(), heights.end()));
+  if (name.empty() && fields.size() != 1)
+    fail_data(fmt::format("{}: expected one field, found {}: name the heights as {}:VARIABLE", path,
+                          fields.empty() ? "none" : fmt::format("{}", fmt::join(fields, ", ")), path));
+  if (name.empty()) name = fields[0];
+  std::vector<float> heights = regrid(file.read(name, 0, std::nullopt), grid.height, grid.width);
+  const std::string what = path + ": variable " + name;
+  fill_missing(heights, grid.height, grid.width, what);
+  const auto [low, high] = std::minmax_element(heights.begin(), heights.end());
+  constexpr float least_mountain = 1000, most_mountain = 10000;
+  if (!(*high >= least_mountain && *high <= most_mountain))
+    fail_data(fmt::format("{}: expected heights in metres, the largest between {} and {}, found {:g}", what,
+                          least_mountain, most_mountain, *high));
+  fmt::print("orography: {}, from {:.0f} to {:.0f} m\n", what, *low, *high);
   return heights;
 }
 
@@ -83,8 +96,9 @@ int simulate_main(int argc, char** argv) {
   const int threads = wanted_threads(o);
   const fs::path out = o.text("out");
   for (const char* part : {"train", "validation"}) refuse_used_folder(out / part);
-  fs::create_directories(out / "train");
-  if (validation > 0) fs::create_directories(out / "validation");
+  NewDataSet data_set(out);
+  make_folders(out / "train");
+  if (validation > 0) make_folders(out / "validation");
 
   // Images in parallel, each on one thread; statistics are merged in image order.
   const int64_t images = (train + validation) * steps;
@@ -110,6 +124,7 @@ int simulate_main(int argc, char** argv) {
   ClimateStats all;
   for (const ClimateStats& s : stats) all.add(s);
   write_stats(out / "stats.h5", all);
+  data_set.complete();
   std::array<int64_t, 3> sum{};
   for (const auto& c : counts)
     for (size_t k = 0; k < 3; ++k) sum[k] += c[k];

@@ -142,12 +142,12 @@ int predict_main(int argc, char** argv) {
     const auto& source = sources[s];
     const auto made = trained_program(o, options[s], std::move(plans[s]));
     Program& program = *made;
-    fs::create_directories(o.text("out"));
+    make_folders(o.text("out"));
     const auto write = [&](int64_t i, std::span<const uint8_t> classes) {
       const ClimateRef& ref = source->images()[static_cast<size_t>(i)];
       expect_finite(program.evaluate().tensor("logits"), ref);
       const std::string base = mask_base(o, ref);
-      fs::create_directories(fs::path(base).parent_path());
+      make_folders(fs::path(base).parent_path());
       write_mask(base + ".h5", {source->reading().height, source->reading().width, 1}, classes);
       if (pictures) write_comparison(base + ".png", ref, classes, source->reading());
     };

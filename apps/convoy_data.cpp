@@ -151,7 +151,7 @@ class Writer {
 
   void add(const SampleRef& ref, Sample sample, const std::string& name, const std::string& folder) {
     if (folder != folder_) flush(), folder_ = folder;
-    fs::create_directories(folder);
+    make_folders(folder);
     if ((format_ == "tfrecord" || format_ == "raw-hdf5") && sample.shape.dtype != DType::i16)
       fail_data(ref.path + ": " + format_ + " holds i16 counts, found " + sample.shape.str());
     if (!shards() && !written_files_.insert(file_of(name, folder)).second)
@@ -164,6 +164,8 @@ class Writer {
       write_single(file_of(name, folder), sample, format_ == "split-hdf5" ? "x" : "full",
                    format_ == "split-hdf5" ? "y" : "unitPar");
     } else {
+      // A shard has physical parameters of all its samples or of none.
+      if (!pending_.empty() && pending_.front().physical.empty() != sample.physical.empty()) flush();
       pending_.push_back(std::move(sample));
       if (static_cast<int64_t>(pending_.size()) == shard_) flush();
     }
@@ -193,7 +195,7 @@ class Writer {
         physical.insert(physical.end(), sample.physical.begin(), sample.physical.end());
       }
       file.write("unitPar", DType::f32, labels, std::as_bytes(std::span(unit)));
-      if (physical.size() == unit.size()) file.write("physPar", DType::f32, labels, std::as_bytes(std::span(physical)));
+      if (!physical.empty()) file.write("physPar", DType::f32, labels, std::as_bytes(std::span(physical)));
       file.write_text("format", "convoy-cosmoflow-1");
       file.close();
     });
@@ -295,11 +297,13 @@ int data_main(int argc, char** argv) {
   std::vector<std::string> paths;
   for (const SampleRef& ref : refs) paths.push_back(ref.path);
   refuse_targets(path, paths, out);
+  NewDataSet data_set(out);
   Writer writer(format, gzip, shard);
   const std::vector<std::string> names = sample_names(refs);
   for (size_t i = 0; i < refs.size(); ++i)
     writer.add(refs[i], read_sample(refs[i], read), names[i], target_folder(path, refs[i].path, out));
   writer.flush();
+  data_set.complete();
   fmt::print("wrote {} samples as {} to {}\n", writer.written(), format, out);
   return 0;
 }

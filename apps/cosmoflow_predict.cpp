@@ -75,8 +75,7 @@ int predict_main(int argc, char** argv) {
   csv += "\n";
   std::vector<double> physical_error(static_cast<size_t>(p.targets));
   std::vector<std::vector<float>> physical;
-  for (const SampleRef& ref : samples)
-    physical.push_back(ref.format == FileFormat::tfrecord ? std::vector<float>() : read_sample(ref, read).physical);
+  for (const SampleRef& ref : samples) physical.push_back(read_physical(ref));
   const bool assumed = std::all_of(physical.begin(), physical.end(), [](const auto& own) { return own.empty(); });
   const std::vector<double> spread = spreads(p, physical);
   for (int64_t i = 0; i < p.count(); ++i) {

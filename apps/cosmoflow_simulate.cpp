@@ -1,6 +1,7 @@
 // Makes CosmoFlow data sets: particle-mesh universes with drawn parameters, cut and written in the official layout.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include "apps/common/svg.h"
 #include "apps/simulate/universe.h"
 #include "core/error.h"
+#include "core/free_memory.h"
 #include "core/parallel.h"
 #include "core/philox.h"
 #include "io/dataset.h"
@@ -21,25 +23,31 @@ namespace convoy::apps {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Particles, meshes and counts of one universe, measured.
+constexpr int64_t bytes_per_voxel = 64;
+
 using simulate::Cosmology;
 using simulate::Universe;
 using simulate::UniverseOptions;
 
 std::vector<Option> option_list() {
   using K = Option::Kind;
-  return {{"out", "", "", "folder to write train/ and validation/ into (required)"},
-          {"universes", "", "64", "universes for training", K::integer},
-          {"validation", "", "16", "universes for validation", K::integer},
-          Option{"size", "", "64", "voxels and particles per side of a universe", K::integer}.within(2, 4096),
-          {"crop", "", "0", "cut universes into cubes of this extent (0 = keep whole)", K::integer},
-          {"voxel", "", "2", "voxel extent in units of (H_0/70) Mpc/h", K::number},
-          Option{"spread", "", "0.1", "parameters vary by this share around their centres", K::number}.within(0, 0.8),
-          Option{"seed", "", "1", "of parameters and phases", K::integer}.within(-0x1p63),
-          {"format", "", "tfrecord", "tfrecord or hdf5"},
-          {"gzip", "", "true", "compress", K::toggle},
-          Option{"steps", "", "12", "particle-mesh steps to z = 0", K::integer}.within(1, 100000),
-          {"transfer", "", "eisenstein-hu", "eisenstein-hu or bbks"},
-          Option{"threads", "", "0", "0 = OMP_NUM_THREADS or all cores", K::integer}.within(0, most_threads)};
+  return {
+      {"out", "", "", "folder to write train/ and validation/ into (required)"},
+      {"universes", "", "64", "universes for training", K::integer},
+      {"validation", "", "16", "universes for validation", K::integer},
+      Option{"size", "", "64", "voxels and particles per side of a universe", K::integer}.within(2, 4096),
+      {"crop", "", "0",
+       "tfrecord: cut universes into cubes of this extent; hdf5: chunks of it, readers cut (0 = whole)", K::integer},
+      {"voxel", "", "2", "voxel extent in units of (H_0/70) Mpc/h", K::number},
+      Option{"spread", "", "0.1", "parameters vary by this share around their centres", K::number}.within(0, 0.8),
+      Option{"seed", "", "1", "of parameters and phases", K::integer}.within(-0x1p63),
+      {"format", "", "tfrecord", "tfrecord or hdf5"},
+      {"gzip", "", "true", "compress", K::toggle},
+      Option{"steps", "", "12", "particle-mesh steps to z = 0", K::integer}.within(1, 100000),
+      {"transfer", "", "eisenstein-hu", "eisenstein-hu or bbks"},
+      Option{"threads", "", "0", "0 = OMP_NUM_THREADS or all cores", K::integer}.within(0, most_threads)};
 }
 
 struct Drawn {
@@ -155,12 +163,16 @@ int simulate_main(int argc, char** argv) {
   if (!(voxel > 0 && voxel <= 1e6))
     fail_usage("--voxel: expected more than 0 and at most 1e6 Mpc/h, found " + options.text("voxel"));
   for (const char* part : {"train", "validation"}) refuse_used_folder(fs::path(out) / part);
-  for (const char* part : {"train", "validation"}) fs::create_directories(fs::path(out) / part);
+  NewDataSet data_set(out);
+  for (const char* part : {"train", "validation"}) make_folders(fs::path(out) / part);
 
   std::mutex mutex;
   int64_t done = 0;
   // Universes in parallel while there are enough of them, each on one thread; a few large ones share the threads.
-  const int outer = train + validation >= threads ? threads : 1, inner = outer == 1 ? threads : 1;
+  int outer = train + validation >= threads ? threads : 1;
+  if (const auto left = free_memory())
+    outer = static_cast<int>(std::clamp<int64_t>(*left / (bytes_per_voxel * size * size * size), 1, outer));
+  const int inner = std::max(1, threads / outer);
   parallel_units(train + validation, outer, [&](int64_t universe) {
     const Drawn d = draw_parameters(seed, universe, spread);
     UniverseOptions o;
@@ -186,6 +198,7 @@ int simulate_main(int argc, char** argv) {
     if (++done % std::max<int64_t>(1, (train + validation) / 10) == 0)
       fmt::print("{} of {} universes\n", done, train + validation), std::fflush(stdout);
   });
+  data_set.complete();
   fmt::print("wrote {} + {} universes of {}^3 voxels x 4 redshifts to {}\n", train, validation, size, out);
   return 0;
 }

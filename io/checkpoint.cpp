@@ -78,8 +78,9 @@ std::vector<CheckpointFile> list_checkpoints(const std::string& folder) {
     const std::string name = entry.path().filename();
     if (!named_like_checkpoint(name) || name.size() < 15) continue;
     const std::string_view digits = std::string_view(name).substr(11, name.size() - 14);
-    if (digits.size() <= 18 && digits.find_first_not_of("0123456789") == std::string_view::npos)
-      found.push_back({entry.path(), parse_number<int64_t>(digits, name)});
+    if (digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string_view::npos) continue;
+    if (entry.is_other()) fail_data(entry.path().string() + ": expected a file, found a device or a pipe");
+    found.push_back({entry.path(), parse_number<int64_t>(digits, name)});
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
   return found;

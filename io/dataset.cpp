@@ -52,6 +52,18 @@ std::vector<float> read_parameters(const Hdf5File& file, const std::string& name
   return read_floats(file, name);
 }
 
+/// Empty where the file has none.
+std::vector<float> physical_in(const Hdf5File& file, const SampleRef& ref) {
+  if (!file.contains("physPar")) return {};
+  if (ref.format != FileFormat::sharded) return read_parameters(file, "physPar");
+  const std::vector<int64_t> e = file.extents("physPar"), labels = file.extents("unitPar");
+  if (e != labels)
+    fail_data(ref.path + ": data set physPar is " + extents_text(e) + ", expected " + extents_text(labels) +
+              " as unitPar is");
+  const int64_t row[] = {ref.index, 0}, width[] = {1, e.back()};
+  return read_floats(file, "physPar", row, width);
+}
+
 FileFormat identify_hdf5(const Hdf5File& file) {
   if (file.read_text("format") == shard_format) return FileFormat::sharded;
   if (file.contains("full")) return FileFormat::raw_hdf5;
@@ -86,7 +98,7 @@ Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
   Sample sample;
   sample.target = read_parameters(file, "unitPar");
   sample.shape = {crop, layout.channels, static_cast<int64_t>(sample.target.size()), DType::i16};
-  if (file.contains("physPar")) sample.physical = read_parameters(file, "physPar");
+  sample.physical = physical_in(file, ref);
   check_voxels(file, "full", std::vector<int64_t>{crop, crop, crop, layout.channels});
   sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
   if (layout.channels_first) {
@@ -130,7 +142,7 @@ Sample read_split(const SampleRef& ref) {
   sample.shape = {e[0], e[3], static_cast<int64_t>(sample.target.size()), voxel_type(file, "x")};
   sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
   file.read("x", sample.shape.dtype, sample.voxels);
-  if (file.contains("physPar")) sample.physical = read_parameters(file, "physPar");
+  sample.physical = physical_in(file, ref);
   return sample;
 }
 
@@ -149,7 +161,7 @@ Sample read_shard(const SampleRef& ref) {
   file.read("voxels", sample.shape.dtype, sample.voxels, start, count);
   const int64_t row[] = {ref.index, 0}, width[] = {1, t[1]};
   sample.target = read_floats(file, "unitPar", row, width);
-  if (file.contains("physPar")) sample.physical = read_floats(file, "physPar", row, width);
+  sample.physical = physical_in(file, ref);
   return sample;
 }
 
@@ -215,6 +227,11 @@ std::vector<SampleRef> samples_below(const std::string& path, const ReadOptions&
     for (SampleRef& ref : samples_in(file, options)) refs.push_back(std::move(ref));
   if (refs.empty()) fail_data(path + ": expected .tfrecord, .hdf5 or .h5 files, found none");
   return refs;
+}
+
+std::vector<float> read_physical(const SampleRef& ref) {
+  if (ref.format == FileFormat::tfrecord) return {};
+  return physical_in(Hdf5File(ref.path, Hdf5File::Mode::read), ref);
 }
 
 Sample read_sample(const SampleRef& ref, const ReadOptions& options) {

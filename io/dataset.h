@@ -48,6 +48,8 @@ std::vector<std::string> sample_files(const std::string& path, BrokenLinks broke
 std::vector<SampleRef> samples_below(const std::string& path, const ReadOptions& options);
 /// Reads and checks one sample: CRCs, shape, finite labels and voxels, counts of at least 0.
 Sample read_sample(const SampleRef& ref, const ReadOptions& options);
+/// Its physical parameters alone; empty where the file has none.
+std::vector<float> read_physical(const SampleRef& ref);
 
 /// The file's name without folder and extensions (`.tfrecord.gz` too).
 std::string stem_of(const SampleRef& ref);

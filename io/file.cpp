@@ -44,6 +44,9 @@ void refuse_loop(const std::filesystem::path& link) {
   }
 }
 
+/// In the folder of a NewDataSet that is not complete.
+constexpr const char* unfinished = "convoy.unfinished";
+
 /// Where a path leads, also to a file that is not there yet.
 std::string behind_links(const std::string& name) {
   std::filesystem::path path = name;
@@ -89,6 +92,12 @@ std::string why_withheld(const std::string& path) {
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
                                      BrokenLinks broken) {
   if (!std::filesystem::is_directory(folder)) fail_data(folder + ": no such folder");
+  const auto refuse_unfinished = [](const std::filesystem::path& mark) {
+    fail_data(mark.string() +
+              ": the program that wrote this data set did not end well: remove the folder, and write it anew");
+  };
+  if (const auto above = std::filesystem::path(folder_above(folder)) / unfinished; std::filesystem::exists(above))
+    refuse_unfinished(above);
   std::vector<std::string> paths;
   const auto wanted = [&](const std::filesystem::path& path) {
     return std::find(extensions.begin(), extensions.end(), path.extension()) != extensions.end();
@@ -97,6 +106,7 @@ std::vector<std::string> files_below(const std::string& folder, const std::vecto
     using Walk = std::filesystem::recursive_directory_iterator;
     for (const auto& entry : Walk(folder, std::filesystem::directory_options::follow_directory_symlink)) {
       if (entry.is_symlink() && entry.is_directory()) refuse_loop(entry.path());
+      if (entry.path().filename() == unfinished) refuse_unfinished(entry.path());
       if (!wanted(entry.path())) continue;
       const bool nowhere = entry.is_symlink() && !entry.exists();
       if (nowhere && broken == BrokenLinks::refused) fail_data(entry.path().string() + ": a link to nothing");
@@ -122,6 +132,34 @@ std::string folder_inside(const std::string& path, const std::string& file) {
 bool is_split(const std::string& folder) {
   const std::filesystem::path root(folder);
   return std::filesystem::is_directory(root / "train") && std::filesystem::is_directory(root / "validation");
+}
+
+void make_folders(const std::string& folder) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) fail_runtime(folder + ": cannot make the folder: " + failed.message());
+}
+
+NewDataSet::NewDataSet(const std::string& folder) : mark_((std::filesystem::path(folder) / unfinished).string()) {
+  make_folders(folder);
+  write_text(mark_, "");
+}
+
+NewDataSet::~NewDataSet() {
+  if (mark_.empty()) return;
+  using Walk = std::filesystem::recursive_directory_iterator;
+  std::error_code failed;
+  const std::filesystem::path mark(mark_);
+  for (Walk at(mark.parent_path(), failed), end; !failed && at != end; at.increment(failed))
+    if (!at->is_directory(failed) && at->path() != mark) return;
+  std::filesystem::remove(mark, failed);
+  std::filesystem::remove(mark.parent_path(), failed);  // which fails, as it should, where folders are in it
+}
+
+void NewDataSet::complete() {
+  std::error_code failed;
+  if (!std::filesystem::remove(mark_, failed)) fail_runtime(mark_ + ": cannot remove: " + failed.message());
+  mark_.clear();
 }
 
 void refuse_used_folder(const std::string& folder) {

@@ -22,7 +22,8 @@ std::string why_withheld(const std::string& path);
 /// Links that lead nowhere: an error, or listed for a caller that counts what cannot be read.
 enum class BrokenLinks : uint8_t { refused, listed };
 /// Regular files at any depth below a folder whose extension (".h5") is one of `extensions`, in name order. Throws
-/// Error(data) where the folder is missing, or a link leads back to a folder that it lies in.
+/// Error(data) where the folder is missing or part of an unfinished NewDataSet, or a link leads back to a folder that
+/// it lies in.
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
                                      BrokenLinks broken = BrokenLinks::refused);
 
@@ -35,6 +36,24 @@ std::string folder_inside(const std::string& path, const std::string& file);
 
 /// True for a folder with folders train and validation: its samples are split already.
 bool is_split(const std::string& folder);
+
+/// Makes a folder and those above it. Throws Error(runtime).
+void make_folders(const std::string& folder);
+
+/// A data set in the making. Until complete() its folder holds a file by which readers know what a program left that
+/// failed or was killed, unless there is nothing else in it.
+class NewDataSet {
+ public:
+  /// Makes the folder. Throws Error(runtime).
+  explicit NewDataSet(const std::string& folder);
+  ~NewDataSet();
+  NewDataSet(const NewDataSet&) = delete;
+  NewDataSet& operator=(const NewDataSet&) = delete;
+  void complete();
+
+ private:
+  std::string mark_;
+};
 
 /// Throws Error(usage) where a folder holds anything: it would be taken for part of the data set that is written there.
 void refuse_used_folder(const std::string& folder);

@@ -147,6 +147,27 @@ void check_chunks(const std::string& what, hid_t set, hid_t space) {
     }
 }
 
+/// HDF5 gives zeros for chunks that are not there: those of a writer that was killed, or that wrote a part.
+void expect_written(const std::string& what, hid_t set, hid_t space) {
+  const Id properties(H5Dget_create_plist(set), H5Pclose);
+  const H5D_layout_t layout = H5Pget_layout(properties);
+  if (H5Sget_simple_extent_npoints(space) <= 0 || layout == H5D_VIRTUAL) return;
+  if (layout != H5D_CHUNKED) {
+    if (H5Dget_storage_size(set) == 0) fail_data(what + ": expected values, found none: nobody wrote them");
+    return;
+  }
+#if H5_VERSION_GE(1, 10, 5)
+  hsize_t chunk[H5S_MAX_RANK] = {}, held[H5S_MAX_RANK] = {}, found = 0, all = 1;
+  const int rank = H5Pget_chunk(properties, H5S_MAX_RANK, chunk);
+  if (rank < 1 || H5Sget_simple_extent_dims(space, held, nullptr) != rank || H5Dget_num_chunks(set, space, &found) < 0)
+    fail_data(what + ": cannot count its chunks: damaged");
+  for (int i = 0; i < rank; ++i) all *= (held[i] + chunk[i] - 1) / chunk[i];
+  if (found < all)
+    fail_data(what + ": expected " + std::to_string(all) + " chunks, found " + std::to_string(found) +
+              ": nobody wrote the others");
+#endif
+}
+
 /// HDF5 would clip what does not fit the type asked for: the conversion is stopped, and says so.
 H5T_conv_ret_t stop_clipping(H5T_conv_except_t what, hid_t, hid_t, void*, void*, void* clipped) {
   if (what != H5T_CONV_EXCEPT_RANGE_HI && what != H5T_CONV_EXCEPT_RANGE_LOW) return H5T_CONV_UNHANDLED;
@@ -259,6 +280,7 @@ void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> ou
     fail_data(path_ + ": data set " + name + ": expected " + std::to_string(box.size()) + " dimensions, found " +
               std::to_string(rank));
   check_chunks(path_ + ": data set " + name, set, space);
+  expect_written(path_ + ": data set " + name, set, space);
   const auto room = static_cast<int64_t>(out.size()) / size_of(type);
   if (checked_elements(wanted, room) != room)
     fail_data(path_ + ": data set " + name + " is " + extents_text(wanted) + ", expected " + std::to_string(room) +

@@ -26,7 +26,15 @@ enum class Axis : uint8_t { latitude, longitude, level, time, other };
 std::optional<std::string> text_attribute(int file, int variable, const char* name) {
   size_t length = 0;
   nc_type type = 0;
-  if (nc_inq_att(file, variable, name, &type, &length) != NC_NOERR || type != NC_CHAR) return std::nullopt;
+  if (nc_inq_att(file, variable, name, &type, &length) != NC_NOERR) return std::nullopt;
+  if (type == NC_STRING && length == 1) {  // as h5netcdf writes them
+    char* value = nullptr;
+    if (nc_get_att_string(file, variable, name, &value) != NC_NOERR) return std::nullopt;
+    const std::string text = value ? value : "";
+    nc_free_string(1, &value);
+    return text;
+  }
+  if (type != NC_CHAR) return std::nullopt;
   std::string text(length, '\0');
   if (nc_get_att_text(file, variable, name, text.data()) != NC_NOERR) return std::nullopt;
   return text.c_str();
@@ -58,25 +66,55 @@ std::optional<double> default_fill(int file, int variable) {
       return NC_FILL_INT;
     case NC_UINT:
       return NC_FILL_UINT;
+    case NC_INT64:
+      return double(NC_FILL_INT64);
+    case NC_UINT64:
+      return double(NC_FILL_UINT64);
     default:
       return std::nullopt;
   }
 }
 
+/// How stored numbers stand for values, by the CF conventions: value = stored * scale_factor + add_offset, where types
+/// with a sign are read without it if _Unsigned says so.
+struct Packing {
+  /// Throws Error(data) with `what` where an attribute is there and no single number.
+  Packing(int file, int variable, const std::string& what) {
+    for (const auto& [name, value] : {std::pair{"scale_factor", &scale}, std::pair{"add_offset", &offset}}) {
+      int there = 0;
+      if (nc_inq_attid(file, variable, name, &there) != NC_NOERR) continue;
+      const auto number = number_attribute(file, variable, name);
+      if (!number) fail_data(what + ": attribute " + name + ": expected one number");
+      *value = *number;
+    }
+    nc_type type = 0;
+    if (lower(text_attribute(file, variable, "_Unsigned").value_or("")) != "true" ||
+        nc_inq_vartype(file, variable, &type) != NC_NOERR)
+      return;
+    wraps = type == NC_BYTE ? 0x1p8 : type == NC_SHORT ? 0x1p16 : type == NC_INT ? 0x1p32 : 0;
+  }
+  /// A number as it was meant ahead of scale and offset, of the data or of an attribute in the data's type.
+  double stored(double v) const { return v < 0 ? v + wraps : v; }
+  double value(double stored) const { return stored * scale + offset; }
+  double scale = 1, offset = 0;
+  double wraps = 0;  ///< what negative numbers are short of
+};
+
 /// Which stored values stand for nothing, by the CF conventions: all attributes are in the units of the file, ahead of
 /// scale_factor and add_offset.
 class Missing {
  public:
-  Missing(int file, int variable) {
+  Missing(int file, int variable, const Packing& packing) {
+    const auto stored = [&](double v) { return narrow(packing.stored(v)); };
     for (const char* attribute : {"_FillValue", "missing_value"})  // the latter may name several
-      for (double value : number_attributes(file, variable, attribute)) fill_.push_back(narrow(value));
+      for (double value : number_attributes(file, variable, attribute)) fill_.push_back(stored(value));
     int filled = 0;
     if (nc_inq_attid(file, variable, "_FillValue", &filled) != NC_NOERR)
-      if (const auto value = default_fill(file, variable)) fill_.push_back(narrow(*value));
-    if (const auto least = number_attribute(file, variable, "valid_min")) least_ = narrow(*least);
-    if (const auto most = number_attribute(file, variable, "valid_max")) most_ = narrow(*most);
+      if (const auto value = default_fill(file, variable)) fill_.push_back(stored(*value));
+    if (const auto least = number_attribute(file, variable, "valid_min")) least_ = stored(*least);
+    if (const auto most = number_attribute(file, variable, "valid_max")) most_ = stored(*most);
     const auto range = number_attributes(file, variable, "valid_range");
-    if (range.size() == 2) least_ = narrow(range[0]), most_ = narrow(range[1]);
+    if (range.size() == 2) least_ = stored(range[0]), most_ = stored(range[1]);
   }
   bool operator()(double value) const {
     const float v = narrow(value);
@@ -96,14 +134,20 @@ class Missing {
 
 Axis axis_of(int file, const std::string& dimension) {
   int variable = -1;
-  std::string units;
-  if (nc_inq_varid(file, dimension.c_str(), &variable) == NC_NOERR)
-    units = lower(text_attribute(file, variable, "units").value_or(""));
-  const std::string name = lower(dimension);
-  if (units.starts_with("degrees_north") || units.starts_with("degree_north") || name.starts_with("lat"))
+  const bool has_coordinates = nc_inq_varid(file, dimension.c_str(), &variable) == NC_NOERR;
+  const auto attribute = [&](const char* name) {
+    return has_coordinates ? lower(text_attribute(file, variable, name).value_or("")) : std::string();
+  };
+  const std::string units = attribute("units"), standard = attribute("standard_name"), letter = attribute("axis"),
+                    name = lower(dimension);
+  if (units.starts_with("degrees_north") || units.starts_with("degree_north") || standard == "latitude" ||
+      name.starts_with("lat"))
     return Axis::latitude;
-  if (units.starts_with("degrees_east") || units.starts_with("degree_east") || name.starts_with("lon"))
+  if (units.starts_with("degrees_east") || units.starts_with("degree_east") || standard == "longitude" ||
+      name.starts_with("lon"))
     return Axis::longitude;
+  if (standard == "time" || letter == "t") return Axis::time;
+  if (letter == "z") return Axis::level;
   for (const char* level : {"lev", "plev", "isobaric", "pres", "z", "depth", "height"})
     if (name.starts_with(level)) return Axis::level;
   for (const char* unit : {"pa", "hpa", "mb", "millibar"})
@@ -196,11 +240,11 @@ std::vector<std::string> NetcdfFile::fields() const {
   return names;
 }
 
-int64_t NetcdfFile::steps(const std::string& name) const {
+std::optional<int64_t> NetcdfFile::steps(const std::string& name) const {
   const Axes a = axes(name);
   a.refuse_more(path_ + ": variable " + name);
   const auto time = a.steps();
-  return time ? static_cast<int64_t>(a.extent[*time]) : 1;
+  return time ? std::optional(static_cast<int64_t>(a.extent[*time])) : std::nullopt;
 }
 
 std::vector<double> NetcdfFile::coordinates(int dimension, const std::string& name) const {
@@ -215,9 +259,26 @@ std::vector<double> NetcdfFile::coordinates(int dimension, const std::string& na
               (variable < 0 ? "none" : std::to_string(rank) + " dimensions"));
   if (nc_get_var_double(id_, variable, values.data()) != NC_NOERR)
     fail_data(path_ + ": cannot read the coordinates of dimension " + name);
-  if (values.empty()) fail_data(path_ + ": dimension " + name + ": expected positions, found none");
-  for (double v : values)
-    if (!std::isfinite(v)) fail_data(path_ + ": dimension " + name + ": a coordinate is not finite");
+  const std::string what = path_ + ": dimension " + name;
+  if (values.empty()) fail_data(what + ": expected positions, found none");
+  const Packing packing(id_, variable, what);
+  for (double& v : values) {
+    v = packing.value(packing.stored(v));
+    if (!std::isfinite(v)) fail_data(what + ": a coordinate is not finite");
+  }
+  return values;
+}
+
+std::vector<double> NetcdfFile::degrees(int dimension, const std::string& name, double low, double high) const {
+  std::vector<double> values = coordinates(dimension, name);
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  int variable = -1;
+  nc_inq_varid(id_, name.c_str(), &variable);
+  const std::string units = lower(text_attribute(id_, variable, "units").value_or(""));
+  constexpr double rounding = 0.01;
+  if (units.starts_with("rad") || *least < low - rounding || *most > high + rounding || *most - *least > 360 + rounding)
+    fail_data(path_ + ": dimension " + name + ": expected degrees from" + number_text(low) + " to" + number_text(high) +
+              ", found" + number_text(*least) + " to" + number_text(*most) + (units.empty() ? "" : " " + units));
   return values;
 }
 
@@ -268,24 +329,23 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
   std::vector<double> raw(rows * columns);
   if (const int code = nc_get_vara_double(id_, a.variable, start.data(), count.data(), raw.data()); code != NC_NOERR)
     fail_data(path_ + ": variable " + name + ": cannot read: " + nc_strerror(code));
-  const double scale = number_attribute(id_, a.variable, "scale_factor").value_or(1),
-               offset = number_attribute(id_, a.variable, "add_offset").value_or(0);
-  const Missing missing(id_, a.variable);
+  const Packing packing(id_, a.variable, path_ + ": variable " + name);
+  const Missing missing(id_, a.variable, packing);
   for (double& v : raw) {
-    if (missing(v)) {
+    const double stored = packing.stored(v);
+    if (missing(stored)) {
       v = NAN;
       continue;
     }
-    const double packed = v;
-    v = packed * scale + offset;
+    v = packing.value(stored);
     if (!(std::abs(v) <= double(std::numeric_limits<float>::max())))
-      fail_data(path_ + ": variable " + name + ": expected values that f32 holds, found" + number_text(packed) +
-                " with scale_factor" + number_text(scale) + " and add_offset" + number_text(offset));
+      fail_data(path_ + ": variable " + name + ": expected values that f32 holds, found" + number_text(stored) +
+                " with scale_factor" + number_text(packing.scale) + " and add_offset" + number_text(packing.offset));
   }
 
   GriddedField f;
-  const std::vector<double> latitude = coordinates(a.dimension[*lat], a.name[*lat]);
-  std::vector<double> longitude = coordinates(a.dimension[*lon], a.name[*lon]);
+  const std::vector<double> latitude = degrees(a.dimension[*lat], a.name[*lat], -90, 90);
+  std::vector<double> longitude = degrees(a.dimension[*lon], a.name[*lon], -360, 720);
   for (double& l : longitude) l = std::fmod(std::fmod(l, 360) + 360, 360);
   const auto ascending = [](const std::vector<double>& axis) {
     std::vector<size_t> order(axis.size());

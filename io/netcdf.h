@@ -26,20 +26,22 @@ class NetcdfFile {
   /// Names of variables with a latitude and a longitude.
   std::vector<std::string> fields() const;
   /// Extent of the time, or where no dimension is called so, of the one that is neither level, latitude nor longitude;
-  /// 1 where there is none. Throws Error(data) where yet another dimension would need a choice.
-  int64_t steps(const std::string& name) const;
+  /// nothing where there is none. Throws Error(data) where yet another dimension would need a choice.
+  std::optional<int64_t> steps(const std::string& name) const;
   /// The day of a step, "2106-03-04"; nothing where no time axis says one by units like "days since 2106-01-01".
   std::optional<std::string> day(const std::string& name, int64_t step) const;
   /// One step of a variable, at the level whose coordinate is nearest to `level`, at most 0.5 % away: to be given where
-  /// there are several, and only where there are levels. scale_factor and add_offset are applied; fill values (where no
-  /// attribute names one, NetCDF's default of the type), missing values and what lies outside of the valid range become
-  /// NaN. Throws Error(data) naming file, variable and what is expected.
+  /// there are several, and only where there are levels. scale_factor, add_offset and _Unsigned are applied, to
+  /// coordinates, too, which have to be degrees. Fill values (where no attribute names one, NetCDF's default of the
+  /// type), missing values and what lies outside of the valid range become NaN. Throws Error(data) naming file,
+  /// variable and what is expected.
   GriddedField read(const std::string& name, int64_t step, std::optional<double> level) const;
 
  private:
   struct Axes;
   Axes axes(const std::string& name) const;
   std::vector<double> coordinates(int dimension, const std::string& name) const;
+  std::vector<double> degrees(int dimension, const std::string& name, double low, double high) const;
   std::string path_;
   int id_ = -1;
 };
@@ -47,10 +49,11 @@ class NetcdfFile {
 bool has_netcdf();
 
 /// Bilinear, periodic in longitude where the source spans the circle. Cell centres as in simulated and official images:
-/// row 0 is the southernmost, column 0 at longitude 0. Where a source value is missing or outside, the result is NaN.
+/// row 0 is the southernmost, column 0 at longitude 0. Where a source value is missing or outside, or in a gap of the
+/// source's grid, the result is NaN.
 std::vector<float> regrid(const GriddedField& field, int64_t height, int64_t width);
-/// Replaces NaNs by the nearest value of their row, or by the mean of all; returns how many there were. Throws
-/// Error(data) with `what` where nothing is left.
+/// Replaces NaNs by the nearest value of their row, rows without any by the nearest that has some; returns how many
+/// there were. Throws Error(data) with `what` where nothing is left.
 int64_t fill_missing(std::vector<float>& values, int64_t height, int64_t width, const std::string& what);
 
 }  // namespace convoy

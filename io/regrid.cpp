@@ -7,39 +7,27 @@
 namespace convoy {
 namespace {
 
-/// Ascending coordinates and the distance that most neighbours have.
-struct Line {
-  std::vector<double> at;
-  double usual = 0;
-};
-Line line_of(std::vector<double> coordinates) {
-  Line line{std::move(coordinates), 0};
-  std::vector<double> steps;
-  for (size_t i = 1; i < line.at.size(); ++i) steps.push_back(line.at[i] - line.at[i - 1]);
-  if (steps.empty()) return line;
-  std::nth_element(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2), steps.end());
-  line.usual = steps[steps.size() / 2];
-  return line;
-}
-
-/// Position of `at` among coordinates: the index below it and the share of the next; nothing outside and in gaps. Half
-/// a cell beyond the ends still belongs to the outermost cell.
+/// Position of a place among ascending coordinates: the index below it and the share of the next.
 struct Between {
   size_t low, high;
   double share;
 };
-std::optional<Between> between(const Line& line, double at) {
-  const std::vector<double>& axis = line.at;
-  const double margin = 0.5 * line.usual + 1e-9;
-  if (at < axis.front() - margin || at > axis.back() + margin) return std::nullopt;
-  const auto next = std::upper_bound(axis.begin(), axis.end(), at);
-  if (next == axis.begin()) return Between{0, 0, 0};
-  const auto high = static_cast<size_t>(next - axis.begin());
-  if (next == axis.end()) return Between{high - 1, high - 1, 0};
-  const double width = axis[high] - axis[high - 1], share = (at - axis[high - 1]) / width;
-  if (width < 1.6 * line.usual) return Between{high - 1, high, share};
-  if (at - axis[high - 1] <= margin) return Between{high - 1, high - 1, 0};
-  if (axis[high] - at <= margin) return Between{high, high, 0};
+/// Nothing outside and in gaps: steps that are larger than both beside them, as no grid has by itself, whether it is
+/// even or stretched. Half a cell beyond an end or into a gap still belongs to the outermost cell.
+std::optional<Between> between(const std::vector<double>& axis, double at) {
+  constexpr double rounding = 1e-9;
+  const auto step = [&](size_t i) { return i + 1 < axis.size() ? axis[i + 1] - axis[i] : 0; };
+  const size_t last = axis.size() - 1;
+  if (at < axis[0] || last == 0)
+    return axis[0] - at <= step(0) / 2 + rounding && at - axis[0] <= rounding ? std::optional(Between{0, 0, 0})
+                                                                              : std::nullopt;
+  const double end = step(last - 1) / 2 + rounding;
+  if (at >= axis[last]) return at - axis[last] <= end ? std::optional(Between{last, last, 0}) : std::nullopt;
+  const auto low = static_cast<size_t>(std::upper_bound(axis.begin(), axis.end(), at) - axis.begin()) - 1;
+  const double before = low > 0 ? step(low - 1) : 0, after = step(low + 1), beside = std::max(before, after);
+  if (beside == 0 || step(low) < 1.6 * beside) return Between{low, low + 1, (at - axis[low]) / step(low)};
+  if (at - axis[low] <= (before > 0 ? before : after) / 2 + rounding) return Between{low, low, 0};
+  if (axis[low + 1] - at <= (after > 0 ? after : before) / 2 + rounding) return Between{low + 1, low + 1, 0};
   return std::nullopt;
 }
 
@@ -48,14 +36,13 @@ std::optional<Between> between(const Line& line, double at) {
 std::vector<float> regrid(const GriddedField& f, int64_t height, int64_t width) {
   // One column more at either end closes the circle; where the field does not span it, the gap stays one.
   const size_t columns = f.longitude.size();
-  const Line latitude = line_of(f.latitude);
-  Line longitude = line_of(f.longitude);
-  longitude.at.push_back(f.longitude.front() + 360);
-  longitude.at.insert(longitude.at.begin(), f.longitude.back() - 360);
+  std::vector<double> longitude = f.longitude;
+  longitude.push_back(f.longitude.front() + 360);
+  longitude.insert(longitude.begin(), f.longitude.back() - 360);
   const auto column = [&](size_t i) { return (i + columns - 1) % columns; };
   std::vector<float> out(static_cast<size_t>(height * width), NAN);
   for (int64_t h = 0; h < height; ++h) {
-    const auto y = between(latitude, -90 + 180 * (double(h) + 0.5) / double(height));
+    const auto y = between(f.latitude, -90 + 180 * (double(h) + 0.5) / double(height));
     if (!y) continue;
     for (int64_t w = 0; w < width; ++w) {
       const auto x = between(longitude, 360 * double(w) / double(width));
@@ -72,23 +59,25 @@ std::vector<float> regrid(const GriddedField& f, int64_t height, int64_t width) 
 }
 
 int64_t fill_missing(std::vector<float>& values, int64_t height, int64_t width, const std::string& what) {
-  double sum = 0;
-  int64_t valid = 0;
-  for (float v : values)
-    if (std::isfinite(v)) sum += double(v), ++valid;
-  const auto missing = static_cast<int64_t>(values.size()) - valid;
-  if (valid == 0) fail_data(what + ": every value is missing");
+  const auto missing = std::count_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
+  if (missing == static_cast<int64_t>(values.size())) fail_data(what + ": every value is missing");
   if (missing == 0) return 0;
-  const auto mean = float(sum / double(valid));
+  std::vector<int64_t> filled;  // rows with a value
   for (int64_t h = 0; h < height; ++h) {
     const std::vector<float> row(values.begin() + h * width, values.begin() + (h + 1) * width);
+    if (std::none_of(row.begin(), row.end(), [](float v) { return std::isfinite(v); })) continue;
+    filled.push_back(h);
     for (int64_t w = 0; w < width; ++w) {
       float& value = values[static_cast<size_t>(h * width + w)];
       for (int64_t d = 1; !std::isfinite(value) && d <= width / 2; ++d)
         for (int64_t neighbour : {w - d, w + d})
           if (const float v = row[static_cast<size_t>((neighbour + width) % width)]; std::isfinite(v)) value = v;
-      if (!std::isfinite(value)) value = mean;
     }
+  }
+  for (int64_t h = 0; h < height; ++h) {
+    const int64_t from = *std::min_element(filled.begin(), filled.end(),
+                                           [&](int64_t a, int64_t b) { return std::abs(a - h) < std::abs(b - h); });
+    if (from != h) std::copy_n(values.begin() + from * width, width, values.begin() + h * width);
   }
   return missing;
 }

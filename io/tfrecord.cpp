@@ -256,20 +256,27 @@ std::vector<std::byte> gzip_decompress(Bytes data, const std::string& path) {
   if (data.size() >= 18) std::memcpy(&hint, data.data() + data.size() - 4, 4);
   const size_t most = std::max<size_t>(1024, data.size() * 1032);
   std::vector<std::byte> out(std::clamp<size_t>(hint, 1024, most));
-  while (true) {
+  size_t done = 0;
+  // Parallel compressors write several members, tapes pad with zeros (RFC 1952, 2.2; gzip takes both).
+  const auto ended = [](Bytes rest) {
+    return std::all_of(rest.begin(), rest.end(), [](auto b) { return b == std::byte{0}; });
+  };
+  do {
     size_t read = 0, written = 0;
-    const libdeflate_result result = libdeflate_gzip_decompress_ex(decompressor.get(), data.data(), data.size(),
-                                                                   out.data(), out.size(), &read, &written);
+    const libdeflate_result result = libdeflate_gzip_decompress_ex(
+        decompressor.get(), data.data(), data.size(), out.data() + done, out.size() - done, &read, &written);
     if (result == LIBDEFLATE_INSUFFICIENT_SPACE && out.size() < most) {
       out.resize(std::min(most, out.size() * 2));
       continue;
     }
     if (result != LIBDEFLATE_SUCCESS) fail_data(path + ": damaged or truncated gzip data");
-    if (read != data.size())
-      fail_data(path + ": " + std::to_string(data.size() - read) + " bytes follow the gzip data");
-    out.resize(written);
-    return out;
-  }
+    done += written, data = data.subspan(read);
+    if (data.size() >= 2 && data[0] == std::byte{0x1f} && data[1] == std::byte{0x8b}) continue;
+    if (!ended(data)) fail_data(path + ": " + std::to_string(data.size()) + " bytes follow the gzip data");
+    data = {};
+  } while (!data.empty());
+  out.resize(done);
+  return out;
 }
 
 }  // namespace convoy

@@ -196,6 +196,8 @@ if [ -x "$bin/climate_convert" ]; then
     expect 0 "2 images, masks" "$bin/climseg_predict" --data-dir real --stats real-stats.h5 --width-divisor 16 --checkpoint whole --out f
     expect 0 "orography: /usr/share/ferret-vis/data/etopo" "$bin/climate_simulate" --height 64 --width 96 --days 1 --validation-days 1 --steps 1 --out mountains
     expect 3 "variable SST: expected levels to choose 500 from, found none" "$bin/climate_convert" --map TS=$coads:SST@500+273.15 --out x
+    expect 3 "expected heights in metres, the largest between 1000 and 10000, found" "$bin/climate_simulate" --height 64 --width 96 --days 1 --orography "$coads:SST" --out x
+    expect 3 "name the heights as $coads:VARIABLE" "$bin/climate_simulate" --height 64 --width 96 --days 1 --orography "$coads" --out x
     expect 3 "expected variable SSTX, found SST" "$bin/climate_convert" --map TS=$coads:SSTX --out x
   fi
   winds=/usr/share/ncarg/data/cdf/nc4uvt.nc  # NetCDF-4, levels, a part of the globe

@@ -40,6 +40,14 @@ ln -s ../validation loop/validation/more
 expect 3 "again: a link to loop/train, in which it lies" "$data" verify loop
 rm loop/train/again
 expect 3 "more: a link to loop/validation, in which it lies" "$data" verify loop
+# What a conversion leaves that fails half way is no data set.
+mkdir broken && cp raw/train/*.hdf5 broken && second=broken/univ_ics_a0000001.hdf5
+head -c 400 /dev/zero | tr '\0' '\377' | dd of=$second bs=1 seek=$(($(stat -c %s $second) / 2)) conv=notrunc status=none
+expect 3 "$second: data set full: cannot read, truncated or damaged" "$data" convert broken --crop 16 --out half
+present half/univ_ics_a0000000_007.tfrecord
+expect 3 "half/convoy.unfinished: the program that wrote this data set did not end well" "$data" verify half
+mkdir -p whole && mv half whole/train
+expect 3 "whole/train/convoy.unfinished: " "$data" verify whole
 # What means nothing for the data is refused, not ignored.
 for format in tfrecord raw-hdf5 split-hdf5; do
   expect 2 "--shard has no effect on --format $format" "$data" convert raw --crop 16 --out x --format $format --shard 5
@@ -109,6 +117,10 @@ if [ -x "$bin/climate_convert" ]; then
   expect 0 "--name: the files' names tell no days" "${convert[@]}" --map PSL=dated.nc:v --out named --name sky
   present named/sky-0002.h5
   expect 2 "dated: expected an empty folder or none, found " "${convert[@]}" --map PSL=dated.nc:v --out dated
+  # Fields of different days make no image; the same number of them do, or what all have.
+  fields "hours since 2106-03-05 12:00" > later.nc
+  expect 3 "later.nc: variable v: step 0 is of 2106-03-05, but dated.nc: variable v is of 2106-03-04" "${convert[@]}" --map PSL=dated.nc:v --map TS=later.nc:v --out x
+  expect 0 "wrote 3 images" "${convert[@]}" --map PSL=dated.nc:v --map TS=later.nc:v --out differ --no-same-days
   expect 3 "dated.nc: variable v: expected 5 steps for --first 2 and --steps 3, found 3" "${convert[@]}" --map PSL=dated.nc:v --out x --first 2 --steps 3
   expect 3 "dated.nc: variable v, channel PSL: expected values that f32 holds, found" "${convert[@]}" --map PSL=dated.nc:v*1e39 --out x
 fi

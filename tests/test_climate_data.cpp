@@ -375,6 +375,29 @@ TEST_CASE("regridding is exact on linear fields, closes the circle and keeps hol
   CHECK_THROWS_WITH(fill_missing(empty, 2, 4, "a.nc: variable x"), Catch::Contains("a.nc: variable x"));
 }
 
+TEST_CASE("a stretched grid has no gaps, its poles take the nearest row", "[climate][io]") {
+  GriddedField f;
+  for (double lat = -75; lat <= 75; lat += std::abs(lat) < 15 ? 0.5 : 2.5) f.latitude.push_back(lat);
+  for (int i = 0; i < 36; ++i) f.longitude.push_back(10 * i);
+  for (double lat : f.latitude)
+    for (size_t i = 0; i < f.longitude.size(); ++i) f.values.push_back(float(lat));
+  auto out = regrid(f, 180, 36);
+  const auto value = [&](int64_t row) { return double(out[static_cast<size_t>(row * 36 + 7)]); };
+  for (int64_t row = 15; row < 165; ++row) CHECK(value(row) == Approx(double(row) - 89.5).margin(1e-3));
+  CHECK(std::isnan(value(0)));
+  fill_missing(out, 180, 36, "field");
+  CHECK(value(0) == Approx(-75));
+  CHECK(value(179) == Approx(75));
+  // One step that is larger than both beside it is a hole.
+  const auto hole = std::find(f.latitude.begin(), f.latitude.end(), 0.0);
+  REQUIRE(hole != f.latitude.end());
+  const auto row = hole - f.latitude.begin();
+  f.latitude.erase(hole), f.values.erase(f.values.begin() + row * 36, f.values.begin() + (row + 1) * 36);
+  out = regrid(f, 1800, 36);
+  CHECK(std::isnan(value(900)));         // 0.05 degrees north
+  CHECK(std::isfinite(value(900 + 3)));  // 0.35
+}
+
 TEST_CASE("a regional grid across Greenwich fills its region alone", "[climate][io]") {
   GriddedField f;
   for (int i = 0; i < 19; ++i) f.latitude.push_back(-90 + 10 * i);

@@ -170,6 +170,22 @@ TEST_CASE("byte flips and truncation of one file of each format", "[malformed]")
   sweep(saved, read_file(saved), 101, [&] { Checkpoint(saved).restore(store); });
 }
 
+TEST_CASE("gzip files of several members and with zeros behind them are whole", "[tfrecord]") {
+  const std::vector<std::byte> data = counts(1000, 3);
+  const auto first = gzip_compress(std::span(data).first(700), 6),
+             second = gzip_compress(std::span(data).subspan(700), 6);
+  std::vector<std::byte> both = first;
+  both.insert(both.end(), second.begin(), second.end());
+  CHECK(gzip_decompress(both, "both") == data);
+  both.resize(both.size() + 512);
+  CHECK(gzip_decompress(both, "padded") == data);
+  both.back() = std::byte{1};
+  CHECK_THROWS_WITH(gzip_decompress(both, "more"), Catch::Contains("more: 512 bytes follow the gzip data"));
+  both = first;
+  both.insert(both.end(), second.begin(), second.end() - 1);
+  CHECK_THROWS_WITH(gzip_decompress(both, "cut"), Catch::Contains("cut: damaged or truncated gzip data"));
+}
+
 TEST_CASE("raw, LBANN, split and sharded HDF5 give the same voxels", "[hdf5]") {
   const TemporaryFolder folder;
   write_raw(folder / "first.hdf5", 8, false);
@@ -237,6 +253,9 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
     write(name, [&](Hdf5File& file) {
       const int64_t chunk[] = {1, 4, 4, 4, 1};
       file.create("voxels", DType::i16, std::array<int64_t, 5>{rows, 4, 4, 4, 1}, chunk, 1);
+      if (rows == 2)
+        file.write_box("voxels", DType::i16, std::array<int64_t, 5>{}, std::array<int64_t, 5>{2, 4, 4, 4, 1},
+                       counts(2 * 64, 1));
       file.write("unitPar", DType::f32, std::array<int64_t, 2>{2, 2}, std::as_bytes(std::span(four)));
       file.write("physPar", DType::f32, physical, std::as_bytes(std::span(four)));
       file.write_text("format", "convoy-cosmoflow-1");
@@ -252,6 +271,7 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
   write_huge("huge.h5", "x", "y"), write_huge("whole.h5", "full", "unitPar");
   write_shard("rows.h5", int64_t{1} << 40, std::array<int64_t, 2>{2, 2});
   write_shard("rank.h5", 2, std::array<int64_t, 3>{2, 1, 2});
+  write_shard("shard.h5", 2, std::array<int64_t, 2>{2, 2});
   {
     Hdf5File file(folder / "box.h5", Hdf5File::Mode::create);
     CHECK_THROWS_WITH(file.write("y", DType::f32, two, std::as_bytes(std::span(four))),
@@ -273,8 +293,14 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
   CHECK_THROWS_WITH(read_all("huge.h5"), Catch::Contains("huge.h5: data set x: ") && Catch::Contains(no_simulation));
   const SampleRef whole = samples_in(folder / "whole.h5", {4, 2048}).at(0);
   CHECK_THROWS_WITH(read_sample(whole, {4, 2048}), Catch::Contains(no_simulation));
-  CHECK(read_sample(whole, read).shape.size == 4);  // of a large volume, a crop is no large sample
-  CHECK_THROWS_WITH(read_all("rank.h5"), Catch::Contains("physPar: expected 2 dimensions, found 3"));
+  // Of a large volume, a crop is no large sample; HDF5 would read what nobody wrote as zeros.
+  CHECK_THROWS_WITH(
+      read_sample(whole, read),
+      Catch::Contains("whole.h5: data set full: expected 32768 chunks, found 0: nobody wrote the others"));
+  const std::vector<SampleRef> shard = samples_in(folder / "shard.h5", read);
+  CHECK(read_physical(shard.at(1)) == std::vector<float>{four[2], four[3]});
+  CHECK(read_sample(shard.at(1), read).physical == read_physical(shard.at(1)));
+  CHECK_THROWS_WITH(read_all("rank.h5"), Catch::Contains("physPar is 2x1x2, expected 2x2 as unitPar is"));
   CHECK_THROWS_WITH(read_file(folder.path()), Catch::Contains("expected a file, found a folder"));
   CHECK_THROWS_WITH(samples_below(folder / "none", read), Catch::Contains("no such folder"));
   fs::create_directory(folder / "empty");
@@ -593,5 +619,6 @@ TEST_CASE("physical parameters beside the voxels of one cube are read", "[hdf5]"
   write(folder / "a.hdf5", four), write(folder / "b.hdf5", three);
   const auto read = [&](const char* name) { return read_sample(samples_in(folder / name, {4, 4}).at(0), {4, 4}); };
   CHECK(read("a.hdf5").physical == physical);
+  CHECK(read_physical(samples_in(folder / "a.hdf5", {4, 4}).at(0)) == physical);
   CHECK_THROWS_WITH(read("b.hdf5"), Catch::Contains("b.hdf5: data set physPar has 3 parameters, expected 4"));
 }

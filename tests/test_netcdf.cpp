@@ -9,6 +9,10 @@
 #include "tests/catch.hpp"
 #include "tests/temporary.h"
 
+#ifdef CONVOY_WITH_NETCDF
+#include <netcdf.h>
+#endif
+
 using namespace convoy;
 using convoy::testing::TemporaryFolder;
 
@@ -29,6 +33,7 @@ Attribute units(const std::string& text) {
 struct Dimension {
   std::string name, units;
   uint32_t extent;
+  std::vector<Attribute> attributes = {};
 };
 struct Variable {
   std::string name;
@@ -105,6 +110,7 @@ std::string write_field(const std::string& path, const std::vector<Dimension>& d
   for (uint32_t d = 0; d < dimensions.size(); ++d) {
     Variable v{dimensions[d].name, {d}, Type::f64, {}, {units(dimensions[d].units)}};
     for (uint32_t i = 0; i < dimensions[d].extent; ++i) v.values.push_back(i);
+    v.attributes.insert(v.attributes.end(), dimensions[d].attributes.begin(), dimensions[d].attributes.end());
     variables.push_back(v);
     field.dimensions.push_back(d);
     elements *= dimensions[d].extent;
@@ -130,6 +136,7 @@ TEST_CASE("steps are times, and no other dimension is chosen from silently", "[n
   const TemporaryFolder folder;
   const NetcdfFile plain(write_field(folder / "plain.nc", {time_of(3), latitude, longitude}, {}));
   CHECK(plain.steps("field") == 3);
+  CHECK_FALSE(NetcdfFile(write_field(folder / "still.nc", {latitude, longitude}, {})).steps("field"));
   CHECK(plain.read("field", 2, std::nullopt).at(1, 2) == 17);
   // One dimension of an unknown meaning is steps; an extent of 1 is no choice.
   CHECK(NetcdfFile(write_field(folder / "run.nc", {{"run", "", 4}, latitude, longitude}, {})).steps("field") == 4);
@@ -202,6 +209,61 @@ TEST_CASE("every missing value is missing: of several, by default, beyond f32", 
                     Catch::Contains("field.nc: variable field: expected values that f32 holds, found 3e+20 with "
                                     "scale_factor 1e+20 and add_offset 0"));
 }
+
+TEST_CASE("numbers are what they were packed from, coordinates too", "[netcdf]") {
+  if (!has_netcdf()) return;
+  const TemporaryFolder folder;
+  const Attribute half{"scale_factor", Type::f64, "", {0.5}}, no_sign{"_Unsigned", Type::text, "true", {}},
+      fill{"_FillValue", Type::i16, "", {-1}};
+  const auto read = [&](const Dimension& rows, std::vector<Attribute> attributes) {
+    const Variable field{"", {}, Type::i16, {0, 3, -2, -32768, 100, -1}, std::move(attributes)};
+    return NetcdfFile(write_field(folder / "packed.nc", {rows, longitude}, field)).read("field", 0, std::nullopt);
+  };
+  // Without a sign -2 is 65534, and the fill value is 65535.
+  const GriddedField field = read(latitude, {half, no_sign, fill});
+  CHECK(std::vector<float>(field.values.begin(), field.values.begin() + 5) ==
+        std::vector<float>{0, 1.5f, 32767, 16384, 50});
+  CHECK(std::isnan(field.values[5]));
+  CHECK_THROWS_WITH(read(latitude, {{"add_offset", Type::text, "0.5", {}}}),
+                    Catch::Contains("packed.nc: variable field: attribute add_offset: expected one number"));
+  const auto rows = [](const std::string& units, double scale) {
+    return Dimension{"lat", units, 2, {{"scale_factor", Type::f64, "", {scale}}, {"add_offset", Type::f64, "", {-20}}}};
+  };
+  CHECK(read(rows("degrees_north", 30), {}).latitude == std::vector<double>{-20, 10});
+  CHECK_THROWS_WITH(
+      read(rows("degrees_north", 120), {}),
+      Catch::Contains("packed.nc: dimension lat: expected degrees from -90 to 90, found -20 to 100 degrees_north"));
+  CHECK_THROWS_WITH(read(rows("radians", 1), {}), Catch::Contains("found -20 to -19 radians"));
+}
+
+#ifdef CONVOY_WITH_NETCDF
+TEST_CASE("attributes that are strings of NetCDF-4 count as text", "[netcdf]") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "strings.nc";
+  int file = 0, dimensions[3] = {}, variable[3] = {}, field = 0;
+  const char *names[] = {"valid_time", "y", "x"}, *units[] = {"days since 2001-02-03", "degrees_north", "degrees_east"};
+  const double places[] = {1, 2};
+  REQUIRE(nc_create(path.c_str(), NC_NETCDF4, &file) == NC_NOERR);
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(nc_def_dim(file, names[i], 2, &dimensions[i]) == NC_NOERR);
+    REQUIRE(nc_def_var(file, names[i], NC_DOUBLE, 1, &dimensions[i], &variable[i]) == NC_NOERR);
+    REQUIRE(nc_put_att_string(file, variable[i], "units", 1, &units[i]) == NC_NOERR);
+    REQUIRE(nc_put_var_double(file, variable[i], places) == NC_NOERR);
+  }
+  REQUIRE(nc_def_var(file, "field", NC_INT64, 3, dimensions, &field) == NC_NOERR);
+  const long long values[] = {1, 2, 3, 4, 5, 6, 7};  // the last is not written
+  const size_t start[] = {0, 0, 0}, second[] = {1, 0, 0}, all[] = {1, 2, 2}, three[] = {1, 1, 2};
+  REQUIRE(nc_put_vara_longlong(file, field, start, all, values) == NC_NOERR);
+  REQUIRE(nc_put_vara_longlong(file, field, second, three, values + 4) == NC_NOERR);
+  REQUIRE(nc_close(file) == NC_NOERR);
+  const NetcdfFile strings(path);
+  CHECK(strings.steps("field") == 2);
+  CHECK(strings.day("field", 1) == "2001-02-05");
+  const GriddedField last = strings.read("field", 1, std::nullopt);
+  CHECK(last.at(0, 1) == 6);
+  CHECK(std::isnan(last.at(1, 0)));  // the default fill of 64-bit integers
+}
+#endif
 
 TEST_CASE("times are days by their units and calendar", "[netcdf]") {
   const std::string hours = "hours since 2000-2-28 12:00:00", days = "days since 1999-12-31";

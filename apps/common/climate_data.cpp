@@ -33,9 +33,7 @@ std::array<int64_t, 3> class_counts(const ClimateRef& ref) {
 /// Images of one folder, written in files of `size`.
 class ShardWriter {
  public:
-  ShardWriter(std::string folder, int64_t size) : folder_(std::move(folder)), size_(size) {
-    fs::create_directories(folder_);
-  }
+  ShardWriter(std::string folder, int64_t size) : folder_(std::move(folder)), size_(size) { make_folders(folder_); }
   void add(const ClimateRef& ref, const std::vector<float>& values, const std::vector<uint8_t>& labels) {
     if (!count_) shape_ = ref.shape;
     if (!(shape_ == ref.shape))
@@ -208,6 +206,8 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
   std::vector<std::string> files;
   for (const ClimateRef& ref : refs) files.push_back(ref.path);
   refuse_targets(path, files, out);
+  if (stats.channels() > 0) fmt::print("normalises by {}\n", stats_path);
+  NewDataSet data_set(out);
   for (const ClimateRef& ref : refs) {
     const std::string folder = target_folder(path, ref.path, out);
     const auto writer = writers.try_emplace(folder, folder, images).first;
@@ -221,6 +221,7 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
     ++written;
   }
   for (auto& [folder, writer] : writers) writer.flush();
+  data_set.complete();
   fmt::print("wrote {} images in half precision to {}\n", written, out);
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "io/file.h"
 
 namespace convoy::apps {
 namespace {
@@ -25,8 +26,10 @@ void write_png(const std::string& path, const Picture& picture) {
   image.width = static_cast<png_uint_32>(picture.width);
   image.height = static_cast<png_uint_32>(picture.height);
   image.format = PNG_FORMAT_RGB;
-  if (!png_image_write_to_file(&image, path.c_str(), 0, picture.rgb.data(), 0, nullptr))
-    fail_runtime(path + ": cannot write the picture: " + image.message);
+  write_atomically(path, [&](const std::string& temporary) {
+    if (!png_image_write_to_file(&image, temporary.c_str(), 0, picture.rgb.data(), 0, nullptr))
+      fail_runtime(path + ": cannot write the picture: " + image.message);
+  });
 }
 
 Picture draw_field(const std::vector<float>& field, const std::vector<uint8_t>& classes, int64_t height,

@@ -210,7 +210,7 @@ class Staging {
   void write(size_t file, std::span<const std::byte> data, uint32_t crc) {
     ranks_.set_busy(true);
     const std::string path = target(file);
-    fs::create_directories(fs::path(path).parent_path());
+    make_folders(fs::path(path).parent_path());
     write_file(path, data);
     if (const uint32_t found = crc32c(read_file(path)); found != crc)
       fail_runtime(fmt::format("{}: the copy differs: CRC expected {:08x}, found {:08x}", path, crc, found));
