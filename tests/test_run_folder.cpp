@@ -49,7 +49,7 @@ TEST_CASE("a run's lock is there while the run is, and its folder only if someth
 }
 
 TEST_CASE("signals that end a process give its lock back", "[apps]") {
-  for (const int number : {SIGINT, SIGHUP, SIGTERM, SIGUSR1}) {
+  for (const int number : {SIGINT, SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU}) {
     const testing::TemporaryFolder folder;
     const pid_t child = fork();
     if (child == 0) {

@@ -100,7 +100,7 @@ std::vector<Option> rank_options() {
       {"all-reduce", "", "",
        "algorithm for gradients: shared, direct, doubling, hierarchical, halving, ring, mpi "
        "(empty: the measured table, else the first that fits)"},
-      {"comm-table", "", "", "table of measured algorithms (bench_comm --tune)"},
+      {"comm-table", "", "", "table of measured algorithms (bench_comm --table)"},
       {"deterministic", "", "false", "sums between ranks in rank order: the same bits for any buckets", K::toggle},
       {"gradient-wire", "", "f32", "f32, bf16 or f16: what gradients travel as between ranks; sums stay f32"},
       Option{"bucket-mib", "", "0", "gradients per all-reduce (0 = from measured latency and bandwidth)", K::number}
@@ -185,6 +185,10 @@ void Ranks::divide(const OptionTable& o) {
     return;
   }
   world_->set_options(c);
+  if (rank() == 0 && !o.text("comm-table").empty() && !c.table.measured(size(), nodes()))
+    fmt::print(stderr,
+               "warning: --comm-table {}: nothing in it is for {} ranks on {} nodes: algorithms are those without it\n",
+               o.text("comm-table"), size(), nodes());
   const int64_t group = batch_norm_ranks(o);
   if (group < 1 || size() % group != 0)
     fail_usage(fmt::format("--batchnorm-group-size: {} ranks do not divide into groups of {}", size(), group));

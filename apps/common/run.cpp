@@ -12,12 +12,14 @@
 #include "apps/common/version.h"
 #include "core/parallel.h"
 #include "core/passes/passes.h"
+#include "core/peak_memory.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "io/safetensors.h"
 #include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
+#include "kernels/simd/cpu.h"
 #include "models/tuned_share.h"
 
 namespace convoy::apps {
@@ -226,7 +228,7 @@ void warn_of_plain_kernels(const std::vector<const Plan*>& plans) {
 }
 
 void print_header(const OptionTable& o) {
-  fmt::print("{}\n{}\n", version_text(), machine_text());
+  fmt::print("{}\n{}\n", version_text(), describe_cpu());
   for (const Option& option : o.all())
     fmt::print("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
 }
@@ -336,7 +338,7 @@ int Run::finish(Outcome outcome, const Json& more) {
   summary["peak_resident_mib"] = peak_resident_mib();
   summary["planned_mib"] = double(planned_) / (1 << 20);
   summary["kernels"] = kernels_;
-  summary["machine"] = machine_text();
+  summary["machine"] = describe_cpu();
   summary["version"] = version_text();
   summary["threads"] = program_options_.plan.threads;
   summary["settings"] = settings_json(options_);

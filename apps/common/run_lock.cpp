@@ -18,6 +18,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "io/file.h"
 
 namespace convoy::apps {
 namespace {
@@ -166,7 +167,7 @@ RunLock::RunLock(const std::string& folder, std::chrono::milliseconds patience)
   acquire(patience);
   std::memcpy(held_path, absolute.c_str(), absolute.size() + 1);
   held = true;
-  for (const int number : {SIGINT, SIGHUP, SIGQUIT, SIGTERM, SIGUSR1}) {
+  for (const int number : {SIGINT, SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU}) {
     struct sigaction present {};
     if (sigaction(number, nullptr, &present) == 0 && present.sa_handler == SIG_DFL) std::signal(number, on_end);
   }
@@ -175,6 +176,7 @@ RunLock::RunLock(const std::string& folder, std::chrono::milliseconds patience)
 
 void RunLock::acquire(std::chrono::milliseconds patience) {
   if (held) fail_usage(path_ + ": this process holds the lock of another folder");
+  expect_replaceable(path_);  // a pipe would be waited for
   const Holder me = this_process();
   for (int nameless = 0;;) {
     held_file = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);

@@ -34,7 +34,7 @@ class RunLock {
 };
 
 /// Gives back the lock that this process holds, if any: for signal handlers and for ends that run no destructors.
-/// SIGINT, SIGHUP, SIGQUIT, SIGTERM and SIGUSR1 do so by themselves where nothing else handles them.
+/// SIGINT, SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2 and SIGXCPU do so by themselves where nothing else handles them.
 void release_run_lock();
 
 }  // namespace convoy::apps

@@ -29,7 +29,8 @@ extern "C" void on_signal(int number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const auto second = static_cast<std::sig_atomic_t>(now.tv_sec & 0x3fffffff);
-  if (signal_received && second - signal_second >= 2) {
+  // Beyond a limit of processor time the system sends another SIGXCPU each second.
+  if (signal_received && number != SIGXCPU && second - signal_second >= 2) {
     release_run_lock();
     _exit(128 + number);
   }
@@ -44,7 +45,7 @@ double seconds_since(Clock::time_point start) {
 }  // namespace
 
 void install_signal_handlers() {
-  for (int number : {SIGTERM, SIGUSR1, SIGINT}) std::signal(number, on_signal);
+  for (int number : {SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGINT}) std::signal(number, on_signal);
 }
 
 void expect_whole_step(int64_t samples_per_step, int64_t samples) {
@@ -238,10 +239,11 @@ void Trainer::train_epoch() {
                  epoch_loss_ / double(step_in_epoch_), step_seconds_.back());
       std::fflush(stdout);
     }
-    if (o_.checkpoint_steps > 0 && step_ % o_.checkpoint_steps == 0 && step_in_epoch_ < steps_per_epoch() &&
-        !step_limit_reached())  // which saves, too
-      save(o_.keep_checkpoints);
     if (stop_requested_) break;
+    // Behind an epoch, a limit of steps and a request to stop all is saved anyway.
+    if (o_.checkpoint_steps > 0 && step_ % o_.checkpoint_steps == 0 && step_in_epoch_ < steps_per_epoch() &&
+        !step_limit_reached())
+      save(o_.keep_checkpoints);
   }
   if (terminal) fmt::print("\r\033[K");
   if (!metrics_) fail_runtime(o_.output_dir + "/metrics.jsonl: cannot write (disk full?)");

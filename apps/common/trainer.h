@@ -165,8 +165,8 @@ class Trainer {
 /// Throws Error(usage) where a step takes more samples than there are.
 void expect_whole_step(int64_t samples_per_step, int64_t samples);
 
-/// SIGTERM and SIGUSR1 ask running trainers to save and stop; another one two seconds later ends the process at
-/// once.
+/// SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGXCPU ask running trainers to save and stop; another one (but for SIGXCPU)
+/// two seconds later ends the process at once.
 void install_signal_handlers();
 
 }  // namespace convoy::apps
