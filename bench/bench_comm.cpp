@@ -1,5 +1,5 @@
 // Times every all-reduce algorithm between the ranks of an MPI run, interleaved, beside the library's own, and fits
-// latency and bandwidth.   mpirun -n 4 bench_comm [--json FILE] [--tune FILE]
+// latency and bandwidth.   mpirun -n 4 bench_comm [--json FILE] [--table FILE]
 //
 // Time of one all-reduce: the slowest rank's, from a common start. Bus bandwidth as the NCCL tests define it:
 // bytes / time * 2(p-1)/p, which a perfect algorithm keeps at the speed of the slowest link for any number of ranks.
@@ -106,8 +106,8 @@ class Comparison {
   int run() {
     const std::vector<int64_t> sizes = wanted_sizes(a_);
     if (!(a_.number("seconds") >= 0)) fail_usage("--seconds: expected 0 or more, found " + a_.text("seconds"));
-    const bool tunes = root() && !a_.text("tune").empty();
-    if (tunes) require_writable(a_.text("tune"));  // rather now than behind the measurement
+    const bool keeps = root() && !a_.text("table").empty();
+    if (keeps) require_writable(a_.text("table"));  // rather now than behind the measurement
     if (root())
       std::printf("%d ranks on %d nodes, %s\n%12s %-13s %11s %11s %10s %10s %8s\n", ranks(), nodes_,
                   mpi_version().c_str(), "bytes", "algorithm", "min us", "median us", "GB/s", "bus GB/s", "vs MPI");
@@ -121,7 +121,7 @@ class Comparison {
       remember_best(bytes, rows);
     }
     if (root() && sizes.size() > 2) report_fits();
-    if (tunes) table_.save(a_.text("tune"));
+    if (keeps) table_.save(a_.text("table"));
     return wrong_ ? 1 : 0;
   }
 
@@ -251,7 +251,8 @@ int run(int argc, char** argv) {
        {"ranks-per-node", "0", "pretend that nodes hold so many ranks"},
        {"explain", "no", "yes: why algorithms refuse"},
        {"json", "", "also write JSON lines to this file"},
-       {"tune", "", "write the fastest algorithm per size to this table (--comm-table of the trainers)"}});
+       // Not "tune": Open MPI's mpirun takes that for a parameter of its own, wherever it stands.
+       {"table", "", "write the fastest algorithm per size to this table (--comm-table of the trainers)"}});
   MpiOptions mpi;
   mpi.shared_mib = static_cast<int>(a.integer_within("shared-mib", -1, 1 << 20));
   mpi.ranks_per_node = static_cast<int>(a.integer_within("ranks-per-node", 0, 1 << 20));

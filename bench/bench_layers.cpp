@@ -298,8 +298,7 @@ int run(int argc, char** argv) {
   check_files(a);
   Report report(a);
   const Roofline roofline(threads, device != nullptr, min_seconds);
-  report.machine(device ? device->description() : cpu_features().model + " [" + describe_cpu() + "]",
-                 kernel_library_versions(), threads);
+  report.machine(device ? device->description() : describe_cpu(), kernel_library_versions(), threads);
   for (const Ceiling& c : roofline.ceilings()) report.ceiling(c);
   std::printf("%s\n", terminal_head(place.kind).c_str());
   TunedTable tuned;

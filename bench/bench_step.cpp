@@ -1,12 +1,12 @@
 // Times whole training steps from memory: seconds per step, per phase and per node.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 
 #include "bench/network.h"
 #include "core/median.h"
 #include "core/parallel.h"
+#include "core/peak_memory.h"
+#include "core/text.h"
 #include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
@@ -74,13 +74,6 @@ std::string size_of(const ClimateOptions& o) {
   return "\"" + std::to_string(o.model.height) + "x" + std::to_string(o.model.width) + "\"";
 }
 
-/// Of the process, libraries included.
-double peak_resident_mib() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return double(usage.ru_maxrss) / 1024;
-}
-
 int run(int argc, char** argv) {
   const Arguments a(argc, argv,
                     with_network_flags({{"compute", "f32", "f32, bf16 or f16"},
@@ -137,14 +130,15 @@ int run(int argc, char** argv) {
                   double(node.bytes) / s * 1e-9);
     }
   std::printf(
-      "{\"framework\":\"convoy\",\"model\":\"%s\",\"device\":\"%s\",\"library\":\"%s\",\"compute\":\"%s\",\"size\":%s,"
+      "{\"framework\":\"convoy\",\"machine\":%s,\"model\":\"%s\",\"device\":\"%s\",\"library\":\"%s\","
+      "\"compute\":\"%s\",\"size\":%s,"
       "\"batch\":%lld,"
       "\"threads\":%d,"
       "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f,\"peak_mib\":%.1f}\n",
-      a.text("model").c_str(), device ? device->description().c_str() : "cpu", kernel_library_versions().c_str(),
-      a.text("compute").c_str(), size.c_str(), static_cast<long long>(program.options().batch), default_threads(),
-      median(seconds), *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20),
-      peak_resident_mib());
+      json_string(describe_cpu()).c_str(), a.text("model").c_str(), device ? device->description().c_str() : "cpu",
+      kernel_library_versions().c_str(), a.text("compute").c_str(), size.c_str(),
+      static_cast<long long>(program.options().batch), default_threads(), median(seconds),
+      *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20), peak_resident_mib());
   return 0;
 }
 

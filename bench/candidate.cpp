@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "bench/free_memory.h"
 #include "bench/kernel_kind.h"
+#include "core/free_memory.h"
 #include "core/median.h"
 #include "core/passes/passes.h"
 

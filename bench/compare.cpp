@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "bench/kernel_kind.h"
 #include "bench/measurements.h"
 #include "bench/rank_test.h"
 #include "core/error.h"
@@ -84,36 +86,70 @@ void list_differences(const Measurements& before, const Measurements& after) {
             [&](const RowName& row) { return !old_timed.count(row.key()); });
 }
 
-}  // namespace
+/// A problem and a kernel that both runs timed.
+struct Pair {
+  const Measurement *before, *after;
+  double ratio() const { return middle(*before) / middle(*after); }
+};
 
-int compare(const std::string& old_path, const std::string& new_path, double significance) {
-  const Measurements before = read_measurements(old_path), after = read_measurements(new_path);
-  warn_of_ceilings(before, after);
+std::vector<Pair> pairs(const Measurements& before, const Measurements& after) {
   std::map<std::string, const Measurement*> old_of;
   for (const Measurement& m : before.timed) old_of[m.key()] = &m;
-  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms",
-             "old/new", "p");
+  std::vector<Pair> both;
+  for (const Measurement& m : after.timed)
+    if (const auto found = old_of.find(m.key()); found != old_of.end()) both.push_back({found->second, &m});
+  return both;
+}
+
+/// Code that is the same in both runs: what its times say is of the machine.
+void print_control(const std::vector<Pair>& both) {
+  std::vector<double> ratios;
+  for (const Pair& pair : both)
+    if (is_library(pair.after->kernel) && pair.before->libraries == pair.after->libraries)
+      ratios.push_back(pair.ratio());
+  if (ratios.empty()) return;
+  const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
+  fmt::print("the library's own rows, the same code in both: {}, old/new {:.3f} to {:.3f}, median {:.3f}\n",
+             ratios.size(), *low, *high, convoy::median(ratios));
+}
+
+}  // namespace
+
+int compare(const std::string& old_path, const std::string& new_path, const Judgement& judgement) {
+  const Measurements before = read_measurements(old_path), after = read_measurements(new_path);
+  warn_of_ceilings(before, after);
+  const std::vector<Pair> both = pairs(before, after);
+  std::vector<double> p;
+  for (const auto& [o, m] : both) p.push_back(rank_test(o->samples, m->samples));
+  const std::vector<double> q = false_discovery(p);
+  fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms",
+             "old/new", "p", "q");
   double log_sum = 0;
-  int both = 0, slower = 0, few = 0;
-  for (const Measurement& m : after.timed) {
-    const auto found = old_of.find(m.key());
-    if (found == old_of.end()) continue;
-    const Measurement& o = *found->second;
-    const double p = rank_test(o.samples, m.samples), ratio = middle(o) / middle(m);
-    const char* verdict = p >= significance || ratio == 1 ? "" : ratio > 1 ? "  faster" : "  SLOWER";
-    slower += p < significance && ratio < 1;
-    few += least_p(o.samples.size(), m.samples.size()) >= significance;
-    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e}{}\n", m.name, m.dtype, m.kernel, middle(o),
-               middle(m), ratio, p, verdict);
-    log_sum += std::log(ratio), ++both;
+  int faster = 0, slower = 0, few = 0;
+  for (size_t i = 0; i < both.size(); ++i) {
+    const auto& [o, m] = both[i];
+    const double ratio = both[i].ratio();
+    const bool differs = q[i] < judgement.significance && std::max(ratio, 1 / ratio) > 1 + judgement.least;
+    faster += differs && ratio > 1, slower += differs && ratio < 1;
+    few += least_p(o->samples.size(), m->samples.size()) >= judgement.significance;
+    fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e} {:>8.1e}{}\n", m->name, m->dtype, m->kernel,
+               middle(*o), middle(*m), ratio, p[i], q[i],
+               !differs    ? ""
+               : ratio > 1 ? "  faster"
+                           : "  SLOWER");
+    log_sum += std::log(ratio);
   }
   list_differences(before, after);
-  if (both > 0)
-    fmt::print("{} in common, geometric mean of old/new medians {:.3f}, {} slower at p < {}\n", both,
-               std::exp(log_sum / both), slower, significance);
+  if (!both.empty())
+    fmt::print(
+        "{} in common, geometric mean of old/new medians {:.3f}, {} faster and {} slower by more than {:g} % at q < "
+        "{}\n",
+        both.size(), std::exp(log_sum / double(both.size())), faster, slower, 100 * judgement.least,
+        judgement.significance);
   else if (after.wrong.empty())
     fail_data(new_path + ": no problem and kernel in common with " + old_path);
-  if (few) fmt::print("{} have too few samples for p < {}\n", few, significance);
+  print_control(both);
+  if (few) fmt::print("{} have too few samples for q < {}\n", few, judgement.significance);
   if (!after.wrong.empty()) fmt::print("{} WRONG in {}\n", after.wrong.size(), new_path);
   return after.wrong.empty() ? 0 : 1;
 }

@@ -5,10 +5,19 @@
 
 namespace convoy::bench {
 
+/// Which differences count.
+struct Judgement {
+  /// The share of false ones that is put up with among those that are called: a bound for q, see false_discovery.
+  double significance = 0.05;
+  /// Medians have to differ by this share: processes differ by some percent among themselves (where their memory lies,
+  /// who else is there), which the samples inside each cannot tell.
+  double least = 0.05;
+};
+
 /// Prints the ceilings of both and warns where they differ by more than a tenth; the times of each problem and kernel
-/// in both, slower or faster by how much, and whether chance explains it; what only one of them holds; what is wrong or
-/// refused in the new run and was not in the old one. Returns the exit code: 1 where the new run has wrong results.
-/// Throws Error(data) where they have no time in common.
-int compare(const std::string& old_path, const std::string& new_path, double significance);
+/// in both, slower or faster by how much, and whether chance explains it; how far the library's own times moved; what
+/// only one of them holds; what is wrong or refused in the new run and was not in the old one. Returns the exit code: 1
+/// where the new run has wrong results. Throws Error(data) where they have no time in common.
+int compare(const std::string& old_path, const std::string& new_path, const Judgement& judgement);
 
 }  // namespace convoy::bench

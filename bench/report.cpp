@@ -67,11 +67,16 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   std::string first, second, json, out = "roofline.svg";
   std::vector<std::string> files;
-  double significance = 0.01;
-  CLI::App* c = app.add_subcommand("compare", "two runs, problem by problem, with a rank test");
+  Judgement judgement;
+  CLI::App* c = app.add_subcommand(
+      "compare", "two runs, problem by problem, with a rank test for each and a bound on how many are called falsely");
   c->add_option("old", first)->required();
   c->add_option("new", second)->required();
-  c->add_option("--significance", significance, "p below which a difference counts")->capture_default_str();
+  c->add_option("--significance", judgement.significance,
+                "q below which a difference counts: the share of false ones among those that are called")
+      ->capture_default_str();
+  c->add_option("--least", judgement.least, "share by which medians differ at least where a difference counts")
+      ->capture_default_str();
   CLI::App* s = app.add_subcommand("summary", "our best kernel against the best oneDNN time of all files, merged");
   s->add_option("files", files)->required();
   s->add_option("--json", json, "also write a line per problem to this file");
@@ -83,9 +88,12 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) ? 2 : 0;
   }
-  if (!(significance > 0 && significance < 1))
-    convoy::fail_usage(fmt::format("--significance: expected a number between 0 and 1, found {}", significance));
-  if (c->parsed()) return compare(first, second, significance);
+  if (!(judgement.significance > 0 && judgement.significance < 1))
+    convoy::fail_usage(
+        fmt::format("--significance: expected a number between 0 and 1, found {}", judgement.significance));
+  if (!(judgement.least >= 0 && judgement.least < 10))
+    convoy::fail_usage(fmt::format("--least: expected a number from 0 to 10, found {}", judgement.least));
+  if (c->parsed()) return compare(first, second, judgement);
   if (s->parsed()) {
     if (!json.empty()) convoy::InputFiles(files).refuse(json, "--json");
     return summarize(files, json), 0;

@@ -40,7 +40,7 @@ if(NOT WITH_ONEDNN STREQUAL "OFF")
   require_feature(ONEDNN CONVOY_ONEDNN)
 endif()
 if(NOT CONVOY_ONEDNN)
-  record_feature(oneDNN off "convolutions fall to the plain reference")
+  record_feature(oneDNN off "own kernels run everything from AVX2 on, below that the plain reference")
 endif()
 
 set(CONVOY_HDF5 OFF)

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace convoy::bench {
+namespace convoy {
 
 /// Bytes that this process may still take, of the machine and of its control group; nothing where neither says.
 inline std::optional<int64_t> free_memory() {
@@ -22,4 +22,4 @@ inline std::optional<int64_t> free_memory() {
   return least;
 }
 
-}  // namespace convoy::bench
+}  // namespace convoy

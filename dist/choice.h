@@ -39,6 +39,8 @@ class CommunicationTable {
   static CommunicationTable load(const std::string& path);
   void save(const std::string& path) const;
   void set(int ranks, int nodes, int64_t bytes, Algorithm best) { best_[{ranks, nodes}][bytes] = best; }
+  /// Whether it holds anything for so many.
+  bool measured(int ranks, int nodes) const { return best_.contains({ranks, nodes}); }
   /// The entry of the nearest size (by ratio) for these ranks and nodes; null where none was measured.
   const Algorithm* find(const ReductionProblem& problem) const;
 

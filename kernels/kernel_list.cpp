@@ -22,9 +22,8 @@
 #include "kernels/widened.h"
 
 namespace convoy {
-namespace {
 
-KernelList build() {
+KernelList make_kernel_list() {
   KernelList list;
   const auto add = [&](std::vector<KernelPtr> kernels) {
     for (KernelPtr& kernel : kernels) list.push_back(std::move(kernel));
@@ -98,10 +97,8 @@ KernelList build() {
   return list;
 }
 
-}  // namespace
-
 const KernelList& kernel_list() {
-  static const KernelList list = build();
+  static const KernelList list = make_kernel_list();
   return list;
 }
 

@@ -104,6 +104,9 @@ ProgramPlans plan_program(const Options& options, const KernelList& kernels) {
   return plan_program(program_tapes(options), options, kernels);
 }
 
+/// A network in training. Ahead of each step().run() the host fills the inputs of the step, whose memory it uses again,
+/// and, in the state `step_state_name` of the store, the fields of StepField: the learning rate (0 at first: nothing is
+/// learnt), the step and the seeds that dropout draws from.
 class Program {
  public:
   /// Draws initial parameters from `seed` and allocates; `shared` is the team's memory. Its states are filled by the

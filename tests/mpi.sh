@@ -21,7 +21,7 @@ ranks() { local n=$1; shift; timeout 120 "$launcher" $patient -n "$n" "$@"; }
 
 # Every algorithm checks its sums against whole numbers: a wrong one ends with 1.
 for n in 2 3 4 5; do expect 0 "MPI_Allreduce" ranks $n "$bin/bench_comm$suffix" --min 4 --max 4194304 --factor 128 --seconds 0; done
-expect 0 "hierarchical" ranks 4 "$bin/bench_comm$suffix" --ranks-per-node 2 --min 4 --max 1048576 --factor 64 --seconds 0 --tune table --json comm.jsonl
+expect 0 "hierarchical" ranks 4 "$bin/bench_comm$suffix" --ranks-per-node 2 --min 4 --max 1048576 --factor 64 --seconds 0 --table table --json comm.jsonl
 present table comm.jsonl
 # A file that cannot be written is told at once, and not as a fault of the network.
 expect 1 "nowhere/comm.jsonl: cannot open for writing" timeout 20 "$launcher" -n 2 "$bin/bench_comm$suffix" --min 4 --max 4 --json nowhere/comm.jsonl
@@ -105,6 +105,7 @@ expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --output-dir alone --sa
 same two.safetensors alone.safetensors
 expect 0 "hierarchical" ranks 4 "${train[@]}" --batch-size 1 --output-dir nodes --ranks-per-node 2
 expect 0 "measured" ranks 4 "${train[@]}" --batch-size 1 --output-dir measured --ranks-per-node 2 --comm-table table
+expect 0 "warning: --comm-table table: nothing in it is for 2 ranks on 1 nodes" ranks 2 "${train[@]}" --batch-size 1 --output-dir elsewhere --max-steps 1 --comm-table table
 expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --output-dir thread --save thread.safetensors --comm-thread
 same two.safetensors thread.safetensors
 expect 0 "as bf16" ranks 2 "${train[@]}" --batch-size 1 --output-dir narrow --gradient-wire bf16 --all-reduce ring

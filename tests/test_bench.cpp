@@ -164,6 +164,15 @@ TEST_CASE("times are told apart by rank", "[bench]") {
   CHECK(least_p(4, 6) < 0.01);
   CHECK(least_p(4, 4) > 0.01);
   CHECK(rank_test({5, 5, 5, 5, 5}, {5, 5, 5, 5, 5}) == 1);
+  // The example of Benjamini and Hochberg 1995, section 3.2: four of fifteen are called at 0.05.
+  const std::vector<double> p{0.0459, 0.0001, 0.3240, 0.0004, 0.0344, 0.0019, 0.0278, 0.0095,
+                              0.0201, 0.0298, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000};
+  const std::vector<double> q = false_discovery(p);
+  CHECK(std::count_if(q.begin(), q.end(), [](double value) { return value < 0.05; }) == 4);
+  CHECK(q[1] == Approx(0.0001 * 15));
+  CHECK(q[7] == Approx(0.0095 * 15 / 4));
+  CHECK(q[14] == 1);
+  CHECK(false_discovery({0.04, 0.03}) == std::vector<double>{0.04, 0.04});
   // Beyond the exact sizes, and with ties: the normal approximation.
   std::vector<double> many(40, 1.0), more(40, 2.0);
   CHECK(rank_test(many, more) < 1e-6);

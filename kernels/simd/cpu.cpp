@@ -99,7 +99,7 @@ std::string describe_cpu() {
 #ifdef CONVOY_WITHOUT_AVX512
   if (f.avx512) text += "; own kernels built without avx512";
 #endif
-  return text.empty() ? "baseline x86-64" : text;
+  return f.model + " [" + (text.empty() ? "baseline x86-64" : text) + "]";
 }
 
 }  // namespace convoy

@@ -27,7 +27,7 @@ constexpr int64_t streamed_output_bytes = 8 << 20;
 /// The CPU's features up to the environment variable CONVOY_MAX_ISA, a name of Isa; throws Error(usage) for another
 /// text.
 const CpuFeatures& cpu_features();
-/// "avx512 avx512_bf16 ..." for headers and summaries.
+/// "AMD EPYC ... [avx2 avx512 ...]", for summaries and files of measurements.
 std::string describe_cpu();
 
 }  // namespace convoy
