@@ -59,9 +59,10 @@ std::vector<std::string> network_settings(const OptionTable& o) {
 }
 
 /// The program of a plan, with the trained state.
-std::unique_ptr<Program> trained_program(const OptionTable& o, const ClimateOptions& options, ProgramPlans plans) {
+std::unique_ptr<Program> trained_program(const OptionTable& o, const ClimateOptions& options, ProgramPlans plans,
+                                         nlohmann::json& identity) {
   auto program = make_program(o, std::move(plans), options, 0);
-  load_state(o, *program, network_settings(o), [&](OptionTable trained) {
+  identity = load_state(o, *program, network_settings(o), [&](OptionTable trained) {
     // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
     if (trained.text("batch-norm").empty())
       trained.set("batch-norm", trained.text("model") == "tiramisu" ? "off" : "on", "default");
@@ -71,6 +72,19 @@ std::unique_ptr<Program> trained_program(const OptionTable& o, const ClimateOpti
     return climate_config(trained) == climate_config(o) && trained.numbers("channels") == o.numbers("channels");
   });
   return program;
+}
+
+/// What may be meant, but seldom is: images that are read in another way than those of the training.
+void warn_of_other_reading(const OptionTable& o, const ClimateStats& stats, const nlohmann::json& identity) {
+  for (const char* setting : {"downsample", "downsampling-mode"})
+    if (const auto saved = identity.value(setting, nlohmann::json());
+        saved.is_string() && !o.agrees(setting, saved.get<std::string>()))
+      fmt::print(stderr, "warning: trained with --{} {}, found {}\n", setting, saved.get<std::string>(),
+                 o.text(setting));
+  const std::string ours = stats.channels() > 0 ? statistics_digest(stats) : "",
+                    theirs = identity.value("statistics", "");
+  if (!ours.empty() && !theirs.empty() && ours != theirs)
+    fmt::print(stderr, "warning: trained with other statistics: name those of the training set with --stats\n");
 }
 
 /// Throws Error(diverged) naming the image: the arg-max of NaN is a class, too.
@@ -140,7 +154,9 @@ int predict_main(int argc, char** argv) {
   SegmentationScore score;
   for (size_t s = 0; s < sources.size(); ++s) {
     const auto& source = sources[s];
-    const auto made = trained_program(o, options[s], std::move(plans[s]));
+    nlohmann::json identity;
+    const auto made = trained_program(o, options[s], std::move(plans[s]), identity);
+    if (s == 0) warn_of_other_reading(o, reading.stats, identity);
     Program& program = *made;
     make_folders(o.text("out"));
     const auto write = [&](int64_t i, std::span<const uint8_t> classes) {

@@ -96,13 +96,6 @@ void print_scores(const std::vector<std::pair<std::string, const SegmentationSco
                s->pooled.iou(2), s->pooled.mean_iou(), s->mlperf());
 }
 
-/// Other statistics feed the network other numbers.
-std::string statistics_digest(const ClimateStats& s) {
-  std::string text;
-  for (size_t c = 0; c < s.minimum.size(); ++c) text += fmt::format("{:.9g} {:.9g} ", s.minimum[c], s.maximum[c]);
-  return fmt::format("{:016x}", hash_name(text));
-}
-
 void write_plot(const std::string& folder, const Trainer& trainer, PixelLoss kind) {
   Plot loss{"loss",
             "epoch",
@@ -167,7 +160,6 @@ Json identity(const OptionTable& o, const Data& data, const ClimateOptions& prog
                                 "measure",
                                 "compute",
                                 "kernel",
-                                "tuned",
                                 "winograd",
                                 "gradient-sums",
                                 "passes"});
@@ -226,7 +218,8 @@ ClimateTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, co
   s.output_dir = o.text("output-dir");
   s.training = program.training;
   const int64_t samples = data.train ? data.train->size() : s.dummy_samples;
-  s.schedule = step_schedule(o, o.integer("max-epochs") * (samples / samples_per_step), samples_per_step);
+  const int64_t steps = std::max<int64_t>(1, samples / samples_per_step);  // fewer samples do for a look
+  s.schedule = step_schedule(o, o.integer("max-epochs") * steps, samples_per_step);
   return s;
 }
 
@@ -263,11 +256,11 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
   if (!inspect_only)
     expect_whole_step(samples_per_step, data.train ? data.train->size() : dummy_samples(o, samples_per_step));
+  const ClimateTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
   print_header(o);
   Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
   if (run.stops()) return 0;
 
-  const ClimateTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
   ClimateTask task(settings);
   TrainerOptions t = trainer_options(o, folder);
   t.staging = staging;
@@ -301,6 +294,7 @@ int train_main(int argc, char** argv) {
     return 0;
   std::optional<RunFolder> folder;
   const auto complete = [&](Ranks& ranks) {
+    spread_schedule(o);  // so that checkpoints hold single settings
     folder.emplace(o, ranks);
     fill_climate_defaults(o);
   };

@@ -273,6 +273,7 @@ int data_main(int argc, char** argv) {
   if (app.got_subcommand("convert") || app.got_subcommand("stats")) expect_single_task();
   if (shard < 1 || read.crop < 1 || read.channels < 1) fail_usage("--shard, --crop and --channels must be at least 1");
   if (limit < 0) fail_usage(fmt::format("--limit: expected 0 or more, found {}", limit));
+  if (threads == 0) threads = default_threads();
   if (app.got_subcommand("stats") && (threads < 1 || threads > most_threads))
     fail_usage(fmt::format("{}: expected 1 to {}, found {}",
                            statistics->get_option("--threads")->count() ? "--threads" : "OMP_NUM_THREADS", most_threads,

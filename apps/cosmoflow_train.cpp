@@ -81,7 +81,6 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "warmup-epochs",
                                 "decay-schedule",
                                 "kernel",
-                                "tuned",
                                 "winograd",
                                 "sparse-gradients",
                                 "passes"}));

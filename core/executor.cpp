@@ -114,6 +114,19 @@ SharedWindow Executor::window() const {
   return {shared_->data() + plan_.window_begin, plan_.window_bytes, plan_.window_bytes};
 }
 
+void Executor::set_groups(std::vector<Communicator*> groups) {
+  for (const PlannedNode& node : plan_.nodes) {
+    const auto* a = std::get_if<AllReduceAttrs>(&node.op.attrs);
+    if (!a || groups.empty()) continue;
+    const auto group = static_cast<size_t>(a->group);
+    const int64_t found = group < groups.size() && groups[group] ? groups[group]->size() : 0;
+    if (found != a->ranks)
+      fail_usage(node.name + ": expected a group of " + std::to_string(a->ranks) + " ranks, found " +
+                 (found ? std::to_string(found) : "none"));
+  }
+  groups_ = std::move(groups);
+}
+
 void Executor::refresh() {
   if (!device_) return run_nodes(0, refresh_nodes_);
   queue_nodes(0, refresh_nodes_, false);

@@ -70,8 +70,9 @@ class Executor {
   void reset_times();
   /// The ranks that all-reduces of this plan talk to, by AllReduceAttrs::group; the executor drives their messages on
   /// between nodes. None: every mean is the value itself. Values of a device travel through memory of the host, while
-  /// the device goes on. Call it ahead of the first run.
-  void set_groups(std::vector<Communicator*> groups) { groups_ = std::move(groups); }
+  /// the device goes on. Call it ahead of the first run. Throws Error(usage) where a group that the plan
+  /// names is missing or has another number of ranks than its means divide by.
+  void set_groups(std::vector<Communicator*> groups);
   /// On a device, behind set_groups, all ranks being on one node: gradients go from device to device from here on,
   /// where each can read the others'. `flags` makes memory that all see. Collective; says whether they do.
   bool meet_peers(Communicator& world, const std::function<std::shared_ptr<Buffer>(int64_t bytes)>& flags);

@@ -423,6 +423,10 @@ std::vector<std::string> Plan::reference_nodes() const {
 }
 
 Plan make_plan(const Tape& tape, const KernelList& kernels, const PlanOptions& options) {
+  if (options.threads < 1) fail_usage("a plan needs a thread or more, found " + std::to_string(options.threads));
+  if (options.team < 1 || options.place < 0 || options.place >= options.team)
+    fail_usage("a plan's place is within its team, found place " + std::to_string(options.place) + " of " +
+               std::to_string(options.team));
   return Planner(tape, kernels, options).plan();
 }
 

@@ -10,7 +10,9 @@
 namespace convoy {
 
 /// Every pass can be switched off; results do not change by a bit (fusing and precision happen before planning), but
-/// where slice aliasing moves a convolution to a kernel that sums in another order.
+/// where slice aliasing moves a convolution to a kernel that sums in another order, and where a data gradient on top of
+/// another value runs as convolution and addition: without fused kernels, or on a kernel (of an override or a table)
+/// that adds to nothing.
 struct PlanOptions {
   bool drop_dead = true;
   bool fused_kernels = true;  ///< off: every fused op runs as its plain definition

@@ -8,6 +8,8 @@
 namespace convoy {
 
 ValueId Tape::add_value(const std::string& name, const TensorDesc& desc, ValueKind kind) {
+  for (int axis = 0; axis < 5; ++axis)
+    if (desc.shape[axis] < 1) fail_usage(name + ": expected extents of 1 or more, found " + desc.str());
   if (count_elements(desc.shape) > double(most_elements))  // sizes and strides of kernels would overflow
     fail_usage(name + ": expected at most " + std::to_string(most_elements) + " elements, found " + desc.str());
   values_.push_back({name, desc, kind, false});

@@ -215,6 +215,7 @@ void Collectives::round_to_wire(Operation& op, Piece piece) {
 
 void Collectives::start(int64_t id, const AllReduce& what) {
   const auto before = Clock::now();
+  transport_->alive();
   const std::lock_guard lock(mutex_);
   if (size() == 1) return multiply(what.type, what.data.data(), whole(what), what.scale);
   begin(operations_[id], plan_for(what), what, next_tag_++ % tags);
@@ -225,6 +226,7 @@ void Collectives::start(int64_t id, const AllReduce& what) {
 
 void Collectives::wait(int64_t id) {
   const auto before = Clock::now();
+  transport_->alive();
   const auto found = [&] {
     const std::lock_guard lock(mutex_);
     return operations_.find(id);

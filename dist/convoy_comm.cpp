@@ -1,15 +1,30 @@
 #include "dist/convoy_comm.h"
 
+#include <array>
 #include <cstdio>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/philox.h"
 #include "dist/local.h"
 #include "dist/mpi.h"
 
 using namespace convoy;
 
 namespace {
+
+/// Throws Error(usage) on every rank where they do not average the same sizes and types: they would mix tensors up, or
+/// wait for ever. Equal numbers have a sum and a sum of squares that no others have together.
+void expect_same_everywhere(Collectives& ranks, std::span<const size_t> counts, DType type) {
+  const uint64_t hash =
+      hash_name({reinterpret_cast<const char*>(counts.data()), counts.size_bytes()}) + static_cast<uint64_t>(type);
+  constexpr uint64_t word = (1 << 20) - 1;  // whose square, summed up, is exact
+  const double low = double(hash & word), high = double(hash >> 20 & word), all = ranks.size();
+  std::array<double, 4> sums{low, low * low, high, high * high};
+  ranks.all_reduce_sum(std::span<double>(sums));
+  if (sums != std::array<double, 4>{all * low, all * low * low, all * high, all * high * high})
+    fail_usage("convoy_comm: ranks average tensors of different numbers, sizes or types");
+}
 
 /// Tensors below this travel together.
 constexpr size_t large_bytes = 1 << 20;
@@ -21,6 +36,7 @@ struct Team {
 
 struct Library {
   std::unique_ptr<MpiSession> session;
+  bool callers_mpi = false;  ///< which goes on behind the end
   std::vector<Team> teams;
 };
 
@@ -71,6 +87,7 @@ extern "C" int convoy_comm_initialise(const int* threads_of_team, int teams) {
         std::fprintf(stderr, "convoy_comm: error: %s\n", sentence.c_str());
         std::fflush(stderr);
       };
+      created->callers_mpi = mpi_running();
       created->session = start_mpi(options);
     }
     for (int i = 0; i < teams; ++i) {
@@ -121,6 +138,7 @@ extern "C" int convoy_comm_average(int team, void* const* tensors, const size_t*
       if (!tensors[i] && counts[i] > 0) fail_usage("convoy_comm: tensor " + std::to_string(i) + " has no data");
       if (counts[i] * width < large_bytes) small += counts[i] * width;
     }
+    expect_same_everywhere(*t.ranks, {counts, static_cast<size_t>(tensor_count)}, dtype);
     t.bucket.resize(small);
     const auto each = [&](bool large, auto&& body) {
       size_t at = 0;
@@ -146,10 +164,10 @@ extern "C" int convoy_comm_finalise(void) {
   return guarded([&] {
     if (!library) fail_usage("convoy_comm: not initialised");
     if (library->session) library->session->finish();
+    finalised = library->session && !library->callers_mpi;
     for (Team& team : library->teams) team.ranks.reset();
     delete library;
     library = nullptr;
-    finalised = true;
   });
 }
 

@@ -2,7 +2,8 @@
  * gradients in every step, finalise. Every function returns an exit code; no exception leaves the library.
  *
  * Start the program with mpirun; alone it is the only rank and every mean is the value itself. All ranks must make the
- * same calls in the same order. A rank that dies or stalls ends the process of every other with exit code 76 and one
+ * same calls in the same order. A rank that dies, that ends its run while others still wait for it, or whose calling
+ * thread makes no call for ten minutes while others wait, ends the process of every other with exit code 76 and one
  * line on standard error that names it. */
 #ifndef CONVOY_COMM_H
 #define CONVOY_COMM_H
@@ -34,10 +35,12 @@ int convoy_comm_size(int* size);
 /* The root's bytes on every rank. */
 int convoy_comm_broadcast(int team, void* data, size_t bytes, int root);
 
-/* tensors[i] holds counts[i] elements; each becomes its mean over all ranks, the same bits on every rank. */
+/* tensors[i] holds counts[i] elements; each becomes its mean over all ranks, the same bits on every rank. Ranks whose
+ * numbers, counts or types differ all get CONVOY_COMM_USAGE, and keep their tensors. */
 int convoy_comm_average(int team, void* const* tensors, const size_t* counts, int tensor_count,
                         enum convoy_comm_type type);
 
+/* Behind it the library may be initialised again, unless it was what started MPI, which starts once. */
 int convoy_comm_finalise(void);
 
 /* What the last failed call of this thread complained about; empty where none did. */

@@ -179,9 +179,10 @@ class Session final : public MpiSession {
   double asked_ = 0;           ///< when the silent were asked first, 0: not yet
   std::vector<double> heard_;  ///< when a rank last answered that it is well
   std::vector<double> still_;  ///< since when the main thread of one that answers is stuck, 0: it is not
-  std::vector<bool> left_;     ///< ranks that said that they are through
-  int looked_at_ = 0;          ///< whose process was checked last
-  double blocked_since_ = 0;   ///< when the watchdog first could not have the lock, 0: it could
+  std::vector<double> left_;   ///< when ranks said that they are through; 0: not yet
+  std::atomic<bool> finishing_{false};
+  int looked_at_ = 0;         ///< whose process was checked last
+  double blocked_since_ = 0;  ///< when the watchdog first could not have the lock, 0: it could
 };
 
 Session::Session(const MpiOptions& options) : options_(options) {
@@ -220,7 +221,7 @@ Session::Session(const MpiOptions& options) : options_(options) {
   }
   heard_.assign(static_cast<size_t>(size_), 0);
   still_.assign(static_cast<size_t>(size_), 0);
-  left_.assign(static_cast<size_t>(size_), false);
+  left_.assign(static_cast<size_t>(size_), 0);
   MPI_Comm_dup(MPI_COMM_WORLD, &notes_);
   // An error would else end all ranks before the watchdogs have named the one that is gone.
   MPI_Comm_set_errhandler(notes_, MPI_ERRORS_RETURN);
@@ -238,6 +239,7 @@ void Session::stop_watching() {
 
 void Session::finish() {
   // A rank that is through answers no longer; the others must know before its process ends.
+  finishing_ = true;
   say_goodbye();
   MPI_Request request = MPI_REQUEST_NULL;
   int code;
@@ -380,7 +382,7 @@ void Session::check_process() {
   for (int tried = 0; tried < size_; ++tried) {
     looked_at_ = (looked_at_ + 1) % size_;
     const auto i = static_cast<size_t>(looked_at_);
-    if (looked_at_ == rank_ || pids_[i] == 0 || left_[i]) continue;
+    if (looked_at_ == rank_ || pids_[i] == 0 || left_[i] > 0) continue;
     if (!ended(pids_[i])) {
       if (blocked_since_ == 0) return;
       continue;
@@ -390,7 +392,7 @@ void Session::check_process() {
       std::this_thread::sleep_for(std::chrono::seconds(2));
       read_notes();
     }
-    if (!left_[i]) give_up(looked_at_, "has ended");
+    if (left_[i] == 0) give_up(looked_at_, "has ended");
   }
 }
 
@@ -413,7 +415,7 @@ bool Session::read_notes() {
       if (well) heard_[from] = now();
       still_[from] = well ? 0 : now() - note.silent;
     } else if (note.word == Word::leaving) {
-      left_[from] = true;
+      left_[from] = now();
     } else {
       end(note.text);
     }
@@ -430,7 +432,11 @@ void Session::question_the_silent() {
   if (asked == 0) return;
   for (int r = 0; r < size_; ++r) {
     const auto i = static_cast<size_t>(r);
-    if (r == rank_ || left_[i]) continue;
+    if (r == rank_) continue;
+    if (left_[i] > 0) {  // it was through with what this rank waits for, or this one waits for ever
+      if (!finishing_ && now() - std::max(asked, left_[i]) > options_.timeout) give_up(r, "has ended its run");
+      continue;
+    }
     const double silent = now() - std::max(asked, heard_[i]);
     if (silent > options_.timeout * 3 / 4) {
       const auto seconds = [](double s) { return std::to_string(int(s)) + " s"; };
@@ -477,7 +483,10 @@ void Session::end(const std::string& sentence) {
     const std::lock_guard lock(reason_mutex_);
     reason = waiting_ ? ", while this rank waited for " + reason_ : "";
   }
-  if (options_.lost) options_.lost(sentence + reason);
+  try {
+    if (options_.lost) options_.lost(sentence + reason);
+  } catch (const std::exception&) {  // the watchdog has nobody to tell
+  }
   // The launcher ends all ranks when the first is gone: let the others say what they know.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   _exit(static_cast<int>(ErrorKind::lost_rank));

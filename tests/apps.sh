@@ -196,7 +196,7 @@ for wrong in "lr -0.001" "optimizer-lr -1" "l2 -1" "warmup-epochs -2"; do
   expect 2 "--${wrong% *}: expected 0 or more, found ${wrong#* }" "${train[@]}" --output-dir x --${wrong% *} "${wrong#* }"
 done
 expect 2 "--optimizer-lr: expected a finite number, found nan" "${train[@]}" --output-dir x --optimizer-lr nan
-expect 2 "name one rate and differ" "${train[@]}" --output-dir x --lr 0.1 --optimizer-lr 0.2
+expect 2 "--optimizer-lr 0.2 and --lr 0.1 name one setting and differ" "${train[@]}" --output-dir x --lr 0.1 --optimizer-lr 0.2
 expect 2 "--mlperf-division: expected closed or open, found half" "${train[@]}" --output-dir x --mlperf-division half
 for wrong in "voxel 0" "voxel nan" "spread 2" "universes -5" "validation -1" "steps 0"; do
   expect 2 "--${wrong% *}: expected" "$bin/cosmoflow_simulate" --out simulated --size 16 --${wrong% *} "${wrong#* }"

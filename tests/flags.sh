@@ -82,9 +82,16 @@ changes --output-stride 8 -- "${climate[@]}"
 if [ $some = yes ]; then changes --no-gradient-sums -- "${climate[@]}"; fi
 keeps --recompute -- "${climate[@]}"
 less "$(fact $run planned_mib)" "$(fact run$((runs - 1)) planned_mib)" "memory with recomputing"
+for weights in gordon-bell none 1,2,3; do changes --class-weights $weights -- "${climate[@]}"; done
+changes --loss-type focal -- "${climate[@]}"
+changes --focal-gamma 1 -- "${climate[@]}" --loss-type focal
+changes --lr-warmup-factor 0.5 -- "${climate[@]}" --lr-warmup-steps 3
+changes --adam-eps 0.1 -- "${climate[@]}"
+changes --no-low-level-relu -- "${climate[@]}"
 changes --lr-power 3 -- "${climate[@]}" --lr-schedule polynomial
 changes --lr-eta-min 0.0005 -- "${climate[@]}" --lr-schedule polynomial
 deeplab=("$bin/climseg_train" --data dummy --model deeplab --image-size 32x48 --n-train 2 --max-epochs 1 --local-batch-size 1)
+changes --deconv-crop pytorch -- "${deeplab[@]}"
 changes --decoder-relu -- "${deeplab[@]}"
 changes --resize-corners aligned -- "${deeplab[@]}" --decoder bilinear
 expect 2 "--resize-corners has no effect on --decoder deconv1x" "${deeplab[@]}" --resize-corners aligned --output-dir never
@@ -95,5 +102,8 @@ if ls weather/train | grep -q "2099.*run7\|2099.*-7\."; then ok; else bad "no ru
 days calm --rivers 0
 differ "--rivers 0" weather/train calm/train
 crops=("$bin/climseg_train" --data-dir-prefix weather --crop 32x48 --width-divisor 8 --max-epochs 1 --local-batch-size 1)
+changes --label-set 1 -- "${crops[@]}"
+changes --no-shuffle -- "${crops[@]}" --crops-per-image 4
+keeps --prefetch 1 -- "${crops[@]}"
 changes --crop-balance 1 -- "${crops[@]}"
 conclude

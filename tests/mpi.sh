@@ -38,6 +38,21 @@ for n in 2 3; do
   expect 0 "$n ranks: largest error" ranks $n /usr/bin/python3 "$source/dist/examples/average.py" "$build/lib/libconvoy_comm$suffix.so"
 done
 
+cat > sizes.py <<'P'
+import ctypes, sys
+lib = ctypes.CDLL(sys.argv[1])
+rank = ctypes.c_int()
+assert lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1) == 0
+lib.convoy_comm_rank(ctypes.byref(rank))
+count = 40 + 20 * rank.value
+data = (ctypes.c_double * count)(*[1.0 + rank.value] * count)
+code = lib.convoy_comm_average(0, (ctypes.c_void_p * 1)(ctypes.addressof(data)), (ctypes.c_size_t * 1)(count), 1, 1)
+print(f"rank {rank.value}: code {code}, {data[0]}", flush=True)
+lib.convoy_comm_finalise()
+P
+ranks 2 /usr/bin/python3 sizes.py "$build/lib/libconvoy_comm$suffix.so" > sizes.txt 2>&1
+grep -q "rank 0: code 2, 1.0" sizes.txt && grep -q "rank 1: code 2, 2.0" sizes.txt && ok || bad "other sizes on each rank: $(tail -3 sizes.txt)"
+
 expect 0 "wrote 12 + 5 universes" "$bin/cosmoflow_simulate" --out data --universes 12 --validation 5 --size 16 --steps 4
 common=(--data-dir data --n-epochs 3 --optimizer Adam --augment cube --seed 5 --fc1-size 16 --fc2-size 8 --threads 1 --comm-timeout 8)
 train=("$bin/cosmoflow_train$suffix" "${common[@]}")
@@ -92,6 +107,9 @@ expect 0 "met" ranks 2 "$bin/standing_still$suffix" at-work
 ranks 2 "$bin/standing_still$suffix" still > still.txt 2>&1
 grep -q "rank 1 on .* answers, but its main thread has stood still for [2-9] s, while this rank waited for a blocking sum" still.txt && ok ||
   bad "a rank that stands still is not told from one that is silent: $(tail -3 still.txt)"
+# One that was through before the others is no reason to wait for ever.
+ranks 2 "$bin/standing_still$suffix" leaves > leaves.txt 2>&1
+grep -q "rank 1 on .* has ended its run, while this rank waited for" leaves.txt && ok || bad "who leaves early is not named: $(tail -3 leaves.txt)"
 # The launcher of another MPI starts ranks that do not find each other.
 [ -z "$other" ] || expect 2 "but MPI sees a single one" ranks 2 "$other" "${common[@]}" --output-dir x
 [ "$extent" = short ] && { conclude; exit; }
@@ -253,6 +271,11 @@ rm -r broken && cp -r data broken && rm "broken/train/$(ls broken/train | head -
 expect 0 "staged 16 files" ranks 4 "${stage[@]}" --data-dir broken --output-dir s5
 diff -r broken stage-1 -x '.convoy-stage.*' -x '*.svg' > /dev/null && ok || bad "a second data set mixes with the first"
 expect 2 "which is read, or lies in it" ranks 4 "${stage[@]}" --data-dir broken --output-dir stage-0/run
+# Of a staging that was broken off the names are known: another data set takes its place.
+expect 0 "staged 17 files" ranks 4 "${stage[@]}" --output-dir s8
+sed -i 's/,[0-9]*\]/,null]/g' stage-0/.convoy-stage.json && touch "stage-0/train/$(ls data/train | head -1).tmp"
+expect 0 "staged 16 files" ranks 4 "${stage[@]}" --data-dir broken --output-dir s9
+diff -r broken stage-0 -x '.convoy-stage.*' -x '*.svg' > /dev/null && ok || bad "what a broken staging left mixes with the next: $(ls stage-0/train)"
 cp "data/train/$(ls data/train | head -1)" stage-0/train/mine.tfrecord
 expect 3 "mine.tfrecord: is no staged file" ranks 4 "${stage[@]}" --output-dir s6
 expect 2 "is --data-dir itself" ranks 2 "${train[@]}" --batch-size 1 --stage-dir data --output-dir s4

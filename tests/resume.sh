@@ -104,6 +104,40 @@ expect 3 "no such folder" "${train[@]}" --data-dir nowhere --output-dir never
 printf 'optimizer:\n  lr: 0.01\n' > both.yaml
 expect 0 "finished: 1 steps" "$bin/cosmoflow_train" both.yaml "${train[@]:1}" --lr 0.001 --seed -1 --max-steps 1 --output-dir both
 expect 0 "lr 0.001" "${resume[@]}" both --max-steps 2
+# The rate by its older name alone is the checkpoint's, too.
+expect 0 "finished: 1 steps" "${train[@]}" --optimizer-lr 0.0123 --max-steps 1 --output-dir older
+expect 0 "lr 0.0123" "${resume[@]}" older --max-steps 2
+# Weights to begin with are of the first start: the file may be gone when a job comes back.
+cp whole.safetensors first.safetensors
+expect 0 "finished: 1 steps" "${train[@]}" --init first.safetensors --resume --max-steps 1 --output-dir given
+rm first.safetensors
+expect 0 "weights are the checkpoint's" "${train[@]}" --init first.safetensors --resume --max-steps 2 --output-dir given
+# Other kernels round otherwise: the run goes on, and says so.
+expect 0 "finished: 2 steps" env CONVOY_MAX_ISA=scalar "${train[@]}" --output-dir moved --max-steps 2
+expect 0 "warning: moved/checkpoint-000000002.h5: was written by a run on other kernels" "${resume[@]}" moved --max-steps 3
+without 0 "on other kernels" "${resume[@]}" moved --max-steps 4
+# A run that no longer improves, and one that is good enough.
+expect 0 "stopped early" "${train[@]}" --output-dir stuck --n-epochs 9 --early-stopping 2 --lr 1e-12
+[ "$(wc -l < stuck/history.csv)" -eq 4 ] && ok || bad "patience of 2 stopped after $(wc -l < stuck/history.csv) lines, expected 4"
+expect 0 "target reached" "${train[@]}" --output-dir reached --target-mae 0.9
+[ "$(wc -l < reached/history.csv)" -eq 2 ] && ok || bad "a target reached at once did not stop: $(cat reached/history.csv)"
+# The log ends, whatever ends the run.
+expect 4 "not finite" "${train[@]}" --output-dir diverged --lr 1e30 --optimizer SGD
+grep -q '"key":"run_stop".*aborted' diverged/mlperf.log && ok || bad "no run_stop in the log of a run that diverged"
+# A line that cannot be written ends the run, behind a checkpoint of its last step.
+expect 0 "finished: 1 steps" "${train[@]}" --output-dir lines --max-steps 1
+yes '{"step":0}' | head -c 1048000 >> lines/metrics.jsonl  # which ends just below what a file may have
+expect 1 "metrics.jsonl: cannot write (disk full?); step " sh -c 'ulimit -f 2048; exec "$@"' run "${resume[@]}" lines --n-epochs 20
+[ "$(ls lines/checkpoint-*.h5 | tail -1 | grep -o '[1-9][0-9]*\.h5')" != 1.h5 ] && ok || bad "no checkpoint of a run that could not log: $(ls lines)"
+mkdir piped && mkfifo piped/metrics.jsonl
+expect 1 "piped/metrics.jsonl: expected a file or none, found a device or a pipe" timeout 20 "${train[@]}" --output-dir piped
+mkdir piped2 && mkfifo piped2/run.lock
+expect 1 "piped2/run.lock: expected a file or none, found a device or a pipe" timeout 20 "${train[@]}" --output-dir piped2
+# Pictures come behind what cannot be made again.
+mkdir -p pictures/loss.svg
+expect 1 "pictures/loss.svg: expected a file or none, found a folder" "${train[@]}" --output-dir pictures --save pictures.safetensors
+same whole.safetensors pictures.safetensors
+present pictures/summary.json
 # Programs that know nothing of ranks, started as several.
 for launched in "cosmoflow_simulate --out sim" "cosmoflow_predict --checkpoint whole --data-dir data" "climate_simulate --out sky" \
   "climseg_predict --checkpoint whole --data-dir sky" "convoy_data stats data --out s.h5"; do

@@ -23,7 +23,8 @@ ClimateModel chosen_model(const OptionTable& o) {
       {{"deepcam", ClimateModel::deepcam}, {"deeplab", ClimateModel::deeplab}, {"tiramisu", ClimateModel::tiramisu}});
 }
 
-/// "type=multistep,milestones=8192 16384,decay_rate=0.1", as MLPerf HPC's reference takes it, becomes single flags.
+}  // namespace
+
 void spread_schedule(OptionTable& o) {
   const std::string text = o.text("lr-schedule"), origin = o.origin("lr-schedule");
   if (text.find('=') == std::string::npos) return;
@@ -40,15 +41,16 @@ void spread_schedule(OptionTable& o) {
     if (halves.size() != 2 || found == flags.end())
       fail_usage("--lr-schedule: expected type=, milestones=, decay_rate=, t_max= or eta_min=, found " +
                  std::string(part));
-    if (o.is_set(found->second)) fail_usage("--lr-schedule: " + key + " is given twice");
+    if (o.is_set(found->second)) {
+      if (origin == "checkpoint") continue;  // of an older version; what is given now goes ahead
+      fail_usage("--lr-schedule: " + key + " is given twice");
+    }
     std::string value;
     for (std::string_view word : split(halves[1], ' '))
       if (!word.empty()) value += (value.empty() ? "" : ",") + std::string(word);
     o.set(found->second, value, origin);
   }
 }
-
-}  // namespace
 
 std::vector<int64_t> chosen_channels(const OptionTable& o) {
   std::vector<int64_t> channels;
@@ -324,12 +326,18 @@ void refuse_idle_validation(const OptionTable& o, bool validates) {
   o.refuse_idle(rules);
 }
 
+std::string statistics_digest(const ClimateStats& s) {
+  std::string text;
+  for (size_t c = 0; c < s.minimum.size(); ++c) text += fmt::format("{:.9g} {:.9g} ", s.minimum[c], s.maximum[c]);
+  return fmt::format("{:016x}", hash_name(text));
+}
+
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {
   o.refuse_idle(
       {{"stats", !std::all_of(images.begin(), images.end(), is_normalised), "shards, which are normalised already"}});
-  if (!o.text("stats").empty()) return read_stats(o.text("stats"));
-  if (is_normalised(images.at(0))) return {};
-  const std::string path = find_stats(o.text("data-dir"), images[0]);
+  const std::string& given = o.text("stats");
+  if (given.empty() && is_normalised(images.at(0))) return {};
+  const std::string path = given.empty() ? find_stats(o.text("data-dir"), images[0]) : given;
   if (!fs::exists(path)) fail_data(path + ": no such file; name one with --stats, or make one with convoy_data stats");
   fmt::print("statistics: {}\n", path);
   return read_stats(path);

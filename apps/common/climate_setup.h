@@ -27,6 +27,11 @@ StepSchedule step_schedule(const OptionTable& options, int64_t total_steps, int6
 void refuse_idle_flags(const OptionTable& options, bool dummy);
 /// The same for what only matters where images validate.
 void refuse_idle_validation(const OptionTable& options, bool validates);
+/// "type=multistep,milestones=8192 16384,decay_rate=0.1" of --lr-schedule, as MLPerf HPC's reference takes it, becomes
+/// single flags.
+void spread_schedule(OptionTable& options);
+/// By what images are normalised, as something to compare: other statistics feed the network other numbers.
+std::string statistics_digest(const ClimateStats& stats);
 /// Statistics from --stats, or stats.h5 beside or above the data.
 ClimateStats climate_stats(const OptionTable& options, const std::vector<ClimateRef>& images);
 /// Whole images, or crops of --crop where `training`.

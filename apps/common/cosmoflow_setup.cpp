@@ -174,11 +174,9 @@ void refuse_idle_flags(const OptionTable& o) {
 
 LrSchedule schedule_config(const OptionTable& o) {
   LrSchedule s;
-  const bool older = o.is_set("optimizer-lr"), newer = o.overrides("lr", "optimizer-lr"),
-             equal_rank = !newer && !o.overrides("optimizer-lr", "lr");
-  if (older && equal_rank && o.number("lr") != o.number("optimizer-lr"))
-    fail_usage("--lr " + o.text("lr") + " and --optimizer-lr " + o.text("optimizer-lr") + " name one rate and differ");
-  s.base_rate = o.number(older && !newer ? "optimizer-lr" : "lr");
+  const bool older =
+      o.is_set("optimizer-lr") && o.number("lr") != o.number("optimizer-lr") && o.prevails("optimizer-lr", "lr");
+  s.base_rate = o.number(older ? "optimizer-lr" : "lr");
   s.scaling = choose<LrScaling>(o, "lr-scaling",
                                 {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
   s.base_batch = o.number("base-batch-size");

@@ -76,12 +76,6 @@ DType wire_type(const OptionTable& o) {
   return *type;
 }
 
-/// A file by which job scripts know that a rank was lost: a launcher may return the code of that rank, not the 76 of
-/// the others. Empty for a run without an output folder.
-std::string lost_mark(const OptionTable& o) {
-  return o.has("output-dir") ? o.text("output-dir") + "/lost" : "";
-}
-
 void leave_mark(const std::string& mark, const std::string& sentence) {
   if (!mark.empty()) std::ofstream(mark) << sentence << '\n';
 }
@@ -94,6 +88,10 @@ std::string table_digest(const OptionTable& o) {
 }
 
 }  // namespace
+
+std::string lost_mark(const OptionTable& o) {
+  return o.has("output-dir") ? o.text("output-dir") + "/lost" : "";
+}
 
 std::vector<Option> rank_options() {
   return {
@@ -132,9 +130,7 @@ CommunicationOptions communication_options(const OptionTable& o) {
 Ranks::Ranks(const OptionTable& o) {
   const Launch launch = find_launch();
   const std::string mark = lost_mark(o);
-  std::error_code absent;
   if (launch.launcher.empty() || launch.tasks == 1) {
-    std::filesystem::remove(mark, absent);
     world_ = make_self_communicator();
     return;
   }
@@ -143,14 +139,15 @@ Ranks::Ranks(const OptionTable& o) {
   m.ranks_per_node = static_cast<int>(o.integer("ranks-per-node"));
   auto number = std::make_shared<int>(-1);
   m.lost = [number, mark](const std::string& sentence) {
-    leave_mark(mark, sentence);
-    fmt::print(stderr, "[rank {}] error: {}; what was saved last can be continued with --resume\n", *number, sentence);
-    std::fflush(stderr);
     release_run_lock();
+    leave_mark(mark, sentence);
+    // Without exceptions, which nobody could catch here: stderr may lie on a full disk.
+    std::fprintf(stderr, "[rank %d] error: %s; what was saved last can be continued with --resume\n", *number,
+                 sentence.c_str());
+    std::fflush(stderr);
   };
   session_ = start_mpi(m);
   *number = session_->rank();
-  std::filesystem::remove(mark, absent);  // of an earlier run
 }
 
 void Ranks::connect(const OptionTable& o) {

@@ -86,6 +86,10 @@ class Ranks {
   int devices_on_node_ = 0;
 };
 
+/// A file by which job scripts know that a rank was lost: a launcher may return the code of that rank, not the 76 of
+/// the others. Empty for a run without an output folder.
+std::string lost_mark(const OptionTable& options);
+
 /// Settings of the programs that run on several ranks.
 std::vector<Option> rank_options();
 CommunicationOptions communication_options(const OptionTable& options);

@@ -83,7 +83,7 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       Option{"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer}.within(-0x1p63),
       {"shuffle", "data.shuffle_train", "true", "new sample order every epoch", K::toggle},
       {"early-stopping", "train.early_stopping_patience", "0",
-       "stop after so many epochs without a better validation loss (0 = never)", K::integer},
+       "stop after so many epochs in which the best validation loss fell by less than 1e-5 (0 = never)", K::integer},
       {"max-steps", "", "0", "stop after so many steps in all (0 = the epochs decide)", K::integer},
       {"resume", "", "false",
        "continue from the newest intact checkpoint of output-dir; settings that are not given are the checkpoint's",
@@ -326,10 +326,14 @@ Outcome Run::train(Task& task, TrainerOptions trainer) {
   std::fflush(stdout);
   install_signal_handlers();
   trainer_ = std::make_unique<Trainer>(*program_, task, ranks_, std::move(trainer));
-  return trainer_->run();
+  const Outcome outcome = trainer_->run();
+  summary_ = summarize(outcome);
+  write_summary();
+  if (ranks_.root() && !options_.text("save").empty()) save_weights(options_.text("save"), *program_);
+  return outcome;
 }
 
-int Run::finish(Outcome outcome, const Json& more) {
+Json Run::summarize(Outcome outcome) const {
   Json summary = trainer_->summary();
   summary["outcome"] = outcome == Outcome::interrupted      ? "interrupted"
                        : outcome == Outcome::target_reached ? "target reached"
@@ -342,8 +346,19 @@ int Run::finish(Outcome outcome, const Json& more) {
   summary["version"] = version_text();
   summary["threads"] = program_options_.plan.threads;
   summary["settings"] = settings_json(options_);
-  summary.update(more);
-  const Json exposed = summary["communication"];
+  return summary;
+}
+
+void Run::write_summary() const {
+  if (!ranks_.root()) return;
+  // Who resumes a finished run has nothing new to say of its steps.
+  const std::string path = options_.text("output-dir") + "/summary.json";
+  if (summary_["steps"] != 0 || !std::filesystem::exists(path)) write_text(path, summary_.dump(2) + "\n");
+}
+
+int Run::finish(Outcome outcome, const Json& more) {
+  const Json& summary = summary_;
+  const Json& exposed = summary["communication"];
   if (options_.toggle("profile")) {
     if (program_->micro())
       fmt::print("passes ahead of the update:\n{}the last one:\n", profile_table(*program_->micro()));
@@ -366,13 +381,10 @@ int Run::finish(Outcome outcome, const Json& more) {
         1e3 * exposed["late_ranks_seconds_per_step"].get<double>());
   for (const auto& [phase, seconds] : summary["step_phases"].items())
     fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
-  std::fflush(stdout);  // what was measured is told before anything can fail
-  if (ranks_.root()) {
-    // Who resumes a finished run has nothing new to say of its steps.
-    const std::string path = options_.text("output-dir") + "/summary.json";
-    if (summary["steps"] != 0 || !std::filesystem::exists(path)) write_text(path, summary.dump(2) + "\n");
-    if (!options_.text("save").empty()) save_weights(options_.text("save"), *program_);
-  }
+  std::fflush(stdout);
+  const Json before = summary_;
+  summary_.update(more);
+  if (summary_ != before) write_summary();
   if (outcome == Outcome::interrupted && !has_hdf5())  // 75 would ask for the job again
     fail_runtime("interrupted, and nothing could be saved: this build has no HDF5");
   return outcome == Outcome::interrupted ? 75 : 0;
@@ -418,11 +430,14 @@ std::filesystem::path split_folder(const OptionTable& o) {
   return root / split;
 }
 
-void load_state(const OptionTable& o, Program& program, const std::vector<std::string>& settings,
+Json load_state(const OptionTable& o, Program& program, const std::vector<std::string>& settings,
                 const std::function<bool(const OptionTable&)>& same) {
   if (o.text("weights").empty() == o.text("checkpoint").empty())
     fail_usage("exactly one of --weights and --checkpoint is required");
-  if (!o.text("weights").empty()) return load_weights(o.text("weights"), program, Needed::all);
+  if (!o.text("weights").empty()) {
+    load_weights(o.text("weights"), program, Needed::all);
+    return Json::object();
+  }
   // A checkpoint also holds optimizer moments; only the weights matter here.
   const auto found = named_checkpoint(o.text("checkpoint"));
   const Checkpoint& checkpoint = *found;
@@ -446,6 +461,7 @@ void load_state(const OptionTable& o, Program& program, const std::vector<std::s
   checkpoint.restore(weights);
   for (const std::string& name : weight_names(program)) program.store().get(name).copy_from(weights.get(name));
   program.to_device();
+  return identity;
 }
 
 }  // namespace convoy::apps

@@ -97,16 +97,20 @@ class Run {
   bool stops() const { return options_.toggle("summary") || options_.toggle("dry-run"); }
   /// Allocates, draws or reads the weights.
   Program& start();
+  /// Trains, then writes summary.json (not over another's when no step was taken) and the weights, ahead of all that
+  /// may fail behind it.
   Outcome train(Task& task, TrainerOptions trainer);
   const Trainer& trainer() const { return *trainer_; }
-  /// Prints the closing lines, writes summary.json (with `more` in it; not over another's when no step was taken) and
-  /// the weights; returns the exit code.
+  /// Prints the closing lines, adds `more` to summary.json; returns the exit code.
   int finish(Outcome outcome, const nlohmann::json& more);
 
  private:
+  nlohmann::json summarize(Outcome outcome) const;
+  void write_summary() const;
   const OptionTable& options_;
   Ranks& ranks_;
   const ProgramOptions& program_options_;
+  nlohmann::json summary_;
   std::optional<ProgramPlans> plans_;
   nlohmann::json kernels_;
   int64_t planned_ = 0;
@@ -122,10 +126,10 @@ void save_weights(const std::string& path, Program& program);
 
 /// --weights or --checkpoint of a predicting program, and reading them; --split of --data-dir. A checkpoint that was
 /// trained with another text for one of `settings` is refused with Error(usage), unless `same` says that the table with
-/// those texts means the same network.
+/// those texts means the same network. Returns all settings that identify the checkpoint's run; none for weights.
 std::vector<Option> prediction_options();
-void load_state(const OptionTable& options, Program& program, const std::vector<std::string>& settings,
-                const std::function<bool(const OptionTable& trained)>& same = nullptr);
+nlohmann::json load_state(const OptionTable& options, Program& program, const std::vector<std::string>& settings,
+                          const std::function<bool(const OptionTable& trained)>& same = nullptr);
 /// The folder (or the one file) below --data-dir that --split chooses.
 std::filesystem::path split_folder(const OptionTable& options);
 

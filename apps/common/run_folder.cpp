@@ -66,7 +66,11 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
   Json saved = Json::object(), found = Json::object();
   if (ranks.root()) {
     ranks.set_busy(true);
-    if (!looks) lock_.emplace(folder), remove_unfinished(folder);
+    if (!looks) {
+      lock_.emplace(folder), remove_unfinished(folder);
+      std::error_code absent;
+      std::filesystem::remove(lost_mark(o), absent);  // of an earlier run
+    }
     if (!looks && !o.text("save").empty()) expect_writable(o.text("save"));
     if (!looks && !resume && !list_checkpoints(folder).empty())
       fail_usage(folder +
@@ -85,6 +89,10 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
     ranks.set_busy(false);
   }
   if (continues) saved = Json::parse(ranks.broadcast_text(saved.dump()));
+  if (!o.text("init").empty() && ranks.broadcast_text(checkpoint_ ? "found" : "") == "found") {
+    o.set("init", "", "default");  // a job script may name it for the first start, and the file may be gone
+    fmt::print("--init is of the first start: weights are the checkpoint's\n");
+  }
   std::string taken;
   for (const auto& [flag, text] : saved.items()) {
     if (!o.has(flag) || o.is_set(flag)) continue;

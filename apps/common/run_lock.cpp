@@ -32,6 +32,7 @@ constexpr auto heartbeat = 10s;
 /// What a signal handler can see of the lock that this process holds.
 std::atomic<bool> held{false};
 char held_path[PATH_MAX];
+char made_path[PATH_MAX];  ///< the folder, where this process made it
 int held_file = -1;
 
 bool same_file(const struct stat& a, const struct stat& b) {
@@ -154,18 +155,22 @@ void release_run_lock() {
   struct stat ours {};
   struct stat there {};
   if (fstat(held_file, &ours) == 0 && stat(held_path, &there) == 0 && same_file(ours, there)) unlink(held_path);
+  if (made_path[0]) rmdir(made_path);  // which fails, as it should, where something is in it
 }
 
 RunLock::RunLock(const std::string& folder, std::chrono::milliseconds patience)
-    : folder_(folder), path_((fs::path(folder) / "run.lock").string()) {
+    : path_((fs::path(folder) / "run.lock").string()) {
   std::error_code failed;
-  made_folder_ = fs::create_directories(folder, failed);
+  const bool made = fs::create_directories(folder, failed);
   if (failed) fail_runtime(folder + ": cannot make the folder: " + failed.message());
   // A relative path in a signal handler would be at the mercy of the working directory.
   const std::string absolute = fs::absolute(path_).string();
   if (absolute.size() >= sizeof held_path) fail_usage(path_ + ": the path is too long");
   acquire(patience);
   std::memcpy(held_path, absolute.c_str(), absolute.size() + 1);
+  const size_t folder_size = made ? absolute.rfind('/') : 0;
+  std::memcpy(made_path, absolute.c_str(), folder_size);
+  made_path[folder_size] = '\0';
   held = true;
   for (const int number : {SIGINT, SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU}) {
     struct sigaction present {};
@@ -229,7 +234,6 @@ RunLock::~RunLock() {
   heart_.join();
   release_run_lock();
   close(held_file);
-  if (made_folder_) rmdir(folder_.c_str());  // which fails, as it should, where something is in it
 }
 
 }  // namespace convoy::apps

@@ -25,8 +25,7 @@ class RunLock {
  private:
   void acquire(std::chrono::milliseconds patience);
   void keep_alive();
-  std::string folder_, path_;
-  bool made_folder_ = false;
+  std::string path_;
   std::mutex mutex_;
   std::condition_variable ends_;
   bool ending_ = false;

@@ -68,6 +68,7 @@ class Staging {
     find_missing();
     if (leads() && missing_here()) lock_->write();
     check_space();
+    plan_manifest();
     crc_.assign(files_.size(), 0);
     read_ahead(static_cast<size_t>(ranks_.rank()));
     for (size_t i = 0; i < files_.size(); ++i) copy(i);
@@ -116,7 +117,7 @@ class Staging {
     const Json known = manifest_.value(e.path, Json::array());
     std::error_code none;
     if (known.size() != 3 || known[0] != e.bytes || known[1] != e.changed ||
-        static_cast<int64_t>(fs::file_size(target(file), none)) != e.bytes || none)
+        static_cast<int64_t>(fs::file_size(target(file), none)) != e.bytes || none || !known[2].is_number())
       return false;
     return crc32c(read_file(target(file))) == known[2].get<uint32_t>();
   }
@@ -132,8 +133,23 @@ class Staging {
       if (!manifest_.contains(name)) fail_data(path + ": is no staged file, and training would read it");
       lock_->write();
       fs::remove(path);
-      manifest_.erase(name), manifest_changes_ = true;
+      manifest_changes_ = true;
     }
+    const Json held = manifest_;
+    for (const auto& [name, entry] : held.items())
+      if (!wanted.count(name)) {
+        std::error_code absent;
+        fs::remove(fs::path(to_) / (name + ".tmp"), absent);  // of a copy that was broken off
+        manifest_.erase(name), manifest_changes_ = true;
+      }
+  }
+
+  /// Names of the files to come, without the digests by which they count: a staging that is broken off leaves them.
+  void plan_manifest() {
+    if (!leads() || !missing_here()) return;
+    for (size_t i = 0; i < files_.size(); ++i)
+      if (missing(i, node_)) manifest_[files_[i].path] = {files_[i].bytes, files_[i].changed, nullptr};
+    write_text((fs::path(to_) / manifest_name).string(), manifest_.dump());
   }
 
   void find_missing() {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -22,21 +23,26 @@ using Clock = std::chrono::steady_clock;
 
 volatile std::sig_atomic_t signal_received = 0;
 
-volatile std::sig_atomic_t signal_second = 0;
+/// Of the first one, by a clock that only goes on.
+std::atomic<int64_t> signal_milliseconds{0};
+static_assert(std::atomic<int64_t>::is_always_lock_free);  // what a signal handler may use
 
 /// Launchers pass the same request on by more than one way: only one that comes two seconds later is a second request.
 extern "C" void on_signal(int number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  const auto second = static_cast<std::sig_atomic_t>(now.tv_sec & 0x3fffffff);
+  const int64_t milliseconds = int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
   // Beyond a limit of processor time the system sends another SIGXCPU each second.
-  if (signal_received && number != SIGXCPU && second - signal_second >= 2) {
+  if (signal_received && number != SIGXCPU && milliseconds - signal_milliseconds >= 2000) {
     release_run_lock();
     _exit(128 + number);
   }
-  if (!signal_received) signal_second = second;
+  if (!signal_received) signal_milliseconds = milliseconds;
   signal_received = number;
 }
+
+/// By which a validation loss has to fall to count as better.
+constexpr double least_improvement = 1e-5;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -128,8 +134,11 @@ std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
     return Outcome::target_reached;
   }
   if (!source_ || task_.validation_samples() == 0 || !record.validation.finite()) return std::nullopt;
-  since_best_ = record.validation.loss < best_loss_ - 1e-5 ? 0 : since_best_ + 1;
-  best_loss_ = std::min(best_loss_, record.validation.loss);
+  // The best one moves with what counts as better: slow progress adds up.
+  if (record.validation.loss < best_loss_ - least_improvement)
+    best_loss_ = record.validation.loss, since_best_ = 0;
+  else
+    ++since_best_;
   if (o_.early_stopping > 0 && since_best_ >= o_.early_stopping) return Outcome::stopped_early;
   return std::nullopt;
 }
@@ -142,7 +151,7 @@ bool Trainer::fills_ahead() const {
 
 void Trainer::stage(Executor& e) {
   if (ranks_.size() > 1 && &e == &program_.step())
-    e.tensor(stop_request_name).data<float>()[0] = signal_received ? 1.f : 0.f;
+    e.tensor(stop_request_name).data<float>()[0] = wants_stop() ? 1.f : 0.f;
   e.stage_inputs();
 }
 
@@ -190,7 +199,7 @@ void Trainer::one_step(Loader* loader) {
   const bool several = ranks_.size() > 1;
   one_pass(program_.step(), loader, passes() - 1);
   // All ranks see the same requests in the same step.
-  stop_requested_ = several ? program_.step().tensor("stop_requests").data<float>()[0] > 0 : signal_received != 0;
+  stop_requested_ = several ? program_.step().tensor("stop_requests").data<float>()[0] > 0 : wants_stop();
   const float loss = program_.step().tensor("loss").data<float>()[0];
   check_finite(loss);
   const double wait = loader ? loader->wait_seconds() - wait_before : 0;
@@ -246,7 +255,15 @@ void Trainer::train_epoch() {
       save(o_.keep_checkpoints);
   }
   if (terminal) fmt::print("\r\033[K");
-  if (!metrics_) fail_runtime(o_.output_dir + "/metrics.jsonl: cannot write (disk full?)");
+}
+
+bool Trainer::wants_stop() const {
+  return signal_received != 0 || !metrics_;
+}
+
+void Trainer::expect_metrics() const {
+  if (!metrics_)
+    fail_runtime(fmt::format("{}/metrics.jsonl: cannot write (disk full?); step {} is saved", o_.output_dir, step_));
 }
 
 void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
@@ -321,6 +338,7 @@ std::optional<Outcome> Trainer::one_epoch() {
   compare_waits();
   if (stop_requested_) {
     save(o_.keep_checkpoints);
+    expect_metrics();
     return Outcome::interrupted;
   }
   mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
@@ -328,7 +346,7 @@ std::optional<Outcome> Trainer::one_epoch() {
   const bool evaluates = source_ && task_.validation_samples() > 0;
   // Where the validation fails, a resume begins with it. It may also find that the network has diverged: until then
   // the checkpoint before this one stays.
-  if (evaluates && step_ > steps_before) save(o_.keep_checkpoints + 1);
+  if (evaluates && step_ > steps_before) save(o_.keep_checkpoints + 1), expect_metrics();
   try {
     validate(seconds, step_ - steps_before);
   } catch (const Error& error) {
@@ -341,6 +359,7 @@ std::optional<Outcome> Trainer::one_epoch() {
   const bool complete = step_in_epoch_ >= steps_per_epoch();
   if (complete) ++epoch_, step_in_epoch_ = 0;
   save(o_.keep_checkpoints);
+  expect_metrics();
   if (complete)
     if (const auto stopped = stop_rule(history_.back())) return stopped;
   // A signal that came during the validation finds everything saved, unless there is nothing left to do.
@@ -367,6 +386,18 @@ Outcome Trainer::run() {
   }
 
   log_start();
+  try {
+    return run_epochs();
+  } catch (const Error&) {  // a log has one beginning and one end; a full disk must not hide the first error
+    try {
+      mllog_.end("run_stop", {{"status", "aborted"}});
+    } catch (const Error&) {
+    }
+    throw;
+  }
+}
+
+Outcome Trainer::run_epochs() {
   std::optional<Outcome> stopped;
   for (const EpochRecord& record : history_)
     if (!stopped) stopped = stop_rule(record);

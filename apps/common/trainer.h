@@ -93,6 +93,17 @@ class Trainer {
   void settle();
   /// Settings and sizes, into the MLPerf log.
   void log_start();
+  /// Behind the start of the log up to its end.
+  Outcome run_epochs();
+  /// Whether this rank asks all to save and stop: at a signal, or where it cannot log its steps any longer.
+  bool wants_stop() const;
+  /// Throws Error(runtime) where a line of metrics.jsonl could not be written: behind a checkpoint, since a line is
+  /// worth less than the steps.
+  void expect_metrics() const;
+  /// A digest of the kernels that run the nodes of a step.
+  std::string kernels() const;
+  /// Other kernels round otherwise: a run goes on with them (nodes differ), but says so.
+  void warn_of_other_kernels(const nlohmann::json& meta, const std::string& path) const;
   /// What is left of an epoch, its validation and checkpoints; why training ends behind it, if it does.
   std::optional<Outcome> one_epoch();
   void train_epoch();

@@ -11,6 +11,7 @@
 #include "apps/common/trainer.h"
 #include "apps/common/version.h"
 #include "io/checkpoint.h"
+#include "io/crc32c.h"
 #include "io/hdf5.h"
 
 namespace convoy::apps {
@@ -28,6 +29,7 @@ std::string Trainer::meta() const {
                         {"identity", o_.identity},
                         {"config", o_.config},
                         {"version", version_text()},
+                        {"kernels", kernels()},
                         {"ranks", ranks_.size()},
                         {"samples_per_step", samples_per_step()},
                         {"given", o_.given},
@@ -54,6 +56,22 @@ void Trainer::expect_same_run(const nlohmann::json& meta, const std::string& pat
     }
   }
   expect_same_samples(meta.value("data", nlohmann::json()), o_.fingerprint, asked + ": " + path);
+}
+
+std::string Trainer::kernels() const {
+  std::string text;
+  for (const PlannedNode& node : program_.step().plan().nodes)
+    text += node.name + " " + node.kernel + " " + node.detail + "\n";
+  return fmt::format("{:08x}", crc32c(std::as_bytes(std::span(text))));
+}
+
+void Trainer::warn_of_other_kernels(const nlohmann::json& meta, const std::string& path) const {
+  const std::string theirs = meta.value("kernels", kernels()), version = meta.value("version", version_text());
+  if (meta.value("ranks", 1) != ranks_.size() || (theirs == kernels() && version == version_text())) return;
+  fmt::print(stderr, "warning: {}: was written {}: from here on the run's numbers may differ in their last bits\n",
+             path,
+             theirs == kernels() ? "by " + version
+                                 : "by a run on other kernels (another CPU or version, other variables or tables)");
 }
 
 void Trainer::take(const nlohmann::json& meta) {
@@ -83,6 +101,7 @@ void Trainer::resume() {
     nlohmann::json meta = nlohmann::json::parse(text);
     if (o_.correct) o_.correct(meta);
     expect_same_run(meta, checkpoint->path());
+    warn_of_other_kernels(meta, checkpoint->path());
     checkpoint->restore(program_.store());
     fmt::print("resuming from {}", checkpoint->path());
   }

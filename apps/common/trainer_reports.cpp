@@ -40,6 +40,7 @@ void keep_lines_before(const std::string& path, int64_t step) {
 
 void Trainer::open_metrics() {
   const std::string path = ranks_.root() ? o_.output_dir + "/metrics.jsonl" : "/dev/null";
+  if (ranks_.root()) expect_replaceable(path);  // a pipe would be waited for
   if (o_.resume && ranks_.root() && fs::exists(path)) keep_lines_before(path, step_);
   metrics_.open(path, o_.resume ? std::ios::app : std::ios::trunc);
   if (!metrics_) fail_runtime(path + ": cannot open for writing");

@@ -1,4 +1,6 @@
 // Activations and dropout.
+#include <cmath>
+
 #include "core/backward.h"
 #include "core/ops/families.h"
 #include "core/tape.h"
@@ -12,6 +14,8 @@ void check_attrs(const Op& op) {
   if (a.function == Activation::leaky_relu && !(a.scale > 0))
     fail_op(op, "expected a scale above 0, found " + std::to_string(a.scale) +
                     ": the sign of the output could not tell the input's");
+  if (!std::isfinite(a.scale) || a.scale == 0)
+    fail_op(op, "expected a finite scale other than 0, found " + std::to_string(a.scale));
 }
 
 std::vector<TensorDesc> infer_activation(const Op& op, std::span<const TensorDesc> in) {

@@ -76,8 +76,10 @@ std::vector<TensorDesc> infer_update(const Op& op, std::span<const TensorDesc> i
   check_inputs(op, in, 3, 3);
   expect(op, "the input of moments", in[0], pair_desc(in[1].shape.c()));
   expect(op, "the running variance", in[2], in[1]);
-  if (op.as<RunningAttrs>().count < 1)
-    fail_op(op, "needs a value per channel, found " + std::to_string(op.as<RunningAttrs>().count));
+  const auto& a = op.as<RunningAttrs>();
+  if (a.count < 1) fail_op(op, "needs a value per channel, found " + std::to_string(a.count));
+  if (!(a.momentum >= 0 && a.momentum <= 1))
+    fail_op(op, "expected a momentum from 0 to 1, found " + std::to_string(a.momentum));
   return {};
 }
 

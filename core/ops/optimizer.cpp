@@ -25,9 +25,17 @@ std::vector<TensorDesc> infer_sgd(const Op& op, std::span<const TensorDesc> in) 
   return {};
 }
 
+/// What corrections of moments divide by is 1 - beta^step.
+template <class Attrs>
+void check_betas(const Op& op) {
+  for (double beta : {op.as<Attrs>().beta1, op.as<Attrs>().beta2})
+    if (!(beta >= 0 && beta < 1)) fail_op(op, "expected betas from 0 to below 1, found " + std::to_string(beta));
+}
+
 /// Inputs: gradient, step_state, loss_scale, finite, then parameter, first moment, second moment.
 std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 3, common + 3);
+  check_betas<AdamAttrs>(op);
   check_common(op, in);
   return {};
 }
@@ -36,6 +44,7 @@ std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in)
 /// of those the norm of all gradients.
 std::vector<TensorDesc> infer_lamb(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 4, common + 4);
+  check_betas<LambAttrs>(op);
   if (!(in[common] == TensorDesc(Shape::vector(1), DType::f64)))
     fail_op(op, "fifth input must be the norm of the gradients, found " + in[common].str());
   std::vector<TensorDesc> rest(in.begin(), in.end());

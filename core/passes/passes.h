@@ -82,7 +82,7 @@ void walk_definition(const Problem& p, std::span<const Tensor> in, std::span<con
 }
 
 /// Replaces fused nodes for which `keep_fused` says no by their definition. Bits stay, but for those of sums of
-/// gradients in 16 bits.
+/// gradients, which are added up in another order.
 void lower(Tape& tape, const std::function<bool(const Node&)>& keep_fused);
 
 }  // namespace convoy
