@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "core/passes/passes.h"
 #include "core/text.h"
 
 namespace convoy {
@@ -78,6 +79,19 @@ const Kernel* find_kernel(const KernelList& list, std::string_view name, const P
   return refusing;
 }
 
+/// Why the kernel of that name refuses: where it knows another op, what it says of those that a fused one stands for.
+std::string refusal_of(const KernelList& list, std::string_view name, const Problem& problem, const Support& refusal) {
+  if (telling(refusal) == 2 || !op_def(problem.op.kind).lower) return refusal.reason;
+  const Definition d = definition_of(problem.op, problem.in);
+  for (const Node& node : d.tape.nodes()) {
+    const Problem part{node.op, d.tape.descs(node.in), d.tape.descs(node.out), problem.device, problem.threads};
+    const Support support = find_kernel(list, name, part)->supports(part);
+    if (!support.ok && telling(support) == 2)
+      return refusal.reason + ", and its part " + part.text() + ": " + support.reason;
+  }
+  return refusal.reason;
+}
+
 }  // namespace
 
 bool insists(const KernelOverride& wish) {
@@ -109,7 +123,7 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
     if (support.ok) return {kernel, "override"};
     if (insists(*wish))
       fail_usage("--kernel " + wish->node + "=" + wish->kernel + ": it refuses " + problem.text() + ": " +
-                 support.reason);
+                 refusal_of(list, wish->kernel, problem, support));
   }
   const auto excluded = [&](const Kernel& kernel) {
     return std::any_of(selection.excluded.begin(), selection.excluded.end(),

@@ -51,6 +51,24 @@ Problem any_problem() {
 
 }  // namespace
 
+TEST_CASE("a kernel that is wished for a fused node says what it lacks in the plain op", "[select]") {
+  class Plain final : public Kernel {
+   public:
+    std::string_view name() const override { return "plain"; }
+    Support supports(const Problem& p) const override {
+      return Support::no(p.op.kind == OpKind::conv_forward ? "no bias here" : "other op");
+    }
+    std::unique_ptr<Prepared> prepare(const Problem&) const override { return nullptr; }
+  };
+  KernelList list = make_kernel_list();
+  list.insert(list.begin(), std::make_unique<Plain>());
+  CosmoflowOptions o = testing::small_cosmoflow();
+  o.plan.selection = asking({"conv1.forward=plain"});
+  CHECK_THROWS_WITH(plan_program(o, list), Catch::Contains("it refuses conv_pool_forward") &&
+                                               Catch::Contains("other op, and its part conv_forward{") &&
+                                               Catch::Contains(": no bias here"));
+}
+
 TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
   CosmoflowOptions o = testing::small_cosmoflow();
   o.plan.selection.overrides = {parse_override("conv1.forward=reference"), parse_override("dense*=reference")};
