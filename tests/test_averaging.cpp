@@ -307,6 +307,15 @@ TEST_CASE("lagged gradients arrive one step later, on any number of ranks", "[av
   CHECK((lagged.weights == first.weights));
 }
 
+TEST_CASE("means that divide by another number than there are ranks are refused", "[averaging]") {
+  CosmoflowOptions o = small_cosmoflow(1);
+  o.compute = DType::f32, o.training.averaging.ranks = 2;
+  Program program(plan_program(o, kernel_list()), o, 1);
+  const auto alone = make_self_communicator();
+  CHECK_THROWS_WITH(program.step().set_groups({alone.get()}), Catch::Contains("expected a group of 2 ranks, found 1"));
+  CHECK_THROWS_WITH(program.step().set_groups({nullptr}), Catch::Contains("expected a group of 2 ranks, found none"));
+}
+
 TEST_CASE("gradients are written into their buckets and read from them without copies", "[averaging]") {
   CosmoflowOptions o = small_cosmoflow(2);
   o.compute = DType::f32;

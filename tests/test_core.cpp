@@ -141,6 +141,21 @@ TEST_CASE("attributes out of range are refused with what was found", "[infer]") 
   CHECK_THROWS_WITH(tape.state("x", image), Catch::Contains("\"x\" exists already and is no state"));
 }
 
+TEST_CASE("what a plan could not run is refused before", "[infer]") {
+  Tape tape(DType::f32);
+  CHECK_THROWS_WITH(tape.input("x", TensorDesc({0, 1, 1, 1, 4}, DType::f32)),
+                    Catch::Contains("x: expected extents of 1 or more, found f32:0x1x1x1x4"));
+  CHECK_THROWS_WITH(tape.input("x", TensorDesc({1, 1, 1, -2, -4}, DType::f32)),
+                    Catch::Contains("x: expected extents of 1"));
+  CosmoflowOptions o = testing::small_cosmoflow();
+  o.plan.threads = 0;
+  CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("a plan needs a thread or more, found 0"));
+  o.plan.threads = 1, o.plan.team = 2, o.plan.place = 2;
+  CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("found place 2 of 2"));
+  o = testing::small_cosmoflow(), o.training.optimizer = OptimizerKind::adam, o.training.adam.beta2 = 1;
+  CHECK_THROWS_WITH(plan_program(o, kernel_list()), Catch::Contains("expected betas from 0 to below 1, found 1.0"));
+}
+
 TEST_CASE("options of a convolution that it would not look at are refused", "[infer]") {
   Tape tape;
   const ValueId x = tape.input("x", TensorDesc({1, 1, 8, 8, 4}, DType::f32));
