@@ -93,24 +93,26 @@ Source parse_source(const std::string& text) {
 /// The files that sources read.
 using Files = std::map<std::string, std::unique_ptr<NetcdfFile>>;
 
-/// The day of a step by the first source that says one. Throws Error(data) where another says a different one, unless
-/// `differ` is meant.
-std::optional<std::string> day_of_step(const std::vector<Source>& sources, const Files& files, int64_t step,
-                                       bool differ) {
-  std::optional<std::string> first;
+/// The day of every step by the first source that says them. Throws Error(data) where another says a different one,
+/// unless `differ` is meant.
+std::vector<std::optional<std::string>> days_of_steps(const std::vector<Source>& sources, const Files& files,
+                                                      int64_t first, int64_t end, bool differ) {
+  std::vector<std::optional<std::string>> days;
   std::string who;
   for (const Source& s : sources) {
-    const auto day = files.at(s.path)->day(s.variable, s.step(step));
-    if (!day || !s.stepped) continue;
+    if (!s.stepped || (differ && !days.empty())) continue;
+    const auto own = files.at(s.path)->days(s.variable);
     const std::string what = s.path + ": variable " + s.variable;
-    if (first && !differ && *day != *first)
-      fail_data(
-          fmt::format("{}: step {} is of {}, but {} of {}: fields of different days make no image (--no-same-days "
-                      "takes them)",
-                      what, step, *day, who, *first));
-    if (!first) first = day, who = what + " is";
+    if (own.empty() || !own[static_cast<size_t>(first)]) continue;
+    if (days.empty()) days = own, who = what;
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(end); ++i)
+      if (!differ && own[i] && days[i] && *own[i] != *days[i])
+        fail_data(
+            fmt::format("{}: step {} is of {}, but {} is of {}: fields of different days make no image "
+                        "(--no-same-days takes them)",
+                        what, i, *own[i], who, *days[i]));
   }
-  return first;
+  return days;
 }
 
 /// The values of a channel at a step, and how many of them were missing.
@@ -149,7 +151,6 @@ int convert_main(int argc, char** argv) {
   for (const std::string& text : o.list("map")) sources.push_back(parse_source(text));
   if (sources.empty()) fail_usage("--map is required");
   if (o.text("out").empty()) fail_usage("--out is required");
-  refuse_used_folder(o.text("out"));
   const int64_t height = o.integer("height"), width = o.integer("width"), first = o.integer("first");
   Files files;
   for (const Source& s : sources)
@@ -177,11 +178,13 @@ int convert_main(int argc, char** argv) {
   if (steps < 1 || steps > available - first)
     fail_data(fmt::format("{}: expected {} steps for --first {} and --steps {}, found {}", shortest,
                           first + std::max<int64_t>(1, wanted), first, wanted, available));
-  NewDataSet data_set(o.text("out"));
   if (wanted == 0 && longest > available)
     fmt::print(stderr, "warning: {} has {} steps, another {}: those behind are left out\n", shortest, available,
                longest);
-  const bool differ = !o.toggle("same-days"), dated = !o.is_set("name") && day_of_step(sources, files, first, differ);
+  const bool differ = !o.toggle("same-days"), named = o.is_set("name");
+  std::vector<std::optional<std::string>> days;  // which names and a check ask for
+  if (!named || !differ) days = days_of_steps(sources, files, first, first + steps, differ);
+  const bool dated = !named && !days.empty();
   if (!dated && steps > 1)
     fmt::print(stderr, "warning: {}: a random split will take every image for a day of its own\n",
                o.is_set("name") ? "--name: the files' names tell no days"
@@ -189,10 +192,11 @@ int convert_main(int argc, char** argv) {
   const std::string name = o.is_set("name") ? o.text("name") : "image";
   if (name.empty() || name.find('/') != std::string::npos)
     fail_usage("--name: expected the start of a file's name, found " + name);
+  NewDataSet data_set({o.text("out")});
   ClimateStats stats;
   std::map<int, int64_t> filled;
   for (int64_t step = first; step < first + steps; ++step) {
-    const auto day = day_of_step(sources, files, step, differ);
+    const auto day = dated ? days[static_cast<size_t>(step)] : std::nullopt;
     std::vector<float> image(static_cast<size_t>(height * width * channel_count));
     for (const Source& s : sources) {
       const auto [field, missing] = read_channel(s, *files[s.path], step, height, width);
@@ -205,7 +209,7 @@ int convert_main(int argc, char** argv) {
       labels_1 = simulate::detect_storms({height, width}, image, 21);
     }
     const std::string file =
-        dated && day ? fmt::format("data-{}-{:04d}-0.h5", *day, step) : fmt::format("{}-{:04d}.h5", name, step);
+        day ? fmt::format("data-{}-{:04d}-0.h5", *day, step) : fmt::format("{}-{:04d}.h5", name, step);
     write_climate_file((fs::path(o.text("out")) / file).string(), {height, width, channel_count}, image, labels_0,
                        labels_1);
     stats.add(image_stats(image, channel_count));

@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <mutex>
+#include <set>
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
@@ -95,10 +96,10 @@ int simulate_main(int argc, char** argv) {
   a.orography = read_orography(o.text("orography"), a.grid);
   const int threads = wanted_threads(o);
   const fs::path out = o.text("out");
-  for (const char* part : {"train", "validation"}) refuse_used_folder(out / part);
-  NewDataSet data_set(out);
-  make_folders(out / "train");
-  if (validation > 0) make_folders(out / "validation");
+  if (validation == 0) refuse_used_folder(out / "validation");
+  std::set<std::string> folders{out / "train"};
+  if (validation > 0) folders.insert(out / "validation");
+  NewDataSet data_set(folders);
 
   // Images in parallel, each on one thread; statistics are merged in image order.
   const int64_t images = (train + validation) * steps;

@@ -81,9 +81,9 @@ void warn_of_other_reading(const OptionTable& o, const ClimateStats& stats, cons
         saved.is_string() && !o.agrees(setting, saved.get<std::string>()))
       fmt::print(stderr, "warning: trained with --{} {}, found {}\n", setting, saved.get<std::string>(),
                  o.text(setting));
-  const std::string ours = stats.channels() > 0 ? statistics_digest(stats) : "",
-                    theirs = identity.value("statistics", "");
-  if (!ours.empty() && !theirs.empty() && ours != theirs)
+  const std::string none = statistics_digest({}), ours = statistics_digest(stats),  // none: of shards
+      theirs = identity.value("statistics", none);
+  if (ours != none && theirs != none && ours != theirs)
     fmt::print(stderr, "warning: trained with other statistics: name those of the training set with --stats\n");
 }
 

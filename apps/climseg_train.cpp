@@ -282,8 +282,9 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   if (task.last_validation())
     more = report_scores(o, ranks, data, task.last_validation()->score, program.loss,
                          o.toggle("baseline") && outcome != Outcome::interrupted && ranks.root());
+  const int code = run.finish(outcome, more);
   if (ranks.root()) write_plot(o.text("output-dir"), run.trainer(), program.loss.loss);
-  return run.finish(outcome, more);
+  return code;
 }
 
 int train_main(int argc, char** argv) {

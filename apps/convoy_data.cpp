@@ -151,7 +151,6 @@ class Writer {
 
   void add(const SampleRef& ref, Sample sample, const std::string& name, const std::string& folder) {
     if (folder != folder_) flush(), folder_ = folder;
-    make_folders(folder);
     if ((format_ == "tfrecord" || format_ == "raw-hdf5") && sample.shape.dtype != DType::i16)
       fail_data(ref.path + ": " + format_ + " holds i16 counts, found " + sample.shape.str());
     if (!shards() && !written_files_.insert(file_of(name, folder)).second)
@@ -297,8 +296,7 @@ int data_main(int argc, char** argv) {
   if (format != "sharded-hdf5") refuse_given(chosen, {"--shard"}, "--format " + format + ", a file for each sample");
   std::vector<std::string> paths;
   for (const SampleRef& ref : refs) paths.push_back(ref.path);
-  refuse_targets(path, paths, out);
-  NewDataSet data_set(out);
+  NewDataSet data_set(target_folders(path, paths, out));
   Writer writer(format, gzip, shard);
   const std::vector<std::string> names = sample_names(refs);
   for (size_t i = 0; i < refs.size(); ++i)

@@ -14,6 +14,7 @@
 #include "core/free_memory.h"
 #include "core/parallel.h"
 #include "core/philox.h"
+#include "core/round_up.h"
 #include "io/dataset.h"
 #include "io/file.h"
 #include "io/hdf5.h"
@@ -162,17 +163,19 @@ int simulate_main(int argc, char** argv) {
   const double spread = options.number("spread"), voxel = options.number("voxel");
   if (!(voxel > 0 && voxel <= 1e6))
     fail_usage("--voxel: expected more than 0 and at most 1e6 Mpc/h, found " + options.text("voxel"));
-  for (const char* part : {"train", "validation"}) refuse_used_folder(fs::path(out) / part);
-  NewDataSet data_set(out);
-  for (const char* part : {"train", "validation"}) make_folders(fs::path(out) / part);
+  NewDataSet data_set({fs::path(out) / "train", fs::path(out) / "validation"});
 
   std::mutex mutex;
   int64_t done = 0;
   // Universes in parallel while there are enough of them, each on one thread; a few large ones share the threads.
   int outer = train + validation >= threads ? threads : 1;
-  if (const auto left = free_memory())
-    outer = static_cast<int>(std::clamp<int64_t>(*left / (bytes_per_voxel * size * size * size), 1, outer));
-  const int inner = std::max(1, threads / outer);
+  const int64_t bytes = bytes_per_voxel * size * size * size;
+  if (const auto left = free_memory(); left && *left / bytes < outer) {
+    outer = static_cast<int>(std::max<int64_t>(1, *left / bytes));
+    fmt::print("memory for {} universes at a time, of {} MiB each\n", outer, bytes >> 20);
+  }
+  const int inner = static_cast<int>(ceil_div(threads, outer));
+  outer = static_cast<int>(ceil_div(threads, inner));
   parallel_units(train + validation, outer, [&](int64_t universe) {
     const Drawn d = draw_parameters(seed, universe, spread);
     UniverseOptions o;

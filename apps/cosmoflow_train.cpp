@@ -241,9 +241,10 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const Predictions& last = task.last_validation();
   const Json more = report_errors(ranks, data, last, settings.reading.read,
                                   baseline && outcome != Outcome::interrupted && ranks.root());
-  if (last.count() > 0 && ranks.root()) write_plots(o.text("output-dir"), run.trainer(), last, program.loss);
   if (o.toggle("print-fom")) print_fom(run.trainer().history());
-  return run.finish(outcome, more);
+  const int code = run.finish(outcome, more);
+  if (last.count() > 0 && ranks.root()) write_plots(o.text("output-dir"), run.trainer(), last, program.loss);
+  return code;
 }
 
 int train_main(int argc, char** argv) {

@@ -101,16 +101,17 @@ std::vector<Pair> pairs(const Measurements& before, const Measurements& after) {
   return both;
 }
 
-/// Code that is the same in both runs: what its times say is of the machine.
+/// Rows of a library that is the same in both runs: what their times say is of the machine.
 void print_control(const std::vector<Pair>& both) {
   std::vector<double> ratios;
   for (const Pair& pair : both)
-    if (is_library(pair.after->kernel) && pair.before->libraries == pair.after->libraries)
+    if (is_library(pair.after->kernel) && !pair.after->libraries.empty() &&
+        pair.before->libraries == pair.after->libraries)
       ratios.push_back(pair.ratio());
   if (ratios.empty()) return;
   const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
-  fmt::print("the library's own rows, the same code in both: {}, old/new {:.3f} to {:.3f}, median {:.3f}\n",
-             ratios.size(), *low, *high, convoy::median(ratios));
+  fmt::print("rows of the same library: {}, old/new {:.3f} to {:.3f}, median {:.3f}\n", ratios.size(), *low, *high,
+             convoy::median(ratios));
 }
 
 }  // namespace
@@ -119,21 +120,29 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
   const Measurements before = read_measurements(old_path), after = read_measurements(new_path);
   warn_of_ceilings(before, after);
   const std::vector<Pair> both = pairs(before, after);
-  std::vector<double> p;
-  for (const auto& [o, m] : both) p.push_back(rank_test(o->samples, m->samples));
-  const std::vector<double> q = false_discovery(p);
+  // A row of so few samples that it cannot be told apart is no test.
+  std::vector<double> p, least;
+  for (const auto& [o, m] : both) {
+    least.push_back(least_p(o->samples.size(), m->samples.size()));
+    if (least.back() < judgement.significance) p.push_back(rank_test(o->samples, m->samples));
+  }
+  const std::vector<double> q_of_tests = false_discovery(p);
   fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms",
              "old/new", "p", "q");
   double log_sum = 0;
   int faster = 0, slower = 0, few = 0;
+  size_t tests = 0;
   for (size_t i = 0; i < both.size(); ++i) {
     const auto& [o, m] = both[i];
     const double ratio = both[i].ratio();
-    const bool differs = q[i] < judgement.significance && std::max(ratio, 1 / ratio) > 1 + judgement.least;
+    const bool tested = least[i] < judgement.significance;
+    const double p_here = tested ? p[tests] : 1, q = tested ? q_of_tests[tests] : 1;
+    tests += tested;
+    const bool differs = q < judgement.significance && std::max(ratio, 1 / ratio) >= 1 + judgement.least;
     faster += differs && ratio > 1, slower += differs && ratio < 1;
-    few += least_p(o->samples.size(), m->samples.size()) >= judgement.significance;
+    few += least[i] * double(std::max<size_t>(1, p.size())) >= judgement.significance;
     fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e} {:>8.1e}{}\n", m->name, m->dtype, m->kernel,
-               middle(*o), middle(*m), ratio, p[i], q[i],
+               middle(*o), middle(*m), ratio, p_here, q,
                !differs    ? ""
                : ratio > 1 ? "  faster"
                            : "  SLOWER");
@@ -142,14 +151,16 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
   list_differences(before, after);
   if (!both.empty())
     fmt::print(
-        "{} in common, geometric mean of old/new medians {:.3f}, {} faster and {} slower by more than {:g} % at q < "
+        "{} in common, geometric mean of old/new medians {:.3f}, {} faster and {} slower by {:g} % or more at q < "
         "{}\n",
         both.size(), std::exp(log_sum / double(both.size())), faster, slower, 100 * judgement.least,
         judgement.significance);
   else if (after.wrong.empty())
     fail_data(new_path + ": no problem and kernel in common with " + old_path);
   print_control(both);
-  if (few) fmt::print("{} have too few samples for q < {}\n", few, judgement.significance);
+  if (few)
+    fmt::print("{} have too few samples to be called by themselves among {} tests at q < {}\n", few, p.size(),
+               judgement.significance);
   if (!after.wrong.empty()) fmt::print("{} WRONG in {}\n", after.wrong.size(), new_path);
   return after.wrong.empty() ? 0 : 1;
 }

@@ -9,8 +9,8 @@ namespace convoy::bench {
 struct Judgement {
   /// The share of false ones that is put up with among those that are called: a bound for q, see false_discovery.
   double significance = 0.05;
-  /// Medians have to differ by this share: processes differ by some percent among themselves (where their memory lies,
-  /// who else is there), which the samples inside each cannot tell.
+  /// Medians have to differ by this share at least: processes differ by some percent among themselves (where their
+  /// memory lies, who else is there), which the samples inside each cannot tell.
   double least = 0.05;
 };
 

@@ -46,7 +46,7 @@ endif()
 set(CONVOY_HDF5 OFF)
 if(NOT WITH_HDF5 STREQUAL "OFF")
   find_package(HDF5 QUIET COMPONENTS C)
-  if(HDF5_FOUND)
+  if(HDF5_FOUND AND NOT HDF5_VERSION VERSION_LESS 1.10.5)  # which counts chunks that are there
     set(CONVOY_HDF5 ON)
     record_feature(HDF5 on "${HDF5_VERSION}")
   endif()

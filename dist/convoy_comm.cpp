@@ -79,7 +79,7 @@ extern "C" int convoy_comm_initialise(const int* threads_of_team, int teams) {
         fail_usage("convoy_comm: team " + std::to_string(i) + ": expected at least one thread, found " +
                    std::to_string(threads_of_team[i]));
     auto created = std::make_unique<Library>();
-    if (finalised) fail_usage("convoy_comm: finalised already; MPI cannot be started again");
+    if (finalised || mpi_over()) fail_usage("convoy_comm: finalised already; MPI cannot be started again");
     const Launch launch = find_launch();  // a launcher of one task may have no MPI to offer
     if ((!launch.launcher.empty() && launch.tasks != 1) || mpi_running()) {
       MpiOptions options;

@@ -67,6 +67,8 @@ struct Note {
   double silent;   ///< answer: seconds since its main thread gave a sign of life; negative: busy or waiting itself
   char text[200];  ///< lost: the sentence
 };
+/// In place of seconds of silence: a main thread that has waited for others for a quarter of the timeout.
+constexpr double waiting_long = -2;
 constexpr int note_tag = 1;
 
 class Session;
@@ -159,6 +161,8 @@ class Session final : public MpiSession {
   bool read_notes();
   void check_process();
   void question_the_silent();
+  double silence();
+  bool all_wait() const;
   void send_note(int to, const Note& note);
   void say_goodbye();
   [[noreturn]] void give_up(int lost, const std::string& why);
@@ -180,6 +184,7 @@ class Session final : public MpiSession {
   std::vector<double> heard_;  ///< when a rank last answered that it is well
   std::vector<double> still_;  ///< since when the main thread of one that answers is stuck, 0: it is not
   std::vector<double> left_;   ///< when ranks said that they are through; 0: not yet
+  std::vector<bool> waits_;    ///< ranks whose last answer was that they have waited for long
   std::atomic<bool> finishing_{false};
   int looked_at_ = 0;         ///< whose process was checked last
   double blocked_since_ = 0;  ///< when the watchdog first could not have the lock, 0: it could
@@ -221,7 +226,7 @@ Session::Session(const MpiOptions& options) : options_(options) {
   }
   heard_.assign(static_cast<size_t>(size_), 0);
   still_.assign(static_cast<size_t>(size_), 0);
-  left_.assign(static_cast<size_t>(size_), 0);
+  left_.assign(static_cast<size_t>(size_), 0), waits_.assign(static_cast<size_t>(size_), false);
   MPI_Comm_dup(MPI_COMM_WORLD, &notes_);
   // An error would else end all ranks before the watchdogs have named the one that is gone.
   MPI_Comm_set_errhandler(notes_, MPI_ERRORS_RETURN);
@@ -360,6 +365,9 @@ void Session::forgive(double turn) {
   sign_of_life();
   std::fill(heard_.begin(), heard_.end(), turn);
   std::fill(still_.begin(), still_.end(), 0.0);
+  std::fill(waits_.begin(), waits_.end(), false);
+  for (double& when : left_)
+    if (when > 0) when = turn;
 }
 
 /// The lock, or none where the main thread keeps it inside a call that waits for others (setting up a communicator):
@@ -407,10 +415,10 @@ bool Session::read_notes() {
     MPI_Recv(&note, sizeof note, MPI_BYTE, status.MPI_SOURCE, note_tag, notes_, MPI_STATUS_IGNORE);
     const auto from = static_cast<size_t>(status.MPI_SOURCE);
     if (note.word == Word::ask) {
-      const bool excused = busy_ || waiting_;
-      send_note(status.MPI_SOURCE, {Word::answer, rank_, excused ? -1 : now() - alive_, {}});
+      send_note(status.MPI_SOURCE, {Word::answer, rank_, silence(), {}});
     } else if (note.word == Word::answer) {
       // Whoever answers lives; a main thread that has stood still for very long does not count as living.
+      waits_[from] = note.silent == waiting_long;
       const bool well = note.silent < options_.patience * options_.timeout;
       if (well) heard_[from] = now();
       still_[from] = well ? 0 : now() - note.silent;
@@ -433,8 +441,10 @@ void Session::question_the_silent() {
   for (int r = 0; r < size_; ++r) {
     const auto i = static_cast<size_t>(r);
     if (r == rank_) continue;
-    if (left_[i] > 0) {  // it was through with what this rank waits for, or this one waits for ever
-      if (!finishing_ && now() - std::max(asked, left_[i]) > options_.timeout) give_up(r, "has ended its run");
+    if (left_[i] > 0) {
+      // It was through with what this rank waits for, unless all that are left wait, too: for ever.
+      if (!finishing_ && now() - std::max(asked, left_[i]) > options_.timeout && all_wait())
+        give_up(r, "has ended its run");
       continue;
     }
     const double silent = now() - std::max(asked, heard_[i]);
@@ -447,6 +457,22 @@ void Session::question_the_silent() {
     if (!lock) return;
     send_note(r, {Word::ask, rank_, 0, {}});
   }
+}
+
+/// What this rank says of itself: seconds without a sign of life, or why there is none.
+double Session::silence() {
+  constexpr double excused = -1;
+  if (busy_) return excused;
+  if (!waiting_) return now() - alive_;
+  const std::lock_guard lock(reason_mutex_);
+  return asked_ > 0 ? waiting_long : excused;
+}
+
+/// Whether all others have left or said last that they have waited for long.
+bool Session::all_wait() const {
+  for (int r = 0; r < size_; ++r)
+    if (const auto i = static_cast<size_t>(r); r != rank_ && left_[i] == 0 && !waits_[i]) return false;
+  return true;
 }
 
 /// Notes fit every library's eager messages: a send that nobody reads does not block.
@@ -614,7 +640,13 @@ std::string mpi_version() {
 bool mpi_running() {
   int running = 0;
   MPI_Initialized(&running);
-  return running != 0;
+  return running != 0 && !mpi_over();
+}
+
+bool mpi_over() {
+  int over = 0;
+  MPI_Finalized(&over);
+  return over != 0;
 }
 
 std::unique_ptr<MpiSession> start_mpi(const MpiOptions& options) {

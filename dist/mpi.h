@@ -34,6 +34,8 @@ struct MpiOptions {
 std::string mpi_version();
 /// Whether the process has started MPI already, by itself or by another library.
 bool mpi_running();
+/// Whether it ran, and starts no more.
+bool mpi_over();
 
 /// One per process and only once: MPI cannot be started again.
 class MpiSession {

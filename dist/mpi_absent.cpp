@@ -10,6 +10,9 @@ std::string mpi_version() {
 bool mpi_running() {
   return false;
 }
+bool mpi_over() {
+  return false;
+}
 std::unique_ptr<MpiSession> start_mpi(const MpiOptions&) {
   const Launch launch = find_launch();
   fail_usage("started by " + launch.launcher + " (" + launch.variable +

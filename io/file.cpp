@@ -92,12 +92,6 @@ std::string why_withheld(const std::string& path) {
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
                                      BrokenLinks broken) {
   if (!std::filesystem::is_directory(folder)) fail_data(folder + ": no such folder");
-  const auto refuse_unfinished = [](const std::filesystem::path& mark) {
-    fail_data(mark.string() +
-              ": the program that wrote this data set did not end well: remove the folder, and write it anew");
-  };
-  if (const auto above = std::filesystem::path(folder_above(folder)) / unfinished; std::filesystem::exists(above))
-    refuse_unfinished(above);
   std::vector<std::string> paths;
   const auto wanted = [&](const std::filesystem::path& path) {
     return std::find(extensions.begin(), extensions.end(), path.extension()) != extensions.end();
@@ -106,7 +100,10 @@ std::vector<std::string> files_below(const std::string& folder, const std::vecto
     using Walk = std::filesystem::recursive_directory_iterator;
     for (const auto& entry : Walk(folder, std::filesystem::directory_options::follow_directory_symlink)) {
       if (entry.is_symlink() && entry.is_directory()) refuse_loop(entry.path());
-      if (entry.path().filename() == unfinished) refuse_unfinished(entry.path());
+      if (entry.path().filename() == unfinished)
+        fail_data(entry.path().string() +
+                  ": the program that writes this folder is not done, or did not end well: then "
+                  "remove the folder, and write it anew");
       if (!wanted(entry.path())) continue;
       const bool nowhere = entry.is_symlink() && !entry.exists();
       if (nowhere && broken == BrokenLinks::refused) fail_data(entry.path().string() + ": a link to nothing");
@@ -140,26 +137,36 @@ void make_folders(const std::string& folder) {
   if (failed) fail_runtime(folder + ": cannot make the folder: " + failed.message());
 }
 
-NewDataSet::NewDataSet(const std::string& folder) : mark_((std::filesystem::path(folder) / unfinished).string()) {
-  make_folders(folder);
-  write_text(mark_, "");
+NewDataSet::NewDataSet(const std::set<std::string>& folders) {
+  for (const std::string& folder : folders) refuse_used_folder(folder);
+  for (const std::string& folder : folders) {
+    const bool there = std::filesystem::exists(folder);
+    make_folders(folder);
+    write_text((std::filesystem::path(folder) / unfinished).string(), "");
+    made_[folder] = !there;
+  }
 }
 
 NewDataSet::~NewDataSet() {
-  if (mark_.empty()) return;
-  using Walk = std::filesystem::recursive_directory_iterator;
-  std::error_code failed;
-  const std::filesystem::path mark(mark_);
-  for (Walk at(mark.parent_path(), failed), end; !failed && at != end; at.increment(failed))
-    if (!at->is_directory(failed) && at->path() != mark) return;
-  std::filesystem::remove(mark, failed);
-  std::filesystem::remove(mark.parent_path(), failed);  // which fails, as it should, where folders are in it
+  for (const auto& [folder, made] : made_) {
+    std::error_code failed;
+    bool alone = true;  // the mark
+    for (const auto& entry : std::filesystem::directory_iterator(folder, failed))
+      alone = alone && entry.path().filename() == unfinished;
+    if (failed || !alone) continue;
+    std::filesystem::remove(std::filesystem::path(folder) / unfinished, failed);
+    if (made) std::filesystem::remove(folder, failed);
+  }
 }
 
 void NewDataSet::complete() {
-  std::error_code failed;
-  if (!std::filesystem::remove(mark_, failed)) fail_runtime(mark_ + ": cannot remove: " + failed.message());
-  mark_.clear();
+  for (const auto& [folder, made] : made_) {
+    const std::string mark = (std::filesystem::path(folder) / unfinished).string();
+    std::error_code failed;
+    std::filesystem::remove(mark, failed);
+    if (failed) fail_runtime(mark + ": cannot remove: " + failed.message());
+  }
+  made_.clear();
 }
 
 void refuse_used_folder(const std::string& folder) {

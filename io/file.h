@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -22,8 +23,8 @@ std::string why_withheld(const std::string& path);
 /// Links that lead nowhere: an error, or listed for a caller that counts what cannot be read.
 enum class BrokenLinks : uint8_t { refused, listed };
 /// Regular files at any depth below a folder whose extension (".h5") is one of `extensions`, in name order. Throws
-/// Error(data) where the folder is missing or part of an unfinished NewDataSet, or a link leads back to a folder that
-/// it lies in.
+/// Error(data) where the folder is missing or one in it of a NewDataSet that is not complete, or a link leads back to a
+/// folder that it lies in.
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
                                      BrokenLinks broken = BrokenLinks::refused);
 
@@ -40,19 +41,20 @@ bool is_split(const std::string& folder);
 /// Makes a folder and those above it. Throws Error(runtime).
 void make_folders(const std::string& folder);
 
-/// A data set in the making. Until complete() its folder holds a file by which readers know what a program left that
-/// failed or was killed, unless there is nothing else in it.
+/// Folders of samples in the making. Until complete() each holds a file by which readers know what a program left that
+/// failed or was killed.
 class NewDataSet {
  public:
-  /// Makes the folder. Throws Error(runtime).
-  explicit NewDataSet(const std::string& folder);
+  /// Makes the folders. Throws Error(usage) where one of them holds anything, Error(runtime) where one cannot be made.
+  explicit NewDataSet(const std::set<std::string>& folders);
+  /// Without complete(): folders that nothing was written into lose their mark and, if this made them, go.
   ~NewDataSet();
   NewDataSet(const NewDataSet&) = delete;
   NewDataSet& operator=(const NewDataSet&) = delete;
   void complete();
 
  private:
-  std::string mark_;
+  std::map<std::string, bool> made_;  ///< folders, and whether this made them
 };
 
 /// Throws Error(usage) where a folder holds anything: it would be taken for part of the data set that is written there.

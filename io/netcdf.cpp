@@ -20,7 +20,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// What a dimension measures, by its coordinate's units or its name.
+/// What a dimension measures, by its coordinate's units, standard_name or axis, or by its name.
 enum class Axis : uint8_t { latitude, longitude, level, time, other };
 
 std::optional<std::string> text_attribute(int file, int variable, const char* name) {
@@ -75,8 +75,15 @@ std::optional<double> default_fill(int file, int variable) {
   }
 }
 
+/// " 500", " 0.5".
+std::string number_text(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, " %g", number);
+  return text;
+}
+
 /// How stored numbers stand for values, by the CF conventions: value = stored * scale_factor + add_offset, where types
-/// with a sign are read without it if _Unsigned says so.
+/// with a sign are read without it, or bytes without one with it, if _Unsigned says so.
 struct Packing {
   /// Throws Error(data) with `what` where an attribute is there and no single number.
   Packing(int file, int variable, const std::string& what) {
@@ -88,23 +95,25 @@ struct Packing {
       *value = *number;
     }
     nc_type type = 0;
-    if (lower(text_attribute(file, variable, "_Unsigned").value_or("")) != "true" ||
-        nc_inq_vartype(file, variable, &type) != NC_NOERR)
-      return;
-    wraps = type == NC_BYTE ? 0x1p8 : type == NC_SHORT ? 0x1p16 : type == NC_INT ? 0x1p32 : 0;
+    const std::string no_sign = lower(text_attribute(file, variable, "_Unsigned").value_or(""));
+    if (nc_inq_vartype(file, variable, &type) != NC_NOERR) return;
+    if (no_sign == "true") wraps = type == NC_BYTE ? 0x1p8 : type == NC_SHORT ? 0x1p16 : type == NC_INT ? 0x1p32 : 0;
+    signed_bytes = no_sign == "false" && type == NC_UBYTE;
   }
   /// A number as it was meant ahead of scale and offset, of the data or of an attribute in the data's type.
-  double stored(double v) const { return v < 0 ? v + wraps : v; }
+  double stored(double v) const { return v < 0 ? v + wraps : signed_bytes && v > 127 ? v - 256 : v; }
   double value(double stored) const { return stored * scale + offset; }
   double scale = 1, offset = 0;
   double wraps = 0;  ///< what negative numbers are short of
+  bool signed_bytes = false;
 };
 
 /// Which stored values stand for nothing, by the CF conventions: all attributes are in the units of the file, ahead of
 /// scale_factor and add_offset.
 class Missing {
  public:
-  Missing(int file, int variable, const Packing& packing) {
+  /// Throws Error(data) with `what` where no value is valid.
+  Missing(int file, int variable, const Packing& packing, const std::string& what) {
     const auto stored = [&](double v) { return narrow(packing.stored(v)); };
     for (const char* attribute : {"_FillValue", "missing_value"})  // the latter may name several
       for (double value : number_attributes(file, variable, attribute)) fill_.push_back(stored(value));
@@ -115,6 +124,9 @@ class Missing {
     if (const auto most = number_attribute(file, variable, "valid_max")) most_ = stored(*most);
     const auto range = number_attributes(file, variable, "valid_range");
     if (range.size() == 2) least_ = stored(range[0]), most_ = stored(range[1]);
+    if (least_ > most_)
+      fail_data(what + ": expected a valid range, found" + number_text(double(least_)) + " to" +
+                number_text(double(most_)));
   }
   bool operator()(double value) const {
     const float v = narrow(value);
@@ -154,13 +166,6 @@ Axis axis_of(int file, const std::string& dimension) {
     if (units == unit || units.starts_with("millibar")) return Axis::level;
   if (name.starts_with("time") || units.find(" since ") != std::string::npos) return Axis::time;
   return Axis::other;
-}
-
-/// " 500", " 0.5".
-std::string number_text(double number) {
-  char text[32];
-  std::snprintf(text, sizeof text, " %g", number);
-  return text;
 }
 
 }  // namespace
@@ -282,16 +287,18 @@ std::vector<double> NetcdfFile::degrees(int dimension, const std::string& name, 
   return values;
 }
 
-std::optional<std::string> NetcdfFile::day(const std::string& name, int64_t step) const {
+std::vector<std::optional<std::string>> NetcdfFile::days(const std::string& name) const {
   const Axes a = axes(name);
   const auto time = a.find(Axis::time);
   int variable = -1;
-  if (!time || nc_inq_varid(id_, a.name[*time].c_str(), &variable) != NC_NOERR) return std::nullopt;
+  if (!time || nc_inq_varid(id_, a.name[*time].c_str(), &variable) != NC_NOERR) return {};
   const auto units = text_attribute(id_, variable, "units");
-  if (!units) return std::nullopt;
-  const std::vector<double> times = coordinates(a.dimension[*time], a.name[*time]);
-  return day_since(lower(*units), lower(text_attribute(id_, variable, "calendar").value_or("")),
-                   times.at(static_cast<size_t>(step)));
+  if (!units) return {};
+  const std::string calendar = lower(text_attribute(id_, variable, "calendar").value_or(""));
+  std::vector<std::optional<std::string>> days;
+  for (double when : coordinates(a.dimension[*time], a.name[*time]))
+    days.push_back(day_since(lower(*units), calendar, when));
+  return days;
 }
 
 GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::optional<double> level) const {
@@ -329,8 +336,9 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
   std::vector<double> raw(rows * columns);
   if (const int code = nc_get_vara_double(id_, a.variable, start.data(), count.data(), raw.data()); code != NC_NOERR)
     fail_data(path_ + ": variable " + name + ": cannot read: " + nc_strerror(code));
-  const Packing packing(id_, a.variable, path_ + ": variable " + name);
-  const Missing missing(id_, a.variable, packing);
+  const std::string what = path_ + ": variable " + name;
+  const Packing packing(id_, a.variable, what);
+  const Missing missing(id_, a.variable, packing, what);
   for (double& v : raw) {
     const double stored = packing.stored(v);
     if (missing(stored)) {

@@ -28,8 +28,8 @@ class NetcdfFile {
   /// Extent of the time, or where no dimension is called so, of the one that is neither level, latitude nor longitude;
   /// nothing where there is none. Throws Error(data) where yet another dimension would need a choice.
   std::optional<int64_t> steps(const std::string& name) const;
-  /// The day of a step, "2106-03-04"; nothing where no time axis says one by units like "days since 2106-01-01".
-  std::optional<std::string> day(const std::string& name, int64_t step) const;
+  /// The day of every step, "2106-03-04"; none where no time axis says them by units like "days since 2106-01-01".
+  std::vector<std::optional<std::string>> days(const std::string& name) const;
   /// One step of a variable, at the level whose coordinate is nearest to `level`, at most 0.5 % away: to be given where
   /// there are several, and only where there are levels. scale_factor, add_offset and _Unsigned are applied, to
   /// coordinates, too, which have to be degrees. Fill values (where no attribute names one, NetCDF's default of the
@@ -50,7 +50,7 @@ bool has_netcdf();
 
 /// Bilinear, periodic in longitude where the source spans the circle. Cell centres as in simulated and official images:
 /// row 0 is the southernmost, column 0 at longitude 0. Where a source value is missing or outside, or in a gap of the
-/// source's grid, the result is NaN.
+/// source's grid (a step of more than 1.6 times the usual around it), the result is NaN.
 std::vector<float> regrid(const GriddedField& field, int64_t height, int64_t width);
 /// Replaces NaNs by the nearest value of their row, rows without any by the nearest that has some; returns how many
 /// there were. Throws Error(data) with `what` where nothing is left.

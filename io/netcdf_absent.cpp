@@ -12,11 +12,11 @@ NetcdfFile::~NetcdfFile() = default;
 std::vector<std::string> NetcdfFile::fields() const {
   return {};
 }
-int64_t NetcdfFile::steps(const std::string&) const {
-  return 0;
-}
-std::optional<std::string> NetcdfFile::day(const std::string&, int64_t) const {
+std::optional<int64_t> NetcdfFile::steps(const std::string&) const {
   return std::nullopt;
+}
+std::vector<std::optional<std::string>> NetcdfFile::days(const std::string&) const {
+  return {};
 }
 GriddedField NetcdfFile::read(const std::string&, int64_t, std::optional<double>) const {
   return {};

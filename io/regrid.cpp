@@ -12,37 +12,77 @@ struct Between {
   size_t low, high;
   double share;
 };
-/// Nothing outside and in gaps: steps that are larger than both beside them, as no grid has by itself, whether it is
-/// even or stretched. Half a cell beyond an end or into a gap still belongs to the outermost cell.
-std::optional<Between> between(const std::vector<double>& axis, double at) {
+
+/// Ascending coordinates, and between them the steps that are usual where each lies: a grid may be stretched.
+struct Line {
+  std::vector<double> at, usual;
+};
+
+/// The (lower) median of the nine steps around each, so that a step of more than 1.6 times as much is a gap, also
+/// beside another. On a circle the first follows the last.
+std::vector<double> usual_steps(const std::vector<double>& steps, bool circle) {
+  constexpr int64_t around = 4;
+  const auto count = static_cast<int64_t>(steps.size());
+  std::vector<double> usual;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = circle ? i - std::min(around, (count - 1) / 2) : std::max<int64_t>(0, i - around),
+                  last = circle ? first + std::min(2 * around + 1, count) : std::min(count, i + around + 1);
+    std::vector<double> near;
+    for (int64_t j = first; j < last; ++j) near.push_back(steps[static_cast<size_t>((j + count) % count)]);
+    const auto middle = near.begin() + (std::ssize(near) - 1) / 2;
+    std::nth_element(near.begin(), middle, near.end());
+    usual.push_back(*middle);
+  }
+  return usual;
+}
+
+std::vector<double> steps_of(const std::vector<double>& at) {
+  std::vector<double> steps;
+  for (size_t i = 1; i < at.size(); ++i) steps.push_back(at[i] - at[i - 1]);
+  return steps;
+}
+
+Line latitude_line(const std::vector<double>& at) {
+  return {at, usual_steps(steps_of(at), false)};
+}
+
+/// One column more at either end closes the circle; where the field does not span it, the gap stays one.
+Line longitude_line(const std::vector<double>& at) {
+  if (at.size() == 1) return {at, {}};
+  std::vector<double> steps = steps_of(at);
+  steps.push_back(at.front() + 360 - at.back());
+  Line line{at, usual_steps(steps, true)};
+  line.at.insert(line.at.begin(), at.back() - 360), line.at.push_back(at.front() + 360);
+  line.usual.insert(line.usual.begin(), line.usual.back());
+  return line;
+}
+
+/// Nothing outside and in gaps. Half a usual step beyond an end or into a gap still belongs to the outermost cell.
+std::optional<Between> between(const Line& line, double at) {
   constexpr double rounding = 1e-9;
-  const auto step = [&](size_t i) { return i + 1 < axis.size() ? axis[i + 1] - axis[i] : 0; };
+  const std::vector<double>& axis = line.at;
   const size_t last = axis.size() - 1;
-  if (at < axis[0] || last == 0)
-    return axis[0] - at <= step(0) / 2 + rounding && at - axis[0] <= rounding ? std::optional(Between{0, 0, 0})
-                                                                              : std::nullopt;
-  const double end = step(last - 1) / 2 + rounding;
-  if (at >= axis[last]) return at - axis[last] <= end ? std::optional(Between{last, last, 0}) : std::nullopt;
+  const auto half = [&](size_t step) { return (step < last ? line.usual[step] / 2 : 0) + rounding; };
+  if (at < axis[0]) return axis[0] - at <= half(0) ? std::optional(Between{0, 0, 0}) : std::nullopt;
+  if (at >= axis[last])
+    return at - axis[last] <= half(last > 0 ? last - 1 : 0) ? std::optional(Between{last, last, 0}) : std::nullopt;
   const auto low = static_cast<size_t>(std::upper_bound(axis.begin(), axis.end(), at) - axis.begin()) - 1;
-  const double before = low > 0 ? step(low - 1) : 0, after = step(low + 1), beside = std::max(before, after);
-  if (beside == 0 || step(low) < 1.6 * beside) return Between{low, low + 1, (at - axis[low]) / step(low)};
-  if (at - axis[low] <= (before > 0 ? before : after) / 2 + rounding) return Between{low, low, 0};
-  if (axis[low + 1] - at <= (after > 0 ? after : before) / 2 + rounding) return Between{low + 1, low + 1, 0};
+  const double step = axis[low + 1] - axis[low];
+  if (step <= 1.6 * line.usual[low]) return Between{low, low + 1, (at - axis[low]) / step};
+  if (at - axis[low] <= half(low)) return Between{low, low, 0};
+  if (axis[low + 1] - at <= half(low)) return Between{low + 1, low + 1, 0};
   return std::nullopt;
 }
 
 }  // namespace
 
 std::vector<float> regrid(const GriddedField& f, int64_t height, int64_t width) {
-  // One column more at either end closes the circle; where the field does not span it, the gap stays one.
   const size_t columns = f.longitude.size();
-  std::vector<double> longitude = f.longitude;
-  longitude.push_back(f.longitude.front() + 360);
-  longitude.insert(longitude.begin(), f.longitude.back() - 360);
+  const Line latitude = latitude_line(f.latitude), longitude = longitude_line(f.longitude);
   const auto column = [&](size_t i) { return (i + columns - 1) % columns; };
   std::vector<float> out(static_cast<size_t>(height * width), NAN);
   for (int64_t h = 0; h < height; ++h) {
-    const auto y = between(f.latitude, -90 + 180 * (double(h) + 0.5) / double(height));
+    const auto y = between(latitude, -90 + 180 * (double(h) + 0.5) / double(height));
     if (!y) continue;
     for (int64_t w = 0; w < width; ++w) {
       const auto x = between(longitude, 360 * double(w) / double(width));

@@ -62,8 +62,8 @@ expect 2 "setting crop" "${train[@]}" --output-dir part --resume --crop 48x48
 
 # A schedule in one text is single settings to a resume; a dry run finds what a run would.
 expect 0 "finished: 2 steps" "${train[@]}" --output-dir spread --lr-schedule "type=multistep,milestones=1 2,decay_rate=0.5" --max-steps 2
-expect 2 'setting lr-milestones: expected "1,2", found "1,3"' "${train[@]}" --output-dir spread --resume --lr-milestones 1,3
-expect 0 "finished: 1 steps" "${train[@]}" --output-dir spread --resume --lr-schedule multistep --lr-milestones 1,2 --lr-decay-rate 0.5 --max-steps 3
+expect 2 'setting lr-milestones: expected "1,2", found "1,3"' "$bin/climseg_train" --output-dir spread --resume --lr-milestones 1,3
+expect 0 "finished: 1 steps" "$bin/climseg_train" --output-dir spread --resume --lr-schedule multistep --lr-milestones 1,2 --lr-decay-rate 0.5 --max-steps 3
 expect 2 "--measure: expected" "${train[@]}" --output-dir never --measure foo --dry-run
 
 # Blocks of pixels: what they become is part of the run.
@@ -73,6 +73,7 @@ expect 0 "4 images, masks in m" "$bin/climseg_predict" --data-dir data --width-d
 same m/validation/data-2106-01-04-00-0.png mean/validation-0.png
 expect 0 "warning: trained with --downsample 2, found 1" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint mean --out m1
 expect 0 "statistics of 1 images" "$bin/convoy_data" stats data/train/data-2106-01-01-00-0.h5 --out other.h5 --threads 0
+without 0 "trained with" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint mean --downsample 2 --downsampling-mode mean --out m3
 expect 0 "warning: trained with other statistics" "$bin/climseg_predict" --data-dir data --stats other.h5 --width-divisor 16 --checkpoint mean --downsample 2 --downsampling-mode mean --out m2
 expect 2 "--downsampling-mode has no effect on --downsample 1" "${train[@]}" --downsampling-mode mean --output-dir x
 expect 2 "--downsampling-mode: expected one of pick, mean" "${train[@]}" --downsample 2 --downsampling-mode max --output-dir x

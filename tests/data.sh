@@ -45,9 +45,15 @@ mkdir broken && cp raw/train/*.hdf5 broken && second=broken/univ_ics_a0000001.hd
 head -c 400 /dev/zero | tr '\0' '\377' | dd of=$second bs=1 seek=$(($(stat -c %s $second) / 2)) conv=notrunc status=none
 expect 3 "$second: data set full: cannot read, truncated or damaged" "$data" convert broken --crop 16 --out half
 present half/univ_ics_a0000000_007.tfrecord
-expect 3 "half/convoy.unfinished: the program that wrote this data set did not end well" "$data" verify half
-mkdir -p whole && mv half whole/train
+expect 3 "half/convoy.unfinished: the program that writes this folder is not done, or did not end well" "$data" verify half
+expect 2 "half: expected an empty folder or none" "$data" convert raw/validation --out half
+mkdir -p whole && mv half whole/train && cp -r shards/validation whole
 expect 3 "whole/train/convoy.unfinished: " "$data" verify whole
+expect 0 "8 samples read, 0 bad" "$data" verify whole/validation
+# Nothing but the mark goes with a conversion that wrote nothing; folders that were there stay.
+rm broken/univ_ics_a0000000.hdf5 && mkdir stays && mkdir target && ln -s target linked
+for out in stays linked fresh; do expect 3 "cannot read, truncated or damaged" "$data" convert broken --out $out; done
+[ -d stays ] && [ -d target ] && [ -z "$(find stays target -type f)" ] && [ -L linked ] && [ ! -e fresh ] && ok || bad "a conversion of nothing leaves $(ls -d stays/* target/* linked fresh 2> /dev/null)"
 # What means nothing for the data is refused, not ignored.
 for format in tfrecord raw-hdf5 split-hdf5; do
   expect 2 "--shard has no effect on --format $format" "$data" convert raw --crop 16 --out x --format $format --shard 5
@@ -117,6 +123,14 @@ if [ -x "$bin/climate_convert" ]; then
   expect 0 "--name: the files' names tell no days" "${convert[@]}" --map PSL=dated.nc:v --out named --name sky
   present named/sky-0002.h5
   expect 2 "dated: expected an empty folder or none, found " "${convert[@]}" --map PSL=dated.nc:v --out dated
+  # A field without a time is the same in all images; steps that not all fields have are left out.
+  still() {  # a header with lat and lon alone
+    printf 'CDF\x01'; word 0 10 2; text lat; word 2; text lon; word 3; word 0 0 11 3
+    variable lat degrees_north 8 "$1" 0; variable lon degrees_east 12 $(($1 + 8)) 1; variable v "" 24 $(($1 + 20)) 0 1
+  }
+  { still "$(still 0 | wc -c)"; word -45 45 0 120 240 $(seq 6); } > still.nc
+  expect 0 "v  no time" "${convert[@]}" --list still.nc
+  expect 0 "wrote 3 images" "${convert[@]}" --map PSL=dated.nc:v --map TS=still.nc:v --out stands
   # Fields of different days make no image; the same number of them do, or what all have.
   fields "hours since 2106-03-05 12:00" > later.nc
   expect 3 "later.nc: variable v: step 0 is of 2106-03-05, but dated.nc: variable v is of 2106-03-04" "${convert[@]}" --map PSL=dated.nc:v --map TS=later.nc:v --out x

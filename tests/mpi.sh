@@ -53,6 +53,10 @@ P
 ranks 2 /usr/bin/python3 sizes.py "$build/lib/libconvoy_comm$suffix.so" > sizes.txt 2>&1
 grep -q "rank 0: code 2, 1.0" sizes.txt && grep -q "rank 1: code 2, 2.0" sizes.txt && ok || bad "other sizes on each rank: $(tail -3 sizes.txt)"
 
+# Alone nothing of MPI was started, so that it may be started again.
+sed -i '$a for again in range(2): print("again:", lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1), lib.convoy_comm_finalise())' sizes.py
+expect 0 "again: 0 0" /usr/bin/python3 sizes.py "$build/lib/libconvoy_comm$suffix.so"
+
 expect 0 "wrote 12 + 5 universes" "$bin/cosmoflow_simulate" --out data --universes 12 --validation 5 --size 16 --steps 4
 common=(--data-dir data --n-epochs 3 --optimizer Adam --augment cube --seed 5 --fc1-size 16 --fc2-size 8 --threads 1 --comm-timeout 8)
 train=("$bin/cosmoflow_train$suffix" "${common[@]}")

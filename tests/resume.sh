@@ -106,7 +106,7 @@ expect 0 "finished: 1 steps" "$bin/cosmoflow_train" both.yaml "${train[@]:1}" --
 expect 0 "lr 0.001" "${resume[@]}" both --max-steps 2
 # The rate by its older name alone is the checkpoint's, too.
 expect 0 "finished: 1 steps" "${train[@]}" --optimizer-lr 0.0123 --max-steps 1 --output-dir older
-expect 0 "lr 0.0123" "${resume[@]}" older --max-steps 2
+expect 0 "lr 0.0123  loss" "${resume[@]}" older --max-steps 2
 # Weights to begin with are of the first start: the file may be gone when a job comes back.
 cp whole.safetensors first.safetensors
 expect 0 "finished: 1 steps" "${train[@]}" --init first.safetensors --resume --max-steps 1 --output-dir given
@@ -138,6 +138,11 @@ mkdir -p pictures/loss.svg
 expect 1 "pictures/loss.svg: expected a file or none, found a folder" "${train[@]}" --output-dir pictures --save pictures.safetensors
 same whole.safetensors pictures.safetensors
 present pictures/summary.json
+# A staging that is broken off leaves its names: another data set takes its place.
+cp -r data big && head -c 300000 /dev/zero > big/train/zz.tfrecord
+expect 1 "staged/train/zz.tfrecord: " sh -c 'ulimit -f 256; exec "$@"' run "${train[@]}" --data-dir big --stage-dir staged --output-dir never
+[ "$(ls staged/train | wc -l)" -gt 2 ] && ok || bad "nothing was staged before the disk was full"
+rm "data/train/$(ls data/train | head -1)" && expect 0 "staged 15 files" "${train[@]}" --stage-dir staged --max-steps 1 --output-dir stages
 # Programs that know nothing of ranks, started as several.
 for launched in "cosmoflow_simulate --out sim" "cosmoflow_predict --checkpoint whole --data-dir data" "climate_simulate --out sky" \
   "climseg_predict --checkpoint whole --data-dir sky" "convoy_data stats data --out s.h5"; do

@@ -398,6 +398,24 @@ TEST_CASE("a stretched grid has no gaps, its poles take the nearest row", "[clim
   CHECK(std::isfinite(value(900 + 3)));  // 0.35
 }
 
+TEST_CASE("holes beside each other are holes, a single meridian is no globe", "[climate][io]") {
+  GriddedField f;
+  for (double lat : {-83., -81., -79., -77., -75., -73., -71., -29., 11., 13., 15., 17., 19., 21., 23.})
+    f.latitude.push_back(lat);
+  for (int i = 0; i < 36; ++i) f.longitude.push_back(10 * i);
+  f.values.assign(f.latitude.size() * f.longitude.size(), 1);
+  const auto out = regrid(f, 180, 36);
+  const auto there = [&](int64_t row) { return std::isfinite(out[static_cast<size_t>(row * 36)]); };
+  CHECK(there(17));  // -72.5
+  for (int64_t row : {40, 55, 66, 80, 95}) CHECK_FALSE(there(row));
+  CHECK(there(60));  // -29.5, half a step from the row between the holes
+  CHECK(there(103));
+  f.longitude = {30}, f.values.assign(f.latitude.size(), 1);
+  const auto line = regrid(f, 180, 36);
+  CHECK(std::isfinite(line[static_cast<size_t>(10 * 36 + 3)]));
+  CHECK_FALSE(std::isfinite(line[static_cast<size_t>(10 * 36 + 4)]));
+}
+
 TEST_CASE("a regional grid across Greenwich fills its region alone", "[climate][io]") {
   GriddedField f;
   for (int i = 0; i < 19; ++i) f.latitude.push_back(-90 + 10 * i);

@@ -296,7 +296,8 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
   // Of a large volume, a crop is no large sample; HDF5 would read what nobody wrote as zeros.
   CHECK_THROWS_WITH(
       read_sample(whole, read),
-      Catch::Contains("whole.h5: data set full: expected 32768 chunks, found 0: nobody wrote the others"));
+      Catch::Contains(
+          "whole.h5: data set full: of 32768 chunks 0 are there, one that is asked for is not: nobody wrote it"));
   const std::vector<SampleRef> shard = samples_in(folder / "shard.h5", read);
   CHECK(read_physical(shard.at(1)) == std::vector<float>{four[2], four[3]});
   CHECK(read_sample(shard.at(1), read).physical == read_physical(shard.at(1)));

@@ -226,6 +226,8 @@ TEST_CASE("numbers are what they were packed from, coordinates too", "[netcdf]")
   CHECK(std::isnan(field.values[5]));
   CHECK_THROWS_WITH(read(latitude, {{"add_offset", Type::text, "0.5", {}}}),
                     Catch::Contains("packed.nc: variable field: attribute add_offset: expected one number"));
+  CHECK_THROWS_WITH(read(latitude, {no_sign, {"valid_range", Type::i16, "", {-100, 100}}}),
+                    Catch::Contains("packed.nc: variable field: expected a valid range, found 65436 to 100"));
   const auto rows = [](const std::string& units, double scale) {
     return Dimension{"lat", units, 2, {{"scale_factor", Type::f64, "", {scale}}, {"add_offset", Type::f64, "", {-20}}}};
   };
@@ -258,7 +260,7 @@ TEST_CASE("attributes that are strings of NetCDF-4 count as text", "[netcdf]") {
   REQUIRE(nc_close(file) == NC_NOERR);
   const NetcdfFile strings(path);
   CHECK(strings.steps("field") == 2);
-  CHECK(strings.day("field", 1) == "2001-02-05");
+  CHECK(strings.days("field").at(1) == "2001-02-05");
   const GriddedField last = strings.read("field", 1, std::nullopt);
   CHECK(last.at(0, 1) == 6);
   CHECK(std::isnan(last.at(1, 0)));  // the default fill of 64-bit integers
@@ -284,6 +286,7 @@ TEST_CASE("times are days by their units and calendar", "[netcdf]") {
   if (!has_netcdf()) return;
   const TemporaryFolder folder;
   const NetcdfFile dated(write_field(folder / "dated.nc", {time_of(3), latitude, longitude}, {}));
-  CHECK(dated.day("field", 2) == "2000-01-03");
-  CHECK_FALSE(NetcdfFile(write_field(folder / "run.nc", {{"run", "", 4}, latitude, longitude}, {})).day("field", 0));
+  CHECK(dated.days("field").at(2) == "2000-01-03");
+  CHECK_FALSE(
+      NetcdfFile(write_field(folder / "run.nc", {{"run", "", 4}, latitude, longitude}, {})).days("field").size() > 0);
 }

@@ -33,7 +33,7 @@ std::array<int64_t, 3> class_counts(const ClimateRef& ref) {
 /// Images of one folder, written in files of `size`.
 class ShardWriter {
  public:
-  ShardWriter(std::string folder, int64_t size) : folder_(std::move(folder)), size_(size) { make_folders(folder_); }
+  ShardWriter(std::string folder, int64_t size) : folder_(std::move(folder)), size_(size) {}
   void add(const ClimateRef& ref, const std::vector<float>& values, const std::vector<uint8_t>& labels) {
     if (!count_) shape_ = ref.shape;
     if (!(shape_ == ref.shape))
@@ -77,11 +77,12 @@ std::string target_folder(const std::string& path, const std::string& file, cons
   return own == "." ? out : (fs::path(out) / own).lexically_normal().string();
 }
 
-void refuse_targets(const std::string& path, const std::vector<std::string>& files, const std::string& out) {
+std::set<std::string> target_folders(const std::string& path, const std::vector<std::string>& files,
+                                     const std::string& out) {
   refuse_inside(path, out);
   std::set<std::string> folders;
   for (const std::string& file : files) folders.insert(target_folder(path, file, out));
-  for (const std::string& folder : folders) refuse_used_folder(folder);
+  return folders;
 }
 
 std::string next_shard(const std::string& folder, int64_t& number) {
@@ -205,9 +206,8 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
     fail_usage("--stats has no effect on shards, which are normalised already");
   std::vector<std::string> files;
   for (const ClimateRef& ref : refs) files.push_back(ref.path);
-  refuse_targets(path, files, out);
+  NewDataSet data_set(target_folders(path, files, out));
   if (stats.channels() > 0) fmt::print("normalises by {}\n", stats_path);
-  NewDataSet data_set(out);
   for (const ClimateRef& ref : refs) {
     const std::string folder = target_folder(path, ref.path, out);
     const auto writer = writers.try_emplace(folder, folder, images).first;

@@ -1,6 +1,7 @@
 // What convoy_data does with climate images.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,10 @@ int verify_climate(const std::string& path);
 int write_climate_stats(const std::string& path, const std::string& out, int threads);
 /// Where the files of one folder of the data set `path` go below `out`.
 std::string target_folder(const std::string& path, const std::string& file, const std::string& out);
-/// Throws Error(usage) where one of these targets holds anything, or belongs to the data set itself: samples of two
-/// conversions, or of both sides of one, would be mixed.
-void refuse_targets(const std::string& path, const std::vector<std::string>& files, const std::string& out);
+/// These targets of all files. Throws Error(usage) where they belong to the data set itself: samples of both sides of a
+/// conversion would be mixed.
+std::set<std::string> target_folders(const std::string& path, const std::vector<std::string>& files,
+                                     const std::string& out);
 /// The path of a folder's next shard, counted on.
 std::string next_shard(const std::string& folder, int64_t& number);
 /// Normalises by the file `stats` (empty: stats.h5 in the images' folder or above it) and writes shards of

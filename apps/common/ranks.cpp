@@ -139,8 +139,8 @@ Ranks::Ranks(const OptionTable& o) {
   m.ranks_per_node = static_cast<int>(o.integer("ranks-per-node"));
   auto number = std::make_shared<int>(-1);
   m.lost = [number, mark](const std::string& sentence) {
+    leave_mark(mark, sentence);  // ahead of the lock, with which an empty folder goes
     release_run_lock();
-    leave_mark(mark, sentence);
     // Without exceptions, which nobody could catch here: stderr may lie on a full disk.
     std::fprintf(stderr, "[rank %d] error: %s; what was saved last can be continued with --resume\n", *number,
                  sentence.c_str());

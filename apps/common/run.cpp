@@ -328,8 +328,11 @@ Outcome Run::train(Task& task, TrainerOptions trainer) {
   trainer_ = std::make_unique<Trainer>(*program_, task, ranks_, std::move(trainer));
   const Outcome outcome = trainer_->run();
   summary_ = summarize(outcome);
+  // Who resumes a finished run has nothing new to say of its steps.
+  owns_summary_ = ranks_.root() && (summary_["steps"] != 0 || !std::filesystem::exists(summary_path()));
   write_summary();
   if (ranks_.root() && !options_.text("save").empty()) save_weights(options_.text("save"), *program_);
+  trainer_->write_trace();
   return outcome;
 }
 
@@ -349,11 +352,12 @@ Json Run::summarize(Outcome outcome) const {
   return summary;
 }
 
+std::string Run::summary_path() const {
+  return options_.text("output-dir") + "/summary.json";
+}
+
 void Run::write_summary() const {
-  if (!ranks_.root()) return;
-  // Who resumes a finished run has nothing new to say of its steps.
-  const std::string path = options_.text("output-dir") + "/summary.json";
-  if (summary_["steps"] != 0 || !std::filesystem::exists(path)) write_text(path, summary_.dump(2) + "\n");
+  if (owns_summary_) write_text(summary_path(), summary_.dump(2) + "\n");
 }
 
 int Run::finish(Outcome outcome, const Json& more) {

@@ -106,11 +106,13 @@ class Run {
 
  private:
   nlohmann::json summarize(Outcome outcome) const;
+  std::string summary_path() const;
   void write_summary() const;
   const OptionTable& options_;
   Ranks& ranks_;
   const ProgramOptions& program_options_;
   nlohmann::json summary_;
+  bool owns_summary_ = false;
   std::optional<ProgramPlans> plans_;
   nlohmann::json kernels_;
   int64_t planned_ = 0;

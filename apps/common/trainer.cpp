@@ -263,7 +263,8 @@ bool Trainer::wants_stop() const {
 
 void Trainer::expect_metrics() const {
   if (!metrics_)
-    fail_runtime(fmt::format("{}/metrics.jsonl: cannot write (disk full?); step {} is saved", o_.output_dir, step_));
+    fail_runtime(fmt::format("{}/metrics.jsonl: cannot write (disk full?){}", o_.output_dir,
+                             has_hdf5() ? fmt::format("; step {} is saved", step_) : ""));
 }
 
 void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
@@ -388,7 +389,7 @@ Outcome Trainer::run() {
   log_start();
   try {
     return run_epochs();
-  } catch (const Error&) {  // a log has one beginning and one end; a full disk must not hide the first error
+  } catch (...) {  // a log has one beginning and one end; a full disk must not hide the first error
     try {
       mllog_.end("run_stop", {{"status", "aborted"}});
     } catch (const Error&) {
@@ -416,7 +417,6 @@ Outcome Trainer::run_epochs() {
   program_.step().leave_peers();
   const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});
-  if (o_.trace) write_trace();
   return outcome;
 }
 

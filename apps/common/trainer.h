@@ -68,6 +68,8 @@ class Trainer {
   Outcome run();
 
   const std::vector<EpochRecord>& history() const { return history_; }
+  /// Writes trace.json, where one was asked for. Every rank calls it.
+  void write_trace();
   /// Samples per second, medians, waits, phases: everything of summary.json that the loop measured.
   nlohmann::json summary() const;
 
@@ -137,7 +139,6 @@ class Trainer {
   /// calls it.
   void compare_waits();
   nlohmann::json communication() const;
-  void write_trace();
   /// Puts what was done since `start` into the trace.
   void note(const char* what, std::chrono::steady_clock::time_point start);
   bool step_limit_reached() const { return o_.max_steps > 0 && step_ >= o_.max_steps; }

@@ -86,6 +86,7 @@ void Trainer::note(const char* what, Clock::time_point start) {
 }
 
 void Trainer::write_trace() {
+  if (!o_.trace) return;
   RankTrace trace{ranks_.rank(), clock_offset_, {&program_.step()}, &ranks_.world().trace(), &host_events_};
   if (program_.micro()) trace.executors.push_back(program_.micro());
   const std::vector<std::string> rows = ranks_.collect_text(trace_events(trace).dump());
