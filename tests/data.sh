@@ -40,6 +40,10 @@ ln -s ../validation loop/validation/more
 expect 3 "again: a link to loop/train, in which it lies" "$data" verify loop
 rm loop/train/again
 expect 3 "more: a link to loop/validation, in which it lies" "$data" verify loop
+# A shard has physical parameters of all its samples, or of none.
+mkdir mixed && cp raw/train/univ_ics_a0000000.hdf5 records/train/universe-00001_00[0-3].tfrecord mixed
+expect 0 "wrote 12 samples" "$data" convert mixed --crop 16 --out mixed-shards --format sharded-hdf5 --shard 100
+grep -q physPar mixed-shards/shard-00000.h5 && ! grep -q physPar mixed-shards/shard-00001.h5 && ok || bad "shards of mixed samples: $(ls mixed-shards)"
 # What a conversion leaves that fails half way is no data set.
 mkdir broken && cp raw/train/*.hdf5 broken && second=broken/univ_ics_a0000001.hdf5
 head -c 400 /dev/zero | tr '\0' '\377' | dd of=$second bs=1 seek=$(($(stat -c %s $second) / 2)) conv=notrunc status=none
@@ -104,10 +108,11 @@ variable() {  # NAME UNITS BYTES BEGIN DIMENSIONS...
   if [ -n "$2" ]; then word 12 1; text units; word 2; text "$2"; else word 0 0; fi
   word 4 "$3" "$4"
 }
-netcdf() {  # UNITS_OF_TIME BEGIN: the header of a file whose values begin there
-  printf 'CDF\x01'; word 0 10 3; text time; word 3; text lat; word 2; text lon; word 3; word 0 0 11 4
-  variable time "$1" 12 "$2" 0; variable lat degrees_north 8 $(($2 + 12)) 1; variable lon degrees_east 12 $(($2 + 20)) 2
-  variable v "" 72 $(($2 + 32)) 0 1 2
+netcdf() {  # UNITS_OF_TIME BEGIN [STEPS]: the header of a file whose values begin there
+  local steps=${3:-3}
+  printf 'CDF\x01'; word 0 10 3; text time; word $steps; text lat; word 2; text lon; word 3; word 0 0 11 4
+  variable time "$1" $((4 * steps)) "$2" 0; variable lat degrees_north 8 $(($2 + 4 * steps)) 1
+  variable lon degrees_east 12 $(($2 + 4 * steps + 8)) 2; variable v "" $((24 * steps)) $(($2 + 4 * steps + 20)) 0 1 2
 }
 fields() { netcdf "$1" "$(netcdf "$1" 0 | wc -c)"; word 0 11 12 -45 45 0 120 240 $(seq 18); }
 if [ -x "$bin/climate_convert" ]; then
@@ -131,6 +136,8 @@ if [ -x "$bin/climate_convert" ]; then
   { still "$(still 0 | wc -c)"; word -45 45 0 120 240 $(seq 6); } > still.nc
   expect 0 "v  no time" "${convert[@]}" --list still.nc
   expect 0 "wrote 3 images" "${convert[@]}" --map PSL=dated.nc:v --map TS=still.nc:v --out stands
+  { netcdf "hours since 2106-03-04 12:00" "$(netcdf "hours since 2106-03-04 12:00" 0 2 | wc -c)" 2; word 0 11 -45 45 0 120 240 $(seq 12); } > short.nc
+  expect 0 "warning: short.nc: variable v has 2 steps, another 3: those behind are left out" "${convert[@]}" --map PSL=dated.nc:v --map TS=short.nc:v --out shorter
   # Fields of different days make no image; the same number of them do, or what all have.
   fields "hours since 2106-03-05 12:00" > later.nc
   expect 3 "later.nc: variable v: step 0 is of 2106-03-05, but dated.nc: variable v is of 2106-03-04" "${convert[@]}" --map PSL=dated.nc:v --map TS=later.nc:v --out x

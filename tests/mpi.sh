@@ -106,6 +106,13 @@ lost() { # FOLDER SIGNAL
   [ ! -e "$1/lost" ] && ok || bad "$2: the mark of a lost rank outlives the next start"
 }
 lost killed KILL
+# Also one that is lost before anything was written into a folder of this run's own.
+ranks 3 sh -c 'trap : USR1 TERM; "$@"' run "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir sudden > sudden.txt 2>&1 &
+run=$!
+for _ in $(seq 600); do [ -e sudden/run.lock ] && break; sleep 0.01; done
+victim=$(pgrep -f "^$bin/cosmoflow_train$suffix .*output-dir sudden" | sort -n | sed -n 2p)
+kill -KILL "$victim"; wait $run
+grep -q "(process $victim) has" sudden/lost && ok || bad "a rank lost at the start leaves no mark: $(tail -3 sudden.txt)"
 # A rank that answers and computes is waited for; one that only answers is not.
 expect 0 "met" ranks 2 "$bin/standing_still$suffix" at-work
 ranks 2 "$bin/standing_still$suffix" still > still.txt 2>&1
