@@ -127,7 +127,7 @@ grep -q '"key":"run_stop".*aborted' diverged/mlperf.log && ok || bad "no run_sto
 # A line that cannot be written ends the run, behind a checkpoint of its last step.
 expect 0 "finished: 1 steps" "${train[@]}" --output-dir lines --max-steps 1
 yes '{"step":0}' | head -c 1048000 >> lines/metrics.jsonl  # which ends just below what a file may have
-expect 1 "metrics.jsonl: cannot write (disk full?); step " sh -c 'ulimit -f 2048; exec "$@"' run "${resume[@]}" lines --n-epochs 20
+expect 1 "metrics.jsonl: cannot write (disk full?); step " bash -c 'ulimit -f 1024; exec "$@"' run "${resume[@]}" lines --n-epochs 20
 [ "$(ls lines/checkpoint-*.h5 | tail -1 | grep -o '[1-9][0-9]*\.h5')" != 1.h5 ] && ok || bad "no checkpoint of a run that could not log: $(ls lines)"
 mkdir piped && mkfifo piped/metrics.jsonl
 expect 1 "piped/metrics.jsonl: expected a file or none, found a device or a pipe" timeout 20 "${train[@]}" --output-dir piped
@@ -140,7 +140,7 @@ same whole.safetensors pictures.safetensors
 present pictures/summary.json
 # A staging that is broken off leaves its names: another data set takes its place.
 cp -r data big && head -c 300000 /dev/zero > big/train/zz.tfrecord
-expect 1 "staged/train/zz.tfrecord: " sh -c 'ulimit -f 256; exec "$@"' run "${train[@]}" --data-dir big --stage-dir staged --output-dir never
+expect 1 "staged/train/zz.tfrecord: " bash -c 'ulimit -f 128; exec "$@"' run "${train[@]}" --data-dir big --stage-dir staged --output-dir never
 [ "$(ls staged/train | wc -l)" -gt 2 ] && ok || bad "nothing was staged before the disk was full"
 rm "data/train/$(ls data/train | head -1)" && expect 0 "staged 15 files" "${train[@]}" --stage-dir staged --max-steps 1 --output-dir stages
 # Programs that know nothing of ranks, started as several.
