@@ -70,8 +70,11 @@ class Adjoint {
     // Terms are independent with mean zero: the sums are of size sqrt(terms); f32 partial sums err by eps * sqrt(K)
     // each, stored results by half a unit in the last place.
     const double scale = std::sqrt(double(forward_.flops()) / 2);
+    // Weight gradients by tiles of six outputs err most: by 8.5e-5 of their size on 768 x 1152 positions with 5x5 taps,
+    // which is the deviation of the third product. Four of them are never reached by chance.
+    const double least = weights->name().starts_with("winograd6") ? 4e-4 : 1e-4;
     const double bound =
-        std::max(1e-4, 4 * (f_.out[0].dtype() == DType::f32 ? 0 : epsilon_of(f_.out[0].dtype()))) * scale;
+        std::max(least, 4 * (f_.out[0].dtype() == DType::f32 ? 0 : epsilon_of(f_.out[0].dtype()))) * scale;
     INFO(name << ": " << forward->name() << ", " << data->name() << ", " << weights->name() << " on "
               << forward_.text());
     CHECK(std::abs(one - two) <= bound);

@@ -17,7 +17,9 @@
 // 6.6 MB with ten, up to 14 MB in 3-D, with AVX2 3.5).
 //
 // Error: as in winograd.inl, the terms' growth along the lines times (tiles * eps) * sum|x||dy|; tests hold it to the
-// bound of a direct sum over all positions.
+// bound of a direct sum over all positions. It grows with the root of the tiles: 5x5 gradients of normal data on 768 x
+// 1152 positions deviate from direct sums by 8.5e-5 of their size with tiles of six (outer taps 1.7e-4), by 2.6e-5 with
+// tiles of four, on 384 x 576 by half of that.
 //
 // With a stride of 2 (f32): the outer taps are F(2,3), the middle one a product per output: 1.65 times fewer in 2-D.
 //
