@@ -45,6 +45,7 @@ struct Source {
   double factor = 1, offset = 0;
   bool stepped = true;  ///< false: the same at every step
   int64_t step(int64_t image) const { return stepped ? image : 0; }
+  std::string text() const { return path + ": variable " + variable; }
 };
 
 /// Whether the sign at `at` belongs to the exponent of a number behind another mark: "v*1e+2", but not "v1e+2".
@@ -102,15 +103,14 @@ std::vector<std::optional<std::string>> days_of_steps(const std::vector<Source>&
   for (const Source& s : sources) {
     if (!s.stepped || (differ && !days.empty())) continue;
     const auto own = files.at(s.path)->days(s.variable);
-    const std::string what = s.path + ": variable " + s.variable;
     if (own.empty() || !own[static_cast<size_t>(first)]) continue;
-    if (days.empty()) days = own, who = what;
+    if (days.empty()) days = own, who = s.text();
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(end); ++i)
       if (!differ && own[i] && days[i] && *own[i] != *days[i])
         fail_data(
             fmt::format("{}: step {} is of {}, but {} is of {}: fields of different days make no image "
                         "(--no-same-days takes them)",
-                        what, i, *own[i], who, *days[i]));
+                        s.text(), i, *own[i], who, *days[i]));
   }
   return days;
 }
@@ -118,7 +118,7 @@ std::vector<std::optional<std::string>> days_of_steps(const std::vector<Source>&
 /// The values of a channel at a step, and how many of them were missing.
 std::pair<std::vector<float>, int64_t> read_channel(const Source& s, const NetcdfFile& file, int64_t step,
                                                     int64_t height, int64_t width) {
-  const std::string where = s.path + ": variable " + s.variable;
+  const std::string where = s.text();
   std::vector<float> field = regrid(file.read(s.variable, s.step(step), s.level), height, width);
   const int64_t filled = fill_missing(field, height, width, where);
   for (float& v : field) {
@@ -167,9 +167,9 @@ int convert_main(int argc, char** argv) {
     s.stepped = steps.has_value();
     if (!steps) continue;
     longest = std::max(longest, *steps);
-    if (*steps < available) available = *steps, shortest = s.path + ": variable " + s.variable;
+    if (*steps < available) available = *steps, shortest = s.text();
   }
-  if (longest == 0) available = 1, shortest = sources[0].path + ": variable " + sources[0].variable;
+  if (longest == 0) available = 1, shortest = sources[0].text();
   if (o.toggle("labels"))
     for (int channel : {0, 1, 2, 7, 9})
       if (!mapped[static_cast<size_t>(channel)])

@@ -131,19 +131,19 @@ bool is_split(const std::string& folder) {
   return std::filesystem::is_directory(root / "train") && std::filesystem::is_directory(root / "validation");
 }
 
-void make_folders(const std::string& folder) {
+bool make_folders(const std::string& folder) {
   std::error_code failed;
+  const bool missing = !std::filesystem::exists(folder, failed);
   std::filesystem::create_directories(folder, failed);
   if (failed) fail_runtime(folder + ": cannot make the folder: " + failed.message());
+  return missing;
 }
 
 NewDataSet::NewDataSet(const std::set<std::string>& folders) {
   for (const std::string& folder : folders) refuse_used_folder(folder);
   for (const std::string& folder : folders) {
-    const bool there = std::filesystem::exists(folder);
-    make_folders(folder);
+    made_[folder] = make_folders(folder);
     write_text((std::filesystem::path(folder) / unfinished).string(), "");
-    made_[folder] = !there;
   }
 }
 

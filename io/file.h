@@ -38,8 +38,8 @@ std::string folder_inside(const std::string& path, const std::string& file);
 /// True for a folder with folders train and validation: its samples are split already.
 bool is_split(const std::string& folder);
 
-/// Makes a folder and those above it. Throws Error(runtime).
-void make_folders(const std::string& folder);
+/// Makes a folder and those above it; says whether it was missing. Throws Error(runtime).
+bool make_folders(const std::string& folder);
 
 /// Folders of samples in the making. Until complete() each holds a file by which readers know what a program left that
 /// failed or was killed.

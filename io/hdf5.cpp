@@ -128,58 +128,67 @@ bool select(hid_t space, const std::vector<hsize_t>& from, const std::vector<hsi
   return box.empty() || H5Sselect_hyperslab(space, H5S_SELECT_SET, from.data(), nullptr, box.data(), nullptr) >= 0;
 }
 
-/// HDF5 takes the extents of chunks from the file as they are, and writes beyond its buffers where a damaged header
-/// makes them larger than the data set.
-void check_chunks(const std::string& what, hid_t set, hid_t space) {
+/// How a data set's values lie in its file.
+struct Layout {
+  H5D_layout_t kind = H5D_CONTIGUOUS;
+  std::vector<hsize_t> chunk;  ///< extents; none unless chunked
+  hsize_t chunks = 0;          ///< that all values fill
+  bool means_fill = false;     ///< values that are left out are meant to be the file's fill value
+};
+
+/// Throws Error(data) for a damaged one: HDF5 takes the extents of chunks from the file as they are, and writes beyond
+/// its buffers where they are larger than the data set.
+Layout layout_of(const std::string& what, hid_t set, hid_t space) {
   const Id properties(H5Dget_create_plist(set), H5Pclose);
   if (!properties.ok()) fail_data(what + " has no layout: damaged");
-  if (H5Pget_layout(properties) != H5D_CHUNKED) return;
+  H5D_fill_value_t fill = H5D_FILL_VALUE_DEFAULT;
+  Layout layout;
+  layout.kind = H5Pget_layout(properties);
+  layout.means_fill = H5Pfill_value_defined(properties, &fill) >= 0 && fill == H5D_FILL_VALUE_USER_DEFINED;
+  if (layout.kind != H5D_CHUNKED) return layout;
   const int rank = H5Sget_simple_extent_ndims(space);
   std::vector<hsize_t> chunk(static_cast<size_t>(std::max(0, rank))), held(chunk.size()), most(chunk.size());
   if (rank < 1 || H5Pget_chunk(properties, rank, chunk.data()) != rank ||
       H5Sget_simple_extent_dims(space, held.data(), most.data()) != rank)
     fail_data(what + ": expected chunks of as many dimensions as the data set has: damaged");
-  for (size_t i = 0; i < chunk.size(); ++i)
+  layout.chunks = 1;
+  for (size_t i = 0; i < chunk.size(); ++i) {
     if (chunk[i] == 0 || chunk[i] > most[i]) {  // without a limit, `most` is the largest number
       const std::vector<int64_t> found(chunk.begin(), chunk.end()), extents(held.begin(), held.end());
       fail_data(what + ": expected chunks within " + extents_text(extents) + ", found " + extents_text(found) +
                 ": damaged");
     }
+    layout.chunks *= (held[i] + chunk[i] - 1) / chunk[i];
+  }
+  layout.chunk = std::move(chunk);
+  return layout;
 }
 
-/// HDF5 gives zeros for what is not there, of a writer that was killed or wrote a part. Where a file names another fill
-/// value, that is what it means by leaving values out.
-void expect_written(const std::string& what, hid_t set, hid_t space, const std::vector<hsize_t>& from,
-                    const std::vector<hsize_t>& box) {
-  const Id properties(H5Dget_create_plist(set), H5Pclose);
-  const H5D_layout_t layout = H5Pget_layout(properties);
-  H5D_fill_value_t fill = H5D_FILL_VALUE_DEFAULT;
-  if (H5Sget_simple_extent_npoints(space) <= 0 || layout == H5D_VIRTUAL ||
-      (H5Pfill_value_defined(properties, &fill) >= 0 && fill == H5D_FILL_VALUE_USER_DEFINED))
-    return;
-  if (layout != H5D_CHUNKED) {
+/// HDF5 gives zeros for what is not there, of a writer that was killed or wrote a part.
+void expect_written(const std::string& what, hid_t set, hid_t space, const Layout& layout,
+                    const std::vector<hsize_t>& from, const std::vector<hsize_t>& box) {
+  if (H5Sget_simple_extent_npoints(space) <= 0 || layout.kind == H5D_VIRTUAL || layout.means_fill) return;
+  if (layout.kind != H5D_CHUNKED) {
     if (H5Dget_storage_size(set) == 0) fail_data(what + ": expected values, found none: nobody wrote them");
     return;
   }
-  hsize_t chunk[H5S_MAX_RANK] = {}, held[H5S_MAX_RANK] = {}, found = 0, all = 1;
-  const int rank = H5Pget_chunk(properties, H5S_MAX_RANK, chunk);
-  if (rank < 1 || H5Sget_simple_extent_dims(space, held, nullptr) != rank || H5Dget_num_chunks(set, space, &found) < 0)
-    fail_data(what + ": cannot count its chunks: damaged");
-  for (int i = 0; i < rank; ++i) all *= (held[i] + chunk[i] - 1) / chunk[i];
-  if (found >= all) return;
+  hsize_t found = 0;
+  if (H5Dget_num_chunks(set, space, &found) < 0) fail_data(what + ": cannot count its chunks: damaged");
+  if (found >= layout.chunks) return;
   // Some are not there: those of the box count.
-  std::vector<hsize_t> at(from);
-  for (size_t i = 0; i < at.size(); ++i) at[i] -= at[i] % chunk[i];
+  const std::vector<hsize_t>& chunk = layout.chunk;
+  std::vector<hsize_t> first(from);
+  for (size_t i = 0; i < first.size(); ++i) first[i] -= first[i] % chunk[i];
+  std::vector<hsize_t> at(first);
   while (true) {
     haddr_t address = HADDR_UNDEF;
     hsize_t bytes = 0;
     unsigned filters = 0;
     if (H5Dget_chunk_info_by_coord(set, at.data(), &filters, &address, &bytes) < 0 || address == HADDR_UNDEF)
-      fail_data(what + ": of " + std::to_string(all) + " chunks " + std::to_string(found) +
+      fail_data(what + ": of " + std::to_string(layout.chunks) + " chunks " + std::to_string(found) +
                 " are there, one that is asked for is not: nobody wrote it");
     size_t axis = at.size();
-    while (axis-- > 0 && (at[axis] += chunk[axis]) >= from[axis] + box[axis])
-      at[axis] = from[axis] - from[axis] % chunk[axis];
+    while (axis-- > 0 && (at[axis] += chunk[axis]) >= from[axis] + box[axis]) at[axis] = first[axis];
     if (axis == SIZE_MAX) return;
   }
 }
@@ -295,7 +304,7 @@ void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> ou
   if (const int rank = H5Sget_simple_extent_ndims(space); rank != static_cast<int>(box.size()))
     fail_data(path_ + ": data set " + name + ": expected " + std::to_string(box.size()) + " dimensions, found " +
               std::to_string(rank));
-  check_chunks(path_ + ": data set " + name, set, space);
+  const Layout layout = layout_of(path_ + ": data set " + name, set, space);
   const auto room = static_cast<int64_t>(out.size()) / size_of(type);
   if (checked_elements(wanted, room) != room)
     fail_data(path_ + ": data set " + name + " is " + extents_text(wanted) + ", expected " + std::to_string(room) +
@@ -303,7 +312,7 @@ void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> ou
   const Id memory(H5Screate_simple(static_cast<int>(box.size()), box.data(), nullptr), H5Sclose);
   if (!memory.ok() || !select(space, from, box))
     fail_data(path_ + ": data set " + name + ": the box asked for lies outside");
-  expect_written(path_ + ": data set " + name, set, space, from, box);
+  expect_written(path_ + ": data set " + name, set, space, layout, from, box);
   bool clipped = false;
   const Id transfer(H5Pcreate(H5P_DATASET_XFER), H5Pclose);
   if (!transfer.ok() || H5Pset_type_conv_cb(transfer, stop_clipping, &clipped) < 0)

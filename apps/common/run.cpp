@@ -386,9 +386,8 @@ int Run::finish(Outcome outcome, const Json& more) {
   for (const auto& [phase, seconds] : summary["step_phases"].items())
     fmt::print("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
   std::fflush(stdout);
-  const Json before = summary_;
   summary_.update(more);
-  if (summary_ != before) write_summary();
+  if (!more.empty()) write_summary();
   if (outcome == Outcome::interrupted && !has_hdf5())  // 75 would ask for the job again
     fail_runtime("interrupted, and nothing could be saved: this build has no HDF5");
   return outcome == Outcome::interrupted ? 75 : 0;

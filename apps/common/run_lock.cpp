@@ -160,9 +160,7 @@ void release_run_lock() {
 
 RunLock::RunLock(const std::string& folder, std::chrono::milliseconds patience)
     : path_((fs::path(folder) / "run.lock").string()) {
-  std::error_code failed;
-  const bool made = fs::create_directories(folder, failed);
-  if (failed) fail_runtime(folder + ": cannot make the folder: " + failed.message());
+  const bool made = make_folders(folder);
   // A relative path in a signal handler would be at the mercy of the working directory.
   const std::string absolute = fs::absolute(path_).string();
   if (absolute.size() >= sizeof held_path) fail_usage(path_ + ": the path is too long");

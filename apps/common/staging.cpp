@@ -135,13 +135,15 @@ class Staging {
       fs::remove(path);
       manifest_changes_ = true;
     }
-    const Json held = manifest_;
-    for (const auto& [name, entry] : held.items())
-      if (!wanted.count(name)) {
-        std::error_code absent;
-        fs::remove(fs::path(to_) / (name + ".tmp"), absent);  // of a copy that was broken off
-        manifest_.erase(name), manifest_changes_ = true;
+    for (auto entry = manifest_.begin(); entry != manifest_.end();) {
+      if (wanted.count(entry.key())) {
+        ++entry;
+        continue;
       }
+      std::error_code absent;
+      fs::remove(fs::path(to_) / (entry.key() + ".tmp"), absent);  // of a copy that was broken off
+      entry = manifest_.erase(entry), manifest_changes_ = true;
+    }
   }
 
   /// Names of the files to come, without the digests by which they count: a staging that is broken off leaves them.
@@ -149,7 +151,7 @@ class Staging {
     if (!leads() || !missing_here()) return;
     for (size_t i = 0; i < files_.size(); ++i)
       if (missing(i, node_)) manifest_[files_[i].path] = {files_[i].bytes, files_[i].changed, nullptr};
-    write_text((fs::path(to_) / manifest_name).string(), manifest_.dump());
+    save_manifest();
   }
 
   void find_missing() {
@@ -234,13 +236,15 @@ class Staging {
     ranks_.set_busy(false);
   }
 
+  void save_manifest() const { write_text((fs::path(to_) / manifest_name).string(), manifest_.dump()); }
+
   void write_manifest() {
     ranks_.world().all_reduce_sum(std::span(crc_));  // the reader of a file alone contributes; f64 holds 32 bits
     if (leads() && (manifest_changes_ || missing_here())) {
       for (size_t i = 0; i < files_.size(); ++i)
         if (missing(i, node_))
           manifest_[files_[i].path] = {files_[i].bytes, files_[i].changed, static_cast<uint32_t>(crc_[i])};
-      write_text((fs::path(to_) / manifest_name).string(), manifest_.dump());
+      save_manifest();
     }
     ranks_.world().barrier();
   }

@@ -74,12 +74,14 @@ std::string Trainer::kernels() const {
 }
 
 void Trainer::warn_of_other_kernels(const nlohmann::json& meta, const std::string& path) const {
-  const std::string theirs = meta.value("kernels", kernels()), version = meta.value("version", version_text());
-  if (meta.value("ranks", 1) != ranks_.size() || (theirs == kernels() && version == version_text())) return;
+  if (meta.value("ranks", 1) != ranks_.size()) return;
+  const std::string ours = kernels(), theirs = meta.value("kernels", ours),
+                    version = meta.value("version", version_text());
+  if (theirs == ours && version == version_text()) return;
   fmt::print(stderr, "warning: {}: was written {}: from here on the run's numbers may differ in their last bits\n",
              path,
-             theirs == kernels() ? "by " + version
-                                 : "by a run on other kernels (another CPU or version, other variables or tables)");
+             theirs == ours ? "by " + version
+                            : "by a run on other kernels (another CPU or version, other variables or tables)");
 }
 
 void Trainer::take(const nlohmann::json& meta) {
