@@ -16,8 +16,8 @@ enum class ClimateModel : uint8_t {
   tiramisu,  ///< Gordon Bell 2018: modified Tiramisu, growth 32, 5x5 filters
 };
 
-/// Decoder of deeplab: transposed convolutions up to full resolution (the record runs), or up to a quarter, or none;
-/// the latter two resize the logits.
+/// Decoder of deeplab: transposed convolutions up to full resolution, there with what convolutions see of the image
+/// (deconv_full, the record runs) or without; bilinear resizes, of the logits from a quarter of it.
 enum class Decoder : uint8_t { deconv_full, deconv, bilinear };
 
 /// Which of the odd row and column a transposed 3x3 convolution of stride 2 drops: TensorFlow's SAME the last,
@@ -30,7 +30,8 @@ struct ClimateConfig {
   int64_t channels = 16;
   int64_t classes = 3;
 
-  /// deeplab: false multiplies by 0.5 wherever a batch norm stood (the record runs). tiramisu: between every
+  /// deeplab: false multiplies by 0.5 wherever a batch norm stood, ahead of a unit in place of its ReLU, too (the
+  /// record runs). tiramisu: between every
   /// convolution and its ReLU (off in the record runs). deepcam always normalises.
   bool batch_norm = true;
   double batch_norm_momentum = 0.1;  ///< deeplab's reference: 0.0003, tiramisu's: 0.01

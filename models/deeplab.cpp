@@ -23,15 +23,14 @@ class DeepLab : DeepLabParts {
     x = concat(t_, "decoder.concat", {x, low});
     x = norm_relu("decoder1.bn", conv(t_, "decoder1", x, plain(256, 3)));
     x = norm_relu("decoder2.bn", conv(t_, "decoder2", x, plain(256, 3)));
-    if (c_.decoder != Decoder::deconv_full) {
-      x = conv(t_, "logits", x, image_conv(c_.classes, 1, 1, 1, Bias::zero, he));
-      return resize_to("upsample2", x, full);
-    }
+    if (c_.decoder == Decoder::bilinear) return resize_to("upsample2", logits(x), full);
     x = up("deconv3", up("deconv2", x));
-    ValueId detail = tail("skip2", tail("skip1", image, 64), 128);
-    x = concat(t_, "full.concat", {x, detail});
-    x = tail("full2", tail("full1", x, 256), 256);
-    return conv(t_, "logits", x, image_conv(c_.classes, 1, 1, 1, Bias::zero, he));
+    if (c_.decoder == Decoder::deconv_full) {
+      const ValueId detail = tail("skip2", tail("skip1", image, 64), 128);
+      x = concat(t_, "full.concat", {x, detail});
+      x = tail("full2", tail("full1", x, 256), 256);
+    }
+    return logits(x);
   }
 
  private:
@@ -45,7 +44,8 @@ class DeepLab : DeepLabParts {
   /// Pre-activated bottleneck: 1x1 to `width`, 3x3, 1x1 to four times the width. The stride sits on the 3x3; a unit
   /// that keeps its channels passes its input on, sub-sampled by a 1x1 max-pool. `low` gets the first activation.
   ValueId unit(const std::string& name, ValueId x, int64_t width, int64_t stride, int64_t dilation, ValueId* low) {
-    const ValueId active = norm_relu(name + ".preact", x);
+    // The record runs' x0.5 took the place of slim's batch_norm together with the ReLU that is an argument of it here.
+    const ValueId active = c_.batch_norm ? norm_relu(name + ".preact", x) : norm(name + ".preact", x);
     ValueId shortcut = x;
     if (t_.desc(x).shape.c() != 4 * width)
       shortcut = conv(t_, name + ".shortcut", active, image_conv(4 * width, 1, stride, 1, Bias::zero, he));
@@ -74,6 +74,7 @@ class DeepLab : DeepLabParts {
   ValueId tail(const std::string& name, ValueId x, int64_t channels) {
     return linear(name, conv(t_, name, x, image_conv(channels, 3, 1, 1, Bias::zero, uniform)));
   }
+  ValueId logits(ValueId x) { return conv(t_, "logits", x, image_conv(c_.classes, 1, 1, 1, Bias::zero, he)); }
   ValueId linear(const std::string& name, ValueId x) { return c_.decoder_relu ? relu(t_, name, x) : x; }
 };
 

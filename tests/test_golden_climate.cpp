@@ -247,8 +247,7 @@ TEST_CASE("gradients of every parameter equal PyTorch's", "[golden][climate]") {
       Net{"deepcam_fine", ClimateModel::deepcam, 16, 32,
           [](ClimateConfig& c) { c.output_stride = 8, c.low_level_relu = false; }},
       Net{"deeplab_bilinear", ClimateModel::deeplab, 8, 16, [](ClimateConfig& c) { c.decoder = Decoder::bilinear; }},
-      Net{"deeplab_deconv", ClimateModel::deeplab, 8, 16,
-          [](ClimateConfig& c) { c.decoder = Decoder::deconv, c.corners = Corners::half_pixel; }});
+      Net{"deeplab_deconv", ClimateModel::deeplab, 8, 16, [](ClimateConfig& c) { c.decoder = Decoder::deconv; }});
   if (steps < 10 && net.model == ClimateModel::deeplab) return;  // its channels cannot be thinned out
   ClimateOptions o = options(net.model, net.height, net.width, DType::f64);
   net.change(o.model);
@@ -259,5 +258,6 @@ TEST_CASE("gradients of DeepLab's wide dilations equal PyTorch's, by fast kernel
   if (steps < 10) return;
   ClimateOptions o = options(ClimateModel::deeplab, 16, 384, DType::f32);
   o.model.batch_norm = false;
-  check_gradients("deeplab_wide", o, 1e-3);  // f64 stays within 1e-5; f32 leaves 5.5e-4 in the root with AVX2
+  check_gradients("deeplab_wide", o,
+                  2e-3);  // f64 stays within 1e-5; without the ReLU ahead of units more of f32 cancels
 }

@@ -96,8 +96,9 @@ std::vector<Option> climate_model_options() {
              K::integer}
           .within(1, 1 << 16),
       {"low-level-relu", "", "true", "deepcam: low-level branch behind the ReLU, as the reference computes", K::toggle},
-      {"decoder", "", "deconv1x", "deeplab: deconv1x (full resolution), deconv or bilinear"},
-      {"decoder-relu", "", "false", "deeplab: ReLU in the full-resolution decoder (the reference has none)", K::toggle},
+      {"decoder", "", "deconv1x", "deeplab: deconv1x (full resolution, with the image), deconv or bilinear"},
+      {"decoder-relu", "", "false",
+       "deeplab: ReLU behind transposed and full-resolution convolutions (the reference has none)", K::toggle},
       {"resize-corners", "", "asymmetric", "deeplab: asymmetric (TensorFlow 1), half-pixel or aligned"},
       Option{"first-filters", "", "64", "tiramisu: maps of the first convolution", K::integer}.within(1, 1 << 16),
       {"blocks", "", "2,2,2,4,5", "tiramisu: layers of the dense blocks, the bottom one last", K::numbers},
@@ -306,9 +307,9 @@ void refuse_idle_flags(const OptionTable& o, bool dummy) {
        {"batch-norm-recalibration", !dummy, "dummy data"},
        {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"},
        {"dropout", o.text("model") == "tiramisu", "--model other than tiramisu"},
-       {"decoder-relu", !deeplab || o.text("decoder") == "deconv1x", "--decoder " + o.text("decoder")},
-       {"resize-corners", !deeplab || o.text("decoder") != "deconv1x" || o.is_standard("resize-corners"),
-        "--decoder deconv1x, which resizes single pixels alone"}});
+       {"decoder-relu", !deeplab || o.text("decoder") != "bilinear", "--decoder " + o.text("decoder")},
+       {"resize-corners", !deeplab || o.text("decoder") == "bilinear" || o.is_standard("resize-corners"),
+        "--decoder " + o.text("decoder") + ", which resizes single pixels alone"}});
   if (o.text("data") != "dummy") return;  // an inspection without data keeps the settings of the run it looks into
   std::vector<IdleFlag> files;
   for (const char* flag : {"data-dir", "shuffle", "stats", "label-set", "crops-per-image", "crop-balance", "n-valid",

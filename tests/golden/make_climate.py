@@ -40,13 +40,16 @@ class DeepLab(LazyNet):
         return x
 
     def unit(self, name, x, width, stride, dilation):
-        active = self.norm_relu(name + ".preact", x)
+        active = self.preact(name + ".preact", x)
         shortcut = x[:, :, ::stride, ::stride]
         if x.shape[1] != 4 * width:
             shortcut = self.conv(name + ".shortcut", active, 4 * width, 1, stride, bias=True)
         first = self.norm_relu(name + ".conv1.bn", self.conv(name + ".conv1", active, width, 1))
         y = self.norm_relu(name + ".conv2.bn", self.conv(name + ".conv2", first, width, 3, stride, dilation))
         return self.conv(name + ".conv3", y, 4 * width, 1, bias=True) + shortcut, first
+
+    def preact(self, name, x):
+        return self.norm_relu(name, x)
 
     def forward(self, image):
         x = self.conv("root", image, 64, 7, 2, bias=True)
@@ -66,9 +69,11 @@ class DeepLab(LazyNet):
         x = torch.cat((x, low), 1)
         x = self.norm_relu("decoder1.bn", self.conv("decoder1", x, 256, 3))
         x = self.norm_relu("decoder2.bn", self.conv("decoder2", x, 256, 3))
-        if self.DECODER != "deconv1x":
+        if self.DECODER == "bilinear":
             return self.resize(self.conv("logits", x, 3, 1, bias=True), image)
         x = self.up_same("deconv3", self.up_same("deconv2", x, 256), 256)
+        if self.DECODER == "deconv":
+            return self.conv("logits", x, 3, 1, bias=True)
         detail = self.conv("skip2", self.conv("skip1", image, 64, 3, bias=True), 128, 3, bias=True)
         x = self.conv("full1", torch.cat((x, detail), 1), 256, 3, bias=True)
         return self.conv("logits", self.conv("full2", x, 256, 3, bias=True), 3, 1, bias=True)
@@ -79,20 +84,17 @@ class BilinearDeepLab(DeepLab):
 
 
 class DeconvDeepLab(DeepLab):
-    """Here with half-pixel centres."""
-
     DECODER = "deconv"
-
-    @staticmethod
-    def resize(x, like):
-        return f.interpolate(x, like.shape[2:], mode="bilinear", align_corners=False)
 
 
 class HalvingDeepLab(DeepLab):
-    """As the record runs had it: x0.5 in place of every batch norm."""
+    """As the record runs had it: x0.5 in place of every call of batch_norm, which ahead of a unit activates as well."""
 
     def norm_relu(self, name, x):
         return f.relu(0.5 * x)
+
+    def preact(self, name, x):
+        return 0.5 * x
 
 
 class Tiramisu(LazyNet):
