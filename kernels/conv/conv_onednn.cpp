@@ -4,6 +4,7 @@
 // go through Pack nodes. oneDNN's own plain reference is refused: ours is at least honest about its name.
 #include <algorithm>
 
+#include "core/conv_shapes.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/prepared.h"
 #include "kernels/onednn/support.h"
@@ -43,22 +44,39 @@ void with_descriptor(const Problem& p, Layout layout, F&& f) {
     f(s, onednn::conv_backward_data(s, layout));
 }
 
-/// Weight gradients that oneDNN 2.6.3 gets wrong; empty: none of them.
+/// Whether some tap meets padding alone, as on an image smaller than half of the kernel's reach.
+bool has_idle_tap(const Problem& p) {
+  const ConvShapes s = *conv_shapes(p);
+  for (int axis = 0; axis < 3; ++axis)
+    for (int64_t tap = 0; tap < s.w[axis + 1]; ++tap)
+      if (positions_inside(s.attrs, axis, tap, s.x[axis + 1], s.y[axis + 1]) == 0) return true;
+  return false;
+}
+
+/// Gradients that oneDNN 2.6.3 gets wrong; empty: none of them.
 std::string fault(const Problem& p, const onednn::ConvShape& s, Layout layout, const std::string& implementation) {
-  if (p.op.kind != OpKind::conv_backward_weights || layout != Layout::channels_last) return {};
+  const ConvAttrs& a = p.op.as<ConvAttrs>();
+  if (p.op.kind == OpKind::conv_backward_data && layout == Layout::winograd && a.pad_low != a.pad_high)
+    return "oneDNN's Winograd takes one padding for the other in data gradients";
+  // It takes the last channels' sums up again in whole vectors, behind each chunk of 512 output channels.
+  if (p.op.kind == OpKind::conv_backward_data && layout == Layout::channels_last && s.x[1] % 16 != 0 && s.y[1] > 512)
+    return "oneDNN's data gradient reads beyond its result, of odd channels from more than 512";
+  if (p.op.kind != OpKind::conv_backward_weights) return {};
+  if (has_idle_tap(p)) return "oneDNN's weight gradient reads beyond images smaller than its kernel";
   // It gathers the pixels that a strided 1x1 reads into scratch memory, and writes past its end: other values were
   // overwritten, or the process crashed.
-  if (s.x[1] < 16 && implementation.find("1x1") != std::string::npos &&
+  if (layout == Layout::channels_last && s.x[1] < 16 && implementation.find("1x1") != std::string::npos &&
       std::any_of(s.stride.begin(), s.stride.end(), [](int64_t stride) { return stride > 1; }))
     return "oneDNN's strided 1x1 overruns its buffer below 16 channels";
   // Its general bf16 code multiplies scratch memory that it never wrote with zeros (not a number where that memory is)
-  // and reads beyond its end, seen with one channel per group, dilations, a stride of the depth and single columns.
-  const ConvAttrs& a = p.op.as<ConvAttrs>();
+  // and reads beyond its end, seen with a stride of the depth, and in rows of channels with one channel per group,
+  // dilations and single columns.
   const bool general =
       implementation.find("jit_bf16") != std::string::npos && implementation.find("1x1") == std::string::npos;
   const bool dilated = std::any_of(a.dilation.begin(), a.dilation.end(), [](int64_t d) { return d > 1; });
-  if (general && ((a.groups > 1 && a.groups == s.x[1]) || dilated || a.stride[0] > 1 || s.y.back() == 1))
-    return "oneDNN's bf16 weight gradient reads unset memory here";
+  const bool more =
+      layout == Layout::channels_last && ((a.groups > 1 && a.groups == s.x[1]) || dilated || s.y.back() == 1);
+  if (general && (a.stride[0] > 1 || more)) return "oneDNN's bf16 weight gradient reads unset memory here";
   return {};
 }
 
