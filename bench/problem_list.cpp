@@ -120,7 +120,7 @@ void add_line_from(const std::string& place, const Arguments& a, std::string_vie
 std::vector<Arguments::Flag> problem_flags() {
   return with_network_flags(
       {{"problem", "",
-        "one problem: 'conv ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text; may "
+        "one problem: 'conv mb1ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text; may "
         "be given several times",
         true},
        {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},

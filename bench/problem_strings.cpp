@@ -63,6 +63,13 @@ Int3 along_axes(const Numbers& n, const std::string& family, int axes, int64_t a
   return value;
 }
 
+/// Whether an axis or one that it copies has a value of a family.
+bool is_given(const Numbers& n, const std::string& family, int axis) {
+  for (int i = 0; i <= axis; ++i)
+    if (n.count(family + "dhw"[i])) return true;
+  return false;
+}
+
 int64_t number(const Numbers& n, const std::string& key, int64_t otherwise) {
   const auto found = n.find(key);
   return found == n.end() ? otherwise : found->second;
@@ -90,6 +97,11 @@ struct Axis {
     if (written(large, 0) == small) return 0;
     const int64_t needed = (small - 1) * stride + reach - large - pad;
     return needed <= most_padding() ? needed : -1;
+  }
+  /// In front and behind, half of what these outputs need.
+  int64_t even_padding(int64_t out) const {
+    const int64_t small = transposed ? in : out, large = transposed ? out : in;
+    return std::max<int64_t>(0, (small - 1) * stride + reach - large) / 2;
   }
   /// The outputs that some padding behind gives: more of it than this would be read alone.
   int64_t most_padding() const { return std::max(pad, reach - 1); }
@@ -124,7 +136,7 @@ ConvString from_numbers(const Numbers& n, std::string name, bool transposed, std
   a.stride = along_axes(n, "s", axes, 1, 1), a.dilation = along_axes(n, "d", axes, 0, 0);
   a.pad_low = along_axes(n, "p", axes, 0, 0);
   a.groups = number(n, "g", 1);
-  const int64_t batch = number(n, "mb", 1), ic = n.at("ic"), oc = n.at("oc");
+  const int64_t batch = number(n, "mb", 2), ic = n.at("ic"), oc = n.at("oc");
   if (ic % a.groups != 0 || oc % a.groups != 0)
     fail_usage("convolution string: expected channels that " + std::to_string(a.groups) + " groups divide, found \"" +
                std::string(text) + "\"");
@@ -132,7 +144,8 @@ ConvString from_numbers(const Numbers& n, std::string name, bool transposed, std
   Int3 out{};
   for (int i = 0; i < 3; ++i) {
     a.dilation[i] += 1;
-    const Axis axis{in[i], a.dilation[i] * (kernel[i] - 1) + 1, a.stride[i], a.pad_low[i], transposed};
+    Axis axis{in[i], a.dilation[i] * (kernel[i] - 1) + 1, a.stride[i], a.pad_low[i], transposed};
+    if (wanted[i] && !is_given(n, "p", i)) axis.pad = a.pad_low[i] = axis.even_padding(wanted[i]);
     out[i] = wanted[i] ? wanted[i] : axis.symmetric_output();
     const auto [least, most] = axis.outputs();
     if (out[i] < 1 || most < 1)

@@ -29,8 +29,8 @@ struct ConvString {
 /// Reads `conv ic16ih768iw1152oc64kh7sh2ph3n"root"`, `deconv ...`, or the bare descriptor. Keys: g mb ic oc id ih iw od
 /// oh ow kd kh kw sd sh sw dd dh dw (dilation minus 1) pd ph pw. As in benchdnn a missing axis takes the values of the
 /// next smaller one that is given (w from h from d) and, where only smaller ones are given, the image has fewer axes;
-/// missing outputs follow from the rest. The padding behind equals the one in front where that gives the outputs, else
-/// it is what they need. Throws Error(usage) naming the token, and for outputs that no padding behind gives.
+/// mb is 2, missing outputs follow from the rest, missing padding from given outputs (half of what they need). The
+/// padding behind equals the one in front where that gives the outputs, else it is what they need. Throws Error(usage) naming the token, and for outputs that no padding behind gives.
 ConvString parse_conv_string(std::string_view text);
 
 /// A pasted verbose line (`dnnl_verbose,exec,cpu,convolution,...` or `onednn_verbose,...`): problem, pass and type.

@@ -84,7 +84,7 @@ expect 2 'found out=' "${layers[@]}" --problem "$own out="
 expect 2 'found out=bf16:1x1x8x8x16' "${layers[@]}" --problem "$own out=bf16:1x1x8x8x16"
 expect 2 'found -6400 along N' "${layers[@]}" --problem "$own out=f32:1x1x8x8x16@-6400,1024,128,16"
 expect 2 'expected extents of 1 to' "${layers[@]}" --problem "add{} in=f32:1x1x0x8x4|f32:1x1x0x8x4"
-printf '# large, then small\nconv ic256id1024oc256kd3pd1 n"large"\n%s n"small"\n' "$small" > mixed.txt
+printf '# large, then small\nconv mb1ic256id1024oc256kd3pd1 n"large"\n%s n"small"\n' "$small" > mixed.txt
 expect 1 'large.forward: direct' "${layers[@]}" --problems mixed.txt --pass forward --kernels direct --json mixed.jsonl
 grep -q '"name":"large.forward".*"refused":"error: needs' mixed.jsonl && ok || bad "no row about the problem that failed"
 grep -q '"name":"small.forward".*"min_ms"' mixed.jsonl && ok || bad "the run ended with the problem that failed"

@@ -11,7 +11,7 @@ using namespace convoy;
 using namespace convoy::bench;
 
 TEST_CASE("benchdnn strings become problems", "[bench]") {
-  const ConvString root = parse_conv_string("conv ic16ih768iw1152oc64kh7sh2ph3 n\"root\"");
+  const ConvString root = parse_conv_string("conv mb1ic16ih768iw1152oc64kh7sh2ph3 n\"root\"");
   CHECK(root.name == "root");
   const Problem p = root.problem(Pass::forward, DType::f32);
   CHECK(p.op.kind == OpKind::conv_forward);
@@ -22,14 +22,15 @@ TEST_CASE("benchdnn strings become problems", "[bench]") {
   const ConvString cube = parse_conv_string("mb2ic4id128oc32kd3pd1");
   CHECK(cube.problem(Pass::backward_weights, DType::bf16).out[0].shape == Shape(32, 3, 3, 3, 4));
   CHECK(cube.dst == Shape(2, 128, 128, 128, 32));
+  CHECK(parse_conv_string("ic4id128oc32kd3pd1").dst == cube.dst);  // its default
 
   // benchdnn counts dilation from zero.
-  const Problem dilated = parse_conv_string("ic8ih96iw144oc16kh3dh35ph36").problem(Pass::backward_data, DType::f32);
+  const Problem dilated = parse_conv_string("mb1ic8ih96iw144oc16kh3dh35ph36").problem(Pass::backward_data, DType::f32);
   CHECK(dilated.op.as<ConvAttrs>().dilation == Int3{1, 36, 36});
   CHECK(dilated.out[0].shape == Shape(1, 1, 96, 144, 8));
   CHECK(valid_tap_flops(dilated) == 2 * (96 + 2 * 60) * (144 + 2 * 108) * 8 * 16);
 
-  const Problem grouped = parse_conv_string("g64ic64ih38iw57oc64kh3sh2ph1").problem(Pass::forward, DType::f32);
+  const Problem grouped = parse_conv_string("mb1g64ic64ih38iw57oc64kh3sh2ph1").problem(Pass::forward, DType::f32);
   CHECK(grouped.in[1].shape == Shape(64, 1, 3, 3, 1));
   CHECK(grouped.out[0].shape == Shape(1, 1, 19, 29, 64));
   CHECK(valid_tap_flops(grouped) == 2 * (18 + 19 + 19) * (28 + 29 + 28) * 64);
@@ -37,7 +38,7 @@ TEST_CASE("benchdnn strings become problems", "[bench]") {
 
 TEST_CASE("transposed convolutions are backward_data used forward", "[bench]") {
   for (int64_t pad : {0, 1}) {
-    const ConvString up = parse_conv_string("deconv ic256ih96iw144oc128oh192ow288kh3sh2ph" + std::to_string(pad));
+    const ConvString up = parse_conv_string("deconv mb1ic256ih96iw144oc128oh192ow288kh3sh2ph" + std::to_string(pad));
     const Problem p = up.problem(Pass::forward, DType::f32);
     CHECK(p.op.kind == OpKind::conv_backward_data);
     CHECK(p.in[0].shape == Shape(1, 1, 96, 144, 256));
@@ -45,7 +46,7 @@ TEST_CASE("transposed convolutions are backward_data used forward", "[bench]") {
     CHECK(up.problem(Pass::backward_data, DType::f32).op.kind == OpKind::conv_forward);
     CHECK(up.problem(Pass::backward_weights, DType::f32).out[0].shape == Shape(256, 1, 3, 3, 128));
   }
-  const ConvString small = parse_conv_string("deconv ic4ih3oc2oh6kh3sh2ph1");
+  const ConvString small = parse_conv_string("deconv mb1ic4ih3oc2oh6kh3sh2ph1");
   for (Pass pass : {Pass::forward, Pass::backward_data, Pass::backward_weights})
     CHECK(valid_tap_flops(small.problem(pass, DType::f32)) == 2 * (2 + 3 + 3) * (2 + 3 + 3) * 4 * 2);
 }
@@ -53,34 +54,43 @@ TEST_CASE("transposed convolutions are backward_data used forward", "[bench]") {
 TEST_CASE("padding behind follows from the outputs", "[bench]") {
   const auto behind = [](const std::string& text) { return parse_conv_string(text).attrs.pad_high; };
   // As much as in front where that gives the outputs, as the models have it; else what the outputs need.
-  CHECK(behind("conv ic16ih768iw1152oc32kh3sh2ph1") == Int3{0, 1, 1});
-  CHECK(behind("conv ic16ih768iw1152oc32oh384ow576kh3sh2ph1") == Int3{0, 1, 1});
-  CHECK(behind("conv ic16ih40oc16oh20kh3sh2ph0") == Int3{0, 1, 1});
-  CHECK(behind("conv ic16ih40iw41oc16oh40ow41kh3ph2") == Int3{0, 0, 0});
-  CHECK(behind("deconv ic256ih48iw72oc256oh96ow144kh3sh2ph1") == Int3{0, 1, 1});
-  CHECK(behind("deconv ic256ih48iw72oc256oh96ow144kh3sh2ph0") == Int3{0, 1, 1});
+  CHECK(behind("conv mb1ic16ih768iw1152oc32kh3sh2ph1") == Int3{0, 1, 1});
+  CHECK(behind("conv mb1ic16ih768iw1152oc32oh384ow576kh3sh2ph1") == Int3{0, 1, 1});
+  CHECK(behind("conv mb1ic16ih40oc16oh20kh3sh2ph0") == Int3{0, 1, 1});
+  CHECK(behind("conv mb1ic16ih40iw41oc16oh40ow41kh3ph2") == Int3{0, 0, 0});
+  CHECK(behind("deconv mb1ic256ih48iw72oc256oh96ow144kh3sh2ph1") == Int3{0, 1, 1});
+  CHECK(behind("deconv mb1ic256ih48iw72oc256oh96ow144kh3sh2ph0") == Int3{0, 1, 1});
+  // Padding that is not given is half of what the outputs need, rounded down in front.
+  const auto front = [](const std::string& text) { return parse_conv_string(text).attrs.pad_low; };
+  CHECK(front("conv ic16ih40oc16oh40kh3") == Int3{0, 1, 1});
+  CHECK(behind("conv ic16ih40oc16oh40kh3") == Int3{0, 1, 1});
+  CHECK(front("conv ic16ih40oc16oh20kh3sh2") == Int3{0, 0, 0});
+  CHECK(front("conv ic16ih96oc16oh96kh3dh35") == Int3{0, 36, 36});
+  CHECK(front("deconv ic16ih20oc16oh37kh3sh2") == Int3{0, 2, 2});
   // Outputs of one axis alone: the others follow from the rest.
-  const ConvString part = parse_conv_string("conv ic4id16ih20iw24oc8ow24kd3pd1");
+  const ConvString part = parse_conv_string("conv mb1ic4id16ih20iw24oc8ow24kd3pd1");
   CHECK(part.dst == Shape(1, 16, 20, 24, 8));
   // Outputs that no padding behind gives were another problem.
-  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih40oc16oh20kh3ph1"),
+  CHECK_THROWS_WITH(parse_conv_string("conv mb1ic16ih40oc16oh20kh3ph1"),
                     Catch::Contains("oh: expected 39 to 41, found 20") && Catch::Contains("ic16ih40oc16oh20"));
-  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih40iw40oc16oh40ow99kh3ph1"), Catch::Contains("ow: expected 39 to 41"));
-  CHECK_THROWS_WITH(parse_conv_string("deconv ic16ih40oc16oh90kh3sh2ph1"), Catch::Contains("oh: expected 78 to 81"));
-  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih40oc16kh3ph1od7"),
+  CHECK_THROWS_WITH(parse_conv_string("conv mb1ic16ih40iw40oc16oh40ow99kh3ph1"),
+                    Catch::Contains("ow: expected 39 to 41"));
+  CHECK_THROWS_WITH(parse_conv_string("deconv mb1ic16ih40oc16oh90kh3sh2ph1"), Catch::Contains("oh: expected 78 to 81"));
+  CHECK_THROWS_WITH(parse_conv_string("conv mb1ic16ih40oc16kh3ph1od7"),
                     Catch::Contains("od: expected an input or kernel"));
-  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih40ih41oc16kh3"), Catch::Contains("ih: expected once, found twice"));
+  CHECK_THROWS_WITH(parse_conv_string("conv mb1ic16ih40ih41oc16kh3"),
+                    Catch::Contains("ih: expected once, found twice"));
 }
 
 TEST_CASE("products of extents stay numbers", "[bench]") {
   const auto problem = [](const ConvString& c) { return c.problem(Pass::forward, DType::f32); };
   CHECK_THROWS_WITH(problem(parse_conv_string("conv mb16ic16777216ih1048576oc16kh1")),
                     Catch::Contains("expected at most 274877906944 elements") && Catch::Contains("16777216"));
-  ConvString batch = parse_conv_string("conv ic16ih40oc16kh3ph1");
+  ConvString batch = parse_conv_string("conv mb1ic16ih40oc16kh3ph1");
   batch.src[0] = batch.dst[0] = int64_t{1} << 44;
   CHECK_THROWS_WITH(problem(batch), Catch::Contains("expected at most 274877906944 elements"));
   CHECK_THROWS_WITH(
-      problem(parse_conv_string("conv ic1ih16777216iw16384oc1kh16777215kw16383ph8388607pw8191 n\"large\"")),
+      problem(parse_conv_string("conv mb1ic1ih16777216iw16384oc1kh16777215kw16383ph8388607pw8191 n\"large\"")),
       Catch::Contains("expected fewer than 2^62 operations") && Catch::Contains("large"));
 }
 
@@ -132,14 +142,14 @@ TEST_CASE("verbose lines of oneDNN", "[bench]") {
 }
 
 TEST_CASE("strings that say nothing are refused", "[bench]") {
-  CHECK_THROWS_WITH(parse_conv_string("ic16ih8zz3"), Catch::Contains("zz3"));
-  CHECK_THROWS_WITH(parse_conv_string("conv ic16ih8kh3"), Catch::Contains("no oc"));
-  CHECK_THROWS_WITH(parse_conv_string("ic16oc8ih2kh7"), Catch::Contains("expected outputs along every axis"));
-  CHECK_THROWS_WITH(parse_conv_string("ic16oc8ih2kh7sh8"), Catch::Contains("expected outputs along every axis"));
-  CHECK_THROWS_WITH(parse_conv_string("ic16ih8oc16kh3sh0"), Catch::Contains("sh: expected 1 to"));
+  CHECK_THROWS_WITH(parse_conv_string("mb1ic16ih8zz3"), Catch::Contains("zz3"));
+  CHECK_THROWS_WITH(parse_conv_string("conv mb1ic16ih8kh3"), Catch::Contains("no oc"));
+  CHECK_THROWS_WITH(parse_conv_string("mb1ic16oc8ih2kh7"), Catch::Contains("expected outputs along every axis"));
+  CHECK_THROWS_WITH(parse_conv_string("mb1ic16oc8ih2kh7sh8"), Catch::Contains("expected outputs along every axis"));
+  CHECK_THROWS_WITH(parse_conv_string("mb1ic16ih8oc16kh3sh0"), Catch::Contains("sh: expected 1 to"));
   CHECK_THROWS_WITH(parse_conv_string("g0ic16ih8oc16kh3"), Catch::Contains("g: expected 1 to"));
   CHECK_THROWS_WITH(parse_conv_string("g3ic16ih8oc16kh3"), Catch::Contains("channels that 3 groups divide"));
-  CHECK_THROWS_WITH(parse_conv_string("ic16ih99999999oc16kh3"), Catch::Contains("found 99999999"));
+  CHECK_THROWS_WITH(parse_conv_string("mb1ic16ih99999999oc16kh3"), Catch::Contains("found 99999999"));
   CHECK_THROWS_WITH(parse_passes("forwards"), Catch::Contains("forwards"));
 }
 

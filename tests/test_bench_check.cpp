@@ -55,7 +55,7 @@ TEST_CASE("kernels are checked on small versions of every convolution", "[bench]
   const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};
   const Op pooled{OpKind::conv_pool_forward, ConvPoolAttrs{same, {{.slope = 0.25}, {}}}};
   const Problem fused = testing::problem(pooled, {x, w, bias}), plain = testing::problem(pooled, {x, w});
-  const Problem wide = parse_conv_string("ic48ih96iw80oc304kh5ph2").problem(Pass::backward_data, DType::bf16);
+  const Problem wide = parse_conv_string("mb1ic48ih96iw80oc304kh5ph2").problem(Pass::backward_data, DType::bf16);
   CHECK(reduced(fused, {4, 1000})->in[0].shape == Shape(1, 4, 4, 4, 16));
   CHECK(reduced(fused, {4, 1000, 40})->in[0].shape == Shape(1, 4, 4, 40, 16));
   CHECK(reduced(wide, {50, 32})->in[0].shape == Shape(1, 1, 50, 50, 32));
@@ -140,7 +140,7 @@ TEST_CASE("slices keep their pitches in small versions", "[bench]") {
 }
 
 TEST_CASE("what goes wrong behind the first columns is found", "[bench]") {
-  const Problem p = parse_conv_string("ic32ih96iw96oc32kh3ph1").problem(Pass::backward_data, DType::f32);
+  const Problem p = parse_conv_string("mb1ic32ih96iw96oc32kh3ph1").problem(Pass::backward_data, DType::f32);
   const FunctionKernel narrow = kernel_of("narrow", OpKind::conv_backward_data, [](const KernelArgs& args) {
     const Shape& s = args.out[0].shape();
     const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = spatial(s)};
