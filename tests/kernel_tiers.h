@@ -63,7 +63,9 @@ void check_zero_flag(const Kernel& kernel, const Problem& update, const Execute&
 /// Own kernels give the same bits on 1, 3 and 48 threads.
 void check_many_threads(const std::vector<Problem>& problems);
 
-/// Runs all tiers over all kernels, and the reference in the problem's types against the one in f64.
-void check_all(const std::vector<Problem>& problems);
+/// Which kernels: with the library's, or those alone that are written here.
+enum class Checked : uint8_t { all, own };
+/// Runs all tiers over these kernels, and the reference in the problem's types against the one in f64.
+void check_all(const std::vector<Problem>& problems, Checked which = Checked::all);
 
 }  // namespace convoy::testing

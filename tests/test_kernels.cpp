@@ -1,4 +1,5 @@
 // Every kernel of the list over the models' problems and nasty shapes, and what the tiers do not ask.
+#include <cstdlib>
 #include <map>
 
 #include "kernels/kernel_list.h"
@@ -8,6 +9,7 @@
 #include "tests/catch.hpp"
 #include "tests/kernel_problems.h"
 #include "tests/kernel_tiers.h"
+#include "tests/random_problems.h"
 
 using namespace convoy;
 using namespace convoy::testing;
@@ -19,11 +21,25 @@ TEST_CASE("every kernel on the problems of a small CosmoFlow step", "[kernels][m
 }
 
 TEST_CASE("every kernel on nasty convolutions", "[kernels]") {
-  if (!amx_granted()) WARN("AMX is not granted here: direct_amx is checked on emulated tiles only");
+  const auto checked = [](const char* unit) {
+    const std::vector<const Kernel*>& all = kernels_under_test();
+    const bool emulated = std::any_of(all.begin(), all.end(), [&](const Kernel* kernel) {
+      return kernel->name().starts_with("emulated") && kernel->name().ends_with(unit);
+    });
+    return emulated && cpu_features().avx512 ? "checked on an emulated unit only"
+                                             : "not checked, its emulation wants AVX-512";
+  };
+  if (!amx_granted()) WARN("AMX is not granted here: direct_amx is " << checked("_amx"));
   if (!cpu_features().fast_bf16_dot)
     WARN("no full-rate VDPBF16PS here: direct_bf16 and pointwise_bf16 are not checked");
-  if (!cpu_features().avx512_fp16) WARN("no AVX512-FP16 here: direct_fp16 is checked on emulated arithmetic only");
+  if (!cpu_features().avx512_fp16) WARN("no AVX512-FP16 here: direct_fp16 is " << checked("_fp16"));
   for (DType type : storage_types) check_all(conv_problems(type));
+}
+
+TEST_CASE("own kernels on random problems", "[kernels][random]") {
+  // Others, and more of them: CONVOY_RANDOM_SEED=7 CONVOY_RANDOM_PROBLEMS=20000 test_kernels "[random]"
+  const char *seed = std::getenv("CONVOY_RANDOM_SEED"), *count = std::getenv("CONVOY_RANDOM_PROBLEMS");
+  check_all(random_problems(seed ? std::stoull(seed) : 1, count ? std::stoll(count) : 200), Checked::own);
 }
 
 TEST_CASE("every kernel takes a problem of these tests", "[kernels]") {
