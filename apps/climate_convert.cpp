@@ -11,6 +11,7 @@
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
+#include "apps/common/say.h"
 #include "apps/simulate/atmosphere.h"
 #include "core/text.h"
 #include "io/climate.h"
@@ -141,9 +142,9 @@ int convert_main(int argc, char** argv) {
     const NetcdfFile file(o.text("list"));
     for (const std::string& name : file.fields()) try {
         const auto steps = file.steps(name);
-        fmt::print("{}  {}\n", name, steps ? fmt::format("{} steps", *steps) : "no time");
+        say("{}  {}\n", name, steps ? fmt::format("{} steps", *steps) : "no time");
       } catch (const Error& error) {
-        fmt::print("{}  cannot be converted: {}\n", name, error.what());
+        say("{}  cannot be converted: {}\n", name, error.what());
       }
     return 0;
   }
@@ -179,16 +180,15 @@ int convert_main(int argc, char** argv) {
     fail_data(fmt::format("{}: expected {} steps for --first {} and --steps {}, found {}", shortest,
                           first + std::max<int64_t>(1, wanted), first, wanted, available));
   if (wanted == 0 && longest > available)
-    fmt::print(stderr, "warning: {} has {} steps, another {}: those behind are left out\n", shortest, available,
-               longest);
+    say(stderr, "warning: {} has {} steps, another {}: those behind are left out\n", shortest, available, longest);
   const bool differ = !o.toggle("same-days"), named = o.is_set("name");
   std::vector<std::optional<std::string>> days;  // which names and a check ask for
   if (!named || !differ) days = days_of_steps(sources, files, first, first + steps, differ);
   const bool dated = !named && !days.empty();
   if (!dated && steps > 1)
-    fmt::print(stderr, "warning: {}: a random split will take every image for a day of its own\n",
-               o.is_set("name") ? "--name: the files' names tell no days"
-                                : "no time has units like \"days since 2106-01-01\"");
+    say(stderr, "warning: {}: a random split will take every image for a day of its own\n",
+        o.is_set("name") ? "--name: the files' names tell no days"
+                         : "no time has units like \"days since 2106-01-01\"");
   const std::string name = o.is_set("name") ? o.text("name") : "image";
   if (name.empty() || name.find('/') != std::string::npos)
     fail_usage("--name: expected the start of a file's name, found " + name);
@@ -217,15 +217,15 @@ int convert_main(int argc, char** argv) {
   for (int c = 0; c < channel_count; ++c) {
     const auto k = static_cast<size_t>(c);
     if (mapped[k])
-      fmt::print("{:<7} from {:.5g} to {:.5g}, {:.2f} % filled from neighbours\n", climate_channels[c],
-                 stats.minimum[k], stats.maximum[k], 100 * double(filled[c]) / double(steps * height * width));
+      say("{:<7} from {:.5g} to {:.5g}, {:.2f} % filled from neighbours\n", climate_channels[c], stats.minimum[k],
+          stats.maximum[k], 100 * double(filled[c]) / double(steps * height * width));
     else
-      fmt::print("{:<7} not mapped: 0 everywhere\n", climate_channels[c]);
+      say("{:<7} not mapped: 0 everywhere\n", climate_channels[c]);
   }
   widen_constant_channels(stats);
   write_stats((fs::path(o.text("out")) / "stats.h5").string(), stats);
   data_set.complete();
-  fmt::print("wrote {} images of {}x{}x16 to {}\n", steps, height, width, o.text("out"));
+  say("wrote {} images of {}x{}x16 to {}\n", steps, height, width, o.text("out"));
   return 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
+#include "apps/common/say.h"
 #include "apps/simulate/atmosphere.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -75,7 +76,7 @@ std::vector<float> read_orography(const std::string& wish, const Grid& grid) {
   if (!(*high >= least_mountain && *high <= most_mountain))
     fail_data(fmt::format("{}: expected heights in metres, the largest between {} and {}, found {:g}", what,
                           least_mountain, most_mountain, *high));
-  fmt::print("orography: {}, from {:.0f} to {:.0f} m\n", what, *low, *high);
+  say("orography: {}, from {:.0f} to {:.0f} m\n", what, *low, *high);
   return heights;
 }
 
@@ -119,8 +120,7 @@ int simulate_main(int argc, char** argv) {
     for (uint8_t label : labels) ++counts[static_cast<size_t>(image)][label];
     if (day < train) stats[static_cast<size_t>(image)] = image_stats(fields.values, 16);
     const std::lock_guard lock(mutex);
-    if (++done % std::max<int64_t>(1, images / 8) == 0)
-      fmt::print("{} of {} images\n", done, images), std::fflush(stdout);
+    if (++done % std::max<int64_t>(1, images / 8) == 0) say("{} of {} images\n", done, images), std::fflush(stdout);
   });
   ClimateStats all;
   for (const ClimateStats& s : stats) all.add(s);
@@ -130,10 +130,10 @@ int simulate_main(int argc, char** argv) {
   for (const auto& c : counts)
     for (size_t k = 0; k < 3; ++k) sum[k] += c[k];
   const double pixels = double(images * a.grid.pixels());
-  fmt::print("wrote {} + {} images of {}x{}x16 to {}\n", train * steps, validation * steps, a.grid.height, a.grid.width,
-             out.string());
-  fmt::print("background {:.3f} %, tropical cyclones {:.4f} %, atmospheric rivers {:.3f} %\n",
-             100 * double(sum[0]) / pixels, 100 * double(sum[1]) / pixels, 100 * double(sum[2]) / pixels);
+  say("wrote {} + {} images of {}x{}x16 to {}\n", train * steps, validation * steps, a.grid.height, a.grid.width,
+      out.string());
+  say("background {:.3f} %, tropical cyclones {:.4f} %, atmospheric rivers {:.3f} %\n", 100 * double(sum[0]) / pixels,
+      100 * double(sum[1]) / pixels, 100 * double(sum[2]) / pixels);
   return 0;
 }
 

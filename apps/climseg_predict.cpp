@@ -11,6 +11,7 @@
 
 #include "apps/common/climate_setup.h"
 #include "apps/common/ranks.h"
+#include "apps/common/say.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "kernels/kernel_list.h"
@@ -79,12 +80,11 @@ void warn_of_other_reading(const OptionTable& o, const ClimateStats& stats, cons
   for (const char* setting : {"downsample", "downsampling-mode"})
     if (const auto saved = identity.value(setting, nlohmann::json());
         saved.is_string() && !o.agrees(setting, saved.get<std::string>()))
-      fmt::print(stderr, "warning: trained with --{} {}, found {}\n", setting, saved.get<std::string>(),
-                 o.text(setting));
+      say(stderr, "warning: trained with --{} {}, found {}\n", setting, saved.get<std::string>(), o.text(setting));
   const std::string none = statistics_digest({}), ours = statistics_digest(stats),  // none: of shards
       theirs = identity.value("statistics", none);
   if (ours != none && theirs != none && ours != theirs)
-    fmt::print(stderr, "warning: trained with other statistics: name those of the training set with --stats\n");
+    say(stderr, "warning: trained with other statistics: name those of the training set with --stats\n");
 }
 
 /// Throws Error(diverged) naming the image: the arg-max of NaN is a class, too.
@@ -169,10 +169,10 @@ int predict_main(int argc, char** argv) {
     };
     score.add(evaluate_climate(program, source, loader_options(o), nullptr, write).score);
   }
-  fmt::print("{} images, masks in {}\n", images.size(), o.text("out"));
+  say("{} images, masks in {}\n", images.size(), o.text("out"));
   const int64_t labelled = score.samples, all = static_cast<int64_t>(images.size());
   if (labelled > 0)
-    fmt::print("{}{}\n", iou_text(score), labelled < all ? fmt::format(" ({} labelled images)", labelled) : "");
+    say("{}{}\n", iou_text(score), labelled < all ? fmt::format(" ({} labelled images)", labelled) : "");
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "apps/common/climate_task.h"
 #include "apps/common/fingerprint.h"
 #include "apps/common/optimizer_setup.h"
+#include "apps/common/say.h"
 #include "apps/common/staging.h"
 #include "apps/common/svg.h"
 #include "core/philox.h"
@@ -89,11 +90,11 @@ Json score_json(const SegmentationScore& s) {
 }
 
 void print_scores(const std::vector<std::pair<std::string, const SegmentationScore*>>& scores) {
-  fmt::print("IoU over {} validation images\n  {:<22}{:>12}{:>12}{:>12}{:>12}{:>22}\n", scores[0].second->samples,
-             "pooled", "background", "cyclones", "rivers", "mean", "per sample, mean");
+  say("IoU over {} validation images\n  {:<22}{:>12}{:>12}{:>12}{:>12}{:>22}\n", scores[0].second->samples, "pooled",
+      "background", "cyclones", "rivers", "mean", "per sample, mean");
   for (const auto& [name, s] : scores)
-    fmt::print("  {:<22}{:>12.4f}{:>12.4f}{:>12.4f}{:>12.4f}{:>22.4f}\n", name, s->pooled.iou(0), s->pooled.iou(1),
-               s->pooled.iou(2), s->pooled.mean_iou(), s->mlperf());
+    say("  {:<22}{:>12.4f}{:>12.4f}{:>12.4f}{:>12.4f}{:>22.4f}\n", name, s->pooled.iou(0), s->pooled.iou(1),
+        s->pooled.iou(2), s->pooled.mean_iou(), s->mlperf());
 }
 
 void write_plot(const std::string& folder, const Trainer& trainer, PixelLoss kind) {
@@ -167,7 +168,6 @@ Json identity(const OptionTable& o, const Data& data, const ClimateOptions& prog
   json["device"] = program.plan.device == DeviceKind::cuda ? "cuda" : "cpu";
   if (data.train) json["statistics"] = statistics_digest(data.train->reading().stats);
   json["train_samples"] = task.training_samples();
-  json["threads"] = program.plan.threads;
   if (schedule.kind == StepSchedule::Kind::cosine || schedule.kind == StepSchedule::Kind::polynomial)
     json["schedule_steps"] = schedule.length;
   return json;
@@ -179,6 +179,41 @@ std::vector<std::string> data_files(const Data& data) {
     if (source)
       for (const ClimateRef& ref : source->images()) paths.push_back(ref.path);
   return paths;
+}
+
+/// What MLPerf HPC's closed division fixes; rates, schedules, decay and batches are free.
+std::vector<ClosedRule> closed_rules(const OptionTable& o) {
+  std::vector<ClosedRule> rules;
+  for (const auto& [flag, value] : {std::pair{"model", "deepcam"},
+                                    {"output-stride", "16"},
+                                    {"width-divisor", "1"},
+                                    {"low-level-relu", "true"},
+                                    {"deconv-crop", "pytorch"},
+                                    {"batch-norm-momentum", "0.1"},
+                                    {"batch-norm-evaluation", "running"},
+                                    {"batch-norm-recalibration", "0"},
+                                    {"loss-type", "weighted_mean"},
+                                    {"class-weights", "mlperf"},
+                                    {"label-set", "0"},
+                                    {"downsample", "1"},
+                                    {"measure", "mlperf"},
+                                    {"target-iou", "0.82"},
+                                    {"gradient-lag", "0"}})
+    rules.push_back({flag, o.agrees(flag, value), value});
+  const size_t channels = chosen_channels(o).size();
+  rules.push_back({"channels", channels == 0 || channels == std::size(climate_channels), "all 16"});
+  rules.push_back({"crop", o.text("crop").empty(), "whole images"});
+  const std::string& optimizer = o.text("optimizer");
+  rules.push_back(
+      {"optimizer", optimizer == "Adam" || optimizer == "AdamW" || optimizer == "LAMB", "Adam, AdamW or LAMB"});
+  rules.push_back({"adam-eps", o.agrees("adam-eps", "1e-6"), "1e-6"});
+  rules.push_back({"max-grad-norm", o.agrees("max-grad-norm", "1"), "1"});
+  const std::string& schedule = o.text("lr-schedule");
+  rules.push_back(
+      {"lr-schedule", schedule == "multistep" || schedule == "cosine_annealing", "multistep or cosine_annealing"});
+  rules.push_back({"lr-warmup-factor", o.number("lr-warmup-factor") >= 1, "1 or more"});
+  rules.push_back({"seed", o.integer("seed") > 0, "1 or more"});
+  return rules;
 }
 
 /// The program's options as the settings and the ranks want them.
@@ -252,7 +287,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const auto staging = stage(o, ranks);
   const Data data = dummy ? Data{} : find_data(o);
   const ClimateOptions program = program_options(o, ranks, data);
-  check_division(o, {{"model", o.text("model") == "deepcam", "deepcam"}});
+  check_division(o, closed_rules(o));
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
   if (!inspect_only)
     expect_whole_step(samples_per_step, data.train ? data.train->size() : dummy_samples(o, samples_per_step));
@@ -268,13 +303,14 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   t.loader = settings.loader;
   t.rate = [schedule = settings.schedule](int64_t, int64_t step) { return schedule.rate(step); };
   t.identity = identity(o, data, program, task, settings.schedule);
+  t.identity["threads"] = ranks.of_all(program.plan.threads);
   t.decided_by = {{"schedule_steps", "--lr-t-max or, without it, --max-epochs"}};
   t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps", "gradient-wire"};
   const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);
   if (ranks.root()) t.fingerprint = fingerprint(paths);
-  fmt::print("{} training samples of {}x{}x{}, {} validation images\n", task.training_samples(), program.model.height,
-             program.model.width, program.model.channels, task.validation_samples());
+  say("{} training samples of {}x{}x{}, {} validation images\n", task.training_samples(), program.model.height,
+      program.model.width, program.model.channels, task.validation_samples());
 
   run.start();
   const Outcome outcome = run.train(task, std::move(t));

@@ -12,6 +12,7 @@
 #include "apps/common/climate_data.h"
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
+#include "apps/common/say.h"
 #include "apps/common/version.h"
 #include "core/parallel.h"
 #include "io/crc32c.h"
@@ -53,7 +54,7 @@ Counts count(const Sample& s) {
 }
 
 int inspect(const std::vector<SampleRef>& refs, const ReadOptions& read, int64_t limit) {
-  fmt::print("{} samples, {} universes\n", refs.size(), [&] {
+  say("{} samples, {} universes\n", refs.size(), [&] {
     std::set<std::string> names;
     for (const SampleRef& r : refs) names.insert(universe_of(r));
     return names.size();
@@ -63,9 +64,9 @@ int inspect(const std::vector<SampleRef>& refs, const ReadOptions& read, int64_t
     const Counts c = count(s);
     std::string labels;
     for (float t : s.target) labels += fmt::format(" {:.6g}", t);
-    fmt::print("{}[{}] {} {}  count sum {}  largest {}  mean {:.6f}  labels{}  crc32c {:08x}\n", refs[i].path,
-               refs[i].index, name_of(refs[i].format), s.shape.str(), c.sum, c.largest,
-               double(c.sum) / double(s.shape.elements()), labels, crc32c(s.voxels));
+    say("{}[{}] {} {}  count sum {}  largest {}  mean {:.6f}  labels{}  crc32c {:08x}\n", refs[i].path, refs[i].index,
+        name_of(refs[i].format), s.shape.str(), c.sum, c.largest, double(c.sum) / double(s.shape.elements()), labels,
+        crc32c(s.voxels));
   }
   return 0;
 }
@@ -75,7 +76,7 @@ int verify(const std::string& path, const ReadOptions& read, const CLI::App& sub
   std::vector<SampleRef> refs;
   int64_t bad = 0, sum = 0;
   const auto report = [&](const Error& error) {
-    fmt::print(stderr, "bad: {}\n", error.what());
+    say(stderr, "bad: {}\n", error.what());
     ++bad;
   };
   // A file that does not open is one bad sample; the others are read all the same.
@@ -104,8 +105,8 @@ int verify(const std::string& path, const ReadOptions& read, const CLI::App& sub
       report(Error(ErrorKind::data, ref.path + ": larger than the memory"));
     }
   }
-  fmt::print("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), bad,
-             shape ? shape->str() : "no shape", sum, low, high);
+  say("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), bad,
+      shape ? shape->str() : "no shape", sum, low, high);
   return bad ? static_cast<int>(ErrorKind::data) : 0;
 }
 
@@ -303,7 +304,7 @@ int data_main(int argc, char** argv) {
     writer.add(refs[i], read_sample(refs[i], read), names[i], target_folder(path, refs[i].path, out));
   writer.flush();
   data_set.complete();
-  fmt::print("wrote {} samples as {} to {}\n", writer.written(), format, out);
+  say("wrote {} samples as {} to {}\n", writer.written(), format, out);
   return 0;
 }
 

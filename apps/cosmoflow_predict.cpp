@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/common/cosmoflow_setup.h"
+#include "apps/common/say.h"
 #include "core/text.h"
 #include "io/file.h"
 #include "kernels/kernel_list.h"
@@ -94,11 +95,11 @@ int predict_main(int argc, char** argv) {
     csv += "\n";
   }
   if (!o.text("out").empty()) write_text(o.text("out"), csv);
-  fmt::print("{} samples, MAE {}\n", p.count(), p.mae());
+  say("{} samples, MAE {}\n", p.count(), p.mae());
   for (int64_t t = 0; t < p.targets; ++t)
-    fmt::print("  {:<10} MAE {:.6f} +- {:.6f} (unit range), {:.6g} (physical)\n", names[static_cast<size_t>(t)],
-               p.mae(t), p.mae_error(t), physical_error[static_cast<size_t>(t)]);
-  if (assumed) fmt::print("no sample has physPar: physical values assume labels of +-10 % around the centres\n");
+    say("  {:<10} MAE {:.6f} +- {:.6f} (unit range), {:.6g} (physical)\n", names[static_cast<size_t>(t)], p.mae(t),
+        p.mae_error(t), physical_error[static_cast<size_t>(t)]);
+  if (assumed) say("no sample has physPar: physical values assume labels of +-10 % around the centres\n");
   const auto wrong = std::find_if(p.predicted.begin(), p.predicted.end(), [](float v) { return !std::isfinite(v); });
   if (wrong != p.predicted.end())
     throw Error(

@@ -8,6 +8,7 @@
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
+#include "apps/common/say.h"
 #include "apps/common/svg.h"
 #include "apps/simulate/universe.h"
 #include "core/error.h"
@@ -163,7 +164,13 @@ int simulate_main(int argc, char** argv) {
   const double spread = options.number("spread"), voxel = options.number("voxel");
   if (!(voxel > 0 && voxel <= 1e6))
     fail_usage("--voxel: expected more than 0 and at most 1e6 Mpc/h, found " + options.text("voxel"));
-  NewDataSet data_set({fs::path(out) / "train", fs::path(out) / "validation"});
+  std::set<std::string> folders;
+  for (const auto& [name, universes] : {std::pair{"train", train}, {"validation", validation}})
+    if (universes > 0)
+      folders.insert(fs::path(out) / name);
+    else
+      refuse_used_folder(fs::path(out) / name);
+  NewDataSet data_set(folders);
 
   std::mutex mutex;
   int64_t done = 0;
@@ -172,7 +179,7 @@ int simulate_main(int argc, char** argv) {
   const int64_t bytes = bytes_per_voxel * size * size * size;
   if (const auto left = free_memory(); left && *left / bytes < outer) {
     outer = static_cast<int>(std::max<int64_t>(1, *left / bytes));
-    fmt::print("memory for {} universes at a time, of {} MiB each\n", outer, bytes >> 20);
+    say("memory for {} universes at a time, of {} MiB each\n", outer, bytes >> 20);
   }
   const int inner = static_cast<int>(ceil_div(threads, outer));
   outer = static_cast<int>(ceil_div(threads, inner));
@@ -199,10 +206,10 @@ int simulate_main(int argc, char** argv) {
     if (universe == 0) write_power_plot((fs::path(out) / "power_spectrum.svg").string(), u, d, transfer);
     const std::lock_guard lock(mutex);
     if (++done % std::max<int64_t>(1, (train + validation) / 10) == 0)
-      fmt::print("{} of {} universes\n", done, train + validation), std::fflush(stdout);
+      say("{} of {} universes\n", done, train + validation), std::fflush(stdout);
   });
   data_set.complete();
-  fmt::print("wrote {} + {} universes of {}^3 voxels x 4 redshifts to {}\n", train, validation, size, out);
+  say("wrote {} + {} universes of {}^3 voxels x 4 redshifts to {}\n", train, validation, size, out);
   return 0;
 }
 

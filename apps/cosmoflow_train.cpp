@@ -11,6 +11,7 @@
 #include "apps/common/fingerprint.h"
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/profile.h"
+#include "apps/common/say.h"
 #include "apps/common/staging.h"
 #include "apps/common/svg.h"
 #include "apps/common/trainer.h"
@@ -54,8 +55,7 @@ Data find_data(const OptionTable& o) {
 Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p) {
   Json json = {{"sample", data.shape.str()},
                {"train_samples", data.split.train.size()},
-               {"validation_samples", data.split.validation.size()},
-               {"threads", p.plan.threads}};
+               {"validation_samples", data.split.validation.size()}};
   json.update(settings_json(o, {"model",
                                 "kernel-size",
                                 "conv-size",
@@ -124,16 +124,16 @@ Json errors_json(const Predictions& p) {
 }
 
 void print_errors(const Predictions& network, const Predictions* regression) {
-  fmt::print("validation MAE over {} samples (labels in [-1, 1]; guessing gives 0.5)\n  {:<10} {:>18}{}\n",
-             network.count(), "", "network", regression ? "     count variance" : "");
+  say("validation MAE over {} samples (labels in [-1, 1]; guessing gives 0.5)\n  {:<10} {:>18}{}\n", network.count(),
+      "", "network", regression ? "     count variance" : "");
   const auto names = target_names(network.targets);
   for (int64_t t = 0; t < network.targets; ++t) {
-    fmt::print("  {:<10} {:>8.4f} +- {:.4f}", names[static_cast<size_t>(t)], network.mae(t), network.mae_error(t));
-    if (regression) fmt::print("   {:>8.4f} +- {:.4f}", regression->mae(t), regression->mae_error(t));
-    fmt::print("\n");
+    say("  {:<10} {:>8.4f} +- {:.4f}", names[static_cast<size_t>(t)], network.mae(t), network.mae_error(t));
+    if (regression) say("   {:>8.4f} +- {:.4f}", regression->mae(t), regression->mae_error(t));
+    say("\n");
   }
-  fmt::print("  {:<10} {:>8.4f}{}\n", "all", network.mae(),
-             regression ? fmt::format("             {:>8.4f}", regression->mae()) : "");
+  say("  {:<10} {:>8.4f}{}\n", "all", network.mae(),
+      regression ? fmt::format("             {:>8.4f}", regression->mae()) : "");
 }
 
 std::vector<std::string> data_files(const Data& data) {
@@ -197,7 +197,7 @@ void print_fom(const std::vector<EpochRecord>& history) {
   if (history.empty()) return;
   double best = INFINITY;
   for (const EpochRecord& r : history) best = std::min(best, r.validation.loss);
-  fmt::print("FoM: {}\n", best);
+  say("FoM: {}\n", best);
 }
 
 int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
@@ -228,13 +228,14 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     return schedule.rate(epoch, batch);
   };
   t.identity = identity(o, data, program);
+  t.identity["threads"] = ranks.of_all(program.plan.threads);
   t.correct = correct_loss;
   t.per_rank = {"batch-size", "threads", "gradient-wire"};
   const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);
   if (ranks.root()) t.fingerprint = fingerprint(paths);
-  fmt::print("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
-             data.shape.str());
+  say("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
+      data.shape.str());
 
   run.start();
   const Outcome outcome = run.train(task, std::move(t));
@@ -260,7 +261,7 @@ int train_main(int argc, char** argv) {
     folder.emplace(o, ranks);
     fill_cosmoflow_defaults(o);
     if (ranks.root() && !config.path.empty() && !o.is_set("kernel-size"))
-      fmt::print(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config.path);
+      say(stderr, "warning: {} sets no kernel_size: using 3 (the v0.7 benchmark ran with 2)\n", config.path);
   };
   return run_ranks("cosmoflow_train", o, complete, [&](Ranks& ranks) { return train(o, ranks, *folder); });
 }

@@ -218,7 +218,7 @@ void Collectives::start(int64_t id, const AllReduce& what) {
   transport_->alive();
   const std::lock_guard lock(mutex_);
   if (size() == 1) return multiply(what.type, what.data.data(), whole(what), what.scale);
-  begin(operations_[id], plan_for(what), what, next_tag_++ % tags);
+  begin(operations_[id], plan_for(what), what, static_cast<int>(next_tag_++ % tags));
   ++times_.reductions, times_.bytes += static_cast<int64_t>(what.data.size());
   advance_all();
   times_.exposed += seconds_between(before, Clock::now());

@@ -117,7 +117,7 @@ class Collectives final : public Communicator {
   std::unique_ptr<SharedReduction> shared_;
   bool shared_busy_ = false;
   int64_t next_serial_ = 0, serving_ = 0;
-  int next_tag_ = 0;
+  unsigned next_tag_ = 0;
   std::map<PlanKey, std::shared_ptr<const Stages>> plans_;
   std::map<int64_t, Operation> operations_;
   CommunicationTimes times_;

@@ -107,6 +107,34 @@ expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data
 [ -L link.csv ] && ok || bad "a link is replaced by what is written through it"
 same elsewhere.csv p.csv
 [ -e /dev/full ] && expect 1 "standard output: cannot write" sh -c '"$0" verify data > /dev/full' "$bin/convoy_data"
+# A stream that takes no more, or whose reader ends, stops no training, and changes no code of another error.
+if [ -e /dev/full ]; then
+  expect 1 "standard output: cannot write" sh -c '"$@" > /dev/full' run "${train[@]}" --output-dir unheard --save unheard.safetensors
+  same whole.safetensors unheard.safetensors
+  present unheard/history.csv unheard/checkpoint-000000018.h5
+  sh -c '"$@" 2> /dev/full' run "${train[@]}" --bogus; rc=$?
+  [ $rc -eq 2 ] && ok || bad "a full standard error: exit $rc, expected 2"
+fi
+"${train[@]}" --output-dir unread --save unread.safetensors 2> unread.txt | head -c 1 > /dev/null
+same whole.safetensors unread.safetensors
+# Links to samples are staged as what they lead to, which stays as it is; names must be text.
+mkdir linked && ln -s "$work/data/train" linked/train && ln -s "$work/data/validation" linked/validation && touch marker
+expect 0 "staged 16 files" "${train[@]}" --data-dir linked --stage-dir stage/below/linked --output-dir staged --save staged.safetensors
+same whole.safetensors staged.safetensors
+expect 0 "16 files reused" "${train[@]}" --data-dir linked --stage-dir stage/below/linked --output-dir staged2 --max-steps 1
+[ -z "$(find data -newer marker)" ] && ok || bad "staging writes to its source: $(find data -newer marker)"
+mkdir -p odd/train && cp data/train/*.tfrecord odd/train && cp -r data/validation odd && mv odd/train/univ_0000003_000.tfrecord odd/train/$'\xff.tfrecord'
+expect 3 ".tfrecord: expected a name in UTF-8, found other bytes" "${train[@]}" --data-dir odd --output-dir x
+expect 3 ".tfrecord: expected a name in UTF-8, found other bytes" "${train[@]}" --data-dir odd --stage-dir stage/odd --output-dir x
+# A set without universes for validation is split by the trainer.
+expect 0 "wrote 8 + 0 universes" "$bin/cosmoflow_simulate" --out unsplit --universes 8 --validation 0 --size 16 --steps 4
+expect 0 "finished: 3 steps" "${train[@]}" --data-dir unsplit --output-dir unsplit_run --max-steps 3
+# Saved behind the last epoch alone, also where a stop rule makes it the last; a folder in a file's place is seen at the start.
+expect 0 "stopped early" "${train[@]}" --output-dir rarely --checkpoint-epochs 0 --n-epochs 9 --lr 1e-12 --early-stopping 1
+[ "$(ls rarely/checkpoint-*.h5 | wc -l)" -eq 1 ] && ok || bad "--checkpoint-epochs 0: $(ls rarely)"
+expect 0 "stopped early: 0 steps" "${train[@]}" --output-dir rarely --resume
+mkdir -p barred/history.csv
+expect 1 "barred/history.csv: expected a file or none, found a folder" "${train[@]}" --output-dir barred
 expect 1 "cannot write" sh -c 'ulimit -f 20; exec "$@"' run "${train[@]}" --output-dir limited --max-steps 1
 # A tuned table must be one, of this build, and decide something.
 tuned() { expect "$1" "$2" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --tuned "$3"; }

@@ -137,6 +137,10 @@ expect 0 "10 images, masks in all" "$bin/climseg_predict" --data-dir data --spli
 expect 0 "1 images" "$bin/climseg_predict" --data-dir data/train/data-2106-01-01-00-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out c
 expect 2 'trained with --low-level-relu "true", found "false"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --no-low-level-relu --out x
 expect 0 "finished" "${train[@]}" --data-dir shards --output-dir from_shards --max-steps 2
+# Statistics beside shards mean nothing, staged or not.
+mkdir beside && cp -r shards beside && cp data/stats.h5 beside
+expect 0 "finished" "${train[@]}" --data-dir beside/shards --output-dir beside_shards --max-steps 1
+expect 0 "resuming from" "${train[@]}" --data-dir beside/shards --stage-dir beside_stage --output-dir beside_shards --max-steps 2 --resume
 expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight_decay 0.01 --max-steps 2 --compute bf16
 grep -q '"key":"opt_weight_decay".*"value":0.01' lamb/mlperf.log && ok || bad "--weight_decay was not read as --weight-decay"
 expect 0 "finished" "${train[@]}" --output-dir focal --optimizer LARC-Adam --loss-type focal --max-steps 2 --compute f16 --batch-norm-recalibration 2
@@ -251,6 +255,13 @@ expect 2 "--focal-gamma has no effect" "${train[@]}" --focal-gamma 1 --output-di
 expect 2 "--target-iou has no effect on dummy data" "$bin/climseg_train" --data dummy --target-iou 0.5 --output-dir x
 expect 2 "--downsample has no effect on crops of dummy data" "$bin/climseg_train" --data dummy --crop 64x96 --downsample 2 --output-dir x
 expect 2 "--mlperf-division closed: expected --model deepcam, found tiramisu" "$bin/climseg_train" --data dummy --model tiramisu --dry-run --mlperf-division closed
+closed=("$bin/climseg_train" --data-dir data --dry-run --mlperf-division closed --seed 333 --target-iou 0.82 --lr-schedule type=multistep,milestones=8192)
+expect 0 "planned in all" "${closed[@]}" --optimizer LAMB --start-lr 0.004 --lr-warmup-steps 100 --weight-decay 0.01 --local-batch-size 2
+for wrong in "adam-eps 1e-6 1e-8" "crop whole 32x48" "class-weights mlperf none" "loss-type weighted_mean focal" "width-divisor 1 8" "output-stride 16 8" \
+  "batch-norm-recalibration 0 4" "optimizer Adam SGD" "seed 1 0"; do
+  read -r flag expected found <<< "$wrong"
+  expect 2 "--mlperf-division closed: expected --$flag $expected" "${closed[@]}" "--$flag" "$found"
+done
 expect 2 "--start-lr: expected 0 or more, found -1" "$bin/climseg_train" --data dummy --width-divisor 16 --image-size 64x96 --start-lr -1 --output-dir x
 expect 2 "--stats has no effect on shards, which are normalised already" "${train[@]}" --data-dir shards --stats data/stats.h5 --output-dir x
 expect 2 "--crops-per-image has no effect on whole images" "$bin/climseg_train" --data-dir data --width-divisor 16 --crops-per-image 4 --output-dir x

@@ -40,8 +40,13 @@ keeps --deterministic -- "${cosmo[@]}"
 keeps --input-shape 16,16,16,4 -- "${cosmo[@]}"
 expect 2 "name one setting and differ" "${cosmo[@]}" --input-shape 8,8,8,4 --output-dir never
 
-start "${cosmo[@]}" --save-frequency 1 --keep-checkpoints 99
-if [ "$(ls $run/checkpoint-*.h5 | wc -l)" -eq 8 ]; then ok; else bad "--save-frequency 1: $(ls $run)"; fi
+saves() { # number, flags
+  start "${cosmo[@]}" --keep-checkpoints 99 "${@:2}"
+  if [ "$(ls $run/checkpoint-*.h5 | wc -l)" -eq "$1" ]; then ok; else bad "${*:2}: $(ls $run)"; fi
+}
+saves 8 --checkpoint-steps 1
+saves 2
+saves 1 --save-frequency 2
 start "${cosmo[@]}"; plain=$run
 start "${cosmo[@]}" --no-passes
 less "$(fact $plain planned_mib)" "$(fact $run planned_mib)" "memory without passes"

@@ -159,7 +159,9 @@ same more.safetensors more2.safetensors
 
 # At another number of ranks the epoch may end in mid-step: 12 samples, 11 seen, then five a step.
 expect 0 "finished: 11 steps" "$bin/cosmoflow_train" "${common[@]}" --batch-size 1 --output-dir uneven --max-steps 11
+before=$(tail -1 uneven/history.csv | cut -d, -f3)
 expect 0 "changes from 1 to 5" ranks 5 "${train[@]}" --batch-size 1 --output-dir uneven --resume
+[ "$(sed -n 2p uneven/history.csv | cut -d, -f3)" = "$before" ] && ok || bad "a resume at five ranks changes an epoch's loss: $before, $(cat uneven/history.csv)"
 [ "$(wc -l < uneven/history.csv)" -eq 4 ] && ok || bad "a resume at five ranks loses epochs"
 
 # Who waits for rank 0's checkpoints does not wait for gradients. Rank 0 has a slow disk here.

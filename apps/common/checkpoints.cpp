@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/common/say.h"
 #include "core/error.h"
 #include "io/file.h"
 
@@ -51,7 +52,7 @@ std::shared_ptr<const Checkpoint> newest_checkpoint(const std::string& folder, s
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;
       if (const std::string why = why_withheld(file.path); !why.empty()) fail_data(file.path + ": " + why);
-      fmt::print(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
+      say(stderr, "warning: skipping a damaged checkpoint: {}\n", error.what());
       if (skipped) skipped->push_back(file.path);
       reasons += (reasons.empty() ? "" : "; ") + std::string(error.what());
     }
@@ -71,7 +72,7 @@ void set_aside(const std::vector<std::string>& damaged) {
   for (const std::string& path : damaged) {
     std::error_code failed;
     std::filesystem::rename(path, path + ".damaged", failed);
-    if (failed) fmt::print(stderr, "warning: {}: cannot be renamed: {}\n", path, failed.message());
+    if (failed) say(stderr, "warning: {}: cannot be renamed: {}\n", path, failed.message());
   }
 }
 

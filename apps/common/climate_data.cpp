@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "apps/common/say.h"
 #include "core/parallel.h"
 #include "io/climate_source.h"
 #include "io/file.h"
@@ -107,7 +108,7 @@ bool holds_climate(const std::string& path) {
 
 int inspect_climate(const std::string& path, int64_t limit) {
   const std::vector<ClimateRef> refs = images_below(path);
-  fmt::print("{} images\n", refs.size());
+  say("{} images\n", refs.size());
   for (size_t i = 0; i < refs.size() && static_cast<int64_t>(i) < limit; ++i) {
     const ClimateRef& ref = refs[i];
     const ClimateStats s = image_stats(read_image(ref, whole(ref)), ref.shape.channels);
@@ -118,8 +119,8 @@ int inspect_climate(const std::string& path, int64_t limit) {
       classes = fmt::format("background {:.3f} %, cyclones {:.4f} %, rivers {:.3f} %", 100 * double(counts[0]) / pixels,
                             100 * double(counts[1]) / pixels, 100 * double(counts[2]) / pixels);
     }
-    fmt::print("{}[{}] {} {}  {}  channel 0 from {:.5g} to {:.5g}, mean {:.5g}\n", ref.path, ref.index,
-               name_of(ref.format), ref.shape.str(), classes, s.minimum[0], s.maximum[0], s.mean[0]);
+    say("{}[{}] {} {}  {}  channel 0 from {:.5g} to {:.5g}, mean {:.5g}\n", ref.path, ref.index, name_of(ref.format),
+        ref.shape.str(), classes, s.minimum[0], s.maximum[0], s.mean[0]);
   }
   return 0;
 }
@@ -128,7 +129,7 @@ int verify_climate(const std::string& path) {
   std::vector<ClimateRef> refs;
   int64_t bad = 0;
   const auto report = [&](const Error& error) {
-    fmt::print(stderr, "bad: {}\n", error.what());
+    say(stderr, "bad: {}\n", error.what());
     ++bad;
   };
   // A file that does not open is one bad image; the others are read all the same.
@@ -159,8 +160,8 @@ int verify_climate(const std::string& path) {
       report(error);
     }
   }
-  fmt::print("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}; {} images without labels\n",
-             refs.size(), bad, refs[0].shape.str(), sum[0], sum[1], sum[2], unlabelled);
+  say("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}; {} images without labels\n",
+      refs.size(), bad, refs[0].shape.str(), sum[0], sum[1], sum[2], unlabelled);
   return bad ? static_cast<int>(ErrorKind::data) : 0;
 }
 
@@ -187,10 +188,10 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
   write_stats(out, all);
   for (int64_t c = 0; c < all.channels(); ++c) {
     const auto k = static_cast<size_t>(c);
-    fmt::print("{:>2} {:<7} from {:>12.5g} to {:>12.5g}, mean {:>12.5g}\n", c, c < 16 ? climate_channels[c] : "",
-               all.minimum[k], all.maximum[k], all.mean[k]);
+    say("{:>2} {:<7} from {:>12.5g} to {:>12.5g}, mean {:>12.5g}\n", c, c < 16 ? climate_channels[c] : "",
+        all.minimum[k], all.maximum[k], all.mean[k]);
   }
-  fmt::print("wrote statistics of {} images to {}\n", refs.size(), out);
+  say("wrote statistics of {} images to {}\n", refs.size(), out);
   return 0;
 }
 
@@ -207,7 +208,7 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
   std::vector<std::string> files;
   for (const ClimateRef& ref : refs) files.push_back(ref.path);
   NewDataSet data_set(target_folders(path, files, out));
-  if (stats.channels() > 0) fmt::print("normalises by {}\n", stats_path);
+  if (stats.channels() > 0) say("normalises by {}\n", stats_path);
   for (const ClimateRef& ref : refs) {
     const std::string folder = target_folder(path, ref.path, out);
     const auto writer = writers.try_emplace(folder, folder, images).first;
@@ -222,7 +223,7 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
   }
   for (auto& [folder, writer] : writers) writer.flush();
   data_set.complete();
-  fmt::print("wrote {} images in half precision to {}\n", written, out);
+  say("wrote {} images in half precision to {}\n", written, out);
   return 0;
 }
 

@@ -8,6 +8,7 @@
 
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/png.h"
+#include "apps/common/say.h"
 #include "core/text.h"
 #include "io/file.h"
 
@@ -122,12 +123,15 @@ std::vector<Option> climate_training_options() {
       Option{"crop-balance", "", "0.5", "share of the crops that centre on a storm", K::number}.within(0, 1),
       {"loss-type", "", "weighted_mean", "weighted_mean, weighted (sum) or focal"},
       {"focal-gamma", "", "2", "", K::number},
-      {"class-weights", "", "mlperf", "mlperf, gordon-bell, none or three numbers; for the focal loss, too"},
+      {"class-weights", "", "",
+       "mlperf, gordon-bell, none or three numbers; for the focal loss, too (default: mlperf in deepcam, else "
+       "gordon-bell)"},
       {"gradient-sums", "", "true", "off: gradients are added to each other by operations of their own", K::toggle},
       {"recompute", "", "false",
        "make outputs of batch norms, activations and sums again in the backward pass: less memory, more time",
        K::toggle},
-      {"dropout", "", "0", "tiramisu: rate behind every activation, and on the logits", K::number},
+      {"dropout", "", "",
+       "tiramisu: rate behind every activation, and on the logits (default: 0.2, as its reference has it)", K::number},
       Option{"batch-norm-momentum", "", "",
              "share of a batch in the running statistics (default: as the network's reference, 0.0003 in deeplab, 0.01 "
              "in tiramisu, else 0.1)",
@@ -169,6 +173,8 @@ void fill_climate_defaults(OptionTable& o) {
                            {"batch-norm-evaluation", "running", "batch", "running"},
                            {"batch-norm-momentum", "0.1", "0.0003", "0.01"},
                            {"deconv-crop", "pytorch", "tensorflow", "tensorflow"},
+                           {"dropout", "0", "0", "0.2"},
+                           {"class-weights", "mlperf", "gordon-bell", "gordon-bell"},
                            // PyTorch's benchmark fixes 1e-6; the codes of 2018 leave TensorFlow's 1e-8.
                            {"adam-eps", "1e-6", "1e-8", "1e-8"},
                            // They declare a decay that they never add to the loss.
@@ -334,13 +340,13 @@ std::string statistics_digest(const ClimateStats& s) {
 }
 
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {
-  o.refuse_idle(
-      {{"stats", !std::all_of(images.begin(), images.end(), is_normalised), "shards, which are normalised already"}});
+  const bool normalised = std::all_of(images.begin(), images.end(), is_normalised);
+  o.refuse_idle({{"stats", !normalised, "shards, which are normalised already"}});
   const std::string& given = o.text("stats");
-  if (given.empty() && is_normalised(images.at(0))) return {};
+  if (normalised || (given.empty() && is_normalised(images.at(0)))) return {};
   const std::string path = given.empty() ? find_stats(o.text("data-dir"), images[0]) : given;
   if (!fs::exists(path)) fail_data(path + ": no such file; name one with --stats, or make one with convoy_data stats");
-  fmt::print("statistics: {}\n", path);
+  say("statistics: {}\n", path);
   return read_stats(path);
 }
 

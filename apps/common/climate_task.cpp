@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/common/recalibration.h"
+#include "apps/common/say.h"
 #include "core/philox.h"
 
 namespace convoy::apps {
@@ -39,7 +40,7 @@ Quality ClimateTask::validate(Program& program, Communicator* ranks) {
     }
   const SegmentationScore& score = result_->score;
   const double values[] = {score.mlperf(), score.pooled.mean_iou(), score.pooled.iou(1), score.pooled.iou(2)};
-  fmt::print("  {}\n", iou_text(score));
+  say("  {}\n", iou_text(score));
   return {result_->loss, values[static_cast<int>(s_.measure)]};
 }
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <span>
 
+#include "apps/common/say.h"
 #include "core/error.h"
 #include "io/crc32c.h"
 
@@ -33,6 +34,14 @@ Json describe(const std::string& path) {
 
 }  // namespace
 
+void expect_text(const std::string& path) {
+  try {
+    (void)Json(path).dump();
+  } catch (const Json::exception&) {
+    fail_data(path + ": expected a name in UTF-8, found other bytes");
+  }
+}
+
 Json fingerprint(const std::vector<std::string>& paths) {
   uint32_t names = 0;
   std::vector<std::string> files;  // one may hold several samples
@@ -40,7 +49,9 @@ Json fingerprint(const std::vector<std::string>& paths) {
     if (path.empty()) return nullptr;
     const std::string name = fs::path(path).filename().string();
     names = crc32c(std::as_bytes(std::span(name)), names);
-    if (files.empty() || files.back() != path) files.push_back(path);
+    if (!files.empty() && files.back() == path) continue;
+    expect_text(name);
+    files.push_back(path);
   }
   Json described = Json::array();
   const size_t wanted = std::min(most_files, files.size());
@@ -63,7 +74,7 @@ void expect_same_samples(const Json& saved, const Json& found, const std::string
   const std::string text =
       fmt::format("{} of {} files have other contents than before, the first {}", count, now.size(), first);
   if (2 * count > now.size()) fail_data(fmt::format("{}: trained on other samples: {}", where, text));
-  fmt::print(stderr, "warning: {}: {}: taken for repaired\n", where, text);
+  say(stderr, "warning: {}: {}: taken for repaired\n", where, text);
 }
 
 }  // namespace convoy::apps

@@ -7,8 +7,11 @@
 
 namespace convoy::apps {
 
+/// Throws Error(data) where a file's name is not UTF-8: checkpoints and logs, which tell it, are.
+void expect_text(const std::string& path);
+
 /// Of the files of samples, in their order: a digest of all names, and size and a digest of 4 KiB from the middle of up
-/// to 64 files, evenly spread. Null where there are no files (dummy data).
+/// to 64 files, evenly spread. Null where there are no files (dummy data). Throws what expect_text throws.
 nlohmann::json fingerprint(const std::vector<std::string>& paths);
 
 /// Throws Error(data), beginning with `where`, for fingerprints of different data sets: other names, or other contents

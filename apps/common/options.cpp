@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 
+#include "apps/common/say.h"
 #include "apps/common/version.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -404,28 +405,37 @@ int wanted_threads(const OptionTable& options) {
   return granted;
 }
 
+Failure current_failure() {
+  const auto failure = [](const std::string& text, ErrorKind kind) { return Failure{text, static_cast<int>(kind)}; };
+  try {
+    throw;
+  } catch (const Error& error) {
+    return failure(error.what(), error.kind());
+  } catch (const std::bad_alloc&) {
+    return failure("out of memory", ErrorKind::runtime);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return failure(error.path1().string() + ": " + error.code().message(), ErrorKind::data);
+  } catch (const std::exception& error) {
+    return failure(error.what(), ErrorKind::runtime);
+  }
+}
+
 int run_program(const char* name, int (*body)(int, char**), int argc, char** argv) {
   open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond the limit is an error of its write
   // Behind what was printed, where both go to one file.
-  const auto report = [name](const std::string& what, ErrorKind kind) {
+  const auto report = [name](const Failure& failure) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}: error: {}\n", name, what);
-    return static_cast<int>(kind);
+    say(stderr, "{}: error: {}\n", name, failure.text);
+    return failure.code;
   };
   try {
     const int code = body(argc, argv);
     if ((std::fflush(stdout) != 0 || std::ferror(stdout)) && code == 0)
-      return report("standard output: cannot write", ErrorKind::runtime);
+      return report({"standard output: cannot write", static_cast<int>(ErrorKind::runtime)});
     return code;
-  } catch (const Error& error) {
-    return report(error.what(), error.kind());
-  } catch (const std::bad_alloc&) {
-    return report("out of memory", ErrorKind::runtime);
-  } catch (const std::filesystem::filesystem_error& error) {
-    return report(error.path1().string() + ": " + error.code().message(), ErrorKind::data);
-  } catch (const std::exception& error) {
-    return report(error.what(), ErrorKind::runtime);
+  } catch (...) {
+    return report(current_failure());
   }
 }
 

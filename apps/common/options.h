@@ -115,6 +115,13 @@ inline constexpr int most_threads = 4096;
 /// --threads, or all that the environment grants; throws Error(usage) where that is more than most_threads.
 int wanted_threads(const OptionTable& options);
 
+/// What an exception says to whoever runs a program: one line, and the documented exit code.
+struct Failure {
+  std::string text;
+  int code;
+};
+/// That of the exception which is being handled.
+Failure current_failure();
 /// Runs a program body and turns exceptions into one clear line on stderr and the documented exit code.
 int run_program(const char* name, int (*body)(int, char**), int argc, char** argv);
 

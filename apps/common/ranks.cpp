@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 
 #include "apps/common/run.h"
 #include "apps/common/run_lock.h"
+#include "apps/common/say.h"
 #include "core/median.h"
 #include "core/parallel.h"
 #include "dist/local.h"
@@ -183,9 +185,9 @@ void Ranks::divide(const OptionTable& o) {
   }
   world_->set_options(c);
   if (rank() == 0 && !o.text("comm-table").empty() && !c.table.measured(size(), nodes()))
-    fmt::print(stderr,
-               "warning: --comm-table {}: nothing in it is for {} ranks on {} nodes: algorithms are those without it\n",
-               o.text("comm-table"), size(), nodes());
+    say(stderr,
+        "warning: --comm-table {}: nothing in it is for {} ranks on {} nodes: algorithms are those without it\n",
+        o.text("comm-table"), size(), nodes());
   const int64_t group = batch_norm_ranks(o);
   if (group < 1 || size() % group != 0)
     fail_usage(fmt::format("--batchnorm-group-size: {} ranks do not divide into groups of {}", size(), group));
@@ -388,8 +390,8 @@ std::string Ranks::report(int threads, const AveragingOptions& a) {
       usable.insert(cores_[r].begin(), cores_[r].end());
     }
     if (!usable.empty() && wanted > std::ssize(usable) && root())
-      fmt::print(stderr, "warning: node {} runs {} threads on {} cores: lower --threads or bind fewer ranks to it\n",
-                 node, wanted, usable.size());
+      say(stderr, "warning: node {} runs {} threads on {} cores: lower --threads or bind fewer ranks to it\n", node,
+          wanted, usable.size());
   }
   return text;
 }
@@ -418,6 +420,13 @@ std::vector<std::string> Ranks::collect_text(const std::string& text) {
   return all;
 }
 
+nlohmann::json Ranks::of_all(int number) {
+  std::vector<int> all(static_cast<size_t>(size()), number);
+  world_->all_gather(std::as_bytes(std::span(&number, 1)), std::as_writable_bytes(std::span(all)));
+  if (std::all_of(all.begin(), all.end(), [&](int other) { return other == all[0]; })) return all[0];
+  return all;
+}
+
 void Ranks::agree(const nlohmann::json& values) {
   if (size() == 1) return;
   const auto first = nlohmann::json::parse(broadcast_text(values.dump()));
@@ -438,6 +447,7 @@ void Ranks::agree(const nlohmann::json& values) {
 
 int run_ranks(const char* name, const OptionTable& options, const std::function<void(Ranks&)>& complete,
               const std::function<int(Ranks&)>& body) {
+  std::signal(SIGPIPE, SIG_IGN);  // readers may end before the run: "| tee" at Ctrl-C
   Ranks ranks(options);
   const auto run = [&] {
     place_on_devices(ranks.place_on_node());
@@ -454,15 +464,14 @@ int run_ranks(const char* name, const OptionTable& options, const std::function<
     release_run_lock();  // launchers that were asked to stop the job may not wait for more
     ranks.session()->finish();
     return code;
-  } catch (const Error& error) {
-    message = error.what(), code = error.exit_code();
-    if (error.kind() == ErrorKind::lost_rank) leave_mark(lost_mark(options), message);
-  } catch (const std::exception& error) {
-    message = error.what();
+  } catch (...) {
+    const Failure failure = current_failure();
+    message = failure.text, code = failure.code;
+    if (code == static_cast<int>(ErrorKind::lost_rank)) leave_mark(lost_mark(options), message);
   }
   // A wrong setting is wrong on all ranks: one of them is enough to say so.
   if (ranks.session()->rank() > 0 && code == static_cast<int>(ErrorKind::usage)) usleep(300000);
-  fmt::print(stderr, "{}: [rank {}] error: {}\n", name, ranks.session()->rank(), message);
+  say(stderr, "{}: [rank {}] error: {}\n", name, ranks.session()->rank(), message);
   release_run_lock();
   ranks.session()->abort(code);
   return code;

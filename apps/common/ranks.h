@@ -60,6 +60,8 @@ class Ranks {
   /// Ranks, nodes, threads, algorithm, as lines; warns where the ranks of a node use more threads than it has cores.
   std::string report(int threads, const AveragingOptions& averaging);
 
+  /// A number that every rank gives: as it is where all give the same one, else of all in rank order.
+  nlohmann::json of_all(int number);
   /// Throws Error(usage) on the ranks whose values differ from rank 0's, naming the first key.
   void agree(const nlohmann::json& values);
   /// Rank 0's text on every rank.

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/say.h"
+
 namespace convoy::apps {
 namespace {
 
@@ -36,6 +38,10 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
   const std::vector<Statistic> statistics = find_statistics(program);
   size_t channels = 0;
   for (const Statistic& s : statistics) channels += static_cast<size_t>(s.channels());
+  program.statistics_to_host();
+  std::vector<std::vector<std::byte>> training;  // as they are now
+  for (const Statistic& s : statistics)
+    for (const Tensor& t : {s.mean, s.variance}) training.emplace_back(t.bytes(), t.bytes() + t.desc().bytes());
   std::vector<double> sums(3 * channels);  // of means, of mean squares, and how many
   std::vector<std::byte> labels(static_cast<size_t>(images->target_bytes()));
   for (int64_t i = drawn.rank; i < count; i += drawn.ranks) {
@@ -58,16 +64,25 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
       }
   }
   if (ranks) ranks->all_reduce_sum(std::span(sums));
+  const std::span<const double> counts = std::span(sums).subspan(2 * channels);
+  if (std::find(counts.begin(), counts.end(), 0.0) != counts.end()) {
+    const std::string what =
+        "batch-norm recalibration: a channel's moments are finite on none of " + std::to_string(count) + " images";
+    // Whole images may overflow f16 where steps, which are scaled down and skipped, go on.
+    if (program.options().compute != DType::f16) throw Error(ErrorKind::diverged, what);
+    if (order.rank == 0) say(stderr, "warning: {}: training's statistics stay\n", what);
+    size_t kept = 0;
+    for (const Statistic& s : statistics)
+      for (const Tensor& t : {s.mean, s.variance}) std::ranges::copy(training[kept++], t.bytes());
+    program.statistics_to_device();
+    return;
+  }
   size_t at = 0;
   for (const Statistic& s : statistics)
     for (int64_t c = 0; c < s.channels(); ++c, ++at) {
-      const double seen = sums[2 * channels + at];
-      if (seen == 0)
-        throw Error(ErrorKind::diverged, "batch-norm recalibration: a channel's moments are finite on none of " +
-                                             std::to_string(count) + " images");
-      const double mean = sums[at] / seen;
+      const double mean = sums[at] / counts[at];
       s.mean.set(0, 0, 0, 0, c, mean);
-      s.variance.set(0, 0, 0, 0, c, std::max(0.0, sums[channels + at] / seen - mean * mean));
+      s.variance.set(0, 0, 0, 0, c, std::max(0.0, sums[channels + at] / counts[at] - mean * mean));
     }
   program.statistics_to_device();
 }

@@ -16,8 +16,9 @@ namespace convoy::apps {
 /// the moments of one image, whose means and mean squares are then averaged ("precise" statistics: Wu and Johnson,
 /// "Rethinking 'Batch' in BatchNorm", arXiv:2105.07576, section 3; there variances are averaged, which leaves out what
 /// differs between images, all there is behind a global pool). With `ranks` each takes order.rank's share of the
-/// samples, and all get the same statistics. Of a channel, images without finite moments are left out; Error(diverged)
-/// where none is left. The program needs a statistics_pass().
+/// samples, and all get the same statistics. Of a channel, images without finite moments are left out; where none is
+/// left, training's statistics stay in f16, with a warning, and Error(diverged) is thrown in other types. The program
+/// needs a statistics_pass().
 void renew_statistics(Program& program, const std::shared_ptr<const SampleSource>& images, int64_t count,
                       const LoaderOptions& order, Communicator* ranks);
 

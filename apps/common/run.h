@@ -95,9 +95,10 @@ class Run {
   Run(const OptionTable& options, Ranks& ranks, const ProgramOptions& program, ProgramPlans plans,
       const std::function<NetworkCounts()>& count);
   bool stops() const { return options_.toggle("summary") || options_.toggle("dry-run"); }
+  ~Run();
   /// Allocates, draws or reads the weights.
   Program& start();
-  /// Trains, then writes summary.json (not over another's when no step was taken) and the weights, ahead of all that
+  /// Trains, then writes the weights and summary.json (not over another's when no step was taken), ahead of all that
   /// may fail behind it.
   Outcome train(Task& task, TrainerOptions trainer);
   const Trainer& trainer() const { return *trainer_; }

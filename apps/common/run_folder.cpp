@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/common/say.h"
 #include "core/error.h"
 #include "io/file.h"
 
@@ -36,6 +37,7 @@ Json found_settings(const Json& meta, int ranks) {
   const Json threads = meta.at("identity").value("threads", Json()), bytes = meta.value("bucket_bytes", Json());
   if (threads.is_number_integer() && !std::getenv("OMP_NUM_THREADS"))
     settings["threads"] = std::to_string(threads.get<int>());
+  if (threads.is_array() && !std::getenv("OMP_NUM_THREADS")) settings["threads"] = threads;  // of each rank
   if (bytes.is_number_integer() && ranks > 1)
     settings["bucket-mib"] = fmt::format("{}", double(bytes.get<int64_t>()) / (1 << 20));
   return settings;
@@ -85,23 +87,25 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
     }
     for (const auto& [flag, text] : saved.items()) found.erase(flag);  // what was given goes ahead
     saved.update(found);
-    if (resume && !checkpoint_) fmt::print("no checkpoint in {}: starting from the beginning\n", folder);
+    if (resume && !checkpoint_) say("no checkpoint in {}: starting from the beginning\n", folder);
     ranks.set_busy(false);
   }
   if (continues) saved = Json::parse(ranks.broadcast_text(saved.dump()));
   if (!o.text("init").empty() && ranks.broadcast_text(checkpoint_ ? "found" : "") == "found") {
     o.set("init", "", "default");  // a job script may name it for the first start, and the file may be gone
-    fmt::print("--init is of the first start: weights are the checkpoint's\n");
+    say("--init is of the first start: weights are the checkpoint's\n");
   }
   std::string taken;
   for (const auto& [flag, text] : saved.items()) {
     if (!o.has(flag) || o.is_set(flag)) continue;
     if (text.is_object()) o.set(flag, text.value("outdone", std::string()), "default");
-    if (!text.is_string()) continue;
-    o.set(flag, text.get<std::string>(), "checkpoint");
+    if (text.is_array())
+      o.set(flag, std::to_string(text.at(static_cast<size_t>(ranks.rank())).get<int>()), "checkpoint");
+    if (!text.is_string() && !text.is_array()) continue;
+    if (text.is_string()) o.set(flag, text.get<std::string>(), "checkpoint");
     if (!o.is_standard(flag)) taken += fmt::format(" --{} {}", flag, o.text(flag));
   }
-  if (!taken.empty()) fmt::print("settings of the checkpoint:{}\n", taken);
+  if (!taken.empty()) say("settings of the checkpoint:{}\n", taken);
   // Of two names of one setting one counts; the other's text belongs to the run all the same.
   const auto outdone = [&o](const std::string& flag) {
     for (const auto& [one, other] : {std::pair{"lr", "optimizer-lr"},

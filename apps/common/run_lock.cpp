@@ -17,6 +17,7 @@
 #include <optional>
 #include <sstream>
 
+#include "apps/common/say.h"
 #include "core/error.h"
 #include "io/file.h"
 
@@ -127,8 +128,8 @@ std::optional<timespec> last_touched(const std::string& path) {
 
 /// Returns when the holder, who cannot be seen from here, has not touched the file for so long; throws when it has.
 void watch(const std::string& path, const Holder& h, std::chrono::milliseconds patience) {
-  fmt::print(stderr, "{}: left by process {} on host {}: waiting {} s for a sign of life\n", path, h.pid, h.host,
-             std::chrono::duration_cast<std::chrono::seconds>(patience).count());
+  say(stderr, "{}: left by process {} on host {}: waiting {} s for a sign of life\n", path, h.pid, h.host,
+      std::chrono::duration_cast<std::chrono::seconds>(patience).count());
   const auto first = last_touched(path);
   for (const auto end = Clock::now() + patience; Clock::now() < end;) {
     std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(500ms, patience / 4));
@@ -199,8 +200,7 @@ void RunLock::acquire(std::chrono::milliseconds patience) {
       watch(path_, *holder, patience);
     }
     if (holder)
-      fmt::print(stderr, "warning: {}: process {} on host {} is gone: taking its place\n", path_, holder->pid,
-                 holder->host);
+      say(stderr, "warning: {}: process {} on host {} is gone: taking its place\n", path_, holder->pid, holder->host);
     remove_stale(path_, content);
   }
   const std::string text = me.text();

@@ -11,7 +11,9 @@
 #include <optional>
 #include <set>
 
+#include "apps/common/fingerprint.h"
 #include "apps/common/mllog.h"
+#include "apps/common/say.h"
 #include "apps/common/stage_lock.h"
 #include "io/crc32c.h"
 #include "io/file.h"
@@ -31,13 +33,18 @@ struct Entry {
   int64_t bytes = 0, changed = 0;  ///< size, time of the last change in nanoseconds
 };
 
+/// The name of what files_below found: links stay names, wherever they lead.
+std::string name_below(const std::string& folder, const std::string& path) {
+  return fs::path(path).lexically_relative(folder).string();
+}
+
 Json list_files(const std::string& folder) {
   Json list = Json::array();
   for (const std::string& path : files_below(folder, data_extensions)) {
     struct stat s {};
     if (stat(path.c_str(), &s) != 0) fail_data(path + ": cannot read its size");
-    list.push_back(
-        {fs::relative(path, folder).string(), s.st_size, s.st_mtim.tv_sec * 1000000000LL + s.st_mtim.tv_nsec});
+    expect_text(path);
+    list.push_back({name_below(folder, path), s.st_size, s.st_mtim.tv_sec * 1000000000LL + s.st_mtim.tv_nsec});
   }
   if (list.empty()) fail_data(folder + ": nothing to stage: expected .tfrecord, .hdf5 or .h5 files, found none");
   return list;
@@ -128,7 +135,7 @@ class Staging {
     std::set<std::string> wanted;
     for (const Entry& e : files_) wanted.insert(e.path);
     for (const std::string& path : files_below(to_, data_extensions)) {
-      const std::string name = fs::relative(path, to_).string();
+      const std::string name = name_below(to_, path);
       if (wanted.count(name)) continue;
       if (!manifest_.contains(name)) fail_data(path + ": is no staged file, and training would read it");
       lock_->write();
@@ -299,7 +306,7 @@ std::optional<std::pair<int64_t, int64_t>> stage(OptionTable& o, Ranks& ranks) {
   if (o.has("stats") && o.text("stats").empty() && !fs::exists(fs::path(from) / "stats.h5") && fs::exists(beside))
     o.set("stats", beside.string(), "beside data-dir");
   const int64_t start = MlLog::now();
-  fmt::print("{}\n", stage_data(from, to, ranks).text());
+  say("{}\n", stage_data(from, to, ranks).text());
   o.set("data-dir", to, "staged from " + from);
   return std::pair{start, MlLog::now()};
 }

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "apps/common/run_lock.h"
+#include "apps/common/say.h"
 #include "apps/common/version.h"
 #include "io/hdf5.h"
 
@@ -64,7 +65,7 @@ Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions opti
   for (Executor* executor : {&program_.step(), program_.micro()})
     if (executor) executor->set_groups(ranks_.groups()), executor->set_team(ranks_.team());
   ranks_.set_window(program_.step().window());
-  if (program_.on_device() && ranks_.size() > 1) fmt::print("gradients go {}\n", ranks_.meet_devices(program_.step()));
+  if (program_.on_device() && ranks_.size() > 1) say("gradients go {}\n", ranks_.meet_devices(program_.step()));
   for (const PlannedNode& node : program_.step().plan().nodes)
     if (node.op.kind == OpKind::all_reduce_later) lagged_.push_back(node.op.as<AllReduceAttrs>().id);
   expect_whole_step(samples_per_step(), task_.training_samples());
@@ -244,8 +245,8 @@ void Trainer::train_epoch() {
   while (step_in_epoch_ < steps_per_epoch() && !step_limit_reached()) {
     one_step(loader.get());
     if (terminal) {
-      fmt::print("\repoch {} step {}/{} loss {:.4f} {:.2f} s/step ", epoch_ + 1, step_in_epoch_, steps_per_epoch(),
-                 epoch_loss_ / double(step_in_epoch_), step_seconds_.back());
+      say("\repoch {} step {}/{} loss {:.4f} {:.2f} s/step ", epoch_ + 1, step_in_epoch_, steps_per_epoch(),
+          epoch_loss_ / double(step_in_epoch_), step_seconds_.back());
       std::fflush(stdout);
     }
     if (stop_requested_) break;
@@ -254,7 +255,7 @@ void Trainer::train_epoch() {
         !step_limit_reached())
       save(o_.keep_checkpoints);
   }
-  if (terminal) fmt::print("\r\033[K");
+  if (terminal) say("\r\033[K");
 }
 
 bool Trainer::wants_stop() const {
@@ -292,10 +293,9 @@ void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
   validation_seconds_ += seconds_since(start);
   record.seconds = epoch_seconds + seconds_since(start);
   history_.push_back(record);
-  if (ranks_.root()) write_history();
-  fmt::print("epoch {:3d}  lr {:.3g}  loss {:.4f}  validation loss {:.4f}  {} {:.4f}  {:.1f} s\n", epoch_ + 1,
-             record.learning_rate, record.loss, record.validation.loss, task_.metric(), record.validation.metric,
-             record.seconds);
+  say("epoch {:3d}  lr {:.3g}  loss {:.4f}  validation loss {:.4f}  {} {:.4f}  {:.1f} s\n", epoch_ + 1,
+      record.learning_rate, record.loss, record.validation.loss, task_.metric(), record.validation.metric,
+      record.seconds);
   std::fflush(stdout);
   if (!source_ || task_.validation_samples() == 0 || record.validation.finite()) return;
   // An arg-max of NaN is a class, too: a network that diverged could reach a target, or be saved over a good one. In
@@ -305,7 +305,7 @@ void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
                                        record.validation.loss, task_.metric(), record.validation.metric);
   if (program_.options().compute != DType::f16)
     throw Error(ErrorKind::diverged, what + "; what was saved last is kept");
-  if (ranks_.root()) fmt::print(stderr, "warning: {}: it counts for nothing\n", what);
+  if (ranks_.root()) say(stderr, "warning: {}: it counts for nothing\n", what);
 }
 
 void Trainer::log_start() {
@@ -345,9 +345,12 @@ std::optional<Outcome> Trainer::one_epoch() {
   mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
   const double seconds = seconds_since(start);
   const bool evaluates = source_ && task_.validation_samples() > 0;
+  const bool last = epoch_ + 1 >= o_.epochs || step_limit_reached();
+  const bool due = last || (o_.checkpoint_epochs > 0 && (epoch_ + 1) % o_.checkpoint_epochs == 0);
+  if (step_ > steps_before) newest_.clear();
   // Where the validation fails, a resume begins with it. It may also find that the network has diverged: until then
   // the checkpoint before this one stays.
-  if (evaluates && step_ > steps_before) save(o_.keep_checkpoints + 1), expect_metrics();
+  if (evaluates && due && step_ > steps_before) save(o_.keep_checkpoints + 1), expect_metrics();
   try {
     validate(seconds, step_ - steps_before);
   } catch (const Error& error) {
@@ -359,8 +362,9 @@ std::optional<Outcome> Trainer::one_epoch() {
   }
   const bool complete = step_in_epoch_ >= steps_per_epoch();
   if (complete) ++epoch_, step_in_epoch_ = 0;
-  save(o_.keep_checkpoints);
-  expect_metrics();
+  unsaved_ = true;
+  if (due) save(o_.keep_checkpoints), expect_metrics();
+  if (ranks_.root()) write_history();
   if (complete)
     if (const auto stopped = stop_rule(history_.back())) return stopped;
   // A signal that came during the validation finds everything saved, unless there is nothing left to do.
@@ -375,7 +379,7 @@ Outcome Trainer::run() {
                 {"statistics", o_.identity.value("statistics", "")},
                 {"parameters", program_.parameters()},
                 {"version", version_text()}});
-  if (!has_hdf5()) fmt::print(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
+  if (!has_hdf5()) say(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
   if (o_.continues) resume();
   first_step_ = step_;
   clock_offset_ = ranks_.clock_offset();
@@ -406,6 +410,7 @@ Outcome Trainer::run_epochs() {
   const auto unfinished = [this] { return !step_limit_reached() || step_in_epoch_ >= steps_per_epoch(); };
   while (epoch_ < o_.epochs && !stopped && unfinished()) stopped = one_epoch();
   const Outcome outcome = stopped.value_or(Outcome::finished);
+  if (unsaved_) save(o_.keep_checkpoints), expect_metrics();  // stopped behind an epoch that is not saved otherwise
   // A resumed run with nothing left to do still reports what its weights are worth.
   if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted) {
     const auto start = Clock::now();

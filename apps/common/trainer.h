@@ -24,7 +24,8 @@ struct TrainerOptions {
   bool resume = false;                             ///< with the logs of output_dir
   bool continues = false;                          ///< rank 0 may have a checkpoint
   std::shared_ptr<const Checkpoint> checkpoint{};  ///< to go on from, on rank 0
-  int64_t checkpoint_steps = 0;
+  int64_t checkpoint_steps = 0;                    ///< also save every so many steps
+  int64_t checkpoint_epochs = 1;                   ///< save behind every so manieth epoch; 0: behind the last one alone
   int keep_checkpoints = 2;
   int64_t early_stopping = 0;
   bool trace = false;
@@ -169,7 +170,9 @@ class Trainer {
   std::vector<Wait> waits_;                                     ///< of the current epoch
   double clock_offset_ = 0;                                     ///< to rank 0, at the end of the epoch before
   double mean_exposed_ = 0, mean_late_ = 0, mean_seconds_ = 0;  ///< over ranks, of all steps
-  std::string newest_;                                          ///< checkpoint that was saved last
+  /// Checkpoint that was saved last, if it is of this epoch or the epoch's validation is all that is left.
+  std::string newest_;
+  bool unsaved_ = false;  ///< an epoch has ended since
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;
 };

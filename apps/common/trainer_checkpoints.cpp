@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/common/fingerprint.h"
+#include "apps/common/say.h"
 #include "apps/common/trainer.h"
 #include "apps/common/version.h"
 #include "core/passes/passes.h"
@@ -78,10 +79,9 @@ void Trainer::warn_of_other_kernels(const nlohmann::json& meta, const std::strin
   const std::string ours = kernels(), theirs = meta.value("kernels", ours),
                     version = meta.value("version", version_text());
   if (theirs == ours && version == version_text()) return;
-  fmt::print(stderr, "warning: {}: was written {}: from here on the run's numbers may differ in their last bits\n",
-             path,
-             theirs == ours ? "by " + version
-                            : "by a run on other kernels (another CPU or version, other variables or tables)");
+  say(stderr, "warning: {}: was written {}: from here on the run's numbers may differ in their last bits\n", path,
+      theirs == ours ? "by " + version
+                     : "by a run on other kernels (another CPU or version, other variables or tables)");
 }
 
 void Trainer::take(const nlohmann::json& meta) {
@@ -91,16 +91,17 @@ void Trainer::take(const nlohmann::json& meta) {
         {r.at(0), number(r.at(1)), number(r.at(2)), {number(r.at(3)), number(r.at(4))}, number(r.at(5))});
   epoch_ = meta.at("epoch"), step_in_epoch_ = meta.at("step_in_epoch"), step_ = meta.at("step");
   epoch_loss_ = number(meta.at("epoch_loss"));
-  fmt::print(" at epoch {}, step {}\n", epoch_, step_);
+  say(" at epoch {}, step {}\n", epoch_ + 1, step_);
   const int64_t before = meta.value("samples_per_step", samples_per_step());
   if (const int ranks = meta.value("ranks", ranks_.size()); ranks != ranks_.size())
-    fmt::print("the number of ranks changes from {} to {}, the samples of a step from {} to {}\n", ranks, ranks_.size(),
-               before, samples_per_step());
+    say("the number of ranks changes from {} to {}, the samples of a step from {} to {}\n", ranks, ranks_.size(),
+        before, samples_per_step());
   if (before == samples_per_step() || step_in_epoch_ == 0) return;
   // The position counts samples; of a step that is cut through, the rest is left out.
-  const int64_t seen = step_in_epoch_ * before, steps = (seen + samples_per_step() - 1) / samples_per_step();
+  const int64_t seen = step_in_epoch_ * before,
+                steps = std::min((seen + samples_per_step() - 1) / samples_per_step(), steps_per_epoch());
   epoch_loss_ *= double(steps) / double(step_in_epoch_);
-  step_in_epoch_ = std::min(steps, steps_per_epoch());
+  step_in_epoch_ = steps;
 }
 
 void Trainer::resume() {
@@ -113,7 +114,7 @@ void Trainer::resume() {
     expect_same_run(meta, checkpoint->path());
     warn_of_other_kernels(meta, checkpoint->path());
     checkpoint->restore(program_.store());
-    fmt::print("resuming from {}", checkpoint->path());
+    say("resuming from {}", checkpoint->path());
   }
   text = ranks_.broadcast_text(text);
   if (text.empty()) return;
@@ -137,6 +138,7 @@ void Trainer::save(int keep) {
   settle();
   program_.to_host();
   share_statistics();
+  unsaved_ = false;
   if (!has_hdf5()) return;  // said when the run started
   if (ranks_.root()) {
     const auto start = std::chrono::steady_clock::now();

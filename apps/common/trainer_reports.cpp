@@ -40,7 +40,9 @@ void keep_lines_before(const std::string& path, int64_t step) {
 
 void Trainer::open_metrics() {
   const std::string path = ranks_.root() ? o_.output_dir + "/metrics.jsonl" : "/dev/null";
-  if (ranks_.root()) expect_replaceable(path);  // a pipe would be waited for
+  if (ranks_.root())  // a pipe would be waited for, and a folder found when there is something to lose
+    for (const char* name : {"metrics.jsonl", "history.csv", "summary.json"})
+      expect_replaceable(o_.output_dir + "/" + name);
   if (o_.resume && ranks_.root() && fs::exists(path)) keep_lines_before(path, step_);
   metrics_.open(path, o_.resume ? std::ios::app : std::ios::trunc);
   if (!metrics_) fail_runtime(path + ": cannot open for writing");

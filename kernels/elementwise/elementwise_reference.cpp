@@ -34,7 +34,7 @@ void activation_backward(const Problem& p, const KernelArgs& args) {
 void dropout(const Problem& p, const KernelArgs& args) {
   const auto& a = p.op.as<DropoutAttrs>();
   const double* step = args.in[1].data<double>();
-  const auto field = [&](StepField f) { return static_cast<uint32_t>(step[int(f)]); };
+  const auto field = [&](StepField f) { return static_cast<uint32_t>(static_cast<int64_t>(step[int(f)])); };
   const uint64_t key = uint64_t(field(StepField::seed_high)) << 32 | field(StepField::seed_low);
   const Shape& s = p.in[0].shape;
   fill(args, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {

@@ -141,7 +141,7 @@ std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     const auto& a = p.op.as<DropoutAttrs>();
     const double* step = args.in[1].data<double>();
-    const auto field = [&](StepField f) { return static_cast<uint32_t>(step[int(f)]); };
+    const auto field = [&](StepField f) { return static_cast<uint32_t>(static_cast<int64_t>(step[int(f)])); };
     const uint64_t key = uint64_t(field(StepField::seed_high)) << 32 | field(StepField::seed_low);
     const uint32_t first = field(StepField::first_sample), number = field(StepField::step), stream = uint32_t(a.stream);
     const float keep = float(1 / (1 - a.rate)), rate = float(a.rate);
