@@ -13,15 +13,19 @@ namespace convoy {
 
 using PhiloxBlock = std::array<uint32_t, 4>;
 
+/// Factors and steps of the key (section 4.3 there).
+inline constexpr uint32_t philox_factor[] = {0xD2511F53u, 0xCD9E8D57u}, philox_step[] = {0x9E3779B9u, 0xBB67AE85u};
+inline constexpr int philox_rounds = 10;
+
 /// Four independent 32-bit words from a 128-bit counter and a 64-bit key.
 constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t(0xD2511F53u) * counter[0];
-    const uint64_t p1 = uint64_t(0xCD9E8D57u) * counter[2];
+  for (int round = 0; round < philox_rounds; ++round) {
+    const uint64_t p0 = uint64_t(philox_factor[0]) * counter[0];
+    const uint64_t p1 = uint64_t(philox_factor[1]) * counter[2];
     counter = {uint32_t(p1 >> 32) ^ counter[1] ^ k0, uint32_t(p1), uint32_t(p0 >> 32) ^ counter[3] ^ k1, uint32_t(p0)};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    k0 += philox_step[0];
+    k1 += philox_step[1];
   }
   return counter;
 }

@@ -136,47 +136,6 @@ Support supports_elementwise(const Problem& p) {
   return needs_narrow_float(p);
 }
 
-/// Words are drawn by the element's place in its sample, whatever lies between pixels.
-std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
-    const auto& a = p.op.as<DropoutAttrs>();
-    const double* step = args.in[1].data<double>();
-    const auto field = [&](StepField f) { return static_cast<uint32_t>(static_cast<int64_t>(step[int(f)])); };
-    const uint64_t key = uint64_t(field(StepField::seed_high)) << 32 | field(StepField::seed_low);
-    const uint32_t first = field(StepField::first_sample), number = field(StepField::step), stream = uint32_t(a.stream);
-    const float keep = float(1 / (1 - a.rate)), rate = float(a.rate);
-    const int64_t samples = p.in[0].shape.n(), elements = p.in[0].shape.elements() / samples,
-                  blocks = ceil_div(elements, 4), channels = p.in[0].shape.c(), px = p.in[0].pixel_pitch(),
-                  py = p.out[0].pixel_pitch();
-    const auto place = [=](int64_t element, int64_t pitch) {
-      return pitch == channels ? element : element / channels * pitch + element % channels;
-    };
-    const bool whole = channels % 4 == 0 || (px == channels && py == channels);  // four neighbours lie side by side
-    by_storage(p.in[0].dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* x = args.in[0].data<T>();
-      T* y = args.out[0].data<T>();
-      parallel_ranges(samples * blocks, p.threads, grain, [&](Range r) {
-        for (int64_t i = r.begin; i < r.end; ++i) {
-          const int64_t sample = i / blocks, begin = i % blocks * 4, count = std::min<int64_t>(4, elements - begin);
-          const PhiloxBlock words = philox({uint32_t(begin >> 2), first + uint32_t(sample), number, stream}, key);
-          float factor[Vec::lanes] = {};
-          for (int64_t k = 0; k < count; ++k) factor[k] = uniform01(words[size_t(k)]) >= rate ? keep : 0.0f;
-          const int64_t at = sample * elements + begin;
-          if (whole)
-            store(y + place(at, py),
-                  select(greater(load(factor), Vec::all(0.0f)), load(x + place(at, px), count) * load(factor),
-                         Vec::all(0.0f)),
-                  count);
-          else
-            for (int64_t k = 0; k < count; ++k)
-              y[place(at + k, py)] = factor[k] > 0 ? T(float(x[place(at + k, px)]) * factor[k]) : T(0.0f);
-        }
-      });
-    });
-  });
-}
-
 std::unique_ptr<Prepared> prepare_cast(const Problem& p) {
   return prepared([p](const KernelArgs& args) {
     by_storage(p.out[0].dtype, [&](auto to) {

@@ -19,6 +19,7 @@
 #include "kernels/simd/avx2_begin.inl"
 #include "kernels/simd/exp.inl"
 #include "kernels/elementwise/vector.inl"
+#include "kernels/elementwise/dropout.inl"
 #include "kernels/optimizer/updates.inl"
 #include "kernels/norm/vector.inl"
 #include "kernels/pool/vector.inl"

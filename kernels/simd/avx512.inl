@@ -126,6 +126,26 @@ inline Ints load_bytes(const uint8_t* p, int64_t n) {
 }
 inline Ints load_ints(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Ints operator^(Ints a, Ints b) { return {_mm512_xor_si512(a.v, b.v)}; }
+/// Both halves of the products of unsigned numbers.
+inline void multiply_wide(Ints a, Ints b, Ints& high, Ints& low) {
+  const __m512i even = _mm512_mul_epu32(a.v, b.v),
+                odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
+  low = {_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32))};
+  high = {_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd)};
+}
+/// The upper 24 bits as numbers.
+inline Vec upper_bits(Ints a) { return {_mm512_cvtepi32_ps(_mm512_srli_epi32(a.v, 8))}; }
+/// Turns rows of lanes into columns, four lanes by four: v[m] becomes lane 4j + m of each of the four, j after j.
+inline void turn_fours(Vec (&v)[4]) {
+  const __m512d ab = _mm512_castps_pd(_mm512_unpacklo_ps(v[0].v, v[1].v)),
+                cd = _mm512_castps_pd(_mm512_unpacklo_ps(v[2].v, v[3].v)),
+                ab_high = _mm512_castps_pd(_mm512_unpackhi_ps(v[0].v, v[1].v)),
+                cd_high = _mm512_castps_pd(_mm512_unpackhi_ps(v[2].v, v[3].v));
+  v[0] = {_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd))}, v[1] = {_mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd))};
+  v[2] = {_mm512_castpd_ps(_mm512_unpacklo_pd(ab_high, cd_high))};
+  v[3] = {_mm512_castpd_ps(_mm512_unpackhi_pd(ab_high, cd_high))};
+}
 /// table[lane]; all lanes must be below the number of lanes.
 inline Ints look_up_lane(Ints table, Ints lane) { return {_mm512_permutexvar_epi32(lane.v, table.v)}; }
 inline void store_bytes(uint8_t* p, Ints a) {
