@@ -138,7 +138,9 @@ int convert_main(int argc, char** argv) {
               "Converts NetCDF fields to climate images. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data."))
     return 0;
   expect_single_task();
-  if (!o.text("list").empty()) {
+  const bool lists = !o.text("list").empty();
+  o.refuse_idle({{"map", !lists, "--list"}, {"out", !lists, "--list"}});  // it writes nothing
+  if (lists) {
     const NetcdfFile file(o.text("list"));
     for (const std::string& name : file.fields()) try {
         const auto steps = file.steps(name);

@@ -90,6 +90,9 @@ int simulate_main(int argc, char** argv) {
   if (!heuristic && o.text("labels") != "truth")
     fail_usage("--labels: expected truth or heuristic, found " + o.text("labels"));
   const int64_t train = o.integer("days"), validation = o.integer("validation-days"), steps = o.integer("steps");
+  constexpr int64_t days_of_year = 365;
+  if (const int64_t last = o.integer("year") + (train + validation - 1) / days_of_year; last > 9999)
+    fail_usage(fmt::format("--year: expected days up to the year 9999, found {}", last));
   AtmosphereOptions a;
   a.grid = {o.integer("height"), o.integer("width")};
   a.seed = static_cast<uint64_t>(o.integer("seed"));

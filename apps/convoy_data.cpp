@@ -80,31 +80,32 @@ int verify(const std::string& path, const ReadOptions& read, const CLI::App& sub
     ++bad;
   };
   // A file that does not open is one bad sample; the others are read all the same.
-  for (const std::string& file : sample_files(path, BrokenLinks::listed)) {
+  const auto attempt = [&](const std::string& file, const auto& look) {
     try {
-      for (SampleRef& ref : samples_in(file, read)) refs.push_back(std::move(ref));
+      look();
     } catch (const Error& error) {
       report(error);
+    } catch (const std::bad_alloc&) {
+      report(Error(ErrorKind::data, file + ": larger than the memory"));
     }
-  }
+  };
+  for (const std::string& file : sample_files(path, BrokenLinks::listed))
+    attempt(file, [&] {
+      for (SampleRef& ref : samples_in(file, read)) refs.push_back(std::move(ref));
+    });
   if (refs.empty()) fail_data(fmt::format("{}: expected samples, found none that can be read ({} bad)", path, bad));
   if (bad == 0) refuse_other_formats(sub, refs);  // what does not open may be of any format
   float low = INFINITY, high = -INFINITY;
   std::optional<SampleShape> shape;
-  for (const SampleRef& ref : refs) {
-    try {
+  for (const SampleRef& ref : refs)
+    attempt(ref.path, [&] {
       const Sample s = read_sample(ref, read);
       if (!shape) shape = s.shape;
       if (!(s.shape == *shape))
         fail_data(ref.path + ": expected " + shape->str() + " like the files before, found " + s.shape.str());
       sum += count(s).sum;
       for (float t : s.target) low = std::min(low, t), high = std::max(high, t);
-    } catch (const Error& error) {
-      report(error);
-    } catch (const std::bad_alloc&) {
-      report(Error(ErrorKind::data, ref.path + ": larger than the memory"));
-    }
-  }
+    });
   say("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), bad,
       shape ? shape->str() : "no shape", sum, low, high);
   return bad ? static_cast<int>(ErrorKind::data) : 0;

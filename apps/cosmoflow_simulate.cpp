@@ -162,8 +162,8 @@ int simulate_main(int argc, char** argv) {
   const auto seed = static_cast<uint64_t>(options.integer("seed"));
   // Up to there all drawn universes have more matter than baryons, which the transfer functions ask for.
   const double spread = options.number("spread"), voxel = options.number("voxel");
-  if (!(voxel > 0 && voxel <= 1e6))
-    fail_usage("--voxel: expected more than 0 and at most 1e6 Mpc/h, found " + options.text("voxel"));
+  if (!(voxel >= 1e-6 && voxel <= 1e6))
+    fail_usage("--voxel: expected 1e-6 to 1e6 Mpc/h, found " + options.text("voxel"));
   std::set<std::string> folders;
   for (const auto& [name, universes] : {std::pair{"train", train}, {"validation", validation}})
     if (universes > 0)

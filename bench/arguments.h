@@ -43,6 +43,7 @@ class Arguments {
         continue;
       }
       if (i + 1 == argc) fail_usage(word + ": expected a value");
+      if (next.starts_with("--")) fail_usage(word + ": expected a value, found " + next);
       found->value = next, ++i;
       given_.emplace_back(found->name, next);
     }
@@ -83,7 +84,9 @@ class Arguments {
 template <class Run>
 int run_program(const char* name, Run run, int argc, char** argv) {
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    if ((std::fflush(stdout) != 0 || std::ferror(stdout)) && code == 0) fail_runtime("standard output: cannot write");
+    return code;
   } catch (const Error& error) {
     std::fprintf(stderr, "%s: error: %s\n", name, error.what());
     return error.exit_code();

@@ -63,7 +63,9 @@ std::vector<int64_t> wanted_sizes(const Arguments& a) {
   if (!(factor >= 1.01)) fail_usage("--factor: expected 1.01 or more, found " + a.text("factor"));
   std::vector<int64_t> sizes;
   for (auto s = double(least); s <= double(last) * 1.001; s *= factor)
-    if (const int64_t bytes = std::llround(s) / 4 * 4; sizes.empty() || bytes > sizes.back()) sizes.push_back(bytes);
+    if (const int64_t bytes = std::min(std::llround(s), static_cast<long long>(last)) / 4 * 4;
+        sizes.empty() || bytes > sizes.back())
+      sizes.push_back(bytes);
   return sizes;
 }
 

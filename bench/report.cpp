@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 
 #include "apps/common/svg.h"
@@ -55,9 +54,7 @@ int roofline(const std::string& path, const std::string& out) {
     s.name = name, s.mark = Series::Mark::points;
     plot.series.push_back(std::move(s));
   }
-  std::ofstream file(out);
-  file << render_svg({plot});
-  if (!file.flush()) convoy::fail_runtime(out + ": cannot write the picture");
+  convoy::write_text(out, render_svg({plot}));
   fmt::print("{} problems drawn to {}\n", drawn, out);
   return 0;
 }

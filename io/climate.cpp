@@ -35,7 +35,9 @@ std::vector<int64_t> checked_extents(const Hdf5File& file, const std::string& na
 template <class T>
 std::vector<T> read_box(const Hdf5File& file, const std::string& name, DType type, const std::vector<int64_t>& start,
                         const std::vector<int64_t>& count) {
-  std::vector<T> values(static_cast<size_t>(image_elements(file.path(), count)));
+  const auto elements = static_cast<size_t>(image_elements(file.path(), count));
+  file.expect_written(name, start, count);
+  std::vector<T> values(elements);
   file.read(name, type, std::as_writable_bytes(std::span(values)), start, count);
   return values;
 }

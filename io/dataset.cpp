@@ -100,13 +100,18 @@ Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
   sample.shape = {crop, layout.channels, static_cast<int64_t>(sample.target.size()), DType::i16};
   sample.physical = physical_in(file, ref);
   check_voxels(file, "full", std::vector<int64_t>{crop, crop, crop, layout.channels});
-  sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
+  const auto allocate = [&](std::span<const int64_t> start, std::span<const int64_t> count) {
+    file.expect_written("full", start, count);
+    sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
+  };
   if (layout.channels_first) {
     const int64_t start[] = {0, z, y, x}, count[] = {layout.channels, crop, crop, crop};
+    allocate(start, count);
     file.read("full", DType::i16, sample.voxels, start, count);
     sample.voxels = to_channels_last<int16_t>(sample.voxels, layout.channels);
   } else {
     const int64_t start[] = {z, y, x, 0}, count[] = {crop, crop, crop, layout.channels};
+    allocate(start, count);
     file.read("full", DType::i16, sample.voxels, start, count);
   }
   return sample;
@@ -140,6 +145,7 @@ Sample read_split(const SampleRef& ref) {
   Sample sample;
   sample.target = read_parameters(file, "y");
   sample.shape = {e[0], e[3], static_cast<int64_t>(sample.target.size()), voxel_type(file, "x")};
+  file.expect_written("x");
   sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
   file.read("x", sample.shape.dtype, sample.voxels);
   sample.physical = physical_in(file, ref);
@@ -156,8 +162,9 @@ Sample read_shard(const SampleRef& ref) {
   check_voxels(file, "voxels", std::span(e).subspan(1));
   Sample sample;
   sample.shape = {e[1], e[4], t[1], voxel_type(file, "voxels")};
-  sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
   const int64_t start[] = {ref.index, 0, 0, 0, 0}, count[] = {1, e[1], e[2], e[3], e[4]};
+  file.expect_written("voxels", start, count);
+  sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
   file.read("voxels", sample.shape.dtype, sample.voxels, start, count);
   const int64_t row[] = {ref.index, 0}, width[] = {1, t[1]};
   sample.target = read_floats(file, "unitPar", row, width);

@@ -290,34 +290,49 @@ DType Hdf5File::dtype(const std::string& name) const {
   fail_data(path_ + ": data set " + name + ": expected integers or floating point, found " + class_text(kind));
 }
 
+/// A data set that is open, and a box of it that is there.
+struct Hdf5File::Box {
+  Box(const Hdf5File& file, const std::string& name, std::span<const int64_t> start, std::span<const int64_t> count)
+      : set(file.impl_->open(file.path_, name), H5Dclose), space(H5Dget_space(set), H5Sclose) {
+    const std::string what = file.path_ + ": data set " + name;
+    const Id held(H5Dget_type(set), H5Tclose);
+    if (!held.ok() || !space.ok()) fail_data(what + " has no type or extents: damaged");
+    if (const H5T_class_t kind = H5Tget_class(held); kind != H5T_INTEGER && kind != H5T_FLOAT && kind != H5T_ENUM)
+      fail_data(what + ": expected integers or floating point, found " + class_text(kind));
+    wanted = count.empty() ? file.extents(name) : std::vector<int64_t>(count.begin(), count.end());
+    const std::vector<hsize_t> box = sizes(wanted),
+                               from = count.empty() ? std::vector<hsize_t>(box.size()) : sizes(start);
+    if (const int rank = H5Sget_simple_extent_ndims(space); rank != static_cast<int>(box.size()))
+      fail_data(what + ": expected " + std::to_string(box.size()) + " dimensions, found " + std::to_string(rank));
+    const Layout layout = layout_of(what, set, space);
+    memory.emplace(H5Screate_simple(static_cast<int>(box.size()), box.data(), nullptr), H5Sclose);
+    if (!memory->ok() || !select(space, from, box)) fail_data(what + ": the box asked for lies outside");
+    convoy::expect_written(what, set, space, layout, from, box);
+  }
+  Id set, space;
+  std::optional<Id> memory;
+  std::vector<int64_t> wanted;  ///< its extents
+};
+
+void Hdf5File::expect_written(const std::string& name, std::span<const int64_t> start,
+                              std::span<const int64_t> count) const {
+  const LibraryLock lock;
+  const Box box(*this, name, start, count);
+}
+
 void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> out, std::span<const int64_t> start,
                     std::span<const int64_t> count) const {
   const LibraryLock lock;
-  const Id set(impl_->open(path_, name), H5Dclose);
-  const Id held(H5Dget_type(set), H5Tclose), space(H5Dget_space(set), H5Sclose);
-  if (!held.ok() || !space.ok()) fail_data(path_ + ": data set " + name + " has no type or extents: damaged");
-  if (const H5T_class_t kind = H5Tget_class(held); kind != H5T_INTEGER && kind != H5T_FLOAT && kind != H5T_ENUM)
-    fail_data(path_ + ": data set " + name + ": expected integers or floating point, found " + class_text(kind));
-  const std::vector<int64_t> wanted = count.empty() ? extents(name) : std::vector<int64_t>(count.begin(), count.end());
-  const std::vector<hsize_t> box = sizes(wanted),
-                             from = count.empty() ? std::vector<hsize_t>(box.size()) : sizes(start);
-  if (const int rank = H5Sget_simple_extent_ndims(space); rank != static_cast<int>(box.size()))
-    fail_data(path_ + ": data set " + name + ": expected " + std::to_string(box.size()) + " dimensions, found " +
-              std::to_string(rank));
-  const Layout layout = layout_of(path_ + ": data set " + name, set, space);
+  const Box box(*this, name, start, count);
   const auto room = static_cast<int64_t>(out.size()) / size_of(type);
-  if (checked_elements(wanted, room) != room)
-    fail_data(path_ + ": data set " + name + " is " + extents_text(wanted) + ", expected " + std::to_string(room) +
+  if (checked_elements(box.wanted, room) != room)
+    fail_data(path_ + ": data set " + name + " is " + extents_text(box.wanted) + ", expected " + std::to_string(room) +
               " elements");
-  const Id memory(H5Screate_simple(static_cast<int>(box.size()), box.data(), nullptr), H5Sclose);
-  if (!memory.ok() || !select(space, from, box))
-    fail_data(path_ + ": data set " + name + ": the box asked for lies outside");
-  expect_written(path_ + ": data set " + name, set, space, layout, from, box);
   bool clipped = false;
   const Id transfer(H5Pcreate(H5P_DATASET_XFER), H5Pclose);
   if (!transfer.ok() || H5Pset_type_conv_cb(transfer, stop_clipping, &clipped) < 0)
     fail_runtime(path_ + ": cannot describe a transfer");
-  if (H5Dread(set, native(type), memory, space, transfer, out.data()) >= 0 && !clipped) return;
+  if (H5Dread(box.set, native(type), *box.memory, box.space, transfer, out.data()) >= 0 && !clipped) return;
   if (clipped) fail_data(path_ + ": data set " + name + " holds a value beyond " + std::string(name_of(type)));
   fail_data(path_ + ": data set " + name + ": cannot read, truncated or damaged");
 }

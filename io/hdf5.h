@@ -29,6 +29,10 @@ class Hdf5File {
   std::vector<int64_t> extents(const std::string& name) const;
   DType dtype(const std::string& name) const;
 
+  /// Throws Error(data) where a box (empty = everything) lies outside of a data set or nobody wrote it: ahead of memory
+  /// for it.
+  void expect_written(const std::string& name, std::span<const int64_t> start = {},
+                      std::span<const int64_t> count = {}) const;
   /// Reads a box (empty = everything), converting to `type`; `out` must hold exactly its elements.
   void read(const std::string& name, DType type, std::span<std::byte> out, std::span<const int64_t> start = {},
             std::span<const int64_t> count = {}) const;
@@ -47,6 +51,7 @@ class Hdf5File {
   void close();
 
  private:
+  struct Box;
   struct Impl;
   std::string path_;
   std::unique_ptr<Impl> impl_;

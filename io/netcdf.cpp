@@ -11,6 +11,8 @@
 
 #include "core/error.h"
 #include "io/dates.h"
+#include "io/hdf5.h"
+#include "io/netcdf_header.h"
 
 namespace convoy {
 namespace {
@@ -114,6 +116,9 @@ class Missing {
  public:
   /// Throws Error(data) with `what` where no value is valid.
   Missing(int file, int variable, const Packing& packing, const std::string& what) {
+    nc_type type = 0;
+    nc_inq_vartype(file, variable, &type);
+    whole_ = type != NC_FLOAT && type != NC_DOUBLE;
     const auto stored = [&](double v) { return narrow(packing.stored(v)); };
     for (const char* attribute : {"_FillValue", "missing_value"})  // the latter may name several
       for (double value : number_attributes(file, variable, attribute)) fill_.push_back(stored(value));
@@ -125,23 +130,25 @@ class Missing {
     const auto range = number_attributes(file, variable, "valid_range");
     if (range.size() == 2) least_ = stored(range[0]), most_ = stored(range[1]);
     if (least_ > most_)
-      fail_data(what + ": expected a valid range, found" + number_text(double(least_)) + " to" +
-                number_text(double(most_)));
+      fail_data(what + ": expected a valid range, found" + number_text(least_) + " to" + number_text(most_));
   }
   bool operator()(double value) const {
-    const float v = narrow(value);
+    const double v = narrow(value);
     return !(std::abs(v) <= largest) || v < least_ || v > most_ ||
            std::find(fill_.begin(), fill_.end(), v) != fill_.end();
   }
 
  private:
-  static constexpr float largest = 1e30f;  ///< of what is meant
-  /// Attributes may have another type than their variable: all are compared as f32, what is beyond that as infinite.
-  static float narrow(double v) {
-    return std::abs(v) > std::numeric_limits<float>::max() ? float(std::copysign(INFINITY, v)) : float(v);
+  static constexpr double largest = 1e30;  ///< of what is meant
+  /// Attributes may have another type than their variable: with floating point all are compared as f32, what is beyond
+  /// that as infinite. Whole numbers are what they are: f32 would make one of neighbours beyond 2^24.
+  double narrow(double v) const {
+    if (whole_) return v;
+    return std::abs(v) > std::numeric_limits<float>::max() ? std::copysign(INFINITY, v) : double(float(v));
   }
-  std::vector<float> fill_;
-  float least_ = -INFINITY, most_ = INFINITY;
+  bool whole_ = false;
+  std::vector<double> fill_;
+  double least_ = -INFINITY, most_ = INFINITY;
 };
 
 Axis axis_of(int file, const std::string& dimension) {
@@ -199,11 +206,25 @@ struct NetcdfFile::Axes {
   }
 };
 
+/// The product of extents that some grid may have.
+size_t checked_count(std::initializer_list<size_t> extents, const std::string& what) {
+  const std::vector<int64_t> list(extents.begin(), extents.end());
+  const auto count = checked_elements(list, int64_t{1} << 30);
+  if (!count) fail_data(what + ": expected at most 2^30 positions, found " + extents_text(list));
+  return static_cast<size_t>(*count);
+}
+
 NetcdfFile::NetcdfFile(const std::string& path) : path_(path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) fail_data(path + ": no such file");
+  const auto needed = classic_netcdf_bytes(path);
   if (const int code = nc_open(path.c_str(), NC_NOWRITE, &id_); code != NC_NOERR)
     fail_data(path + ": expected a NetCDF file: " + nc_strerror(code));
+  if (needed && *needed > info.st_size) {
+    nc_close(id_);
+    fail_data(path + ": expected " + std::to_string(*needed) + " bytes by its header, found " +
+              std::to_string(info.st_size) + ": truncated");
+  }
 }
 
 NetcdfFile::~NetcdfFile() {
@@ -211,12 +232,18 @@ NetcdfFile::~NetcdfFile() {
 }
 
 NetcdfFile::Axes NetcdfFile::axes(const std::string& name) const {
-  Axes a;
-  if (nc_inq_varid(id_, name.c_str(), &a.variable) != NC_NOERR) {
+  int variable = -1;
+  if (nc_inq_varid(id_, name.c_str(), &variable) != NC_NOERR) {
     std::string found;
     for (const std::string& field : fields()) found += (found.empty() ? "" : ", ") + field;
     fail_data(path_ + ": expected variable " + name + ", found " + (found.empty() ? "no fields" : found));
   }
+  return axes_of(variable);
+}
+
+NetcdfFile::Axes NetcdfFile::axes_of(int variable) const {
+  Axes a;
+  a.variable = variable;
   int rank = 0;
   nc_inq_varndims(id_, a.variable, &rank);
   a.dimension.resize(static_cast<size_t>(rank));
@@ -239,7 +266,7 @@ std::vector<std::string> NetcdfFile::fields() const {
   for (int i = 0; i < count; ++i) {
     char text[NC_MAX_NAME + 1] = {};
     nc_inq_varname(id_, i, text);
-    const Axes a = axes(text);
+    const Axes a = axes_of(i);  // names of damaged files may not be found again
     if (a.find(Axis::latitude) && a.find(Axis::longitude)) names.emplace_back(text);
   }
   return names;
@@ -256,7 +283,7 @@ std::vector<double> NetcdfFile::coordinates(int dimension, const std::string& na
   size_t extent = 0;
   int variable = -1;
   nc_inq_dimlen(id_, dimension, &extent);
-  std::vector<double> values(extent);
+  std::vector<double> values(checked_count({extent}, path_ + ": dimension " + name));
   int rank = 0, own = -1;
   if (nc_inq_varid(id_, name.c_str(), &variable) != NC_NOERR || nc_inq_varndims(id_, variable, &rank) != NC_NOERR ||
       rank != 1 || nc_inq_vardimid(id_, variable, &own) != NC_NOERR || own != dimension)
@@ -333,7 +360,7 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
   }
   const size_t rows = a.extent[*lat], columns = a.extent[*lon];
   // As f64: what a fill value of that type does not fit would be an error of the library.
-  std::vector<double> raw(rows * columns);
+  std::vector<double> raw(checked_count({rows, columns}, path_ + ": variable " + name));
   if (const int code = nc_get_vara_double(id_, a.variable, start.data(), count.data(), raw.data()); code != NC_NOERR)
     fail_data(path_ + ": variable " + name + ": cannot read: " + nc_strerror(code));
   const std::string what = path_ + ": variable " + name;

@@ -40,6 +40,7 @@ class NetcdfFile {
  private:
   struct Axes;
   Axes axes(const std::string& name) const;
+  Axes axes_of(int variable) const;
   std::vector<double> coordinates(int dimension, const std::string& name) const;
   std::vector<double> degrees(int dimension, const std::string& name, double low, double high) const;
   std::string path_;

@@ -68,7 +68,14 @@ std::optional<Between> between(const Line& line, double at) {
     return at - axis[last] <= half(last > 0 ? last - 1 : 0) ? std::optional(Between{last, last, 0}) : std::nullopt;
   const auto low = static_cast<size_t>(std::upper_bound(axis.begin(), axis.end(), at) - axis.begin()) - 1;
   const double step = axis[low + 1] - axis[low];
-  if (step <= 1.6 * line.usual[low]) return Between{low, low + 1, (at - axis[low]) / step};
+  if (step <= 1.6 * line.usual[low]) {
+    // Coordinates are rounded: a position that is meant has no neighbour, whose value may be missing.
+    constexpr double meant = 1e-5;
+    const double share = (at - axis[low]) / step;
+    if (share < meant) return Between{low, low, 0};
+    if (share > 1 - meant) return Between{low + 1, low + 1, 0};
+    return Between{low, low + 1, share};
+  }
   if (at - axis[low] <= half(low)) return Between{low, low, 0};
   if (axis[low + 1] - at <= half(low)) return Between{low + 1, low + 1, 0};
   return std::nullopt;

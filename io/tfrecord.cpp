@@ -250,12 +250,13 @@ std::vector<std::byte> gzip_decompress(Bytes data, const std::string& path) {
   const std::unique_ptr<libdeflate_decompressor, void (*)(libdeflate_decompressor*)> decompressor(
       libdeflate_alloc_decompressor(), libdeflate_free_decompressor);
   if (!decompressor) fail_runtime("libdeflate: cannot start decompression");
-  // The last four bytes of a gzip file hold its size modulo 2^32: a hint for the buffer, checked by growing on demand.
-  // No deflate stream expands more than 1032 times.
+  // The last four bytes of a gzip file hold its size modulo 2^32: a hint for the buffer, checked by growing on demand,
+  // and no more than is usual at first, since those of a truncated file are anything. No deflate stream expands more
+  // than 1032 times, and no sample has more than 8 GiB.
   uint32_t hint = 0;
   if (data.size() >= 18) std::memcpy(&hint, data.data() + data.size() - 4, 4);
-  const size_t most = std::max<size_t>(1024, data.size() * 1032);
-  std::vector<std::byte> out(std::clamp<size_t>(hint, 1024, most));
+  const size_t most = std::clamp<size_t>(data.size() * 1032, 1024, size_t{1} << 33);
+  std::vector<std::byte> out(std::clamp<size_t>(std::min<size_t>(hint, 16 * data.size()), 1024, most));
   size_t done = 0;
   // Parallel compressors write several members, tapes pad with zeros (RFC 1952, 2.2; gzip takes both).
   const auto ended = [](Bytes rest) {

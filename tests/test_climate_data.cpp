@@ -366,6 +366,13 @@ TEST_CASE("regridding is exact on linear fields, closes the circle and keeps hol
       const double lat = -90 + 5 * (double(h) + 0.5), lon = 5 * double(w);
       CHECK(double(out[static_cast<size_t>(h * 72 + w)]) == Approx(lat + 2 * std::min(lon, 360 - lon)).margin(1e-3));
     }
+  // Rounded coordinates: a position that is on the grid has no part of its neighbour.
+  GriddedField rounded = f;
+  for (double& lon : rounded.longitude) lon *= 1 + 1e-8;
+  for (size_t i = 0; i < 19; ++i) rounded.values[i * 36 + 3] = NAN;
+  const auto beside = regrid(rounded, 36, 72);
+  CHECK(std::isfinite(beside[18 * 72 + 8]));
+  CHECK(std::isnan(beside[18 * 72 + 6]));
   f.values[static_cast<size_t>(9 * 36 + 18)] = NAN;
   auto holed = regrid(f, 36, 72);
   CHECK(std::count_if(holed.begin(), holed.end(), [](float v) { return std::isnan(v); }) == 4 * 3);

@@ -1,4 +1,5 @@
 // Which positions of NetCDF variables become images, and which values are missing, on files of the classic format.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -6,6 +7,7 @@
 #include "io/dates.h"
 #include "io/file.h"
 #include "io/netcdf.h"
+#include "io/netcdf_header.h"
 #include "tests/catch.hpp"
 #include "tests/temporary.h"
 
@@ -18,7 +20,7 @@ using convoy::testing::TemporaryFolder;
 
 namespace {
 
-enum class Type : uint32_t { text = 2, i16 = 3, f64 = 6 };
+enum class Type : uint32_t { text = 2, i16 = 3, i32 = 4, f64 = 6 };
 
 struct Attribute {
   std::string name;
@@ -57,8 +59,12 @@ class Bytes {
   }
   void values(Type type, const std::vector<double>& numbers) {
     for (double v : numbers)
-      type == Type::i16 ? big_endian(static_cast<uint16_t>(static_cast<int16_t>(v)), 2)
-                        : big_endian(std::bit_cast<uint64_t>(v), 8);
+      if (type == Type::i16)
+        big_endian(static_cast<uint16_t>(static_cast<int16_t>(v)), 2);
+      else if (type == Type::i32)
+        big_endian(static_cast<uint32_t>(static_cast<int32_t>(v)), 4);
+      else
+        big_endian(std::bit_cast<uint64_t>(v), 8);
     pad();
   }
   uint32_t size() const { return static_cast<uint32_t>(data_.size()); }
@@ -154,6 +160,78 @@ TEST_CASE("steps are times, and no other dimension is chosen from silently", "[n
   refused("unnamed.nc", {{"run", "", 5}, {"member", "", 2}, latitude, longitude});
 }
 
+TEST_CASE("files that end ahead of their last value are truncated", "[netcdf]") {
+  if (!has_netcdf()) return;
+  const TemporaryFolder folder;
+  const std::string whole = write_field(folder / "whole.nc", {time_of(3), latitude, longitude}, {}),
+                    cut = folder / "cut.nc";
+  const std::vector<std::byte> file = read_file(whole);
+  CHECK(classic_netcdf_bytes(whole) == int64_t(file.size()));
+  for (const size_t missing : {size_t{1}, size_t{64}, size_t{180}}) {
+    write_file(cut, std::span(file).first(file.size() - missing));
+    CHECK_THROWS_WITH(NetcdfFile(cut), Catch::Contains("cut.nc: expected " + std::to_string(file.size()) +
+                                                       " bytes by its header, found " +
+                                                       std::to_string(file.size() - missing) + ": truncated"));
+  }
+  // What is behind the last value, and headers that cannot be read, are the library's business.
+  std::vector<std::byte> longer = file;
+  longer.resize(file.size() + 100);
+  write_file(cut, longer);
+  CHECK(NetcdfFile(cut).steps("field") == 3);
+  for (size_t size : {0, 3}) {
+    write_file(cut, std::span(file).first(size));
+    CHECK_THROWS_WITH(NetcdfFile(cut), Catch::Contains("cut.nc: expected a NetCDF file"));
+  }
+  for (size_t size : {4, 7, 20, 60, 300}) {
+    write_file(cut, std::span(file).first(size));
+    CHECK_THROWS_WITH(NetcdfFile(cut), Catch::Contains("cut.nc: ends inside of its header: truncated"));
+  }
+}
+
+TEST_CASE("a variable whose name is not found again is none", "[netcdf]") {
+  if (!has_netcdf()) return;
+  const TemporaryFolder folder;
+  const std::string path = write_field(folder / "odd.nc", {latitude, longitude}, {});
+  std::vector<std::byte> file = read_file(path);
+  const std::string name = "field";
+  const auto at = std::search(file.begin(), file.end(), name.begin(), name.end(),
+                              [](std::byte b, char c) { return static_cast<char>(b) == c; });
+  REQUIRE(at != file.end());
+  *at = std::byte{0xff};  // no UTF-8
+  write_file(path, file);
+  CHECK_THROWS_WITH(NetcdfFile(path).steps("field"), Catch::Contains("odd.nc: expected"));
+}
+
+#ifdef CONVOY_WITH_NETCDF
+TEST_CASE("the library's own files are as long as their headers say", "[netcdf]") {
+  const TemporaryFolder folder;
+  for (const int format : {0, NC_64BIT_OFFSET, NC_64BIT_DATA})
+    for (const int recorded : {1, 2}) {  // a lone variable's records are not padded
+      const std::string path = folder / ("file" + std::to_string(format) + "-" + std::to_string(recorded) + ".nc");
+      int file = 0, when = 0, x = 0, fixed = 0, variables[2] = {};
+      REQUIRE(nc_create(path.c_str(), NC_CLOBBER | format, &file) == NC_NOERR);
+      nc_put_att_text(file, NC_GLOBAL, "title", 5, "whole");
+      nc_def_dim(file, "when", NC_UNLIMITED, &when), nc_def_dim(file, "x", 3, &x);
+      const int dimensions[] = {when, x};
+      nc_def_var(file, "fixed", NC_DOUBLE, 1, &x, &fixed);
+      for (int i = 0; i < recorded; ++i)
+        nc_def_var(file, ("v" + std::to_string(i)).c_str(), NC_BYTE, 2, dimensions, &variables[i]);
+      nc_enddef(file);
+      const signed char values[] = {1, 2, 3};
+      for (size_t t = 0; t < 5; ++t)
+        for (int i = 0; i < recorded; ++i) {
+          const size_t start[] = {t, 0}, count[] = {1, 3};
+          nc_put_vara_schar(file, variables[i], start, count, values);
+        }
+      REQUIRE(nc_close(file) == NC_NOERR);
+      const auto held = static_cast<int64_t>(read_file(path).size()), needed = classic_netcdf_bytes(path).value_or(-1);
+      INFO(path << " of " << held << " bytes");
+      CHECK(needed <= held);
+      CHECK(needed > held - 4);  // the last value may be padded
+    }
+}
+#endif
+
 TEST_CASE("a level is refused where there are none to choose from", "[netcdf]") {
   if (!has_netcdf()) return;
   const TemporaryFolder folder;
@@ -199,6 +277,10 @@ TEST_CASE("every missing value is missing: of several, by default, beyond f32", 
   CHECK(read(Type::i16, {1, -888, -999, 4, 5, 6}, {{"missing_value", Type::i16, "", {-888, -999}}}) ==
         std::vector<int>{1, -1, -1, 4, 5, 6});
   CHECK(read(Type::i16, {1, -32767, 3, 4, 5, 6}, {}) == std::vector<int>{1, -1, 3, 4, 5, 6});
+  // Whole numbers that f32 would round to a fill value or a bound are none.
+  CHECK(read(Type::i32, {16777217, 16777216, 16777215, 4, -16777217, -16777216},
+             {{"_FillValue", Type::i32, "", {16777216}}, {"valid_min", Type::i32, "", {-16777216}}}) ==
+        std::vector<int>{16777216, -1, 16777215, 4, -1, -16777216});  // as f32
   // A fill value that is named stands in place of the default.
   CHECK(read(Type::i16, {1, -32767, 3, 4, 5, 6}, {{"_FillValue", Type::i16, "", {3}}}) ==
         std::vector<int>{1, -32767, -1, 4, 5, 6});

@@ -133,33 +133,36 @@ int verify_climate(const std::string& path) {
     ++bad;
   };
   // A file that does not open is one bad image; the others are read all the same.
-  for (const std::string& file : climate_files(path, BrokenLinks::listed)) {
+  const auto attempt = [&](const std::string& file, const auto& look) {
     try {
-      for (ClimateRef& ref : images_in(file)) refs.push_back(std::move(ref));
+      look();
     } catch (const Error& error) {
       report(error);
+    } catch (const std::bad_alloc&) {
+      report(Error(ErrorKind::data, file + ": larger than the memory"));
     }
-  }
+  };
+  for (const std::string& file : climate_files(path, BrokenLinks::listed))
+    attempt(file, [&] {
+      for (ClimateRef& ref : images_in(file)) refs.push_back(std::move(ref));
+    });
   if (refs.empty())
     fail_data(fmt::format("{}: expected climate images, found none that can be read ({} bad)", path, bad));
   std::array<int64_t, 3> sum{};
   int64_t unlabelled = 0;
-  for (const ClimateRef& ref : refs) {
-    try {
+  for (const ClimateRef& ref : refs)
+    attempt(ref.path, [&] {
       if (!(ref.shape == refs[0].shape))
         fail_data(ref.path + ": expected " + refs[0].shape.str() + " like the files before, found " + ref.shape.str());
       read_image(ref, whole(ref));
       if (!ref.labelled) {
         ++unlabelled;
-        continue;
+        return;
       }
       const auto counts = class_counts(ref);
       if (holds_labels(ref, 0) && holds_labels(ref, 1)) read_labels(ref, 1, 3);
       for (size_t k = 0; k < 3; ++k) sum[k] += counts[k];
-    } catch (const Error& error) {
-      report(error);
-    }
-  }
+    });
   say("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}; {} images without labels\n",
       refs.size(), bad, refs[0].shape.str(), sum[0], sum[1], sum[2], unlabelled);
   return bad ? static_cast<int>(ErrorKind::data) : 0;
