@@ -72,6 +72,11 @@ std::unique_ptr<Program> trained_program(const OptionTable& o, const ClimateOpti
     if (o.is_set(evaluation)) trained.set(evaluation, o.text(evaluation), "default");
     return climate_config(trained) == climate_config(o) && trained.numbers("channels") == o.numbers("channels");
   });
+  if (units_begin_with_factor(options.model) && !identity.empty() && !identity.contains(units_begin))
+    fail_usage(
+        o.text("checkpoint") +
+        ": trained by an earlier version, whose DeepLab without batch norm had a ReLU ahead of its units; expected "
+        "none, as in the record runs");
   return program;
 }
 

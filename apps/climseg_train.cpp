@@ -168,6 +168,7 @@ Json identity(const OptionTable& o, const Data& data, const ClimateOptions& prog
   json["device"] = program.plan.device == DeviceKind::cuda ? "cuda" : "cpu";
   if (data.train) json["statistics"] = statistics_digest(data.train->reading().stats);
   json["train_samples"] = task.training_samples();
+  if (units_begin_with_factor(program.model)) json[units_begin] = "x0.5";
   if (schedule.kind == StepSchedule::Kind::cosine || schedule.kind == StepSchedule::Kind::polynomial)
     json["schedule_steps"] = schedule.length;
   return json;
@@ -203,6 +204,7 @@ std::vector<ClosedRule> closed_rules(const OptionTable& o) {
   const size_t channels = chosen_channels(o).size();
   rules.push_back({"channels", channels == 0 || channels == std::size(climate_channels), "all 16"});
   rules.push_back({"crop", o.text("crop").empty(), "whole images"});
+  rules.push_back({"init", o.text("init").empty(), "none (weights begin at random)"});
   const std::string& optimizer = o.text("optimizer");
   rules.push_back(
       {"optimizer", optimizer == "Adam" || optimizer == "AdamW" || optimizer == "LAMB", "Adam, AdamW or LAMB"});
@@ -304,7 +306,8 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   t.rate = [schedule = settings.schedule](int64_t, int64_t step) { return schedule.rate(step); };
   t.identity = identity(o, data, program, task, settings.schedule);
   t.identity["threads"] = ranks.of_all(program.plan.threads);
-  t.decided_by = {{"schedule_steps", "--lr-t-max or, without it, --max-epochs"}};
+  t.decided_by = {{"schedule_steps", "--lr-t-max or, without it, --max-epochs"},
+                  {units_begin, "--batch-norm off, which kept a ReLU in earlier versions"}};
   t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps", "gradient-wire"};
   const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);

@@ -64,8 +64,8 @@ Int3 along_axes(const Numbers& n, const std::string& family, int axes, int64_t a
 }
 
 /// Whether an axis or one that it copies has a value of a family.
-bool is_given(const Numbers& n, const std::string& family, int axis) {
-  for (int i = 0; i <= axis; ++i)
+bool is_given(const Numbers& n, const std::string& family, int axes, int axis) {
+  for (int i = 3 - axes; i <= axis; ++i)
     if (n.count(family + "dhw"[i])) return true;
   return false;
 }
@@ -145,7 +145,7 @@ ConvString from_numbers(const Numbers& n, std::string name, bool transposed, std
   for (int i = 0; i < 3; ++i) {
     a.dilation[i] += 1;
     Axis axis{in[i], a.dilation[i] * (kernel[i] - 1) + 1, a.stride[i], a.pad_low[i], transposed};
-    if (wanted[i] && !is_given(n, "p", i)) axis.pad = a.pad_low[i] = axis.even_padding(wanted[i]);
+    if (wanted[i] && !is_given(n, "p", axes, i)) axis.pad = a.pad_low[i] = axis.even_padding(wanted[i]);
     out[i] = wanted[i] ? wanted[i] : axis.symmetric_output();
     const auto [least, most] = axis.outputs();
     if (out[i] < 1 || most < 1)
@@ -255,7 +255,7 @@ VerboseLine parse_verbose_line(std::string_view text) {
     // "src_bf16::blocked:..." up to oneDNN 3.4, "src:bf16::blocked:..." later.
     if (const size_t at = field.find("src");
         at != std::string_view::npos && field.find(":blocked:") != std::string_view::npos) {
-      std::string_view rest = field.substr(at + 4);
+      std::string_view rest = field.substr(std::min(field.size(), at + 4));
       const std::string name(rest.substr(0, rest.find(':')));
       const auto type = parse_dtype(name);
       if (!type || (*type != DType::f32 && *type != DType::bf16 && *type != DType::f16))

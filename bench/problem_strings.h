@@ -30,7 +30,8 @@ struct ConvString {
 /// oh ow kd kh kw sd sh sw dd dh dw (dilation minus 1) pd ph pw. As in benchdnn a missing axis takes the values of the
 /// next smaller one that is given (w from h from d) and, where only smaller ones are given, the image has fewer axes;
 /// mb is 2, missing outputs follow from the rest, missing padding from given outputs (half of what they need). The
-/// padding behind equals the one in front where that gives the outputs, else it is what they need. Throws Error(usage) naming the token, and for outputs that no padding behind gives.
+/// padding behind equals the one in front where that gives the outputs, else it is what they need. Throws Error(usage)
+/// naming the token, and for outputs that no padding behind gives.
 ConvString parse_conv_string(std::string_view text);
 
 /// A pasted verbose line (`dnnl_verbose,exec,cpu,convolution,...` or `onednn_verbose,...`): problem, pass and type.

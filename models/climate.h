@@ -31,8 +31,8 @@ struct ClimateConfig {
   int64_t classes = 3;
 
   /// deeplab: false multiplies by 0.5 wherever a batch norm stood, ahead of a unit in place of its ReLU, too (the
-  /// record runs). tiramisu: between every
-  /// convolution and its ReLU (off in the record runs). deepcam always normalises.
+  /// record runs). tiramisu: between every convolution and its ReLU (off in the record runs). deepcam always
+  /// normalises.
   bool batch_norm = true;
   double batch_norm_momentum = 0.1;  ///< deeplab's reference: 0.0003, tiramisu's: 0.01
   /// Evaluation normalises by the moments of what it evaluates in place of the running ones (deeplab's reference, which

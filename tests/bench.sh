@@ -29,6 +29,8 @@ expect 2 'nothing was timed' "${layers[@]}" --problem "$small" --kernels depthwi
 [ -e empty.txt ] && bad "a run without times wrote a tuned table" || ok
 expect 1 '/dev/full: cannot write' "${layers[@]}" --problem "$small" --kernels direct --json /dev/full
 expect 1 '/dev/full: cannot write' "${layers[@]}" --problem "$small" --kernels direct --csv /dev/full
+expect 1 'standard output: cannot write' sh -c '"$@" > /dev/full' run "$bin/bench_step" --size 16 --steps 1
+expect 2 '--json: expected a value, found --cold' "${layers[@]}" --problem "$small" --json --cold
 # A flag is given once, but for --problem; of a model --pass keeps the nodes of that pass.
 expect 0 'second.forward' "${layers[@]}" --problem "$small"' n"first"' --problem "conv ic16ih20oc16kh3ph1"' n"second"' --pass forward --list
 expect 2 '--csv: expected once, found twice' "${layers[@]}" --problem "$small" --csv a.csv --csv b.csv

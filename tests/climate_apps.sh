@@ -200,6 +200,7 @@ if [ -x "$bin/climate_convert" ]; then
   expect 3 "no such file" "$bin/climate_convert" --map TS=none.nc:SST --out x
   echo text > text.nc
   expect 3 "expected a NetCDF file" "$bin/climate_convert" --list text.nc
+  expect 2 "--out has no effect on --list" "$bin/climate_convert" --list text.nc --out x
   if [ -e $coads ]; then
     expect 0 "wrote 2 images of 64x96x16" "$bin/climate_convert" --map "PSL=$coads:SLP*100" --map TS=$coads:SST+273.15 --out real --height 64 --width 96 --steps 2
     expect 0 "2 images read, 0 bad" "$bin/convoy_data" verify real
@@ -255,6 +256,7 @@ expect 2 "--focal-gamma has no effect" "${train[@]}" --focal-gamma 1 --output-di
 expect 2 "--target-iou has no effect on dummy data" "$bin/climseg_train" --data dummy --target-iou 0.5 --output-dir x
 expect 2 "--downsample has no effect on crops of dummy data" "$bin/climseg_train" --data dummy --crop 64x96 --downsample 2 --output-dir x
 expect 2 "--mlperf-division closed: expected --model deepcam, found tiramisu" "$bin/climseg_train" --data dummy --model tiramisu --dry-run --mlperf-division closed
+expect 2 "--year: expected days up to the year 9999, found 10000" "$bin/climate_simulate" --out x --year 9999 --days 365 --validation-days 1
 closed=("$bin/climseg_train" --data-dir data --dry-run --mlperf-division closed --seed 333 --target-iou 0.82 --lr-schedule type=multistep,milestones=8192)
 expect 0 "planned in all" "${closed[@]}" --optimizer LAMB --start-lr 0.004 --lr-warmup-steps 100 --weight-decay 0.01 --local-batch-size 2
 for wrong in "adam-eps 1e-6 1e-8" "crop whole 32x48" "class-weights mlperf none" "loss-type weighted_mean focal" "width-divisor 1 8" "output-stride 16 8" \

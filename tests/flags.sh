@@ -46,7 +46,8 @@ saves() { # number, flags
 }
 saves 8 --checkpoint-steps 1
 saves 2
-saves 1 --save-frequency 2
+saves 3 --n-epochs 5 --save-frequency 2
+saves 2 --n-epochs 2 --checkpoint-epochs 0 --checkpoint-steps 4
 start "${cosmo[@]}"; plain=$run
 start "${cosmo[@]}" --no-passes
 less "$(fact $plain planned_mib)" "$(fact $run planned_mib)" "memory without passes"

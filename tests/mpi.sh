@@ -109,7 +109,8 @@ lost killed KILL
 # Also one that is lost before anything was written into a folder of this run's own.
 ranks 3 sh -c 'trap : USR1 TERM; "$@"' run "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir sudden > sudden.txt 2>&1 &
 run=$!
-for _ in $(seq 600); do [ -e sudden/run.lock ] && break; sleep 0.01; done
+# Ranks that have not met cannot miss each other, and the launcher ends those that have not begun to train.
+for _ in $(seq 600); do grep -q "3 ranks on" sudden.txt && break; sleep 0.01; done
 victim=$(pgrep -f "^$bin/cosmoflow_train$suffix .*output-dir sudden" | sort -n | sed -n 2p)
 kill -KILL "$victim"; wait $run
 grep -q "(process $victim) has" sudden/lost && ok || bad "a rank lost at the start leaves no mark: $(tail -3 sudden.txt)"
@@ -156,6 +157,15 @@ same teams.safetensors teams2.safetensors
 expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --init two.safetensors --output-dir more --save more.safetensors
 expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --init two.safetensors --output-dir more2 --save more2.safetensors --no-share-weights
 same more.safetensors more2.safetensors
+
+# Ranks of one and of two threads get theirs back.
+own=("${train[@]/--threads/--prefetch}")  # 1 sample ahead, and threads by themselves
+uneven=(sh -c 'export OMP_NUM_THREADS=$((1 + ${OMPI_COMM_WORLD_RANK:-$PMI_RANK})); exec "$@"' run)
+expect 0 "finished" ranks 2 "${uneven[@]}" "${own[@]}" --batch-size 1 --output-dir threads --save threads.safetensors
+expect 0 "finished: 4 steps" ranks 2 "${uneven[@]}" "${own[@]}" --batch-size 1 --output-dir threads2 --max-steps 4
+expect 0 "2 threads on cores" ranks 2 env -u OMP_NUM_THREADS "${own[@]}" --batch-size 1 --output-dir threads2 --resume --save threads2.safetensors
+same threads.safetensors threads2.safetensors
+expect 2 "setting threads: expected [1,2], found 1" ranks 2 env OMP_NUM_THREADS=1 "${own[@]}" --batch-size 1 --output-dir threads2 --resume
 
 # At another number of ranks the epoch may end in mid-step: 12 samples, 11 seen, then five a step.
 expect 0 "finished: 11 steps" "$bin/cosmoflow_train" "${common[@]}" --batch-size 1 --output-dir uneven --max-steps 11

@@ -64,6 +64,7 @@ TEST_CASE("padding behind follows from the outputs", "[bench]") {
   const auto front = [](const std::string& text) { return parse_conv_string(text).attrs.pad_low; };
   CHECK(front("conv ic16ih40oc16oh40kh3") == Int3{0, 1, 1});
   CHECK(behind("conv ic16ih40oc16oh40kh3") == Int3{0, 1, 1});
+  CHECK(front("conv ic16ih40oc16oh40kh3pd0") == Int3{0, 1, 1});
   CHECK(front("conv ic16ih40oc16oh20kh3sh2") == Int3{0, 0, 0});
   CHECK(front("conv ic16ih96oc16oh96kh3dh35") == Int3{0, 36, 36});
   CHECK(front("deconv ic16ih20oc16oh37kh3sh2") == Int3{0, 2, 2});
@@ -130,6 +131,7 @@ TEST_CASE("verbose lines of oneDNN", "[bench]") {
     CHECK(parse_verbose_line(fused).post_ops == ops);
   }
   CHECK_THROWS_WITH(parse_verbose_line("dnnl_verbose,exec,cpu,reorder,x"), Catch::Contains("convolution"));
+  CHECK_THROWS_WITH(parse_verbose_line("dnnl_verbose,exec:blocked:src"), Catch::Contains("found \"\""));
   const std::string later =
       "onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512_core_bf16,forward_training,"
       "src:bf16::blocked:acdb::f0 wei:bf16:a:blocked:Acdb64a::f0 bia:f32::blocked:a::f0 dst:bf16::blocked:acdb::f0,"

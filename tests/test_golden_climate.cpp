@@ -259,5 +259,5 @@ TEST_CASE("gradients of DeepLab's wide dilations equal PyTorch's, by fast kernel
   ClimateOptions o = options(ClimateModel::deeplab, 16, 384, DType::f32);
   o.model.batch_norm = false;
   check_gradients("deeplab_wide", o,
-                  2e-3);  // f64 stays within 1e-5; without the ReLU ahead of units more of f32 cancels
+                  2e-3);  // f64 stays within 1e-5; f32 leaves 1.1e-3
 }

@@ -96,6 +96,22 @@ TEST_CASE("ranks recalibrate by the same images as one", "[climate]") {
   }
 }
 
+TEST_CASE("statistics of images that overflow are training's in f16, and an error elsewhere", "[climate]") {
+  const auto source = std::make_shared<Noise>(images, 1e38F);
+  for (DType compute : {DType::f32, DType::f16}) {
+    ClimateOptions o = options(1);
+    o.compute = compute;
+    Program p(plan_program(o, kernel_list()), o, 5);
+    const std::vector<float> before = statistics(p);
+    if (compute == DType::f16) {
+      renew_statistics(p, source, 2, {.seed = 7}, nullptr);
+      CHECK(statistics(p) == before);
+    } else {
+      CHECK_THROWS_WITH(renew_statistics(p, source, 2, {.seed = 7}, nullptr), Catch::Contains("finite on none of 2"));
+    }
+  }
+}
+
 TEST_CASE("a device recalibrates as the CPU", "[climate]") {
   const auto source = std::make_shared<Noise>(images);
   Program cpu = program(1);

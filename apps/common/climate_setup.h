@@ -18,6 +18,12 @@ std::vector<Option> climate_training_options();  ///< everything else the traine
 void fill_climate_defaults(OptionTable& options);
 /// Channels of the files that the network sees; empty: all. Throws Error(usage) for others than the sixteen.
 std::vector<int64_t> chosen_channels(const OptionTable& options);
+/// A key of a run's identity which says that DeepLab's units without batch norm begin with a factor alone. Earlier
+/// versions had a ReLU behind it: their weights have the same shapes and mean another network.
+inline constexpr const char* units_begin = "units-begin";
+inline bool units_begin_with_factor(const ClimateConfig& c) {
+  return c.model == ClimateModel::deeplab && !c.batch_norm;
+}
 /// The setting "384x576" as 384 and 576; throws Error(usage) for anything else.
 std::pair<int64_t, int64_t> height_and_width(const OptionTable& options, const std::string& flag);
 ClimateConfig climate_config(const OptionTable& options);

@@ -34,12 +34,17 @@ Json describe(const std::string& path) {
 
 }  // namespace
 
-void expect_text(const std::string& path) {
+bool is_text(const std::string& text) {
   try {
-    (void)Json(path).dump();
+    (void)Json(text).dump();
+    return true;
   } catch (const Json::exception&) {
-    fail_data(path + ": expected a name in UTF-8, found other bytes");
+    return false;
   }
+}
+
+void expect_text(const std::string& path) {
+  if (!is_text(path)) fail_data(path + ": expected a name in UTF-8, found other bytes");
 }
 
 Json fingerprint(const std::vector<std::string>& paths) {

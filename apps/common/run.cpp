@@ -9,6 +9,7 @@
 #include <set>
 
 #include "apps/common/families.h"
+#include "apps/common/fingerprint.h"
 #include "apps/common/profile.h"
 #include "apps/common/say.h"
 #include "apps/common/version.h"
@@ -97,8 +98,8 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
        "also write rate, loss and, of climate images, accuracy to the MLPerf log every so many steps (0 = at epoch "
        "ends)",
        K::integer},
-      {"checkpoint-epochs", "", "1", "save behind every so manieth epoch and the last one (0 = behind that alone)",
-       K::integer, "default", "save-frequency"},
+      {"checkpoint-epochs", "", "1", "save behind every Nth epoch and the last one (0 = behind that alone)", K::integer,
+       "default", "save-frequency"},
       {"checkpoint-steps", "", "0", "also save every so many steps (0 = behind epochs alone)", K::integer},
       Option{"keep-checkpoints", "", "2", "newest checkpoints kept", K::integer}.within(1, 1 << 30),
       {"init", "", "", "start from these safetensors weights"},
@@ -267,20 +268,14 @@ void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const Net
   say("forward {:.3f} GFLOP as TensorFlow's graph counter sees it\n", double(counts.counted_flops) * 1e-9);
 }
 
-/// JSON, and with it every checkpoint and log, is UTF-8.
-void check_text(const Option& option) {
-  try {
-    (void)Json(option.value).dump();
-  } catch (const Json::exception&) {
-    fail_usage("--" + option.flag + " (" + option.origin + "): expected UTF-8, found other bytes");
-  }
-}
-
 Json settings_json(const OptionTable& o, const std::vector<std::string>& names) {
   Json json;
   for (const Option& option : o.all())
-    if (names.empty() || std::find(names.begin(), names.end(), option.flag) != names.end())
-      check_text(option), json[option.flag] = option.value;
+    if (names.empty() || std::find(names.begin(), names.end(), option.flag) != names.end()) {
+      if (!is_text(option.value))
+        fail_usage("--" + option.flag + " (" + option.origin + "): expected UTF-8, found other bytes");
+      json[option.flag] = option.value;
+    }
   return json;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -37,7 +38,9 @@ Json found_settings(const Json& meta, int ranks) {
   const Json threads = meta.at("identity").value("threads", Json()), bytes = meta.value("bucket_bytes", Json());
   if (threads.is_number_integer() && !std::getenv("OMP_NUM_THREADS"))
     settings["threads"] = std::to_string(threads.get<int>());
-  if (threads.is_array() && !std::getenv("OMP_NUM_THREADS")) settings["threads"] = threads;  // of each rank
+  if (threads.is_array() && std::ssize(threads) == ranks && !std::getenv("OMP_NUM_THREADS") &&
+      std::all_of(threads.begin(), threads.end(), [](const Json& of_one) { return of_one.is_number_integer(); }))
+    settings["threads"] = threads;  // of each rank
   if (bytes.is_number_integer() && ranks > 1)
     settings["bucket-mib"] = fmt::format("{}", double(bytes.get<int64_t>()) / (1 << 20));
   return settings;

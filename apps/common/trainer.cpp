@@ -250,7 +250,7 @@ void Trainer::train_epoch() {
       std::fflush(stdout);
     }
     if (stop_requested_) break;
-    // Behind an epoch, a limit of steps and a request to stop all is saved anyway.
+    // Behind an epoch whose last step it is, a limit of steps and a request to stop all is saved anyway.
     if (o_.checkpoint_steps > 0 && step_ % o_.checkpoint_steps == 0 && step_in_epoch_ < steps_per_epoch() &&
         !step_limit_reached())
       save(o_.keep_checkpoints);
@@ -346,7 +346,8 @@ std::optional<Outcome> Trainer::one_epoch() {
   const double seconds = seconds_since(start);
   const bool evaluates = source_ && task_.validation_samples() > 0;
   const bool last = epoch_ + 1 >= o_.epochs || step_limit_reached();
-  const bool due = last || (o_.checkpoint_epochs > 0 && (epoch_ + 1) % o_.checkpoint_epochs == 0);
+  const auto meets = [](int64_t count, int64_t interval) { return interval > 0 && count % interval == 0; };
+  const bool due = last || meets(epoch_ + 1, o_.checkpoint_epochs) || meets(step_, o_.checkpoint_steps);
   if (step_ > steps_before) newest_.clear();
   // Where the validation fails, a resume begins with it. It may also find that the network has diverged: until then
   // the checkpoint before this one stays.
@@ -367,7 +368,7 @@ std::optional<Outcome> Trainer::one_epoch() {
   if (ranks_.root()) write_history();
   if (complete)
     if (const auto stopped = stop_rule(history_.back())) return stopped;
-  // A signal that came during the validation finds everything saved, unless there is nothing left to do.
+  // A signal that came during the validation ends the run with what is saved, unless there is nothing left to do.
   double requests = signal_received ? 1 : 0;
   if (ranks_.size() > 1) ranks_.world().all_reduce_sum(std::span(&requests, 1));
   const bool goes_on = epoch_ < o_.epochs && !step_limit_reached();
@@ -384,6 +385,7 @@ Outcome Trainer::run() {
   first_step_ = step_;
   clock_offset_ = ranks_.clock_offset();
   open_metrics();
+  if (ranks_.root() && o_.resume && !history_.empty()) write_history();  // whose last row may be missing
   mllog_.open(ranks_.root() ? MlLog::path_of_attempt(o_.output_dir, o_.resume) : "/dev/null");
   if (o_.trace) {
     if (program_.micro()) program_.micro()->start_trace();

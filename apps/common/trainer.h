@@ -25,7 +25,7 @@ struct TrainerOptions {
   bool continues = false;                          ///< rank 0 may have a checkpoint
   std::shared_ptr<const Checkpoint> checkpoint{};  ///< to go on from, on rank 0
   int64_t checkpoint_steps = 0;                    ///< also save every so many steps
-  int64_t checkpoint_epochs = 1;                   ///< save behind every so manieth epoch; 0: behind the last one alone
+  int64_t checkpoint_epochs = 1;  ///< save behind every Nth epoch and the last one; 0: behind that alone
   int keep_checkpoints = 2;
   int64_t early_stopping = 0;
   bool trace = false;

@@ -91,7 +91,7 @@ void Trainer::take(const nlohmann::json& meta) {
         {r.at(0), number(r.at(1)), number(r.at(2)), {number(r.at(3)), number(r.at(4))}, number(r.at(5))});
   epoch_ = meta.at("epoch"), step_in_epoch_ = meta.at("step_in_epoch"), step_ = meta.at("step");
   epoch_loss_ = number(meta.at("epoch_loss"));
-  say(" at epoch {}, step {}\n", epoch_ + 1, step_);
+  say(", {} epochs and {} steps in\n", epoch_, step_);
   const int64_t before = meta.value("samples_per_step", samples_per_step());
   if (const int ranks = meta.value("ranks", ranks_.size()); ranks != ranks_.size())
     say("the number of ranks changes from {} to {}, the samples of a step from {} to {}\n", ranks, ranks_.size(),
