@@ -29,7 +29,7 @@ Tape finish_training(Tape tape, const ProgramOptions& o, const std::vector<std::
   if (o.compute == DType::f16 && training.scaling == constant_scaling) training.scaling = LossScaleAttrs{};
   const ValueId loss = tape.find("data_loss");
   ending == Ending::update ? add_training(tape, loss, training) : add_accumulation(tape, loss, training.averaging);
-  if (o.fuse) fuse_convolutions(tape);
+  if (o.fuse) forget_dropped(tape), fuse_convolutions(tape);
   if (o.fuse && o.sparse_gradients) fuse_backward(tape);
   if (o.fuse && o.gradient_sums) fuse_gradient_sums(tape);
   return tape;

@@ -145,6 +145,23 @@ void fuse_convolutions(Tape& tape) {
   carry_out(tape, changes);
 }
 
+void forget_dropped(Tape& tape) {
+  std::map<ValueId, Node> forward, gradients;  // dropouts by what they read and by what they write
+  std::vector<Node> nodes = tape.nodes();
+  for (Node& node : nodes) {
+    if (node.op.kind == OpKind::dropout) forward.emplace(node.in[0], node), gradients.emplace(node.out[0], node);
+    if (node.op.kind != OpKind::activation_backward) continue;
+    const auto& a = node.op.as<ActivationAttrs>();
+    const auto left = forward.find(node.in[1]), gradient = gradients.find(node.in[0]);
+    // Both draw the same words.
+    if (left == forward.end() || gradient == gradients.end() || left->second.op != gradient->second.op ||
+        left->second.in[1] != gradient->second.in[1])
+      continue;
+    if (a.function == Activation::leaky_relu && a.slope >= 0 && a.scale > 0) node.in[1] = left->second.out[0];
+  }
+  tape.set_nodes(std::move(nodes));
+}
+
 void fuse_backward(Tape& tape) {
   std::map<ValueId, Node> unpooled;
   std::vector<Node> result;

@@ -23,6 +23,11 @@ void fuse(Tape& tape);
 /// order.
 void fuse_convolutions(Tape& tape);
 
+/// After differentiation: lets the gradient of a leaky_relu look at what a dropout behind it left, in place of its own
+/// output, which then lives no longer than the dropout. What the dropout kept has the sign that it had; elsewhere the
+/// gradient is zero whatever the sign. Bits stay.
+void forget_dropped(Tape& tape);
+
 /// After differentiation: lets backward_data and backward_weights of a convolution read the pooled gradient and the
 /// arg-max in place of the un-pooled gradient (conv_pool_backward_data, conv_pool_backward_weights). A kernel may use
 /// that seven of eight gradients are zero; sums then run in another order, within the bound of the sum. Where no kernel
