@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "io/dates.h"
 #include "io/hdf5.h"
-#include "io/netcdf_header.h"
 
 namespace convoy {
 namespace {
@@ -121,7 +120,12 @@ class Missing {
     whole_ = type != NC_FLOAT && type != NC_DOUBLE;
     const auto stored = [&](double v) { return narrow(packing.stored(v)); };
     for (const char* attribute : {"_FillValue", "missing_value"})  // the latter may name several
-      for (double value : number_attributes(file, variable, attribute)) fill_.push_back(stored(value));
+      for (double value : number_attributes(file, variable, attribute)) {
+        fill_.push_back(stored(value));
+        nc_type of = 0;
+        if (whole_ && nc_inq_atttype(file, variable, attribute, &of) == NC_NOERR && of == NC_FLOAT)
+          rounded_.push_back(float(packing.stored(value)));
+      }
     int filled = 0;
     if (nc_inq_attid(file, variable, "_FillValue", &filled) != NC_NOERR)
       if (const auto value = default_fill(file, variable)) fill_.push_back(stored(*value));
@@ -135,21 +139,32 @@ class Missing {
   bool operator()(double value) const {
     const double v = narrow(value);
     return !(std::abs(v) <= largest) || v < least_ || v > most_ ||
-           std::find(fill_.begin(), fill_.end(), v) != fill_.end();
+           std::find(fill_.begin(), fill_.end(), v) != fill_.end() ||
+           std::find(rounded_.begin(), rounded_.end(), float(v)) != rounded_.end();
   }
 
  private:
   static constexpr double largest = 1e30;  ///< of what is meant
   /// Attributes may have another type than their variable: with floating point all are compared as f32, what is beyond
-  /// that as infinite. Whole numbers are what they are: f32 would make one of neighbours beyond 2^24.
+  /// that as infinite. Whole numbers are what they are (f32 would make one of neighbours beyond 2^24), unless the
+  /// attribute is f32 itself.
   double narrow(double v) const {
     if (whole_) return v;
     return std::abs(v) > std::numeric_limits<float>::max() ? std::copysign(INFINITY, v) : double(float(v));
   }
   bool whole_ = false;
   std::vector<double> fill_;
+  std::vector<float> rounded_;  ///< what f32 attributes of whole numbers name
   double least_ = -INFINITY, most_ = INFINITY;
 };
+
+/// The product of extents that some grid may have.
+size_t checked_count(std::initializer_list<size_t> extents, const std::string& what) {
+  const std::vector<int64_t> list(extents.begin(), extents.end());
+  const auto count = checked_elements(list, int64_t{1} << 30);
+  if (!count) fail_data(what + ": expected at most 2^30 positions, found " + extents_text(list));
+  return static_cast<size_t>(*count);
+}
 
 Axis axis_of(int file, const std::string& dimension) {
   int variable = -1;
@@ -206,29 +221,24 @@ struct NetcdfFile::Axes {
   }
 };
 
-/// The product of extents that some grid may have.
-size_t checked_count(std::initializer_list<size_t> extents, const std::string& what) {
-  const std::vector<int64_t> list(extents.begin(), extents.end());
-  const auto count = checked_elements(list, int64_t{1} << 30);
-  if (!count) fail_data(what + ": expected at most 2^30 positions, found " + extents_text(list));
-  return static_cast<size_t>(*count);
-}
-
 NetcdfFile::NetcdfFile(const std::string& path) : path_(path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) fail_data(path + ": no such file");
-  const auto needed = classic_netcdf_bytes(path);
+  layout_ = classic_netcdf_layout(path), bytes_ = info.st_size;
   if (const int code = nc_open(path.c_str(), NC_NOWRITE, &id_); code != NC_NOERR)
     fail_data(path + ": expected a NetCDF file: " + nc_strerror(code));
-  if (needed && *needed > info.st_size) {
-    nc_close(id_);
-    fail_data(path + ": expected " + std::to_string(*needed) + " bytes by its header, found " +
-              std::to_string(info.st_size) + ": truncated");
-  }
 }
 
 NetcdfFile::~NetcdfFile() {
   nc_close(id_);
+}
+
+void NetcdfFile::expect_held(int variable, int64_t record, const std::string& what) const {
+  if (!layout_ || variable < 0 || static_cast<size_t>(variable) >= layout_->variables.size()) return;
+  const double end = layout_->end_of(static_cast<size_t>(variable), record);
+  if (end > double(bytes_))
+    fail_data(what + ": its values end at byte" + number_text(end) + " of the file, which has " +
+              std::to_string(bytes_) + ": truncated, or never written");
 }
 
 NetcdfFile::Axes NetcdfFile::axes(const std::string& name) const {
@@ -289,6 +299,7 @@ std::vector<double> NetcdfFile::coordinates(int dimension, const std::string& na
       rank != 1 || nc_inq_vardimid(id_, variable, &own) != NC_NOERR || own != dimension)
     fail_data(path_ + ": expected one coordinate per position of dimension " + name + ", found " +
               (variable < 0 ? "none" : std::to_string(rank) + " dimensions"));
+  expect_held(variable, std::max<int64_t>(1, static_cast<int64_t>(extent)) - 1, path_ + ": dimension " + name);
   if (nc_get_var_double(id_, variable, values.data()) != NC_NOERR)
     fail_data(path_ + ": cannot read the coordinates of dimension " + name);
   const std::string what = path_ + ": dimension " + name;
@@ -359,6 +370,7 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
     start[*time] = static_cast<size_t>(step);
   }
   const size_t rows = a.extent[*lat], columns = a.extent[*lon];
+  expect_held(a.variable, start.empty() ? 0 : static_cast<int64_t>(start[0]), path_ + ": variable " + name);
   // As f64: what a fill value of that type does not fit would be an error of the library.
   std::vector<double> raw(checked_count({rows, columns}, path_ + ": variable " + name));
   if (const int code = nc_get_vara_double(id_, a.variable, start.data(), count.data(), raw.data()); code != NC_NOERR)

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "io/netcdf_header.h"
+
 namespace convoy {
 
 /// Values by latitude (south to north) and longitude (west to east, degrees in [0, 360)); missing ones are NaN.
@@ -41,9 +43,14 @@ class NetcdfFile {
   struct Axes;
   Axes axes(const std::string& name) const;
   Axes axes_of(int variable) const;
+  /// Throws Error(data), beginning with `what`, where the file ends ahead of a variable's values, of this record where
+  /// it has records.
+  void expect_held(int variable, int64_t record, const std::string& what) const;
   std::vector<double> coordinates(int dimension, const std::string& name) const;
   std::vector<double> degrees(int dimension, const std::string& name, double low, double high) const;
   std::string path_;
+  std::optional<ClassicLayout> layout_;
+  int64_t bytes_ = 0;  ///< of the file
   int id_ = -1;
 };
 

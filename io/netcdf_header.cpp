@@ -21,41 +21,30 @@ class Header {
     if (std::memcmp(magic, "CDF", 3) != 0 || (version_ != 1 && version_ != 2 && version_ != 5)) damaged_ = true;
   }
 
-  std::optional<int64_t> bytes() {
+  std::optional<ClassicLayout> layout() {
     if (damaged_) return std::nullopt;
-    const int64_t records = count();
-    const bool streaming = records == (version_ == 5 ? -1 : int64_t{UINT32_MAX});  // nobody has counted them
+    count();  // records
     std::vector<int64_t> extents;
     list([&] {
       skip_text();
       extents.push_back(count());
     });
     attributes();
-    double fixed = 0, one_record = 0, first_record = 0;
-    std::vector<Variable> recorded;
-    list([&] {
-      const Variable v = variable(extents);
-      if (v.recorded)
-        recorded.push_back(v);
-      else
-        fixed = std::max(fixed, v.begin + v.bytes);
-    });
+    ClassicLayout layout;
+    list([&] { layout.variables.push_back(variable(extents)); });
     if (!file_) fail_data(path_ + ": ends inside of its header: truncated");
     if (damaged_) return std::nullopt;
+    const auto recorded =
+        std::count_if(layout.variables.begin(), layout.variables.end(), [](const Variable& v) { return v.recorded; });
     // A lone variable's records are not padded.
-    for (const Variable& v : recorded) one_record += recorded.size() == 1 ? v.bytes : padded(v.bytes);
-    for (const Variable& v : recorded) first_record = std::max(first_record, v.begin + v.bytes);
-    double end = fixed;
-    if (!recorded.empty() && records > 0 && !streaming)
-      end = std::max(end, first_record + double(records - 1) * one_record);
-    return end < 0x1p62 ? std::optional(static_cast<int64_t>(end)) : std::nullopt;
+    for (const Variable& v : layout.variables)
+      if (v.recorded) layout.record_bytes += recorded == 1 ? v.bytes : padded(v.bytes);
+    return layout;
   }
 
  private:
-  struct Variable {
-    double begin = 0, bytes = 0;  ///< of one record, where it has records
-    bool recorded = false;
-  };
+  using Variable = ClassicLayout::Variable;
+  static constexpr int64_t most_elements = 1 << 20, most_rank = 1024;  ///< of lists and variables that are meant
 
   static double padded(double bytes) { return 4 * std::ceil(bytes / 4); }
   int64_t number(int bytes) {
@@ -73,7 +62,9 @@ class Header {
   template <class F>
   void list(F&& element) {
     number(4);
-    for (int64_t left = count(); left > 0 && file_ && !damaged_; --left) element();
+    const int64_t elements = count();
+    if (elements > most_elements) damaged_ = true;
+    for (int64_t left = elements; left > 0 && file_ && !damaged_; --left) element();
   }
   void attributes() {
     list([&] {
@@ -93,6 +84,7 @@ class Header {
     double elements = 1;
     skip_text();
     const int64_t rank = count();
+    if (rank > most_rank) damaged_ = true;
     for (int64_t i = 0; i < rank && file_ && !damaged_; ++i) {
       const int64_t dimension = count();
       if (dimension < 0 || dimension >= std::ssize(extents)) {
@@ -120,8 +112,8 @@ class Header {
 
 }  // namespace
 
-std::optional<int64_t> classic_netcdf_bytes(const std::string& path) {
-  return Header(path).bytes();
+std::optional<ClassicLayout> classic_netcdf_layout(const std::string& path) {
+  return Header(path).layout();
 }
 
 }  // namespace convoy

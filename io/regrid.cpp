@@ -69,8 +69,9 @@ std::optional<Between> between(const Line& line, double at) {
   const auto low = static_cast<size_t>(std::upper_bound(axis.begin(), axis.end(), at) - axis.begin()) - 1;
   const double step = axis[low + 1] - axis[low];
   if (step <= 1.6 * line.usual[low]) {
-    // Coordinates are rounded: a position that is meant has no neighbour, whose value may be missing.
-    constexpr double meant = 1e-5;
+    // Coordinates are rounded, at 360 degrees in f32 by 1.5e-5: a position that is meant has no neighbour, whose value
+    // may be missing.
+    const double meant = std::max(1e-5, 2.2e-5 / step);
     const double share = (at - axis[low]) / step;
     if (share < meant) return Between{low, low, 0};
     if (share > 1 - meant) return Between{low + 1, low + 1, 0};

@@ -252,10 +252,10 @@ std::vector<std::byte> gzip_decompress(Bytes data, const std::string& path) {
   if (!decompressor) fail_runtime("libdeflate: cannot start decompression");
   // The last four bytes of a gzip file hold its size modulo 2^32: a hint for the buffer, checked by growing on demand,
   // and no more than is usual at first, since those of a truncated file are anything. No deflate stream expands more
-  // than 1032 times, and no sample has more than 8 GiB.
+  // than 1032 times, and no sample has more than 8 GiB of voxels.
   uint32_t hint = 0;
   if (data.size() >= 18) std::memcpy(&hint, data.data() + data.size() - 4, 4);
-  const size_t most = std::clamp<size_t>(data.size() * 1032, 1024, size_t{1} << 33);
+  const size_t most = std::clamp<size_t>(data.size() * 1032, 1024, (size_t{1} << 33) + (1 << 20));
   std::vector<std::byte> out(std::clamp<size_t>(std::min<size_t>(hint, 16 * data.size()), 1024, most));
   size_t done = 0;
   // Parallel compressors write several members, tapes pad with zeros (RFC 1952, 2.2; gzip takes both).

@@ -7,7 +7,6 @@
 #include "io/dates.h"
 #include "io/file.h"
 #include "io/netcdf.h"
-#include "io/netcdf_header.h"
 #include "tests/catch.hpp"
 #include "tests/temporary.h"
 
@@ -20,7 +19,7 @@ using convoy::testing::TemporaryFolder;
 
 namespace {
 
-enum class Type : uint32_t { text = 2, i16 = 3, i32 = 4, f64 = 6 };
+enum class Type : uint32_t { text = 2, i16 = 3, i32 = 4, f32 = 5, f64 = 6 };
 
 struct Attribute {
   std::string name;
@@ -63,6 +62,8 @@ class Bytes {
         big_endian(static_cast<uint16_t>(static_cast<int16_t>(v)), 2);
       else if (type == Type::i32)
         big_endian(static_cast<uint32_t>(static_cast<int32_t>(v)), 4);
+      else if (type == Type::f32)
+        big_endian(std::bit_cast<uint32_t>(static_cast<float>(v)), 4);
       else
         big_endian(std::bit_cast<uint64_t>(v), 8);
     pad();
@@ -160,24 +161,27 @@ TEST_CASE("steps are times, and no other dimension is chosen from silently", "[n
   refused("unnamed.nc", {{"run", "", 5}, {"member", "", 2}, latitude, longitude});
 }
 
-TEST_CASE("files that end ahead of their last value are truncated", "[netcdf]") {
+TEST_CASE("values that a file ends ahead of are no zeros", "[netcdf]") {
   if (!has_netcdf()) return;
   const TemporaryFolder folder;
   const std::string whole = write_field(folder / "whole.nc", {time_of(3), latitude, longitude}, {}),
                     cut = folder / "cut.nc";
   const std::vector<std::byte> file = read_file(whole);
-  CHECK(classic_netcdf_bytes(whole) == int64_t(file.size()));
-  for (const size_t missing : {size_t{1}, size_t{64}, size_t{180}}) {
+  CHECK(classic_netcdf_layout(whole).value().end_of(3, 0) == double(file.size()));
+  for (const size_t missing : {1, 64, 144}) {  // up to all of the field
     write_file(cut, std::span(file).first(file.size() - missing));
-    CHECK_THROWS_WITH(NetcdfFile(cut), Catch::Contains("cut.nc: expected " + std::to_string(file.size()) +
-                                                       " bytes by its header, found " +
-                                                       std::to_string(file.size() - missing) + ": truncated"));
+    CHECK_THROWS_WITH(NetcdfFile(cut).read("field", 0, std::nullopt),
+                      Catch::Contains("cut.nc: variable field: its values end at byte " + std::to_string(file.size()) +
+                                      " of the file, which has " + std::to_string(file.size() - missing) +
+                                      ": truncated, or never written"));
   }
+  write_file(cut, std::span(file).first(file.size() - 144 - 8 * 7));  // the times' last one, too
+  CHECK_THROWS_WITH(NetcdfFile(cut).days("field"), Catch::Contains(": truncated, or never written"));
   // What is behind the last value, and headers that cannot be read, are the library's business.
   std::vector<std::byte> longer = file;
   longer.resize(file.size() + 100);
   write_file(cut, longer);
-  CHECK(NetcdfFile(cut).steps("field") == 3);
+  CHECK(NetcdfFile(cut).read("field", 2, std::nullopt).at(1, 2) == 17);
   for (size_t size : {0, 3}) {
     write_file(cut, std::span(file).first(size));
     CHECK_THROWS_WITH(NetcdfFile(cut), Catch::Contains("cut.nc: expected a NetCDF file"));
@@ -224,7 +228,13 @@ TEST_CASE("the library's own files are as long as their headers say", "[netcdf]"
           nc_put_vara_schar(file, variables[i], start, count, values);
         }
       REQUIRE(nc_close(file) == NC_NOERR);
-      const auto held = static_cast<int64_t>(read_file(path).size()), needed = classic_netcdf_bytes(path).value_or(-1);
+      const auto held = static_cast<int64_t>(read_file(path).size());
+      const ClassicLayout layout = classic_netcdf_layout(path).value();
+      const auto end = [&](int variable, int64_t record) {
+        return static_cast<int64_t>(layout.end_of(static_cast<size_t>(variable), record));
+      };
+      const int64_t needed = end(variables[recorded - 1], 4);
+      CHECK(end(fixed, 0) < end(variables[0], 0));
       INFO(path << " of " << held << " bytes");
       CHECK(needed <= held);
       CHECK(needed > held - 4);  // the last value may be padded
@@ -281,6 +291,9 @@ TEST_CASE("every missing value is missing: of several, by default, beyond f32", 
   CHECK(read(Type::i32, {16777217, 16777216, 16777215, 4, -16777217, -16777216},
              {{"_FillValue", Type::i32, "", {16777216}}, {"valid_min", Type::i32, "", {-16777216}}}) ==
         std::vector<int>{16777216, -1, 16777215, 4, -1, -16777216});  // as f32
+  // An attribute that f32 has rounded means what it was rounded from.
+  CHECK(read(Type::i32, {-999999999, 2, 3, 4, 5, 6}, {{"missing_value", Type::f32, "", {-1e9}}}) ==
+        std::vector<int>{-1, 2, 3, 4, 5, 6});
   // A fill value that is named stands in place of the default.
   CHECK(read(Type::i16, {1, -32767, 3, 4, 5, 6}, {{"_FillValue", Type::i16, "", {3}}}) ==
         std::vector<int>{1, -32767, -1, 4, 5, 6});

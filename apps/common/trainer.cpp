@@ -385,7 +385,7 @@ Outcome Trainer::run() {
   first_step_ = step_;
   clock_offset_ = ranks_.clock_offset();
   open_metrics();
-  if (ranks_.root() && o_.resume && !history_.empty()) write_history();  // whose last row may be missing
+  if (ranks_.root() && o_.resume && lacks_history()) write_history();
   mllog_.open(ranks_.root() ? MlLog::path_of_attempt(o_.output_dir, o_.resume) : "/dev/null");
   if (o_.trace) {
     if (program_.micro()) program_.micro()->start_trace();

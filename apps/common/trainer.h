@@ -135,6 +135,8 @@ class Trainer {
   std::string meta() const;
   void open_metrics();
   void write_history() const;
+  /// Whether history.csv has fewer rows than epochs are done: its program was killed behind their checkpoint.
+  bool lacks_history() const;
   /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late to the update or, in a team, to the
   /// end of packing and updating (those that come late to shared batch-norm statistics are not told apart). Every rank
   /// calls it.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,6 +57,12 @@ void Trainer::write_history() const {
     text += fmt::format("{},{:.9g},{:.9g},{:.9g},{:.9g},{:.3f}\n", r.epoch, r.learning_rate, r.loss, r.validation.loss,
                         r.validation.metric, r.seconds);
   write_text(o_.output_dir + "/history.csv", text);
+}
+
+bool Trainer::lacks_history() const {
+  std::ifstream in(o_.output_dir + "/history.csv");
+  const auto lines = std::count(std::istreambuf_iterator<char>(in), {}, '\n');
+  return lines < 1 + std::ssize(history_);
 }
 
 void Trainer::compare_waits() {
