@@ -237,8 +237,8 @@ void NetcdfFile::expect_held(int variable, int64_t record, const std::string& wh
   if (!layout_ || variable < 0 || static_cast<size_t>(variable) >= layout_->variables.size()) return;
   const double end = layout_->end_of(static_cast<size_t>(variable), record);
   if (end > double(bytes_))
-    fail_data(what + ": its values end at byte" + number_text(end) + " of the file, which has " +
-              std::to_string(bytes_) + ": truncated, or never written");
+    fail_data(what + ": its values end at byte " + std::to_string(static_cast<int64_t>(std::min(end, 0x1p62))) +
+              " of the file, which has " + std::to_string(bytes_) + ": truncated, or never written");
 }
 
 NetcdfFile::Axes NetcdfFile::axes(const std::string& name) const {
