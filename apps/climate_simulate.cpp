@@ -46,10 +46,12 @@ std::vector<Option> option_list() {
       Option{"threads", "", "0", "0 = OMP_NUM_THREADS or all cores", K::integer}.within(0, most_threads)};
 }
 
-/// "data-2106-03-04-02-0.h5"; a year has 365 days, as in the climate model's calendar.
+constexpr int64_t days_of_year = 365;  // as in the climate model's calendar
+
+/// "data-2106-03-04-02-0.h5".
 std::string file_name(int64_t year, int64_t day, int64_t step, int64_t run) {
   constexpr int lengths[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-  year += day / 365, day %= 365;
+  year += day / days_of_year, day %= days_of_year;
   int month = 0;
   while (day >= lengths[month]) day -= lengths[month++];
   return fmt::format("data-{:04}-{:02}-{:02}-{:02}-{}.h5", year, month + 1, day + 1, step, run);
@@ -90,7 +92,6 @@ int simulate_main(int argc, char** argv) {
   if (!heuristic && o.text("labels") != "truth")
     fail_usage("--labels: expected truth or heuristic, found " + o.text("labels"));
   const int64_t train = o.integer("days"), validation = o.integer("validation-days"), steps = o.integer("steps");
-  constexpr int64_t days_of_year = 365;
   if (const int64_t last = o.integer("year") + (train + validation - 1) / days_of_year; last > 9999)
     fail_usage(fmt::format("--year: expected days up to the year 9999, found {}", last));
   AtmosphereOptions a;

@@ -199,6 +199,8 @@ std::vector<ClosedRule> closed_rules(const OptionTable& o) {
                                     {"downsample", "1"},
                                     {"measure", "mlperf"},
                                     {"target-iou", "0.82"},
+                                    {"adam-eps", "1e-6"},
+                                    {"max-grad-norm", "1"},
                                     {"gradient-lag", "0"}})
     rules.push_back({flag, o.agrees(flag, value), value});
   const size_t channels = chosen_channels(o).size();
@@ -208,8 +210,6 @@ std::vector<ClosedRule> closed_rules(const OptionTable& o) {
   const std::string& optimizer = o.text("optimizer");
   rules.push_back(
       {"optimizer", optimizer == "Adam" || optimizer == "AdamW" || optimizer == "LAMB", "Adam, AdamW or LAMB"});
-  rules.push_back({"adam-eps", o.agrees("adam-eps", "1e-6"), "1e-6"});
-  rules.push_back({"max-grad-norm", o.agrees("max-grad-norm", "1"), "1"});
   const std::string& schedule = o.text("lr-schedule");
   rules.push_back(
       {"lr-schedule", schedule == "multistep" || schedule == "cosine_annealing", "multistep or cosine_annealing"});

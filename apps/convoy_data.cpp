@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "apps/common/attempts.h"
 #include "apps/common/climate_data.h"
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
@@ -74,27 +75,16 @@ int inspect(const std::vector<SampleRef>& refs, const ReadOptions& read, int64_t
 /// Reads everything; reports every bad sample and ends with the data exit code when there was one.
 int verify(const std::string& path, const ReadOptions& read, const CLI::App& sub) {
   std::vector<SampleRef> refs;
-  int64_t bad = 0, sum = 0;
-  const auto report = [&](const Error& error) {
-    say(stderr, "bad: {}\n", error.what());
-    ++bad;
-  };
+  int64_t sum = 0;
   // A file that does not open is one bad sample; the others are read all the same.
-  const auto attempt = [&](const std::string& file, const auto& look) {
-    try {
-      look();
-    } catch (const Error& error) {
-      report(error);
-    } catch (const std::bad_alloc&) {
-      report(Error(ErrorKind::data, file + ": larger than the memory"));
-    }
-  };
+  Attempts attempt;
   for (const std::string& file : sample_files(path, BrokenLinks::listed))
     attempt(file, [&] {
       for (SampleRef& ref : samples_in(file, read)) refs.push_back(std::move(ref));
     });
-  if (refs.empty()) fail_data(fmt::format("{}: expected samples, found none that can be read ({} bad)", path, bad));
-  if (bad == 0) refuse_other_formats(sub, refs);  // what does not open may be of any format
+  if (refs.empty())
+    fail_data(fmt::format("{}: expected samples, found none that can be read ({} bad)", path, attempt.bad()));
+  if (attempt.bad() == 0) refuse_other_formats(sub, refs);  // what does not open may be of any format
   float low = INFINITY, high = -INFINITY;
   std::optional<SampleShape> shape;
   for (const SampleRef& ref : refs)
@@ -106,9 +96,9 @@ int verify(const std::string& path, const ReadOptions& read, const CLI::App& sub
       sum += count(s).sum;
       for (float t : s.target) low = std::min(low, t), high = std::max(high, t);
     });
-  say("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), bad,
+  say("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), attempt.bad(),
       shape ? shape->str() : "no shape", sum, low, high);
-  return bad ? static_cast<int>(ErrorKind::data) : 0;
+  return attempt.bad() ? static_cast<int>(ErrorKind::data) : 0;
 }
 
 /// Names for files of one sample each, in the order of `refs`. Samples of a universe are numbered behind its name,

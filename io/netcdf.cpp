@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "io/dates.h"
-#include "io/hdf5.h"
+#include "io/extents.h"
 
 namespace convoy {
 namespace {

@@ -42,6 +42,16 @@ ClimateOptions small(ClimateModel kind) {
   return o;
 }
 
+/// With passes and without, as far as bits are to stay.
+ClimateOptions comparable(ClimateOptions o, DType compute, bool fuse) {
+  o.compute = compute;
+  o.fuse = fuse;
+  o.gradient_sums = false;  // of another order
+  o.plan.threads = 2;
+  o.plan.selection.excluded = {"onednn"};  // takes no slices: fusing would change which kernel runs
+  return o;
+}
+
 /// A fixed sample: random images, stripes as classes.
 void feed_image(Executor& e) {
   const PhiloxStream random(9, 1);
@@ -320,12 +330,7 @@ TEST_CASE("convolutions that end in their activation keep all bits", "[climate]"
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     std::vector<float> losses[2];
     for (bool fuse : {true, false}) {
-      ClimateOptions o = small(ClimateModel::tiramisu);
-      o.compute = compute;
-      o.fuse = fuse;
-      o.gradient_sums = false;  // of another order
-      o.plan.threads = 2;
-      o.plan.selection.excluded = {"onednn"};  // takes no slices: fusing would change which kernel runs
+      const ClimateOptions o = comparable(small(ClimateModel::tiramisu), compute, fuse);
       Program program(plan_program(o, kernel_list()), o, 5);
       const auto& nodes = program.step().plan().nodes;
       const auto activations = std::count_if(nodes.begin(), nodes.end(),
@@ -345,11 +350,7 @@ TEST_CASE("what a dropout took away need not be kept", "[climate]") {
     for (bool fuse : {true, false}) {
       ClimateOptions o = small(ClimateModel::tiramisu);
       o.model.batch_norm = false, o.model.dropout = 0.2;
-      o.compute = compute;
-      o.fuse = fuse;
-      o.gradient_sums = false;  // of another order
-      o.plan.threads = 2;
-      o.plan.selection.excluded = {"onednn"};  // takes no slices: fusing would change which kernel runs
+      o = comparable(std::move(o), compute, fuse);
       Program program(plan_program(o, kernel_list()), o, 5);
       const Plan& plan = program.step().plan();
       std::set<ValueId> left;  // what dropouts write

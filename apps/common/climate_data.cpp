@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "apps/common/attempts.h"
 #include "apps/common/say.h"
 #include "core/parallel.h"
 #include "io/climate_source.h"
@@ -127,27 +128,14 @@ int inspect_climate(const std::string& path, int64_t limit) {
 
 int verify_climate(const std::string& path) {
   std::vector<ClimateRef> refs;
-  int64_t bad = 0;
-  const auto report = [&](const Error& error) {
-    say(stderr, "bad: {}\n", error.what());
-    ++bad;
-  };
   // A file that does not open is one bad image; the others are read all the same.
-  const auto attempt = [&](const std::string& file, const auto& look) {
-    try {
-      look();
-    } catch (const Error& error) {
-      report(error);
-    } catch (const std::bad_alloc&) {
-      report(Error(ErrorKind::data, file + ": larger than the memory"));
-    }
-  };
+  Attempts attempt;
   for (const std::string& file : climate_files(path, BrokenLinks::listed))
     attempt(file, [&] {
       for (ClimateRef& ref : images_in(file)) refs.push_back(std::move(ref));
     });
   if (refs.empty())
-    fail_data(fmt::format("{}: expected climate images, found none that can be read ({} bad)", path, bad));
+    fail_data(fmt::format("{}: expected climate images, found none that can be read ({} bad)", path, attempt.bad()));
   std::array<int64_t, 3> sum{};
   int64_t unlabelled = 0;
   for (const ClimateRef& ref : refs)
@@ -164,8 +152,8 @@ int verify_climate(const std::string& path) {
       for (size_t k = 0; k < 3; ++k) sum[k] += counts[k];
     });
   say("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}; {} images without labels\n",
-      refs.size(), bad, refs[0].shape.str(), sum[0], sum[1], sum[2], unlabelled);
-  return bad ? static_cast<int>(ErrorKind::data) : 0;
+      refs.size(), attempt.bad(), refs[0].shape.str(), sum[0], sum[1], sum[2], unlabelled);
+  return attempt.bad() ? static_cast<int>(ErrorKind::data) : 0;
 }
 
 int write_climate_stats(const std::string& path, const std::string& out, int threads) {

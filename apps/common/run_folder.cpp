@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -36,11 +35,11 @@ Json found_settings(const Json& meta, int ranks) {
   Json settings = Json::object();
   if (meta.value("ranks", 1) != ranks) return settings;
   const Json threads = meta.at("identity").value("threads", Json()), bytes = meta.value("bucket_bytes", Json());
-  if (threads.is_number_integer() && !std::getenv("OMP_NUM_THREADS"))
-    settings["threads"] = std::to_string(threads.get<int>());
-  if (threads.is_array() && std::ssize(threads) == ranks && !std::getenv("OMP_NUM_THREADS") &&
-      std::all_of(threads.begin(), threads.end(), [](const Json& of_one) { return of_one.is_number_integer(); }))
-    settings["threads"] = threads;  // of each rank
+  if (!std::getenv("OMP_NUM_THREADS")) {
+    if (threads.is_number_integer()) settings["threads"] = threads.dump();
+    if (threads.is_array() && std::ssize(threads) == ranks)
+      for (const Json& of_rank : threads) settings["threads"].push_back(of_rank.dump());
+  }
   if (bytes.is_number_integer() && ranks > 1)
     settings["bucket-mib"] = fmt::format("{}", double(bytes.get<int64_t>()) / (1 << 20));
   return settings;
@@ -102,10 +101,9 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
   for (const auto& [flag, text] : saved.items()) {
     if (!o.has(flag) || o.is_set(flag)) continue;
     if (text.is_object()) o.set(flag, text.value("outdone", std::string()), "default");
-    if (text.is_array())
-      o.set(flag, std::to_string(text.at(static_cast<size_t>(ranks.rank())).get<int>()), "checkpoint");
-    if (!text.is_string() && !text.is_array()) continue;
-    if (text.is_string()) o.set(flag, text.get<std::string>(), "checkpoint");
+    const Json& own = text.is_array() ? text.at(static_cast<size_t>(ranks.rank())) : text;
+    if (!own.is_string()) continue;
+    o.set(flag, own.get<std::string>(), "checkpoint");
     if (!o.is_standard(flag)) taken += fmt::format(" --{} {}", flag, o.text(flag));
   }
   if (!taken.empty()) say("settings of the checkpoint:{}\n", taken);

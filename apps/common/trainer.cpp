@@ -49,6 +49,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// Whether something that is done every so many times is due behind this one; 0: never.
+bool meets(int64_t count, int64_t interval) {
+  return interval > 0 && count % interval == 0;
+}
+
 }  // namespace
 
 void install_signal_handlers() {
@@ -146,7 +151,7 @@ std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
 
 bool Trainer::fills_ahead() const {
   const bool follows = step_in_epoch_ + 1 < steps_per_epoch() && (o_.max_steps == 0 || step_ + 1 < o_.max_steps);
-  const bool logged = o_.log_steps > 0 && (step_ + 1) % o_.log_steps == 0;
+  const bool logged = meets(step_ + 1, o_.log_steps);
   return program_.on_device() && passes() == 1 && follows && !logged;
 }
 
@@ -221,7 +226,7 @@ void Trainer::one_step(Loader* loader) {
   ++step_, ++step_in_epoch_;
   // At an epoch's end its mean is logged, unless the run stops there.
   const bool ends = (step_in_epoch_ >= steps_per_epoch() || step_limit_reached()) && !stop_requested_;
-  if (o_.log_steps > 0 && step_ % o_.log_steps == 0 && !ends) log_training(rate, double(loss));
+  if (meets(step_, o_.log_steps) && !ends) log_training(rate, double(loss));
 }
 
 void Trainer::log_training(double rate, double loss) {
@@ -251,8 +256,7 @@ void Trainer::train_epoch() {
     }
     if (stop_requested_) break;
     // Behind an epoch whose last step it is, a limit of steps and a request to stop all is saved anyway.
-    if (o_.checkpoint_steps > 0 && step_ % o_.checkpoint_steps == 0 && step_in_epoch_ < steps_per_epoch() &&
-        !step_limit_reached())
+    if (meets(step_, o_.checkpoint_steps) && step_in_epoch_ < steps_per_epoch() && !step_limit_reached())
       save(o_.keep_checkpoints);
   }
   if (terminal) say("\r\033[K");
@@ -346,7 +350,6 @@ std::optional<Outcome> Trainer::one_epoch() {
   const double seconds = seconds_since(start);
   const bool evaluates = source_ && task_.validation_samples() > 0;
   const bool last = epoch_ + 1 >= o_.epochs || step_limit_reached();
-  const auto meets = [](int64_t count, int64_t interval) { return interval > 0 && count % interval == 0; };
   const bool due = last || meets(epoch_ + 1, o_.checkpoint_epochs) || meets(step_, o_.checkpoint_steps);
   if (step_ > steps_before) newest_.clear();
   // Where the validation fails, a resume begins with it. It may also find that the network has diverged: until then
