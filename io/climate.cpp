@@ -150,10 +150,14 @@ std::string day_of(const ClimateRef& ref) {
   return official ? stem.substr(5, 10) : stem;
 }
 
-ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed) {
+ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed, const ListImages& list) {
   const fs::path root(folder);
-  if (is_split(folder)) return {images_below(root / "train"), images_below(root / "validation")};
-  const std::vector<ClimateRef> all = images_below(folder);
+  if (is_split(folder)) {
+    ClimateSplit split;
+    split.train = list(root / "train"), split.validation = list(root / "validation");
+    return split;
+  }
+  const std::vector<ClimateRef> all = list(folder);
   std::set<std::string> days;
   for (const ClimateRef& ref : all) {
     if (ref.format == ClimateFormat::sharded)
@@ -162,18 +166,16 @@ ClimateSplit split_images(const std::string& folder, double validation_share, ui
   }
   if (!(validation_share >= 0 && validation_share < 1))
     fail_usage("the validation share must be in [0, 1), found " + std::to_string(validation_share));
-  auto count = static_cast<int64_t>(std::llround(validation_share * double(days.size())));
-  if (validation_share > 0) count = std::max<int64_t>(1, count);
+  const int64_t count = validation_share > 0 ? held_out(validation_share, std::ssize(days)) : 0;
   std::vector<std::pair<uint64_t, std::string>> drawn;
   const PhiloxStream random(seed, hash_name("climate split"));
   for (const std::string& day : days) drawn.emplace_back(random.below(hash_name(day) >> 8, uint64_t{1} << 40), day);
   std::sort(drawn.begin(), drawn.end());
-  std::set<std::string> held_out;
-  for (int64_t i = 0; i < count; ++i) held_out.insert(drawn[static_cast<size_t>(i)].second);
+  std::set<std::string> validation;
+  for (int64_t i = 0; i < count; ++i) validation.insert(drawn[static_cast<size_t>(i)].second);
   ClimateSplit split;
-  for (const ClimateRef& ref : all) (held_out.count(day_of(ref)) ? split.validation : split.train).push_back(ref);
-  if (split.train.empty())
-    fail_data(folder + ": " + std::to_string(days.size()) + " days cannot be split into training and validation");
+  for (const ClimateRef& ref : all) (validation.count(day_of(ref)) ? split.validation : split.train).push_back(ref);
+  if (split.train.empty()) fail_data(folder + ": one day cannot be split into training and validation");
   return split;
 }
 

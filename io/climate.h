@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -61,8 +62,10 @@ struct ClimateSplit {
   std::vector<ClimateRef> train, validation;
 };
 /// `folder/train` and `folder/validation` when both exist; else all images, split by day: about `validation_share` of
-/// the days, drawn from `seed`, validate.
-ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed);
+/// the days, drawn from `seed`, validate. `list` is images_below, or finds the same some other way.
+using ListImages = std::function<std::vector<ClimateRef>(const std::string& path)>;
+ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed,
+                          const ListImages& list = images_below);
 
 /// A box of an image.
 struct ImageBox {

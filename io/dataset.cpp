@@ -18,12 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* shard_format = "convoy-cosmoflow-1";
+constexpr int64_t most_shard_rows = 1 << 20, most_labels = 16;  // of a damaged header's numbers memory is not asked for
 
 std::vector<float> read_floats(const Hdf5File& file, const std::string& name, std::span<const int64_t> start = {},
                                std::span<const int64_t> count = {}) {
   const std::vector<int64_t> box =
       count.empty() ? file.extents(name) : std::vector<int64_t>(count.begin(), count.end());
-  const auto elements = checked_elements(box, 1 << 20);
+  const auto elements = checked_elements(box, most_shard_rows * most_labels);
   if (!elements)
     fail_data(file.path() + ": data set " + name + " is " + extents_text(box) + ", expected a few parameters");
   std::vector<float> values(static_cast<size_t>(*elements));
@@ -176,7 +177,7 @@ Sample read_shard(const SampleRef& ref) {
 int64_t shard_rows(const Hdf5File& file) {
   const std::vector<int64_t> e = file.extents("voxels"), t = file.extents("unitPar");
   if (e.size() != 5) fail_data(file.path() + ": data set voxels is " + extents_text(e) + ", expected N,D,D,D,C");
-  if (t.size() != 2 || t[0] != e[0] || t[0] > 1 << 20)
+  if (t.size() != 2 || t[0] != e[0] || t[0] > most_shard_rows)
     fail_data(file.path() + ": data set unitPar is " + extents_text(t) + ", expected a row for each of " +
               std::to_string(e[0]) + " samples");
   return e[0];
@@ -300,25 +301,32 @@ std::string universe_of(const SampleRef& ref) {
 }
 
 DataSplit split_samples(const std::string& folder, const ReadOptions& options, double validation_share, uint64_t seed) {
+  return split_samples(
+      folder, [&](const std::string& path) { return samples_below(path, options); }, validation_share, seed);
+}
+
+DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed) {
   const fs::path root(folder);
-  if (is_split(folder)) return {samples_below(root / "train", options), samples_below(root / "validation", options)};
+  if (is_split(folder)) {
+    DataSplit split;
+    split.train = list(root / "train"), split.validation = list(root / "validation");
+    return split;
+  }
   if (!(validation_share > 0 && validation_share < 1))
     fail_usage("the validation share must lie between 0 and 1, found " + std::to_string(validation_share));
-  const std::vector<SampleRef> all = samples_below(folder, options);
+  const std::vector<SampleRef> all = list(folder);
   std::set<std::string> names;
   for (const SampleRef& ref : all) names.insert(universe_of(ref));
   const PhiloxStream random(seed, hash_name("universe split"));
   std::vector<std::pair<uint64_t, std::string>> order;
   for (const std::string& name : names) order.push_back({random.below(hash_name(name), UINT64_MAX), name});
   std::sort(order.begin(), order.end());
-  const auto held_out = static_cast<size_t>(std::llround(validation_share * double(order.size())));
   std::set<std::string> validation;
-  for (size_t i = 0; i < std::max<size_t>(1, held_out); ++i) validation.insert(order[i].second);
+  const int64_t count = held_out(validation_share, std::ssize(order));
+  for (int64_t i = 0; i < count; ++i) validation.insert(order[static_cast<size_t>(i)].second);
   DataSplit split;
   for (const SampleRef& ref : all) (validation.count(universe_of(ref)) ? split.validation : split.train).push_back(ref);
-  if (split.train.empty())
-    fail_data(folder + ": one universe cannot be split into training and validation; found " +
-              std::to_string(names.size()));
+  if (split.train.empty()) fail_data(folder + ": one universe cannot be split into training and validation");
   return split;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,7 +62,10 @@ struct DataSplit {
   std::vector<SampleRef> train, validation;
 };
 /// `folder/train` and `folder/validation` when both exist; else all samples of `folder`, split by universe: about
-/// `validation_share` of the universes, drawn from `seed`, validate.
+/// `validation_share` of the universes, drawn from `seed`, validate. `list` is samples_below, or finds the same some
+/// other way.
+using ListSamples = std::function<std::vector<SampleRef>(const std::string& path)>;
+DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed);
 DataSplit split_samples(const std::string& folder, const ReadOptions& options, double validation_share, uint64_t seed);
 
 }  // namespace convoy

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <string_view>
+#include <tuple>
 
 #include "core/text.h"
 
@@ -43,16 +44,51 @@ Day add_days(Day from, int64_t days, int february, bool thirty) {
   return day;
 }
 
+// The Julian calendar, whose years begin in March here, so that leap days come last: a day's number is that of
+// std::chrono, 0 on 1970-01-01 of the Gregorian one.
+constexpr int64_t julian_begin = -719470;  // 1 March of year 0
+constexpr int64_t gregorian_begin = std::chrono::sys_days(std::chrono::year(1582) / 10 / 15).time_since_epoch().count();
+
+int64_t floor_of(int64_t a, int64_t b) {
+  return a >= 0 ? a / b : -((b - 1 - a) / b);
+}
+
+int64_t julian_number(Day d) {
+  const int64_t year = d.month <= 2 ? d.year - 1 : d.year, month = d.month <= 2 ? d.month + 9 : d.month - 3;
+  return julian_begin + 365 * year + floor_of(year, 4) + (153 * month + 2) / 5 + d.day - 1;
+}
+
+Day julian_day(int64_t number) {
+  const int64_t behind = number - julian_begin, year = floor_of(4 * behind + 3, 1461);
+  const int64_t of_year = behind - 365 * year - floor_of(year, 4), month = (5 * of_year + 2) / 153;
+  const bool next = month >= 10;  // January and February
+  return {next ? year + 1 : year, next ? month - 9 : month + 3, of_year - (153 * month + 2) / 5 + 1};
+}
+
+/// Julian up to 4 October 1582, whose next day is the Gregorian 15th (CF conventions 4.4.1).
+Day add_mixed_days(Day from, int64_t days) {
+  using namespace std::chrono;
+  const bool julian = std::tie(from.year, from.month, from.day) < std::tuple(1582, 10, 15);
+  const year_month_day first{year(static_cast<int>(from.year)), month(static_cast<unsigned>(from.month)),
+                             day(static_cast<unsigned>(from.day))};
+  const int64_t number = days + (julian ? julian_number(from) : sys_days(first).time_since_epoch().count());
+  if (number < gregorian_begin) return julian_day(number);
+  const year_month_day found{sys_days(std::chrono::days(number))};
+  return {int(found.year()), unsigned(found.month()), unsigned(found.day())};
+}
+
 std::optional<Day> add_days(const std::string& calendar, Day from, int64_t days) {
   if (calendar == "360_day") return add_days(from, days, 30, true);
   if (calendar == "noleap" || calendar == "365_day") return add_days(from, days, 28, false);
   if (calendar == "all_leap" || calendar == "366_day") return add_days(from, days, 29, false);
-  if (!calendar.empty() && calendar != "standard" && calendar != "gregorian" && calendar != "proleptic_gregorian")
-    return std::nullopt;
+  const bool mixed = calendar.empty() || calendar == "standard" || calendar == "gregorian";
+  if (!mixed && calendar != "proleptic_gregorian") return std::nullopt;
   using namespace std::chrono;
   const year_month_day first{year(static_cast<int>(from.year)), month(static_cast<unsigned>(from.month)),
                              day(static_cast<unsigned>(from.day))};
-  if (!first.ok()) return std::nullopt;
+  const bool leap_century = mixed && from.year < 1582 && from.month == 2 && from.day == 29 && from.year % 4 == 0;
+  if (!first.ok() && !leap_century) return std::nullopt;
+  if (mixed) return add_mixed_days(from, days);
   const year_month_day found{sys_days(first) + std::chrono::days(days)};
   return Day{int(found.year()), unsigned(found.month()), unsigned(found.day())};
 }

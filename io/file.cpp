@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -129,6 +130,10 @@ std::string folder_inside(const std::string& path, const std::string& file) {
 bool is_split(const std::string& folder) {
   const std::filesystem::path root(folder);
   return std::filesystem::is_directory(root / "train") && std::filesystem::is_directory(root / "validation");
+}
+
+int64_t held_out(double share, int64_t count) {
+  return std::max<int64_t>(1, std::min(count - 1, static_cast<int64_t>(std::llround(share * double(count)))));
 }
 
 bool make_folders(const std::string& folder) {

@@ -38,6 +38,9 @@ std::string folder_inside(const std::string& path, const std::string& file);
 /// True for a folder with folders train and validation: its samples are split already.
 bool is_split(const std::string& folder);
 
+/// How many of `count` universes or days a share of them is: at least one, and not all unless there is only one.
+int64_t held_out(double share, int64_t count);
+
 /// Makes a folder and those above it; says whether it was missing. Throws Error(runtime).
 bool make_folders(const std::string& folder);
 

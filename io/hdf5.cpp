@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "io/file.h"
+#include "io/stored_values.h"
 
 namespace convoy {
 namespace {
@@ -136,6 +137,21 @@ struct Layout {
   bool means_fill = false;     ///< values that are left out are meant to be the file's fill value
 };
 
+/// Throws Error(data) where a data set's chunks went through a filter that this library has no code for: LZF, Blosc,
+/// Zstd and others come as plugins.
+void expect_filters(const std::string& what, hid_t properties) {
+  for (int i = 0; i < H5Pget_nfilters(properties); ++i) {
+    unsigned flags = 0, config = 0;
+    size_t values = 0;
+    char name[64] = "";
+    const H5Z_filter_t id =
+        H5Pget_filter2(properties, static_cast<unsigned>(i), &flags, &values, nullptr, sizeof name, name, &config);
+    if (id < 0 || H5Zfilter_avail(id) > 0) continue;
+    fail_data(what + ": was written with filter " + std::to_string(id) + (*name ? std::string(" (") + name + ")" : "") +
+              ", which the HDF5 library here lacks: expected none, shuffle or gzip, or its plugin in HDF5_PLUGIN_PATH");
+  }
+}
+
 /// Throws Error(data) for a damaged one: HDF5 takes the extents of chunks from the file as they are, and writes beyond
 /// its buffers where they are larger than the data set.
 Layout layout_of(const std::string& what, hid_t set, hid_t space) {
@@ -146,6 +162,7 @@ Layout layout_of(const std::string& what, hid_t set, hid_t space) {
   layout.kind = H5Pget_layout(properties);
   layout.means_fill = H5Pfill_value_defined(properties, &fill) >= 0 && fill == H5D_FILL_VALUE_USER_DEFINED;
   if (layout.kind != H5D_CHUNKED) return layout;
+  expect_filters(what, properties);
   const int rank = H5Sget_simple_extent_ndims(space);
   std::vector<hsize_t> chunk(static_cast<size_t>(std::max(0, rank))), held(chunk.size()), most(chunk.size());
   if (rank < 1 || H5Pget_chunk(properties, rank, chunk.data()) != rank ||
@@ -164,6 +181,20 @@ Layout layout_of(const std::string& what, hid_t set, hid_t space) {
   return layout;
 }
 
+/// Calls f(its first element) for every chunk that a box meets, until one answers false; whether all answered true.
+template <class F>
+bool for_chunks(const Layout& layout, const std::vector<hsize_t>& from, const std::vector<hsize_t>& box, F&& f) {
+  std::vector<hsize_t> first(from);
+  for (size_t i = 0; i < first.size(); ++i) first[i] -= first[i] % layout.chunk[i];
+  std::vector<hsize_t> at(first);
+  while (f(std::as_const(at))) {
+    size_t axis = at.size();
+    while (axis-- > 0 && (at[axis] += layout.chunk[axis]) >= from[axis] + box[axis]) at[axis] = first[axis];
+    if (axis == SIZE_MAX) return true;
+  }
+  return false;
+}
+
 /// HDF5 gives zeros for what is not there, of a writer that was killed or wrote a part.
 void expect_written(const std::string& what, hid_t set, hid_t space, const Layout& layout,
                     const std::vector<hsize_t>& from, const std::vector<hsize_t>& box) {
@@ -176,21 +207,88 @@ void expect_written(const std::string& what, hid_t set, hid_t space, const Layou
   if (H5Dget_num_chunks(set, space, &found) < 0) fail_data(what + ": cannot count its chunks: damaged");
   if (found >= layout.chunks) return;
   // Some are not there: those of the box count.
-  const std::vector<hsize_t>& chunk = layout.chunk;
-  std::vector<hsize_t> first(from);
-  for (size_t i = 0; i < first.size(); ++i) first[i] -= first[i] % chunk[i];
-  std::vector<hsize_t> at(first);
-  while (true) {
+  const bool all = for_chunks(layout, from, box, [&](const std::vector<hsize_t>& at) {
     haddr_t address = HADDR_UNDEF;
     hsize_t bytes = 0;
     unsigned filters = 0;
-    if (H5Dget_chunk_info_by_coord(set, at.data(), &filters, &address, &bytes) < 0 || address == HADDR_UNDEF)
-      fail_data(what + ": of " + std::to_string(layout.chunks) + " chunks " + std::to_string(found) +
-                " are there, one that is asked for is not: nobody wrote it");
-    size_t axis = at.size();
-    while (axis-- > 0 && (at[axis] += chunk[axis]) >= from[axis] + box[axis]) at[axis] = first[axis];
-    if (axis == SIZE_MAX) return;
+    return H5Dget_chunk_info_by_coord(set, at.data(), &filters, &address, &bytes) >= 0 && address != HADDR_UNDEF;
+  });
+  if (!all)
+    fail_data(what + ": of " + std::to_string(layout.chunks) + " chunks " + std::to_string(found) +
+              " are there, one that is asked for is not: nobody wrote it");
+}
+
+/// Which of shuffle and deflate, in this order, chunks went through; nothing for other filters or orders.
+struct Filters {
+  bool shuffle = false, deflate = false;
+};
+std::optional<Filters> simple_filters(hid_t properties) {
+  Filters found;
+  const int count = H5Pget_nfilters(properties);
+  for (int i = 0; i < count; ++i) {
+    unsigned flags = 0;
+    size_t values = 0;
+    const H5Z_filter_t id =
+        H5Pget_filter2(properties, static_cast<unsigned>(i), &flags, &values, nullptr, 0, nullptr, nullptr);
+    const bool last = i + 1 == count;
+    if (id == H5Z_FILTER_SHUFFLE && i == 0)
+      found.shuffle = true;
+    else if (id == H5Z_FILTER_DEFLATE && last)
+      found.deflate = true;
+    else
+      return std::nullopt;
   }
+  return found;
+}
+
+/// Where the values of a box lie in a file that is open for reading; nothing where only the library can read them:
+/// other types, filters, layouts or drivers, chunks that are not there.
+std::optional<StoredValues> stored_values(hid_t file, hid_t set, hid_t space, const Layout& layout, DType type,
+                                          const std::vector<hsize_t>& from, const std::vector<hsize_t>& box) {
+  const Id access(H5Fget_access_plist(file), H5Pclose), creation(H5Fget_create_plist(file), H5Pclose),
+      properties(H5Dget_create_plist(set), H5Pclose), held(H5Dget_type(set), H5Tclose);
+  hsize_t block = 0;
+  // Versions differ in whether addresses count from behind a user block.
+  if (!access.ok() || H5Pget_driver(access) != H5FD_SEC2 || H5Pget_userblock(creation, &block) < 0 || block != 0)
+    return std::nullopt;
+  if (box.empty() || H5Tequal(held, native(type)) <= 0 || H5Pget_external_count(properties) != 0) return std::nullopt;
+  StoredValues stored;
+  stored.element = size_of(type);
+  std::vector<hsize_t> extents(box.size());
+  H5Sget_simple_extent_dims(space, extents.data(), nullptr);
+  stored.extents.assign(extents.begin(), extents.end());
+  if (layout.kind == H5D_CONTIGUOUS) {
+    const haddr_t address = H5Dget_offset(set);
+    const hsize_t bytes = H5Dget_storage_size(set);
+    if (address == HADDR_UNDEF ||
+        bytes != static_cast<hsize_t>(H5Sget_simple_extent_npoints(space)) * static_cast<hsize_t>(stored.element))
+      return std::nullopt;
+    stored.piece = stored.extents;
+    stored.pieces.push_back({std::vector<int64_t>(box.size(), 0), static_cast<int64_t>(address),
+                             static_cast<int64_t>(bytes), false, false});
+    return stored;
+  }
+  const auto filters = simple_filters(properties);
+  unsigned options = 0;
+  if (layout.kind != H5D_CHUNKED || !filters || H5Pget_chunk_opts(properties, &options) < 0 || options != 0)
+    return std::nullopt;
+  stored.piece.assign(layout.chunk.begin(), layout.chunk.end());
+  int64_t whole = stored.element;
+  for (int64_t e : stored.piece) whole *= e;  // HDF5 holds chunks below 4 GiB
+  const bool all = for_chunks(layout, from, box, [&](const std::vector<hsize_t>& at) {
+    haddr_t address = HADDR_UNDEF;
+    hsize_t bytes = 0;
+    unsigned skipped = 0;
+    if (H5Dget_chunk_info_by_coord(set, at.data(), &skipped, &address, &bytes) < 0 || address == HADDR_UNDEF)
+      return false;
+    const bool shuffled = filters->shuffle && !(skipped & 1),
+               deflated = filters->deflate && !(skipped & (filters->shuffle ? 2 : 1));
+    stored.pieces.push_back(
+        {{at.begin(), at.end()}, static_cast<int64_t>(address), static_cast<int64_t>(bytes), shuffled, deflated});
+    // What does not shrink grows by little; more is damage, for which memory is not asked.
+    return deflated ? static_cast<int64_t>(bytes) <= whole + whole / 8 + 1024 : static_cast<int64_t>(bytes) == whole;
+  });
+  return all ? std::optional(std::move(stored)) : std::nullopt;
 }
 
 /// HDF5 would clip what does not fit the type asked for: the conversion is stopped, and says so.
@@ -204,6 +302,7 @@ H5T_conv_ret_t stop_clipping(H5T_conv_except_t what, hid_t, hid_t, void*, void*,
 
 struct Hdf5File::Impl {
   hid_t file = -1;
+  int descriptor = -1;  ///< of a file that is read; the library's, closed with it
   ~Impl() {
     const LibraryLock lock;
     close();
@@ -236,6 +335,9 @@ Hdf5File::Hdf5File(const std::string& path, Mode mode) : path_(path), impl_(std:
     const std::string why = why_withheld(path);
     fail_data(path + ": " + (why.empty() ? "not an HDF5 file, truncated or damaged" : why));
   }
+  void* handle = nullptr;
+  if (H5Pget_driver(access) == H5FD_SEC2 && H5Fget_vfd_handle(impl_->file, access, &handle) >= 0)
+    impl_->descriptor = *static_cast<const int*>(handle);
 }
 
 Hdf5File::~Hdf5File() = default;
@@ -300,18 +402,19 @@ struct Hdf5File::Box {
     if (const H5T_class_t kind = H5Tget_class(held); kind != H5T_INTEGER && kind != H5T_FLOAT && kind != H5T_ENUM)
       fail_data(what + ": expected integers or floating point, found " + class_text(kind));
     wanted = count.empty() ? file.extents(name) : std::vector<int64_t>(count.begin(), count.end());
-    const std::vector<hsize_t> box = sizes(wanted),
-                               from = count.empty() ? std::vector<hsize_t>(box.size()) : sizes(start);
+    box = sizes(wanted), from = count.empty() ? std::vector<hsize_t>(box.size()) : sizes(start);
     if (const int rank = H5Sget_simple_extent_ndims(space); rank != static_cast<int>(box.size()))
       fail_data(what + ": expected " + std::to_string(box.size()) + " dimensions, found " + std::to_string(rank));
-    const Layout layout = layout_of(what, set, space);
+    layout = layout_of(what, set, space);
     memory.emplace(H5Screate_simple(static_cast<int>(box.size()), box.data(), nullptr), H5Sclose);
     if (!memory->ok() || !select(space, from, box)) fail_data(what + ": the box asked for lies outside");
     convoy::expect_written(what, set, space, layout, from, box);
   }
   Id set, space;
   std::optional<Id> memory;
-  std::vector<int64_t> wanted;  ///< its extents
+  std::vector<int64_t> wanted;     ///< its extents
+  std::vector<hsize_t> from, box;  ///< the same as HDF5's sizes, and where it begins
+  Layout layout;
 };
 
 void Hdf5File::expect_written(const std::string& name, std::span<const int64_t> start,
@@ -322,19 +425,31 @@ void Hdf5File::expect_written(const std::string& name, std::span<const int64_t> 
 
 void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> out, std::span<const int64_t> start,
                     std::span<const int64_t> count) const {
-  const LibraryLock lock;
-  const Box box(*this, name, start, count);
-  const auto room = static_cast<int64_t>(out.size()) / size_of(type);
-  if (checked_elements(box.wanted, room) != room)
-    fail_data(path_ + ": data set " + name + " is " + extents_text(box.wanted) + ", expected " + std::to_string(room) +
-              " elements");
+  const std::string what = path_ + ": data set " + name;
+  std::vector<int64_t> first, extents;
+  std::optional<StoredValues> stored;
+  {
+    const LibraryLock lock;
+    const Box box(*this, name, start, count);
+    const auto room = static_cast<int64_t>(out.size()) / size_of(type);
+    if (checked_elements(box.wanted, room) != room)
+      fail_data(what + " is " + extents_text(box.wanted) + ", expected " + std::to_string(room) + " elements");
+    if (impl_->descriptor >= 0)
+      stored = stored_values(impl_->file, box.set, box.space, box.layout, type, box.from, box.box);
+    if (!stored) return read_by_library(what, box, type, out);
+    first.assign(box.from.begin(), box.from.end()), extents = box.wanted;
+  }
+  read_stored(impl_->descriptor, what, *stored, first, extents, out);
+}
+
+void Hdf5File::read_by_library(const std::string& what, const Box& box, DType type, std::span<std::byte> out) const {
   bool clipped = false;
   const Id transfer(H5Pcreate(H5P_DATASET_XFER), H5Pclose);
   if (!transfer.ok() || H5Pset_type_conv_cb(transfer, stop_clipping, &clipped) < 0)
     fail_runtime(path_ + ": cannot describe a transfer");
   if (H5Dread(box.set, native(type), *box.memory, box.space, transfer, out.data()) >= 0 && !clipped) return;
-  if (clipped) fail_data(path_ + ": data set " + name + " holds a value beyond " + std::string(name_of(type)));
-  fail_data(path_ + ": data set " + name + ": cannot read, truncated or damaged");
+  if (clipped) fail_data(what + " holds a value beyond " + std::string(name_of(type)));
+  fail_data(what + ": cannot read, truncated or damaged");
 }
 
 void Hdf5File::create(const std::string& name, DType type, std::span<const int64_t> extents,

@@ -1,6 +1,6 @@
-// A small RAII layer over the HDF5 C library: what our formats need and no more. Every member holds one lock of the
-// process, so that files may be read and written by any threads, however the library was built. Errors become
-// Error(data) or Error(runtime) naming file, data set, expected and found.
+// A small RAII layer over the HDF5 C library: what our formats need and no more. What calls the library
+// holds one lock of the process, so that files may be read and written by any threads, however it was built. Errors
+// become Error(data) or Error(runtime) naming file, data set, expected and found.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,9 @@ class Hdf5File {
   /// for it.
   void expect_written(const std::string& name, std::span<const int64_t> start = {},
                       std::span<const int64_t> count = {}) const;
-  /// Reads a box (empty = everything), converting to `type`; `out` must hold exactly its elements.
+  /// Reads a box (empty = everything), converting to `type`; `out` must hold exactly its elements. Values that are of
+  /// that type already, in one piece or in chunks of gzip, are read and inflated outside of the lock: many threads at a
+  /// time.
   void read(const std::string& name, DType type, std::span<std::byte> out, std::span<const int64_t> start = {},
             std::span<const int64_t> count = {}) const;
   /// Writes a whole data set; `chunk` non-empty and gzip > 0 compress it (with the byte shuffle filter).
@@ -54,6 +56,7 @@ class Hdf5File {
  private:
   struct Box;
   struct Impl;
+  void read_by_library(const std::string& what, const Box& box, DType type, std::span<std::byte> out) const;
   std::string path_;
   std::unique_ptr<Impl> impl_;
 };

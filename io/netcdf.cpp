@@ -166,6 +166,18 @@ size_t checked_count(std::initializer_list<size_t> extents, const std::string& w
   return static_cast<size_t>(*count);
 }
 
+/// The spellings of CF 4.1 and 4.2, in lower case: degrees_north, degree_north, degree_n, degrees_n, degreen, degreesn.
+bool are_degrees(std::string_view units, std::string_view direction) {
+  for (const std::string_view degree : {"degrees", "degree"}) {
+    if (!units.starts_with(degree)) continue;
+    const std::string_view rest = units.substr(degree.size());
+    if (rest.starts_with("_" + std::string(direction)) || rest == direction.substr(0, 1) ||
+        rest == "_" + std::string(direction.substr(0, 1)))
+      return true;
+  }
+  return false;
+}
+
 Axis axis_of(int file, const std::string& dimension) {
   int variable = -1;
   const bool has_coordinates = nc_inq_varid(file, dimension.c_str(), &variable) == NC_NOERR;
@@ -174,12 +186,8 @@ Axis axis_of(int file, const std::string& dimension) {
   };
   const std::string units = attribute("units"), standard = attribute("standard_name"), letter = attribute("axis"),
                     name = lower(dimension);
-  if (units.starts_with("degrees_north") || units.starts_with("degree_north") || standard == "latitude" ||
-      name.starts_with("lat"))
-    return Axis::latitude;
-  if (units.starts_with("degrees_east") || units.starts_with("degree_east") || standard == "longitude" ||
-      name.starts_with("lon"))
-    return Axis::longitude;
+  if (are_degrees(units, "north") || standard == "latitude" || name.starts_with("lat")) return Axis::latitude;
+  if (are_degrees(units, "east") || standard == "longitude" || name.starts_with("lon")) return Axis::longitude;
   if (standard == "time" || letter == "t") return Axis::time;
   if (letter == "z") return Axis::level;
   for (const char* level : {"lev", "plev", "isobaric", "pres", "z", "depth", "height"})
@@ -349,9 +357,9 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
     fail_data(path_ + ": variable " + name + ": expected levels to choose" + number_text(*level) + " from, found none");
   std::vector<size_t> start(a.extent.size()), count(a.extent.size(), 1);
   count[*lat] = a.extent[*lat], count[*lon] = a.extent[*lon];
-  if (lev) {
+  if (lev && (level || a.extent[*lev] != 1)) {  // a single one needs no coordinate
     const std::vector<double> levels = coordinates(a.dimension[*lev], a.name[*lev]);
-    if (!level && levels.size() > 1)
+    if (!level)
       fail_data(path_ + ": variable " + name + " has " + std::to_string(levels.size()) +
                 " levels: name one (VARIABLE@LEVEL)");
     for (size_t i = 0; i < levels.size() && level; ++i)

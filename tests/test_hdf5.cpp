@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -231,4 +232,125 @@ TEST_CASE("values that do not fit the type asked for are an error", "[hdf5][malf
   std::vector<float> floats(4);
   read.read("counts", DType::f32, std::as_writable_bytes(std::span(floats)));
   CHECK(floats == std::vector<float>{1, 40000, -2, 7});
+}
+
+namespace {
+
+/// A box of numbers that count up, out of a data set of these extents.
+template <typename T>
+std::vector<T> box_of(const std::vector<int64_t>& extents, const std::vector<int64_t>& start,
+                      const std::vector<int64_t>& count) {
+  std::vector<T> values;
+  for (int64_t i = 0; i < count[0]; ++i)
+    for (int64_t j = 0; j < count[1]; ++j)
+      for (int64_t k = 0; k < count[2]; ++k)
+        values.push_back(static_cast<T>(((start[0] + i) * extents[1] + start[1] + j) * extents[2] + start[2] + k));
+  return values;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("boxes of plain and compressed data sets hold their values", "[hdf5]", uint8_t, int16_t, float,
+                   double) {
+  constexpr DType type = sizeof(TestType) == 1   ? DType::u8
+                         : sizeof(TestType) == 2 ? DType::i16
+                         : sizeof(TestType) == 4 ? DType::f32
+                                                 : DType::f64;
+  const TemporaryFolder folder;
+  const std::string path = folder / "boxes.h5";
+  const std::vector<int64_t> extents{7, 9, 4}, none(3, 0);
+  const std::vector<TestType> all = box_of<TestType>(extents, none, extents);
+  {
+    Hdf5File file(path, Hdf5File::Mode::create);
+    const auto bytes = std::as_bytes(std::span(all));
+    file.write("whole", type, extents, bytes);
+    file.write("plain", type, extents, bytes, std::vector<int64_t>{3, 4, 4});
+    file.write("packed", type, extents, bytes, std::vector<int64_t>{3, 4, 4}, 4);
+    file.write("columns", type, extents, bytes, std::vector<int64_t>{2, 9, 1}, 1);
+    file.close();
+  }
+  {  // as other programs write: deflate without shuffle, shuffle alone, a filter that only the library undoes
+    const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    const hsize_t dims[] = {7, 9, 4}, chunk[] = {4, 4, 3};
+    const hid_t held = type == DType::u8    ? H5T_NATIVE_UINT8
+                       : type == DType::i16 ? H5T_NATIVE_INT16
+                       : type == DType::f32 ? H5T_NATIVE_FLOAT
+                                            : H5T_NATIVE_DOUBLE;
+    for (const char* name : {"deflated", "shuffled", "summed"}) {
+      const hid_t space = H5Screate_simple(3, dims, nullptr), properties = H5Pcreate(H5P_DATASET_CREATE);
+      H5Pset_chunk(properties, 3, chunk);
+      if (*name == 'd') H5Pset_deflate(properties, 6);
+      if (std::string(name) == "shuffled") H5Pset_shuffle(properties);
+      if (std::string(name) == "summed") H5Pset_fletcher32(properties), H5Pset_deflate(properties, 6);
+      const hid_t set = H5Dcreate2(file, name, held, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+      CHECK(H5Dwrite(set, held, H5S_ALL, H5S_ALL, H5P_DEFAULT, all.data()) >= 0);
+      H5Dclose(set), H5Pclose(properties), H5Sclose(space);
+    }
+    H5Fclose(file);
+  }
+  const Hdf5File file(path, Hdf5File::Mode::read);
+  for (const char* name : {"whole", "plain", "packed", "columns", "deflated", "shuffled", "summed"})
+    for (const auto& [start, count] :
+         std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>>{{none, extents},
+                                                                            {{0, 0, 1}, {7, 9, 2}},
+                                                                            {{2, 0, 0}, {4, 9, 4}},
+                                                                            {{6, 8, 3}, {1, 1, 1}},
+                                                                            {{2, 3, 0}, {3, 5, 4}},
+                                                                            {{1, 0, 0}, {0, 9, 4}}}) {
+      const std::vector<TestType> expected = box_of<TestType>(extents, start, count);
+      std::vector<TestType> values(expected.size());
+      INFO(name);
+      file.read(name, type, std::as_writable_bytes(std::span(values)), start, count);
+      CHECK(values == expected);
+    }
+  std::vector<double> wide(all.size());  // a type of its own takes the library's way
+  file.read("packed", DType::f64, std::as_writable_bytes(std::span(wide)));
+  CHECK(std::equal(wide.begin(), wide.end(), all.begin(), [](double a, TestType b) { return a == double(b); }));
+}
+
+TEST_CASE("chunks that do not inflate are damaged, those of unknown filters are not", "[hdf5][malformed]") {
+  const TemporaryFolder folder;
+  write_numbers(folder / "good.h5", 4);
+  const std::vector<std::byte> good = read_file(folder / "good.h5");
+  const std::array<std::byte, 2> zlib{std::byte{0x78}, std::byte{0x5e}};  // a stream of level 4
+  const auto chunk = std::search(good.begin(), good.end(), zlib.begin(), zlib.end());
+  REQUIRE(chunk != good.end());
+  std::vector<std::byte> bad = good;
+  for (size_t i = 2; i < 20; ++i) bad[static_cast<size_t>(chunk - good.begin()) + i] = std::byte{0xff};
+  write_file(folder / "bad.h5", bad);
+  CHECK_THROWS_WITH(read_numbers(folder / "bad.h5"),
+                    Catch::Contains("bad.h5: data set group/numbers: a chunk does not inflate"));
+
+  const H5Z_class2_t other{H5Z_CLASS_T_VERS,
+                           32000,
+                           1,
+                           1,
+                           "lzf",
+                           nullptr,
+                           nullptr,
+                           [](unsigned, size_t, const unsigned*, size_t bytes, size_t*, void**) { return bytes; }};
+  REQUIRE(H5Zregister(&other) >= 0);
+  const std::string path = folder / "lzf.h5";
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT),
+              properties = H5Pcreate(H5P_DATASET_CREATE);
+  const hsize_t count = 4, extent = 2;
+  const hid_t space = H5Screate_simple(1, &count, nullptr);
+  H5Pset_chunk(properties, 1, &extent), H5Pset_filter(properties, 32000, H5Z_FLAG_MANDATORY, 0, nullptr);
+  const hid_t set = H5Dcreate2(file, "field", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+  CHECK(H5Dwrite(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data()) >= 0);
+  H5Dclose(set), H5Sclose(space), H5Pclose(properties), H5Fclose(file);
+  std::vector<float> values(4);
+  const auto read = [&] {
+    Hdf5File(path, Hdf5File::Mode::read).read("field", DType::f32, std::as_writable_bytes(std::span(values)));
+  };
+  read();
+  CHECK(std::equal(values.begin(), values.end(), numbers.begin()));
+  // Its number and the length of its name, as the header has them; the next number belongs to no filter here.
+  const std::array<std::byte, 4> number{std::byte{0}, std::byte{0x7d}, std::byte{8}, std::byte{0}};
+  std::vector<std::byte> foreign = read_file(path);
+  const auto found = std::search(foreign.begin(), foreign.end(), number.begin(), number.end());
+  REQUIRE(found != foreign.end());
+  *found = std::byte{1};
+  write_file(path, foreign);
+  CHECK_THROWS_WITH(read(), Catch::Contains("lzf.h5: data set field: was written with filter 32001 (lzf)"));
 }

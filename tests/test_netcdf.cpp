@@ -374,6 +374,14 @@ TEST_CASE("times are days by their units and calendar", "[netcdf]") {
   CHECK(day_since(days, "365_day", -365) == "1998-12-31");
   CHECK(day_since(days, "", 1 - 1e-9) == "2000-01-01");  // a fraction that was meant to be whole
   CHECK(day_since("second since 0-1-1", "proleptic_gregorian", 86400) == "0000-01-02");
+  // Two days of the year 1 lie between the calendars; reanalyses of the 1990s count from there.
+  CHECK(day_since("hours since 1-1-1 00:00:0.0", "", 17067072) == "1948-01-01");
+  CHECK(day_since("hours since 1-1-1", "proleptic_gregorian", 17067072) == "1948-01-03");
+  CHECK(day_since("days since 1582-10-04", "standard", 1) == "1582-10-15");
+  CHECK(day_since("days since 1582-10-15", "gregorian", -1) == "1582-10-04");
+  CHECK(day_since("days since 1500-02-29", "standard", 1) == "1500-03-01");
+  CHECK(day_since("days since 1600-01-01", "standard", -365 * 1200.0) == "0400-10-17");
+  CHECK(day_since("days since 0-03-01", "", -1) == "0000-02-29");
   for (const char* units : {"months since 2000-01-01", "days", "days since today", "days since 2000-13-01"})
     CHECK_FALSE(day_since(units, "", 1));
   CHECK_FALSE(day_since(days, "julian", 1));

@@ -1,0 +1,140 @@
+#include "io/stored_values.h"
+
+#include <libdeflate.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+/// The values that a piece and the box share: runs that are neighbours on both sides.
+class Overlap {
+ public:
+  Overlap(std::span<const int64_t> piece_first, std::span<const int64_t> piece, std::span<const int64_t> start,
+          std::span<const int64_t> count)
+      : piece_(piece), count_(count) {
+    for (size_t i = 0; i < piece.size(); ++i) {
+      const int64_t from = std::max(piece_first[i], start[i]),
+                    to = std::min(piece_first[i] + piece[i], start[i] + count[i]);
+      in_piece_.push_back(from - piece_first[i]), in_box_.push_back(from - start[i]), extent_.push_back(to - from);
+    }
+    // Dimensions behind `run_` are covered on both sides.
+    run_ = piece.size() - 1;
+    while (run_ > 0 && extent_[run_] == piece[run_] && extent_[run_] == count[run_]) --run_;
+  }
+  /// Calls f(element of the piece, element of the box, elements) for every run.
+  template <class F>
+  void for_runs(F&& f) const {
+    int64_t length = 1;
+    for (size_t i = run_; i < extent_.size(); ++i) length *= extent_[i];
+    if (std::any_of(extent_.begin(), extent_.end(), [](int64_t e) { return e <= 0; })) return;
+    std::vector<int64_t> at(run_, 0);
+    while (true) {
+      f(element(at, in_piece_, piece_), element(at, in_box_, count_), length);
+      size_t axis = run_;
+      while (axis-- > 0 && ++at[axis] == extent_[axis]) at[axis] = 0;
+      if (axis == SIZE_MAX) return;
+    }
+  }
+
+ private:
+  static int64_t element(const std::vector<int64_t>& at, const std::vector<int64_t>& first,
+                         std::span<const int64_t> extents) {
+    int64_t index = 0;
+    for (size_t i = 0; i < extents.size(); ++i) index = index * extents[i] + first[i] + (i < at.size() ? at[i] : 0);
+    return index;
+  }
+  std::span<const int64_t> piece_, count_;
+  std::vector<int64_t> in_piece_, in_box_, extent_;
+  size_t run_ = 0;
+};
+
+void read_bytes(int file, const std::string& what, int64_t offset, std::span<std::byte> out) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got =
+        pread(file, out.data() + done, out.size() - done, static_cast<off_t>(offset + static_cast<int64_t>(done)));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0)
+      fail_data(what + ": cannot read " + std::to_string(out.size()) + " bytes at " + std::to_string(offset) +
+                (got < 0 ? std::string(": ") + std::strerror(errno) : ": the file is truncated"));
+    done += static_cast<size_t>(got);
+  }
+}
+
+void inflate(const std::string& what, std::span<const std::byte> from, std::span<std::byte> to) {
+  const std::unique_ptr<libdeflate_decompressor, void (*)(libdeflate_decompressor*)> decompressor(
+      libdeflate_alloc_decompressor(), libdeflate_free_decompressor);
+  if (!decompressor) fail_runtime("libdeflate: cannot start decompression");
+  size_t found = 0;
+  if (libdeflate_zlib_decompress(decompressor.get(), from.data(), from.size(), to.data(), to.size(), &found) !=
+          LIBDEFLATE_SUCCESS ||
+      found != to.size())
+    fail_data(what + ": a chunk does not inflate to its " + std::to_string(to.size()) + " bytes: truncated or damaged");
+}
+
+/// Shuffled values are planes of first bytes, of second bytes and so on.
+template <size_t bytes>
+void gather_planes(const std::byte* from, std::byte* to, int64_t values) {
+  for (int64_t i = 0; i < values; ++i)
+    for (size_t b = 0; b < bytes; ++b)
+      to[static_cast<size_t>(i) * bytes + b] = from[b * static_cast<size_t>(values) + static_cast<size_t>(i)];
+}
+void unshuffle(std::span<const std::byte> from, std::span<std::byte> to, int64_t element) {
+  const auto values = static_cast<int64_t>(from.size()) / element;
+  if (element == 2) return gather_planes<2>(from.data(), to.data(), values);
+  if (element == 4) return gather_planes<4>(from.data(), to.data(), values);
+  if (element == 8) return gather_planes<8>(from.data(), to.data(), values);
+  std::copy(from.begin(), from.end(), to.begin());  // single bytes
+}
+
+int64_t product(std::span<const int64_t> extents) {
+  int64_t all = 1;
+  for (int64_t e : extents) all *= e;
+  return all;
+}
+
+}  // namespace
+
+void read_stored(int file, const std::string& what, const StoredValues& stored, std::span<const int64_t> start,
+                 std::span<const int64_t> count, std::span<std::byte> out) {
+  const auto element = static_cast<size_t>(stored.element);
+  const size_t whole = static_cast<size_t>(product(stored.piece)) * element;
+  std::vector<std::byte> packed, values, planes;
+  for (const StoredValues::Piece& piece : stored.pieces) {
+    const Overlap overlap(piece.first, stored.piece, start, count);
+    if (!piece.deflated && !piece.shuffled) {
+      overlap.for_runs([&](int64_t from, int64_t to, int64_t length) {
+        read_bytes(file, what, piece.offset + from * stored.element,
+                   out.subspan(static_cast<size_t>(to) * element, static_cast<size_t>(length) * element));
+      });
+      continue;
+    }
+    packed.resize(static_cast<size_t>(piece.bytes));
+    read_bytes(file, what, piece.offset, packed);
+    if (piece.deflated) {
+      values.resize(whole);
+      inflate(what, packed, values);
+    } else {
+      values.swap(packed);
+    }
+    if (piece.shuffled) {
+      planes.resize(whole);
+      unshuffle(values, planes, stored.element);
+      values.swap(planes);
+    }
+    overlap.for_runs([&](int64_t from, int64_t to, int64_t length) {
+      std::copy_n(values.data() + static_cast<size_t>(from) * element, static_cast<size_t>(length) * element,
+                  out.data() + static_cast<size_t>(to) * element);
+    });
+  }
+}
+
+}  // namespace convoy
