@@ -73,32 +73,41 @@ int inspect(const std::vector<SampleRef>& refs, const ReadOptions& read, int64_t
 }
 
 /// Reads everything; reports every bad sample and ends with the data exit code when there was one.
-int verify(const std::string& path, const ReadOptions& read, const CLI::App& sub) {
+int verify(const std::string& path, const ReadOptions& read, int threads, const CLI::App& sub) {
   std::vector<SampleRef> refs;
   int64_t sum = 0;
   // A file that does not open is one bad sample; the others are read all the same.
-  Attempts attempt;
-  for (const std::string& file : sample_files(path, BrokenLinks::listed))
-    attempt(file, [&] {
-      for (SampleRef& ref : samples_in(file, read)) refs.push_back(std::move(ref));
-    });
+  Attempts attempts;
+  const std::vector<std::string> files = sample_files(path, BrokenLinks::listed);
+  attempts.all(
+      files.size(), threads, [&](size_t i) { return files[i]; }, [&](size_t i) { return samples_in(files[i], read); },
+      [&](size_t, std::vector<SampleRef> found) { std::move(found.begin(), found.end(), std::back_inserter(refs)); });
   if (refs.empty())
-    fail_data(fmt::format("{}: expected samples, found none that can be read ({} bad)", path, attempt.bad()));
-  if (attempt.bad() == 0) refuse_other_formats(sub, refs);  // what does not open may be of any format
+    fail_data(fmt::format("{}: expected samples, found none that can be read ({} bad)", path, attempts.bad()));
+  if (attempts.bad() == 0) refuse_other_formats(sub, refs);  // what does not open may be of any format
   float low = INFINITY, high = -INFINITY;
   std::optional<SampleShape> shape;
-  for (const SampleRef& ref : refs)
-    attempt(ref.path, [&] {
-      const Sample s = read_sample(ref, read);
-      if (!shape) shape = s.shape;
-      if (!(s.shape == *shape))
-        fail_data(ref.path + ": expected " + shape->str() + " like the files before, found " + s.shape.str());
-      sum += count(s).sum;
-      for (float t : s.target) low = std::min(low, t), high = std::max(high, t);
-    });
-  say("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), attempt.bad(),
+  struct Found {
+    SampleShape shape;
+    int64_t sum;
+    std::vector<float> labels;
+  };
+  attempts.all(
+      refs.size(), threads, [&](size_t i) { return refs[i].path; },
+      [&](size_t i) {
+        Sample s = read_sample(refs[i], read);
+        return Found{s.shape, count(s).sum, std::move(s.target)};
+      },
+      [&](size_t i, const Found& s) {
+        if (!shape) shape = s.shape;
+        if (!(s.shape == *shape))
+          fail_data(refs[i].path + ": expected " + shape->str() + " like the files before, found " + s.shape.str());
+        sum += s.sum;
+        for (float t : s.labels) low = std::min(low, t), high = std::max(high, t);
+      });
+  say("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), attempts.bad(),
       shape ? shape->str() : "no shape", sum, low, high);
-  return attempt.bad() ? static_cast<int>(ErrorKind::data) : 0;
+  return attempts.bad() ? static_cast<int>(ErrorKind::data) : 0;
 }
 
 /// Names for files of one sample each, in the order of `refs`. Samples of a universe are numbered behind its name,
@@ -141,16 +150,28 @@ class Writer {
   }
   bool shards() const { return format_ == "sharded-hdf5"; }
 
-  void add(const SampleRef& ref, Sample sample, const std::string& name, const std::string& folder) {
+  /// What may be made of a sample on any thread.
+  struct Prepared {
+    Sample sample;
+    std::vector<std::byte> record;  ///< the whole file, of TFRecords
+  };
+  Prepared prepare(const SampleRef& ref, Sample sample) const {
+    Prepared p{std::move(sample), {}};
+    if ((format_ == "tfrecord" || format_ == "raw-hdf5") && p.sample.shape.dtype != DType::i16)
+      fail_data(ref.path + ": " + format_ + " holds i16 counts, found " + p.sample.shape.str());
+    if (format_ != "tfrecord") return p;
+    p.record = encode_tfrecord(p.sample.voxels, p.sample.target);
+    if (gzip_) p.record = gzip_compress(p.record, 6);
+    return p;
+  }
+
+  void add(const SampleRef& ref, Prepared prepared, const std::string& name, const std::string& folder) {
+    Sample& sample = prepared.sample;
     if (folder != folder_) flush(), folder_ = folder;
-    if ((format_ == "tfrecord" || format_ == "raw-hdf5") && sample.shape.dtype != DType::i16)
-      fail_data(ref.path + ": " + format_ + " holds i16 counts, found " + sample.shape.str());
     if (!shards() && !written_files_.insert(file_of(name, folder)).second)
       fail_data(file_of(name, folder) + ": written already, from another file than " + ref.path);
     if (format_ == "tfrecord") {
-      std::vector<std::byte> file = encode_tfrecord(sample.voxels, sample.target);
-      if (gzip_) file = gzip_compress(file, 6);
-      write_file(file_of(name, folder), file);
+      write_file(file_of(name, folder), prepared.record);
     } else if (format_ == "split-hdf5" || format_ == "raw-hdf5") {
       write_single(file_of(name, folder), sample, format_ == "split-hdf5" ? "x" : "full",
                    format_ == "split-hdf5" ? "y" : "unitPar");
@@ -237,9 +258,14 @@ int data_main(int argc, char** argv) {
   common(app.add_subcommand("inspect", "shapes, count sums, labels, CRCs"))
       ->add_option("--limit", limit, "samples shown")
       ->capture_default_str();
-  common(app.add_subcommand("verify", "reads every sample and checks CRCs, shapes and values"));
+  int threads = default_threads();
+  const auto parallel = [&](CLI::App* sub) {
+    sub->add_option("--threads", threads, "0 = OMP_NUM_THREADS or all cores")->capture_default_str();
+    return sub;
+  };
+  parallel(common(app.add_subcommand("verify", "reads every sample and checks CRCs, shapes and values")));
   CLI::App* convert =
-      common(app.add_subcommand("convert", "writes the samples in another format, voxels bit-identical"));
+      parallel(common(app.add_subcommand("convert", "writes the samples in another format, voxels bit-identical")));
   convert->add_option("--out", out, "folder to write into")->required();
   convert
       ->add_option("--format", format,
@@ -249,11 +275,10 @@ int data_main(int argc, char** argv) {
   convert->add_flag("--gzip,!--no-gzip", gzip, "compress");
   convert->add_option("--shard", shard, "samples per shard")->capture_default_str();
   convert->add_option("--stats", stats, "climate: statistics file (default: stats.h5 in the folder or above it)");
-  int threads = default_threads();
   CLI::App* statistics = app.add_subcommand("stats", "climate: statistics of all images, for --stats of climseg_train");
   statistics->add_option("path", path, "file or folder")->required();
   statistics->add_option("--out", out, "file to write")->required();
-  statistics->add_option("--threads", threads, "0 = OMP_NUM_THREADS or all cores")->capture_default_str();
+  parallel(statistics);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
@@ -265,22 +290,22 @@ int data_main(int argc, char** argv) {
   if (shard < 1 || read.crop < 1 || read.channels < 1) fail_usage("--shard, --crop and --channels must be at least 1");
   if (limit < 0) fail_usage(fmt::format("--limit: expected 0 or more, found {}", limit));
   if (threads == 0) threads = default_threads();
-  if (app.got_subcommand("stats") && (threads < 1 || threads > most_threads))
-    fail_usage(fmt::format("{}: expected 1 to {}, found {}",
-                           statistics->get_option("--threads")->count() ? "--threads" : "OMP_NUM_THREADS", most_threads,
-                           threads));
+  const CLI::App& chosen = *app.get_subcommands().front();
+  if (const CLI::Option* given = chosen.get_option_no_throw("--threads");
+      given && (threads < 1 || threads > most_threads))
+    fail_usage(fmt::format("{}: expected 1 to {}, found {}", given->count() ? "--threads" : "OMP_NUM_THREADS",
+                           most_threads, threads));
   if (!fs::exists(path)) fail_data(path + ": no such file or folder");
   if (app.got_subcommand("stats")) return write_climate_stats(path, out, threads);
-  const CLI::App& chosen = *app.get_subcommands().front();
   if (holds_climate(path)) {
     const std::string where = "climate images";
     refuse_given(chosen, {"--crop", "--channels", gzip ? "--gzip" : "--no-gzip"}, where);
     if (format != "sharded-hdf5") refuse_given(chosen, {"--format"}, where + ", which become shards");
     if (app.got_subcommand("inspect")) return inspect_climate(path, limit);
-    if (app.got_subcommand("verify")) return verify_climate(path);
-    return shard_climate(path, out, stats, shard);
+    if (app.got_subcommand("verify")) return verify_climate(path, threads);
+    return shard_climate(path, out, stats, shard, threads);
   }
-  if (app.got_subcommand("verify")) return verify(path, read, chosen);
+  if (app.got_subcommand("verify")) return verify(path, read, threads, chosen);
   const std::vector<SampleRef> refs = samples_below(path, read);
   refuse_other_formats(chosen, refs);
   if (app.got_subcommand("inspect")) return inspect(refs, read, limit);
@@ -291,8 +316,11 @@ int data_main(int argc, char** argv) {
   NewDataSet data_set(target_folders(path, paths, out));
   Writer writer(format, gzip, shard);
   const std::vector<std::string> names = sample_names(refs);
-  for (size_t i = 0; i < refs.size(); ++i)
-    writer.add(refs[i], read_sample(refs[i], read), names[i], target_folder(path, refs[i].path, out));
+  read_in_order(
+      refs.size(), threads, threads, [&](size_t i) { return writer.prepare(refs[i], read_sample(refs[i], read)); },
+      [&](size_t i, Writer::Prepared sample) {
+        writer.add(refs[i], std::move(sample), names[i], target_folder(path, refs[i].path, out));
+      });
   writer.flush();
   data_set.complete();
   say("wrote {} samples as {} to {}\n", writer.written(), format, out);

@@ -183,6 +183,7 @@ int simulate_main(int argc, char** argv) {
   }
   const int inner = static_cast<int>(ceil_div(threads, outer));
   outer = static_cast<int>(ceil_div(threads, inner));
+  allow_nested_threads();
   parallel_units(train + validation, outer, [&](int64_t universe) {
     const Drawn d = draw_parameters(seed, universe, spread);
     UniverseOptions o;

@@ -50,6 +50,13 @@ inline void set_default_threads([[maybe_unused]] int threads) {
 #endif
 }
 
+/// Lets threads of a team start teams of their own, for few large units with threads of their own each.
+inline void allow_nested_threads() {
+#if !defined(__SANITIZE_THREAD__) && defined(_OPENMP)
+  omp_set_max_active_levels(2);
+#endif
+}
+
 /// Runs body(thread) once for every thread in [0, threads).
 template <class F>
 void parallel_threads(int threads, F&& body) {

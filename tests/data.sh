@@ -47,7 +47,7 @@ grep -q physPar mixed-shards/shard-00000.h5 && ! grep -q physPar mixed-shards/sh
 # What a conversion leaves that fails half way is no data set.
 mkdir broken && cp raw/train/*.hdf5 broken && second=broken/univ_ics_a0000001.hdf5
 head -c 400 /dev/zero | tr '\0' '\377' | dd of=$second bs=1 seek=$(($(stat -c %s $second) / 2)) conv=notrunc status=none
-expect 3 "$second: data set full: cannot read, truncated or damaged" "$data" convert broken --crop 16 --out half
+expect 3 "$second: data set full: a chunk does not inflate to its 32768 bytes: truncated or damaged" "$data" convert broken --crop 16 --out half
 present half/univ_ics_a0000000_007.tfrecord
 expect 3 "half/convoy.unfinished: the program that writes this folder is not done, or did not end well" "$data" verify half
 expect 2 "half: expected an empty folder or none" "$data" convert raw/validation --out half
@@ -56,7 +56,7 @@ expect 3 "whole/train/convoy.unfinished: " "$data" verify whole
 expect 0 "8 samples read, 0 bad" "$data" verify whole/validation
 # Nothing but the mark goes with a conversion that wrote nothing; folders that were there stay.
 rm broken/univ_ics_a0000000.hdf5 && mkdir stays && mkdir target && ln -s target linked
-for out in stays linked fresh; do expect 3 "cannot read, truncated or damaged" "$data" convert broken --out $out; done
+for out in stays linked fresh; do expect 3 "bytes: truncated or damaged" "$data" convert broken --out $out; done
 [ -d stays ] && [ -d target ] && [ -z "$(find stays target -type f)" ] && [ -L linked ] && [ ! -e fresh ] && ok || bad "a conversion of nothing leaves $(ls -d stays/* target/* linked fresh 2> /dev/null)"
 # What means nothing for the data is refused, not ignored.
 for format in tfrecord raw-hdf5 split-hdf5; do

@@ -259,6 +259,34 @@ TEST_CASE("cyclones turn one way in the north and the other in the south", "[atm
   }
 }
 
+TEST_CASE("the detector finds the gales behind a calm eye of several pixels", "[atmosphere]") {
+  const Grid g;
+  const int64_t row = 470, column = 300;
+  Cyclone c;
+  c.latitude = g.latitude(row), c.longitude = g.longitude(column);
+  c.radius = 150e3, c.shape = 2;
+  std::vector<float> values(static_cast<size_t>(g.pixels()) * 16);
+  const auto at = [&](int64_t r, int64_t w, Channel k) -> float& {
+    return values[static_cast<size_t>((r * g.width + w) * 16 + k)];
+  };
+  int64_t gales = 0;
+  for (int64_t r = 0; r < g.height; ++r)
+    for (int64_t w = 0; w < g.width; ++w) {
+      const double away = distance(c.latitude, c.longitude, g.latitude(r), g.longitude(w));
+      at(r, w, psl) = static_cast<float>(101000 - c.pressure_deficit(away));
+      at(r, w, t500) = static_cast<float>(265 + 5 * std::exp(-away * away / 9e10));
+      at(r, w, u850) = static_cast<float>(c.wind(away));
+      gales += at(r, w, u850) > 19;
+    }
+  REQUIRE(at(row, column + 1, u850) < 19);
+  REQUIRE(at(row + 1, column, u850) < 19);
+  const std::vector<uint8_t> found = detect_storms(g, values, 24);
+  CHECK(found[static_cast<size_t>(row * g.width + column)] == uint8_t(ClimateClass::cyclone));
+  CHECK(std::count(found.begin(), found.end(), uint8_t(ClimateClass::cyclone)) > gales);
+  for (int64_t p = 0; p < g.pixels(); ++p) values[static_cast<size_t>(p * 16 + u850)] = 0;
+  CHECK(detect_storms(g, values, 24)[static_cast<size_t>(row * g.width + column)] == 0);
+}
+
 TEST_CASE("masks are what the criteria of their classes call so", "[atmosphere]") {
   AtmosphereOptions o = options();
   o.grid = {384, 576};

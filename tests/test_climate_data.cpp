@@ -246,7 +246,7 @@ TEST_CASE("values that half precision does not hold are refused by file and chan
   ClimateStats stats;
   stats.images = 1, stats.mean = stats.square_mean = stats.minimum = {0, 0, 0, 0}, stats.maximum = {1, 1, 1, 1};
   write_stats(folder / "stats.h5", stats);
-  CHECK_THROWS_WITH(apps::shard_climate(folder / "large.h5", folder / "out", "", 4),
+  CHECK_THROWS_WITH(apps::shard_climate(folder / "large.h5", folder / "out", "", 4, 2),
                     Catch::Contains("large.h5: channel 2: expected normalised values") && Catch::Contains("1000000"));
 }
 
@@ -481,8 +481,10 @@ TEST_CASE("learning rates per step", "[schedule]") {
   s.length = 100, s.eta_min = 0.01;
   CHECK(s.rate(10) == Approx(0.4));
   CHECK(s.rate(60) == Approx(0.01 + 0.39 / 2));
-  CHECK(s.rate(500) == Approx(0.01));
+  CHECK(s.rate(110) == Approx(0.01));
+  CHECK(s.rate(160) == Approx(0.01 + 0.39 / 2));  // rises again
   s.kind = StepSchedule::Kind::polynomial;
   s.power = 2;
+  CHECK(s.rate(500) == Approx(0.01));
   CHECK(s.rate(60) == Approx(0.01 + 0.39 / 4));
 }

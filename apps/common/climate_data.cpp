@@ -126,34 +126,38 @@ int inspect_climate(const std::string& path, int64_t limit) {
   return 0;
 }
 
-int verify_climate(const std::string& path) {
+int verify_climate(const std::string& path, int threads) {
   std::vector<ClimateRef> refs;
   // A file that does not open is one bad image; the others are read all the same.
-  Attempts attempt;
-  for (const std::string& file : climate_files(path, BrokenLinks::listed))
-    attempt(file, [&] {
-      for (ClimateRef& ref : images_in(file)) refs.push_back(std::move(ref));
-    });
+  Attempts attempts;
+  const std::vector<std::string> files = climate_files(path, BrokenLinks::listed);
+  attempts.all(
+      files.size(), threads, [&](size_t i) { return files[i]; }, [&](size_t i) { return images_in(files[i]); },
+      [&](size_t, std::vector<ClimateRef> found) { std::move(found.begin(), found.end(), std::back_inserter(refs)); });
   if (refs.empty())
-    fail_data(fmt::format("{}: expected climate images, found none that can be read ({} bad)", path, attempt.bad()));
+    fail_data(fmt::format("{}: expected climate images, found none that can be read ({} bad)", path, attempts.bad()));
   std::array<int64_t, 3> sum{};
   int64_t unlabelled = 0;
-  for (const ClimateRef& ref : refs)
-    attempt(ref.path, [&] {
-      if (!(ref.shape == refs[0].shape))
-        fail_data(ref.path + ": expected " + refs[0].shape.str() + " like the files before, found " + ref.shape.str());
-      read_image(ref, whole(ref));
-      if (!ref.labelled) {
-        ++unlabelled;
-        return;
-      }
-      const auto counts = class_counts(ref);
-      if (holds_labels(ref, 0) && holds_labels(ref, 1)) read_labels(ref, 1, 3);
-      for (size_t k = 0; k < 3; ++k) sum[k] += counts[k];
-    });
+  attempts.all(
+      refs.size(), threads, [&](size_t i) { return refs[i].path; },
+      [&](size_t i) {
+        const ClimateRef& ref = refs[i];
+        if (!(ref.shape == refs[0].shape))
+          fail_data(ref.path + ": expected " + refs[0].shape.str() + " like the files before, found " +
+                    ref.shape.str());
+        read_image(ref, whole(ref));
+        if (!ref.labelled) return std::array<int64_t, 3>{};
+        const auto counts = class_counts(ref);
+        if (holds_labels(ref, 0) && holds_labels(ref, 1)) read_labels(ref, 1, 3);
+        return counts;
+      },
+      [&](size_t i, const std::array<int64_t, 3>& counts) {
+        unlabelled += !refs[i].labelled;
+        for (size_t k = 0; k < 3; ++k) sum[k] += counts[k];
+      });
   say("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}; {} images without labels\n",
-      refs.size(), attempt.bad(), refs[0].shape.str(), sum[0], sum[1], sum[2], unlabelled);
-  return attempt.bad() ? static_cast<int>(ErrorKind::data) : 0;
+      refs.size(), attempts.bad(), refs[0].shape.str(), sum[0], sum[1], sum[2], unlabelled);
+  return attempts.bad() ? static_cast<int>(ErrorKind::data) : 0;
 }
 
 int write_climate_stats(const std::string& path, const std::string& out, int threads) {
@@ -186,7 +190,8 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
   return 0;
 }
 
-int shard_climate(const std::string& path, const std::string& out, const std::string& wanted_stats, int64_t images) {
+int shard_climate(const std::string& path, const std::string& out, const std::string& wanted_stats, int64_t images,
+                  int threads) {
   std::map<std::string, ShardWriter> writers;  // images of one folder need not follow one another
   int64_t written = 0;
   const std::vector<ClimateRef> refs = images_below(path);
@@ -200,18 +205,27 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
   for (const ClimateRef& ref : refs) files.push_back(ref.path);
   NewDataSet data_set(target_folders(path, files, out));
   if (stats.channels() > 0) say("normalises by {}\n", stats_path);
-  for (const ClimateRef& ref : refs) {
-    const std::string folder = target_folder(path, ref.path, out);
-    const auto writer = writers.try_emplace(folder, folder, images).first;
-    expect_labels(ref);
-    if (!is_normalised(ref) && stats.channels() != ref.shape.channels)
-      fail_data(fmt::format("{}: expected {} channels as {} has, found {}", ref.path, stats.channels(), stats_path,
-                            ref.shape.channels));
-    std::vector<float> values = read_image(ref, whole(ref));
-    if (!is_normalised(ref)) normalise(values, stats);
-    writer->second.add(ref, values, read_labels(ref, 0, 3));
-    ++written;
-  }
+  struct Image {
+    std::vector<float> values;
+    std::vector<uint8_t> labels;
+  };
+  read_in_order(
+      refs.size(), threads, threads,
+      [&](size_t i) {
+        const ClimateRef& ref = refs[i];
+        expect_labels(ref);
+        if (!is_normalised(ref) && stats.channels() != ref.shape.channels)
+          fail_data(fmt::format("{}: expected {} channels as {} has, found {}", ref.path, stats.channels(), stats_path,
+                                ref.shape.channels));
+        Image image{read_image(ref, whole(ref)), read_labels(ref, 0, 3)};
+        if (!is_normalised(ref)) normalise(image.values, stats);
+        return image;
+      },
+      [&](size_t i, const Image& image) {
+        const std::string folder = target_folder(path, refs[i].path, out);
+        writers.try_emplace(folder, folder, images).first->second.add(refs[i], image.values, image.labels);
+        ++written;
+      });
   for (auto& [folder, writer] : writers) writer.flush();
   data_set.complete();
   say("wrote {} images in half precision to {}\n", written, out);

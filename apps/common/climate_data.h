@@ -12,7 +12,7 @@ bool holds_climate(const std::string& path);
 /// Prints a line per image: layout, shape, class shares, mean and extremes of the vapour.
 int inspect_climate(const std::string& path, int64_t limit);
 /// Reads everything; returns the data exit code when an image was bad.
-int verify_climate(const std::string& path);
+int verify_climate(const std::string& path, int threads);
 /// Writes statistics of all images below `path` to `out`; the arithmetic runs on all threads.
 int write_climate_stats(const std::string& path, const std::string& out, int threads);
 /// Where the files of one folder of the data set `path` go below `out`.
@@ -25,6 +25,7 @@ std::set<std::string> target_folders(const std::string& path, const std::vector<
 std::string next_shard(const std::string& folder, int64_t& number);
 /// Normalises by the file `stats` (empty: stats.h5 in the images' folder or above it) and writes shards of
 /// half-precision images under `out`, folders kept apart. Shards are normalised already and cut anew alone.
-int shard_climate(const std::string& path, const std::string& out, const std::string& stats, int64_t images);
+int shard_climate(const std::string& path, const std::string& out, const std::string& stats, int64_t images,
+                  int threads);
 
 }  // namespace convoy::apps

@@ -9,6 +9,8 @@
 namespace convoy::simulate {
 namespace {
 
+constexpr double largest_eye = 150e3;  // distance of a cyclone's gales from its centre at most, m
+
 enum Channel { tmq, u850, v850, ubot, vbot, qrefht, ps, psl, t200, t500 };
 
 class Detector {
@@ -54,7 +56,7 @@ class Detector {
   }
 
   /// A pressure minimum between 5 and 35 degrees at least 8 hPa below its surroundings, 2 K warmer at 500 hPa, with
-  /// gales around: the connected pixels of gale.
+  /// gales around: the connected pixels of gale and the eye.
   void cyclones() {
     const auto reach = static_cast<int64_t>(std::ceil(600e3 / g_.spacing_north()));
     const auto gale = [&](int64_t row, int64_t column) {
@@ -74,10 +76,24 @@ class Detector {
              {std::pair{reach, int64_t{0}}, {-reach, int64_t{0}}, {int64_t{0}, reach}, {int64_t{0}, -reach}})
           around += 0.25 * value(row + r, column + c, psl), cold += 0.25 * value(row + r, column + c, t500);
         if (around - centre < 800 || value(row, column, t500) - cold < 2) continue;
+        const auto columns_away = [&](int64_t c) {
+          return wrapped_column(g_, c - column + g_.width / 2) - g_.width / 2;
+        };
+        const auto metres_away = [&](int64_t r, int64_t c) {
+          return std::hypot(double(r - row) * g_.spacing_north(), double(columns_away(c)) * g_.spacing_east(row));
+        };
+        // Up to the first gale it is the calm eye, of many pixels on a fine grid.
+        double eye = largest_eye;
+        const auto rows = static_cast<int64_t>(largest_eye / g_.spacing_north()),
+                   columns = static_cast<int64_t>(largest_eye / g_.spacing_east(row));
+        for (int64_t r = row - rows; r <= row + rows; ++r)
+          for (int64_t c = column - columns; c <= column + columns; ++c)
+            if (gale(r, c)) eye = std::min(eye, metres_away(r, c));
+        if (eye >= largest_eye) continue;
         std::vector<bool> seen(classes_.size());
         const auto near = [&](int64_t r, int64_t c) {
-          const int64_t dx = wrapped_column(g_, c - column + g_.width / 2) - g_.width / 2;
-          return std::abs(r - row) <= reach && std::abs(dx) <= reach && gale(r, c);
+          const bool within = std::abs(r - row) <= reach && std::abs(columns_away(c)) <= reach;
+          return within && (metres_away(r, c) <= eye || gale(r, c));
         };
         for (int64_t p : flood(g_, row * g_.width + column, seen, near))
           classes_[static_cast<size_t>(p)] = static_cast<uint8_t>(ClimateClass::cyclone);
