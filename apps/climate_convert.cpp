@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -92,6 +93,24 @@ Source parse_source(const std::string& text) {
   return s;
 }
 
+/// All sources of --map, whose list is cut at commas: a piece that begins with no word and "=" belongs to the file name
+/// ahead of it.
+std::vector<Source> parse_sources(const std::vector<std::string>& pieces) {
+  std::vector<std::string> texts;
+  for (const std::string& piece : pieces) {
+    const size_t word =
+        std::find_if_not(piece.begin(), piece.end(), [](unsigned char c) { return std::isalnum(c); }) - piece.begin();
+    const bool begins = word > 0 && word < piece.size() && piece[word] == '=';
+    if (begins || texts.empty())
+      texts.push_back(piece);
+    else
+      texts.back() += "," + piece;
+  }
+  std::vector<Source> sources;
+  for (const std::string& text : texts) sources.push_back(parse_source(text));
+  return sources;
+}
+
 /// The files that sources read.
 using Files = std::map<std::string, std::unique_ptr<NetcdfFile>>;
 
@@ -150,8 +169,7 @@ int convert_main(int argc, char** argv) {
       }
     return 0;
   }
-  std::vector<Source> sources;
-  for (const std::string& text : o.list("map")) sources.push_back(parse_source(text));
+  std::vector<Source> sources = parse_sources(o.list("map"));
   if (sources.empty()) fail_usage("--map is required");
   if (o.text("out").empty()) fail_usage("--out is required");
   const int64_t height = o.integer("height"), width = o.integer("width"), first = o.integer("first");

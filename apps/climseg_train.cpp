@@ -8,6 +8,7 @@
 #include "apps/common/climate_baseline.h"
 #include "apps/common/climate_task.h"
 #include "apps/common/fingerprint.h"
+#include "apps/common/listing.h"
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/say.h"
 #include "apps/common/staging.h"
@@ -25,11 +26,12 @@ struct Data {
   std::shared_ptr<const ClimateSource> train, validation, whole_train;
 };
 
-Data find_data(const OptionTable& o) {
+Data find_data(const OptionTable& o, Ranks& ranks) {
   if (o.text("data") != "cam") fail_usage("--data: expected cam or dummy, found " + o.text("data"));
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
   ClimateSplit split =
-      split_images(o.text("data-dir"), o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
+      split_images(o.text("data-dir"), o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")),
+                   [&](const std::string& path) { return list_images(path, ranks); });
   limit(split.train, o, "n-train");
   limit(split.validation, o, "n-valid");
   refuse_idle_validation(o, !split.validation.empty());
@@ -287,7 +289,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
   refuse_outputs_among_samples(o);
   const auto staging = stage(o, ranks);
-  const Data data = dummy ? Data{} : find_data(o);
+  const Data data = dummy ? Data{} : find_data(o, ranks);
   const ClimateOptions program = program_options(o, ranks, data);
   check_division(o, closed_rules(o));
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();

@@ -9,6 +9,7 @@
 #include "apps/common/baseline.h"
 #include "apps/common/cosmoflow_task.h"
 #include "apps/common/fingerprint.h"
+#include "apps/common/listing.h"
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/profile.h"
 #include "apps/common/say.h"
@@ -38,13 +39,14 @@ Data dummy_data(const OptionTable& o) {
   return data;
 }
 
-Data find_data(const OptionTable& o) {
+Data find_data(const OptionTable& o, Ranks& ranks) {
   if (o.text("data") == "dummy") return dummy_data(o);
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
   const ReadOptions read = read_options(o);
   Data data;
-  data.split =
-      split_samples(o.text("data-dir"), read, o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
+  data.split = split_samples(
+      o.text("data-dir"), [&](const std::string& path) { return list_samples(path, read, ranks); },
+      o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
   limit(data.split.train, o, "n-train");
   limit(data.split.validation, o, "n-valid");
   data.shape = data_shape(o, data.split.train, read);
@@ -207,7 +209,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
   refuse_outputs_among_samples(o);
   const auto staging = stage(o, ranks);
-  const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o);
+  const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o, ranks);
   const CosmoflowOptions program = training_program(o, ranks, data.shape);
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
   if (!inspect_only) expect_whole_step(samples_per_step, std::ssize(data.split.train));

@@ -45,7 +45,7 @@ double StepSchedule::rate(int64_t step) const {
                         return at >= milestone + (warmup_steps > 0);
                       })));
     case Kind::cosine:
-      return eta_min + (top - eta_min) * 0.5 * (1 + std::cos(std::numbers::pi * (1 - left)));
+      return eta_min + (top - eta_min) * 0.5 * (1 + std::cos(std::numbers::pi * double(at) / double(length)));
     case Kind::polynomial:
       return eta_min + (top - eta_min) * std::pow(left, power);
   }

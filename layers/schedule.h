@@ -37,7 +37,7 @@ struct StepSchedule {
   double warmup_factor = 1;
   std::vector<int64_t> milestones;  ///< multistep: each multiplies the rate by decay_rate
   double decay_rate = 0.1;
-  int64_t length = 1;  ///< cosine, polynomial: steps until eta_min
+  int64_t length = 1;  ///< cosine, polynomial: steps until eta_min, behind which cosine rises again (PyTorch's)
   double eta_min = 0;
   double power = 0.9;  ///< polynomial: (1 - step/length)^power
 

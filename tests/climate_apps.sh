@@ -198,6 +198,7 @@ coads=/usr/share/ferret-vis/data/coads_climatology.cdf
 if [ -x "$bin/climate_convert" ]; then
   expect 2 "expected a channel of TMQ" "$bin/climate_convert" --map SST=$coads:SST --out x
   expect 3 "no such file" "$bin/climate_convert" --map TS=none.nc:SST --out x
+  expect 3 "a,b.nc: no such file" "$bin/climate_convert" --map TS=a,b.nc:SST,PSL=c.nc:SLP --out x
   echo text > text.nc
   expect 3 "expected a NetCDF file" "$bin/climate_convert" --list text.nc
   expect 2 "--out has no effect on --list" "$bin/climate_convert" --list text.nc --out x

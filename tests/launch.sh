@@ -17,7 +17,17 @@ if [ -n "${WAITS:-}" ]; then for _ in $(seq 100); do sleep 0.1; done; fi
 exit "${CODE:-0}"
 T
 for name in srun mpirun; do ln -s launcher tools/$name; done
-for name in scontrol qsub; do printf '#!/bin/sh\necho %s "$@" RESTARTS=$RESTARTS\n' $name | tool $name; done
+printf '#!/bin/sh\necho scontrol "$@" RESTARTS=$RESTARTS\n' | tool scontrol
+# Like OpenPBS it sends no variable that is not set.
+tool qsub <<'T'
+#!/usr/bin/env bash
+names=$2 sent=
+for name in ${names//,/ }; do
+  [ -n "${!name+set}" ] || { echo "qsub: cannot send environment with the job"; exit 1; }
+  sent+=" $name=${!name}"
+done
+echo qsub "$@" "$sent"
+T
 tool flux <<'T'
 #!/usr/bin/env bash
 case "$1" in resource) echo 2 ;; run) shift; launcher "$@" ;; *) echo flux "$@" RESTARTS=$RESTARTS ;; esac
@@ -50,7 +60,9 @@ for name in slurm flux pbs; do
 done
 CODE=76 again 'RESTARTS=1' 76 flux
 CODE=76 again 'RESTARTS=1' 76 pbs
-CODE=76 FLAGS='--decay-schedule 9:0.4,12:0.15' SCRIPT=mine.sh again 'MAX_RESTARTS,RESTARTS,SCRIPT mine.sh' 76 pbs
+CODE=76 FLAGS='--decay-schedule 9:0.4,12:0.15' SCRIPT=mine.sh again 'SCRIPT,MAX_RESTARTS,RESTARTS mine.sh' 76 pbs
+CODE=76 again 'TRAINER=cosmoflow_train' 76 pbs
+CODE=76 TRAINER=climseg_train again 'TRAINER=climseg_train' 76 pbs
 # Slurm's early signal reaches the launcher, whatever it is; PBS has none, the script asks by itself.
 for launch in srun mpirun; do
   rm started.txt

@@ -156,4 +156,18 @@ expect 1 "--save: data: expected a file, found a folder" "${train[@]}" --output-
 header=$(od -An -tu8 -N8 whole.safetensors)
 cp whole.safetensors nan.safetensors; printf '\0\0\300\177' | dd of=nan.safetensors bs=1 seek=$((8 + header)) conv=notrunc 2> /dev/null
 expect 4 "the prediction is not finite" "$bin/cosmoflow_predict" --weights nan.safetensors --data-dir data --conv-size 8 --fc1-size 16 --fc2-size 8
+
+# A validation that takes long is left where the run is asked to stop, also at a hang-up; a resume begins with it.
+mkdir many many/validation; cp -r data/train many/train
+one=$(ls data/validation/* | head -1)
+for i in $(seq 6000); do ln "$one" "many/validation/v$i.tfrecord"; done
+many=("${train[@]}" --data-dir many --n-epochs 2 --checkpoint-epochs 2)
+expect 0 "finished: 10 steps" "${many[@]}" --output-dir unstopped --save unstopped.safetensors
+"${many[@]}" --output-dir stopped > stopped.txt 2>&1 & victim=$!
+for _ in $(seq 500); do grep -qs eval_start stopped/mlperf.log && break; sleep 0.02; done
+kill -HUP $victim; wait $victim; rc=$?
+[ $rc -eq 75 ] && ! grep -q eval_stop stopped/mlperf.log && ok || bad "a hang-up during a validation: exit $rc: $(cat stopped.txt)"
+expect 0 "finished: 5 steps" "${resume[@]}" stopped --save stopped.safetensors
+same unstopped.safetensors stopped.safetensors
+cut -d, -f1-5 unstopped/history.csv > a.csv; cut -d, -f1-5 stopped/history.csv > b.csv; same a.csv b.csv
 conclude

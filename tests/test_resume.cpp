@@ -22,7 +22,7 @@ class NoData : public Task {
   int64_t training_samples() const override { return 2; }
   int64_t validation_samples() const override { return 0; }
   std::shared_ptr<const SampleSource> training() const override { return nullptr; }
-  Quality validate(Program&, Communicator*) override { return {}; }
+  Quality validate(Program&, Communicator*, const StopPoint&) override { return {}; }
   bool reached(const Quality&) const override { return false; }
   bool has_target() const override { return false; }
   std::string metric() const override { return "MAE"; }
@@ -30,7 +30,7 @@ class NoData : public Task {
     std::fill(x.span<float>().begin(), x.span<float>().end(), 1.0f);
     std::fill(labels.span<uint8_t>().begin(), labels.span<uint8_t>().end(), uint8_t{0});
   }
-  void log_start(MlLog&) const override {}
+  void log_start(MlLog&, int64_t, int64_t) const override {}
   void log_quality(MlLog&, const Quality&, int64_t) const override {}
 };
 
@@ -59,7 +59,7 @@ class Judged final : public NoData {
   explicit Judged(bool cut_off) : cut_off_(cut_off) {}
   int64_t validation_samples() const override { return 1; }
   std::shared_ptr<const SampleSource> training() const override { return std::make_shared<Ones>(); }
-  Quality validate(Program&, Communicator*) override {
+  Quality validate(Program&, Communicator*, const StopPoint&) override {
     if (cut_off_) fail_runtime("cut off");
     return {.loss = 0.5, .metric = 0.5};
   }

@@ -1,8 +1,10 @@
 // The training loop on a device, here one that is the CPU itself.
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
+#include "apps/common/recalibration.h"
 #include "apps/common/run.h"
 #include "apps/common/trainer.h"
 #include "kernels/kernel_list.h"
@@ -23,12 +25,12 @@ class NoiseTask final : public Task {
   int64_t training_samples() const override { return source_->size(); }
   int64_t validation_samples() const override { return 0; }
   std::shared_ptr<const SampleSource> training() const override { return source_; }
-  Quality validate(Program&, Communicator*) override { return {}; }
+  Quality validate(Program&, Communicator*, const StopPoint&) override { return {}; }
   bool reached(const Quality&) const override { return false; }
   bool has_target() const override { return false; }
   std::string metric() const override { return "IoU"; }
   void fill_dummy(const Tensor&, const Tensor&, uint64_t) const override {}
-  void log_start(MlLog&) const override {}
+  void log_start(MlLog&, int64_t, int64_t) const override {}
   void log_training(MlLog&, Executor& step, Communicator*, const MlLog::Json&) const override {
     const auto labels = step.tensor("target").span<uint8_t>();
     logged_.emplace_back(labels.begin(), labels.end());
@@ -92,4 +94,36 @@ TEST_CASE("a trainer fills the next inputs while a device works, and trains as o
     for (size_t at = 0; (at = device->order.find("qssf", at)) != std::string::npos; ++at) ++ahead;
     CHECK(ahead == (accumulation == 1 ? 12 - 2 - 2 : 0));
   }
+}
+
+TEST_CASE("a log that takes no more lines says so and throws nothing", "[apps]") {
+  MlLog log;
+  log.open("/dev/full");
+  CHECK_FALSE(log.failed());
+  log.event("seed", 1);
+  CHECK(log.failed());
+  CHECK(log.path() == "/dev/full");
+}
+
+TEST_CASE("a stop ends validations, and leaves training's statistics", "[apps]") {
+  ClimateOptions shape;
+  shape.model.width_divisor = 16;
+  shape.model.height = testing::NoiseImages::height, shape.model.width = testing::NoiseImages::width;
+  shape.statistics_pass = true;
+  Program program(plan_program(shape, kernel_list()), shape, 5);
+  const auto source = std::make_shared<testing::NoiseImages>(5);
+  const auto statistics = [&] {
+    std::vector<float> all;
+    for (const std::string& name : program.statistics())
+      std::ranges::copy(program.store().get(name).span<float>(), std::back_inserter(all));
+    return all;
+  };
+  const std::vector<float> before = statistics();
+  int asked = 0;
+  const StopPoint third([&] { return ++asked == 3; }, nullptr), never;
+  CHECK_THROWS_AS(renew_statistics(program, source, 5, {.seed = 7}, nullptr, third), Interrupted);
+  CHECK(asked == 3);
+  CHECK(statistics() == before);
+  renew_statistics(program, source, 5, {.seed = 7}, nullptr, never);
+  CHECK(statistics() != before);
 }

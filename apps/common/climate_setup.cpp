@@ -149,7 +149,8 @@ std::vector<Option> climate_training_options() {
        "constant, multistep, cosine_annealing or polynomial; or type=multistep,milestones=8192 16384,decay_rate=0.1"},
       {"lr-milestones", "", "", "multistep: steps behind the warm-up", K::numbers},
       Option{"lr-decay-rate", "", "0.1", "multistep", K::number}.within(0),
-      {"lr-t-max", "", "0", "cosine, polynomial: steps to the end (0 = all of the run's)", K::integer},
+      {"lr-t-max", "", "0",
+       "cosine, polynomial: steps to the end, behind which cosine rises again (0 = all of the run's)", K::integer},
       Option{"lr-eta-min", "", "0", "cosine, polynomial: rate at the end", K::number}.within(0),
       {"lr-power", "", "0.9", "polynomial: of the share of steps that are left", K::number},
       {"lr-warmup-steps", "", "0", "", K::integer},
@@ -389,7 +390,8 @@ ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train,
 
 ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const ClimateSource>& source,
                                    const LoaderOptions& loader_options, Communicator* ranks,
-                                   const std::function<void(int64_t, std::span<const uint8_t>)>& each) {
+                                   const std::function<void(int64_t, std::span<const uint8_t>)>& each,
+                                   const StopPoint& stop) {
   const LoaderOptions in_order = loader_options.one_by_one(source->size(), false);
   Executor& e = program.evaluate();
   Loader loader(source, in_order, 0, 0);
@@ -398,6 +400,7 @@ ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const
   std::vector<uint8_t> truth(static_cast<size_t>(source->target_bytes()));
   for (int64_t i = in_order.rank; i < source->size(); i += in_order.ranks) {
     if (ranks) ranks->progress();  // whoever waits for this rank sees that it is at work
+    stop(i / in_order.ranks, source->size() / in_order.ranks);
     loader.next(e.tensor("x").bytes(), reinterpret_cast<std::byte*>(truth.data()));
     std::copy(truth.begin(), truth.end(), e.tensor("target").data<uint8_t>());
     e.run();

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "apps/common/interruption.h"
 #include "apps/common/iou.h"
 #include "apps/common/run.h"
 #include "io/climate_source.h"
@@ -51,11 +52,12 @@ struct ClimateEvaluation {
   SegmentationScore score;
 };
 /// Calls `each(sample, predicted)` behind every image. With `ranks` every rank evaluates its share
-/// (LoaderOptions::rank) and all get the result over all images.
+/// (LoaderOptions::rank) and all get the result over all images. Throws what `stop` throws.
 ClimateEvaluation evaluate_climate(
     Program& program, const std::shared_ptr<const ClimateSource>& source, const LoaderOptions& loader,
     Communicator* ranks = nullptr,
-    const std::function<void(int64_t sample, std::span<const uint8_t> predicted)>& each = {});
+    const std::function<void(int64_t sample, std::span<const uint8_t> predicted)>& each = {},
+    const StopPoint& stop = {});
 
 /// Both readings of IoU in one line.
 std::string iou_text(const SegmentationScore& score);

@@ -9,27 +9,33 @@
 
 #include "apps/common/recalibration.h"
 #include "apps/common/say.h"
+#include "core/error.h"
 #include "core/philox.h"
 
 namespace convoy::apps {
 
-Quality ClimateTask::validate(Program& program, Communicator* ranks) {
+Quality ClimateTask::validate(Program& program, Communicator* ranks, const StopPoint& stop) {
   if (s_.recalibration_images > 0)
-    renew_statistics(program, s_.recalibration, s_.recalibration_images, s_.loader, ranks);
+    renew_statistics(program, s_.recalibration, s_.recalibration_images, s_.loader, ranks, stop);
   const auto draw = [&](int64_t i, std::span<const uint8_t> predicted) {
-    write_comparison(fmt::format("{}/validation-{}.png", s_.output_dir, i),
-                     s_.validation->images()[static_cast<size_t>(i)], predicted, s_.validation->reading());
+    const std::string path = fmt::format("{}/validation-{}.png", s_.output_dir, i);
+    try {
+      write_comparison(path, s_.validation->images()[static_cast<size_t>(i)], predicted, s_.validation->reading());
+    } catch (const Error& error) {  // a picture is worth less than the steps that are not saved yet
+      if (error.kind() != ErrorKind::runtime) throw;
+      say(stderr, "warning: {}: the picture is left out\n", error.what());
+    }
   };
   const int64_t pictures = std::min(s_.pictures, s_.validation->size());
   std::map<int64_t, std::vector<uint8_t>> own;  // of several ranks, each has evaluated other images
-  result_ =
-      evaluate_climate(program, s_.validation, s_.loader, ranks, [&](int64_t i, std::span<const uint8_t> predicted) {
-        if (i >= pictures) return;
-        if (ranks)
-          own[i].assign(predicted.begin(), predicted.end());
-        else
-          draw(i, predicted);
-      });
+  const auto keep = [&](int64_t i, std::span<const uint8_t> predicted) {
+    if (i >= pictures) return;
+    if (ranks)
+      own[i].assign(predicted.begin(), predicted.end());
+    else
+      draw(i, predicted);
+  };
+  result_ = evaluate_climate(program, s_.validation, s_.loader, ranks, keep, stop);
   if (ranks)  // rank 0 draws them all: the others may not see the run's folder
     for (int64_t i = 0; i < pictures; ++i) {
       std::vector<uint8_t>& classes = own[i];
@@ -51,12 +57,13 @@ void ClimateTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) co
     y.data<uint8_t>()[i] = static_cast<uint8_t>(random.below(static_cast<uint64_t>(i), 64) / 30);
 }
 
-void ClimateTask::log_start(MlLog& log) const {
+void ClimateTask::log_start(MlLog& log, int64_t samples_per_pass, int64_t) const {
   using Json = nlohmann::json;
   const bool lamb = s_.training.optimizer == OptimizerKind::lamb, sgd = s_.training.optimizer == OptimizerKind::sgd;
   const double beta1 = lamb ? s_.training.lamb.beta1 : s_.training.adam.beta1,
                beta2 = lamb ? s_.training.lamb.beta2 : s_.training.adam.beta2;
   log.event("submission_benchmark", "deepcam");
+  log.event("global_batch_size", samples_per_pass);  // gradient_accumulation_frequency stands beside it
   log.event("batchnorm_group_size", s_.training.averaging.batch_norm_ranks);
   log.event("batchnorm_group_stride", 1);
   log.event("gradient_accumulation_frequency", s_.training.accumulation);

@@ -30,13 +30,13 @@ class ClimateTask final : public Task {
   int64_t training_samples() const override { return s_.train ? s_.train->size() : s_.dummy_samples; }
   int64_t validation_samples() const override { return s_.validation ? s_.validation->size() : 0; }
   std::shared_ptr<const SampleSource> training() const override { return s_.train; }
-  Quality validate(Program& program, Communicator* ranks) override;
+  Quality validate(Program& program, Communicator* ranks, const StopPoint& stop) override;
   bool renews_statistics() const override { return s_.recalibration_images > 0; }
   bool has_target() const override { return s_.target >= 0; }
   bool reached(const Quality& q) const override { return has_target() && q.metric >= s_.target; }
   std::string metric() const override { return "IoU"; }
   void fill_dummy(const Tensor& x, const Tensor& target, uint64_t seed) const override;
-  void log_start(MlLog& log) const override;
+  void log_start(MlLog& log, int64_t samples_per_pass, int64_t samples_per_step) const override;
   void log_training(MlLog& log, Executor& step, Communicator* ranks, const MlLog::Json& metadata) const override;
   void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const override;
 

@@ -62,9 +62,11 @@ std::vector<Option> training_options() {
           {{"cosmo"}, {"dummy"}}),
       {"stage-dir", "data.stage_dir", "",
        "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
-      Option{"batch-size", "data.batch_size", "4", "samples per step and rank", K::integer}.within(1, 1 << 20),
+      Option{"batch-size", "data.batch_size", "4", "samples per pass and rank", K::integer}.within(1, 1 << 20),
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
-      {"cache", "", "false", "keep decoded samples in memory", K::toggle},
+      {"cache", "", "false",
+       "keep decoded samples in memory: every rank, in the end, all samples, which are dealt out anew each epoch",
+       K::toggle},
       {"sparse-gradients", "", "true", "off: weight gradients are summed over un-pooled gradients", K::toggle},
       {"shuffle-labels", "", "false", "control experiment: training labels permuted once between samples", K::toggle},
       Option{"augment", "", "none", "none, or cube (the 48 symmetries)"}.one_of({{"none"}, {"cube"}}),
@@ -308,7 +310,7 @@ double Predictions::mae_error(int64_t target) const {
 }
 
 Predictions predict(Program& program, const std::vector<SampleRef>& samples, const CosmoflowReading& reading,
-                    const LoaderOptions& options, Communicator* ranks) {
+                    const LoaderOptions& options, Communicator* ranks, const StopPoint& stop) {
   const LoaderOptions in_order = options.one_by_one(std::ssize(samples), false);
   CosmoflowReading plain = reading;
   plain.augment = Augment::none;
@@ -323,6 +325,7 @@ Predictions predict(Program& program, const std::vector<SampleRef>& samples, con
   result.truth.resize(result.predicted.size());
   for (auto i = static_cast<size_t>(in_order.rank); i < samples.size(); i += static_cast<size_t>(in_order.ranks)) {
     if (ranks) ranks->progress();  // whoever waits for this rank sees that it is at work
+    stop(static_cast<int64_t>(i) / in_order.ranks, std::ssize(samples) / in_order.ranks);
     loader.next(e.tensor("x").bytes(), reinterpret_cast<std::byte*>(truth.data()));
     e.run();
     const Tensor row = e.tensor("prediction");

@@ -1,6 +1,7 @@
 // From settings to a CosmoFlow program: what the trainer and the predictor share.
 #pragma once
 
+#include "apps/common/interruption.h"
 #include "apps/common/run.h"
 #include "io/cosmoflow_source.h"
 #include "layers/schedule.h"
@@ -42,8 +43,9 @@ struct Predictions {
   double mae_error(int64_t target) const;
 };
 /// Runs the evaluation tape over `samples`, one sample at a time, in order: the same bits for the same weights, always.
+/// Throws what `stop` throws.
 Predictions predict(Program& program, const std::vector<SampleRef>& samples, const CosmoflowReading& reading,
-                    const LoaderOptions& loader, Communicator* ranks = nullptr);
+                    const LoaderOptions& loader, Communicator* ranks = nullptr, const StopPoint& stop = {});
 
 /// Names of the parameters a data set of `targets` labels predicts.
 std::vector<std::string> target_names(int64_t targets);

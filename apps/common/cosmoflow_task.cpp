@@ -8,8 +8,8 @@ std::shared_ptr<const SampleSource> CosmoflowTask::training() const {
   return s_.dummy_samples > 0 ? nullptr : std::make_shared<CosmoflowSource>(train_, s_.reading);
 }
 
-Quality CosmoflowTask::validate(Program& program, Communicator* ranks) {
-  result_ = predict(program, validation_, s_.reading, s_.loader, ranks);
+Quality CosmoflowTask::validate(Program& program, Communicator* ranks, const StopPoint& stop) {
+  result_ = predict(program, validation_, s_.reading, s_.loader, ranks, stop);
   const double scale = s_.reading.target_scale;  // predictions come back in the labels' units
   return {s_.loss == Loss::mse ? scale * scale * result_.mse() : scale * result_.mae(), result_.mae()};
 }
@@ -25,10 +25,11 @@ void CosmoflowTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) 
   for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<float>()[i] = random.uniform(static_cast<uint64_t>(i));
 }
 
-void CosmoflowTask::log_start(MlLog& log) const {
+void CosmoflowTask::log_start(MlLog& log, int64_t, int64_t samples_per_step) const {
   const LrSchedule& schedule = s_.schedule;
   const double peak = schedule.peak(double(s_.batch));
   log.event("submission_benchmark", "cosmoflow");
+  log.event("global_batch_size", samples_per_step);
   log.event("opt_base_learning_rate", peak);
   log.event("opt_learning_rate_warmup_epochs", schedule.warmup_epochs);
   log.event("opt_learning_rate_warmup_factor", peak / schedule.base_rate);

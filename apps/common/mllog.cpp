@@ -1,5 +1,6 @@
 #include "apps/common/mllog.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -29,8 +30,8 @@ void MlLog::open(const std::string& path) {
   if (!file_) fail_runtime(path + ": cannot open for writing");
 }
 
-void MlLog::init_start(std::source_location where) {
-  write("INTERVAL_START", "init_start", nullptr, Json::object(), where, program_start);
+void MlLog::init_start(int64_t earliest, std::source_location where) {
+  write("INTERVAL_START", "init_start", nullptr, Json::object(), where, std::max(earliest, program_start));
 }
 
 void MlLog::event(const std::string& key, const Json& value, Json metadata, std::source_location where) {
@@ -61,7 +62,6 @@ void MlLog::write(const char* type, const std::string& key, const Json& value, J
   const Json line = {{"namespace", ""}, {"time_ms", time}, {"event_type", type},
                      {"key", key},      {"value", value},  {"metadata", metadata}};
   file_ << ":::MLLOG " << line.dump() << std::endl;
-  if (!file_) fail_runtime(path_ + ": cannot write (disk full?)");
 }
 
 }  // namespace convoy::apps

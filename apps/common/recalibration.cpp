@@ -30,7 +30,7 @@ std::vector<Statistic> find_statistics(Program& program) {
 }  // namespace
 
 void renew_statistics(Program& program, const std::shared_ptr<const SampleSource>& images, int64_t count,
-                      const LoaderOptions& order, Communicator* ranks) {
+                      const LoaderOptions& order, Communicator* ranks, const StopPoint& stop) {
   const LoaderOptions drawn = order.one_by_one(count, true);
   Loader loader(images, drawn, 0, 0);
   Executor& pass = *program.statistics_pass();
@@ -42,26 +42,38 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
   std::vector<std::vector<std::byte>> training;  // as they are now
   for (const Statistic& s : statistics)
     for (const Tensor& t : {s.mean, s.variance}) training.emplace_back(t.bytes(), t.bytes() + t.desc().bytes());
+  const auto restore = [&] {
+    size_t kept = 0;
+    for (const Statistic& s : statistics)
+      for (const Tensor& t : {s.mean, s.variance}) std::ranges::copy(training[kept++], t.bytes());
+    program.statistics_to_device();
+  };
   std::vector<double> sums(3 * channels);  // of means, of mean squares, and how many
   std::vector<std::byte> labels(static_cast<size_t>(images->target_bytes()));
-  for (int64_t i = drawn.rank; i < count; i += drawn.ranks) {
-    if (ranks) ranks->progress();  // whoever waits for this rank sees that it is at work
-    loader.next(pass.tensor("x").bytes(), labels.data());
-    // An image whose moments are not finite leaves a channel's statistics alone: the mark shows it.
-    for (const Statistic& s : statistics)
-      for (int64_t c = 0; c < s.channels(); ++c) s.variance.set(0, 0, 0, 0, c, -1);
-    program.statistics_to_device();
-    pass.run();
-    program.statistics_to_host();
-    size_t at = 0;
-    for (const Statistic& s : statistics)
-      for (int64_t c = 0; c < s.channels(); ++c, ++at) {
-        const double mean = s.mean.at(0, 0, 0, 0, c), variance = s.variance.at(0, 0, 0, 0, c);
-        if (variance < 0) continue;
-        sums[at] += mean;
-        sums[channels + at] += variance + mean * mean;
-        sums[2 * channels + at] += 1;
-      }
+  try {
+    for (int64_t i = drawn.rank; i < count; i += drawn.ranks) {
+      if (ranks) ranks->progress();  // whoever waits for this rank sees that it is at work
+      stop(i / drawn.ranks, count / drawn.ranks);
+      loader.next(pass.tensor("x").bytes(), labels.data());
+      // An image whose moments are not finite leaves a channel's statistics alone: the mark shows it.
+      for (const Statistic& s : statistics)
+        for (int64_t c = 0; c < s.channels(); ++c) s.variance.set(0, 0, 0, 0, c, -1);
+      program.statistics_to_device();
+      pass.run();
+      program.statistics_to_host();
+      size_t at = 0;
+      for (const Statistic& s : statistics)
+        for (int64_t c = 0; c < s.channels(); ++c, ++at) {
+          const double mean = s.mean.at(0, 0, 0, 0, c), variance = s.variance.at(0, 0, 0, 0, c);
+          if (variance < 0) continue;
+          sums[at] += mean;
+          sums[channels + at] += variance + mean * mean;
+          sums[2 * channels + at] += 1;
+        }
+    }
+  } catch (...) {  // a checkpoint may be written behind an interruption or an image that cannot be read
+    restore();
+    throw;
   }
   if (ranks) ranks->all_reduce_sum(std::span(sums));
   const std::span<const double> counts = std::span(sums).subspan(2 * channels);
@@ -71,10 +83,7 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
     // Whole images may overflow f16 where steps, which are scaled down and skipped, go on.
     if (program.options().compute != DType::f16) throw Error(ErrorKind::diverged, what);
     if (order.rank == 0) say(stderr, "warning: {}: training's statistics stay\n", what);
-    size_t kept = 0;
-    for (const Statistic& s : statistics)
-      for (const Tensor& t : {s.mean, s.variance}) std::ranges::copy(training[kept++], t.bytes());
-    program.statistics_to_device();
+    restore();
     return;
   }
   size_t at = 0;

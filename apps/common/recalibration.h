@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "apps/common/interruption.h"
 #include "core/communicator.h"
 #include "io/loader.h"
 #include "models/program.h"
@@ -18,8 +19,8 @@ namespace convoy::apps {
 /// differs between images, all there is behind a global pool). With `ranks` each takes order.rank's share of the
 /// samples, and all get the same statistics. Of a channel, images without finite moments are left out; where none is
 /// left, training's statistics stay in f16, with a warning, and Error(diverged) is thrown in other types. The program
-/// needs a statistics_pass().
+/// needs a statistics_pass(). Where `stop` or anything else throws, training's statistics stay.
 void renew_statistics(Program& program, const std::shared_ptr<const SampleSource>& images, int64_t count,
-                      const LoaderOptions& order, Communicator* ranks);
+                      const LoaderOptions& order, Communicator* ranks, const StopPoint& stop = {});
 
 }  // namespace convoy::apps

@@ -67,7 +67,10 @@ class Staging {
 
   StagingReport run() {
     const auto start = Clock::now();
-    const Json list = Json::parse(ranks_.broadcast_text(ranks_.root() ? list_files(from_).dump() : ""));
+    ranks_.set_busy(true);
+    const std::string own = ranks_.root() ? list_files(from_).dump() : "";
+    ranks_.set_busy(false);
+    const Json list = Json::parse(ranks_.broadcast_text(own));
     for (const Json& item : list) files_.push_back({item.at(0), item.at(1), item.at(2)});
     lock_folder();
     read_manifest();
@@ -110,7 +113,7 @@ class Staging {
     for (size_t i = 0; i < files_.size(); ++i) any = any || missing(i, node_);
     return any;
   }
-  bool missing(size_t file, size_t node) const { return missing_[file * nodes_.size() + node] != 0; }
+  bool missing(size_t file, size_t node) const { return missing_[file * nodes_.size() + node]; }
   std::string target(size_t file) const { return (fs::path(to_) / files_[file].path).string(); }
 
   void read_manifest() {
@@ -161,13 +164,28 @@ class Staging {
     save_manifest();
   }
 
+  /// Sums count in whole numbers below 2^24, which floats hold: `bits` nodes share a number, a bit each. Whole sets of
+  /// files would not fit beside each other for hundreds of nodes: a block of them at a time.
   void find_missing() {
-    missing_.assign(files_.size() * nodes_.size(), 0);
-    ranks_.set_busy(true);
-    for (size_t i = 0; i < files_.size(); ++i)
-      if (writer(i, node_) == ranks_.rank()) missing_[i * nodes_.size() + node_] = valid(i) ? 0 : 1;
-    ranks_.set_busy(false);
-    ranks_.world().all_reduce_sum(std::span(missing_));
+    constexpr size_t bits = 24, block = 1 << 14;
+    const size_t words = (nodes_.size() + bits - 1) / bits;
+    missing_.assign(files_.size() * nodes_.size(), false);
+    std::vector<float> sums;
+    for (size_t first = 0; first < files_.size(); first += block) {
+      const size_t last = std::min(files_.size(), first + block);
+      sums.assign((last - first) * words, 0);
+      ranks_.set_busy(true);
+      for (size_t i = first; i < last; ++i)
+        if (writer(i, node_) == ranks_.rank() && !valid(i))
+          sums[(i - first) * words + node_ / bits] = float(1 << node_ % bits);
+      ranks_.set_busy(false);
+      ranks_.world().all_reduce_sum(std::span(sums));
+      for (size_t i = first; i < last; ++i)
+        for (size_t n = 0; n < nodes_.size(); ++n) {
+          const auto word = static_cast<uint32_t>(sums[(i - first) * words + n / bits]);
+          missing_[i * nodes_.size() + n] = (word >> n % bits & 1) != 0;
+        }
+    }
   }
 
   void check_space() {
@@ -265,7 +283,7 @@ class Staging {
   std::vector<Entry> files_;
   Json manifest_;
   bool manifest_changes_ = false;
-  std::vector<float> missing_;  ///< file by node
+  std::vector<bool> missing_;  ///< file by node
   std::vector<double> crc_;
   int64_t read_ = 0, written_ = 0;
   std::future<std::vector<std::byte>> ahead_;  ///< this rank's next file

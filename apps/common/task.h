@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/common/interruption.h"
 #include "apps/common/mllog.h"
 #include "core/philox.h"
 #include "io/loader.h"
@@ -26,8 +27,9 @@ class Task {
   virtual int64_t validation_samples() const = 0;
   /// The samples to train on; null for dummy data.
   virtual std::shared_ptr<const SampleSource> training() const = 0;
-  /// Over all validation samples; with `ranks` each evaluates its share of them.
-  virtual Quality validate(Program& program, Communicator* ranks) = 0;
+  /// Over all validation samples; with `ranks` each evaluates its share of them. Throws what `stop` throws, with the
+  /// program's states as before or, where statistics are renewed, as renewed.
+  virtual Quality validate(Program& program, Communicator* ranks, const StopPoint& stop) = 0;
   /// Whether validate() changes states that checkpoints hold.
   virtual bool renews_statistics() const { return false; }
   /// Whether the quality that the user asked for is there.
@@ -37,8 +39,9 @@ class Task {
   virtual std::string metric() const = 0;
   /// Inputs of a step without data, the same for equal seeds.
   virtual void fill_dummy(const Tensor& x, const Tensor& target, uint64_t seed) const = 0;
-  /// The benchmark's name, hyper-parameters and, per epoch, result in the MLPerf log's keys.
-  virtual void log_start(MlLog& log) const = 0;
+  /// The benchmark's name, hyper-parameters and, per epoch, result in the MLPerf log's keys. Samples are those of all
+  /// ranks.
+  virtual void log_start(MlLog& log, int64_t samples_per_pass, int64_t samples_per_step) const = 0;
   /// What the MLPerf log says of the last pass of training besides loss and rate; every rank calls it.
   virtual void log_training(MlLog&, Executor&, Communicator* /*ranks*/, const MlLog::Json& /*metadata*/) const {}
   virtual void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const = 0;

@@ -58,6 +58,8 @@ bool meets(int64_t count, int64_t interval) {
 
 void install_signal_handlers() {
   for (int number : {SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGINT}) std::signal(number, on_signal);
+  // A terminal that goes away, unless nohup asked for nothing to happen then.
+  if (std::signal(SIGHUP, on_signal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
 }
 
 void expect_whole_step(int64_t samples_per_step, int64_t samples) {
@@ -262,14 +264,19 @@ void Trainer::train_epoch() {
   if (terminal) say("\r\033[K");
 }
 
-bool Trainer::wants_stop() const {
-  return signal_received != 0 || !metrics_;
+std::string Trainer::lost_log() const {
+  if (!metrics_) return o_.output_dir + "/metrics.jsonl: cannot write (disk full?)";
+  if (mllog_.failed()) return mllog_.path() + ": cannot write (disk full?)";
+  return history_failure_;
 }
 
-void Trainer::expect_metrics() const {
-  if (!metrics_)
-    fail_runtime(fmt::format("{}/metrics.jsonl: cannot write (disk full?){}", o_.output_dir,
-                             has_hdf5() ? fmt::format("; step {} is saved", step_) : ""));
+bool Trainer::wants_stop() const {
+  return signal_received != 0 || !lost_log().empty();
+}
+
+void Trainer::expect_logs() const {
+  if (const std::string lost = lost_log(); !lost.empty())
+    fail_runtime(lost + (has_hdf5() ? fmt::format("; step {} is saved", step_) : ""));
 }
 
 void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
@@ -288,7 +295,8 @@ void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
   if (source_ && task_.validation_samples() > 0) {
     share_statistics();
     mllog_.start("eval_start", number);
-    record.validation = task_.validate(program_, ranks_.others());
+    const StopPoint stop([this] { return wants_stop(); }, ranks_.others());
+    record.validation = task_.validate(program_, ranks_.others(), stop);
     validated_ = true;
     mllog_.end("eval_stop", number);
     note("validation", start);
@@ -316,8 +324,9 @@ void Trainer::log_start() {
   const nlohmann::json& c = o_.config;
   const auto setting = [&](const char* key) { return c.value(key, std::string()); };
   mllog_.event("cache_clear", setting("mlperf-cache-clear") == "true");
-  mllog_.init_start();
+  // Version 3 of the rules leaves staging out of what is timed.
   if (o_.staging) mllog_.interval("staging_start", "staging_stop", *o_.staging);
+  mllog_.init_start(o_.staging ? o_.staging->second : 0);
   mllog_.event("submission_org", setting("mlperf-org"));
   mllog_.event("submission_division", setting("mlperf-division"));
   mllog_.event("submission_status", setting("mlperf-status"));
@@ -326,11 +335,10 @@ void Trainer::log_start() {
   mllog_.event("number_of_ranks", ranks_.size());
   mllog_.event("number_of_nodes", ranks_.nodes());
   mllog_.event("accelerators_per_node", ranks_.devices_on_node());
-  mllog_.event("global_batch_size", samples_per_step());
   mllog_.event("train_samples", task_.training_samples());
   mllog_.event("eval_samples", task_.validation_samples());
   mllog_.event("opt_name", setting("optimizer"));
-  task_.log_start(mllog_);
+  task_.log_start(mllog_, global_batch(), samples_per_step());
   mllog_.end("init_stop");
   mllog_.start("run_start");
 }
@@ -343,7 +351,7 @@ std::optional<Outcome> Trainer::one_epoch() {
   compare_waits();
   if (stop_requested_) {
     save(o_.keep_checkpoints);
-    expect_metrics();
+    expect_logs();
     return Outcome::interrupted;
   }
   mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
@@ -354,25 +362,33 @@ std::optional<Outcome> Trainer::one_epoch() {
   if (step_ > steps_before) newest_.clear();
   // Where the validation fails, a resume begins with it. It may also find that the network has diverged: until then
   // the checkpoint before this one stays.
-  if (evaluates && due && step_ > steps_before) save(o_.keep_checkpoints + 1), expect_metrics();
+  bool saved = step_ == steps_before;
+  if (evaluates && due && !saved) save(o_.keep_checkpoints + 1), expect_logs(), saved = true;
   try {
     validate(seconds, step_ - steps_before);
+  } catch (const Interrupted&) {  // on all ranks
+    if (!saved) save(o_.keep_checkpoints);
+    expect_logs();
+    return Outcome::interrupted;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::diverged) {
       if (ranks_.root()) discard_newest();
-      ranks_.world().barrier();  // nobody ends the run before that is done
+      ranks_.world().barrier();                 // nobody ends the run before that is done
+    } else if (!saved && ranks_.size() == 1) {  // a sample that cannot be read; others could not join in saving
+      save(o_.keep_checkpoints);
     }
     throw;
   }
   const bool complete = step_in_epoch_ >= steps_per_epoch();
   if (complete) ++epoch_, step_in_epoch_ = 0;
   unsaved_ = true;
-  if (due) save(o_.keep_checkpoints), expect_metrics();
+  if (due) save(o_.keep_checkpoints);
   if (ranks_.root()) write_history();
+  if (due) expect_logs();
   if (complete)
     if (const auto stopped = stop_rule(history_.back())) return stopped;
-  // A signal that came during the validation ends the run with what is saved, unless there is nothing left to do.
-  double requests = signal_received ? 1 : 0;
+  // A signal that came behind the validation ends the run with what is saved, unless there is nothing left to do.
+  double requests = wants_stop() ? 1 : 0;
   if (ranks_.size() > 1) ranks_.world().all_reduce_sum(std::span(&requests, 1));
   const bool goes_on = epoch_ < o_.epochs && !step_limit_reached();
   return goes_on && requests > 0 ? std::optional(Outcome::interrupted) : std::nullopt;
@@ -396,13 +412,13 @@ Outcome Trainer::run() {
   }
 
   log_start();
+  if (const std::string lost = lost_log(); !lost.empty()) fail_runtime(lost);
   try {
-    return run_epochs();
-  } catch (...) {  // a log has one beginning and one end; a full disk must not hide the first error
-    try {
-      mllog_.end("run_stop", {{"status", "aborted"}});
-    } catch (const Error&) {
-    }
+    const Outcome outcome = run_epochs();
+    expect_logs();
+    return outcome;
+  } catch (...) {  // a log has one beginning and one end
+    mllog_.end("run_stop", {{"status", "aborted"}});
     throw;
   }
 }
@@ -415,11 +431,11 @@ Outcome Trainer::run_epochs() {
   const auto unfinished = [this] { return !step_limit_reached() || step_in_epoch_ >= steps_per_epoch(); };
   while (epoch_ < o_.epochs && !stopped && unfinished()) stopped = one_epoch();
   const Outcome outcome = stopped.value_or(Outcome::finished);
-  if (unsaved_) save(o_.keep_checkpoints), expect_metrics();  // stopped behind an epoch that is not saved otherwise
+  if (unsaved_) save(o_.keep_checkpoints), expect_logs();  // stopped behind an epoch that is not saved otherwise
   // A resumed run with nothing left to do still reports what its weights are worth.
   if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted) {
     const auto start = Clock::now();
-    task_.validate(program_, ranks_.others());
+    task_.validate(program_, ranks_.others(), {});
     note("validation", start);
     if (task_.renews_statistics()) save(o_.keep_checkpoints);  // by which the weights were judged
   }

@@ -98,11 +98,13 @@ class Trainer {
   void log_start();
   /// Behind the start of the log up to its end.
   Outcome run_epochs();
+  /// What a log that lost a line says of it; empty where none has.
+  std::string lost_log() const;
   /// Whether this rank asks all to save and stop: at a signal, or where it cannot log its steps any longer.
   bool wants_stop() const;
-  /// Throws Error(runtime) where a line of metrics.jsonl could not be written: behind a checkpoint, since a line is
-  /// worth less than the steps.
-  void expect_metrics() const;
+  /// Throws Error(runtime) where a line of metrics.jsonl, mlperf.log or history.csv could not be written: behind a
+  /// checkpoint, since a line is worth less than the steps.
+  void expect_logs() const;
   /// A digest of the kernels that run the nodes of a step.
   std::string kernels() const;
   /// Other kernels round otherwise: a run goes on with them (nodes differ), but says so.
@@ -134,7 +136,8 @@ class Trainer {
   void discard_newest();
   std::string meta() const;
   void open_metrics();
-  void write_history() const;
+  /// What it cannot write, lost_log() tells.
+  void write_history();
   /// Whether history.csv has fewer rows than epochs are done: its program was killed behind their checkpoint.
   bool lacks_history() const;
   /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late to the update or, in a team, to the
@@ -154,6 +157,7 @@ class Trainer {
   MlLog mllog_;
   std::vector<int64_t> lagged_;  ///< ids of all-reduces that end in the next step
   std::ofstream metrics_;
+  std::string history_failure_;  ///< why history.csv could not be written
   int64_t epoch_ = 0, step_in_epoch_ = 0, step_ = 0, first_step_ = 0;
   double epoch_loss_ = 0;
   std::vector<EpochRecord> history_;
@@ -182,8 +186,8 @@ class Trainer {
 /// Throws Error(usage) where a step takes more samples than there are.
 void expect_whole_step(int64_t samples_per_step, int64_t samples);
 
-/// SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGXCPU ask running trainers to save and stop; another one (but for SIGXCPU)
-/// two seconds later ends the process at once.
+/// SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU ask running trainers to save and stop; another one (but for
+/// SIGXCPU) two seconds later ends the process at once.
 void install_signal_handlers();
 
 }  // namespace convoy::apps

@@ -49,14 +49,19 @@ void Trainer::open_metrics() {
   if (!metrics_) fail_runtime(path + ": cannot open for writing");
 }
 
-void Trainer::write_history() const {
+void Trainer::write_history() {
   std::string metric = task_.metric();
   for (char& c : metric) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   std::string text = "epoch,lr,loss,val_loss,val_" + metric + ",time\n";
   for (const EpochRecord& r : history_)
     text += fmt::format("{},{:.9g},{:.9g},{:.9g},{:.9g},{:.3f}\n", r.epoch, r.learning_rate, r.loss, r.validation.loss,
                         r.validation.metric, r.seconds);
-  write_text(o_.output_dir + "/history.csv", text);
+  history_failure_.clear();
+  try {
+    write_text(o_.output_dir + "/history.csv", text);
+  } catch (const Error& error) {
+    history_failure_ = error.what();
+  }
 }
 
 bool Trainer::lacks_history() const {

@@ -13,7 +13,7 @@ compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
 rm -f "$OUT/lost"
 nodes=$(flux resource list -s free -no '{nnodes}')
 flux run -N "$nodes" --tasks-per-node="${TASKS_PER_NODE:-2}" -o cpu-affinity=per-task --signal=USR1@300s \
-  "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@"
+  "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" ${resume[@]+"${resume[@]}"} "$@"
 code=$?
 if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then
   # A run that is lost again and again should not stay in the queue for ever; the next job inherits the count.

@@ -19,15 +19,17 @@ rm -f "$OUT/lost"
 ask=$((${PBS_WALLTIME:-14400} - 300))
 # shellcheck disable=SC2086
 timeout --preserve-status --signal=USR1 "$ask" mpirun -n "$(wc -l < "$PBS_NODEFILE")" \
-  "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" ${FLAGS:-}
+  "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" ${resume[@]+"${resume[@]}"} ${FLAGS:-}
 code=$?
 if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then
   # A run that is lost again and again should not stay in the queue for ever.
   if [ "${RESTARTS:-0}" -lt "${MAX_RESTARTS:-20}" ]; then
     echo "exit code $code: submitting the continuation (restart ${RESTARTS:-0})"
-    export BIN DATA OUT FLAGS="${FLAGS:-}" MAX_RESTARTS="${MAX_RESTARTS:-20}" RESTARTS=$((${RESTARTS:-0} + 1))
-    # PBS runs a copy of the script, which need not have a name of its own. Variables by name: values may hold commas.
-    qsub -v BIN,DATA,OUT,FLAGS,MAX_RESTARTS,RESTARTS,SCRIPT "${SCRIPT:-pbs.sh}"
+    # PBS runs a copy of the script, which need not have a name of its own. Variables by name, since values may hold
+    # commas; all must be set, or qsub refuses them.
+    export BIN DATA OUT TRAINER="${TRAINER:-cosmoflow_train}" FLAGS="${FLAGS:-}" SCRIPT="${SCRIPT:-pbs.sh}" \
+      MAX_RESTARTS="${MAX_RESTARTS:-20}" RESTARTS=$((${RESTARTS:-0} + 1))
+    qsub -v BIN,DATA,OUT,TRAINER,FLAGS,SCRIPT,MAX_RESTARTS,RESTARTS "$SCRIPT"
   fi
 fi
 exit $code

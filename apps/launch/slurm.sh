@@ -20,7 +20,7 @@ resume=()
 compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
 rm -f "$OUT/lost"
 
-$launch "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" "${resume[@]}" "$@" &
+$launch "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" ${resume[@]+"${resume[@]}"} "$@" &
 launcher=$! asked=0
 trap 'asked=1; kill -USR1 "$launcher"' USR1
 wait "$launcher"

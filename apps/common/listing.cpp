@@ -1,0 +1,106 @@
+#include "apps/common/listing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "core/text.h"
+
+namespace convoy::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// Throws Error(data) where a rank's folder lacks some of what rank 0 has found. All of them would be too many
+/// questions to a file system that hundreds of ranks share.
+void expect_files(const std::vector<std::string>& files, const Ranks& ranks) {
+  constexpr size_t most = 64;
+  const size_t apart = std::max<size_t>(1, files.size() / most);
+  for (size_t i = 0; i < files.size(); i += apart)
+    if (!fs::exists(files[i]))
+      fail_data(fmt::format("rank 0 found {}: rank {} has no such file", files[i], ranks.rank()));
+}
+
+/// What rank 0 finds, on every rank: the others wait for it without taking it for lost.
+std::vector<std::string> names_below(const std::string& path, Ranks& ranks,
+                                     const std::function<std::vector<std::string>()>& find) {
+  constexpr char between = '\0';  // which no name holds
+  std::string joined;
+  if (ranks.root()) {
+    ranks.set_busy(true);
+    for (const std::string& file : find()) joined += fs::path(file).lexically_relative(path).string() + between;
+    ranks.set_busy(false);
+  }
+  joined = ranks.broadcast_text(joined);
+  std::vector<std::string> files;
+  if (joined.empty()) return files;
+  joined.pop_back();
+  for (std::string_view name : split(joined, between))
+    files.push_back(name == "." ? path : (fs::path(path) / name).string());
+  expect_files(files, ranks);
+  return files;
+}
+
+/// The references of all files in their order: each rank calls open(file) for its share, and save() and load() carry
+/// what it finds to the others.
+template <class Ref, class Open, class Save, class Load>
+std::vector<Ref> open_together(const std::vector<std::string>& files, Ranks& ranks, Open&& open, Save&& save,
+                               Load&& load) {
+  const auto size = static_cast<size_t>(ranks.size());
+  Json own = Json::array();
+  ranks.set_busy(true);
+  for (auto i = static_cast<size_t>(ranks.rank()); i < files.size(); i += size) {
+    Json found = Json::array();
+    for (const Ref& ref : open(files[i])) found.push_back(save(ref));
+    own.push_back(std::move(found));
+  }
+  ranks.set_busy(false);
+  Json all = Json::array();
+  for (const std::string& text : ranks.collect_text(own.dump())) all.push_back(Json::parse(text));
+  all = Json::parse(ranks.broadcast_text(all.dump()));
+  std::vector<Ref> refs;
+  for (size_t i = 0; i < files.size(); ++i)
+    for (const Json& saved : all.at(i % size).at(i / size)) refs.push_back(load(files[i], saved));
+  return refs;
+}
+
+}  // namespace
+
+std::vector<SampleRef> list_samples(const std::string& path, const ReadOptions& options, Ranks& ranks) {
+  if (ranks.size() == 1) return samples_below(path, options);
+  const auto files = names_below(path, ranks, [&] { return sample_files(path); });
+  if (files.empty()) return samples_below(path, options);  // which says so
+  return open_together<SampleRef>(
+      files, ranks, [&](const std::string& file) { return samples_in(file, options); },
+      [](const SampleRef& ref) {
+        return Json{int(ref.format), ref.index, ref.universe};
+      },
+      [](const std::string& file, const Json& saved) {
+        return SampleRef{file, FileFormat(saved.at(0).get<int>()), saved.at(1), saved.at(2)};
+      });
+}
+
+std::vector<ClimateRef> list_images(const std::string& path, Ranks& ranks) {
+  if (ranks.size() == 1) return images_below(path);
+  const auto files = names_below(path, ranks, [&] { return climate_files(path); });
+  if (files.empty()) return images_below(path);  // which says so
+  return open_together<ClimateRef>(
+      files, ranks, [](const std::string& file) { return images_in(file); },
+      [](const ClimateRef& ref) {
+        return Json{int(ref.format), ref.index, ref.shape.height, ref.shape.width, ref.shape.channels, ref.labelled};
+      },
+      [](const std::string& file, const Json& saved) {
+        return ClimateRef{file,
+                          ClimateFormat(saved.at(0).get<int>()),
+                          saved.at(1),
+                          {saved.at(2), saved.at(3), saved.at(4)},
+                          saved.at(5)};
+      });
+}
+
+}  // namespace convoy::apps
