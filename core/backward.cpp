@@ -20,6 +20,12 @@ void GradientContext::add(size_t i, ValueId gradient) {
 
 std::vector<ValueId> differentiate(Tape& tape, ValueId loss, ValueId loss_scale, std::span<const ValueId> wanted) {
   const std::vector<Node> forward = tape.nodes();
+  // Other gradients need one from behind their node.
+  const bool is_loss = std::any_of(forward.begin(), forward.end(), [&](const Node& node) {
+    const bool kind = node.op.kind == OpKind::loss || node.op.kind == OpKind::pixel_loss;
+    return kind && node.out.at(0) == loss;
+  });
+  if (!is_loss) fail_usage("differentiate: expected the output of a loss node, found " + tape.value(loss).name);
   std::vector<bool> needed(tape.values().size());
   for (ValueId id : wanted) needed.at(static_cast<size_t>(id)) = true;
   for (const Node& node : forward) {

@@ -1,8 +1,6 @@
 // Reverse-mode differentiation of a tape: appends gradient nodes, one rule per op (OpDef::gradient).
 #pragma once
 
-#include <map>
-
 #include "core/tape.h"
 
 namespace convoy {

@@ -86,8 +86,9 @@ class Planner {
   }
 
   bool runs(const Problem& problem) const {
-    return std::any_of(kernels_.begin(), kernels_.end(),
-                       [&](const auto& kernel) { return kernel->supports(problem).ok; });
+    return std::any_of(kernels_.begin(), kernels_.end(), [&](const auto& kernel) {
+      return !options_.selection.excludes(*kernel) && kernel->supports(problem).ok;
+    });
   }
 
   /// Copies run what is asked for by their original's name.

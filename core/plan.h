@@ -12,7 +12,8 @@ namespace convoy {
 /// Every pass can be switched off; results do not change by a bit (fusing and precision happen before planning), but
 /// where slice aliasing moves a convolution to a kernel that sums in another order, and where a data gradient on top of
 /// another value runs as convolution and addition: without fused kernels, or on a kernel (of an override or a table)
-/// that adds to nothing.
+/// that adds to nothing. Without fused kernels weight gradients behind a pool are dense sums, too, and convolutions may
+/// find another kernel.
 struct PlanOptions {
   bool drop_dead = true;
   bool fused_kernels = true;  ///< off: every fused op runs as its plain definition
@@ -21,7 +22,7 @@ struct PlanOptions {
   bool in_place = true;
   bool recompute = false;    ///< make outputs of cheap ops again in the backward pass: less memory, more time
   bool sweep = true;         ///< neighbouring updates go over memory together; on devices, small nodes are one launch
-  bool reuse_memory = true;  ///< off: every value keeps its own bytes and can be inspected after the run
+  bool reuse_memory = true;  ///< off, as are in_place and slice_aliasing: every value can be inspected after the run
   int threads = 1;
   /// Ranks that share memory: of a training tape they hold packed weights, parameters and moments once, and divide
   /// packing and updating among themselves.
@@ -86,7 +87,7 @@ struct Plan {
 
 /// Chooses a kernel for every node and lays all values, packed weights and workspaces into one arena; fused nodes that
 /// no kernel runs are lowered first. The kernels must outlive the plan. Throws Error(usage) where an override names no
-/// kernel, or one that refuses its node, and where no kernel runs a node.
+/// kernel or, by the full name of a node, one that refuses it, and where no kernel runs a node.
 Plan make_plan(const Tape& tape, const KernelList& kernels, const PlanOptions& options);
 
 }  // namespace convoy

@@ -125,10 +125,7 @@ Choice choose_kernel(const KernelList& list, const Problem& problem, const std::
       fail_usage("--kernel " + wish->node + "=" + wish->kernel + ": it refuses " + problem.text() + ": " +
                  refusal_of(list, wish->kernel, problem, support));
   }
-  const auto excluded = [&](const Kernel& kernel) {
-    return std::any_of(selection.excluded.begin(), selection.excluded.end(),
-                       [&](const std::string& start) { return kernel.name().starts_with(start); });
-  };
+  const auto excluded = [&](const Kernel& kernel) { return selection.excludes(kernel); };
   if (const std::string name = selection.tuned.find(problem); !name.empty())
     if (const Kernel* kernel = find_kernel(list, name, problem);
         kernel && !excluded(*kernel) && kernel->supports(problem).ok)

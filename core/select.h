@@ -2,6 +2,7 @@
 // later one says that it was measured faster there.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -44,6 +45,10 @@ struct Selection {
   std::vector<KernelOverride> overrides;
   TunedTable tuned;
   std::vector<std::string> excluded;  ///< kernels whose name starts with one of these are left out (run-wide switches)
+  bool excludes(const Kernel& kernel) const {
+    return std::any_of(excluded.begin(), excluded.end(),
+                       [&](const std::string& start) { return kernel.name().starts_with(start); });
+  }
 };
 
 struct Choice {
@@ -51,7 +56,8 @@ struct Choice {
   std::string why;  ///< "override", "tuned", "preferred", "first"
 };
 
-/// Throws Error(usage) when an override names an unknown or refusing kernel, and when nothing supports the problem.
+/// Throws Error(usage) when an override names an unknown kernel or, of the node's full name, one that refuses it, and
+/// when nothing supports the problem.
 Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
                      const Selection& selection);
 

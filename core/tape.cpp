@@ -67,6 +67,8 @@ const Node& Tape::add(const Op& op, const std::string& name, std::vector<ValueId
 void Tape::keep(ValueId id, const std::string& name) {
   Value& value = values_.at(static_cast<size_t>(id));
   if (value.kind == ValueKind::state) fail_usage("states are kept anyway, and under their own names: " + value.name);
+  if (const ValueId other = find(name); other != no_value && other != id)
+    fail_usage("another value is called " + name + " already");
   value.keep = true;
   value.name = name;
 }

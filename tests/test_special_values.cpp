@@ -215,3 +215,27 @@ TEST_CASE("a NaN wins its pool and stays, the earliest of equal values is rememb
     CHECK(ran > 1);
   }
 }
+
+TEST_CASE("updates and norms have the same bits with AVX2 and AVX-512", "[kernels]") {
+  const auto named = [](const char* name, const Problem& p) -> const Kernel* {
+    for (const auto& kernel : kernel_list())
+      if (kernel->name() == name && kernel->supports(p).ok) return kernel.get();
+    return nullptr;
+  };
+  int compared = 0;
+  for (const int64_t elements : {1, 7, 21, 40, 5003, 16390}) {
+    std::vector<Problem> problems = update_problems(elements);
+    const TensorDesc vector(Shape::vector(elements), DType::f32), scale(Shape::vector(4), DType::f64);
+    problems.push_back(problem({OpKind::gradient_norm, NoAttrs{}}, {vector, vector, scale}));
+    for (const Problem& p : problems) {
+      const Kernel *wide = named("avx512", p), *narrow = named("avx2", p);
+      if (!wide || !narrow) continue;
+      Run a = make_run(p, Fill::normal, 3), b = make_run(p, Fill::normal, 3);
+      execute(*wide, p, a), execute(*narrow, p, b);
+      INFO(p.text());
+      for (size_t i = 0; i < a.out.size(); ++i) CHECK(same_bits(a.out[i], b.out[i]));
+      ++compared;
+    }
+  }
+  if (compared == 0) WARN("not compared here: a machine with AVX-512 has both");
+}

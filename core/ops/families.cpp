@@ -52,11 +52,11 @@ void check_loss_scale(const Op& op, const char* which, const TensorDesc& found) 
     fail_op(op, std::string(which) + " input must be the loss-scale state, found " + found.str());
 }
 
-void check_same_float(const Op& op, std::span<const TensorDesc> in, size_t first) {
-  for (size_t i = first; i < in.size(); ++i)
-    if (!is_float(in[i].dtype) || in[i].dtype != in[first].dtype)
+void check_same_float(const Op& op, std::span<const TensorDesc> in) {
+  for (size_t i = 0; i < in.size(); ++i)
+    if (!is_float(in[i].dtype) || in[i].dtype != in[0].dtype)
       fail_op(op, "input " + std::to_string(i) + " has type " + std::string(name_of(in[i].dtype)) + ", expected " +
-                      std::string(name_of(in[first].dtype)));
+                      std::string(name_of(in[0].dtype)));
 }
 
 }  // namespace convoy

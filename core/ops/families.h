@@ -20,8 +20,8 @@ std::vector<OpDef> communication_ops();
 
 /// Throws unless lo <= count <= hi (SIZE_MAX: any number); the message names the op and the numbers.
 void check_inputs(const Op& op, std::span<const TensorDesc> in, size_t lo, size_t hi);
-/// Throws unless all inputs from `first` on have the same floating-point type as input 0.
-void check_same_float(const Op& op, std::span<const TensorDesc> in, size_t first = 0);
+/// Throws unless all inputs have the same floating-point type.
+void check_same_float(const Op& op, std::span<const TensorDesc> in);
 /// Throws unless inputs 0 and 1 have the same shape.
 void check_same_shape(const Op& op, std::span<const TensorDesc> in);
 /// Throws unless `bias` has one value per output channel, in the type that x's sums have.

@@ -48,7 +48,7 @@ std::vector<TensorDesc> infer_norm(const Op& op, std::span<const TensorDesc> in)
 /// Inputs: dy, x, gamma, beta, moments. Output: per channel the means of dy and of dy * normalised x, where dy is zero
 /// if relu clamped.
 std::vector<TensorDesc> infer_sums(const Op& op, std::span<const TensorDesc> in) {
-  check_inputs(op, in, 5, 6);
+  check_inputs(op, in, 5, 5);
   check_same_float(op, in.first(2));
   expect(op, "the gradient", TensorDesc(in[0].shape, in[0].dtype), TensorDesc(in[1].shape, in[1].dtype));
   infer_norm({OpKind::batch_norm, op.attrs}, in.subspan(1, 4));
@@ -58,7 +58,7 @@ std::vector<TensorDesc> infer_sums(const Op& op, std::span<const TensorDesc> in)
 /// Inputs: those of batch_norm_sums, then its output.
 std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 6, 6);
-  infer_sums(op, in);
+  infer_sums(op, in.first(5));
   expect(op, "the input of sums", in[5], pair_desc(in[0].shape.c()));
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
@@ -66,6 +66,7 @@ std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const Tensor
 /// Inputs: the output of batch_norm_sums, gamma. Outputs: the gradients of gamma and beta.
 std::vector<TensorDesc> infer_parameters(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
+  expect(op, "gamma", in[1], channel_desc(in[1]));
   expect(op, "the input of sums", in[0], pair_desc(in[1].shape.c()));
   return {in[1], in[1]};
 }
@@ -74,10 +75,11 @@ std::vector<TensorDesc> infer_parameters(const Op& op, std::span<const TensorDes
 /// alone.
 std::vector<TensorDesc> infer_update(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
+  expect(op, "the running mean", in[1], channel_desc(in[1]));
   expect(op, "the input of moments", in[0], pair_desc(in[1].shape.c()));
   expect(op, "the running variance", in[2], in[1]);
   const auto& a = op.as<RunningAttrs>();
-  if (a.count < 1) fail_op(op, "needs a value per channel, found " + std::to_string(a.count));
+  if (a.count < 1) fail_op(op, "expected a count of 1 or more, found " + std::to_string(a.count));
   if (!(a.momentum >= 0 && a.momentum <= 1))
     fail_op(op, "expected a momentum from 0 to 1, found " + std::to_string(a.momentum));
   return {};

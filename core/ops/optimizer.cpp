@@ -1,5 +1,7 @@
 // State updates. All read the flag `finite` (all_finite over the gradients) and leave every state untouched where it is
 // 0; all divide the gradient by the loss scale.
+#include <cmath>
+
 #include "core/ops/families.h"
 #include "core/tape.h"
 
@@ -18,9 +20,22 @@ void check_common(const Op& op, std::span<const TensorDesc> in) {
       fail_op(op, "state " + std::to_string(i - common) + " is " + in[i].str() + ", gradient " + in[0].str());
 }
 
+/// Throws unless the option is more than `above`.
+void check_above(const Op& op, const char* what, double found, double above) {
+  if (!(found > above) || !std::isfinite(found))
+    fail_op(op,
+            std::string("expected ") + what + " above " + std::to_string(above) + ", found " + std::to_string(found));
+}
+/// Throws unless the option is 0 or more.
+void check_not_negative(const Op& op, const char* what, double found) {
+  if (!(found >= 0) || !std::isfinite(found))
+    fail_op(op, std::string("expected ") + what + " of 0 or more, found " + std::to_string(found));
+}
+
 /// Inputs: gradient, step_state, loss_scale, finite, then parameter, velocity.
 std::vector<TensorDesc> infer_sgd(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 2, common + 2);
+  check_not_negative(op, "larc", op.as<SgdAttrs>().larc);
   check_common(op, in);
   return {};
 }
@@ -36,6 +51,8 @@ void check_betas(const Op& op) {
 std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 3, common + 3);
   check_betas<AdamAttrs>(op);
+  check_above(op, "an epsilon", op.as<AdamAttrs>().epsilon, 0);
+  check_not_negative(op, "larc", op.as<AdamAttrs>().larc);
   check_common(op, in);
   return {};
 }
@@ -45,6 +62,8 @@ std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in)
 std::vector<TensorDesc> infer_lamb(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 4, common + 4);
   check_betas<LambAttrs>(op);
+  check_above(op, "an epsilon", op.as<LambAttrs>().epsilon, 0);
+  check_not_negative(op, "max_grad_norm", op.as<LambAttrs>().max_grad_norm);
   if (!(in[common] == TensorDesc(Shape::vector(1), DType::f64)))
     fail_op(op, "fifth input must be the norm of the gradients, found " + in[common].str());
   std::vector<TensorDesc> rest(in.begin(), in.end());
@@ -78,7 +97,12 @@ bool special_accumulate(const Op&, int index, std::span<const TensorDesc>, const
 /// Inputs: finite, then loss_scale.
 std::vector<TensorDesc> infer_scale(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
+  if (const TensorDesc flag(Shape::vector(1), DType::f32); !(in[0] == flag))
+    fail_op(op, "first input must be the finite flag, " + flag.str() + ", found " + in[0].str());
   check_loss_scale(op, "second", in[1]);
+  const auto& a = op.as<LossScaleAttrs>();
+  check_above(op, "an interval", double(a.interval), 0);
+  check_above(op, "a growth", a.growth, 0), check_above(op, "a backoff", a.backoff, 0);
   return {};
 }
 

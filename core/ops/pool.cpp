@@ -50,21 +50,27 @@ Shape unpooled_shape(const Op& op, const Shape& y) {
   return x;
 }
 
+/// A byte tells which position of the window was the largest.
+void check_window(const Op& op) {
+  const Int3& k = pool_of(op).kernel;
+  if (k[0] > 256 || k[1] > 256 || k[2] > 256 || k[0] * k[1] * k[2] > 256)
+    fail_op(op, "window of " + std::to_string(k[0]) + "x" + std::to_string(k[1]) + "x" + std::to_string(k[2]) +
+                    " positions, an arg-max byte counts 256");
+}
+
 std::vector<TensorDesc> infer_max(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 1, 1);
   check_same_float(op, in);
   check_activation(op);
   const Shape y = pooled_shape(op, in[0].shape);
-  const Int3& k = pool_of(op).kernel;
-  if (k[0] > 256 || k[1] > 256 || k[2] > 256 || k[0] * k[1] * k[2] > 256)
-    fail_op(op, "window of " + std::to_string(k[0]) + "x" + std::to_string(k[1]) + "x" + std::to_string(k[2]) +
-                    " positions, an arg-max byte counts 256");
+  check_window(op);
   return {TensorDesc(y, in[0].dtype), TensorDesc(y, DType::u8)};
 }
 
 std::vector<TensorDesc> infer_max_backward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   check_same_float(op, in.first(1));
+  check_window(op);
   if (in[1].dtype != DType::u8 || !(in[1].shape == in[0].shape))
     fail_op(op, "arg-max is " + in[1].str() + ", expected u8 of shape " + in[0].shape.str());
   return {TensorDesc(unpooled_shape(op, in[0].shape), in[0].dtype)};
@@ -74,6 +80,7 @@ std::vector<TensorDesc> infer_fused_backward(const Op& op, std::span<const Tenso
   check_inputs(op, in, 3, 3);
   check_same_float(op, in.first(2));
   check_activation(op);
+  check_window(op);
   if (in[2].dtype != DType::u8 || !(in[2].shape == in[0].shape) || !(in[1].shape == in[0].shape))
     fail_op(op,
             "gradient, output and arg-max differ in shape: " + in[0].str() + ", " + in[1].str() + ", " + in[2].str());
