@@ -100,7 +100,7 @@ if(NOT CONVOY_AVX512)
 endif()
 
 # CUDA kernels are compiled wherever nvcc is, and run where a device is. cuDNN is optional on top.
-option(CONVOY_CUDA_CHECK "Compile CUDA for 9.0 alone, whose code is the most: half of the time where nothing runs it" OFF)
+option(CONVOY_CUDA_CHECK "Compile CUDA for 9.0 alone, whose code is the most, and hardly optimised: a third of the time where nothing runs it" OFF)
 set(CONVOY_CUDA OFF)
 set(CONVOY_CUDNN OFF)
 if(NOT WITH_CUDA STREQUAL "OFF")

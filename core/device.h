@@ -58,7 +58,7 @@ class PeerSums {
 class Device {
  public:
   virtual ~Device() = default;
-  /// "NVIDIA H100 80GB HBM3, compute capability 9.0, 79.2 GiB"
+  /// "NVIDIA H100 80GB HBM3, compute capability 9.0, 81079 MiB"
   virtual std::string description() const = 0;
   /// The same for all processes of a node that have opened this one.
   virtual std::string identity() const = 0;

@@ -1,6 +1,6 @@
 // Convolutions by cuDNN, channels-last as they are stored: one operation of its graph interface, sums in f32, without
-// TF32, transforms, and kernels whose sums differ from run to run. Up to eight plans of its heuristics are timed when a
-// problem is prepared, once per process. It sees dense tensors and equal padding on both sides: slices, and images with
+// TF32, transforms, and kernels whose sums differ from run to run. Up to eight plans of its heuristics are timed when
+// somebody first asks whether it takes a problem, once per process. It sees dense tensors and equal padding on both sides: slices, and images with
 // the rows or columns that one side is padded by more, are copied through the workspace. Bias and activation are a pass
 // of our own; what a data gradient is added to is an operation of the graph where that is faster than such a pass.
 #include <map>
@@ -224,9 +224,11 @@ class CudnnPlan {
     const bool forward = kind == OpKind::conv_forward, data = kind == OpKind::conv_backward_data;
     const DeviceBytes x(bytes(s.x, data)), w(bytes(s.w, !forward && !data)), y(bytes(s.y, forward)),
         addend(s.x.rows() * addend_pitch_ * size_of(result));
-    int tried = 0, compiled = 0;
+    int tried = 0;
+    bool short_of_memory = false;
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
       if (tried > 0) break;
+      int compiled = 0;
       std::vector<CudnnDescriptor> configs = proposals(mode);
       const size_t count = configs.size();
       for (size_t i = 0; i < configs.size() && tried < most_plans; ++i) {
@@ -249,9 +251,11 @@ class CudnnPlan {
           detail_ = "plan " + std::to_string(i) + " of " + std::to_string(count);
         } catch (const CudnnRefusal&) {    // the next one may do
         } catch (const NoDeviceMemory&) {  // for its workspace
+          short_of_memory = true;
         }
       }
     }
+    if (!plan_ && short_of_memory) throw NoDeviceMemory(ErrorKind::runtime, "no room for the workspace of a plan");
     if (!plan_) throw CudnnRefusal{"cuDNN has no plan for this convolution"};
   }
 
@@ -347,7 +351,7 @@ Support supports_sum(const Problem& p) {
 Support supports(const Problem& p) {
   if (!capability()) return Support::no("no CUDA device is open");
   if (!cudnn()) return Support::no(why_no_cudnn());
-  if (const Support support = even_floats(p); !support.ok) return support;
+  if (const Support support = even_convolution(p); !support.ok) return support;
   if (p.op.as<ConvAttrs>().groups != 1) return Support::no("groups 1 only");
   if (p.op.kind == OpKind::conv_backward_weights && p.in[0].dtype == DType::f32)
     return Support::no("cuDNN's weight gradients in f32 err by more than f32's roundings");

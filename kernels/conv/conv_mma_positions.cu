@@ -260,7 +260,7 @@ class WeightsOfPositions final : public Prepared {
 
 Support supports(const Problem& p) {
   if (const Support support = runs_mma(); !support.ok) return support;
-  if (const Support even = even_floats(p); !even.ok) return even;
+  if (const Support even = even_convolution(p); !even.ok) return even;
   if (p.in[0].dtype == DType::f32) return Support::no("bf16 and f16 only");
   const ConvShapes s = *conv_shapes(p);
   if (s.attrs.groups != 1) return Support::no("groups 1 only");

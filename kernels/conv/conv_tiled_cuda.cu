@@ -124,7 +124,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
                                                              pixels<const T>(a.in[1]), sums);
         });
         check_launch("conv_backward_weights");
-        if (s.parts > 1) add_parts(s.parts, s.weights, sums, ToVector<float>{data<float>(a.out[0])});
+        if (s.parts > 1) add_parts(s.parts, s.weights, sums, ToVector{data<float>(a.out[0])});
         queue_channel_sum(a.in[1], a.workspace + s.part_bytes(), data<float>(a.out[1]));
       },
       s.part_bytes() + channel_sum_bytes(y.rows(), y.c(), 1));
@@ -134,7 +134,7 @@ Support supports(const Problem& p) {
   const ConvShapes s = *conv_shapes(p);
   if (s.attrs.groups != 1) return Support::no("groups 1 only");
   if (s.w.d() * s.w.h() * s.w.w() > 65535) return Support::no("more than 65535 taps");
-  return even_floats(p);
+  return even_convolution(p);
 }
 
 }  // namespace

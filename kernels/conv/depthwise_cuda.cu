@@ -347,7 +347,7 @@ Support supports(const Problem& p) {
   if (s.x.rows() > 1 << 26) return Support::no("more than 2^26 pixels");
   if (std::max({s.x.n(), s.x.h(), s.y.h()}) >= 1 << 16) return Support::no("more than 65535 images or rows");
   if (std::max(s.attrs.dilation[1], s.attrs.dilation[2]) >= 1 << 16) return Support::no("dilation above 65535");
-  if (const Support even = even_floats(p); !even.ok) return even;
+  if (const Support even = even_convolution(p); !even.ok) return even;
   // Kernels step from row to row in 32 bits; the second input of maps is the weights.
   const bool weights = p.op.kind == OpKind::conv_backward_weights;
   for (const TensorDesc* t : {&p.in[0], weights ? &p.in[1] : &p.out[0]})

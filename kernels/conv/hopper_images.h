@@ -13,7 +13,7 @@ namespace convoy::cuda {
 /// Compute capability 9.0, 16 bits, images.
 inline Support hopper_images(const Problem& p) {
   if (const Support support = runs_wgmma(); !support.ok) return support;
-  if (const Support even = even_floats(p); !even.ok) return even;
+  if (const Support even = even_convolution(p); !even.ok) return even;
   if (p.in[0].dtype == DType::f32) return Support::no("bf16 and f16 only");
   const ConvShapes s = *conv_shapes(p);
   if (s.x.d() != 1 || s.y.d() != 1 || s.w.d() != 1 || s.attrs.pad_low[0] != 0) return Support::no("images only");

@@ -85,7 +85,7 @@ struct WeightParts {
     auto *dw = data<float>(a.out[0]), *db = data<float>(a.out[1]);
     if (splits > 1)
       with_bias ? add_parts(splits, weights + pooled.c(), parts, ToTwoVectors{dw, db, weights})
-                : add_parts(splits, weights, parts, ToVector<float>{dw});
+                : add_parts(splits, weights, parts, ToVector{dw});
     if (!with_bias)
       row_sums(pooled.rows(), pooled.c(),
                ScaledGradient<T>{data<const T>(a.in[1]), data<const T>(a.in[2]), pooled.c(), slope},

@@ -42,10 +42,9 @@ __global__ void sum_rows(int64_t rows, int64_t columns, Value value, float* part
 }
 
 /// Where the sum of a column goes: to a vector, or to one of two behind each other.
-template <class T>
 struct ToVector {
-  T* out;
-  __device__ void operator()(int64_t column, float sum) const { out[column] = from_float<T>(sum); }
+  float* out;
+  __device__ void operator()(int64_t column, float sum) const { out[column] = sum; }
 };
 struct ToTwoVectors {
   float *first, *second;
@@ -55,52 +54,19 @@ struct ToTwoVectors {
   }
 };
 
-/// The sums of few parts.
-template <class Target>
-__global__ void add_few_parts(int parts, int64_t columns, const float* from, Target to) {
-  await_kernel_ahead();
-  for (int64_t c = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; c < columns; c += int64_t(gridDim.x) * blockDim.x) {
-    float sum = 0;
-    for (int i = 0; i < parts; ++i) sum += from[i * columns + c];
-    to(c, sum);
-  }
-}
-/// The same of many: 32 threads to a column; block (32, 32).
-template <class Target>
-__global__ void add_many_parts(int parts, int64_t columns, const float* from, Target to) {
-  await_kernel_ahead();
-  __shared__ float lanes[32][33];
-  const int64_t c = int64_t(blockIdx.x) * 32 + threadIdx.x;
-  float sum = 0;
-  if (c < columns)
-#pragma unroll 4
-    for (int i = threadIdx.y; i < parts; i += 32) sum += from[i * columns + c];
-  lanes[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y > 0 || c >= columns) return;
-  for (int i = 1; i < 32; ++i) sum += lanes[i][threadIdx.x];
-  to(c, sum);
-}
-
-/// Queues the sums of `parts` rows.
-template <class Target>
-void add_parts(int parts, int64_t columns, const float* from, const Target& to) {
-  if (parts < 16)
-    launch_early(add_few_parts<Target>, dim3(static_cast<unsigned>(grid_for(columns, 128))), dim3(128), 0, parts,
-                 columns, from, to);
-  else
-    launch_early(add_many_parts<Target>, dim3(static_cast<unsigned>((columns + 31) / 32)), dim3(32, 32), 0, parts,
-                 columns, from, to);
-}
+/// Queues the sums of `parts` rows. Compiled once, for all devices: files for 9.0 alone call it, too, and kernels that
+/// are templates would be shared with those.
+void add_parts(int parts, int64_t columns, const float* from, const ToVector& to);
+void add_parts(int parts, int64_t columns, const float* from, const ToTwoVectors& to);
 
 /// Queues out[c] = sum over rows of value(row, c).
-template <class T, class Value>
-void row_sums(int64_t rows, int64_t columns, const Value& value, float* workspace, T* out) {
+template <class Value>
+void row_sums(int64_t rows, int64_t columns, const Value& value, float* workspace, float* out) {
   const int parts = row_parts(rows, columns);
   sum_rows<<<dim3(static_cast<unsigned>((columns + 31) / 32), static_cast<unsigned>(parts)), dim3(32, 8), 0,
              stream()>>>(rows, columns, value, workspace);
   check_launch("row sums");
-  add_parts(parts, columns, workspace, ToVector<T>{out});
+  add_parts(parts, columns, workspace, ToVector{out});
 }
 
 }  // namespace convoy::cuda

@@ -92,10 +92,10 @@ __global__ void loss_backward(int64_t pixels, Setting set, const float* logits, 
     float slope = -1;  // d(loss)/d(log of the label's probability)
     if (set.focal && !isnan(weight)) {
       const float own = s.own / s.sum(), missing = s.missing();
-      slope =
-          (set.gamma > 0 && missing > 0 ? set.gamma * powf(missing, set.gamma - 1) * own * log_probability(s, x[label])
-                                        : 0.0f) -
-          powf(missing, set.gamma);
+      // Where the logarithm rounds to 0, the power of what is missing may be infinite.
+      const float logarithm = log_probability(s, x[label]);
+      const bool counts = set.gamma > 0 && missing > 0 && logarithm != 0;
+      slope = (counts ? set.gamma * powf(missing, set.gamma - 1) * own * logarithm : 0.0f) - powf(missing, set.gamma);
     }
     const float each = factor * weight * slope;
     for (int k = 0; k < set.classes; ++k)
