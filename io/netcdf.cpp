@@ -170,10 +170,9 @@ size_t checked_count(std::initializer_list<size_t> extents, const std::string& w
 bool are_degrees(std::string_view units, std::string_view direction) {
   for (const std::string_view degree : {"degrees", "degree"}) {
     if (!units.starts_with(degree)) continue;
-    const std::string_view rest = units.substr(degree.size());
-    if (rest.starts_with("_" + std::string(direction)) || rest == direction.substr(0, 1) ||
-        rest == "_" + std::string(direction.substr(0, 1)))
-      return true;
+    std::string_view rest = units.substr(degree.size());
+    if (rest.starts_with('_')) rest.remove_prefix(1);
+    if (rest.starts_with(direction) || rest == direction.substr(0, 1)) return true;
   }
   return false;
 }

@@ -150,6 +150,27 @@ TEST_CASE("many threads give the bits of one", "[kernels]") {
   for (DType type : storage_types) check_many_threads(divided_problems(type));
 }
 
+TEST_CASE("tiles give the same bits with all positions of a part of the outputs first", "[kernels]") {
+  // As in the input gradient of ASPP: the weights of 256 of 1024 outputs fit a cache that those of all do not fit.
+  const ConvAttrs dilated{
+      .dilation = {1, 6, 6}, .pad_low = {0, 6, 6}, .pad_high = {0, 6, 6}, .result_size = {1, 12, 36}};
+  const Problem p = problem({OpKind::conv_backward_data, dilated}, {TensorDesc({1, 1, 12, 36, 256}, DType::bf16),
+                                                                    TensorDesc({256, 1, 3, 3, 1024}, DType::bf16)});
+  Problem alone = p;
+  alone.threads = 1;
+  Truth truth(p);
+  for (const Kernel* kernel : kernels_under_test()) {
+    if (!kernel->name().ends_with("_amx") || !kernel->supports(alone).ok) continue;
+    CHECK_THAT(kernel->prepare(alone)->detail(), Catch::Contains("parts last"));
+    Run first = truth.fresh(Fill::normal, 7), second = truth.fresh(Fill::normal, 7);
+    Problem many = p;
+    many.threads = 48;  // a band each: no part of the weights is met again
+    CHECK_THAT(kernel->prepare(many)->detail(), !Catch::Contains("parts last"));
+    execute(*kernel, alone, first), execute(*kernel, many, second);
+    CHECK(same_bits(first.out[0], second.out[0]));
+  }
+}
+
 TEST_CASE("no reference kernel in a CosmoFlow training step", "[kernels][support]") {
   if (!cpu_features().avx2 || kernel_list().size() < 60) {
     WARN("skipped: needs AVX2 and oneDNN");

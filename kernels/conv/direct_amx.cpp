@@ -22,6 +22,7 @@
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/tile_direct.inl"
 #include "kernels/conv/tile_weights.inl"
+#include "kernels/conv/tile_lines.inl"
 #include "kernels/conv/emulated_tiles.inl"
 #include "kernels/conv/hardware_tiles.inl"
 #include "kernels/simd/set_end.inl"

@@ -18,6 +18,8 @@ struct DirectPlan {
   struct Layout {
     int64_t word_channels, run_multiple = 1, spare_rows = 0, block = block_width, grain = 1,
                            weight_bytes = weight_cache, patch_bytes = patch_cache, least_chunk = direct_chunk_words * 2;
+    int64_t part_bytes =
+        0;  ///< second-level cache for the weights of one part of the output channels; 0: see parts_last
   };
   DirectPlan(const Problem& p, const Layout& layout);
   /// Chooses chunks of at most `fit` channels, tiles and bands; false where a unit has few positions.
@@ -29,12 +31,15 @@ struct DirectPlan {
   int64_t run_multiple, spare_rows, spare_words, block;
   bool single_taps = true;  ///< no phase has two column taps
   int64_t tiles, bands, channel_parts;
+  /// Whether units go through all positions of one part of the output channels before they turn to the next part, and
+  /// not through all parts of a band.
+  bool parts_last = false;
   int64_t tile_positions, band_rows, patch_rows, row_words, padded_out;
 
   int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
   std::string detail() const {
     return std::to_string(band_rows) + "x" + std::to_string(tile_positions) + " positions, " + std::to_string(chunks) +
-           " chunks";
+           " chunks" + (parts_last ? ", parts last" : "");
   }
   /// A unit's output rows, positions of every phase, and output channels within its group.
   struct Unit {
@@ -42,8 +47,11 @@ struct DirectPlan {
     int64_t group, first, last, k_first, k_last;
   };
   Unit unit(int64_t index) const {
-    const int64_t part = index % channel_parts, group = index / channel_parts % shape.groups;
-    const int64_t others = index / (channel_parts * shape.groups), tile = others % tiles, band = others / tiles;
+    const int64_t outer = parts_last ? units() / channel_parts : 1;  // units from part to part
+    const int64_t part = parts_last ? index / outer : index % channel_parts,
+                  rest = parts_last ? index % outer : index / channel_parts;
+    const int64_t group = rest % shape.groups, others = rest / shape.groups, tile = others % tiles,
+                  band = others / tiles;
     return {RowSet::band(shape, band, bands),
             group,
             tile * tile_positions,
@@ -130,6 +138,14 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
   while (!cut(alone, layout, fit, met_rows) && fit > layout.least_chunk)
     fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
   cut(p, layout, fit, met_rows);
+  // Weights of a part that stay in the second-level cache while positions pass are worth copying the input again for
+  // every part, where that is the lesser traffic by half.
+  const int64_t part_weights = group_words() * 4 / channel_parts,
+                own_bands = std::max<int64_t>(1, bands * tiles / p.threads),
+                again = (channel_parts - 1) * own_bands * patch_rows * row_words * chunks * 4,
+                saved = (own_bands - 1) * channel_parts * part_weights;
+  parts_last = channel_parts > 1 && layout.part_bytes > 0 && part_weights <= layout.part_bytes && saved > 2 * again &&
+               channel_parts * part_weights > layout.part_bytes;
 }
 
 bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows) {

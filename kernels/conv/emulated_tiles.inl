@@ -2,7 +2,7 @@
 
 /// The eight tile registers in memory: the same sums up to their order (and the hardware flushes denormals), on any
 /// machine. For tests.
-struct EmulatedTiles : NoLines {
+struct EmulatedTiles : TileLines {
   struct Scope {
     Scope() {}
   };
@@ -20,17 +20,6 @@ struct EmulatedTiles : NoLines {
   static void store(void* to, int64_t pitch) {
     for (int64_t r = 0; r < 16; ++r)
       std::memcpy(static_cast<char*>(to) + r * pitch, &tiles[tile][static_cast<size_t>(r * 16)], 64);
-  }
-  static void weave(const bf16* first, const bf16* second, int64_t n, uint32_t* low, uint32_t* high) {
-    for (int64_t k = 0; k < panel_width; ++k) {
-      const int64_t column = woven_column(k, panel_width);
-      const bf16 a = first && k < n ? first[k] : bf16{}, b = second && k < n ? second[k] : bf16{};
-      (column < 16 ? low + column : high + column - 16)[0] = PairWords<bf16>::word(a, b);
-    }
-  }
-  static void store_line(bf16* to, Vec low, Vec high, bool streams) {
-    constexpr std::integral_constant<int64_t, 0> whole;
-    put_output(to, low, whole, streams), put_output(to + 16, high, whole, streams);
   }
   static float widened(uint32_t word, int half) { return std::bit_cast<float>(half ? word & 0xffff0000u : word << 16); }
   template <int sum, int a, int b>

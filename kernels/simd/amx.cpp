@@ -16,10 +16,16 @@ namespace {
 sigjmp_buf trial;
 thread_local bool on_trial = false;
 
-/// A fault of another thread is not the trial's: it gets what it would have got without.
+/// What the process had for the trial's two signals.
+struct sigaction before_illegal, before_fault;
+struct sigaction& before(int signal) {
+  return signal == SIGILL ? before_illegal : before_fault;
+}
+
+/// A fault of another thread is not the trial's: it comes again, and gets what it would have got without.
 extern "C" void convoy_amx_trial_failed(int signal) {
   if (on_trial) siglongjmp(trial, 1);
-  std::signal(signal, SIG_DFL);
+  sigaction(signal, &before(signal), nullptr);
 }
 
 /// Takes a signal until the end of the scope, then gives it back as it was: handlers of MPI or sanitizers have flags
@@ -30,15 +36,15 @@ class TrialHandler {
     struct sigaction mine = {};
     mine.sa_handler = convoy_amx_trial_failed;
     sigemptyset(&mine.sa_mask);
-    sigaction(signal, &mine, &before_);
+    sigaction(signal, nullptr, &before(signal));
+    sigaction(signal, &mine, nullptr);
   }
-  ~TrialHandler() { sigaction(signal_, &before_, nullptr); }
+  ~TrialHandler() { sigaction(signal_, &before(signal_), nullptr); }
   TrialHandler(const TrialHandler&) = delete;
   TrialHandler& operator=(const TrialHandler&) = delete;
 
  private:
   int signal_;
-  struct sigaction before_;
 };
 
 __attribute__((target("amx-tile,amx-bf16"))) void use_tiles() {
