@@ -282,7 +282,7 @@ Json report_scores(const OptionTable& o, Ranks& ranks, const Data& data, const S
 }
 
 int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
-  const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
+  const bool inspect_only = only_looks(o);
   const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
   refuse_idle_flags(o, dummy);
   if (const std::string& source = o.text("data-dir"); !source.empty())

@@ -203,7 +203,7 @@ void print_fom(const std::vector<EpochRecord>& history) {
 }
 
 int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
-  const bool inspect_only = o.toggle("summary") || o.toggle("dry-run");
+  const bool inspect_only = only_looks(o);
   refuse_idle_flags(o);
   if (const std::string& source = o.text("data-dir"); !source.empty())
     o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});

@@ -1,5 +1,6 @@
 // Times every kernel on every problem of a model's training step, of problem files or given on the command line, beside
 // oneDNN and the measured ceilings. A kernel is checked on small versions of the problem before it is timed.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "bench/kernel_kind.h"
 #include "bench/layer_row.h"
 #include "bench/problem_list.h"
+#include "bench/provenance.h"
 #include "bench/row_file.h"
 #include "core/conv_shapes.h"
 #include "core/parallel.h"
@@ -92,7 +94,7 @@ class Report {
   void machine(const std::string& name, const std::string& libraries, int threads) {
     std::printf("%s, %s, %d threads\n", name.c_str(), libraries.c_str(), threads);
     json_.head("{\"machine\":" + json_string(name) + ",\"libraries\":" + json_string(libraries) +
-               ",\"threads\":" + std::to_string(threads) + "}");
+               ",\"threads\":" + std::to_string(threads) + "," + provenance() + "}");
   }
   void ceiling(const Ceiling& c) {
     std::printf("  ceiling %-9s %8.1f %s\n", c.name.c_str(), c.value, c.unit.c_str());
@@ -168,21 +170,40 @@ Candidates find_candidates(const NamedProblem& named, const KernelChoice& chosen
     }
     candidates.push_back(std::move(c));
   };
+  std::map<std::string_view, bool> answered;  // by name, of kernels for other ops too
   for (const auto& kernel : kernel_list()) {
     const std::string_view name = kernel->name();
     Support support;
     if (!chosen(name) || !attempt(named, name, report, [&] { support = kernel->supports(p); })) continue;
+    const bool other = !support.ok && (support.reason == "other op" || support.reason.starts_with("runs on"));
+    answered[name] = answered[name] || !other;
     if (support.ok)
       attempt(named, name, report, [&] { make(*kernel); });
-    else if (support.reason != "other op" && !support.reason.starts_with("runs on"))
+    else if (!other)
       report.refused(named, name, support.reason);
   }
+  for (const auto& [name, known] : answered)  // who asks for a kernel wants to know why it is not here
+    if (!known && chosen.asks_for(name))
+      report.refused(named, name,
+                     "runs other ops than " + std::string(op_def(p.op.kind).name) +
+                         (op_def(p.op.kind).lower ? "; --problem times the parts of a fused one" : ""));
   const char* definition = cpu ? "onednn_definition" : "cudnn_definition";
   if (chosen(definition))
     attempt(named, definition, report, [&] {
       if (auto c = Candidate::definition(kernel_list(), p)) candidates.push_back(std::move(c));
     });
   return candidates;
+}
+
+/// The fastest, or the kernel that runs the problem anyway where that is hardly slower: less than a machine's noise
+/// decides nothing.
+const Candidate& worth_choosing(const Candidate& best, const Candidates& candidates, const Problem& p) {
+  constexpr double noise = 1.03;
+  const auto least = [](const Candidate& c) { return *std::min_element(c.seconds.begin(), c.seconds.end()); };
+  const std::string_view usual = choose_kernel(kernel_list(), p, "", {}).kernel->name();
+  for (const auto& c : candidates)
+    if (c->name() == usual && !c->wrong && least(*c) <= noise * least(best)) return *c;
+  return best;
 }
 
 /// Interleaved, so that a disturbance hits all candidates.
@@ -314,7 +335,7 @@ int run(int argc, char** argv) {
     const double library = fastest_seconds(candidates, Whose::library);
     for (const auto& c : candidates) report.timed({named, *c, roofline.roofs(), library});
     if (const Candidate* best = fastest_kernel(candidates); best && !adds_to_value(named.problem))
-      tuned.set(named.problem, best->name());
+      tuned.set(named.problem, worth_choosing(*best, candidates, named.problem).name());
   }
   if (report.timed_kernels() == 0 && report.failures() == 0)
     fail_usage("nothing was timed: of the kernels asked for none supports a problem (--refusals says why)");

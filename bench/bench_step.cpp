@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "bench/network.h"
+#include "bench/provenance.h"
 #include "core/median.h"
 #include "core/parallel.h"
 #include "core/peak_memory.h"
@@ -49,7 +50,8 @@ void time_nodes(Executor& e, int64_t steps) {
 /// What the command line tells all networks.
 void set_common(const Arguments& a, DeviceKind device, ProgramOptions& o) {
   const auto compute = parse_dtype(a.text("compute"));
-  if (!compute) fail_usage("--compute: unknown type " + a.text("compute"));
+  if (compute != DType::f32 && compute != DType::bf16 && compute != DType::f16)
+    fail_usage("--compute: expected f32, bf16 or f16, found " + a.text("compute"));
   o.compute = *compute;
   o.plan.threads = default_threads();
   o.plan.device = device;
@@ -134,11 +136,12 @@ int run(int argc, char** argv) {
       "\"compute\":\"%s\",\"size\":%s,"
       "\"batch\":%lld,"
       "\"threads\":%d,"
-      "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f,\"peak_mib\":%.1f}\n",
+      "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f,\"peak_mib\":%.1f,%s}\n",
       json_string(describe_cpu()).c_str(), a.text("model").c_str(), device ? device->description().c_str() : "cpu",
       kernel_library_versions().c_str(), a.text("compute").c_str(), size.c_str(),
       static_cast<long long>(program.options().batch), default_threads(), median(seconds),
-      *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20), peak_resident_mib());
+      *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20), peak_resident_mib(),
+      provenance().c_str());
   return 0;
 }
 

@@ -102,7 +102,8 @@ std::vector<Pair> pairs(const Measurements& before, const Measurements& after) {
 }
 
 /// Rows of a library that is the same in both runs: what their times say is of the machine.
-void print_control(const std::vector<Pair>& both) {
+/// `own`: the mean of old/new over our rows.
+void print_control(const std::vector<Pair>& both, double own) {
   std::vector<double> ratios;
   for (const Pair& pair : both)
     if (is_library(pair.after->kernel) && !pair.after->libraries.empty() &&
@@ -112,6 +113,10 @@ void print_control(const std::vector<Pair>& both) {
   const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
   fmt::print("rows of the same library: {}, old/new {:.3f} to {:.3f}, median {:.3f}\n", ratios.size(), *low, *high,
              convoy::median(ratios));
+  constexpr double steady = 1.05;
+  if (const double moved = convoy::median(ratios); std::max(moved, 1 / moved) > steady && !std::isnan(own))
+    fmt::print("  the machine, not the kernels, took {:.3f} times as long: beside the library old/new is {:.3f}\n",
+               1 / moved, own / moved);
 }
 
 }  // namespace
@@ -129,7 +134,8 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
   const std::vector<double> q_of_tests = false_discovery(p);
   fmt::print("{:<36} {:<5} {:<18} {:>10} {:>10} {:>8} {:>8} {:>8}\n", "problem", "type", "kernel", "old ms", "new ms",
              "old/new", "p", "q");
-  double log_sum = 0;
+  double log_sum = 0, own_log = 0;
+  int own = 0;
   int faster = 0, slower = 0, few = 0;
   size_t tests = 0;
   for (size_t i = 0; i < both.size(); ++i) {
@@ -147,6 +153,7 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
                : ratio > 1 ? "  faster"
                            : "  SLOWER");
     log_sum += std::log(ratio);
+    if (!is_library(m->kernel)) own_log += std::log(ratio), ++own;
   }
   list_differences(before, after);
   if (!both.empty())
@@ -157,7 +164,7 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
         judgement.significance);
   else if (after.wrong.empty())
     fail_data(new_path + ": no problem and kernel in common with " + old_path);
-  print_control(both);
+  print_control(both, own ? std::exp(own_log / own) : NAN);
   if (few)
     fmt::print("{} have too few samples to be called by themselves among {} tests at q < {}\n", few, p.size(),
                judgement.significance);

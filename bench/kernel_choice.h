@@ -22,6 +22,11 @@ class KernelChoice {
     return (wanted_.empty() || any(wanted_, kernel)) && !any(skipped_, kernel);
   }
 
+  /// Whether --kernels gives this very name.
+  bool asks_for(std::string_view kernel) const {
+    return std::find(wanted_.begin(), wanted_.end(), kernel) != wanted_.end();
+  }
+
  private:
   static bool names(std::string_view word, std::string_view kernel) {
     return kernel.starts_with(word) || kernel.ends_with("_" + std::string(word));

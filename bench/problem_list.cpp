@@ -123,7 +123,7 @@ std::vector<Arguments::Flag> problem_flags() {
         "one problem: 'conv mb1ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text; may "
         "be given several times",
         true},
-       {"problems", "", "files of such lines, comma-separated (bench/problems/*.txt)"},
+       {"problems", "", "files of such lines, comma-separated (those of bench/problems)"},
        {"pass", "forward,backward_data,backward_weights", "passes of convolution strings, or of a model's nodes"},
        {"dtype", "f32", "f32, bf16, f16, comma-separated"},
        {"match", "", "only problems whose name contains this"}});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -56,6 +57,12 @@ struct Merged {
         if (!is_fallback(m)) yardsticks.insert({m.problem, geometry(m.problem)});
       }
   }
+  /// Whose times stand beside ours.
+  std::string library_name() const {
+    const bool device = std::any_of(pairs.begin(), pairs.end(),
+                                    [](const auto& entry) { return entry.second.library.kernel.starts_with("cudnn"); });
+    return device ? "cuDNN" : "oneDNN";
+  }
   /// The library's fastest in any type; null where there is but one.
   const Measurement* library_in_any_type(const std::string& problem) const {
     const auto found = library_by_type.find(geometry(problem));
@@ -92,7 +99,7 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
   const Merged merged(paths);
   RowFile file(json_path);
   fmt::print("{:<36} {:<5} {:<18} {:>10} {:>9} {:>8} {:>10} {:>8} {:>9}\n", "problem", "type", "kernel", "min ms",
-             "GFLOP/s", "of peak", "oneDNN ms", "ratio", "any type");
+             "GFLOP/s", "of peak", merged.library_name() + " ms", "ratio", "any type");
   Mean mean, any_mean;
   for (const std::string& problem : merged.order) {
     const auto& [ours, library] = merged.pairs.at(problem);
@@ -121,7 +128,8 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
     if (any_ratio) row.update({{"library_fastest_type", any->dtype}, {"ratio_any_type", *any_ratio}});
     file.row(row.dump());
   }
-  if (mean.count()) fmt::print("{} problems with a oneDNN time of their own: {}\n", mean.count(), mean.text());
+  if (mean.count())
+    fmt::print("{} problems with a {} time of their own: {}\n", mean.count(), merged.library_name(), mean.text());
   if (any_mean.count())
     fmt::print("{} problems in several types, with the fastest of the library: {}\n", any_mean.count(),
                any_mean.text());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "core/passes/passes.h"
 #include "core/text.h"
@@ -99,8 +100,16 @@ bool insists(const KernelOverride& wish) {
 }
 
 void require_kernel(const KernelList& list, const KernelOverride& wish) {
-  if (std::none_of(list.begin(), list.end(), [&](const auto& kernel) { return kernel->name() == wish.kernel; }))
-    fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": no kernel has that name");
+  std::set<std::string_view> alike;
+  for (const auto& kernel : list) {
+    if (kernel->name() == wish.kernel) return;
+    if (kernel->name().starts_with(wish.kernel) || kernel->name().ends_with("_" + wish.kernel))
+      alike.insert(kernel->name());
+  }
+  std::string names;
+  for (const std::string_view name : alike) names.append(names.empty() ? " (there is " : ", ").append(name);
+  fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": no kernel has that name" + names +
+             (names.empty() ? "" : ")"));
 }
 
 std::vector<const KernelOverride*> wishes_of(const KernelList& list, const std::string& node,

@@ -45,6 +45,13 @@ std::string profile_table(const Executor& executor) {
                         node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total,
                         double(node.flops) / seconds * 1e-9, double(node.bytes) / seconds * 1e-9);
   }
+  double sum = 0;
+  int64_t most = 0;
+  for (const NodeTime& t : executor.times())
+    if (t.runs) sum += t.seconds / double(t.runs), most = std::max<int64_t>(most, t.runs);
+  text +=
+      fmt::format("all nodes: {:.3f} ms in the mean of {} runs; GFLOP/s count the dense arithmetic of a definition\n",
+                  1e3 * sum, most);
   return text;
 }
 

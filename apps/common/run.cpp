@@ -106,7 +106,8 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"save", "", "", "write the final weights as safetensors to this file, which is tried at the start"},
       {"summary", "", "false", "print layers, parameters, FLOPs and kernels, then stop", K::toggle},
       {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
-      {"explain", "", "false", "print the summary with every kernel candidate and why it was refused", K::toggle},
+      {"explain", "", "false",
+       "the summary with every candidate of a node's kernels, and why others refuse it, then stop", K::toggle},
       {"profile", "", "false", "print the time of every node and family of ops at the end", K::toggle},
       {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
       {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
@@ -120,6 +121,10 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
        K::toggle}};
   append(list, rank_options());
   return list;
+}
+
+bool only_looks(const OptionTable& o) {
+  return o.toggle("summary") || o.toggle("explain") || o.toggle("dry-run");
 }
 
 double dropout_rate(const OptionTable& o) {
@@ -234,8 +239,19 @@ void warn_of_plain_kernels(const std::vector<const Plan*>& plans) {
 
 void print_header(const OptionTable& o) {
   say("{}\n{}\n", version_text(), describe_cpu());
-  for (const Option& option : o.all())
-    say("  {:<20} {:<32} {}\n", option.flag, option.value.empty() ? "-" : option.value, option.origin);
+  std::string line = " ", rest;
+  constexpr size_t width = 120;
+  for (const Option& option : o.all()) {
+    const std::string value = option.value.empty() ? "-" : option.value;
+    if (option.origin != "default") {
+      say("  {:<20} {:<32} {}\n", option.flag, value, option.origin);
+      continue;
+    }
+    const std::string word = " " + option.flag + "=" + value;
+    if (line.size() + word.size() > width) rest += line + "\n", line = " ";
+    line += word;
+  }
+  say("  defaults:\n{}{}\n", rest, line);
 }
 
 void check_division(const OptionTable& o, const std::vector<ClosedRule>& rules) {
@@ -384,8 +400,12 @@ int Run::finish(Outcome outcome, const Json& more) {
         1e3 * exposed["in_flight_seconds_per_step"].get<double>(),
         1e3 * exposed["exposed_seconds_per_step"].get<double>(), 100 * exposed["exposed_fraction"].get<double>(),
         1e3 * exposed["late_ranks_seconds_per_step"].get<double>());
-  for (const auto& [phase, seconds] : summary["step_phases"].items())
-    say("  {:<10} {:>9.2f} ms per step\n", phase, 1e3 * seconds.get<double>());
+  if (const Json& phases = summary["step_phases"]; !phases.empty()) {
+    say("  in the mean of all steps but the first, ms:");
+    for (const char* phase : {"forward", "backward", "communication", "pack", "update", "other"})
+      if (phases.contains(phase)) say("  {} {:.2f}", phase, 1e3 * phases[phase].get<double>());
+    say("\n");
+  }
   std::fflush(stdout);
   summary_.update(more);
   if (!more.empty()) write_summary();

@@ -36,6 +36,8 @@ T choose(const OptionTable& o, const std::string& flag, const std::vector<std::p
   fail_usage(o.name(flag) + ": expected one of " + names + "; found " + o.text(flag));
 }
 
+/// Whether the program only shows what it would do: --summary, --explain, --dry-run.
+bool only_looks(const OptionTable& options);
 /// A number of [0, 1); throws Error(usage) for any other.
 double dropout_rate(const OptionTable& options);
 
@@ -94,7 +96,7 @@ class Run {
   /// Prints what --summary, --explain and --dry-run ask for and the memory plan. `stops()` says whether that was all.
   Run(const OptionTable& options, Ranks& ranks, const ProgramOptions& program, ProgramPlans plans,
       const std::function<NetworkCounts()>& count);
-  bool stops() const { return options_.toggle("summary") || options_.toggle("dry-run"); }
+  bool stops() const { return only_looks(options_); }
   ~Run();
   /// Allocates, draws or reads the weights.
   Program& start();

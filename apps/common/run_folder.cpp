@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/common/run.h"
 #include "apps/common/say.h"
 #include "core/error.h"
 #include "io/file.h"
@@ -63,7 +64,7 @@ void expect_writable(const std::string& path) {
 
 RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
   const std::string folder = o.text("output-dir");
-  const bool resume = o.toggle("resume"), looks = o.toggle("summary") || o.toggle("dry-run");
+  const bool resume = o.toggle("resume"), looks = only_looks(o);
   const std::string& from = o.text("checkpoint");
   const bool continues = resume || !from.empty();
   o.refuse_idle({{"init", from.empty(), "a run that continues a checkpoint"}});

@@ -13,6 +13,7 @@
 
 #include "apps/common/fingerprint.h"
 #include "apps/common/mllog.h"
+#include "apps/common/run.h"
 #include "apps/common/say.h"
 #include "apps/common/stage_lock.h"
 #include "io/crc32c.h"
@@ -311,7 +312,7 @@ StagingReport stage_data(const std::string& data_dir, const std::string& stage_d
 std::optional<std::pair<int64_t, int64_t>> stage(OptionTable& o, Ranks& ranks) {
   const std::string from = o.text("data-dir");
   std::string to = o.text("stage-dir");
-  if (to.empty() || o.toggle("summary") || o.toggle("dry-run")) return std::nullopt;
+  if (to.empty() || only_looks(o)) return std::nullopt;
   // Where nodes share their scratch, each takes a folder of its own.
   if (const size_t at = to.find("{node}"); at != std::string::npos)
     to.replace(at, 6, std::to_string(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]));

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -131,6 +132,13 @@ nlohmann::json Trainer::summary() const {
   // The first step pays for page faults and first touches.
   const std::vector<double> steady(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
   const double middle = median(steady);
+  double told = 0;
+  for (const auto& [phase, seconds] : phases.items()) told += seconds.get<double>();
+  // Inputs, waits for other ranks, and what goes on between nodes; devices do not time their nodes.
+  if (const double mean =
+          std::accumulate(steady.begin(), steady.end(), 0.0) / double(std::max<size_t>(1, steady.size()));
+      told > 0 && mean > told)
+    phases["other"] = mean - told;
   return {{"steps", step_ - first_step_},
           {"median_step_seconds", middle},
           {"samples_per_second", middle > 0 ? double(samples_per_step()) / middle : 0},

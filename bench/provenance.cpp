@@ -1,0 +1,24 @@
+#include "bench/provenance.h"
+
+#include <cstdlib>
+#include <ctime>
+
+#include "core/text.h"
+
+namespace convoy::bench {
+
+std::string provenance() {
+  std::string text = "\"version\":" + json_string(CONVOY_VERSION) + ",\"commit\":" + json_string(CONVOY_COMMIT);
+  char date[32] = "";
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  if (gmtime_r(&now, &utc) && std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc) > 0)
+    text += ",\"date\":" + json_string(date);
+  double load = 0;
+  if (getloadavg(&load, 1) == 1) text += ",\"load\":" + std::to_string(load);
+  for (const char* name : {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CONVOY_MAX_ISA"})
+    if (const char* value = std::getenv(name)) text += ",\"" + std::string(name) + "\":" + json_string(value);
+  return text;
+}
+
+}  // namespace convoy::bench

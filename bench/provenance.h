@@ -1,0 +1,12 @@
+// What a file of measurements says of the run that made it.
+#pragma once
+
+#include <string>
+
+namespace convoy::bench {
+
+/// Members of a JSON object: version and commit of this build, the date, the processes that wanted a core in the last
+/// minute (the load), and the variables that decide how threads run.
+std::string provenance();
+
+}  // namespace convoy::bench
