@@ -36,6 +36,8 @@ void keep_faster(Measurement& best, const Measurement& m) {
 
 struct Pair {
   Measurement ours, library;
+  /// Ratios within one file, where both were timed minutes apart: of the file that has the library's fastest.
+  std::optional<double> together;
 };
 
 /// All files together, problems in the order of their first rows.
@@ -46,9 +48,12 @@ struct Merged {
   std::set<std::string> yardsticks;  ///< problems, and geometries, for which the library has code of its own
 
   explicit Merged(const std::vector<std::string>& paths) {
-    for (const std::string& path : paths)
+    for (const std::string& path : paths) {
+      std::map<std::string, Pair> own;  // of this file
       for (const Measurement& m : read_measurements(path).timed) {
         if (m.kernel == "reference") continue;
+        Pair& here = own[m.problem];
+        keep_faster(is_library(m.kernel) ? here.library : here.ours, m);
         if (!pairs.count(m.problem)) order.push_back(m.problem);
         Pair& pair = pairs[m.problem];
         keep_faster(is_library(m.kernel) ? pair.library : pair.ours, m);
@@ -56,6 +61,12 @@ struct Merged {
         keep_faster(library_by_type[geometry(m.problem)][m.dtype], m);
         if (!is_fallback(m)) yardsticks.insert({m.problem, geometry(m.problem)});
       }
+      for (const auto& [problem, here] : own) {
+        Pair& pair = pairs[problem];
+        if (!here.ours.kernel.empty() && !here.library.kernel.empty() && here.library.min_ms <= pair.library.min_ms)
+          pair.together = here.library.min_ms / here.ours.min_ms;
+      }
+    }
   }
   /// Whose times stand beside ours.
   std::string library_name() const {
@@ -100,9 +111,9 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
   RowFile file(json_path);
   fmt::print("{:<36} {:<5} {:<18} {:>10} {:>9} {:>8} {:>10} {:>8} {:>9}\n", "problem", "type", "kernel", "min ms",
              "GFLOP/s", "of peak", merged.library_name() + " ms", "ratio", "any type");
-  Mean mean, any_mean;
+  Mean mean, together_mean, any_mean;
   for (const std::string& problem : merged.order) {
-    const auto& [ours, library] = merged.pairs.at(problem);
+    const auto& [ours, library, together] = merged.pairs.at(problem);
     if (ours.kernel.empty()) continue;
     const Measurement* any = merged.library_in_any_type(problem);
     const bool fallback = !merged.yardsticks.count(problem), any_fallback = !merged.yardsticks.count(geometry(problem));
@@ -114,6 +125,7 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
                ratio ? fmt::format("{:.3f}", library.min_ms) : "-", ratio_text(ratio, fallback),
                ratio_text(any_ratio, any_fallback));
     if (ratio && !fallback) mean.add(*ratio);
+    if (together && !fallback) together_mean.add(*together);
     if (any_ratio && !any_fallback) any_mean.add(*any_ratio);
     nlohmann::json row = {{"name", ours.name},     {"pass", ours.pass},           {"dtype", ours.dtype},
                           {"kernel", ours.kernel}, {"detail", ours.detail},       {"min_ms", ours.min_ms},
@@ -130,6 +142,8 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
   }
   if (mean.count())
     fmt::print("{} problems with a {} time of their own: {}\n", mean.count(), merged.library_name(), mean.text());
+  if (paths.size() > 1 && together_mean.count())
+    fmt::print("{} of them beside ours of the same file: {}\n", together_mean.count(), together_mean.text());
   if (any_mean.count())
     fmt::print("{} problems in several types, with the fastest of the library: {}\n", any_mean.count(),
                any_mean.text());

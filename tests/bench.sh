@@ -160,6 +160,7 @@ expect 1 "1 WRONG in wrong.jsonl" "$bin/bench_report" compare wrong.jsonl wrong.
 expect 0 "1 in common" "$bin/bench_report" compare null.jsonl zero.jsonl
 # The better of both runs on each side; of peak is of the type's own ceiling; what is lowered to products does not count.
 expect 0 "2 problems with a oneDNN time of their own: geometric mean 1.400" "$bin/bench_report" summary old.jsonl slow.jsonl
+expect 0 "of them beside ours of the same file: geometric mean" "$bin/bench_report" summary old.jsonl slow.jsonl
 expect 0 "25.0%" "$bin/bench_report" summary old.jsonl
 expect 0 "(9.00)" "$bin/bench_report" summary old.jsonl
 # A problem in several types is also compared with the library's fastest type; --json keeps what was merged.

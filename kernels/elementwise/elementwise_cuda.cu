@@ -199,9 +199,20 @@ std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {
   });
 }
 
+/// Where an element of a tensor with evenly spaced pixels lies: its pixel and channel, which go on one by one.
+struct Walk {
+  int64_t channels, pixel, channel;
+  __device__ Walk(int64_t element, int64_t c) : channels(c), pixel(element / c), channel(element % c) {}
+  __device__ int64_t at(int64_t pitch) const { return pixel * pitch + channel; }
+  __device__ void next() {
+    if (++channel == channels) channel = 0, ++pixel;
+  }
+};
+
+/// Random words count by dense elements, wherever these lie.
 template <class T>
-__global__ void dropout(int64_t n, int64_t per_sample, const T* x, const double* step, float rate, uint32_t layer,
-                        T* y) {
+__global__ void dropout(int64_t n, int64_t per_sample, int64_t channels, const T* x, int64_t x_pitch,
+                        const double* step, float rate, uint32_t layer, T* y, int64_t y_pitch) {
   const auto field = [&](StepField f) { return static_cast<uint32_t>(static_cast<int64_t>(step[int(f)])); };
   const uint64_t key = uint64_t(field(StepField::seed_high)) << 32 | field(StepField::seed_low);
   // A thread takes the four neighbours that one block of random words is for.
@@ -211,11 +222,12 @@ __global__ void dropout(int64_t n, int64_t per_sample, const T* x, const double*
     const PhiloxBlock block = philox(
         {uint32_t(four), uint32_t(field(StepField::first_sample) + uint32_t(sample)), field(StepField::step), layer},
         key);
+    Walk walk(sample * per_sample + 4 * four, channels);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int k = 0; k < 4; ++k, walk.next()) {
       if (4 * four + k >= per_sample) break;
-      const int64_t at = sample * per_sample + 4 * four + k;
-      y[at] = from_float<T>(uniform01(block[size_t(k)]) >= rate ? to_float(x[at]) / (1 - rate) : 0.0f);
+      const float kept = uniform01(block[size_t(k)]) >= rate ? to_float(x[walk.at(x_pitch)]) / (1 - rate) : 0.0f;
+      y[walk.at(y_pitch)] = from_float<T>(kept);
     }
   }
 }
@@ -226,8 +238,9 @@ std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
     dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
       dropout<<<grid_for(elements(p) / 4 + 1, threads), threads, 0, stream()>>>(
-          elements(p), elements(p) / p.in[0].shape.n(), data<const T>(a.in[0]), data<const double>(a.in[1]),
-          float(attrs.rate), uint32_t(attrs.stream), data<T>(a.out[0]));
+          elements(p), elements(p) / p.in[0].shape.n(), p.in[0].shape.c(), data<const T>(a.in[0]),
+          p.in[0].pixel_pitch(), data<const double>(a.in[1]), float(attrs.rate), uint32_t(attrs.stream),
+          data<T>(a.out[0]), p.out[0].pixel_pitch());
     });
     check_launch("dropout");
   });
@@ -344,7 +357,7 @@ std::vector<KernelPtr> elementwise_cuda_kernels() {
   add(OpKind::log1p, supports_log1p, prepare_log1p);
   add(OpKind::activation, even_floats, prepare_activation);
   add(OpKind::activation_backward, even_floats, prepare_activation_backward);
-  add(OpKind::dropout, dense_floats, prepare_dropout);
+  add(OpKind::dropout, even_floats, prepare_dropout);
   add(OpKind::add, even_floats, [](const Problem&) { return prepare_binary(Sum()); });
   add(OpKind::scale, dense_floats,
       [](const Problem& p) { return prepare_unary(p, Times{float(p.op.as<ScaleAttrs>().alpha)}); });
