@@ -1,7 +1,9 @@
 #include "tests/kernel_tiers.h"
 
+#include <cstdlib>
 #include <cstring>
 
+#include "core/text.h"
 #include "kernels/conv/conv_kernels.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
@@ -95,16 +97,36 @@ Run check_exact_and_bounded(const Kernel& kernel, const Problem& p, Truth& truth
   return check_bounded(kernel, p, truth, run);
 }
 
+namespace {
+
+/// CONVOY_TEST_KERNELS: beginnings of names, by commas.
+const char* chosen_kernels() {
+  return std::getenv("CONVOY_TEST_KERNELS");
+}
+bool names(std::string_view words, const Kernel& kernel) {
+  const auto list = split(words, ',');
+  return std::any_of(list.begin(), list.end(), [&](std::string_view word) { return kernel.name().starts_with(word); });
+}
+
+}  // namespace
+
 const std::vector<const Kernel*>& kernels_under_test() {
   static const KernelList tiles = emulated_amx_kernels(), halves = emulated_fp16_kernels();
   static const std::vector<const Kernel*> all = [] {
     std::vector<const Kernel*> list;
+    const char* wanted = chosen_kernels();
     for (const KernelList* from : {&kernel_list(), &tiles, &halves})
       for (const auto& kernel : *from)
-        if (!on_device(*kernel)) list.push_back(kernel.get());
+        if (!on_device(*kernel) && (!wanted || names(wanted, *kernel))) list.push_back(kernel.get());
+    if (list.empty()) FAIL("CONVOY_TEST_KERNELS: no kernel's name begins with one of " << wanted);
     return list;
   }();
   return all;
+}
+
+bool none_takes(const Problem& p) {
+  return chosen_kernels() && std::none_of(kernels_under_test().begin(), kernels_under_test().end(),
+                                          [&](const Kernel* kernel) { return kernel->supports(p).ok; });
 }
 
 bool on_device(const Kernel& kernel) {
@@ -164,6 +186,7 @@ void check_zero_flag(const Kernel& kernel, const Problem& update, const Execute&
 void check_many_threads(const std::vector<Problem>& problems) {
   int ran = 0;
   for (const Problem& p : problems) {
+    if (none_takes(p)) continue;
     Truth truth(p);
     for (const Kernel* kernel : kernels_under_test()) {
       if (!promises_bits(*kernel) || !kernel->supports(p).ok) continue;
@@ -172,12 +195,13 @@ void check_many_threads(const std::vector<Problem>& problems) {
       ++ran;
     }
   }
-  if (cpu_features().avx2) REQUIRE(ran > 0);
+  if (cpu_features().avx2 && !chosen_kernels()) REQUIRE(ran > 0);
 }
 
 void check_all(const std::vector<Problem>& problems, Checked which) {
   int ran = 0;
   for (const Problem& p : problems) {
+    if (none_takes(p)) continue;
     Truth truth(p);
     // In f16 only the kernels with f16 arithmetic differ from bf16: the slow sanitized runs leave out the others.
     const bool halves_only = sanitized && p.in[0].dtype == DType::f16;
@@ -200,7 +224,7 @@ void check_all(const std::vector<Problem>& problems, Checked which) {
       if (promises_bits(*kernel)) check_threads(1, *kernel, p, truth, run);
     }
   }
-  if (cpu_features().avx2) REQUIRE(ran > 0);
+  if (cpu_features().avx2 && !chosen_kernels()) REQUIRE(ran > 0);
 }
 
 }  // namespace convoy::testing

@@ -24,7 +24,10 @@ const std::vector<DType> storage_types{DType::f32, DType::bf16, DType::f16};
 const Kernel& reference_for(const Problem& p);
 /// The list, and the kernels for AMX and AVX512-FP16 on emulated units: their loop nests are checked on every AVX-512
 /// machine.
+/// CONVOY_TEST_KERNELS=mine,direct in the environment leaves those whose names begin so: one kernel in the making.
 const std::vector<const Kernel*>& kernels_under_test();
+/// Whether only some kernels are tested, and none of them takes the problem.
+bool none_takes(const Problem& p);
 bool sums_in_f16(const Kernel& kernel);
 /// Bound of such a kernel's error, of the sum of its terms' magnitudes: 32 products and a start, each rounded
 /// (kernels/conv/half_engine.inl).
