@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "commit.h"
 #include "core/text.h"
 
 namespace convoy::bench {

@@ -18,10 +18,9 @@ struct StoredValues {
     int64_t offset = 0, bytes = 0;            ///< in the file, as stored
     bool shuffled = false, deflated = false;  ///< HDF5's filters, in the order of writing
   };
-  std::vector<int64_t> extents;  ///< of the data set, at least one dimension
-  std::vector<int64_t> piece;    ///< of every piece; those at the end may lie beyond the data set in part
-  int64_t element = 0;           ///< bytes
-  std::vector<Piece> pieces;     ///< all that the box meets
+  std::vector<int64_t> piece;  ///< of every piece; those at the end may lie beyond the data set in part
+  int64_t element = 0;         ///< bytes
+  std::vector<Piece> pieces;   ///< all that the box meets
 };
 
 /// Reads the box of `count` elements from `start` into `out`, row-major. `file` is a descriptor open for reading; any

@@ -164,7 +164,8 @@ for i in $(seq 6000); do ln "$one" "many/validation/v$i.tfrecord"; done
 many=("${train[@]}" --data-dir many --n-epochs 2 --checkpoint-epochs 2)
 expect 0 "finished: 10 steps" "${many[@]}" --output-dir unstopped --save unstopped.safetensors
 "${many[@]}" --output-dir stopped > stopped.txt 2>&1 & victim=$!
-for _ in $(seq 500); do grep -qs eval_start stopped/mlperf.log && break; sleep 0.02; done
+for _ in $(seq 3000); do grep -qs eval_start stopped/mlperf.log && break; sleep 0.02; done
+grep -qs eval_start stopped/mlperf.log || bad "no validation begins: $(cat stopped.txt)"
 kill -HUP $victim; wait $victim; rc=$?
 [ $rc -eq 75 ] && ! grep -q eval_stop stopped/mlperf.log && ok || bad "a hang-up during a validation: exit $rc: $(cat stopped.txt)"
 expect 0 "finished: 5 steps" "${resume[@]}" stopped --save stopped.safetensors

@@ -287,6 +287,25 @@ TEST_CASE("the detector finds the gales behind a calm eye of several pixels", "[
   CHECK(detect_storms(g, values, 24)[static_cast<size_t>(row * g.width + column)] == 0);
 }
 
+TEST_CASE("the detector finds cyclones on coarse grids, too", "[atmosphere]") {
+  int64_t both = 0, truth = 0;
+  for (const int64_t rows : {48, 96, 160}) {
+    AtmosphereOptions o;
+    o.grid = {rows, rows * 3 / 2};
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      o.seed = seed;
+      const AtmosphereImage image = simulate_atmosphere(o, draw_day(o, 0), 0);
+      const std::vector<uint8_t> found = detect_storms(o.grid, image.values, 24);
+      for (size_t i = 0; i < found.size(); ++i) {
+        const bool storm = image.truth[i] == uint8_t(ClimateClass::cyclone);
+        truth += storm, both += storm && found[i] == uint8_t(ClimateClass::cyclone);
+      }
+    }
+  }
+  CHECK(truth > 100);
+  CHECK(double(both) > 0.3 * double(truth));
+}
+
 TEST_CASE("masks are what the criteria of their classes call so", "[atmosphere]") {
   AtmosphereOptions o = options();
   o.grid = {384, 576};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <new>
 #include <optional>
 #include <string>
@@ -16,17 +17,28 @@
 namespace convoy::apps {
 
 /// Calls take(i, read(i)) for every i in [0, count) in order on the calling thread; `at_once` of read's results are
-/// made at a time, on `threads`. An error of either ends it.
+/// made at a time, on `threads`. The first error in this order ends it, behind what is ahead of it.
 template <class Read, class Take>
 void read_in_order(size_t count, int threads, int64_t at_once, Read&& read, Take&& take) {
-  std::vector<std::optional<decltype(read(size_t{0}))>> results;
+  struct Result {
+    std::optional<decltype(read(size_t{0}))> value;
+    std::exception_ptr failure;
+  };
+  std::vector<Result> results;
   for (size_t first = 0; first < count; first += results.size()) {
     results.clear(), results.resize(std::min(count - first, static_cast<size_t>(at_once)));
     parallel_units(std::ssize(results), threads, [&](int64_t i) {
-      const auto k = static_cast<size_t>(i);
-      results[k].emplace(read(first + k));
+      Result& result = results[static_cast<size_t>(i)];
+      try {
+        result.value.emplace(read(first + static_cast<size_t>(i)));
+      } catch (...) {
+        result.failure = std::current_exception();
+      }
     });
-    for (size_t k = 0; k < results.size(); ++k) take(first + k, std::move(*results[k]));
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (results[k].failure) std::rethrow_exception(results[k].failure);
+      take(first + k, std::move(*results[k].value));
+    }
   }
 }
 
@@ -43,14 +55,22 @@ class Attempts {
     struct Found {
       std::optional<decltype(read(size_t{0}))> value;
       std::optional<std::string> wrong;
+      bool starved = false;  ///< of memory, which others use at the time
     };
     const auto attempt = [&](size_t i) {
       Found found;
-      found.wrong = failure_of(file(i), [&] { found.value.emplace(read(i)); });
+      found.wrong = failure_of(file(i), [&] {
+        try {
+          found.value.emplace(read(i));
+        } catch (const std::bad_alloc&) {
+          found.starved = true;
+        }
+      });
       return found;
     };
     constexpr int64_t each = 8;  // so that threads wait for the slowest now and then alone
     read_in_order(count, threads, each * threads, attempt, [&](size_t i, Found found) {
+      if (found.starved) found.wrong = failure_of(file(i), [&] { found.value.emplace(read(i)); });  // alone
       if (!found.wrong) found.wrong = failure_of(file(i), [&] { take(i, std::move(*found.value)); });
       if (found.wrong) report(*found.wrong);
     });

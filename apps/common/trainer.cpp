@@ -435,7 +435,11 @@ Outcome Trainer::run_epochs() {
   // A resumed run with nothing left to do still reports what its weights are worth.
   if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted) {
     const auto start = Clock::now();
-    task_.validate(program_, ranks_.others(), {});
+    try {
+      task_.validate(program_, ranks_.others(), StopPoint([this] { return wants_stop(); }, ranks_.others()));
+    } catch (const Interrupted&) {  // nothing is lost: the weights are saved
+      return Outcome::interrupted;
+    }
     note("validation", start);
     if (task_.renews_statistics()) save(o_.keep_checkpoints);  // by which the weights were judged
   }

@@ -44,7 +44,7 @@ struct TrainerOptions {
   std::function<bool(const std::string& setting, const std::string* saved)> agrees;
   /// Puts right what earlier versions wrote beside the states of a checkpoint; null: nothing.
   std::function<void(nlohmann::json& meta)> correct;
-  std::string data_digest;     ///< of the samples' names and sizes: ranks must see the same
+  std::string data_digest;     ///< of the samples' names, which rank 0 gives, and sizes: ranks must see the same
   nlohmann::json fingerprint;  ///< of the samples' files, for resumed runs
   /// Of the identity, what may differ when a run goes on at another number of ranks.
   std::vector<std::string> per_rank;

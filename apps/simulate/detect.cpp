@@ -82,14 +82,15 @@ class Detector {
         const auto metres_away = [&](int64_t r, int64_t c) {
           return std::hypot(double(r - row) * g_.spacing_north(), double(columns_away(c)) * g_.spacing_east(row));
         };
-        // Up to the first gale it is the calm eye, of many pixels on a fine grid.
-        double eye = largest_eye;
-        const auto rows = static_cast<int64_t>(largest_eye / g_.spacing_north()),
-                   columns = static_cast<int64_t>(largest_eye / g_.spacing_east(row));
-        for (int64_t r = row - rows; r <= row + rows; ++r)
+        // Up to the first gale it is the calm eye, of many pixels on a fine grid; on a coarse one the neighbours count.
+        const double north = g_.spacing_north(), east = g_.spacing_east(row),
+                     most = std::max(largest_eye, 1.5 * std::hypot(north, east));
+        const auto rows = static_cast<int64_t>(most / north), columns = static_cast<int64_t>(most / east);
+        double eye = INFINITY;
+        for (int64_t r = std::max<int64_t>(0, row - rows); r <= std::min(row + rows, g_.height - 1); ++r)
           for (int64_t c = column - columns; c <= column + columns; ++c)
             if (gale(r, c)) eye = std::min(eye, metres_away(r, c));
-        if (eye >= largest_eye) continue;
+        if (eye > most) continue;
         std::vector<bool> seen(classes_.size());
         const auto near = [&](int64_t r, int64_t c) {
           const bool within = std::abs(r - row) <= reach && std::abs(columns_away(c)) <= reach;

@@ -1,6 +1,7 @@
 // State updates. All read the flag `finite` (all_finite over the gradients) and leave every state untouched where it is
 // 0; all divide the gradient by the loss scale.
 #include <cmath>
+#include <cstdio>
 
 #include "core/ops/families.h"
 #include "core/tape.h"
@@ -20,16 +21,19 @@ void check_common(const Op& op, std::span<const TensorDesc> in) {
       fail_op(op, "state " + std::to_string(i - common) + " is " + in[i].str() + ", gradient " + in[0].str());
 }
 
-/// Throws unless the option is more than `above`.
-void check_above(const Op& op, const char* what, double found, double above) {
-  if (!(found > above) || !std::isfinite(found))
-    fail_op(op,
-            std::string("expected ") + what + " above " + std::to_string(above) + ", found " + std::to_string(found));
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
 }
-/// Throws unless the option is 0 or more.
+/// Throws unless the option is above 0, also in f32, in which kernels have it.
+void check_positive(const Op& op, const char* what, double found) {
+  if (!(static_cast<float>(found) > 0) || !std::isfinite(found))
+    fail_op(op, std::string("expected ") + what + " above 0, found " + number_text(found));
+}
 void check_not_negative(const Op& op, const char* what, double found) {
   if (!(found >= 0) || !std::isfinite(found))
-    fail_op(op, std::string("expected ") + what + " of 0 or more, found " + std::to_string(found));
+    fail_op(op, std::string("expected ") + what + " of 0 or more, found " + number_text(found));
 }
 
 /// Inputs: gradient, step_state, loss_scale, finite, then parameter, velocity.
@@ -51,7 +55,7 @@ void check_betas(const Op& op) {
 std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 3, common + 3);
   check_betas<AdamAttrs>(op);
-  check_above(op, "an epsilon", op.as<AdamAttrs>().epsilon, 0);
+  check_positive(op, "an epsilon", op.as<AdamAttrs>().epsilon);
   check_not_negative(op, "larc", op.as<AdamAttrs>().larc);
   check_common(op, in);
   return {};
@@ -62,7 +66,7 @@ std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in)
 std::vector<TensorDesc> infer_lamb(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 4, common + 4);
   check_betas<LambAttrs>(op);
-  check_above(op, "an epsilon", op.as<LambAttrs>().epsilon, 0);
+  check_positive(op, "an epsilon", op.as<LambAttrs>().epsilon);
   check_not_negative(op, "max_grad_norm", op.as<LambAttrs>().max_grad_norm);
   if (!(in[common] == TensorDesc(Shape::vector(1), DType::f64)))
     fail_op(op, "fifth input must be the norm of the gradients, found " + in[common].str());
@@ -101,8 +105,8 @@ std::vector<TensorDesc> infer_scale(const Op& op, std::span<const TensorDesc> in
     fail_op(op, "first input must be the finite flag, " + flag.str() + ", found " + in[0].str());
   check_loss_scale(op, "second", in[1]);
   const auto& a = op.as<LossScaleAttrs>();
-  check_above(op, "an interval", double(a.interval), 0);
-  check_above(op, "a growth", a.growth, 0), check_above(op, "a backoff", a.backoff, 0);
+  check_positive(op, "an interval", double(a.interval));
+  check_positive(op, "a growth", a.growth), check_positive(op, "a backoff", a.backoff);
   return {};
 }
 

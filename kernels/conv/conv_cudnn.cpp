@@ -1,8 +1,9 @@
 // Convolutions by cuDNN, channels-last as they are stored: one operation of its graph interface, sums in f32, without
 // TF32, transforms, and kernels whose sums differ from run to run. Up to eight plans of its heuristics are timed when
-// somebody first asks whether it takes a problem, once per process. It sees dense tensors and equal padding on both sides: slices, and images with
-// the rows or columns that one side is padded by more, are copied through the workspace. Bias and activation are a pass
-// of our own; what a data gradient is added to is an operation of the graph where that is faster than such a pass.
+// somebody first asks whether it takes a problem, once per process. It sees dense tensors and equal padding on both
+// sides: slices, and images with the rows or columns that one side is padded by more, are copied through the workspace.
+// Bias and activation are a pass of our own; what a data gradient is added to is an operation of the graph where that
+// is faster than such a pass.
 #include <map>
 #include <optional>
 
@@ -302,14 +303,18 @@ const Planned& planned(const Problem& p) {
   Planned made;
   std::vector<DType> results{p.out[0].dtype};
   if (p.in[0].dtype != results[0]) results.push_back(p.in[0].dtype);
+  std::optional<NoDeviceMemory> no_room;  // for one type of results; the other may want less
   for (size_t i = 0; i < results.size() && !made.plan; ++i) {
     try {
       made.plan = std::make_shared<CudnnPlan>(kind, s, p.in[0].dtype, results[i]);
       made.result = results[i];
     } catch (const CudnnRefusal& refusal) {
       made.refusal = refusal.what;
+    } catch (const NoDeviceMemory& error) {
+      no_room = error;
     }
   }
+  if (!made.plan && no_room) throw *no_room;  // there may be room another time
   return all.emplace(key, std::move(made)).first->second;
 }
 
@@ -329,8 +334,10 @@ std::shared_ptr<const CudnnPlan> planned_sum(const Problem& p) {
     auto sum = std::make_shared<CudnnPlan>(OpKind::conv_backward_data, balanced(p).shapes, p.in[0].dtype,
                                            p.out[0].dtype, p.in[2].pixel_pitch());
     if (sum->milliseconds() < alone.plan->milliseconds() + milliseconds_of_addition(p)) found->second = std::move(sum);
-  } catch (const CudnnRefusal&) {  // the addition stays a pass of its own
-  } catch (const NoDeviceMemory&) {
+  } catch (const CudnnRefusal&) {    // the addition stays a pass of its own
+  } catch (const NoDeviceMemory&) {  // until there is room
+    all.erase(found);
+    return nullptr;
   }
   return found->second;
 }

@@ -51,7 +51,8 @@ std::vector<KernelPtr> direct_amx_kernels() {
 std::vector<KernelPtr> emulated_amx_kernels() {
   // The loops around the tiles are those of CPUs with AMX, whatever emulates the tiles; Knights Landing has fewer
   // instructions.
-  if (!__builtin_cpu_supports("avx512bw") || !cpu_features().avx512_bf16) return {};
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !cpu_features().avx512_bf16)
+    return {};
   return tile_kernels<set::EmulatedTiles>("emulated_amx", Isa::avx512);
 }
 

@@ -139,13 +139,13 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
     fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
   cut(p, layout, fit, met_rows);
   // Weights of a part that stay in the second-level cache while positions pass are worth copying the input again for
-  // every part, where that is the lesser traffic by half.
+  // every part, where that is the lesser traffic by half. Threads get runs of units: parts must be equal.
   const int64_t part_weights = group_words() * 4 / channel_parts,
                 own_bands = std::max<int64_t>(1, bands * tiles / p.threads),
                 again = (channel_parts - 1) * own_bands * patch_rows * row_words * chunks * 4,
                 saved = (own_bands - 1) * channel_parts * part_weights;
-  parts_last = channel_parts > 1 && layout.part_bytes > 0 && part_weights <= layout.part_bytes && saved > 2 * again &&
-               channel_parts * part_weights > layout.part_bytes;
+  parts_last = channel_parts > 1 && shape.groups == 1 && shape.out % unit_channels == 0 && saved > 2 * again &&
+               part_weights <= layout.part_bytes && channel_parts * part_weights > layout.part_bytes;
 }
 
 bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows) {

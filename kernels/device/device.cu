@@ -83,8 +83,7 @@ Support even_floats(const Problem& p) {
 
 Support even_convolution(const Problem& p) {
   if (const Support even = even_floats(p); !even.ok) return even;
-  const bool gradient = p.op.kind == OpKind::conv_backward_weights || p.op.kind == OpKind::conv_pool_backward_weights;
-  const TensorDesc& weights = gradient ? p.out[0] : p.in[1];
+  const TensorDesc& weights = p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[1];
   return weights.dense() ? Support::yes() : Support::no("needs dense weights, found " + weights.str());
 }
 
