@@ -14,8 +14,8 @@ Tape apply_precision(const Tape& tape, DType compute);
 /// Replaces leaky_relu -> max_pool with one activation_max_pool, batch_norm -> ReLU with a clamping batch_norm, and a
 /// factor above 0 -> leaky_relu with one activation, where nobody else reads what lies between. Bits stay, but for the
 /// sign of zeros behind a batch norm, gradients in f16 of values that round to zero, and factors that are no powers of
-/// two, whose products with a slope or a gradient round once instead of twice; windows that overlap add a value's gradients up
-/// before or behind its slope.
+/// two, whose products with a slope or a gradient round once instead of twice; windows that overlap add a value's
+/// gradients up before or behind its slope.
 void fuse(Tape& tape);
 
 /// After differentiation: lets a convolution whose output only an activation_max_pool reads write the pooled map and

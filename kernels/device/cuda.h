@@ -99,7 +99,8 @@ int grid_for(int64_t work, int threads);
 
 /// One of three float types that kernels of this folder compute with, pixels evenly spaced.
 Support even_floats(const Problem& p);
-/// The same of a convolution without a pool, whose weights (or their gradient) are dense: kernels take them as they lie.
+/// The same of a convolution without a pool, whose weights (or their gradient) are dense: kernels take them as they
+/// lie.
 Support even_convolution(const Problem& p);
 /// The same, dense everywhere.
 Support dense_floats(const Problem& p);
