@@ -264,6 +264,7 @@ stage_two() { # Each rank is told of its folder by a link of one name.
 stage_two 0 data; stage_two 1 fewer
 expect 3 "rank 1 has no such file" timeout 60 "$launcher" -n 1 sh -c 'cd here.0 && exec "$@"' run "${train[@]}" --batch-size 1 --output-dir y : \
   -n 1 sh -c 'cd here.1 && exec "$@"' run "${train[@]}" --batch-size 1 --output-dir y
+expect 3 "expected a name in UTF-8" ranks 2 "${train[@]}" --batch-size 1 --output-dir y --data-dir $'caf\xe9'
 expect 2 "--peer-access has no effect on the CPU" ranks 2 "${train[@]}" --batch-size 1 --output-dir y --peer-access
 expect 2 "--peer-access and --all-reduce exclude each other" ranks 2 "${train[@]}" --batch-size 1 --output-dir y --peer-access --all-reduce ring
 expect 2 "expected 1 on a single rank" "$bin/climseg_train" --data dummy --batchnorm-group-size 2 --output-dir y

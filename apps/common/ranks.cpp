@@ -11,6 +11,7 @@
 #include <fstream>
 #include <set>
 
+#include "apps/common/fingerprint.h"
 #include "apps/common/run.h"
 #include "apps/common/run_lock.h"
 #include "apps/common/say.h"
@@ -161,7 +162,7 @@ void Ranks::connect(const OptionTable& o) {
   const std::set<std::string> own{"threads",   "kernel",   "tuned",           "output-dir",
                                   "stage-dir", "prefetch", "n-parallel-reads"};
   for (const Option& option : o.all())
-    if (!own.count(option.flag)) settings[option.flag] = option.value;
+    if (!own.count(option.flag)) expect_text(option.value), settings[option.flag] = option.value;
   settings["comm-table (contents)"] = table_digest(o);
   agree(settings);
 }
