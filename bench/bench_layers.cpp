@@ -1,11 +1,11 @@
 // Times every kernel on every problem of a model's training step, of problem files or given on the command line, beside
 // oneDNN and the measured ceilings. A kernel is checked on small versions of the problem before it is timed.
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "bench/arguments.h"
@@ -170,27 +170,26 @@ Candidates find_candidates(const NamedProblem& named, const KernelChoice& chosen
     }
     candidates.push_back(std::move(c));
   };
-  // By name: what those that are for other ops or devices say, and whether one of the name is for this problem.
-  std::map<std::string_view, std::pair<std::string, bool>> silent;
+  std::set<std::string_view> asked_for;
   for (const auto& kernel : kernel_list()) {
     const std::string_view name = kernel->name();
     Support support;
     if (!chosen(name) || !attempt(named, name, report, [&] { support = kernel->supports(p); })) continue;
-    const bool other = !support.ok && (support.reason == "other op" || support.reason.starts_with("runs on"));
-    auto& [reason, known] = silent[name];
-    known = known || !other;
-    if (other && (reason.empty() || support.reason != "other op")) reason = support.reason;
+    if (chosen.asks_for(name)) asked_for.insert(name);
     if (support.ok)
       attempt(named, name, report, [&] { make(*kernel); });
-    else if (!other)
+    else if (!is_for_others(support))
       report.refused(named, name, support.reason);
   }
-  for (const auto& [name, told] : silent)  // who asks for a kernel wants to know why it is not here
-    if (const auto& [reason, known] = told; !known && chosen.asks_for(name))
+  for (const std::string_view name : asked_for)  // who asks for a kernel wants to know why it is not here
+    attempt(named, name, report, [&] {
+      const Support answer = answer_of(kernel_list(), name, p);
+      if (answer.ok || !is_for_others(answer)) return;
       report.refused(named, name,
-                     reason != "other op" ? reason
-                                          : "runs other ops than " + std::string(op_def(p.op.kind).name) +
-                                                "; --problem times a plain convolution");
+                     answer.reason != "other op" ? answer.reason
+                                                 : "runs other ops than " + std::string(op_def(p.op.kind).name) +
+                                                       "; --problem times a plain convolution");
+    });
   const char* definition = cpu ? "onednn_definition" : "cudnn_definition";
   if (chosen(definition))
     attempt(named, definition, report, [&] {
@@ -203,10 +202,10 @@ Candidates find_candidates(const NamedProblem& named, const KernelChoice& chosen
 /// decides nothing.
 const Candidate& worth_choosing(const Candidate& best, const Candidates& candidates, const Problem& p) {
   constexpr double noise = 1.03;
-  const auto least = [](const Candidate& c) { return *std::min_element(c.seconds.begin(), c.seconds.end()); };
   const std::string_view usual = choose_kernel(kernel_list(), p, "", {}).kernel->name();
   for (const auto& c : candidates)
-    if (c->name() == usual && !c->wrong && c->checked == best.checked && least(*c) <= noise * least(best)) return *c;
+    if (c->name() == usual && !c->wrong && c->checked == best.checked && c->minimum() <= noise * best.minimum())
+      return *c;
   return best;
 }
 

@@ -82,18 +82,26 @@ const Kernel* find_kernel(const KernelList& list, std::string_view name, const P
 
 /// Why the kernel of that name refuses: where it knows another op, what it says of those that a fused one stands for.
 std::string refusal_of(const KernelList& list, std::string_view name, const Problem& problem, const Support& refusal) {
-  if (telling(refusal) == 2 || !op_def(problem.op.kind).lower) return refusal.reason;
+  if (!is_for_others(refusal) || !op_def(problem.op.kind).lower) return refusal.reason;
   const Definition d = definition_of(problem.op, problem.in);
   for (const Node& node : d.tape.nodes()) {
     const Problem part{node.op, d.tape.descs(node.in), d.tape.descs(node.out), problem.device, problem.threads};
-    const Support support = find_kernel(list, name, part)->supports(part);
-    if (!support.ok && telling(support) == 2)
+    const Support support = answer_of(list, name, part);
+    if (!support.ok && !is_for_others(support))
       return refusal.reason + ", and its part " + part.text() + ": " + support.reason;
   }
   return refusal.reason;
 }
 
 }  // namespace
+
+bool is_for_others(const Support& refusal) {
+  return telling(refusal) < 2;
+}
+
+Support answer_of(const KernelList& list, std::string_view name, const Problem& problem) {
+  return find_kernel(list, name, problem)->supports(problem);
+}
 
 bool insists(const KernelOverride& wish) {
   return wish.node.find('*') == std::string::npos;

@@ -56,6 +56,12 @@ struct Choice {
   std::string why;  ///< "override", "tuned", "preferred", "first"
 };
 
+/// Whether a refusal says nothing of the problem: the kernel is for another op or another device.
+bool is_for_others(const Support& refusal);
+/// What the kernels of that name, which each run an op of their own, say of a problem: yes, or the reason that tells
+/// most. The list must have one.
+Support answer_of(const KernelList& list, std::string_view name, const Problem& problem);
+
 /// Throws Error(usage) when an override names an unknown kernel or, of the node's full name, one that refuses it, and
 /// when nothing supports the problem.
 Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,

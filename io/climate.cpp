@@ -152,11 +152,7 @@ std::string day_of(const ClimateRef& ref) {
 
 ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed, const ListImages& list) {
   const fs::path root(folder);
-  if (is_split(folder)) {
-    ClimateSplit split;
-    split.train = list(root / "train"), split.validation = list(root / "validation");
-    return split;
-  }
+  if (is_split(folder)) return {list(root / "train"), list(root / "validation")};
   const std::vector<ClimateRef> all = list(folder);
   std::set<std::string> days;
   for (const ClimateRef& ref : all) {

@@ -300,18 +300,9 @@ std::string universe_of(const SampleRef& ref) {
   return numbered ? stem.substr(0, last) : stem;
 }
 
-DataSplit split_samples(const std::string& folder, const ReadOptions& options, double validation_share, uint64_t seed) {
-  return split_samples(
-      folder, [&](const std::string& path) { return samples_below(path, options); }, validation_share, seed);
-}
-
 DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed) {
   const fs::path root(folder);
-  if (is_split(folder)) {
-    DataSplit split;
-    split.train = list(root / "train"), split.validation = list(root / "validation");
-    return split;
-  }
+  if (is_split(folder)) return {list(root / "train"), list(root / "validation")};
   if (!(validation_share > 0 && validation_share < 1))
     fail_usage("the validation share must lie between 0 and 1, found " + std::to_string(validation_share));
   const std::vector<SampleRef> all = list(folder);

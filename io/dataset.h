@@ -66,6 +66,5 @@ struct DataSplit {
 /// other way.
 using ListSamples = std::function<std::vector<SampleRef>(const std::string& path)>;
 DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed);
-DataSplit split_samples(const std::string& folder, const ReadOptions& options, double validation_share, uint64_t seed);
 
 }  // namespace convoy

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -66,15 +66,22 @@ std::vector<std::byte> read_file(const std::string& path) {
   const off_t size = lseek(file.fd, 0, SEEK_END);
   if (size < 0) fail_data(path + ": cannot seek: " + reason());
   std::vector<std::byte> data(static_cast<size_t>(size));
+  if (const size_t got = read_at(file.fd, 0, data, path); got < data.size())
+    fail_data(path + ": ends at byte " + std::to_string(got) + ", expected " + std::to_string(data.size()));
+  return data;
+}
+
+size_t read_at(int descriptor, int64_t offset, std::span<std::byte> out, const std::string& what) {
   size_t done = 0;
-  while (done < data.size()) {
-    const ssize_t got = pread(file.fd, data.data() + done, data.size() - done, static_cast<off_t>(done));
-    if (got < 0) fail_data(path + ": cannot read: " + reason());
-    if (got == 0)
-      fail_data(path + ": ends at byte " + std::to_string(done) + ", expected " + std::to_string(data.size()));
+  while (done < out.size()) {
+    const ssize_t got = pread(descriptor, out.data() + done, out.size() - done,
+                              static_cast<off_t>(offset + static_cast<int64_t>(done)));
+    if (got == 0) break;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_data(what + ": cannot read: " + reason());
     done += static_cast<size_t>(got);
   }
-  return data;
+  return done;
 }
 
 std::string why_withheld(const std::string& path) {
@@ -125,6 +132,10 @@ std::string folder_above(const std::string& folder) {
 std::string folder_inside(const std::string& path, const std::string& file) {
   if (!std::filesystem::is_directory(path)) return ".";
   return std::filesystem::path(file).parent_path().lexically_relative(path).string();
+}
+
+std::string name_below(const std::string& folder, const std::string& path) {
+  return std::filesystem::path(path).lexically_relative(folder).string();
 }
 
 bool is_split(const std::string& folder) {

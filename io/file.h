@@ -22,11 +22,18 @@ std::string why_withheld(const std::string& path);
 
 /// Links that lead nowhere: an error, or listed for a caller that counts what cannot be read.
 enum class BrokenLinks : uint8_t { refused, listed };
+/// Reads from byte `offset` of an open file on until `out` is full or the file ends; returns how many bytes. Throws
+/// Error(data) that begins with `what`.
+size_t read_at(int descriptor, int64_t offset, std::span<std::byte> out, const std::string& what);
+
 /// Regular files at any depth below a folder whose extension (".h5") is one of `extensions`, in name order. Throws
 /// Error(data) where the folder is missing or one in it of a NewDataSet that is not complete, or a link leads back to a
 /// folder that it lies in.
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
                                      BrokenLinks broken = BrokenLinks::refused);
+
+/// The name of what files_below found below a folder: links stay names, wherever they lead.
+std::string name_below(const std::string& folder, const std::string& path);
 
 /// The folder above one, by its name: of "sky/train", "sky/train/" and, in sky, "train" it is sky.
 std::string folder_above(const std::string& folder);

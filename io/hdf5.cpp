@@ -129,28 +129,43 @@ bool select(hid_t space, const std::vector<hsize_t>& from, const std::vector<hsi
   return box.empty() || H5Sselect_hyperslab(space, H5S_SELECT_SET, from.data(), nullptr, box.data(), nullptr) >= 0;
 }
 
-/// How a data set's values lie in its file.
-struct Layout {
-  H5D_layout_t kind = H5D_CONTIGUOUS;
-  std::vector<hsize_t> chunk;  ///< extents; none unless chunked
-  hsize_t chunks = 0;          ///< that all values fill
-  bool means_fill = false;     ///< values that are left out are meant to be the file's fill value
+/// What chunks went through when they were written, in this order.
+struct Filter {
+  H5Z_filter_t id;
+  bool optional;  ///< left out where the writer had no code for it
+  std::string name;
 };
-
-/// Throws Error(data) where a data set's chunks went through a filter that this library has no code for: LZF, Blosc,
-/// Zstd and others come as plugins.
-void expect_filters(const std::string& what, hid_t properties) {
+std::vector<Filter> filters_of(hid_t properties) {
+  std::vector<Filter> list;
   for (int i = 0; i < H5Pget_nfilters(properties); ++i) {
-    unsigned flags = 0, config = 0;
+    unsigned flags = 0;
     size_t values = 0;
     char name[64] = "";
     const H5Z_filter_t id =
-        H5Pget_filter2(properties, static_cast<unsigned>(i), &flags, &values, nullptr, sizeof name, name, &config);
-    // Optional ones were left out where the writer had no code for them either.
-    if (id < 0 || (flags & H5Z_FLAG_OPTIONAL) || H5Zfilter_avail(id) > 0) continue;
-    fail_data(what + ": was written with filter " + std::to_string(id) + (*name ? std::string(" (") + name + ")" : "") +
-              ", which the HDF5 library here lacks: expected none, shuffle or gzip, or its plugin in HDF5_PLUGIN_PATH");
+        H5Pget_filter2(properties, static_cast<unsigned>(i), &flags, &values, nullptr, sizeof name, name, nullptr);
+    list.push_back({id, (flags & H5Z_FLAG_OPTIONAL) != 0, name});
   }
+  return list;
+}
+
+/// How a data set's values lie in its file.
+struct Layout {
+  H5D_layout_t kind = H5D_CONTIGUOUS;
+  std::vector<hsize_t> chunk;   ///< extents; none unless chunked
+  hsize_t chunks = 0;           ///< that all values fill
+  std::vector<Filter> filters;  ///< of chunks
+  bool means_fill = false;      ///< values that are left out are meant to be the file's fill value
+  bool elsewhere = false;       ///< in other files
+  bool uneven = false;          ///< chunks at the edges are stored in another way
+};
+
+/// Throws Error(data) where this library has no code for a filter: LZF, Blosc, Zstd and others come as plugins.
+void expect_code(const std::string& what, const std::vector<Filter>& filters) {
+  for (const Filter& f : filters)
+    if (f.id >= 0 && !f.optional && H5Zfilter_avail(f.id) <= 0)
+      fail_data(
+          what + ": was written with filter " + std::to_string(f.id) + (f.name.empty() ? "" : " (" + f.name + ")") +
+          ", which the HDF5 library here lacks: expected none, shuffle or gzip, or its plugin in HDF5_PLUGIN_PATH");
 }
 
 /// Throws Error(data) for a damaged one: HDF5 takes the extents of chunks from the file as they are, and writes beyond
@@ -162,8 +177,12 @@ Layout layout_of(const std::string& what, hid_t set, hid_t space) {
   Layout layout;
   layout.kind = H5Pget_layout(properties);
   layout.means_fill = H5Pfill_value_defined(properties, &fill) >= 0 && fill == H5D_FILL_VALUE_USER_DEFINED;
+  layout.elsewhere = H5Pget_external_count(properties) != 0;
   if (layout.kind != H5D_CHUNKED) return layout;
-  expect_filters(what, properties);
+  unsigned options = 0;
+  layout.uneven = H5Pget_chunk_opts(properties, &options) < 0 || options != 0;
+  layout.filters = filters_of(properties);
+  expect_code(what, layout.filters);
   const int rank = H5Sget_simple_extent_ndims(space);
   std::vector<hsize_t> chunk(static_cast<size_t>(std::max(0, rank))), held(chunk.size()), most(chunk.size());
   if (rank < 1 || H5Pget_chunk(properties, rank, chunk.data()) != rank ||
@@ -219,40 +238,12 @@ void expect_written(const std::string& what, hid_t set, hid_t space, const Layou
               " are there, one that is asked for is not: nobody wrote it");
 }
 
-/// Which of shuffle and deflate, in this order, chunks went through; nothing for other filters or orders.
-struct Filters {
-  bool shuffle = false, deflate = false;
-};
-std::optional<Filters> simple_filters(hid_t properties) {
-  Filters found;
-  const int count = H5Pget_nfilters(properties);
-  for (int i = 0; i < count; ++i) {
-    unsigned flags = 0;
-    size_t values = 0;
-    const H5Z_filter_t id =
-        H5Pget_filter2(properties, static_cast<unsigned>(i), &flags, &values, nullptr, 0, nullptr, nullptr);
-    const bool last = i + 1 == count;
-    if (id == H5Z_FILTER_SHUFFLE && i == 0)
-      found.shuffle = true;
-    else if (id == H5Z_FILTER_DEFLATE && last)
-      found.deflate = true;
-    else
-      return std::nullopt;
-  }
-  return found;
-}
-
 /// Where the values of a box lie in a file that is open for reading; nothing where only the library can read them:
-/// other types, filters, layouts or drivers, chunks that are not there.
-std::optional<StoredValues> stored_values(hid_t file, hid_t set, hid_t space, const Layout& layout, DType type,
+/// other types, filters or layouts, chunks that are not there.
+std::optional<StoredValues> stored_values(hid_t set, hid_t space, const Layout& layout, DType type,
                                           const std::vector<hsize_t>& from, const std::vector<hsize_t>& box) {
-  const Id access(H5Fget_access_plist(file), H5Pclose), creation(H5Fget_create_plist(file), H5Pclose),
-      properties(H5Dget_create_plist(set), H5Pclose), held(H5Dget_type(set), H5Tclose);
-  hsize_t block = 0;
-  // Versions differ in whether addresses count from behind a user block.
-  if (!access.ok() || H5Pget_driver(access) != H5FD_SEC2 || H5Pget_userblock(creation, &block) < 0 || block != 0)
-    return std::nullopt;
-  if (box.empty() || H5Tequal(held, native(type)) <= 0 || H5Pget_external_count(properties) != 0) return std::nullopt;
+  const Id held(H5Dget_type(set), H5Tclose);
+  if (box.empty() || layout.elsewhere || H5Tequal(held, native(type)) <= 0) return std::nullopt;
   StoredValues stored;
   stored.element = size_of(type);
   std::vector<hsize_t> extents(box.size());
@@ -268,10 +259,11 @@ std::optional<StoredValues> stored_values(hid_t file, hid_t set, hid_t space, co
                              static_cast<int64_t>(bytes), false, false});
     return stored;
   }
-  const auto filters = simple_filters(properties);
-  unsigned options = 0;
-  if (layout.kind != H5D_CHUNKED || !filters || H5Pget_chunk_opts(properties, &options) < 0 || options != 0)
-    return std::nullopt;
+  const std::vector<Filter>& filters = layout.filters;
+  const bool shuffles = !filters.empty() && filters.front().id == H5Z_FILTER_SHUFFLE,
+             deflates = !filters.empty() && filters.back().id == H5Z_FILTER_DEFLATE;
+  const bool simple = filters.size() == size_t{shuffles} + size_t{deflates};
+  if (layout.kind != H5D_CHUNKED || !simple || layout.uneven) return std::nullopt;
   // The library walks through all chunks of a data set to say where one lies.
   constexpr hsize_t most_steps = 1'000'000;
   hsize_t wanted = 1;
@@ -287,8 +279,7 @@ std::optional<StoredValues> stored_values(hid_t file, hid_t set, hid_t space, co
     unsigned skipped = 0;
     if (H5Dget_chunk_info_by_coord(set, at.data(), &skipped, &address, &bytes) < 0 || address == HADDR_UNDEF)
       return false;
-    const bool shuffled = filters->shuffle && !(skipped & 1),
-               deflated = filters->deflate && !(skipped & (filters->shuffle ? 2 : 1));
+    const bool shuffled = shuffles && !(skipped & 1), deflated = deflates && !(skipped & (shuffles ? 2 : 1));
     stored.pieces.push_back(
         {{at.begin(), at.end()}, static_cast<int64_t>(address), static_cast<int64_t>(bytes), shuffled, deflated});
     // What does not shrink grows by little; more is damage, for which memory is not asked.
@@ -308,7 +299,7 @@ H5T_conv_ret_t stop_clipping(H5T_conv_except_t what, hid_t, hid_t, void*, void*,
 
 struct Hdf5File::Impl {
   hid_t file = -1;
-  int descriptor = -1;  ///< of a file that is read; the library's, closed with it
+  int descriptor = -1;  ///< the library's, of a file that is read and whose addresses are places in it
   ~Impl() {
     const LibraryLock lock;
     close();
@@ -341,8 +332,12 @@ Hdf5File::Hdf5File(const std::string& path, Mode mode) : path_(path), impl_(std:
     const std::string why = why_withheld(path);
     fail_data(path + ": " + (why.empty() ? "not an HDF5 file, truncated or damaged" : why));
   }
+  // Versions differ in whether addresses count from behind a user block.
+  const Id creation(H5Fget_create_plist(impl_->file), H5Pclose);
+  hsize_t block = 0;
   void* handle = nullptr;
-  if (H5Pget_driver(access) == H5FD_SEC2 && H5Fget_vfd_handle(impl_->file, access, &handle) >= 0)
+  if (H5Pget_driver(access) == H5FD_SEC2 && H5Pget_userblock(creation, &block) >= 0 && block == 0 &&
+      H5Fget_vfd_handle(impl_->file, access, &handle) >= 0)
     impl_->descriptor = *static_cast<const int*>(handle);
 }
 
@@ -440,8 +435,7 @@ void Hdf5File::read(const std::string& name, DType type, std::span<std::byte> ou
     const auto room = static_cast<int64_t>(out.size()) / size_of(type);
     if (checked_elements(box.wanted, room) != room)
       fail_data(what + " is " + extents_text(box.wanted) + ", expected " + std::to_string(room) + " elements");
-    if (impl_->descriptor >= 0)
-      stored = stored_values(impl_->file, box.set, box.space, box.layout, type, box.from, box.box);
+    if (impl_->descriptor >= 0) stored = stored_values(box.set, box.space, box.layout, type, box.from, box.box);
     if (!stored) return read_by_library(what, box, type, out);
     first.assign(box.from.begin(), box.from.end()), extents = box.wanted;
   }

@@ -1,15 +1,11 @@
 #include "io/stored_values.h"
 
-#include <libdeflate.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <memory>
 #include <utility>
 
 #include "core/error.h"
+#include "io/decompressor.h"
+#include "io/file.h"
 
 namespace convoy {
 namespace {
@@ -57,22 +53,13 @@ class Overlap {
 };
 
 void read_bytes(int file, const std::string& what, int64_t offset, std::span<std::byte> out) {
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t got =
-        pread(file, out.data() + done, out.size() - done, static_cast<off_t>(offset + static_cast<int64_t>(done)));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      fail_data(what + ": cannot read " + std::to_string(out.size()) + " bytes at " + std::to_string(offset) +
-                (got < 0 ? std::string(": ") + std::strerror(errno) : ": the file is truncated"));
-    done += static_cast<size_t>(got);
-  }
+  if (read_at(file, offset, out, what) < out.size())
+    fail_data(what + ": cannot read " + std::to_string(out.size()) + " bytes at " + std::to_string(offset) +
+              ": the file is truncated");
 }
 
-void inflate(const std::string& what, std::span<const std::byte> from, std::span<std::byte> to) {
-  const std::unique_ptr<libdeflate_decompressor, void (*)(libdeflate_decompressor*)> decompressor(
-      libdeflate_alloc_decompressor(), libdeflate_free_decompressor);
-  if (!decompressor) fail_runtime("libdeflate: cannot start decompression");
+void inflate(const Decompressor& decompressor, const std::string& what, std::span<const std::byte> from,
+             std::span<std::byte> to) {
   size_t found = 0;
   if (libdeflate_zlib_decompress(decompressor.get(), from.data(), from.size(), to.data(), to.size(), &found) !=
           LIBDEFLATE_SUCCESS ||
@@ -107,6 +94,10 @@ void read_stored(int file, const std::string& what, const StoredValues& stored, 
                  std::span<const int64_t> count, std::span<std::byte> out) {
   const auto element = static_cast<size_t>(stored.element);
   const size_t whole = static_cast<size_t>(product(stored.piece)) * element;
+  const bool inflates =
+      std::any_of(stored.pieces.begin(), stored.pieces.end(), [](const auto& p) { return p.deflated; });
+  const Decompressor decompressor =
+      inflates ? make_decompressor() : Decompressor(nullptr, libdeflate_free_decompressor);
   std::vector<std::byte> packed, values, planes;
   for (const StoredValues::Piece& piece : stored.pieces) {
     const Overlap overlap(piece.first, stored.piece, start, count);
@@ -121,7 +112,7 @@ void read_stored(int file, const std::string& what, const StoredValues& stored, 
     read_bytes(file, what, piece.offset, packed);
     if (piece.deflated) {
       values.resize(whole);
-      inflate(what, packed, values);
+      inflate(decompressor, what, packed, values);
     } else {
       values.swap(packed);
     }

@@ -1,6 +1,5 @@
 #include "io/tfrecord.h"
 
-#include <libdeflate.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <optional>
 
 #include "io/crc32c.h"
+#include "io/decompressor.h"
 
 namespace convoy {
 namespace {
@@ -245,11 +245,7 @@ std::vector<std::byte> gzip_compress(Bytes data, int level) {
 }
 
 std::vector<std::byte> gzip_decompress(Bytes data, const std::string& path) {
-  // libdeflate inflates a whole buffer two to three times faster than zlib's stream, and prefetch threads share the
-  // cores with the kernels.
-  const std::unique_ptr<libdeflate_decompressor, void (*)(libdeflate_decompressor*)> decompressor(
-      libdeflate_alloc_decompressor(), libdeflate_free_decompressor);
-  if (!decompressor) fail_runtime("libdeflate: cannot start decompression");
+  const Decompressor decompressor = make_decompressor();  // prefetch threads share the cores with the kernels
   // The last four bytes of a gzip file hold its size modulo 2^32: a hint for the buffer, checked by growing on demand,
   // and no more than is usual at first, since those of a truncated file are anything. No deflate stream expands more
   // than 1032 times, and no sample has more than 8 GiB of voxels.

@@ -308,18 +308,26 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
   CHECK_THROWS_WITH(samples_below(folder / "empty", read), Catch::Contains("found none"));
 }
 
+namespace {
+
+ListSamples listing(const ReadOptions& options) {
+  return [options](const std::string& path) { return samples_below(path, options); };
+}
+
+}  // namespace
+
 TEST_CASE("a split never puts one universe on both sides", "[dataset]") {
   const TemporaryFolder folder;
   for (int universe = 0; universe < 10; ++universe)
     for (int part = 0; part < 3; ++part)
       write_file(folder / ("univ_" + std::to_string(universe) + "_00" + std::to_string(part) + ".tfrecord"),
                  encode_tfrecord(counts(4 * 4 * 4 * 4, 1), labels));
-  const DataSplit split = split_samples(folder.path(), {4, 4}, 0.3, 5);
+  const DataSplit split = split_samples(folder.path(), listing({4, 4}), 0.3, 5);
   CHECK(split.train.size() == 21);
   CHECK(split.validation.size() == 9);
   for (const SampleRef& v : split.validation)
     for (const SampleRef& t : split.train) CHECK(universe_of(v) != universe_of(t));
-  CHECK(split_samples(folder.path(), {4, 4}, 0.3, 5).validation[0].path == split.validation[0].path);
+  CHECK(split_samples(folder.path(), listing({4, 4}), 0.3, 5).validation[0].path == split.validation[0].path);
 }
 
 TEST_CASE("the loader's order is a permutation, resumable anywhere, the same for any thread count", "[loader]") {
@@ -592,7 +600,7 @@ TEST_CASE("cubes of one universe stay together whatever their HDF5 files are cal
       write(folder / ("split/cube_" + std::to_string(part * 6 + universe) + ".hdf5"), "x", "y");
     }
   for (const char* name : {"lbann", "split"}) {
-    const DataSplit split = split_samples(folder / name, {4, 8}, 0.34, 5);
+    const DataSplit split = split_samples(folder / name, listing({4, 8}), 0.34, 5);
     CHECK(split.validation.size() == 16);
     CHECK(split.train.size() == 32);
     const auto first_label = [](const SampleRef& ref) { return read_sample(ref, {4, 8}).target[0]; };

@@ -44,12 +44,8 @@ void read_in_order(size_t count, int threads, int64_t at_once, Read&& read, Take
 
 class Attempts {
  public:
-  /// Runs f, which reads something of `file`; an error on the way, also of memory, is one bad thing on standard error.
-  template <class F>
-  void operator()(const std::string& file, F&& f) {
-    if (const auto wrong = failure_of(file, f)) report(*wrong);
-  }
-  /// The same for every i of [0, count): read(i) on all threads, take(i, its result) and what is bad in order.
+  /// For every i of [0, count): read(i), something of file(i), on all threads; take(i, its result) in order. An error
+  /// on the way, also of memory, is one bad thing on standard error.
   template <class File, class Read, class Take>
   void all(size_t count, int threads, File&& file, Read&& read, Take&& take) {
     struct Found {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/text.h"
+#include "io/file.h"
 
 namespace convoy::apps {
 namespace {
@@ -33,7 +34,7 @@ std::vector<std::string> names_below(const std::string& path, Ranks& ranks,
   std::string joined;
   if (ranks.root()) {
     ranks.set_busy(true);
-    for (const std::string& file : find()) joined += fs::path(file).lexically_relative(path).string() + between;
+    for (const std::string& file : find()) joined += name_below(path, file) + between;
     ranks.set_busy(false);
   }
   joined = ranks.broadcast_text(joined);
@@ -60,9 +61,10 @@ std::vector<Ref> open_together(const std::vector<std::string>& files, Ranks& ran
     own.push_back(std::move(found));
   }
   ranks.set_busy(false);
-  Json all = Json::array();
-  for (const std::string& text : ranks.collect_text(own.dump())) all.push_back(Json::parse(text));
-  all = Json::parse(ranks.broadcast_text(all.dump()));
+  std::string joined = "[";
+  for (const std::string& text : ranks.collect_text(own.dump()))
+    joined.append(joined.size() > 1 ? "," : "").append(text);
+  const Json all = Json::parse(ranks.broadcast_text(joined + "]"));  // by rank, by file, by sample
   std::vector<Ref> refs;
   for (size_t i = 0; i < files.size(); ++i)
     for (const Json& saved : all.at(i % size).at(i / size)) refs.push_back(load(files[i], saved));

@@ -16,14 +16,19 @@ double mib(int64_t bytes) {
 
 }  // namespace
 
-std::string phase_of(const Plan& plan, size_t index) {
+std::string_view name_of(Phase phase) {
+  constexpr std::string_view names[] = {"forward", "backward", "communication", "pack", "update", "other"};
+  return names[static_cast<int>(phase)];
+}
+
+Phase phase_of(const Plan& plan, size_t index) {
   const PlannedNode& node = plan.nodes[index];
-  if (node.op.kind == OpKind::pack) return "pack";
-  if (node.op.kind >= OpKind::bucket && node.op.kind <= OpKind::all_reduce_later) return "communication";
-  if (node.op.kind >= OpKind::all_finite || node.name.ends_with(".penalty_gradient")) return "update";
+  if (node.op.kind == OpKind::pack) return Phase::pack;
+  if (node.op.kind >= OpKind::bucket && node.op.kind <= OpKind::all_reduce_later) return Phase::communication;
+  if (node.op.kind >= OpKind::all_finite || node.name.ends_with(".penalty_gradient")) return Phase::update;
   for (size_t i = 0; i < index; ++i)
-    if (plan.nodes[i].op.kind == OpKind::loss || plan.nodes[i].op.kind == OpKind::pixel_loss) return "backward";
-  return "forward";
+    if (plan.nodes[i].op.kind == OpKind::loss || plan.nodes[i].op.kind == OpKind::pixel_loss) return Phase::backward;
+  return Phase::forward;
 }
 
 std::string profile_table(const Executor& executor) {
@@ -32,8 +37,12 @@ std::string profile_table(const Executor& executor) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return executor.times()[a].seconds > executor.times()[b].seconds; });
-  double total = 0;
-  for (const NodeTime& t : executor.times()) total += t.seconds;
+  double total = 0, run = 0;  // of all runs, in the mean of one
+  int64_t most = 0;
+  for (const NodeTime& t : executor.times()) {
+    total += t.seconds, most = std::max<int64_t>(most, t.runs);
+    if (t.runs) run += t.seconds / double(t.runs);
+  }
   std::string text = fmt::format("{:<38} {:<15} {:<26} {:>10} {:>7} {:>9} {:>8}\n", "node", "kernel", "runs", "ms",
                                  "share", "GFLOP/s", "GB/s");
   for (size_t i : order) {
@@ -45,13 +54,9 @@ std::string profile_table(const Executor& executor) {
                         node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total,
                         double(node.flops) / seconds * 1e-9, double(node.bytes) / seconds * 1e-9);
   }
-  double sum = 0;
-  int64_t most = 0;
-  for (const NodeTime& t : executor.times())
-    if (t.runs) sum += t.seconds / double(t.runs), most = std::max<int64_t>(most, t.runs);
   text +=
       fmt::format("all nodes: {:.3f} ms in the mean of {} runs; GFLOP/s count the dense arithmetic of a definition\n",
-                  1e3 * sum, most);
+                  1e3 * run, most);
   return text;
 }
 
@@ -59,7 +64,7 @@ nlohmann::json phase_seconds(const Executor& executor) {
   std::map<std::string, double> seconds;
   for (size_t i = 0; i < executor.plan().nodes.size(); ++i) {
     const NodeTime& t = executor.times()[i];
-    if (t.runs) seconds[phase_of(executor.plan(), i)] += t.seconds / double(t.runs);
+    if (t.runs) seconds[std::string(name_of(phase_of(executor.plan(), i)))] += t.seconds / double(t.runs);
   }
   return seconds;
 }
@@ -87,8 +92,8 @@ nlohmann::json trace_events(const RankTrace& trace) {
   for (const Executor* executor : trace.executors)
     for (const TraceEvent& e : executor->trace()) {
       const PlannedNode& node = executor->plan().nodes[static_cast<size_t>(e.node)];
-      event(node.name, phase_of(executor->plan(), static_cast<size_t>(e.node)), e.start_us, e.duration_us, 0,
-            {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}});
+      event(node.name, std::string(name_of(phase_of(executor->plan(), static_cast<size_t>(e.node)))), e.start_us,
+            e.duration_us, 0, {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}});
     }
   for (const HostEvent& e : *trace.host)
     event(e.name, "trainer", e.start_us, e.duration_us, 0, nlohmann::json::object());

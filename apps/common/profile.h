@@ -2,7 +2,9 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/executor.h"
@@ -11,12 +13,15 @@
 
 namespace convoy::apps {
 
-/// forward, backward, update, pack or communication: by what the node does and where it stands relative to the loss.
-std::string phase_of(const Plan& plan, size_t node);
+/// Parts of a step, in the order of its table: of its nodes, and what goes on between these.
+enum class Phase : uint8_t { forward, backward, communication, pack, update, other };
+std::string_view name_of(Phase phase);
+/// By what the node does and where it stands relative to the loss.
+Phase phase_of(const Plan& plan, size_t node);
 
 /// Per-node table: name, kernel, milliseconds per run, share, GFLOP/s, GB/s; longest first.
 std::string profile_table(const Executor& executor);
-/// Seconds per run and phase.
+/// Seconds per run and phase, by its name.
 nlohmann::json phase_seconds(const Executor& executor);
 /// Kernel, detail and choice of every node.
 nlohmann::json kernel_table(const Plan& plan);

@@ -402,12 +402,10 @@ int Run::finish(Outcome outcome, const Json& more) {
         1e3 * exposed["late_ranks_seconds_per_step"].get<double>());
   if (const Json& phases = summary["step_phases"]; !phases.empty()) {
     say("  in the mean of all steps but the first, ms:");
-    const std::vector<std::string> order{"forward", "backward", "communication", "pack", "update", "other"};
-    std::vector<std::pair<std::ptrdiff_t, std::string>> known;
-    for (const auto& [phase, seconds] : phases.items())
-      known.emplace_back(std::find(order.begin(), order.end(), phase) - order.begin(), phase);
-    std::sort(known.begin(), known.end());
-    for (const auto& [place, phase] : known) say("  {} {:.2f}", phase, 1e3 * phases[phase].get<double>());
+    for (int i = 0; i <= static_cast<int>(Phase::other); ++i) {
+      const std::string phase(name_of(static_cast<Phase>(i)));
+      if (phases.contains(phase)) say("  {} {:.2f}", phase, 1e3 * phases[phase].get<double>());
+    }
     say("\n");
   }
   std::fflush(stdout);

@@ -34,11 +34,6 @@ struct Entry {
   int64_t bytes = 0, changed = 0;  ///< size, time of the last change in nanoseconds
 };
 
-/// The name of what files_below found: links stay names, wherever they lead.
-std::string name_below(const std::string& folder, const std::string& path) {
-  return fs::path(path).lexically_relative(folder).string();
-}
-
 Json list_files(const std::string& folder) {
   Json list = Json::array();
   for (const std::string& path : files_below(folder, data_extensions)) {

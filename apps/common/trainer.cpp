@@ -274,6 +274,10 @@ bool Trainer::wants_stop() const {
   return signal_received != 0 || !lost_log().empty();
 }
 
+StopPoint Trainer::stop_point() const {
+  return {[this] { return wants_stop(); }, ranks_.others()};
+}
+
 void Trainer::expect_logs() const {
   if (const std::string lost = lost_log(); !lost.empty())
     fail_runtime(lost + (has_hdf5() ? fmt::format("; step {} is saved", step_) : ""));
@@ -295,8 +299,7 @@ void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
   if (source_ && task_.validation_samples() > 0) {
     share_statistics();
     mllog_.start("eval_start", number);
-    const StopPoint stop([this] { return wants_stop(); }, ranks_.others());
-    record.validation = task_.validate(program_, ranks_.others(), stop);
+    record.validation = task_.validate(program_, ranks_.others(), stop_point());
     validated_ = true;
     mllog_.end("eval_stop", number);
     note("validation", start);
@@ -436,7 +439,7 @@ Outcome Trainer::run_epochs() {
   if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted) {
     const auto start = Clock::now();
     try {
-      task_.validate(program_, ranks_.others(), StopPoint([this] { return wants_stop(); }, ranks_.others()));
+      task_.validate(program_, ranks_.others(), stop_point());
     } catch (const Interrupted&) {  // nothing is lost: the weights are saved
       return Outcome::interrupted;
     }

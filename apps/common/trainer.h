@@ -102,6 +102,8 @@ class Trainer {
   std::string lost_log() const;
   /// Whether this rank asks all to save and stop: at a signal, or where it cannot log its steps any longer.
   bool wants_stop() const;
+  /// For what takes long between steps: ends it on all ranks where one wants to stop.
+  StopPoint stop_point() const;
   /// Throws Error(runtime) where a line of metrics.jsonl, mlperf.log or history.csv could not be written: behind a
   /// checkpoint, since a line is worth less than the steps.
   void expect_logs() const;

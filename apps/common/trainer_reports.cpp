@@ -138,7 +138,7 @@ nlohmann::json Trainer::summary() const {
   if (const double mean =
           std::accumulate(steady.begin(), steady.end(), 0.0) / double(std::max<size_t>(1, steady.size()));
       told > 0 && mean > told)
-    phases["other"] = mean - told;
+    phases[std::string(name_of(Phase::other))] = mean - told;
   return {{"steps", step_ - first_step_},
           {"median_step_seconds", middle},
           {"samples_per_second", middle > 0 ? double(samples_per_step()) / middle : 0},

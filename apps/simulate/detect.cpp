@@ -80,7 +80,7 @@ class Detector {
           return wrapped_column(g_, c - column + g_.width / 2) - g_.width / 2;
         };
         const auto metres_away = [&](int64_t r, int64_t c) {
-          return std::hypot(double(r - row) * g_.spacing_north(), double(columns_away(c)) * g_.spacing_east(row));
+          return distance(g_.latitude(row), g_.longitude(column), g_.latitude(r), g_.longitude(c));
         };
         // Up to the first gale it is the calm eye, of many pixels on a fine grid; on a coarse one the neighbours count.
         const double north = g_.spacing_north(), east = g_.spacing_east(row),

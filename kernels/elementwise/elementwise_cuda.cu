@@ -203,7 +203,10 @@ std::unique_ptr<Prepared> prepare_add_scaled(const Problem& p) {
 struct Walk {
   int64_t channels, pixel, channel;
   __device__ Walk(int64_t element, int64_t c) : channels(c), pixel(element / c), channel(element % c) {}
-  __device__ int64_t at(int64_t pitch) const { return pixel * pitch + channel; }
+  template <class T>
+  __device__ T& of(const Pixels<T>& t) const {
+    return t.data[pixel * t.pitch + channel];
+  }
   __device__ void next() {
     if (++channel == channels) channel = 0, ++pixel;
   }
@@ -211,8 +214,8 @@ struct Walk {
 
 /// Random words count by dense elements, wherever these lie.
 template <class T>
-__global__ void dropout(int64_t n, int64_t per_sample, int64_t channels, const T* x, int64_t x_pitch,
-                        const double* step, float rate, uint32_t layer, T* y, int64_t y_pitch) {
+__global__ void dropout(int64_t n, int64_t per_sample, int64_t channels, Pixels<const T> x, const double* step,
+                        float rate, uint32_t layer, Pixels<T> y) {
   const auto field = [&](StepField f) { return static_cast<uint32_t>(static_cast<int64_t>(step[int(f)])); };
   const uint64_t key = uint64_t(field(StepField::seed_high)) << 32 | field(StepField::seed_low);
   // A thread takes the four neighbours that one block of random words is for.
@@ -226,8 +229,7 @@ __global__ void dropout(int64_t n, int64_t per_sample, int64_t channels, const T
 #pragma unroll
     for (int k = 0; k < 4; ++k, walk.next()) {
       if (4 * four + k >= per_sample) break;
-      const float kept = uniform01(block[size_t(k)]) >= rate ? to_float(x[walk.at(x_pitch)]) / (1 - rate) : 0.0f;
-      y[walk.at(y_pitch)] = from_float<T>(kept);
+      walk.of(y) = from_float<T>(uniform01(block[size_t(k)]) >= rate ? to_float(walk.of(x)) / (1 - rate) : 0.0f);
     }
   }
 }
@@ -238,9 +240,8 @@ std::unique_ptr<Prepared> prepare_dropout(const Problem& p) {
     dispatch(p.in[0].dtype, [&](auto zero) {
       using T = decltype(zero);
       dropout<<<grid_for(elements(p) / 4 + 1, threads), threads, 0, stream()>>>(
-          elements(p), elements(p) / p.in[0].shape.n(), p.in[0].shape.c(), data<const T>(a.in[0]),
-          p.in[0].pixel_pitch(), data<const double>(a.in[1]), float(attrs.rate), uint32_t(attrs.stream),
-          data<T>(a.out[0]), p.out[0].pixel_pitch());
+          elements(p), elements(p) / p.in[0].shape.n(), p.in[0].shape.c(), pixels<const T>(a.in[0]),
+          data<const double>(a.in[1]), float(attrs.rate), uint32_t(attrs.stream), pixels<T>(a.out[0]));
     });
     check_launch("dropout");
   });
