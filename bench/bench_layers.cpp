@@ -10,7 +10,7 @@
 
 #include "bench/arguments.h"
 #include "bench/candidate.h"
-#include "bench/ceilings.h"
+#include "bench/changed_ceilings.h"
 #include "bench/check.h"
 #include "bench/kernel_choice.h"
 #include "bench/kernel_kind.h"
@@ -54,10 +54,10 @@ class CacheFlush {
 class Roofline {
  public:
   /// Of candidates that are timed for `seconds` each: brief runs take brief looks at the roofs, too.
-  Roofline(int threads, bool device, double seconds)
+  Roofline(int threads, DeviceKind device, double seconds)
       : threads_(threads), device_(device), patient_(std::min(patient, 5 * seconds)) {
     start_ = measure(patient_);
-    for (const Ceiling& c : start_) roofs_[c.name] = c.value;
+    roofs_ = roofs_of(start_);
   }
   const std::vector<Ceiling>& ceilings() const { return start_; }
   const Roofs& roofs() const { return roofs_; }
@@ -71,14 +71,9 @@ class Roofline {
  private:
   /// The scheduler may need half a second to spread a fresh team over the cores.
   static constexpr double patient = 0.5;
-  std::vector<Ceiling> measure(double seconds) const {
-    if (!device_) return measure_ceilings(threads_, seconds);
-    std::vector<Ceiling> list;
-    for (const DeviceProbe& probe : probe_device()) list.push_back({probe.name, probe.value, probe.unit});
-    return list;
-  }
+  std::vector<Ceiling> measure(double seconds) const { return measure_ceilings(device_, threads_, seconds); }
   int threads_;
-  bool device_;
+  DeviceKind device_;
   double patient_;
   std::vector<Ceiling> start_;
   Roofs roofs_;
@@ -323,7 +318,7 @@ int run(int argc, char** argv) {
   const KernelChoice chosen(a);
   check_files(a);
   Report report(a);
-  const Roofline roofline(threads, device != nullptr, min_seconds);
+  const Roofline roofline(threads, place.kind, min_seconds);
   report.machine(device ? device->description() : describe_cpu(), kernel_library_versions(), threads);
   for (const Ceiling& c : roofline.ceilings()) report.ceiling(c);
   std::printf("%s\n", terminal_head(place.kind).c_str());

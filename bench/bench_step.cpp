@@ -10,6 +10,7 @@
 #include "core/text.h"
 #include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
+#include "kernels/roofline/roofs.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
 #include "models/tuned_share.h"
@@ -45,6 +46,20 @@ void time_nodes(Executor& e, int64_t steps) {
     e.run();
   }
   e.set_eager(false);
+}
+
+/// A line per node: its time, rates, and share of the roof that bounds it.
+void print_nodes(const Executor& e) {
+  const Plan& plan = e.plan();
+  const Roofs roofs = roofs_of(measure_ceilings(plan.device, plan.threads, 0.1));
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    const PlannedNode& node = plan.nodes[i];
+    const double s = e.times()[i].seconds / double(e.times()[i].runs);
+    const Bound bound = bound_of_node(plan, node, roofs);
+    std::printf("%-36s %-14s %-24s %9.3f ms %8.1f GFLOP/s %7.1f GB/s %6.1f%% of %s\n", node.name.c_str(),
+                node.kernel.c_str(), node.detail.substr(0, 24).c_str(), 1e3 * s, double(node.flops) / s * 1e-9,
+                double(node.bytes) / s * 1e-9, 100 * bound.seconds / s, bound.name.c_str());
+  }
 }
 
 /// What the command line tells all networks.
@@ -124,14 +139,8 @@ int run(int argc, char** argv) {
     e.start(), e.inputs_free(), e.stage_inputs(), e.finish();
     if (s >= untimed) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
-  if (a.flag("nodes"))
-    for (size_t i = 0; i < e.plan().nodes.size(); ++i) {
-      const PlannedNode& node = e.plan().nodes[i];
-      const double s = e.times()[i].seconds / double(e.times()[i].runs);
-      std::printf("%-36s %-14s %-24s %9.3f ms %8.1f GFLOP/s %7.1f GB/s\n", node.name.c_str(), node.kernel.c_str(),
-                  node.detail.substr(0, 24).c_str(), 1e3 * s, double(node.flops) / s * 1e-9,
-                  double(node.bytes) / s * 1e-9);
-    }
+  const double peak = peak_resident_mib();  // ahead of the ceilings' own memory
+  if (a.flag("nodes")) print_nodes(e);
   std::printf(
       "{\"framework\":\"convoy\",\"machine\":%s,\"model\":\"%s\",\"device\":\"%s\",\"library\":\"%s\","
       "\"compute\":\"%s\",\"size\":%s,"
@@ -141,7 +150,7 @@ int run(int argc, char** argv) {
       json_string(describe_cpu()).c_str(), a.text("model").c_str(), device ? device->description().c_str() : "cpu",
       kernel_library_versions().c_str(), a.text("compute").c_str(), size.c_str(),
       static_cast<long long>(program.options().batch), default_threads(), median(seconds),
-      *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20), peak_resident_mib(),
+      *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20), peak,
       made_by.c_str());
   return 0;
 }

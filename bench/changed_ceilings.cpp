@@ -1,8 +1,8 @@
+#include "bench/changed_ceilings.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-
-#include "bench/ceilings.h"
 
 namespace convoy::bench {
 

@@ -136,7 +136,7 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
              "old/new", "p", "q");
   double log_sum = 0, own_log = 0;
   int own = 0;
-  int faster = 0, slower = 0, few = 0;
+  int faster = 0, slower = 0, own_slower = 0, few = 0;
   size_t tests = 0;
   for (size_t i = 0; i < both.size(); ++i) {
     const auto& [o, m] = both[i];
@@ -146,6 +146,7 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
     tests += tested;
     const bool differs = q < judgement.significance && std::max(ratio, 1 / ratio) >= 1 + judgement.least;
     faster += differs && ratio > 1, slower += differs && ratio < 1;
+    own_slower += differs && ratio < 1 && !is_library(m->kernel);
     few += least[i] * double(std::max<size_t>(1, p.size())) >= judgement.significance;
     fmt::print("{:<36} {:<5} {:<18} {:>10.3f} {:>10.3f} {:>8.3f} {:>8.1e} {:>8.1e}{}\n", m->name, m->dtype, m->kernel,
                middle(*o), middle(*m), ratio, p_here, q,
@@ -169,7 +170,8 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
     fmt::print("{} have too few samples to be called by themselves among {} tests at q < {}\n", few, p.size(),
                judgement.significance);
   if (!after.wrong.empty()) fmt::print("{} WRONG in {}\n", after.wrong.size(), new_path);
-  return after.wrong.empty() ? 0 : 1;
+  if (judgement.slower_fails && own_slower) fmt::print("{} SLOWER in {}\n", own_slower, new_path);
+  return after.wrong.empty() && !(judgement.slower_fails && own_slower) ? 0 : 1;
 }
 
 }  // namespace convoy::bench

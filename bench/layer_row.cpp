@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "bench/kernel_kind.h"
-#include "bench/machine_ceiling.h"
 #include "bench/valid_flops.h"
 #include "core/text.h"
+#include "kernels/roofline/roofs.h"
 
 namespace convoy::bench {
 namespace {
@@ -49,8 +49,7 @@ LayerRow::LayerRow(const NamedProblem& n, const Candidate& c, const Roofs& roofs
   const auto [roof, peak] = machine_ceiling(roofs, std::string(name_of(p.in[0].dtype)));
   ceiling_name = roof;
   if (peak > 0) ceiling_share = gflops / peak;
-  const auto stream = roofs.find(p.device == DeviceKind::cpu ? "triad" : "copy");
-  if (stream != roofs.end() && stream->second > 0) bandwidth_share = gbs / stream->second;
+  if (const double bandwidth = memory_ceiling(roofs).second; bandwidth > 0) bandwidth_share = gbs / bandwidth;
   if (library_seconds > 0) library_ratio = library_seconds / seconds;
 }
 

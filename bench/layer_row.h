@@ -1,18 +1,15 @@
 // One kernel on one problem: as a line of the terminal, of JSON and of CSV.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "bench/candidate.h"
 #include "bench/problem_list.h"
+#include "kernels/roofline/roofs.h"
 
 namespace convoy::bench {
-
-/// The measured ceilings by name.
-using Roofs = std::map<std::string, double>;
 
 /// The figures of a kernel that was timed. What cannot be told (no ceiling for the type, no library beside it) is
 /// empty: null in JSON, an empty cell in CSV, "-" on the terminal.

@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include "bench/machine_ceiling.h"
+#include "kernels/roofline/roofs.h"
 #include "core/error.h"
 
 namespace convoy::bench {

@@ -42,14 +42,9 @@ std::vector<NamedProblem> model_problems(const Arguments& a, int threads, Device
   options.threads = threads, options.device = device;
   for (DType type : wanted_types(a)) {
     const Plan plan = make_plan(model_tape(a, type), kernel_list(), options);
-    const auto descs = [&](const std::vector<ValueId>& ids) {
-      std::vector<TensorDesc> result;
-      for (ValueId id : ids) result.push_back(plan.values[static_cast<size_t>(id)].desc);
-      return result;
-    };
     for (const PlannedNode& node : plan.nodes) {
       if (node.op.kind == OpKind::pack) continue;  // part of its user's time
-      Problem p{node.op, descs(node.in), descs(node.out), device, threads};
+      Problem p = plan.problem_of(node);
       if (!seen.insert(p.text()).second) continue;
       const size_t dot = node.name.rfind('.');
       const std::string pass = dot == std::string::npos ? "" : node.name.substr(dot + 1);

@@ -74,6 +74,8 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   c->add_option("--least", judgement.least, "share by which medians differ at least where a difference counts")
       ->capture_default_str();
+  c->add_flag("--fail-on-slower", judgement.slower_fails,
+              "end with 1 where kernels of our own became slower, as where results are wrong");
   CLI::App* s = app.add_subcommand("summary", "our best kernel against the best oneDNN time of all files, merged");
   s->add_option("files", files)->required();
   s->add_option("--json", json, "also write a line per problem to this file");

@@ -376,8 +376,7 @@ void Executor::note_times(double start_us, double duration_us) {
   for (size_t i : turn_) bytes += double(plan_.nodes[i].bytes);
   for (size_t i : turn_) {
     const double duration = duration_us * (turn_.size() == 1 ? 1 : double(plan_.nodes[i].bytes) / bytes);
-    times_[i].seconds += 1e-6 * duration;
-    ++times_[i].runs;
+    times_[i].add(1e-6 * duration);
     if (tracing_) trace_.push_back({static_cast<int>(i), start_us, duration});
     start_us += duration;
   }

@@ -1,6 +1,8 @@
 // Runs a plan: walks the nodes, nothing else. Tapes of one program share the StateStore and the arena.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -15,8 +17,16 @@ namespace convoy {
 
 /// One node's share of the runs so far.
 struct NodeTime {
+  static constexpr int64_t kept = 25;
   double seconds = 0;
   int64_t runs = 0;
+  std::array<float, kept> ring{};  ///< seconds of run r at r % kept
+  void add(double duration) {
+    seconds += duration;
+    ring[static_cast<size_t>(runs++ % kept)] = float(duration);
+  }
+  /// Of the last runs, in seconds, in no order.
+  std::vector<double> latest() const { return {ring.begin(), ring.begin() + std::min(runs, kept)}; }
 };
 
 /// One node execution, for the Chrome trace. Microseconds since the trace started.

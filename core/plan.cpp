@@ -29,7 +29,7 @@ class Planner {
     if (options_.drop_dead) drop_dead_nodes(tape_);
     tape_.verify();
     plan_.values = tape_.values();
-    plan_.threads = options_.threads;
+    plan_.device = options_.device, plan_.threads = options_.threads;
     nodes_ = tape_.nodes();
     if (options_.sweep && options_.device != DeviceKind::cpu) {
       gather(plan_.values, nodes_);
@@ -414,6 +414,13 @@ ValueId Plan::find(const std::string& name) const {
   for (size_t i = 0; i < values.size(); ++i)
     if (values[i].name == name) return static_cast<ValueId>(i);
   fail_usage("no value is named \"" + name + "\"");
+}
+
+Problem Plan::problem_of(const PlannedNode& node) const {
+  Problem problem{node.op, {}, {}, device, threads};
+  for (ValueId id : node.in) problem.in.push_back(values[static_cast<size_t>(id)].desc);
+  for (ValueId id : node.out) problem.out.push_back(values[static_cast<size_t>(id)].desc);
+  return problem;
 }
 
 std::vector<std::string> Plan::reference_nodes() const {

@@ -74,6 +74,7 @@ struct Plan {
   /// States that the team holds once, with byte offsets in memory that outlives the plan.
   std::vector<std::pair<ValueId, int64_t>> shared_states;
   int64_t shared_state_bytes = 0;
+  DeviceKind device = DeviceKind::cpu;
   int threads = 1;  ///< for nodes that run together
   int64_t arena_bytes = 0;
   int64_t naive_bytes = 0;      ///< one buffer per value and workspace
@@ -81,6 +82,8 @@ struct Plan {
   int64_t workspace_bytes = 0;  ///< largest workspace
 
   ValueId find(const std::string& name) const;  ///< throws Error(usage) for unknown names
+  /// What the node's kernel was asked for.
+  Problem problem_of(const PlannedNode& node) const;
   /// Names of the nodes that run the plain reference kernel.
   std::vector<std::string> reference_nodes() const;
 };

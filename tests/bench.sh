@@ -134,6 +134,8 @@ expect 0 "2 in common, geometric mean of old/new medians 1.000, 0 faster and 0 s
 expect 0 "SLOWER" "$bin/bench_report" compare old.jsonl slow.jsonl
 # One of two rows has too few samples for a test; the other takes 1.8 times as long, which is not twice.
 expect 0 "7.9e-03  7.9e-03  SLOWER" "$bin/bench_report" compare old.jsonl slow.jsonl
+expect 1 "1 SLOWER in slow.jsonl" "$bin/bench_report" compare old.jsonl slow.jsonl --fail-on-slower
+expect 0 "1 faster and 0 slower" "$bin/bench_report" compare slow.jsonl old.jsonl --fail-on-slower
 without 0 SLOWER "$bin/bench_report" compare old.jsonl slow.jsonl --significance 0.005
 without 0 SLOWER "$bin/bench_report" compare old.jsonl slow.jsonl --least 1
 expect 0 "rows of the same library: 1, old/new 1.000 to 1.000" "$bin/bench_report" compare old.jsonl slow.jsonl

@@ -1,10 +1,12 @@
 // Problem strings of the benches: benchdnn notation, oneDNN verbose lines, and what they become; flags; the rank test.
 #include "bench/arguments.h"
-#include "bench/ceilings.h"
+#include "bench/changed_ceilings.h"
 #include "bench/problem_strings.h"
 #include "bench/rank_test.h"
 #include "bench/valid_flops.h"
 #include "core/error.h"
+#include "core/executor.h"
+#include "kernels/roofline/roofs.h"
 #include "tests/catch.hpp"
 
 using namespace convoy;
@@ -157,12 +159,41 @@ TEST_CASE("strings that say nothing are refused", "[bench]") {
 
 TEST_CASE("a machine that changes its speed during a run is told", "[bench]") {
   using bench::changed_ceilings;
-  const std::vector<bench::Ceiling> start{{"f32_fma", 200, "GFLOP/s"}, {"triad", 25, "GB/s"}};
+  const std::vector<Ceiling> start{{"f32_fma", 200, "GFLOP/s"}, {"triad", 25, "GB/s"}};
   CHECK(changed_ceilings(start, {{"f32_fma", 185, "GFLOP/s"}, {"triad", 27, "GB/s"}}).empty());
   CHECK(changed_ceilings(start, {{"f32_fma", 101.25, "GFLOP/s"}, {"triad", 25, "GB/s"}}) ==
         "f32_fma 200.0 GFLOP/s at the start, 101.2 at the end");
   CHECK(changed_ceilings(start, {{"f32_fma", 250, "GFLOP/s"}, {"triad", 10, "GB/s"}}) ==
         "f32_fma 200.0 GFLOP/s at the start, 250.0 at the end; triad 25.0 GB/s at the start, 10.0 at the end");
+}
+
+TEST_CASE("work lies under the lower of its roofs", "[bench]") {
+  const Roofs roofs{{"f32_fma", 200}, {"bf16_dot", 400}, {"amx_bf16", 3000}, {"triad", 25}};
+  const auto bound = [&](const char* type, double flops, double bytes) { return bound_of(roofs, type, flops, bytes); };
+  CHECK(bound("f32", 4e9, 25e6).name == "f32_fma");
+  CHECK(bound("f32", 4e9, 25e6).seconds == Approx(0.02));
+  CHECK(bound("bf16", 3e12, 25e6).name == "amx_bf16");
+  CHECK(bound("bf16", 3e12, 25e6).seconds == Approx(1));
+  CHECK(bound("f16", 4e9, 0).seconds == Approx(0.02));
+  CHECK(bound("f32", 4e8, 25e8).name == "triad");
+  CHECK(bound("f32", 4e8, 25e8).seconds == Approx(0.1));
+  CHECK(bound("f32", 0, 0).name.empty());
+  CHECK(bound_of({{"copy", 4000}}, "f32", 4e8, 4e9).name == "copy");
+  CHECK(bound_of({}, "f32", 4e8, 4e9).seconds == 0);
+}
+
+TEST_CASE("a node keeps the times of its last runs", "[bench]") {
+  NodeTime time;
+  CHECK(time.latest().empty());
+  for (int i = 0; i < 3; ++i) time.add(i);
+  CHECK(time.latest() == std::vector<double>{0, 1, 2});
+  for (int i = 3; i < 60; ++i) time.add(i);
+  std::vector<double> latest = time.latest();
+  std::sort(latest.begin(), latest.end());
+  REQUIRE(latest.size() == NodeTime::kept);
+  CHECK(latest.front() == 35);
+  CHECK(latest.back() == 59);
+  CHECK(time.seconds == 59 * 60 / 2);
 }
 
 TEST_CASE("times are told apart by rank", "[bench]") {

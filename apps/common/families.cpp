@@ -15,14 +15,6 @@ std::string layer_of(const PlannedNode& node) {
   return node.name.substr(0, node.name.rfind('.'));
 }
 
-Problem problem_of(const Plan& plan, const PlannedNode& node) {
-  Problem p;
-  p.op = node.op;
-  for (ValueId id : node.in) p.in.push_back(plan.values[static_cast<size_t>(id)].desc);
-  for (ValueId id : node.out) p.out.push_back(plan.values[static_cast<size_t>(id)].desc);
-  return p;
-}
-
 std::string conv_family(const ConvAttrs& a, const Shape& w, bool transposed) {
   if (a.groups > 1 && w.c() == 1) return "convolution depthwise";
   std::string name = transposed ? "convolution transposed " : "convolution ";
@@ -80,7 +72,7 @@ std::string other_family(OpKind kind) {
 
 }  // namespace
 
-std::vector<FamilyTime> family_times(const Executor& executor) {
+std::vector<FamilyTime> family_times(const Executor& executor, const Roofs& roofs) {
   const Plan& plan = executor.plan();
   // The forward pass of a transposed convolution is a convolution's backward_data.
   std::set<std::string> transposed;
@@ -91,12 +83,13 @@ std::vector<FamilyTime> family_times(const Executor& executor) {
     const NodeTime& t = executor.times()[i];
     if (t.runs == 0) continue;
     const PlannedNode& node = plan.nodes[i];
-    const auto conv = conv_shapes(problem_of(plan, node));
+    const auto conv = conv_shapes(plan.problem_of(node));
     const std::string name =
         conv ? conv_family(conv->attrs, conv->w, transposed.count(layer_of(node)) > 0) : other_family(node.op.kind);
     FamilyTime& f = families[name];
     f.name = name;
-    f.seconds += t.seconds / double(t.runs), f.flops += double(node.flops), f.bytes += double(node.bytes), ++f.nodes;
+    f.seconds += t.seconds / double(t.runs), f.bound += bound_of_node(plan, node, roofs).seconds;
+    f.flops += double(node.flops), f.bytes += double(node.bytes), ++f.nodes;
   }
   std::vector<FamilyTime> list;
   for (auto& [name, family] : families) list.push_back(std::move(family));
@@ -105,16 +98,16 @@ std::vector<FamilyTime> family_times(const Executor& executor) {
   return list;
 }
 
-std::string family_table(const Executor& executor) {
-  const std::vector<FamilyTime> list = family_times(executor);
+std::string family_table(const Executor& executor, const Roofs& roofs) {
+  const std::vector<FamilyTime> list = family_times(executor, roofs);
   double total = 0;
   for (const FamilyTime& f : list) total += f.seconds;
-  std::string text = fmt::format("{:<32} {:>6} {:>10} {:>7} {:>9} {:>8} {:>10}\n", "family", "nodes", "ms", "share",
-                                 "GFLOP/s", "GB/s", "FLOP/byte");
+  std::string text = fmt::format("{:<32} {:>6} {:>10} {:>7} {:>8} {:>9} {:>8} {:>10}\n", "family", "nodes", "ms",
+                                 "share", "of roof", "GFLOP/s", "GB/s", "FLOP/byte");
   for (const FamilyTime& f : list)
-    text +=
-        fmt::format("{:<32} {:>6} {:>10.3f} {:>6.1f}% {:>9.1f} {:>8.1f} {:>10.1f}\n", f.name, f.nodes, 1e3 * f.seconds,
-                    100 * f.seconds / total, f.flops / f.seconds * 1e-9, f.bytes / f.seconds * 1e-9, f.flops / f.bytes);
+    text += fmt::format("{:<32} {:>6} {:>10.3f} {:>6.1f}% {:>7.1f}% {:>9.1f} {:>8.1f} {:>10.1f}\n", f.name, f.nodes,
+                        1e3 * f.seconds, 100 * f.seconds / total, 100 * f.bound / f.seconds, f.flops / f.seconds * 1e-9,
+                        f.bytes / f.seconds * 1e-9, f.flops / f.bytes);
   return text;
 }
 

@@ -7,6 +7,11 @@
 #include <map>
 #include <numeric>
 
+#include "apps/common/version.h"
+#include "core/median.h"
+#include "kernels/simd/cpu.h"
+#include "kernels/versions.h"
+
 namespace convoy::apps {
 namespace {
 
@@ -31,32 +36,79 @@ Phase phase_of(const Plan& plan, size_t index) {
   return Phase::forward;
 }
 
-std::string profile_table(const Executor& executor) {
+std::string profile_table(const Executor& executor, const Roofs& roofs) {
   const Plan& plan = executor.plan();
   std::vector<size_t> order(plan.nodes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return executor.times()[a].seconds > executor.times()[b].seconds; });
-  double total = 0, run = 0;  // of all runs, in the mean of one
+  double total = 0, run = 0, bound = 0;  // of all runs, in the mean of one
   int64_t most = 0;
   for (const NodeTime& t : executor.times()) {
     total += t.seconds, most = std::max<int64_t>(most, t.runs);
     if (t.runs) run += t.seconds / double(t.runs);
   }
-  std::string text = fmt::format("{:<38} {:<15} {:<26} {:>10} {:>7} {:>9} {:>8}\n", "node", "kernel", "runs", "ms",
-                                 "share", "GFLOP/s", "GB/s");
+  std::string text = fmt::format("{:<38} {:<15} {:<26} {:>10} {:>7} {:>8} {:<10} {:>9} {:>8}\n", "node", "kernel",
+                                 "runs", "ms", "share", "of roof", "", "GFLOP/s", "GB/s");
   for (size_t i : order) {
     const NodeTime& t = executor.times()[i];
     if (t.runs == 0) continue;
     const PlannedNode& node = plan.nodes[i];
     const double seconds = t.seconds / double(t.runs);
-    text += fmt::format("{:<38} {:<15} {:<26} {:>10.3f} {:>6.1f}% {:>9.1f} {:>8.1f}\n", node.name, node.kernel,
-                        node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total,
-                        double(node.flops) / seconds * 1e-9, double(node.bytes) / seconds * 1e-9);
+    const Bound roof = bound_of_node(plan, node, roofs);
+    bound += roof.seconds;
+    text += fmt::format("{:<38} {:<15} {:<26} {:>10.3f} {:>6.1f}% {:>7.1f}% {:<10} {:>9.1f} {:>8.1f}\n", node.name,
+                        node.kernel, node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total,
+                        100 * roof.seconds / seconds, roof.name, double(node.flops) / seconds * 1e-9,
+                        double(node.bytes) / seconds * 1e-9);
   }
-  text +=
-      fmt::format("all nodes: {:.3f} ms in the mean of {} runs; GFLOP/s count the dense arithmetic of a definition\n",
-                  1e3 * run, most);
+  text += fmt::format(
+      "all nodes: {:.3f} ms in the mean of {} runs, {:.3f} under the roofs ({:.1f} %), where the dense arithmetic of a "
+      "definition counts and every operand once\n",
+      1e3 * run, most, 1e3 * bound, 100 * bound / run);
+  return text;
+}
+
+std::string ceilings_text(std::span<const Ceiling> ceilings) {
+  std::string text = "ceilings, measured behind the last step:";
+  for (const Ceiling& c : ceilings) text += fmt::format(" {} {:.1f} {}", c.name, c.value, c.unit);
+  return text;
+}
+
+std::string profile_rows(const Executor& executor, std::span<const Ceiling> ceilings) {
+  using Json = nlohmann::json;
+  const Plan& plan = executor.plan();
+  std::string text = Json{{"machine", describe_cpu()},
+                          {"libraries", kernel_library_versions()},
+                          {"threads", plan.threads},
+                          {"version", version_text()}}
+                         .dump() +
+                     "\n";
+  for (const Ceiling& c : ceilings)
+    text += Json{{"ceiling", c.name}, {"value", c.value}, {"unit", c.unit}}.dump() + "\n";
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    const PlannedNode& node = plan.nodes[i];
+    const std::vector<double> seconds = executor.times()[i].latest();
+    if (seconds.empty()) continue;
+    const double least = *std::min_element(seconds.begin(), seconds.end());
+    const Bound roof = bound_of_node(plan, node, roofs_of(ceilings));
+    const Problem problem = plan.problem_of(node);
+    Json row{{"name", node.name},
+             {"pass", name_of(phase_of(plan, i))},
+             {"dtype", problem.in.empty() ? "" : name_of(problem.in[0].dtype)},
+             {"kernel", node.kernel},
+             {"detail", node.detail},
+             {"min_ms", 1e3 * least},
+             {"median_ms", 1e3 * median(seconds)},
+             {"gflops", double(node.flops) / least * 1e-9},
+             {"bound", roof.name},
+             {"bound_ms", 1e3 * roof.seconds},
+             {"bytes", node.bytes},
+             {"flop_per_byte", double(node.flops) / double(node.bytes)},
+             {"problem", problem.text()}};
+    for (double s : seconds) row["samples_ms"].push_back(1e3 * s);
+    text += row.dump() + "\n";
+  }
   return text;
 }
 

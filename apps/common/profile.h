@@ -3,12 +3,14 @@
 
 #include <nlohmann/json.hpp>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/executor.h"
 #include "dist/collectives.h"
+#include "kernels/roofline/roofs.h"
 #include "models/program.h"
 
 namespace convoy::apps {
@@ -19,8 +21,14 @@ std::string_view name_of(Phase phase);
 /// By what the node does and where it stands relative to the loss.
 Phase phase_of(const Plan& plan, size_t node);
 
-/// Per-node table: name, kernel, milliseconds per run, share, GFLOP/s, GB/s; longest first.
-std::string profile_table(const Executor& executor);
+/// Per-node table: name, kernel, milliseconds per run, share of the run, share of the roof that bounds it, GFLOP/s,
+/// GB/s; longest first.
+std::string profile_table(const Executor& executor, const Roofs& roofs);
+/// A line for the ceilings as they were measured.
+std::string ceilings_text(std::span<const Ceiling> ceilings);
+/// The same nodes as JSON lines that bench_report reads: the machine, its ceilings, a row per node with the times of
+/// its last runs.
+std::string profile_rows(const Executor& executor, std::span<const Ceiling> ceilings);
 /// Seconds per run and phase, by its name.
 nlohmann::json phase_seconds(const Executor& executor);
 /// Kernel, detail and choice of every node.

@@ -108,7 +108,10 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"dry-run", "", "false", "print the memory plan, allocate nothing, then stop", K::toggle},
       {"explain", "", "false",
        "the summary with every candidate of a node's kernels, and why others refuse it, then stop", K::toggle},
-      {"profile", "", "false", "print the time of every node and family of ops at the end", K::toggle},
+      {"profile", "", "false",
+       "print the time of every node and family of ops at the end, beside the machine's ceilings, and write "
+       "profile.jsonl",
+       K::toggle},
       {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
       {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
       Option{"mlperf-division", "mlperf.division", "open",
@@ -384,8 +387,14 @@ int Run::finish(Outcome outcome, const Json& more) {
   const Json& summary = summary_;
   const Json& exposed = summary["communication"];
   if (options_.toggle("profile")) {
-    if (program_->micro()) say("passes ahead of the update:\n{}the last one:\n", profile_table(*program_->micro()));
-    say("{}\n{}", profile_table(program_->step()), family_table(program_->step()));
+    // All ranks at once, as in a step: they share their node's memory.
+    const Executor& step = program_->step();
+    const std::vector<Ceiling> ceilings = measure_ceilings(step.plan().device, step.plan().threads, 0.1);
+    const Roofs roofs = roofs_of(ceilings);
+    if (program_->micro())
+      say("passes ahead of the update:\n{}the last one:\n", profile_table(*program_->micro(), roofs));
+    say("{}\n{}\n{}\n", profile_table(step, roofs), family_table(step, roofs), ceilings_text(ceilings));
+    if (ranks_.root()) write_text(options_.text("output-dir") + "/profile.jsonl", profile_rows(step, ceilings));
   }
   say("{}: {} steps, median {:.4f} s, {:.3f} samples/s ({:.3f} in the mean of all steps), data wait {:.2f} %, peak "
       "{:.0f} MiB (planned {:.0f} MiB)\n",

@@ -23,7 +23,7 @@ const std::string& why_no_peer_sums() {
   static const std::string none;
   return none;
 }
-std::vector<DeviceProbe> probe_device() {
+std::vector<Ceiling> probe_device() {
   return {};
 }
 #endif

@@ -42,8 +42,8 @@ constexpr int rounds = 20;
 
 }  // namespace
 
-std::vector<DeviceProbe> probe_device() {
-  std::vector<DeviceProbe> list;
+std::vector<Ceiling> probe_device() {
+  std::vector<Ceiling> list;
   if (!capability()) return list;
   const DeviceBytes out(4);
   auto* sum = static_cast<float*>(out.data());

@@ -1,4 +1,4 @@
-#include "bench/ceilings.h"
+#include "kernels/roofline/ceilings.h"
 
 #include <immintrin.h>
 
@@ -10,11 +10,12 @@
 
 #include "core/parallel.h"
 #include "core/tensor.h"
+#include "kernels/device/probes.h"
 #include "kernels/simd/amx.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/simd/tile_config.h"
 
-namespace convoy::bench {
+namespace convoy {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -160,7 +161,8 @@ double triad(int threads, double seconds) {
 
 }  // namespace
 
-std::vector<Ceiling> measure_ceilings(int threads, double seconds) {
+std::vector<Ceiling> measure_ceilings(DeviceKind device, int threads, double seconds) {
+  if (device != DeviceKind::cpu) return probe_device();
   const CpuFeatures& f = cpu_features();
   std::vector<Ceiling> list;
   const Rate rate{threads, seconds};
@@ -176,4 +178,4 @@ std::vector<Ceiling> measure_ceilings(int threads, double seconds) {
   return list;
 }
 
-}  // namespace convoy::bench
+}  // namespace convoy

@@ -1,0 +1,21 @@
+// What this machine can do at best, measured: the roofs that kernels are compared with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/kernel.h"
+
+namespace convoy {
+
+struct Ceiling {
+  std::string name;  ///< of a CPU f32_fma, bf16_dot, f16_fma, amx_bf16, triad; of a device see probe_device
+  double value = 0;  ///< GFLOP/s, or GB/s for triad and copy
+  std::string unit;
+};
+
+/// Runs every probe the CPU supports on `threads` threads for `seconds` each; the best of several short runs. triad
+/// takes 96 MiB of memory a thread. On a device that is open: probe_device().
+std::vector<Ceiling> measure_ceilings(DeviceKind device, int threads, double seconds);
+
+}  // namespace convoy
