@@ -554,6 +554,15 @@ std::vector<Problem> other_problems(DType type) {
     list.push_back(list.back());
     list.back().out[0] = strided(list.back().out[0], 3);
   }
+  // Sums of so few channels that registers may hold them: more pixels than chunks, uneven.
+  for (const int64_t few : {16, 32, 48, 64}) {
+    const TensorDesc narrow({1, 2, 13, 17, few}, type), vectors(Shape::vector(few), wide),
+        two(Shape::vector(2 * few), DType::f64);
+    list.push_back(problem({OpKind::channel_sum, NoAttrs{}}, {strided(narrow, few + 64)}));
+    list.push_back(problem({OpKind::channel_moments, NoAttrs{}}, {narrow}));
+    list.push_back(problem({OpKind::batch_norm_sums, BatchNormAttrs{.relu = 1}},
+                           {strided(narrow, 96), narrow, vectors, vectors, two}));
+  }
   // A cache line of channels, written past the caches.
   const int64_t line = 64 / size_of(type);
   const TensorDesc large({1, 1, 512, 256, line}, type), scales(Shape::vector(line), wide),

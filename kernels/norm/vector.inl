@@ -54,6 +54,29 @@ inline int64_t chunks_in_turn(int threads) {
   return best;
 }
 
+/// sum_pixels for one chunk of `vectors` whole vectors of channels whose sums stay in registers: those of so few
+/// channels are loaded again before a store has got to the cache, which a Zen 5 has taken six times the time for.
+template <int vectors, size_t count, class F>
+void sum_narrow_pixels(int64_t chunk, Range rows, float* first, const std::array<PixelSource, count>& sources,
+                       int64_t ahead, int64_t pixels, const F& each) {
+  constexpr int64_t channels = vectors * Vec::lanes;
+  constexpr std::integral_constant<int64_t, 0> whole;
+  const int64_t line = 64 / sources[0].element;
+  std::array<Vec, size_t{vectors}> a, b;
+  a.fill(Vec::all(0.0f)), b.fill(Vec::all(0.0f));
+  for (int64_t row = rows.begin; row < rows.end; row += pixels) {
+    for (int64_t c = 0; c < channels; c += line)
+      for (const PixelSource& source : sources) source.ask(row + ahead, c, pixels);
+    for (int64_t r = row; r < std::min(row + pixels, rows.end); ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) each(chunk, r, v * Vec::lanes, whole, a[size_t(v)], b[size_t(v)]);
+  }
+  for (int v = 0; v < vectors; ++v) {
+    put(first + v * Vec::lanes, a[size_t(v)], whole);
+    put(first + channels + v * Vec::lanes, b[size_t(v)], whole);
+  }
+}
+
 /// Two sums per channel and chunk into `partial`: f(chunk, row, c, n, sums0, sums1) adds the vector of channels at c. A
 /// cache line of a few pixels at a time, of several chunks in turn: most cores draw up to 1.6 times as much from memory
 /// by many streams as by one, if they come back to each within a page; Zen 5's half as much. Later pixels of every
@@ -66,6 +89,17 @@ void sum_pixels(const Shape& s, int threads, float* partial, const std::array<Pi
                 pixels = cpu_features().one_stream ? pixels_in_stream(sources[0].element, count) : pixels_at_once;
   parallel_ranges(pixel_chunks / in_turn, threads, 1, [=, rows_in_all = s.rows()](Range groups) {
     const F each = f;
+    if constexpr (Vec::lanes == 16) {  // Zen 5's
+      const auto narrow = [&](auto vectors) {
+        for (int64_t chunk = groups.begin; chunk < groups.end; ++chunk)
+          sum_narrow_pixels<vectors>(chunk, split_range(rows_in_all, int(chunk), int(pixel_chunks)),
+                                     partial + chunk * 2 * channels, sources, ahead, pixels, each);
+      };
+      if (in_turn == 1 && channels == 16) return narrow(std::integral_constant<int, 1>{});
+      if (in_turn == 1 && channels == 32) return narrow(std::integral_constant<int, 2>{});
+      if (in_turn == 1 && channels == 48) return narrow(std::integral_constant<int, 3>{});
+      if (in_turn == 1 && channels == 64) return narrow(std::integral_constant<int, 4>{});
+    }
     for (int64_t first_chunk = groups.begin * in_turn; first_chunk < groups.end * in_turn; first_chunk += in_turn) {
       std::fill(partial + first_chunk * 2 * channels, partial + (first_chunk + in_turn) * 2 * channels, 0.0f);
       std::array<Range, chunks_at_once> rows;
