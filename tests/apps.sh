@@ -15,10 +15,7 @@ expect 2 "--out is required" "$bin/cosmoflow_simulate"
 
 train=("$bin/cosmoflow_train" --data-dir data --batch-size 2 --n-epochs 3 --optimizer Adam --augment cube --seed 5 --fc1-size 16 --fc2-size 8)
 expect 0 "validation MAE" "${train[@]}" --output-dir whole --save whole.safetensors --baseline --profile --trace
-present whole/history.csv whole/metrics.jsonl whole/mlperf.log whole/summary.json whole/loss.svg whole/scatter.svg whole/trace.json
-expect 0 " problems drawn to " "$bin/bench_report" roofline whole/profile.jsonl --out whole/roofline.svg
-expect 0 "in common, geometric mean of old/new medians 1.000" "$bin/bench_report" compare whole/profile.jsonl whole/profile.jsonl
-grep -q "<title>conv1.forward .* GFLOP/s" whole/roofline.svg && ok || bad "whole/roofline.svg has no conv1.forward"
+present whole/history.csv whole/metrics.jsonl whole/mlperf.log whole/summary.json whole/loss.svg whole/scatter.svg whole/trace.json whole/profile.jsonl
 [ "$(wc -l < whole/metrics.jsonl)" -eq 18 ] && ok || bad "metrics.jsonl does not have one line per step"
 grep -q '"key":"eval_error"' whole/mlperf.log && ok || bad "no eval_error in mlperf.log"
 

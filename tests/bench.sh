@@ -175,6 +175,11 @@ expect 1 '/dev/full: cannot write' "$bin/bench_report" summary narrow.jsonl --js
 expect 0 "drawn to roof.svg" "$bin/bench_report" roofline new.jsonl --out roof.svg
 grep -q "f32_fma" roof.svg && ok || bad "no ceiling in roof.svg"
 grep -q "<title>square.forward .* GFLOP/s, .* FLOP/byte</title></circle>" roof.svg && ok || bad "points of roof.svg have no names"
+# What a training's --profile writes is read like a bench's rows.
+expect 0 "of roof" "$bin/cosmoflow_train" --data dummy --size 16 --n-train 4 --n-epochs 1 --threads 1 --profile --output-dir profiled
+expect 0 " problems drawn to " "$bin/bench_report" roofline profiled/profile.jsonl --out profiled/roofline.svg
+grep -q "<title>conv1.forward .* GFLOP/s" profiled/roofline.svg && ok || bad "no conv1.forward in a profile's roofline"
+expect 0 "in common, geometric mean of old/new medians 1.000" "$bin/bench_report" compare profiled/profile.jsonl profiled/profile.jsonl
 expect 3 'found "not json"' "$bin/bench_report" summary <(echo "not json")
 expect 3 'expected a row of bench_layers' "$bin/bench_report" summary <(echo '{"problem":"p","kernel":"k","min_ms":"fast"}')
 expect 3 "holds no measurement" "$bin/bench_report" summary <(echo '{"ceiling":"triad","value":1}')
