@@ -61,9 +61,9 @@ std::vector<std::string> network_settings(const OptionTable& o) {
 
 /// The program of a plan, with the trained state.
 std::unique_ptr<Program> trained_program(const OptionTable& o, const ClimateOptions& options, ProgramPlans plans,
-                                         nlohmann::json& identity) {
+                                         TrainedState& state) {
   auto program = make_program(o, std::move(plans), options, 0);
-  identity = load_state(o, *program, network_settings(o), [&](OptionTable trained) {
+  state.restore(o, *program, network_settings(o), [&](OptionTable trained) {
     // Checkpoints from before this setting had a value of its own: only Tiramisu did without.
     if (trained.text("batch-norm").empty())
       trained.set("batch-norm", trained.text("model") == "tiramisu" ? "off" : "on", "default");
@@ -72,7 +72,7 @@ std::unique_ptr<Program> trained_program(const OptionTable& o, const ClimateOpti
     if (o.is_set(evaluation)) trained.set(evaluation, o.text(evaluation), "default");
     return climate_config(trained) == climate_config(o) && trained.numbers("channels") == o.numbers("channels");
   });
-  if (units_begin_with_factor(options.model) && !identity.empty() && !identity.contains(units_begin))
+  if (units_begin_with_factor(options.model) && !state.identity().empty() && !state.identity().contains(units_begin))
     fail_usage(
         o.text("checkpoint") +
         ": trained by an earlier version, whose DeepLab without batch norm had a ReLU ahead of its units; expected "
@@ -132,6 +132,7 @@ int predict_main(int argc, char** argv) {
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);
   refuse_inside(split_folder(o).string(), o.text("out"));
+  refuse_among_samples(o.text("data-dir"), o.text("out"), "--out");
   std::map<std::string, std::string> image_of;
   for (const ClimateRef& ref : images) {
     const std::string base = mask_base(o, ref);
@@ -145,6 +146,7 @@ int predict_main(int argc, char** argv) {
   std::vector<std::shared_ptr<const ClimateSource>> sources;
   for (const std::vector<ClimateRef>& group : by_size(images))
     sources.push_back(std::make_shared<ClimateSource>(group, reading));
+  TrainedState state(o);
   std::vector<ClimateOptions> options;
   std::vector<ProgramPlans> plans;
   for (const auto& source : sources) {
@@ -159,9 +161,8 @@ int predict_main(int argc, char** argv) {
   SegmentationScore score;
   for (size_t s = 0; s < sources.size(); ++s) {
     const auto& source = sources[s];
-    nlohmann::json identity;
-    const auto made = trained_program(o, options[s], std::move(plans[s]), identity);
-    if (s == 0) warn_of_other_reading(o, reading.stats, identity);
+    const auto made = trained_program(o, options[s], std::move(plans[s]), state);
+    if (s == 0) warn_of_other_reading(o, reading.stats, state.identity());
     Program& program = *made;
     make_folders(o.text("out"));
     const auto write = [&](int64_t i, std::span<const uint8_t> classes) {

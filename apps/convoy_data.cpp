@@ -43,15 +43,19 @@ void refuse_other_formats(const CLI::App& sub, const std::vector<SampleRef>& ref
   if (none(FileFormat::raw_hdf5)) refuse_given(sub, {"--crop"}, "data without raw files: no others are cut");
 }
 
-struct Counts {
-  int64_t sum = 0, largest = 0;
+/// Of a sample's voxels: particle counts, or values in f32. Sums of counts are exact.
+struct Voxels {
+  double sum = 0, largest = -INFINITY;
 };
-Counts count(const Sample& s) {
-  Counts c;
-  if (s.shape.dtype != DType::i16) return c;
-  const auto* v = reinterpret_cast<const int16_t*>(s.voxels.data());
-  for (int64_t i = 0; i < s.shape.elements(); ++i) c.sum += v[i], c.largest = std::max<int64_t>(c.largest, v[i]);
-  return c;
+Voxels voxels_of(const Sample& s) {
+  Voxels all;
+  const auto add = [&](auto zero) {
+    const auto* v = reinterpret_cast<const decltype(zero)*>(s.voxels.data());
+    for (int64_t i = 0; i < s.shape.elements(); ++i)
+      all.sum += double(v[i]), all.largest = std::max(all.largest, double(v[i]));
+  };
+  s.shape.dtype == DType::i16 ? add(int16_t{}) : add(0.0f);
+  return all;
 }
 
 int inspect(const std::vector<SampleRef>& refs, const ReadOptions& read, int64_t limit) {
@@ -62,12 +66,12 @@ int inspect(const std::vector<SampleRef>& refs, const ReadOptions& read, int64_t
   }());
   for (size_t i = 0; i < refs.size() && static_cast<int64_t>(i) < limit; ++i) {
     const Sample s = read_sample(refs[i], read);
-    const Counts c = count(s);
+    const Voxels v = voxels_of(s);
     std::string labels;
     for (float t : s.target) labels += fmt::format(" {:.6g}", t);
-    say("{}[{}] {} {}  count sum {}  largest {}  mean {:.6f}  labels{}  crc32c {:08x}\n", refs[i].path, refs[i].index,
-        name_of(refs[i].format), s.shape.str(), c.sum, c.largest, double(c.sum) / double(s.shape.elements()), labels,
-        crc32c(s.voxels));
+    say("{}[{}] {} {}  {} sum {:.15g}  largest {:.9g}  mean {:.6f}  labels{}  crc32c {:08x}\n", refs[i].path,
+        refs[i].index, name_of(refs[i].format), s.shape.str(), s.shape.dtype == DType::i16 ? "count" : "value", v.sum,
+        v.largest, v.sum / double(s.shape.elements()), labels, crc32c(s.voxels));
   }
   return 0;
 }
@@ -75,7 +79,7 @@ int inspect(const std::vector<SampleRef>& refs, const ReadOptions& read, int64_t
 /// Reads everything; reports every bad sample and ends with the data exit code when there was one.
 int verify(const std::string& path, const ReadOptions& read, int threads, const CLI::App& sub) {
   std::vector<SampleRef> refs;
-  int64_t sum = 0;
+  double sum = 0;
   // A file that does not open is one bad sample; the others are read all the same.
   Attempts attempts;
   const std::vector<std::string> files = sample_files(path, BrokenLinks::listed);
@@ -89,14 +93,14 @@ int verify(const std::string& path, const ReadOptions& read, int threads, const 
   std::optional<SampleShape> shape;
   struct Found {
     SampleShape shape;
-    int64_t sum;
+    double sum;
     std::vector<float> labels;
   };
   attempts.all(
       refs.size(), threads, [&](size_t i) { return refs[i].path; },
       [&](size_t i) {
         Sample s = read_sample(refs[i], read);
-        return Found{s.shape, count(s).sum, std::move(s.target)};
+        return Found{s.shape, voxels_of(s).sum, std::move(s.target)};
       },
       [&](size_t i, const Found& s) {
         if (!shape) shape = s.shape;
@@ -105,8 +109,11 @@ int verify(const std::string& path, const ReadOptions& read, int threads, const 
         sum += s.sum;
         for (float t : s.labels) low = std::min(low, t), high = std::max(high, t);
       });
-  say("{} samples read, {} bad; {}; count sum {}, labels from {:.6g} to {:.6g}\n", refs.size(), attempts.bad(),
-      shape ? shape->str() : "no shape", sum, low, high);
+  say("{} samples, {} bad", refs.size(), attempts.bad());
+  if (shape)
+    say("; {}; {} sum {:.15g}, labels from {:.6g} to {:.6g}", shape->str(),
+        shape->dtype == DType::i16 ? "count" : "value", sum, low, high);
+  say("\n");
   return attempts.bad() ? static_cast<int>(ErrorKind::data) : 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "apps/common/cosmoflow_setup.h"
@@ -14,23 +15,37 @@
 namespace convoy::apps {
 namespace {
 
-double centre_of(int64_t target) {
+namespace fs = std::filesystem;
+
+/// What labels of one target stand for.
+struct PhysicalScale {
+  double centre, slope;  ///< at a label of 0, per 1
+  double operator()(double label) const { return centre + slope * label; }
+};
+
+/// The official set's: a label of one is a tenth of the centre.
+PhysicalScale official_scale(size_t target) {
   constexpr double centres[4] = {0.30, 0.80, 0.96, 70};
-  return target < 4 ? centres[target] : 1;
+  const double centre = target < 4 ? centres[target] : 1;
+  return {centre, 0.1 * centre};
 }
 
-/// Per target the share of its centre that a label of one stands for: fitted where samples carry physical parameters,
-/// else the official set's tenth.
-std::vector<double> spreads(const Predictions& p, const std::vector<std::vector<float>>& physical) {
-  std::vector<double> all(static_cast<size_t>(p.targets), 0.1);
-  for (size_t t = 0; t < all.size(); ++t) {
-    double products = 0, squares = 0;
+/// Per target the line through the samples' labels and physical parameters; the official one where they carry none or
+/// have one label, which is on many lines.
+std::vector<PhysicalScale> physical_scales(const Predictions& p, const std::vector<std::vector<float>>& physical) {
+  std::vector<PhysicalScale> all;
+  const auto targets = static_cast<size_t>(p.targets);
+  for (size_t t = 0; t < targets; ++t) {
+    double count = 0, label_mean = 0, value_mean = 0, products = 0, squares = 0;
     for (size_t i = 0; i < physical.size(); ++i) {
       if (physical[i].size() <= t) continue;
-      const double label = p.truth[i * all.size() + t];
-      products += label * (physical[i][t] / centre_of(int64_t(t)) - 1), squares += label * label;
+      const double label = p.truth[i * targets + t], value = physical[i][t], off = label - label_mean;
+      label_mean += off / ++count, value_mean += (value - value_mean) / count;
+      squares += off * (label - label_mean), products += off * (value - value_mean);
     }
-    if (squares > 0) all[t] = products / squares;
+    const bool line = squares > 1e-12 * count * std::max(1.0, label_mean * label_mean);
+    all.push_back(official_scale(t));
+    if (line) all[t] = {value_mean - products / squares * label_mean, products / squares};
   }
   return all;
 }
@@ -49,6 +64,7 @@ int predict_main(int argc, char** argv) {
               "prediction is not finite."))
     return 0;
   expect_single_task();
+  if (fs::is_regular_file(o.text("data-dir"))) o.refuse_idle({{"split", false, "one file"}});
   const ReadOptions read = read_options(o);
   const std::vector<SampleRef> samples = samples_below(split_folder(o).string(), read);
   if (const std::string& out = o.text("out"); !out.empty()) {
@@ -57,16 +73,17 @@ int predict_main(int argc, char** argv) {
     for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) inputs.push_back(file.path);
     inputs.push_back(o.text("checkpoint"));
     InputFiles(inputs).refuse(out);
-    expect_replaceable(out);
+    expect_writable(out, "--out");
   }
   const SampleShape shape = data_shape(o, samples, read);
+  TrainedState state(o);
   const CosmoflowOptions options = program_options(o, shape);
   ProgramPlans plans = plan_program(options, kernel_list());
   report_tuned(o, options.plan.selection.tuned, {&plans.evaluate});
   warn_of_plain_kernels({&plans.evaluate});
   const auto made = make_program(o, std::move(plans), options, 0);
   Program& program = *made;
-  load_state(o, program, {"apply-log", "hidden-activation"});
+  state.restore(o, program, {"apply-log", "hidden-activation"});
   const Predictions p = predict(program, samples, reading_options(o, shape), loader_options(o));
 
   const auto names = target_names(p.targets);
@@ -78,28 +95,27 @@ int predict_main(int argc, char** argv) {
   std::vector<std::vector<float>> physical;
   for (const SampleRef& ref : samples) physical.push_back(read_physical(ref));
   const bool assumed = std::all_of(physical.begin(), physical.end(), [](const auto& own) { return own.empty(); });
-  const std::vector<double> spread = spreads(p, physical);
+  const std::vector<PhysicalScale> scales = physical_scales(p, physical);
   for (int64_t i = 0; i < p.count(); ++i) {
     const SampleRef& ref = samples[static_cast<size_t>(i)];
     const std::vector<float>& own = physical[static_cast<size_t>(i)];
     csv += fmt::format("{},{}", csv_field(ref.path), ref.index);
     for (int64_t t = 0; t < p.targets; ++t) {
       const auto at = static_cast<size_t>(i * p.targets + t);
-      const double scale = centre_of(t), share = spread[static_cast<size_t>(t)],
-                   guess = scale * (1 + share * p.predicted[at]);
-      const double truth =
-          static_cast<size_t>(t) < own.size() ? own[static_cast<size_t>(t)] : scale * (1 + share * p.truth[at]);
+      const PhysicalScale& scale = scales[static_cast<size_t>(t)];
+      const double guess = scale(p.predicted[at]),
+                   truth = static_cast<size_t>(t) < own.size() ? own[static_cast<size_t>(t)] : scale(p.truth[at]);
       physical_error[static_cast<size_t>(t)] += std::abs(guess - truth) / double(p.count());
       csv += fmt::format(",{:.9g},{:.9g},{:.9g},{:.9g}", p.truth[at], p.predicted[at], truth, guess);
     }
     csv += "\n";
   }
-  if (!o.text("out").empty()) write_text(o.text("out"), csv);
   say("{} samples, MAE {}\n", p.count(), p.mae());
   for (int64_t t = 0; t < p.targets; ++t)
     say("  {:<10} MAE {:.6f} +- {:.6f} (unit range), {:.6g} (physical)\n", names[static_cast<size_t>(t)], p.mae(t),
         p.mae_error(t), physical_error[static_cast<size_t>(t)]);
   if (assumed) say("no sample has physPar: physical values assume labels of +-10 % around the centres\n");
+  if (!o.text("out").empty()) write_text(o.text("out"), csv);
   const auto wrong = std::find_if(p.predicted.begin(), p.predicted.end(), [](float v) { return !std::isfinite(v); });
   if (wrong != p.predicted.end())
     throw Error(

@@ -170,15 +170,18 @@ int simulate_main(int argc, char** argv) {
       folders.insert(fs::path(out) / name);
     else
       refuse_used_folder(fs::path(out) / name);
+  const int64_t bytes = bytes_per_voxel * size * size * size;
+  const auto left = free_memory();
+  if (left && *left < bytes)
+    fail_runtime(fmt::format("--size {}: a universe needs {} MiB, {} MiB are free", size, bytes >> 20, *left >> 20));
   NewDataSet data_set(folders);
 
   std::mutex mutex;
   int64_t done = 0;
   // Universes in parallel while there are enough of them, each on one thread; a few large ones share the threads.
   int outer = train + validation >= threads ? threads : 1;
-  const int64_t bytes = bytes_per_voxel * size * size * size;
-  if (const auto left = free_memory(); left && *left / bytes < outer) {
-    outer = static_cast<int>(std::max<int64_t>(1, *left / bytes));
+  if (left && *left / bytes < outer) {
+    outer = static_cast<int>(*left / bytes);
     say("memory for {} universes at a time, of {} MiB each\n", outer, bytes >> 20);
   }
   const int inner = static_cast<int>(ceil_div(threads, outer));

@@ -232,6 +232,17 @@ std::string files_digest(const std::vector<std::string>& paths) {
   return text;
 }
 
+void expect_writable(const std::string& path, const std::string& flag) {
+  if (std::filesystem::is_directory(path)) fail_runtime(flag + ": " + path + ": expected a file, found a folder");
+  expect_replaceable(path);
+  const std::string trial = path + ".tmp";
+  const int file = open(trial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0 && errno == EEXIST) return;  // of an earlier run that was killed, or somebody's own
+  if (file < 0) fail_runtime(flag + ": " + path + ": cannot create: " + std::strerror(errno));
+  close(file);
+  unlink(trial.c_str());
+}
+
 void expect_replaceable(const std::string& path) {
   std::error_code failed;
   const std::filesystem::file_status found = std::filesystem::status(path, failed);

@@ -87,6 +87,9 @@ class InputFiles {
   std::set<std::string> canonical_;
 };
 
+/// Throws Error(runtime) naming the flag where write_atomically could not write the file at the end of a run.
+void expect_writable(const std::string& path, const std::string& flag);
+
 /// Throws Error(runtime) where `path` is there and no regular file: a folder, a device or a pipe cannot be replaced.
 void expect_replaceable(const std::string& path);
 

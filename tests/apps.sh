@@ -83,6 +83,15 @@ trained=$(sed -n '/"validation": {/,/}/s/^    "mae": \([0-9.e-]*\),\?$/\1/p' who
 expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out p.csv
 expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out q.csv
 same p.csv q.csv
+expect 1 "--out: nowhere/p.csv: cannot create" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out nowhere/p.csv
+expect 2 "--split has no effect on one file" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data/train/univ_0000003_000.tfrecord "${shape[@]}" --split train
+# Physical predictions lie on the line through the samples' labels and parameters, wherever its centre is.
+expect 0 "16 samples" "$bin/convoy_data" convert raw/train --crop 16 --format split-hdf5 --out physical
+expect 0 "16 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir physical --split all "${shape[@]}" --out physical.csv
+awk -F, 'NR > 1 { y[NR] = $15; p[NR] = $17; guess[NR] = $16; q[NR] = $18 }
+  END { slope = (p[NR] - p[2]) / (y[NR] - y[2])
+        for (i = 2; i <= NR; ++i) { off = q[i] - p[2] - slope * (guess[i] - y[2]); if (off * off > 1e-4) bad = 1 }
+        exit bad || NR != 17 }' physical.csv && ok || bad "H_0 predicted off the line of labels and parameters"
 expect 0 "no sample has physPar: physical values assume labels of +-10 %" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}"
 present p.csv
 expect 0 "1 samples, MAE" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data/train/univ_0000003_000.tfrecord "${shape[@]}"

@@ -32,7 +32,7 @@ expect 2 "--out: shards/more is shards, which is read, or lies in it" "$data" co
 expect 2 "shards/train: expected an empty folder or none, found shard-0000" "$data" convert raw --crop 16 --out shards --format sharded-hdf5
 expect 2 "records/train: expected an empty folder or none, found universe-" "$data" convert raw --crop 16 --out records
 expect 2 "cubes: expected an empty folder or none, found univ" "$data" convert cubes/univ0_0_0_0.hdf5 --out cubes
-expect 0 "24 samples read, 0 bad" "$data" verify records
+expect 0 "24 samples, 0 bad" "$data" verify records
 # Links that lead back are named, not followed for ever.
 cp -r records loop
 ln -s . loop/train/again
@@ -53,7 +53,7 @@ expect 3 "half/convoy.unfinished: the program that writes this folder is not don
 expect 2 "half: expected an empty folder or none" "$data" convert raw/validation --out half
 mkdir -p whole && mv half whole/train && cp -r shards/validation whole
 expect 3 "whole/train/convoy.unfinished: " "$data" verify whole
-expect 0 "8 samples read, 0 bad" "$data" verify whole/validation
+expect 0 "8 samples, 0 bad" "$data" verify whole/validation
 # Nothing but the mark goes with a conversion that wrote nothing; folders that were there stay.
 rm broken/univ_ics_a0000000.hdf5 && mkdir stays && mkdir target && ln -s target linked
 for out in stays linked fresh; do expect 3 "bytes: truncated or damaged" "$data" convert broken --out $out; done
@@ -72,13 +72,13 @@ expect 2 "--limit: expected 0 or more, found -1" "$data" inspect raw --limit -1
 # What cannot be read is counted, whatever else is there.
 mkdir records/spoilt && head -c 500 raw/train/univ_ics_a0000000.hdf5 > records/spoilt/a.h5
 ln -s nowhere.tfrecord records/spoilt/b.tfrecord && ln -s nowhere.h5 records/spoilt/c.h5
-expect 3 "25 samples read, 3 bad" "$data" verify records
+expect 3 "25 samples, 3 bad" "$data" verify records
 expect 3 "bad: records/spoilt/c.h5: no such file" "$data" verify records
 expect 3 "records/spoilt/b.tfrecord: a link to nothing" "$data" inspect records
 expect 3 "nowhere: no such file or folder" "$data" verify nowhere
 expect 3 "bad: records/spoilt/a.h5: not an HDF5 file, truncated or damaged" "$data" verify records/spoilt/a.h5
 rm -r records/spoilt
-expect 0 "1 samples read, 0 bad" "$data" verify records/train/universe-00001_007.tfrecord
+expect 0 "1 samples, 0 bad" "$data" verify records/train/universe-00001_007.tfrecord
 
 # Climate images.
 expect 0 "wrote 1 + 1 images" "$bin/climate_simulate" --orography none --height 32 --width 48 --days 1 --validation-days 1 --steps 1 --out sky

@@ -17,3 +17,12 @@ TEST_CASE("plots of values that differ in their last bits, or not at all, end an
         CHECK(svg.find("inf") == std::string::npos);
       }
 }
+
+TEST_CASE("an axis within a decade has round numbers, too", "[apps]") {
+  const std::string svg =
+      render_svg({{"t", "x", "y", {{"s", {2.3, 4.5}, {230, 450}}}, Plot::Scale::log, Plot::Scale::log}});
+  for (const char* tick : {">3<", ">4<", ">300<", ">400<"}) {
+    INFO(tick);
+    CHECK(svg.find(tick) != std::string::npos);
+  }
+}

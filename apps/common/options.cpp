@@ -33,6 +33,11 @@ std::string environment_name(const std::string& flag) {
   return name;
 }
 
+/// A variable of the environment that is called like the option; another's may set it, too (--lr-schedule its parts).
+bool is_own_variable(const Option& option) {
+  return option.origin == environment_name(option.flag) || option.origin == environment_name(option.alias);
+}
+
 /// A YAML value as the text a flag would carry: lists comma-separated, maps as key:value pairs, also as a list of them.
 /// Throws Error(usage), which begins with `what`, for anything deeper and for values that are missing.
 std::string yaml_text(const YAML::Node& node, const std::string& what) {
@@ -140,9 +145,9 @@ void OptionTable::refuse_idle(const std::vector<IdleFlag>& rules) const {
 
 bool OptionTable::overrides(const std::string& flag, const std::string& other) const {
   const auto turn = [this](const std::string& name) {
-    const std::string& origin = find(name).origin;
-    if (origin == "default" || origin == "checkpoint") return 0;
-    return origin == "flag" ? 3 : origin == environment_name(name) ? 2 : 1;
+    const Option& option = find(name);
+    if (option.origin == "default" || option.origin == "checkpoint") return 0;
+    return option.origin == "flag" ? 3 : is_own_variable(option) ? 2 : 1;
   };
   return turn(flag) > turn(other);
 }
@@ -157,7 +162,7 @@ bool OptionTable::prevails(const std::string& flag, const std::string& other) co
 
 std::string OptionTable::name(const Option& option) const {
   if (option.origin == "flag" || option.origin == "default") return "--" + option.flag;
-  if (option.origin == environment_name(option.flag)) return option.origin;
+  if (is_own_variable(option)) return option.origin;
   if (!file_.empty() && option.origin.starts_with(file_ + ":")) return option.origin + ": " + option.yaml;
   return "--" + option.flag + " (" + option.origin + ")";
 }
@@ -261,7 +266,7 @@ void OptionTable::load_environment() {
   for (const Option& option : options_)
     for (const std::string& name : {option.alias, option.flag})
       if (const char* value = name.empty() ? nullptr : std::getenv(environment_name(name).c_str()))
-        set(option.flag, value, environment_name(option.flag));
+        set(option.flag, value, environment_name(name));
 }
 
 /// The words of the command line as this parser takes them: the reference programs of the climate benchmark spell their

@@ -35,7 +35,7 @@ void write_png(const std::string& path, const Picture& picture) {
 Picture draw_field(const std::vector<float>& field, const std::vector<uint8_t>& classes, int64_t height,
                    int64_t width) {
   constexpr int light[3] = {244, 246, 248}, dark[3] = {16, 52, 96}, tint[3][3] = {{}, {214, 39, 40}, {255, 140, 0}};
-  const float low = percentile(field, 0.01), high = std::max(percentile(field, 0.99), low + 1e-12f);
+  const float low = percentile(field, 0.01), high = std::max(percentile(field, 0.99), std::nextafter(low, INFINITY));
   Picture picture(height, width);
   const auto class_at = [&](int64_t row, int64_t column) {
     row = std::clamp<int64_t>(row, 0, height - 1);

@@ -465,38 +465,52 @@ std::filesystem::path split_folder(const OptionTable& o) {
   return root / split;
 }
 
-Json load_state(const OptionTable& o, Program& program, const std::vector<std::string>& settings,
-                const std::function<bool(const OptionTable&)>& same) {
-  if (o.text("weights").empty() == o.text("checkpoint").empty())
+TrainedState::TrainedState(const OptionTable& o) : path_(o.text("weights")) {
+  if (path_.empty() == o.text("checkpoint").empty())
     fail_usage("exactly one of --weights and --checkpoint is required");
-  if (!o.text("weights").empty()) {
-    load_weights(o.text("weights"), program, Needed::all);
-    return Json::object();
-  }
-  // A checkpoint also holds optimizer moments; only the weights matter here.
-  const auto found = named_checkpoint(o.text("checkpoint"));
-  const Checkpoint& checkpoint = *found;
-  const Json identity = Json::parse(checkpoint.meta()).value("identity", Json::object());
+  if (!path_.empty()) return;
+  checkpoint_ = named_checkpoint(o.text("checkpoint"));
+  identity_ = Json::parse(checkpoint_->meta()).value("identity", Json::object());
+}
+
+void TrainedState::expect_settings(const OptionTable& o, const std::vector<std::string>& settings,
+                                   const SameNetwork& same) const {
   OptionTable trained = o;  // with the checkpoint's word for each setting, as if nobody had asked for anything
   for (const std::string& key : settings) trained.set(key, o.text(key), "default");
   std::string different;
   for (const std::string& key : settings) {
-    const Json saved = identity.value(key, Json());
+    const Json saved = identity_.value(key, Json());
     if (!saved.is_string() || o.agrees(key, saved.get<std::string>())) continue;
     trained.set(key, saved.get<std::string>(), "default");
     different +=
         fmt::format("{}--{} {}, found {}", different.empty() ? "" : "; ", key, saved.dump(), Json(o.text(key)).dump());
   }
   if (!different.empty() && !(same && same(trained)))
-    fail_usage(fmt::format("{}: trained with {}", checkpoint.path(), different));
-  StateStore weights;
-  Tape names;
-  for (const std::string& name : weight_names(program)) names.parameter(name, program.store().get(name).shape(), {});
-  weights.initialise(names, 0);
-  checkpoint.restore(weights);
-  for (const std::string& name : weight_names(program)) program.store().get(name).copy_from(weights.get(name));
+    fail_usage(fmt::format("{}: trained with {}", checkpoint_->path(), different));
+}
+
+void TrainedState::restore(const OptionTable& o, Program& program, const std::vector<std::string>& settings,
+                           const SameNetwork& same) {
+  const std::vector<std::string> names = weight_names(program);
+  const auto copy = [&](const StateStore& from, StateStore& to) {
+    for (const std::string& name : names) to.get(name).copy_from(from.get(name));
+  };
+  if (!weights_) {
+    Tape tape;
+    for (const std::string& name : names) tape.parameter(name, program.store().get(name).shape(), {});
+    weights_ = std::make_unique<StateStore>();
+    weights_->initialise(tape, 0);
+    if (checkpoint_) {
+      expect_settings(o, settings, same);
+      checkpoint_->restore(*weights_);
+      checkpoint_.reset();
+    } else {
+      load_weights(path_, program, Needed::all);
+      copy(program.store(), *weights_);
+    }
+  }
+  copy(*weights_, program.store());
   program.to_device();
-  return identity;
 }
 
 }  // namespace convoy::apps

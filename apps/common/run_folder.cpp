@@ -46,20 +46,6 @@ Json found_settings(const Json& meta, int ranks) {
   return settings;
 }
 
-/// Throws Error(runtime) where the file could not be written at the end of the run.
-void expect_writable(const std::string& path) {
-  if (named_like_checkpoint(std::filesystem::path(path).filename().string()))
-    fail_usage("--save: " + path + ": expected another name than a checkpoint's");
-  if (std::filesystem::is_directory(path)) fail_runtime("--save: " + path + ": expected a file, found a folder");
-  expect_replaceable(path);
-  const std::string trial = path + ".tmp";
-  const int file = open(trial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0 && errno == EEXIST) return;  // of an earlier save that was killed, or somebody's own
-  if (file < 0) fail_runtime("--save: " + path + ": cannot create: " + std::strerror(errno));
-  close(file);
-  unlink(trial.c_str());
-}
-
 }  // namespace
 
 RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
@@ -76,7 +62,11 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
       std::error_code absent;
       std::filesystem::remove(lost_mark(o), absent);  // of an earlier run
     }
-    if (!looks && !o.text("save").empty()) expect_writable(o.text("save"));
+    if (const std::string& save = o.text("save"); !looks && !save.empty()) {
+      if (named_like_checkpoint(std::filesystem::path(save).filename().string()))
+        fail_usage("--save: " + save + ": expected another name than a checkpoint's");
+      expect_writable(save, "--save");
+    }
     if (!looks && !resume && !list_checkpoints(folder).empty())
       fail_usage(folder +
                  " holds checkpoints of another run: continue it with --resume, or choose another --output-dir");

@@ -33,26 +33,35 @@ Axis fit(const Plot& plot, Plot::Scale scale, bool use_x, bool use_y) {
   return axis;
 }
 
-/// Round tick positions (in mapped units).
-std::vector<double> ticks(const Axis& axis) {
-  if (axis.scale == Plot::Scale::log) {
-    // 1, 2, 5 per decade; powers of ten alone where those would crowd.
-    std::vector<double> result;
-    const bool crowded = axis.high - axis.low > 2.5;
-    for (double decade = std::floor(axis.low); decade <= axis.high; ++decade)
-      for (double digit : {1.0, 2.0, 5.0})
-        if (const double t = decade + std::log10(digit); t >= axis.low && t <= axis.high && (digit == 1 || !crowded))
-          result.push_back(t);
-    return result;
-  }
-  const double span = axis.high - axis.low, raw = span / 5, power = std::pow(10, std::floor(std::log10(raw)));
+/// Round numbers from low to high, some five of them.
+std::vector<double> round_numbers(double low, double high) {
+  const double span = high - low, raw = span / 5, power = std::pow(10, std::floor(std::log10(raw)));
   const double step = raw / power < 1.5   ? power
                       : raw / power < 3.5 ? 2 * power
                       : raw / power < 7.5 ? 5 * power
                                           : 10 * power;
   std::vector<double> result;
-  for (double t = std::ceil(axis.low / step) * step; t <= axis.high + 1e-9 * span; t += step)
+  for (double t = std::ceil(low / step) * step; t <= high + 1e-9 * span; t += step)
     result.push_back(std::abs(t) < 1e-9 * span ? 0 : t);
+  return result;
+}
+
+/// Round tick positions (in mapped units).
+std::vector<double> ticks(const Axis& axis) {
+  if (axis.scale != Plot::Scale::log) return round_numbers(axis.low, axis.high);
+  // 1, 2, 5 per decade; powers of ten alone where those would crowd.
+  std::vector<double> result;
+  const bool crowded = axis.high - axis.low > 2.5;
+  for (double decade = std::floor(axis.low); decade <= axis.high; ++decade)
+    for (double digit : {1.0, 2.0, 5.0})
+      if (const double t = decade + std::log10(digit); t >= axis.low && t <= axis.high && (digit == 1 || !crowded))
+        result.push_back(t);
+  // Few of these lie within a decade; between values that differ in their last bits no number does.
+  const double low = std::pow(10, axis.low), high = std::pow(10, axis.high);
+  if (result.size() >= 3 || crowded || high - low <= 1e-9 * high) return result;
+  result.clear();
+  for (double value : round_numbers(low, high))
+    if (value > 0) result.push_back(std::log10(value));
   return result;
 }
 
