@@ -1,5 +1,4 @@
-# Writes OUT, a header with the commit of SOURCE and whether files differ from it, where that has changed: files of
-# measurements name it. Run at every build (cmake -P).
+# Writes OUT, a header with the commit of SOURCE and whether files differ from it, where that has changed. Run at every build (cmake -P).
 set(commit unknown)
 find_program(GIT_PROGRAM git)
 if(GIT_PROGRAM AND EXISTS ${SOURCE}/.git)

@@ -88,11 +88,26 @@ RawLayout raw_layout(const Hdf5File& file) {
   fail_data(file.path() + ": data set full is " + extents_text(e) + ", expected D,D,D,C or C,D,D,D");
 }
 
+/// Counts that a file holds in floating point, as LBANN's splitter writes them by default.
+std::vector<std::byte> as_counts(std::span<const std::byte> values, const std::string& path) {
+  std::vector<std::byte> counts(values.size() / sizeof(float) * sizeof(int16_t));
+  const auto* from = reinterpret_cast<const float*>(values.data());
+  auto* to = reinterpret_cast<int16_t*>(counts.data());
+  for (size_t i = 0; i < values.size() / sizeof(float); ++i) {
+    if (!(from[i] >= 0 && from[i] <= 32767 && from[i] == std::floor(from[i])))
+      fail_data(path + ": data set full holds " + std::to_string(from[i]) + ", expected counts from 0 to 32767");
+    to[i] = static_cast<int16_t>(from[i]);
+  }
+  return counts;
+}
+
 Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
   const Hdf5File file(ref.path, Hdf5File::Mode::read);
   const RawLayout layout = raw_layout(file);
-  if (file.dtype("full") != DType::i16)
-    fail_data(ref.path + ": data set full holds " + std::string(name_of(file.dtype("full"))) + ", expected i16");
+  const DType held = file.dtype("full");
+  if (held != DType::i16 && !is_float(held))
+    fail_data(ref.path + ": data set full holds " + std::string(name_of(held)) + ", expected i16 or floating point");
+  const DType read = held == DType::i16 ? DType::i16 : DType::f32;
   const int64_t crop = std::min(options.crop, layout.size), per_axis = layout.size / crop;
   const int64_t z = ref.index / (per_axis * per_axis) * crop, y = ref.index / per_axis % per_axis * crop,
                 x = ref.index % per_axis * crop;
@@ -101,19 +116,19 @@ Sample read_raw(const SampleRef& ref, const ReadOptions& options) {
   sample.shape = {crop, layout.channels, static_cast<int64_t>(sample.target.size()), DType::i16};
   sample.physical = physical_in(file, ref);
   check_voxels(file, "full", std::vector<int64_t>{crop, crop, crop, layout.channels});
-  const auto allocate = [&](std::span<const int64_t> start, std::span<const int64_t> count) {
+  const auto fetch = [&](std::span<const int64_t> start, std::span<const int64_t> count) {
     file.expect_written("full", start, count);
-    sample.voxels.resize(static_cast<size_t>(sample.shape.bytes()));
+    sample.voxels.resize(static_cast<size_t>(sample.shape.elements() * size_of(read)));
+    file.read("full", read, sample.voxels, start, count);
+    if (read == DType::f32) sample.voxels = as_counts(sample.voxels, ref.path);
   };
   if (layout.channels_first) {
     const int64_t start[] = {0, z, y, x}, count[] = {layout.channels, crop, crop, crop};
-    allocate(start, count);
-    file.read("full", DType::i16, sample.voxels, start, count);
+    fetch(start, count);
     sample.voxels = to_channels_last<int16_t>(sample.voxels, layout.channels);
   } else {
     const int64_t start[] = {z, y, x, 0}, count[] = {crop, crop, crop, layout.channels};
-    allocate(start, count);
-    file.read("full", DType::i16, sample.voxels, start, count);
+    fetch(start, count);
   }
   return sample;
 }

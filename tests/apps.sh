@@ -17,6 +17,7 @@ train=("$bin/cosmoflow_train" --data-dir data --batch-size 2 --n-epochs 3 --opti
 expect 0 "validation MAE" "${train[@]}" --output-dir whole --save whole.safetensors --baseline --profile --trace
 present whole/history.csv whole/metrics.jsonl whole/mlperf.log whole/summary.json whole/loss.svg whole/scatter.svg whole/trace.json whole/profile.jsonl
 [ "$(wc -l < whole/metrics.jsonl)" -eq 18 ] && ok || bad "metrics.jsonl does not have one line per step"
+grep -q '"flops_per_sample": [1-9]' whole/summary.json && grep -q '"gflops": [1-9]' whole/summary.json && ok || bad "summary.json: no rate of arithmetic"
 grep -q '"key":"eval_error"' whole/mlperf.log && ok || bad "no eval_error in mlperf.log"
 
 large=("${train[@]}" --optimizer LAMB --weight-decay 0.01 --gradient-accumulation-frequency 2 --gradient-lag 1)
@@ -92,6 +93,8 @@ awk -F, 'NR > 1 { y[NR] = $15; p[NR] = $17; guess[NR] = $16; q[NR] = $18 }
   END { slope = (p[NR] - p[2]) / (y[NR] - y[2])
         for (i = 2; i <= NR; ++i) { off = q[i] - p[2] - slope * (guess[i] - y[2]); if (off * off > 1e-4) bad = 1 }
         exit bad || NR != 17 }' physical.csv && ok || bad "H_0 predicted off the line of labels and parameters"
+expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --split validation
+expect 2 "--split: expected auto, all, train, validation or test, found half" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --split half
 expect 0 "no sample has physPar: physical values assume labels of +-10 %" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}"
 present p.csv
 expect 0 "1 samples, MAE" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data/train/univ_0000003_000.tfrecord "${shape[@]}"

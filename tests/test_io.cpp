@@ -609,6 +609,38 @@ TEST_CASE("cubes of one universe stay together whatever their HDF5 files are cal
   }
 }
 
+TEST_CASE("raw cubes in floating point hold counts", "[hdf5]") {
+  const TemporaryFolder folder;
+  for (const bool channels_first : {false, true}) {
+    const std::string name = channels_first ? "first" : "last", whole = folder / (name + ".h5"),
+                      wide = folder / (name + "-wide.h5"), half = folder / (name + "-half.h5");
+    write_raw(whole, 8, channels_first);
+    const Hdf5File source(whole, Hdf5File::Mode::read);
+    const std::vector<int64_t> extents = source.extents("full");
+    std::vector<std::byte> values(8 * 8 * 8 * 4 * sizeof(float));
+    source.read("full", DType::f32, values, std::vector<int64_t>(4), extents);
+    const int64_t four[] = {4};
+    const auto write = [&](const std::string& path) {
+      Hdf5File file(path, Hdf5File::Mode::create);
+      file.write("full", DType::f32, extents, values);
+      file.write("unitPar", DType::f32, four, std::as_bytes(std::span(labels)));
+    };
+    write(wide);
+    const ReadOptions read{4, 4};
+    const auto ours = samples_in(wide, read), theirs = samples_in(whole, read);
+    REQUIRE(ours.size() == 8);
+    for (size_t i = 0; i < ours.size(); ++i) {
+      CHECK(read_sample(ours[i], read).shape == read_sample(theirs[i], read).shape);
+      CHECK(read_sample(ours[i], read).voxels == read_sample(theirs[i], read).voxels);
+    }
+    reinterpret_cast<float*>(values.data())[0] += 0.5f;
+    write(half);
+    CHECK_THROWS_WITH(
+        read_sample(samples_in(half, read)[0], read),
+        Catch::Contains("half.h5: data set full holds ") && Catch::Contains("expected counts from 0 to 32767"));
+  }
+}
+
 TEST_CASE("compressed cubes are cut into chunks of bounded size", "[hdf5]") {
   CHECK(cube_chunk(64, 4) == std::array<int64_t, 4>{64, 64, 64, 4});
   CHECK(cube_chunk(1024, 4) == std::array<int64_t, 4>{128, 128, 128, 4});

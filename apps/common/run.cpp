@@ -318,7 +318,9 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
       say(stderr, "warning: {} ranks of a node share {} device{}\n", ranks_.on_node(), devices,
           devices == 1 ? "" : "s");
   }
-  if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, count(), o.toggle("explain"));
+  const NetworkCounts counts = count();
+  flops_per_sample_ = counts.training_flops;
+  if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, counts, o.toggle("explain"));
   report_tuned(o, program.plan.selection.tuned, plans_->all());
   say("{}", ranks_.report(program.plan.threads, program.training.averaging));
   const auto copied = [](const PlannedNode& node) { return original_name(node.name) != node.name; };
@@ -365,6 +367,10 @@ Json Run::summarize(Outcome outcome) const {
                        : outcome == Outcome::target_reached ? "target reached"
                        : outcome == Outcome::stopped_early  ? "stopped early"
                                                             : "finished";
+  summary["flops_per_sample"] = flops_per_sample_;
+  for (const auto& [rate, samples] :
+       {std::pair{"gflops", "samples_per_second"}, {"mean_gflops", "mean_samples_per_second"}})
+    summary[rate] = double(flops_per_sample_) * summary[samples].get<double>() * 1e-9;
   summary["peak_resident_mib"] = peak_resident_mib();
   summary["planned_mib"] = double(planned_) / (1 << 20);
   summary["kernels"] = kernels_;
@@ -396,12 +402,13 @@ int Run::finish(Outcome outcome, const Json& more) {
     say("{}\n{}\n{}\n", profile_table(step, roofs), family_table(step, roofs), ceilings_text(ceilings));
     if (ranks_.root()) write_text(options_.text("output-dir") + "/profile.jsonl", profile_rows(step, ceilings));
   }
-  say("{}: {} steps, median {:.4f} s, {:.3f} samples/s ({:.3f} in the mean of all steps), data wait {:.2f} %, peak "
-      "{:.0f} MiB (planned {:.0f} MiB)\n",
+  say("{}: {} steps, median {:.4f} s, {:.3f} samples/s ({:.3f} in the mean of all steps), {:.1f} GFLOP/s, data wait "
+      "{:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n",
       summary["outcome"].get<std::string>(), summary["steps"].get<int64_t>(),
       summary["median_step_seconds"].get<double>(), summary["samples_per_second"].get<double>(),
-      summary["mean_samples_per_second"].get<double>(), 100 * summary["data_wait_fraction"].get<double>(),
-      summary["peak_resident_mib"].get<double>(), summary["planned_mib"].get<double>());
+      summary["mean_samples_per_second"].get<double>(), summary["gflops"].get<double>(),
+      100 * summary["data_wait_fraction"].get<double>(), summary["peak_resident_mib"].get<double>(),
+      summary["planned_mib"].get<double>());
   if (ranks_.size() > 1)
     say("{} ranks: {:.1f} MiB in {:.0f} all-reduces per step, {:.2f} ms in flight, {:.2f} ms exposed ({:.2f} % of the "
         "step), {:.2f} ms of it for late ranks\n",
@@ -451,14 +458,15 @@ void save_weights(const std::string& path, Program& program) {
 std::vector<Option> prediction_options() {
   return {{"weights", "", "", "safetensors weights"},
           {"checkpoint", "", "", "checkpoint of the trainer, or its output folder (newest intact one)"},
-          {"split", "", "auto", "train, validation, or all files below data-dir; auto = validation where it exists"}};
+          {"split", "", "auto",
+           "train, validation or test, or all files below data-dir; auto = validation where it exists"}};
 }
 
 std::filesystem::path split_folder(const OptionTable& o) {
   const std::filesystem::path root(o.text("data-dir"));
   const std::string& split = o.text("split");
-  if (split != "auto" && split != "all" && split != "train" && split != "validation")
-    fail_usage("--split: expected auto, all, train or validation, found " + split);
+  if (split != "auto" && split != "all" && split != "train" && split != "validation" && split != "test")
+    fail_usage("--split: expected auto, all, train, validation or test, found " + split);
   if (root.empty()) fail_usage("--data-dir is required");
   if (split == "all" || is_regular_file(root)) return root;
   if (split == "auto") return is_directory(root / "validation") ? root / "validation" : root;

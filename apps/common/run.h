@@ -46,7 +46,8 @@ template <class Ref>
 void limit(std::vector<Ref>& samples, const OptionTable& o, const char* flag) {
   const int64_t wanted = o.integer(flag), found = static_cast<int64_t>(samples.size());
   if (wanted > found)
-    fail_data(o.name(flag) + ": asked for " + std::to_string(wanted) + " samples, found " + std::to_string(found));
+    fail_data(o.name(flag) + ": asked for " + std::to_string(wanted) + " samples, found " + std::to_string(found) +
+              " (0 takes all)");
   if (wanted > 0) samples.resize(static_cast<size_t>(wanted));
 }
 
@@ -118,7 +119,7 @@ class Run {
   bool owns_summary_ = false;
   std::optional<ProgramPlans> plans_;
   nlohmann::json kernels_;
-  int64_t planned_ = 0;
+  int64_t planned_ = 0, flops_per_sample_ = 0;
   std::unique_ptr<Program> program_;
   std::unique_ptr<Trainer> trainer_;
 };
