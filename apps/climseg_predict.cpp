@@ -151,7 +151,7 @@ int predict_main(int argc, char** argv) {
   std::vector<ProgramPlans> plans;
   for (const auto& source : sources) {
     options.push_back(climate_program(o, *source, nullptr));
-    plans.push_back(plan_program(options.back(), kernel_list()));
+    plans.push_back(plan_evaluation(options.back(), kernel_list()));
   }
   std::vector<const Plan*> run;
   for (const ProgramPlans& p : plans) run.push_back(&p.evaluate);

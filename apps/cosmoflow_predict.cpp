@@ -78,7 +78,7 @@ int predict_main(int argc, char** argv) {
   const SampleShape shape = data_shape(o, samples, read);
   TrainedState state(o);
   const CosmoflowOptions options = program_options(o, shape);
-  ProgramPlans plans = plan_program(options, kernel_list());
+  ProgramPlans plans = plan_evaluation(options, kernel_list());
   report_tuned(o, options.plan.selection.tuned, {&plans.evaluate});
   warn_of_plain_kernels({&plans.evaluate});
   const auto made = make_program(o, std::move(plans), options, 0);

@@ -75,6 +75,9 @@ struct ProgramTapes {
 };
 ProgramTapes program_tapes(const CosmoflowOptions& options);
 ProgramTapes program_tapes(const ClimateOptions& options);
+/// Of a program that only predicts: its step is empty.
+ProgramTapes evaluation_tapes(const CosmoflowOptions& options);
+ProgramTapes evaluation_tapes(const ClimateOptions& options);
 
 /// Plans of the tapes; nothing is allocated (the trainer's --dry-run stops here).
 struct ProgramPlans {
@@ -103,6 +106,11 @@ template <class Options>
 ProgramPlans plan_program(const Options& options, const KernelList& kernels) {
   return plan_program(program_tapes(options), options, kernels);
 }
+/// For a program that only predicts: no memory for gradients, nor states of an optimizer.
+template <class Options>
+ProgramPlans plan_evaluation(const Options& options, const KernelList& kernels) {
+  return plan_program(evaluation_tapes(options), options, kernels);
+}
 
 /// A network in training. Ahead of each step().run() the host fills the inputs of the step, whose memory it uses again,
 /// and, in the state `step_state_name` of the store, the fields of StepField: the learning rate (0 at first: nothing is
@@ -123,6 +131,7 @@ class Program {
   /// Those of statistics() alone.
   void statistics_to_device();
   void statistics_to_host();
+  /// Not of plan_evaluation's.
   Executor& step() { return *step_; }
   Executor& evaluate() { return *evaluate_; }
   /// The pass that only adds up gradients; null without accumulation.

@@ -173,6 +173,22 @@ TEST_CASE("evaluation by batch statistics sees what training sees", "[climate]")
   CHECK(evaluated[0] != Approx(trained).epsilon(1e-3));
 }
 
+TEST_CASE("a program that only predicts has the states of one that trains, and less memory", "[climate]") {
+  for (const ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab, ClimateModel::tiramisu}) {
+    INFO("model " << int(kind));
+    const ClimateOptions o = small(kind);
+    ProgramPlans training = plan_program(o, kernel_list()), evaluation = plan_evaluation(o, kernel_list());
+    CHECK(evaluation.arena_bytes() == training.evaluate.arena_bytes);
+    CHECK(evaluation.own_bytes() < training.own_bytes());
+    Program trains(std::move(training), o, 3), predicts(std::move(evaluation), o, 3);
+    CHECK(predicts.parameters() == trains.parameters());
+    CHECK(predicts.statistics() == trains.statistics());
+    for (const std::string& name : predicts.parameters())
+      CHECK(predicts.store().get(name).desc() == trains.store().get(name).desc());
+    CHECK(predicts.store().entries().size() == predicts.parameters().size() + predicts.statistics().size());
+  }
+}
+
 TEST_CASE("a pass for statistics leaves those of its image", "[climate]") {
   ClimateOptions o = small(ClimateModel::deepcam);
   o.model.width_divisor = 16;
