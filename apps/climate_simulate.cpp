@@ -10,6 +10,7 @@
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
+#include "apps/common/run.h"
 #include "apps/common/say.h"
 #include "apps/simulate/atmosphere.h"
 #include "core/error.h"
@@ -129,6 +130,7 @@ int simulate_main(int argc, char** argv) {
   ClimateStats all;
   for (const ClimateStats& s : stats) all.add(s);
   write_stats(out / "stats.h5", all);
+  write_simulation(out.string(), "climate_simulate", o);
   data_set.complete();
   std::array<int64_t, 3> sum{};
   for (const auto& c : counts)

@@ -220,6 +220,19 @@ std::vector<ClosedRule> closed_rules(const OptionTable& o) {
   return rules;
 }
 
+/// What closed runs are checked against: the official set, whole.
+void expect_official_data(const Data& data) {
+  constexpr int64_t train = 121266, validation = 15158;
+  const auto images = [](const auto& source) { return source ? source->size() : 0; };
+  const ImageShape found = data.train ? data.train->images()[0].shape : ImageShape{};
+  if (images(data.train) != train || images(data.validation) != validation || !(found == ImageShape{768, 1152, 16}))
+    fail_usage(
+        fmt::format("--mlperf-division closed: expected {} training and {} validation images of 768x1152x16, found {} "
+                    "and {} of {}",
+                    train, validation, images(data.train), images(data.validation),
+                    data.train ? found.str() : "no shape: dummy data"));
+}
+
 /// The program's options as the settings and the ranks want them.
 ClimateOptions program_options(const OptionTable& o, Ranks& ranks, const Data& data) {
   ClimateOptions program = data.train ? climate_program(o, *data.train, data.validation.get()) : dummy_program(o);
@@ -292,6 +305,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const Data data = dummy ? Data{} : find_data(o, ranks);
   const ClimateOptions program = program_options(o, ranks, data);
   check_division(o, closed_rules(o));
+  if (!inspect_only && o.text("mlperf-division") == "closed") expect_official_data(data);
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
   if (!inspect_only)
     expect_whole_step(samples_per_step, data.train ? data.train->size() : dummy_samples(o, samples_per_step));

@@ -8,6 +8,7 @@
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
+#include "apps/common/run.h"
 #include "apps/common/say.h"
 #include "apps/common/svg.h"
 #include "apps/simulate/universe.h"
@@ -212,6 +213,7 @@ int simulate_main(int argc, char** argv) {
     if (++done % std::max<int64_t>(1, (train + validation) / 10) == 0)
       say("{} of {} universes\n", done, train + validation), std::fflush(stdout);
   });
+  write_simulation(out, "cosmoflow_simulate", options);
   data_set.complete();
   say("wrote {} + {} universes of {}^3 voxels x 4 redshifts to {}\n", train, validation, size, out);
   return 0;

@@ -9,7 +9,8 @@ expect 0 "wrote 12 + 4 universes" "$bin/cosmoflow_simulate" --out data --univers
 expect 0 "wrote" "$bin/cosmoflow_simulate" --out again --universes 12 --validation 4 --size 16 --steps 4 --threads 1
 same data/train/univ_0000003_000.tfrecord again/train/univ_0000003_000.tfrecord
 expect 0 "wrote" "$bin/cosmoflow_simulate" --out raw --universes 2 --validation 1 --size 32 --crop 16 --steps 4 --format hdf5
-present data/power_spectrum.svg
+present data/power_spectrum.svg data/simulation.json
+grep -q '"universes": "12"' data/simulation.json && ok || bad "simulation.json does not say how many universes"
 expect 2 "--size must be even" "$bin/cosmoflow_simulate" --out x --size 15
 expect 2 "--out is required" "$bin/cosmoflow_simulate"
 

@@ -261,6 +261,7 @@ expect 2 "--mlperf-division closed: expected --model deepcam, found tiramisu" "$
 expect 2 "--year: expected days up to the year 9999, found 10000" "$bin/climate_simulate" --out x --year 9999 --days 365 --validation-days 1
 closed=("$bin/climseg_train" --data-dir data --dry-run --mlperf-division closed --seed 333 --target-iou 0.82 --lr-schedule type=multistep,milestones=8192)
 expect 0 "planned in all" "${closed[@]}" --optimizer LAMB --start-lr 0.004 --lr-warmup-steps 100 --weight-decay 0.01 --local-batch-size 2
+expect 2 "closed: expected 121266 training and 15158 validation images of 768x1152x16, found 6 and 4 of 64x96x16" "${closed[@]}" --no-dry-run --output-dir x
 for wrong in "adam-eps 1e-6 1e-8" "crop whole 32x48" "class-weights mlperf none" "loss-type weighted_mean focal" "width-divisor 1 8" "output-stride 16 8" \
   "batch-norm-recalibration 0 4" "optimizer Adam SGD" "seed 1 0"; do
   read -r flag expected found <<< "$wrong"

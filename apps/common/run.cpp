@@ -298,6 +298,13 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
   return json;
 }
 
+void write_simulation(const std::string& folder, const std::string& program, const OptionTable& o) {
+  Json made{{"program", program}, {"version", version_text()}};
+  for (const Option& option : o.all()) made["settings"][option.flag] = option.value;
+  // A path that is no UTF-8 is no reason to lose a set behind hours of work.
+  write_text(folder + "/simulation.json", made.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
 void report_tuned(const OptionTable& o, const TunedTable& table, const std::vector<const Plan*>& plans) {
   if (const std::string& path = o.text("tuned"); !path.empty())
     say("{}\n", describe_tuned(plans, table, kernel_list(), path));

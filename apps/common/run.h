@@ -91,6 +91,9 @@ void report_tuned(const OptionTable& options, const TunedTable& table, const std
 /// Values of the named settings, of all when none are named.
 nlohmann::json settings_json(const OptionTable& options, const std::vector<std::string>& names = {});
 
+/// Into a simulated set's folder: simulation.json with the program, its version and all settings.
+void write_simulation(const std::string& folder, const std::string& program, const OptionTable& options);
+
 /// A training run from plans to reports.
 class Run {
  public:
