@@ -183,6 +183,10 @@ class Writer {
       write_single(file_of(name, folder), sample, format_ == "split-hdf5" ? "x" : "full",
                    format_ == "split-hdf5" ? "y" : "unitPar");
     } else {
+      // A reader takes all shards of a folder together.
+      const SampleShape& first = shape_of_.emplace(folder, sample.shape).first->second;
+      if (!(sample.shape == first))
+        fail_data(ref.path + ": expected " + first.str() + " like the samples before, found " + sample.shape.str());
       // A shard has physical parameters of all its samples or of none.
       if (!pending_.empty() && pending_.front().physical.empty() != sample.physical.empty()) flush();
       pending_.push_back(std::move(sample));
@@ -206,8 +210,6 @@ class Writer {
       std::vector<float> unit, physical;
       for (int64_t i = 0; i < n; ++i) {
         const Sample& sample = pending_[static_cast<size_t>(i)];
-        if (!(sample.shape == s))
-          fail_data(path + ": samples of one shard must agree: " + s.str() + " and " + sample.shape.str());
         const int64_t start[] = {i, 0, 0, 0, 0};
         file.write_box("voxels", s.dtype, start, one, sample.voxels);
         unit.insert(unit.end(), sample.target.begin(), sample.target.end());
@@ -241,7 +243,8 @@ class Writer {
   std::string format_, folder_;  ///< folder_: where the pending shard goes
   bool gzip_;
   int64_t shard_, written_ = 0;
-  std::map<std::string, int64_t> next_;  ///< number of the next shard per folder, which may come back
+  std::map<std::string, int64_t> next_;          ///< number of the next shard per folder, which may come back
+  std::map<std::string, SampleShape> shape_of_;  ///< of the first sample per folder
   std::vector<Sample> pending_;
 };
 

@@ -44,6 +44,12 @@ expect 3 "more: a link to loop/validation, in which it lies" "$data" verify loop
 mkdir mixed && cp raw/train/univ_ics_a0000000.hdf5 records/train/universe-00001_00[0-3].tfrecord mixed
 expect 0 "wrote 12 samples" "$data" convert mixed --crop 16 --out mixed-shards --format sharded-hdf5 --shard 100
 grep -q physPar mixed-shards/shard-00000.h5 && ! grep -q physPar mixed-shards/shard-00001.h5 && ok || bad "shards of mixed samples: $(ls mixed-shards)"
+# Samples of another extent are named, however many a shard takes.
+mkdir sizes && cp raw/train/univ_ics_a0000000.hdf5 sizes/a.hdf5
+expect 0 "wrote 8 samples" "$data" convert raw/train/univ_ics_a0000001.hdf5 --crop 16 --out eighths --format raw-hdf5 && cp "$(ls eighths/*.hdf5 | head -1)" sizes/b.hdf5
+for shard in 1 64; do
+  expect 3 "sizes/b.hdf5: expected 32x32x32x4 i16, 4 targets like the samples before, found 16x16x16x4" "$data" convert sizes --crop 32 --out sized-$shard --format sharded-hdf5 --shard $shard
+done
 # What a conversion leaves that fails half way is no data set.
 mkdir broken && cp raw/train/*.hdf5 broken && second=broken/univ_ics_a0000001.hdf5
 head -c 400 /dev/zero | tr '\0' '\377' | dd of=$second bs=1 seek=$(($(stat -c %s $second) / 2)) conv=notrunc status=none
