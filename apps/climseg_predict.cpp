@@ -132,7 +132,9 @@ int predict_main(int argc, char** argv) {
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);
   refuse_inside(split_folder(o).string(), o.text("out"));
-  refuse_among_samples(o.text("data-dir"), o.text("out"), "--out");
+  for (const char* split : {"train", "validation", "test"})
+    if (const fs::path samples = fs::path(o.text("data-dir")) / split; fs::is_directory(samples))
+      refuse_inside(samples.string(), o.text("out"));
   std::map<std::string, std::string> image_of;
   for (const ClimateRef& ref : images) {
     const std::string base = mask_base(o, ref);

@@ -303,9 +303,9 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   refuse_outputs_among_samples(o);
   const auto staging = stage(o, ranks);
   const Data data = dummy ? Data{} : find_data(o, ranks);
+  if (!inspect_only && o.text("mlperf-division") == "closed") expect_official_data(data);
   const ClimateOptions program = program_options(o, ranks, data);
   check_division(o, closed_rules(o));
-  if (!inspect_only && o.text("mlperf-division") == "closed") expect_official_data(data);
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
   if (!inspect_only)
     expect_whole_step(samples_per_step, data.train ? data.train->size() : dummy_samples(o, samples_per_step));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/common/cosmoflow_setup.h"
+#include "apps/common/physical_scale.h"
 #include "apps/common/say.h"
 #include "core/text.h"
 #include "io/file.h"
@@ -16,39 +17,6 @@ namespace convoy::apps {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// What labels of one target stand for.
-struct PhysicalScale {
-  double centre, slope;  ///< at a label of 0, per 1
-  double operator()(double label) const { return centre + slope * label; }
-};
-
-/// The official set's: a label of one is a tenth of the centre.
-PhysicalScale official_scale(size_t target) {
-  constexpr double centres[4] = {0.30, 0.80, 0.96, 70};
-  const double centre = target < 4 ? centres[target] : 1;
-  return {centre, 0.1 * centre};
-}
-
-/// Per target the line through the samples' labels and physical parameters; the official one where they carry none or
-/// have one label, which is on many lines.
-std::vector<PhysicalScale> physical_scales(const Predictions& p, const std::vector<std::vector<float>>& physical) {
-  std::vector<PhysicalScale> all;
-  const auto targets = static_cast<size_t>(p.targets);
-  for (size_t t = 0; t < targets; ++t) {
-    double count = 0, label_mean = 0, value_mean = 0, products = 0, squares = 0;
-    for (size_t i = 0; i < physical.size(); ++i) {
-      if (physical[i].size() <= t) continue;
-      const double label = p.truth[i * targets + t], value = physical[i][t], off = label - label_mean;
-      label_mean += off / ++count, value_mean += (value - value_mean) / count;
-      squares += off * (label - label_mean), products += off * (value - value_mean);
-    }
-    const bool line = squares > 1e-12 * count * std::max(1.0, label_mean * label_mean);
-    all.push_back(official_scale(t));
-    if (line) all[t] = {value_mean - products / squares * label_mean, products / squares};
-  }
-  return all;
-}
 
 std::vector<Option> option_list() {
   std::vector<Option> list = model_options();
@@ -95,7 +63,7 @@ int predict_main(int argc, char** argv) {
   std::vector<std::vector<float>> physical;
   for (const SampleRef& ref : samples) physical.push_back(read_physical(ref));
   const bool assumed = std::all_of(physical.begin(), physical.end(), [](const auto& own) { return own.empty(); });
-  const std::vector<PhysicalScale> scales = physical_scales(p, physical);
+  const std::vector<PhysicalScale> scales = physical_scales(p.truth, p.targets, physical);
   for (int64_t i = 0; i < p.count(); ++i) {
     const SampleRef& ref = samples[static_cast<size_t>(i)];
     const std::vector<float>& own = physical[static_cast<size_t>(i)];

@@ -12,7 +12,7 @@ struct Judgement {
   /// Medians have to differ by this share at least: processes differ by some percent among themselves (where their
   /// memory lies, who else is there), which the samples inside each cannot tell.
   double least = 0.05;
-  bool slower_fails = false;  ///< ends with 1, as wrong results do
+  bool slower_fails = false;  ///< ends with 1, as wrong results do; of kernels that take 10 microseconds or more
 };
 
 /// Prints the ceilings of both and warns where they differ by more than a tenth; the times of each problem and kernel

@@ -201,6 +201,8 @@ ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& o, const Ker
   }
   if (!plans.step_tape.nodes().empty()) plans.step = make_plan(plans.step_tape, kernels, o.plan);
   plans.evaluate = make_plan(plans.evaluate_tape, kernels, o.plan);
+  // What only predicts may be asked for what the step that was trained was.
+  if (plans.step_tape.nodes().empty()) return plans;
   for (const KernelOverride& wish : o.plan.selection.overrides) {
     // Nodes that pack weights choose no kernel: theirs is their reader's.
     const auto fits = [&](const PlannedNode& node) {

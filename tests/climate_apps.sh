@@ -105,6 +105,8 @@ expect 2 "doubles/data-2106-01-04-00-0.hdf5: expected another name than doubles/
 sum=$(cat data/validation/*.h5 | cksum)
 expect 2 "is read from and would be overwritten" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --out data
 expect 2 "which is read, or lies in it" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --out data/train
+mkdir lone && cp -r data/validation lone/validation
+expect 0 "4 images, masks in lone/masks" "$bin/climseg_predict" --data-dir lone --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out lone/masks --kernel "conv2.backward_weights=reference"
 [ "$(cat data/validation/*.h5 | cksum)" = "$sum" ] && ok || bad "climseg_predict changed its images"
 expect 0 "4 images, masks in slash" "$bin/climseg_predict" --data-dir data/validation/ --width-divisor 16 --checkpoint whole --out slash --no-pictures
 expect 2 "lies in --data-dir" "${train[@]}" --stage-dir data/stage --output-dir x

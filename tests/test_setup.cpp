@@ -1,5 +1,6 @@
 // What CosmoFlow's settings become, where several decide one thing or the data does.
 #include "apps/common/cosmoflow_setup.h"
+#include "apps/common/physical_scale.h"
 #include "io/file.h"
 #include "tests/catch.hpp"
 #include "tests/temporary.h"
@@ -48,4 +49,15 @@ TEST_CASE("of two names of one setting the later source counts", "[apps]") {
   OptionTable resumed = settings(yaml, {"--size", "16"});
   resumed.set("size", "16", "checkpoint"), resumed.set("sample-shape", "32,32,32,2", "default");
   CHECK(model_config(resumed).size == 16);
+}
+
+TEST_CASE("physical parameters lie on the line through those of the samples, wherever its centre is", "[apps]") {
+  const std::vector<float> labels{-1, 0.5f, 0, 0.5f, 0.5f, 0.5f};
+  const std::vector<std::vector<float>> physical{{0.2f, 61}, {0.3f, 62}, {0.35f, 63}};
+  const auto scales = physical_scales(labels, 2, physical);
+  CHECK(scales[0].centre == Approx(0.3));
+  CHECK(scales[0].slope == Approx(0.1));
+  CHECK(physical_scales(labels, 2, {{10, 1}, {20, 1}, {25, 1}})[0](-0.5) == Approx(15));
+  CHECK(scales[1](1) == Approx(0.88));  // one label: the official line
+  CHECK(physical_scales(labels, 2, {{}, {}, {}})[0](1) == Approx(0.33));
 }

@@ -311,7 +311,7 @@ std::vector<std::string> OptionTable::join_words(int argc, char** argv) const {
 
 bool OptionTable::read(int argc, char** argv, const std::string& description, YamlFile* yaml) {
   CLI::App app(description);
-  app.set_version_flag("--version", version_text());
+  app.set_version_flag("--version", build_text());
   app.footer(
       "A switch may be followed by true or false. Every flag is also an environment variable: CONVOY_THREADS is "
       "--threads.");

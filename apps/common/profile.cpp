@@ -81,7 +81,7 @@ std::string profile_rows(const Executor& executor, std::span<const Ceiling> ceil
   std::string text = Json{{"machine", describe_cpu()},
                           {"libraries", kernel_library_versions()},
                           {"threads", plan.threads},
-                          {"version", version_text()}}
+                          {"version", build_text()}}
                          .dump() +
                      "\n";
   for (const Ceiling& c : ceilings)

@@ -241,7 +241,7 @@ void warn_of_plain_kernels(const std::vector<const Plan*>& plans) {
 }
 
 void print_header(const OptionTable& o) {
-  say("{}\n{}\n", version_text(), describe_cpu());
+  say("{}\n{}\n", build_text(), describe_cpu());
   std::string line = " ", rest;
   constexpr size_t width = 120;
   for (const Option& option : o.all()) {
@@ -299,7 +299,7 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
 }
 
 void write_simulation(const std::string& folder, const std::string& program, const OptionTable& o) {
-  Json made{{"program", program}, {"version", version_text()}};
+  Json made{{"program", program}, {"version", build_text()}};
   for (const Option& option : o.all()) made["settings"][option.flag] = option.value;
   // A path that is no UTF-8 is no reason to lose a set behind hours of work.
   write_text(folder + "/simulation.json", made.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -382,7 +382,7 @@ Json Run::summarize(Outcome outcome) const {
   summary["planned_mib"] = double(planned_) / (1 << 20);
   summary["kernels"] = kernels_;
   summary["machine"] = describe_cpu();
-  summary["version"] = version_text();
+  summary["version"] = build_text();
   summary["threads"] = program_options_.plan.threads;
   summary["settings"] = settings_json(options_);
   return summary;
@@ -396,19 +396,26 @@ void Run::write_summary() const {
   if (owns_summary_) write_text(summary_path(), summary_.dump(2) + "\n");
 }
 
+void Run::print_profile() {
+  const Executor& step = program_->step();
+  std::vector<Ceiling> ceilings;
+  ranks_.world().barrier();  // all at once, as in a step: ranks share their node's memory
+  try {
+    ceilings = measure_ceilings(step.plan().device, step.plan().threads, 0.1);
+  } catch (const std::exception& error) {  // the run's own memory may leave none for them
+    say(stderr, "warning: the ceilings could not be measured: {}\n", error.what());
+  }
+  const Roofs roofs = roofs_of(ceilings);
+  if (program_->micro())
+    say("passes ahead of the update:\n{}the last one:\n", profile_table(*program_->micro(), roofs));
+  say("{}\n{}\n{}\n", profile_table(step, roofs), family_table(step, roofs), ceilings_text(ceilings));
+  std::fflush(stdout);
+  if (ranks_.root()) write_text(options_.text("output-dir") + "/profile.jsonl", profile_rows(step, ceilings));
+}
+
 int Run::finish(Outcome outcome, const Json& more) {
   const Json& summary = summary_;
   const Json& exposed = summary["communication"];
-  if (options_.toggle("profile")) {
-    // All ranks at once, as in a step: they share their node's memory.
-    const Executor& step = program_->step();
-    const std::vector<Ceiling> ceilings = measure_ceilings(step.plan().device, step.plan().threads, 0.1);
-    const Roofs roofs = roofs_of(ceilings);
-    if (program_->micro())
-      say("passes ahead of the update:\n{}the last one:\n", profile_table(*program_->micro(), roofs));
-    say("{}\n{}\n{}\n", profile_table(step, roofs), family_table(step, roofs), ceilings_text(ceilings));
-    if (ranks_.root()) write_text(options_.text("output-dir") + "/profile.jsonl", profile_rows(step, ceilings));
-  }
   say("{}: {} steps, median {:.4f} s, {:.3f} samples/s ({:.3f} in the mean of all steps), {:.1f} GFLOP/s, data wait "
       "{:.2f} %, peak {:.0f} MiB (planned {:.0f} MiB)\n",
       summary["outcome"].get<std::string>(), summary["steps"].get<int64_t>(),
@@ -434,6 +441,7 @@ int Run::finish(Outcome outcome, const Json& more) {
   std::fflush(stdout);
   summary_.update(more);
   if (!more.empty()) write_summary();
+  if (options_.toggle("profile") && summary_["steps"] != 0) print_profile();
   if (outcome == Outcome::interrupted && !has_hdf5())  // 75 would ask for the job again
     fail_runtime("interrupted, and nothing could be saved: this build has no HDF5");
   return outcome == Outcome::interrupted ? 75 : 0;

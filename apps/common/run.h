@@ -113,6 +113,7 @@ class Run {
 
  private:
   nlohmann::json summarize(Outcome outcome) const;
+  void print_profile();
   std::string summary_path() const;
   void write_summary() const;
   const OptionTable& options_;

@@ -6,9 +6,21 @@
 
 namespace convoy::apps {
 
+namespace {
+
+std::string text(const std::string& commit) {
+  return "convoy " CONVOY_VERSION " (" + commit + "g++ " __VERSION__ ", " + kernel_library_versions() + ", HDF5 " +
+         hdf5_version() + ")";
+}
+
+}  // namespace
+
+std::string build_text() {
+  return text("commit " CONVOY_COMMIT ", ");
+}
+
 std::string version_text() {
-  return std::string("convoy " CONVOY_VERSION " (commit " CONVOY_COMMIT ", g++ ") + __VERSION__ + ", " +
-         kernel_library_versions() + ", HDF5 " + hdf5_version() + ")";
+  return text("");
 }
 
 }  // namespace convoy::apps

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "core/free_memory.h"
 #include "core/parallel.h"
 #include "core/tensor.h"
 #include "kernels/device/probes.h"
@@ -144,9 +145,11 @@ __attribute__((target("amx-tile,amx-bf16"))) void dot_amx() {
   _tile_release();
 }
 
-/// Of arrays that no last-level cache of these cores holds: 96 MiB a core, where the largest caches have 12.
+/// Of arrays that no last-level cache of these cores holds: 96 MiB a core, where the largest caches have 12. 0 where
+/// there is no room for them.
 double triad(int threads, double seconds) {
   const int64_t elements = int64_t{8 << 20} * std::max(2, threads);
+  if (const auto left = free_memory(); left && *left < 2 * 3 * 4 * elements) return 0;
   const Buffer a(elements * 4, Buffer::Fill::zero), b(elements * 4, Buffer::Fill::zero),
       c(elements * 4, Buffer::Fill::zero);
   auto* x = reinterpret_cast<float*>(a.data());
@@ -174,7 +177,7 @@ std::vector<Ceiling> measure_ceilings(DeviceKind device, int threads, double sec
   if (f.avx512_bf16) list.push_back({"bf16_dot", rate.best(twelve * 64, dot_bf16), "GFLOP/s"});
   if (f.avx512_fp16) list.push_back({"f16_fma", rate.best(twelve * 64, fma_f16), "GFLOP/s"});
   if (amx_granted()) list.push_back({"amx_bf16", rate.best(iterations / 8 * 4.0 * 16384, dot_amx), "GFLOP/s"});
-  list.push_back({"triad", triad(threads, seconds), "GB/s"});
+  if (const double bandwidth = triad(threads, seconds); bandwidth > 0) list.push_back({"triad", bandwidth, "GB/s"});
   return list;
 }
 

@@ -15,7 +15,8 @@ struct Ceiling {
 };
 
 /// Runs every probe the CPU supports on `threads` threads for `seconds` each; the best of several short runs. triad
-/// takes 96 MiB of memory a thread. On a device that is open: probe_device().
+/// takes 96 MiB of memory a thread (192 for one) and is left out where not twice as much is free. On a device that is
+/// open: probe_device().
 std::vector<Ceiling> measure_ceilings(DeviceKind device, int threads, double seconds);
 
 }  // namespace convoy
