@@ -311,7 +311,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     expect_whole_step(samples_per_step, data.train ? data.train->size() : dummy_samples(o, samples_per_step));
   const ClimateTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
   print_header(o);
-  Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
+  Run run(o, ranks, program, plan_program(program, kernel_list()), count_network(program.model));
   if (run.stops()) return 0;
 
   ClimateTask task(settings);

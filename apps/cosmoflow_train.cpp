@@ -218,7 +218,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     fail_usage("--baseline needs counts, " + o.text("data-dir") + " holds " + data.shape.str());
   const CosmoflowTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
   print_header(o);
-  Run run(o, ranks, program, plan_program(program, kernel_list()), [&] { return count_network(program.model); });
+  Run run(o, ranks, program, plan_program(program, kernel_list()), count_network(program.model));
   if (run.stops()) return 0;
 
   CosmoflowTask task(data.split.train, data.split.validation, settings);

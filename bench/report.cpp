@@ -13,6 +13,7 @@
 #include "bench/summary.h"
 #include "core/error.h"
 #include "io/file.h"
+#include "kernels/roofline/roofs.h"
 
 namespace {
 
@@ -41,13 +42,13 @@ int roofline(const std::string& path, const std::string& out) {
     ++drawn, low = std::min(low, m.flop_per_byte), high = std::max(high, m.flop_per_byte);
   }
   if (drawn == 0) fail_data(path + ": holds no measurement of a problem with floating-point operations");
-  const auto triad = run.ceilings.find(run.ceilings.count("triad") ? "triad" : "copy");
+  const double bandwidth = convoy::memory_ceiling(run.ceilings).second;
   for (const auto& [name, value] : run.ceilings) {
-    if (name == "triad" || name == "copy" || triad == run.ceilings.end()) continue;
-    const double knee = value / triad->second;
+    if (name == "triad" || name == "copy" || bandwidth <= 0) continue;
+    const double knee = value / bandwidth;
     Series roof{fmt::format("{} {:.0f} GFLOP/s", name, value), {}, {}, Series::Mark::line};
     for (double x : {std::min(low, knee), knee, std::max(high, knee)})
-      roof.x.push_back(x), roof.y.push_back(std::min(value, x * triad->second));
+      roof.x.push_back(x), roof.y.push_back(std::min(value, x * bandwidth));
     plot.series.push_back(std::move(roof));
   }
   for (auto& [name, s] : points) {

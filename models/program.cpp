@@ -199,10 +199,10 @@ ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& o, const Ker
     alone.team = 1, alone.place = 0;
     plans.statistics = make_plan(*tapes.statistics, kernels, alone);
   }
-  if (!plans.step_tape.nodes().empty()) plans.step = make_plan(plans.step_tape, kernels, o.plan);
+  if (plans.trains()) plans.step = make_plan(plans.step_tape, kernels, o.plan);
   plans.evaluate = make_plan(plans.evaluate_tape, kernels, o.plan);
   // What only predicts may be asked for what the step that was trained was.
-  if (plans.step_tape.nodes().empty()) return plans;
+  if (!plans.trains()) return plans;
   for (const KernelOverride& wish : o.plan.selection.overrides) {
     // Nodes that pack weights choose no kernel: theirs is their reader's.
     const auto fits = [&](const PlannedNode& node) {
@@ -227,7 +227,7 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
   }
   initialise(plans, seed);
   const auto arena = std::make_shared<Buffer>(plans.arena_bytes(), Buffer::Fill::none);
-  if (!plans.step.nodes.empty()) step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena, shared);
+  if (plans.trains()) step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena, shared);
   if (plans.micro) micro_ = std::make_unique<Executor>(std::move(*plans.micro), store_, arena, shared);
   if (plans.statistics) statistics_pass_ = std::make_unique<Executor>(std::move(*plans.statistics), store_, arena);
   evaluate_ = std::make_unique<Executor>(std::move(plans.evaluate), store_, arena);
@@ -245,7 +245,7 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
   const auto executor = [&](Plan& plan) {
     return std::make_unique<Executor>(std::move(plan), store_, arena, *device_, device_states_);
   };
-  if (!plans.step.nodes.empty()) step_ = executor(plans.step);
+  if (plans.trains()) step_ = executor(plans.step);
   if (plans.micro) micro_ = executor(*plans.micro);
   if (plans.statistics) statistics_pass_ = executor(*plans.statistics);
   evaluate_ = executor(plans.evaluate);
@@ -254,11 +254,10 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
 void Program::initialise(const ProgramPlans& plans, uint64_t seed) {
   store_.initialise(plans.step_tape, seed);
   store_.initialise(plans.evaluate_tape, seed);
-  const bool trains = !plans.step_tape.nodes().empty();
-  if (trains)
+  if (plans.trains())
     store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] =
         options_.compute == DType::f16 ? f16_initial_scale : 1.0;
-  const Tape& network = trains ? plans.step_tape : plans.evaluate_tape;
+  const Tape& network = plans.trains() ? plans.step_tape : plans.evaluate_tape;
   for (ValueId id : network.parameters()) parameters_.push_back(network.value(id).name);
   for (const StateSpec& state : plans.evaluate_tape.states())
     if (const std::string& name = plans.evaluate_tape.value(state.value).name;

@@ -84,6 +84,8 @@ struct ProgramPlans {
   Tape step_tape, evaluate_tape;
   Plan step, evaluate;
   std::optional<Plan> micro, statistics;
+  /// Not where plan_evaluation made them: the step is empty.
+  bool trains() const { return !step_tape.nodes().empty(); }
   std::vector<const Plan*> all() const {
     std::vector<const Plan*> list{&step, &evaluate};
     for (const std::optional<Plan>* plan : {&micro, &statistics})

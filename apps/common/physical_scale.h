@@ -13,8 +13,9 @@ struct PhysicalScale {
   double operator()(double label) const { return centre + slope * label; }
 };
 
-/// Per target the line through samples' labels (a row of `targets` each) and their physical parameters. Where they carry
-/// none, or all have one label, which is on many lines: the official set's, whose label of one is a tenth of its centre.
+/// Per target the line through samples' labels (a row of `targets` each) and their physical parameters. Where they
+/// carry none, or all have one label, which is on many lines: the official set's, whose label of one is a tenth of its
+/// centre.
 std::vector<PhysicalScale> physical_scales(std::span<const float> labels, int64_t targets,
                                            const std::vector<std::vector<float>>& physical);
 

@@ -78,6 +78,7 @@ std::string ceilings_text(std::span<const Ceiling> ceilings) {
 std::string profile_rows(const Executor& executor, std::span<const Ceiling> ceilings) {
   using Json = nlohmann::json;
   const Plan& plan = executor.plan();
+  const Roofs roofs = roofs_of(ceilings);
   std::string text = Json{{"machine", describe_cpu()},
                           {"libraries", kernel_library_versions()},
                           {"threads", plan.threads},
@@ -91,7 +92,7 @@ std::string profile_rows(const Executor& executor, std::span<const Ceiling> ceil
     const std::vector<double> seconds = executor.times()[i].latest();
     if (seconds.empty()) continue;
     const double least = *std::min_element(seconds.begin(), seconds.end());
-    const Bound roof = bound_of_node(plan, node, roofs_of(ceilings));
+    const Bound roof = bound_of_node(plan, node, roofs);
     const Problem problem = plan.problem_of(node);
     Json row{{"name", node.name},
              {"pass", name_of(phase_of(plan, i))},

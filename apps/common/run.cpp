@@ -311,12 +311,13 @@ void report_tuned(const OptionTable& o, const TunedTable& table, const std::vect
 }
 
 Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, ProgramPlans plans,
-         const std::function<NetworkCounts()>& count)
+         const NetworkCounts& counts)
     : options_(o),
       ranks_(ranks),
       program_options_(program),
       plans_(std::move(plans)),
-      kernels_(kernel_table(plans_->step)) {
+      kernels_(kernel_table(plans_->step)),
+      flops_per_sample_(counts.training_flops) {
   if (const auto device = run_device(o)) {
     say("device: {}\n", device->description());
     ranks_.show_device(*device);
@@ -325,8 +326,6 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
       say(stderr, "warning: {} ranks of a node share {} device{}\n", ranks_.on_node(), devices,
           devices == 1 ? "" : "s");
   }
-  const NetworkCounts counts = count();
-  flops_per_sample_ = counts.training_flops;
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, counts, o.toggle("explain"));
   report_tuned(o, program.plan.selection.tuned, plans_->all());
   say("{}", ranks_.report(program.plan.threads, program.training.averaging));

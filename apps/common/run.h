@@ -99,7 +99,7 @@ class Run {
  public:
   /// Prints what --summary, --explain and --dry-run ask for and the memory plan. `stops()` says whether that was all.
   Run(const OptionTable& options, Ranks& ranks, const ProgramOptions& program, ProgramPlans plans,
-      const std::function<NetworkCounts()>& count);
+      const NetworkCounts& counts);
   bool stops() const { return only_looks(options_); }
   ~Run();
   /// Allocates, draws or reads the weights.
