@@ -24,6 +24,7 @@ using Json = nlohmann::json;
 
 struct Data {
   std::shared_ptr<const ClimateSource> train, validation, whole_train;
+  std::optional<StagedShare> share{};
 };
 
 Data find_data(const OptionTable& o, Ranks& ranks) {
@@ -41,6 +42,7 @@ Data find_data(const OptionTable& o, Ranks& ranks) {
   all.insert(all.end(), split.validation.begin(), split.validation.end());
   const ClimateStats stats = climate_stats(o, all);
   Data data;
+  data.share = stage_share(o, ranks, paths_of(split.train), o.integer("crops-per-image"), paths_of(split.validation));
   data.train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, true));
   data.whole_train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, false));
   if (!split.validation.empty())
@@ -160,6 +162,7 @@ Json identity(const OptionTable& o, const Data& data, const ClimateOptions& prog
                                 "lr-warmup-factor",
                                 "seed",
                                 "shuffle",
+                                "stage-share",
                                 "measure",
                                 "compute",
                                 "kernel",
@@ -260,6 +263,7 @@ ClimateTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, co
   if (program.statistics_pass) s.recalibration_images = o.integer("batch-norm-recalibration");
   if (!data.train) s.dummy_samples = dummy_samples(o, samples_per_step);
   s.loader = training_loader(o, ranks);
+  if (data.share) s.loader.share = data.share->training;
   s.measure = choose<Measure>(o, "measure",
                               {{"mlperf", Measure::mlperf},
                                {"pooled", Measure::pooled},
@@ -301,8 +305,10 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   if (const std::string& source = o.text("data-dir"); !source.empty())
     o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
   refuse_outputs_among_samples(o);
-  const auto staging = stage(o, ranks);
+  auto staging = stage(o, ranks);
+  const int64_t listing = MlLog::now();
   const Data data = dummy ? Data{} : find_data(o, ranks);
+  if (data.share) staging = {listing, data.share->end};
   if (!inspect_only && o.text("mlperf-division") == "closed") expect_official_data(data);
   const ClimateOptions program = program_options(o, ranks, data);
   check_division(o, closed_rules(o));
@@ -322,6 +328,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   t.rate = [schedule = settings.schedule](int64_t, int64_t step) { return schedule.rate(step); };
   t.identity = identity(o, data, program, task, settings.schedule);
   t.identity["threads"] = ranks.of_all(program.plan.threads);
+  if (data.share) t.identity[share_nodes] = ranks.nodes();
   t.decided_by = {{"schedule_steps", "--lr-t-max or, without it, --max-epochs"},
                   {units_begin, "--batch-norm off, which kept a ReLU in earlier versions"}};
   t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps", "gradient-wire"};

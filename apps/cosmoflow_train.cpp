@@ -88,6 +88,7 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "passes"}));
   json.update(settings_json(o, optimizer_flags()));
   json["device"] = p.plan.device == DeviceKind::cuda ? "cuda" : "cpu";
+  json["stage-share"] = o.text("stage-share");
   return json;
 }
 
@@ -208,15 +209,19 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   if (const std::string& source = o.text("data-dir"); !source.empty())
     o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
   refuse_outputs_among_samples(o);
-  const auto staging = stage(o, ranks);
-  const Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o, ranks);
+  auto staging = stage(o, ranks);
+  const int64_t listing = MlLog::now();
+  Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o, ranks);
+  const auto share = stage_share(o, ranks, paths_of(data.split.train), 1, paths_of(data.split.validation));
+  if (share) staging = {listing, share->end};
   const CosmoflowOptions program = training_program(o, ranks, data.shape);
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
   if (!inspect_only) expect_whole_step(samples_per_step, std::ssize(data.split.train));
   const bool baseline = o.toggle("baseline") && o.text("data") != "dummy";
   if (baseline && !inspect_only && data.shape.dtype != DType::i16)
     fail_usage("--baseline needs counts, " + o.text("data-dir") + " holds " + data.shape.str());
-  const CosmoflowTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
+  CosmoflowTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
+  if (share) settings.loader.share = share->training;
   print_header(o);
   Run run(o, ranks, program, plan_program(program, kernel_list()), count_network(program.model));
   if (run.stops()) return 0;
@@ -231,6 +236,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   };
   t.identity = identity(o, data, program);
   t.identity["threads"] = ranks.of_all(program.plan.threads);
+  if (share) t.identity[share_nodes] = ranks.nodes();
   t.correct = correct_loss;
   t.per_rank = {"batch-size", "threads", "gradient-wire"};
   const std::vector<std::string> paths = data_files(data);

@@ -205,7 +205,8 @@ void refuse_inside(const std::string& data, const std::string& output, const std
 
 void refuse_among_samples(const std::string& data, const std::string& output, const std::string& flag) {
   if (!is_split(data)) return refuse_inside(data, output, flag);
-  for (const char* part : {"/train", "/validation"}) refuse_inside(data + part, output, flag);
+  for (const char* part : {"/train", "/validation", "/test"})
+    if (std::filesystem::exists(data + part)) refuse_inside(data + part, output, flag);
 }
 
 InputFiles::InputFiles(const std::vector<std::string>& paths) {

@@ -73,7 +73,7 @@ void refuse_used_folder(const std::string& folder);
 /// Throws Error(usage) where an output, which `flag` names, is the data set `data` that is read, or lies inside of it:
 /// it would become part of that.
 void refuse_inside(const std::string& data, const std::string& output, const std::string& flag = "--out");
-/// The same for what is read of a data set: the folder, or its folders train and validation where it has them.
+/// The same for what is read of a data set: the folder, or its folders train, validation and test where it has them.
 void refuse_among_samples(const std::string& data, const std::string& output, const std::string& flag);
 
 /// Files that are being read, which no output may replace.

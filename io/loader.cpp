@@ -10,10 +10,11 @@
 
 namespace convoy {
 
-std::vector<int64_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch) {
+std::vector<int64_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch, int node) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), int64_t{0});
-  const PhiloxStream random(seed, hash_name("shuffle") + static_cast<uint64_t>(epoch));
+  const PhiloxStream random(seed,
+                            hash_name("shuffle") + static_cast<uint64_t>(epoch) + (static_cast<uint64_t>(node) << 32));
   for (int64_t i = count - 1; i > 0; --i)
     std::swap(order[static_cast<size_t>(i)],
               order[random.below(static_cast<uint64_t>(i), static_cast<uint64_t>(i) + 1)]);
@@ -47,19 +48,25 @@ void Loader::end_workers() {
 }
 
 int64_t Loader::own_size() const {
-  const int64_t round = options_.block * options_.ranks;
-  return options_.ranks == 1 ? size() : ceil_div(size(), round) * options_.block;
+  const int64_t longest = options_.share ? options_.share->longest : size();
+  return ranks() == 1 ? longest : ceil_div(longest, options_.block * ranks()) * options_.block;
 }
 
 int64_t Loader::sample_at(int64_t sequence) const {
   const int64_t own = start_ + sequence, epoch = own / own_size(), place = own % own_size();
-  const int64_t block = place / options_.block * options_.ranks + options_.rank;
+  const int64_t block = place / options_.block * ranks() + rank();
   const int64_t position = (block * options_.block + place % options_.block) % size();
-  if (!options_.shuffle) return position;
+  const auto sample = [&](int64_t at) {
+    return options_.share ? options_.share->samples[static_cast<size_t>(at)] : at;
+  };
+  if (!options_.shuffle) return sample(position);
   const std::lock_guard lock(order_mutex_);
   const auto slot = static_cast<size_t>(epoch & 1);  // the ring never spans more than two epochs at a time per slot
-  if (order_epoch_[slot] != epoch) order_[slot] = epoch_order(size(), options_.seed, epoch), order_epoch_[slot] = epoch;
-  return order_[slot][static_cast<size_t>(position)];
+  if (order_epoch_[slot] != epoch) {
+    order_[slot] = epoch_order(size(), options_.seed, epoch, options_.share ? options_.share->node : 0);
+    order_epoch_[slot] = epoch;
+  }
+  return sample(order_[slot][static_cast<size_t>(position)]);
 }
 
 void Loader::work() {

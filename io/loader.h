@@ -24,6 +24,14 @@ class SampleSource {
   virtual void load(int64_t sample, int64_t epoch, std::byte* input, std::byte* target) const = 0;
 };
 
+/// The samples that a node keeps, which its ranks deal out among themselves.
+struct LoaderShare {
+  std::vector<int64_t> samples;  ///< by number in the source
+  int rank = 0, ranks = 1;       ///< of the node
+  int node = 0;         ///< each has orders of its own, or neighbours in the source would always meet in a step
+  int64_t longest = 0;  ///< samples of the largest share: in an epoch smaller ones are met again from the start
+};
+
 struct LoaderOptions {
   bool shuffle = true;
   uint64_t seed = 0;
@@ -32,17 +40,18 @@ struct LoaderOptions {
   /// Several ranks share the stream: the shuffled order is dealt out in blocks of `block` samples, rank by rank.
   int rank = 0, ranks = 1;
   int64_t block = 1;
+  std::shared_ptr<const LoaderShare> share{};  ///< what this rank sees of the source, instead of everything
   int64_t count = -1;  ///< of a rank's samples, those that will be asked for, beyond which none is decoded; -1: any
   /// The same for so many samples in all, dealt out one by one.
   LoaderOptions one_by_one(int64_t samples, bool shuffled) const {
     LoaderOptions o = *this;
-    o.shuffle = shuffled, o.block = 1, o.count = (samples - rank + ranks - 1) / ranks;
+    o.shuffle = shuffled, o.block = 1, o.share = nullptr, o.count = (samples - rank + ranks - 1) / ranks;
     return o;
   }
 };
 
-/// Permutation of [0, count) for one epoch (Fisher-Yates driven by Philox).
-std::vector<int64_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch);
+/// Permutation of [0, count) for one epoch (Fisher-Yates driven by Philox), another one for every node.
+std::vector<int64_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch, int node = 0);
 
 class Loader {
  public:
@@ -63,7 +72,10 @@ class Loader {
     std::exception_ptr error;
   };
   int64_t sample_at(int64_t sequence) const;
-  int64_t size() const { return source_->size(); }
+  /// Samples that are dealt out, and to whom.
+  int64_t size() const { return options_.share ? std::ssize(options_.share->samples) : source_->size(); }
+  int rank() const { return options_.share ? options_.share->rank : options_.rank; }
+  int ranks() const { return options_.share ? options_.share->ranks : options_.ranks; }
   /// Samples per epoch of one rank; the last round of blocks may reach over the end of the stream, which it meets again
   /// at its beginning.
   int64_t own_size() const;

@@ -304,10 +304,33 @@ cp "data/train/$(ls data/train | head -1)" stage-0/train/mine.tfrecord
 expect 3 "mine.tfrecord: is no staged file" ranks 4 "${stage[@]}" --output-dir s6
 expect 2 "is --data-dir itself" ranks 2 "${train[@]}" --batch-size 1 --stage-dir data --output-dir s4
 
+# Shares: every node keeps and reads training files of its own, and of the validation files those that its ranks see.
+share=("${train[@]}" --batch-size 1 --stage-dir 'share-{node}' --stage-share --ranks-per-node 2)
+expect 0 "staged 17 files as shares of 8 to 9" ranks 4 "${share[@]}" --output-dir h1 --save h1.safetensors
+for part in "train 6 6 12" "validation 3 2 5"; do
+  read -r folder first second both <<< "$part"
+  found="$(ls share-0/$folder | wc -l) $(ls share-1/$folder | wc -l) $({ ls share-0/$folder; ls share-1/$folder; } | sort -u | wc -l)"
+  [ "$found" = "$first $second $both" ] && ok || bad "shares of $folder: expected $first $second $both, found $found"
+done
+expect 0 "finished: 4 steps" ranks 4 "${share[@]}" --output-dir h2 --max-steps 4
+expect 0 "17 files reused" ranks 4 "${share[@]}" --output-dir h2 --resume --save h2.safetensors
+cmp -s h1.safetensors h2.safetensors && ok || bad "a resumed run on shares ends elsewhere"
+expect 2 "setting stage-share nodes: expected 2, found 4" ranks 4 "${share[@]}" --ranks-per-node 1 --output-dir h2 --resume
+expect 2 "--stage-share: expected as many ranks on every node, found 2 and 1" ranks 3 "${share[@]}" --output-dir h3
+expect 2 "--stage-share: expected a training file for each of 2 nodes, found 1" ranks 4 "${share[@]}" --n-train 1 --output-dir h3
+expect 2 "--stage-dir one is that of several nodes: write {node}" ranks 2 "${share[@]}" --stage-dir one --ranks-per-node 1 --output-dir h3
+expect 0 "wrote 17 samples" "$bin/convoy_data" convert data --out shards --format sharded-hdf5 --shard 4
+expect 0 "each node trains on 4 to 8 samples of its own" ranks 4 "${share[@]}" --data-dir shards --output-dir h5
+expect 0 "staged 5 files as shares of 2 to 4" ranks 4 "${share[@]}" --data-dir shards --output-dir h5 --resume
+expect 2 "--stage-share has no effect without --stage-dir" "$bin/cosmoflow_train" "${common[@]}" --stage-share --output-dir h3
+rm -r broken && cp -r data broken && truncate -s 3000 "broken/train/$(ls broken/train | tail -1)"
+expect 3 "share-1/train/$(ls broken/train | tail -1)" ranks 4 "${share[@]}" --data-dir broken --output-dir h4
+
 # Climate segmentation, with batch-norm statistics over both ranks.
 expect 0 "wrote" "$bin/climate_simulate" --orography none --height 64 --width 96 --days 2 --validation-days 2 --steps 2 --out weather
 climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --crop 32x48 --crops-per-image 2 --max-epochs 2 --seed 4 --threads 1)
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batchnorm-group-size 2 --lr-scaling linear
+expect 0 "staged 8 files as shares of 4 to 4" ranks 2 "${climate[@]}" --output-dir c9 --stage-dir 'sky-{node}' --stage-share --ranks-per-node 1 --max-steps 2
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c4 --batchnorm-group-size 2 --lr-scaling linear --recompute
 cmp -s <(cut -d, -f3 c2/history.csv) <(cut -d, -f3 c4/history.csv) && ok || bad "--recompute changes the losses of two ranks"
 # Pictures are of the first validation images, whoever evaluates them.

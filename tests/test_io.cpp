@@ -368,6 +368,26 @@ TEST_CASE("the loader's order is a permutation, resumable anywhere, the same for
   reading.cache = std::make_shared<SampleCache>();
   CHECK(stream(o, 0, 0, 21) == whole);
   reading.cache.reset();
+  // Shares of two nodes with two ranks and one: each deals out its own, of which the smaller one's come again.
+  std::vector<int> times(7);
+  for (const auto& [samples, ranks] : {std::pair<std::vector<int64_t>, int>{{0, 2, 4, 6}, 2}, {{1, 3, 5}, 1}})
+    for (int rank = 0; rank < ranks; ++rank) {
+      LoaderOptions own{.seed = 3, .rank = 7, .ranks = 9};
+      own.share = std::make_shared<LoaderShare>(LoaderShare{samples, rank, ranks, 2 - ranks, 4});
+      const int count = 4 / ranks;
+      const auto epochs = stream(own, 0, 0, 2 * count);
+      for (const auto& [target, voxels] : epochs) {
+        CHECK(std::find(samples.begin(), samples.end(), int64_t(target)) != samples.end());
+        ++times[static_cast<size_t>(target)];
+      }
+      const auto second = stream(own, 1, 0, count);
+      CHECK(std::equal(second.begin(), second.end(), epochs.begin() + count));
+      CHECK(own.one_by_one(7, false).share == nullptr);
+    }
+  CHECK(epoch_order(50, 3, 0, 1) != epoch_order(50, 3, 0, 0));
+  for (const int i : {0, 2, 4, 6}) CHECK(times[static_cast<size_t>(i)] == 2);
+  CHECK(times[1] + times[3] + times[5] == 8);
+  CHECK(std::min({times[1], times[3], times[5]}) == 2);
   reading.expected.size = 8;
   CHECK_THROWS_WITH(stream(o, 0, 0, 1), Catch::Contains("expected 8x8x8x4") && Catch::Contains("found 4x4x4x4"));
 }

@@ -115,6 +115,8 @@ std::vector<Option> climate_training_options() {
       {"data", "", "cam", "cam, or dummy (random images in memory)"},
       {"stage-dir", "", "",
        "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
+      {"stage-share", "", "false",
+       "every node keeps a share of the training files and trains on it alone, as the reference does", K::toggle},
       {"image-size", "", "768x1152", "with dummy data: size of the images"},
       Option{"local-batch-size", "", "1", "samples per pass and rank", K::integer}.within(1, 1 << 20),
       {"max-epochs", "", "30", "", K::integer},

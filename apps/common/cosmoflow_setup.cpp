@@ -62,6 +62,8 @@ std::vector<Option> training_options() {
           {{"cosmo"}, {"dummy"}}),
       {"stage-dir", "data.stage_dir", "",
        "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
+      {"stage-share", "", "false",
+       "every node keeps a share of the training files and trains on it alone, as the reference does", K::toggle},
       Option{"batch-size", "data.batch_size", "4", "samples per pass and rank", K::integer}.within(1, 1 << 20),
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
       {"cache", "", "false",

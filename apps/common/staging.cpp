@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "apps/common/fingerprint.h"
 #include "apps/common/mllog.h"
@@ -27,6 +29,7 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* manifest_name = ".convoy-stage.json";
+constexpr const char* node_name = ".convoy-stage.node";
 const std::vector<std::string> data_extensions{".tfrecord", ".gz", ".hdf5", ".h5"};
 
 struct Entry {
@@ -34,9 +37,13 @@ struct Entry {
   int64_t bytes = 0, changed = 0;  ///< size, time of the last change in nanoseconds
 };
 
-Json list_files(const std::string& folder) {
+/// Name, size and time of change of these files, or of all data files of the folder.
+Json describe(const std::string& folder, const std::vector<WantedFile>& wanted) {
+  std::vector<std::string> paths;
+  for (const WantedFile& file : wanted) paths.push_back((fs::path(folder) / file.name).string());
+  if (wanted.empty()) paths = files_below(folder, data_extensions);
   Json list = Json::array();
-  for (const std::string& path : files_below(folder, data_extensions)) {
+  for (const std::string& path : paths) {
     struct stat s {};
     if (stat(path.c_str(), &s) != 0) fail_data(path + ": cannot read its size");
     expect_text(path);
@@ -56,19 +63,21 @@ std::vector<std::vector<int>> ranks_of_nodes(Ranks& ranks) {
 
 class Staging {
  public:
-  Staging(std::string from, std::string to, Ranks& ranks)
-      : from_(std::move(from)), to_(std::move(to)), ranks_(ranks), nodes_(ranks_of_nodes(ranks)) {
+  Staging(std::string from, std::string to, Ranks& ranks, const std::vector<WantedFile>& files)
+      : from_(std::move(from)), to_(std::move(to)), ranks_(ranks), nodes_(ranks_of_nodes(ranks)), requested_(files) {
     node_ = static_cast<size_t>(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]);
   }
 
   StagingReport run() {
     const auto start = Clock::now();
     ranks_.set_busy(true);
-    const std::string own = ranks_.root() ? list_files(from_).dump() : "";
+    const std::string own = ranks_.root() ? describe(from_, requested_).dump() : "";
     ranks_.set_busy(false);
     const Json list = Json::parse(ranks_.broadcast_text(own));
     for (const Json& item : list) files_.push_back({item.at(0), item.at(1), item.at(2)});
+    share_out();
     lock_folder();
+    if (!requested_.empty()) expect_own_folder();
     read_manifest();
     clear_leftovers();
     find_missing();
@@ -76,7 +85,7 @@ class Staging {
     check_space();
     plan_manifest();
     crc_.assign(files_.size(), 0);
-    read_ahead(static_cast<size_t>(ranks_.rank()));
+    read_ahead(0);
     for (size_t i = 0; i < files_.size(); ++i) copy(i);
     write_manifest();
     if (leads()) lock_->read();
@@ -85,13 +94,31 @@ class Staging {
     StagingReport report;
     report.files = static_cast<int64_t>(files_.size());
     for (size_t i = 0; i < files_.size(); ++i) report.reused += !missing_anywhere(i);
+    std::vector<int64_t> of_node(nodes_.size());
+    for (size_t i = 0; i < files_.size(); ++i)
+      for (size_t n = 0; n < nodes_.size(); ++n) of_node[n] += wanted(i, n);
+    std::tie(report.fewest, report.most) =
+        std::pair(*std::min_element(of_node.begin(), of_node.end()), *std::max_element(of_node.begin(), of_node.end()));
     report.bytes_read = static_cast<int64_t>(totals[0]), report.bytes_written = static_cast<int64_t>(totals[1]);
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
   }
 
  private:
-  int owner(size_t file) const { return static_cast<int>(file % static_cast<size_t>(ranks_.size())); }
+  /// Who wants the files, and who reads them.
+  void share_out() {
+    owners_.resize(files_.size());
+    for (size_t i = 0; i < files_.size(); ++i) owners_[i] = static_cast<int>(i % static_cast<size_t>(ranks_.size()));
+    wanted_.assign(requested_.empty() ? 0 : files_.size() * nodes_.size(), false);
+    std::vector<size_t> turn(nodes_.size(), 0);
+    for (size_t i = 0; i < requested_.size(); ++i) {
+      for (const int n : requested_[i].nodes) wanted_[i * nodes_.size() + static_cast<size_t>(n)] = true;
+      const auto first = static_cast<size_t>(requested_[i].nodes.at(0));
+      owners_[i] = nodes_[first][turn[first]++ % nodes_[first].size()];
+    }
+  }
+  bool wanted(size_t file, size_t node) const { return wanted_.empty() || wanted_[file * nodes_.size() + node]; }
+  int owner(size_t file) const { return owners_[file]; }
   /// Who writes a file on a node: its reader where that is at home there, else the node's ranks in turn.
   int writer(size_t file, size_t node) const {
     const std::vector<int>& local = nodes_[node];
@@ -103,6 +130,17 @@ class Staging {
   void lock_folder() {
     if (leads()) lock_.emplace(to_);
     ranks_.world().barrier();  // nobody looks at files that are being replaced
+  }
+  /// Where locks do nothing, nodes that share a folder would remove each other's files.
+  void expect_own_folder() {
+    const std::string path = (fs::path(to_) / node_name).string(), number = std::to_string(node_);
+    if (leads()) std::ofstream(path) << number;  // not atomically: the last one stays
+    ranks_.world().barrier();
+    std::string found;
+    if (std::ifstream in(path); leads() && (!(in >> found) || found != number))
+      fail_usage("--stage-dir " + to_ + " is that of several nodes: write {node} for a node's number");
+    ranks_.world().barrier();
+    if (leads()) fs::remove(path);
   }
   bool missing_here() const {
     bool any = false;
@@ -132,7 +170,8 @@ class Staging {
   void clear_leftovers() {
     if (!leads()) return;
     std::set<std::string> wanted;
-    for (const Entry& e : files_) wanted.insert(e.path);
+    for (size_t i = 0; i < files_.size(); ++i)
+      if (this->wanted(i, node_)) wanted.insert(files_[i].path);
     for (const std::string& path : files_below(to_, data_extensions)) {
       const std::string name = name_below(to_, path);
       if (wanted.count(name)) continue;
@@ -172,7 +211,7 @@ class Staging {
       sums.assign((last - first) * words, 0);
       ranks_.set_busy(true);
       for (size_t i = first; i < last; ++i)
-        if (writer(i, node_) == ranks_.rank() && !valid(i))
+        if (wanted(i, node_) && writer(i, node_) == ranks_.rank() && !valid(i))
           sums[(i - first) * words + node_ / bits] = float(1 << node_ % bits);
       ranks_.set_busy(false);
       ranks_.world().all_reduce_sum(std::span(sums));
@@ -207,8 +246,8 @@ class Staging {
 
   /// Starts to read this rank's next file, `file` or a later one, while others' files travel.
   void read_ahead(size_t file) {
-    for (; file < files_.size(); file += static_cast<size_t>(ranks_.size()))
-      if (missing_anywhere(file)) {
+    for (; file < files_.size(); ++file)
+      if (owner(file) == ranks_.rank() && missing_anywhere(file)) {
         ahead_ = std::async(std::launch::async, read_file, (fs::path(from_) / files_[file].path).string());
         return;
       }
@@ -229,7 +268,7 @@ class Staging {
       ranks_.set_busy(true);
       data = ahead_.valid() ? ahead_.get() : read_file(path);
       ranks_.set_busy(false);
-      read_ahead(file + static_cast<size_t>(ranks_.size()));
+      read_ahead(file + 1);
       if (static_cast<int64_t>(data.size()) != e.bytes)
         fail_data(
             fmt::format("{}: expected {} bytes, found {}: it changes while it is staged", path, e.bytes, data.size()));
@@ -275,11 +314,13 @@ class Staging {
   std::string from_, to_;
   Ranks& ranks_;
   std::vector<std::vector<int>> nodes_;
+  const std::vector<WantedFile>& requested_;
   size_t node_ = 0;
   std::vector<Entry> files_;
   Json manifest_;
   bool manifest_changes_ = false;
-  std::vector<bool> missing_;  ///< file by node
+  std::vector<int> owners_;
+  std::vector<bool> wanted_, missing_;  ///< file by node; nothing is wanted where all are
   std::vector<double> crc_;
   int64_t read_ = 0, written_ = 0;
   std::future<std::vector<std::byte>> ahead_;  ///< this rank's next file
@@ -288,33 +329,52 @@ class Staging {
 }  // namespace
 
 std::string StagingReport::text() const {
+  const std::string shares = most < files ? fmt::format(" as shares of {} to {}", fewest, most) : "";
   return fmt::format(
-      "staged {} files: {:.1f} MiB read once, {:.1f} MiB written in {:.2f} s ({:.1f} MiB/s), {} files reused", files,
-      double(bytes_read) / (1 << 20), double(bytes_written) / (1 << 20), seconds,
+      "staged {} files{}: {:.1f} MiB read once, {:.1f} MiB written in {:.2f} s ({:.1f} MiB/s), {} files reused", files,
+      shares, double(bytes_read) / (1 << 20), double(bytes_written) / (1 << 20), seconds,
       double(bytes_written) / (1 << 20) / seconds, reused);
 }
 
-StagingReport stage_data(const std::string& data_dir, const std::string& stage_dir, Ranks& ranks) {
+StagingReport stage_data(const std::string& data_dir, const std::string& stage_dir, Ranks& ranks,
+                         const std::vector<WantedFile>& files) {
   if (fs::weakly_canonical(data_dir) == fs::weakly_canonical(stage_dir))
     fail_usage("--stage-dir " + stage_dir + " is --data-dir itself");
   const auto place = [](const std::string& path) { return fs::weakly_canonical(fs::absolute(path)); };
   const fs::path inside = place(stage_dir).lexically_relative(place(data_dir));
   if (!inside.empty() && *inside.begin() != "..")
     fail_usage("--stage-dir " + stage_dir + " lies in --data-dir " + data_dir + ": copies would be staged again");
-  return Staging(data_dir, stage_dir, ranks).run();
+  return Staging(data_dir, stage_dir, ranks, files).run();
 }
 
-std::optional<std::pair<int64_t, int64_t>> stage(OptionTable& o, Ranks& ranks) {
-  const std::string from = o.text("data-dir");
+namespace {
+
+/// This node's folder; empty where nothing is to be staged.
+std::string stage_folder(const OptionTable& o, Ranks& ranks) {
   std::string to = o.text("stage-dir");
-  if (to.empty() || only_looks(o)) return std::nullopt;
+  if (only_looks(o)) return "";
+  if (to.empty()) {
+    if (o.toggle("stage-share")) fail_usage(o.name("stage-share") + " has no effect without --stage-dir");
+    return "";
+  }
   // Where nodes share their scratch, each takes a folder of its own.
   if (const size_t at = to.find("{node}"); at != std::string::npos)
     to.replace(at, 6, std::to_string(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]));
-  if (from.empty() || o.text("data") == "dummy") fail_usage("--stage-dir has no effect without --data-dir");
+  if (o.text("data-dir").empty() || o.text("data") == "dummy")
+    fail_usage("--stage-dir has no effect without --data-dir");
+  if (fs::is_regular_file(o.text("data-dir")))
+    fail_usage("--stage-dir: expected a folder as --data-dir, found the file " + o.text("data-dir"));
   // Staging looks through all of its folder.
   for (const char* flag : {"output-dir", "save"})
     if (!o.text(flag).empty()) refuse_inside(to, o.text(flag), o.name(flag));
+  return to;
+}
+
+}  // namespace
+
+std::optional<StagingTime> stage(OptionTable& o, Ranks& ranks) {
+  const std::string from = o.text("data-dir"), to = stage_folder(o, ranks);
+  if (to.empty() || o.toggle("stage-share")) return std::nullopt;
   // Statistics beside the data folder are read where they are.
   const fs::path beside = fs::path(folder_above(from)) / "stats.h5";
   if (o.has("stats") && o.text("stats").empty() && !fs::exists(fs::path(from) / "stats.h5") && fs::exists(beside))
@@ -323,6 +383,57 @@ std::optional<std::pair<int64_t, int64_t>> stage(OptionTable& o, Ranks& ranks) {
   say("{}\n", stage_data(from, to, ranks).text());
   o.set("data-dir", to, "staged from " + from);
   return std::pair{start, MlLog::now()};
+}
+
+std::optional<StagedShare> stage_share(const OptionTable& o, Ranks& ranks, const Paths& training, int64_t each,
+                                       const Paths& validation) {
+  const std::string from = o.text("data-dir"), to = stage_folder(o, ranks);
+  if (to.empty() || !o.toggle("stage-share")) return std::nullopt;
+  const std::vector<std::vector<int>> nodes = ranks_of_nodes(ranks);
+  for (const std::vector<int>& node : nodes)
+    if (node.size() != nodes[0].size())
+      fail_usage(fmt::format("{}: expected as many ranks on every node, found {} and {}", o.name("stage-share"),
+                             nodes[0].size(), node.size()));
+  const std::vector<int>& node_of = ranks.world().nodes();
+  const int here = node_of[static_cast<size_t>(ranks.rank())];
+  // A file goes to the node with the fewest samples so far.
+  std::map<std::string, int64_t> samples;
+  for (const std::string* path : training) samples[*path] += each;
+  std::map<std::string, std::set<int>> wanted;
+  std::vector<std::vector<int64_t>> shares(nodes.size());
+  std::vector<int64_t> dealt(nodes.size(), 0);
+  for (size_t i = 0; i < training.size(); ++i) {
+    const auto [file, is_new] = wanted.try_emplace(*training[i]);
+    if (is_new) {
+      const auto least = std::min_element(dealt.begin(), dealt.end());
+      *least += samples.at(*training[i]);
+      file->second.insert(static_cast<int>(least - dealt.begin()));
+    }
+    std::vector<int64_t>& share = shares[static_cast<size_t>(*file->second.begin())];
+    for (int64_t k = 0; k < each; ++k) share.push_back(static_cast<int64_t>(i) * each + k);
+  }
+  if (samples.size() < nodes.size())
+    fail_usage(fmt::format("{}: expected a training file for each of {} nodes, found {}", o.name("stage-share"),
+                           nodes.size(), samples.size()));
+  for (size_t i = 0; i < validation.size(); ++i)
+    wanted[*validation[i]].insert(node_of[i % static_cast<size_t>(ranks.size())]);
+  std::vector<WantedFile> list;
+  for (const auto& [path, nodes_of_file] : wanted)
+    list.push_back({name_below(from, path), {nodes_of_file.begin(), nodes_of_file.end()}});
+  say("{}\n", stage_data(from, to, ranks, list).text());
+  const auto [fewest, most] = std::minmax_element(dealt.begin(), dealt.end());
+  say("each node trains on {} samples of its own\n",
+      *fewest == *most ? std::to_string(*most) : fmt::format("{} to {}", *fewest, *most));
+  if (ranks.root() && 10 * (*most - *fewest) > *most)
+    say(stderr,
+        "warning: {}: an epoch leaves out samples of the larger shares and repeats those of the smaller: smaller files "
+        "make them even\n",
+        o.name("stage-share"));
+  for (const Paths* paths : {&training, &validation})
+    for (std::string* path : *paths)
+      if (wanted.at(*path).count(here)) *path = (fs::path(to) / name_below(from, *path)).string();
+  LoaderShare share{shares[static_cast<size_t>(here)], ranks.place_on_node(), ranks.on_node(), here, *most};
+  return StagedShare{MlLog::now(), std::make_shared<LoaderShare>(std::move(share))};
 }
 
 }  // namespace convoy::apps
