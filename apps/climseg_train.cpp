@@ -11,7 +11,7 @@
 #include "apps/common/listing.h"
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/say.h"
-#include "apps/common/staging.h"
+#include "apps/common/staged_data.h"
 #include "apps/common/svg.h"
 #include "core/philox.h"
 #include "io/file.h"

@@ -13,7 +13,7 @@
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/profile.h"
 #include "apps/common/say.h"
-#include "apps/common/staging.h"
+#include "apps/common/staged_data.h"
 #include "apps/common/svg.h"
 #include "apps/common/trainer.h"
 #include "apps/common/version.h"
