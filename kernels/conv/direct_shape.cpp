@@ -203,6 +203,11 @@ bool multiplies_faster([[maybe_unused]] DType type) {
 #endif
 }
 
+bool strides_from_few_channels(const Problem& p) {
+  return p.op.kind == OpKind::conv_forward && p.op.as<ConvAttrs>().stride != Int3{1, 1, 1} && p.in[0].shape.c() <= 16 &&
+         p.in[1].shape.d() == 1 && p.in[1].shape.w() == 3 && many_positions(p);
+}
+
 bool direct_is_measured_faster(const Problem& p) {
   if (p.op.kind == OpKind::conv_pool_forward) return false;
   const auto& a = p.op.as<ConvAttrs>();
@@ -210,7 +215,9 @@ bool direct_is_measured_faster(const Problem& p) {
   if (p.in[0].dtype != DType::f32) return false;
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   if (is_pointwise(p)) return a.groups == 1 && many_positions(p) && (sums_weights || p.out[0].shape.c() >= 32);
-  if (sums_weights) return a.result_size[1] == 3 && a.result_size[2] == 3;
+  if (strides_from_few_channels(p)) return true;
+  const bool strided_image = a.stride != Int3{1, 1, 1} && a.result_size[0] == 1 && many_positions(p);
+  if (sums_weights) return (a.result_size[1] == 3 && a.result_size[2] == 3) || strided_image;
   return p.op.kind == OpKind::conv_backward_data && a.stride != Int3{1, 1, 1} && p.out[0].shape.c() >= 64;
 }
 

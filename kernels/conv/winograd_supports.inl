@@ -135,7 +135,8 @@ std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
   return prepared;
 }
 
-/// With a stride even the direct kernels that are preferred elsewhere are slower where this one is not refused.
+/// With a stride even the direct kernels that are preferred elsewhere are slower where this one is not refused, but for
+/// few input channels.
 inline bool prefers_winograd(const Problem& p) {
-  return winograd_conv(p).stride != Int3{1, 1, 1};
+  return winograd_conv(p).stride != Int3{1, 1, 1} && !strides_from_few_channels(p);
 }
