@@ -114,13 +114,14 @@ for _ in $(seq 600); do grep -q "3 ranks on" sudden.txt && break; sleep 0.01; do
 victim=$(pgrep -f "^$bin/cosmoflow_train$suffix .*output-dir sudden" | sort -n | sed -n 2p)
 kill -KILL "$victim"; wait $run
 grep -q "(process $victim) has" sudden/lost && ok || bad "a rank lost at the start leaves no mark: $(tail -3 sudden.txt)"
-# A rank that answers and computes is waited for; one that only answers is not.
+# A rank that answers and computes is waited for; one that only answers is not. They all sleep: side by side.
+ranks 2 "$bin/standing_still$suffix" still > still.txt 2>&1 &
+ranks 2 "$bin/standing_still$suffix" leaves > leaves.txt 2>&1 &
 expect 0 "met" ranks 2 "$bin/standing_still$suffix" at-work
-ranks 2 "$bin/standing_still$suffix" still > still.txt 2>&1
+wait
 grep -q "rank 1 on .* answers, but its main thread has stood still for [2-9] s, while this rank waited for a blocking sum" still.txt && ok ||
   bad "a rank that stands still is not told from one that is silent: $(tail -3 still.txt)"
 # One that was through before the others is no reason to wait for ever.
-ranks 2 "$bin/standing_still$suffix" leaves > leaves.txt 2>&1
 grep -q "rank 1 on .* has ended its run, while this rank waited for" leaves.txt && ok || bad "who leaves early is not named: $(tail -3 leaves.txt)"
 # The launcher of another MPI starts ranks that do not find each other.
 [ -z "$other" ] || expect 2 "but MPI sees a single one" ranks 2 "$other" "${common[@]}" --output-dir x
