@@ -52,7 +52,7 @@ int64_t held_out(double share, int64_t count);
 bool make_folders(const std::string& folder);
 
 /// Folders of samples in the making. Until complete() each holds a file by which readers know what a program left that
-/// failed or was killed.
+/// failed or was killed; files that are written there meanwhile are synced to disk by complete().
 class NewDataSet {
  public:
   /// Makes the folders. Throws Error(usage) where one of them holds anything, Error(runtime) where one cannot be made.
@@ -61,6 +61,7 @@ class NewDataSet {
   ~NewDataSet();
   NewDataSet(const NewDataSet&) = delete;
   NewDataSet& operator=(const NewDataSet&) = delete;
+  /// Throws Error(runtime) naming the file that does not reach the disk; the folders stay marked then.
   void complete();
 
  private:
@@ -97,8 +98,9 @@ void expect_replaceable(const std::string& path);
 std::string files_digest(const std::vector<std::string>& paths);
 
 /// Calls write(temporary name), syncs that file to disk, then renames it to `path`: a crash or a full disk never leaves
-/// a partial file under the final name. On failure the temporary file is removed and Error(runtime) names the file. A
-/// link stays, and the file that it leads to is replaced.
+/// a partial file under the final name (but in a NewDataSet, which is synced and known to be whole as one). On failure
+/// the temporary file is removed and Error(runtime) names the file. A link stays, and the file that it leads to is
+/// replaced.
 void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write);
 void write_file(const std::string& path, std::span<const std::byte> data);
 void write_text(const std::string& path, const std::string& text);

@@ -60,6 +60,24 @@ expect 2 "half: expected an empty folder or none" "$data" convert raw/validation
 mkdir -p whole && mv half whole/train && cp -r shards/validation whole
 expect 3 "whole/train/convoy.unfinished: " "$data" verify whole
 expect 0 "8 samples, 0 bad" "$data" verify whole/validation
+# Files that do not reach the disk are told, and leave no data set.
+cat > lost.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int fsync(int file) {
+  char link[64], path[4096] = "";
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "_005.tfrecord")) return errno = ENOSPC, -1;
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
+}
+C
+cc -shared -fPIC -o lost.so lost.c -ldl
+expect 1 "a0000000_005.tfrecord: cannot sync to disk: No space left on device" env LD_PRELOAD="$work/lost.so" "$data" convert raw/train --crop 16 --out lost
+expect 3 "lost/convoy.unfinished: " "$data" verify lost
 # Nothing but the mark goes with a conversion that wrote nothing; folders that were there stay.
 rm broken/univ_ics_a0000000.hdf5 && mkdir stays && mkdir target && ln -s target linked
 for out in stays linked fresh; do expect 3 "bytes: truncated or damaged" "$data" convert broken --out $out; done
