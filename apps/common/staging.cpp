@@ -10,7 +10,6 @@
 #include <future>
 #include <optional>
 #include <set>
-#include <tuple>
 
 #include "apps/common/fingerprint.h"
 #include "apps/common/stage_lock.h"
@@ -85,8 +84,8 @@ class Staging {
     std::vector<int64_t> of_node(nodes_.size());
     for (size_t i = 0; i < files_.size(); ++i)
       for (size_t n = 0; n < nodes_.size(); ++n) of_node[n] += wanted(i, n);
-    std::tie(report.fewest, report.most) =
-        std::pair(*std::min_element(of_node.begin(), of_node.end()), *std::max_element(of_node.begin(), of_node.end()));
+    const auto [fewest, most] = std::minmax_element(of_node.begin(), of_node.end());
+    report.fewest = *fewest, report.most = *most;
     report.bytes_read = static_cast<int64_t>(totals[0]), report.bytes_written = static_cast<int64_t>(totals[1]);
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;

@@ -216,9 +216,10 @@ bool direct_is_measured_faster(const Problem& p) {
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   if (is_pointwise(p)) return a.groups == 1 && many_positions(p) && (sums_weights || p.out[0].shape.c() >= 32);
   if (strides_from_few_channels(p)) return true;
-  const bool strided_image = a.stride != Int3{1, 1, 1} && a.result_size[0] == 1 && many_positions(p);
-  if (sums_weights) return (a.result_size[1] == 3 && a.result_size[2] == 3) || strided_image;
-  return p.op.kind == OpKind::conv_backward_data && a.stride != Int3{1, 1, 1} && p.out[0].shape.c() >= 64;
+  const bool strided = a.stride != Int3{1, 1, 1};
+  if (sums_weights)
+    return (a.result_size[1] == 3 && a.result_size[2] == 3) || (strided && a.result_size[0] == 1 && many_positions(p));
+  return p.op.kind == OpKind::conv_backward_data && strided && p.out[0].shape.c() >= 64;
 }
 
 bool direct_widening_is_measured_faster(const Problem& p) {
