@@ -31,6 +31,7 @@ int predict_main(int argc, char** argv) {
               "Predicts cosmological parameters of samples. Exit codes: 0 done, 1 run-time error, 2 usage, 3 data, 4 a "
               "prediction is not finite."))
     return 0;
+  fill_cosmoflow_defaults(o);
   expect_single_task();
   if (fs::is_regular_file(o.text("data-dir"))) o.refuse_idle({{"split", false, "one file"}});
   const ReadOptions read = read_options(o);
@@ -51,7 +52,7 @@ int predict_main(int argc, char** argv) {
   warn_of_plain_kernels({&plans.evaluate});
   const auto made = make_program(o, std::move(plans), options, 0);
   Program& program = *made;
-  state.restore(o, program, {"apply-log", "hidden-activation"});
+  state.restore(o, program, {"model", "apply-log", "hidden-activation"});
   const Predictions p = predict(program, samples, reading_options(o, shape), loader_options(o));
 
   const auto names = target_names(p.targets);

@@ -65,6 +65,9 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
                                 "fc1-size",
                                 "fc2-size",
                                 "hidden-activation",
+                                "batch-norm",
+                                "batch-norm-momentum",
+                                "batchnorm-group-size",
                                 "apply-log",
                                 "compute",
                                 "gradient-wire",
@@ -151,6 +154,7 @@ CosmoflowOptions training_program(const OptionTable& o, Ranks& ranks, const Samp
   CosmoflowOptions p = program_options(o, shape);
   p.batch = o.integer("batch-size");
   p.model.dropout = dropout_rate(o);
+  p.model.batch_norm_momentum = o.number("batch-norm-momentum");
   p.loss = o.text("loss") == "mse" ? Loss::mse : Loss::l1;
   p.training = optimizer_config(o);
   p.training.l2 = o.number("l2");
@@ -238,7 +242,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   t.identity["threads"] = ranks.of_all(program.plan.threads);
   if (share) t.identity[share_nodes] = ranks.nodes();
   t.correct = correct_loss;
-  t.per_rank = {"batch-size", "threads", "gradient-wire"};
+  t.per_rank = {"batch-size", "batchnorm-group-size", "threads", "gradient-wire"};
   const std::vector<std::string> paths = data_files(data);
   t.data_digest = files_digest(paths);
   if (ranks.root()) t.fingerprint = fingerprint(paths);

@@ -28,22 +28,28 @@ void check_positions(int64_t batch, double positions) {
                std::to_string(batch));
 }
 
-/// As the trainers have it: DeepCAM always normalises, the networks of 2018 where asked.
-bool normalises(const Arguments& a, ClimateModel model) {
+/// Networks other than DeepCAM normalise where asked.
+bool normalises(const Arguments& a) {
   const std::string& word = a.text("batch-norm");
   if (!word.empty() && word != "on" && word != "off") fail_usage("--batch-norm: expected on or off, found " + word);
-  if (word == "off" && model == ClimateModel::deepcam) fail_usage("--batch-norm: deepcam always normalises");
-  return word.empty() ? model == ClimateModel::deepcam : word == "on";
+  return word == "on";
+}
+
+/// As the trainers have it: DeepCAM always normalises.
+bool normalises(const Arguments& a, ClimateModel model) {
+  if (model != ClimateModel::deepcam) return normalises(a);
+  if (a.given("batch-norm") && !normalises(a)) fail_usage("--batch-norm: deepcam always normalises");
+  return true;
 }
 
 }  // namespace
 
 std::vector<Arguments::Flag> with_network_flags(const std::vector<Arguments::Flag>& own) {
   std::vector<Arguments::Flag> flags{
-      {"model", "cosmoflow", "cosmoflow, sc18, deepcam, deeplab or tiramisu: its training step"},
+      {"model", "cosmoflow", "cosmoflow, lbann, sc18, deepcam, deeplab or tiramisu: its training step"},
       {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
       {"batch", "1", "samples"},
-      {"batch-norm", "", "deeplab, tiramisu: on or off (default: off, as they are trained)"}};
+      {"batch-norm", "", "lbann, deeplab, tiramisu: on or off (default: off, as they are trained)"}};
   flags.insert(flags.end(), own.begin(), own.end());
   return flags;
 }
@@ -55,9 +61,10 @@ int64_t wanted_batch(const Arguments& a) {
 Network wanted_network(const Arguments& a) {
   const std::string &model = a.text("model"), &size = a.text("size");
   const int64_t batch = wanted_batch(a);
-  if (model == "cosmoflow" || model == "sc18") {
-    if (a.given("batch-norm")) fail_usage("--batch-norm has no effect on " + model);
+  if (model == "cosmoflow" || model == "lbann" || model == "sc18") {
+    if (a.given("batch-norm") && model != "lbann") fail_usage("--batch-norm has no effect on " + model);
     CosmoflowOptions o;
+    if (model == "lbann") o.model = CosmoflowConfig::lbann(), o.model.batch_norm = normalises(a);
     if (model == "sc18") o.model = CosmoflowConfig::sc18(), o.normalisation = Normalisation::mean;
     if (!size.empty()) o.model.size = a.integer_within("size", 8, 4096);
     check_positions(batch, std::pow(double(o.model.size), 3));
@@ -72,7 +79,7 @@ Network wanted_network(const Arguments& a) {
   else if (model == "tiramisu")
     o.model.model = ClimateModel::tiramisu;
   else
-    fail_usage("--model: expected cosmoflow, sc18, deepcam, deeplab or tiramisu, found " + model);
+    fail_usage("--model: expected cosmoflow, lbann, sc18, deepcam, deeplab or tiramisu, found " + model);
   o.model.batch_norm = normalises(a, o.model.model);
   if (!size.empty()) set_image(size, o.model);
   check_positions(batch, double(o.model.height) * double(o.model.width));

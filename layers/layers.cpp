@@ -17,6 +17,8 @@ StateInit weight_init(Initializer kind, int64_t fan_in, int64_t fan_out) {
       return {StateInit::Kind::he_normal, 0, fan_in, fan_out};
     case Initializer::he_uniform:
       return {StateInit::Kind::glorot_uniform, 0, fan_in, 0};
+    case Initializer::zero:
+      break;
     case Initializer::torch_uniform:
       return {StateInit::Kind::glorot_uniform, 0, fan_in, 5 * fan_in};
   }

@@ -18,6 +18,7 @@ enum class Initializer : uint8_t {
   glorot_uniform,
   he_normal,
   he_uniform,
+  zero,
   torch_uniform  ///< PyTorch's default: uniform within 1/sqrt(fan in); of a transposed convolution over its outputs
 };
 enum class Bias : uint8_t { none, zero, tenth, torch_uniform };  ///< 0, 0.1, or as the weights

@@ -20,7 +20,14 @@ ValueId record_input(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, in
                                    : tape.emit({OpKind::cast, CastAttrs{tape.float_type()}}, "input.cast", {net.input});
 }
 
-constexpr int64_t most_channels = 512;  // of a convolution
+constexpr int64_t widest_first_block = 512;
+
+/// What halves the volume behind a block.
+ValueId record_pool(Tape& tape, const std::string& name, const CosmoflowConfig& c, ValueId x) {
+  if (c.variant != CosmoflowVariant::lbann) return max_pool(tape, name, x, PoolAttrs{});
+  const Int3 one{1, 1, 1};
+  return avg_pool(tape, name, x, {.kernel = {3, 3, 3}, .pad_low = one, .pad_high = one, .count_padding = 1});
+}
 
 /// Each block halves the volume.
 int64_t block_count(const CosmoflowConfig& c) {
@@ -36,18 +43,24 @@ int64_t block_count(const CosmoflowConfig& c) {
   return c.layers > 0 ? c.layers : log2 - 2;
 }
 
-ValueId record_mlperf(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, ValueId x, Mode mode) {
+ValueId record_blocks(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, ValueId x, Mode mode) {
   const int64_t blocks = block_count(c);
-  if (c.conv_size < 1 || c.conv_size > most_channels)
-    fail_usage("cosmoflow: conv_size: expected 1 to " + std::to_string(most_channels) + ", found " +
+  if (c.conv_size < 1 || c.conv_size > widest_first_block)
+    fail_usage("cosmoflow: conv_size: expected 1 to " + std::to_string(widest_first_block) + ", found " +
                std::to_string(c.conv_size));
   const Int3 kernel{c.kernel, c.kernel, c.kernel};
   int64_t channels = c.conv_size;
-  for (int64_t i = 0; i < blocks; ++i, channels = std::min(2 * channels, most_channels)) {
+  for (int64_t i = 0; i < blocks; ++i, channels = std::min(2 * channels, std::max(c.conv_size, c.most_channels))) {
     const std::string name = "conv" + std::to_string(i + 1);
-    x = conv(tape, name, x, {.channels = channels, .kernel = kernel, .initializer = c.initializer});
+    x = conv(tape, name, x,
+             {.channels = channels,
+              .kernel = kernel,
+              .bias = c.batch_norm ? Bias::none : Bias::zero,
+              .initializer = c.initializer});
+    if (c.batch_norm)
+      x = batch_norm(tape, "bn" + std::to_string(i + 1), x, {.momentum = c.batch_norm_momentum, .mode = mode});
     x = leaky_relu(tape, name, x, c.slope);
-    x = max_pool(tape, "pool" + std::to_string(i + 1), x, PoolAttrs{});
+    x = record_pool(tape, "pool" + std::to_string(i + 1), c, x);
   }
   const double rate = mode == Mode::training ? c.dropout : 0;
   for (const auto& [name, units] : {std::pair<std::string, int64_t>{"dense1", c.fc1_size}, {"dense2", c.fc2_size}}) {
@@ -56,7 +69,7 @@ ValueId record_mlperf(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, V
     x = dropout(tape, "dropout" + name.substr(5), x, rate);
     net.hidden_dense_weights.push_back(name + ".weight");
   }
-  x = dense(tape, "dense3", x, {.units = c.targets, .initializer = c.initializer});
+  x = dense(tape, "dense3", x, {.units = c.targets, .initializer = c.last_initializer.value_or(c.initializer)});
   return tanh(tape, "output", x, 1.2);
 }
 
@@ -90,6 +103,15 @@ ValueId record_sc18(Tape& tape, CosmoflowNet& net, const CosmoflowConfig& c, Val
 
 }  // namespace
 
+CosmoflowConfig CosmoflowConfig::lbann() {
+  CosmoflowConfig c;
+  c.variant = CosmoflowVariant::lbann;
+  c.conv_size = 16, c.most_channels = 256;
+  c.fc1_size = 2048, c.fc2_size = 256;
+  c.initializer = Initializer::he_normal, c.last_initializer = Initializer::zero;
+  return c;
+}
+
 CosmoflowConfig CosmoflowConfig::sc18() {
   CosmoflowConfig c;
   c.variant = CosmoflowVariant::sc18;
@@ -104,7 +126,7 @@ CosmoflowNet record_cosmoflow(Tape& tape, const CosmoflowConfig& c, int64_t batc
   CosmoflowNet net;
   const ValueId x = record_input(tape, net, c, batch, input_type, normalisation);
   net.prediction =
-      c.variant == CosmoflowVariant::mlperf ? record_mlperf(tape, net, c, x, mode) : record_sc18(tape, net, c, x, mode);
+      c.variant == CosmoflowVariant::sc18 ? record_sc18(tape, net, c, x, mode) : record_blocks(tape, net, c, x, mode);
   tape.keep(net.prediction, "prediction");
   return net;
 }

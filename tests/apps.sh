@@ -87,6 +87,13 @@ expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data
 same p.csv q.csv
 expect 1 "--out: nowhere/p.csv: cannot create" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out nowhere/p.csv
 expect 2 "--split has no effect on one file" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data/train/univ_0000003_000.tfrecord "${shape[@]}" --split train
+# LBANN's network with batch norms: running statistics are trained, too, and another network is not taken for it.
+lbann=(--model lbann --conv-size 4 "${shape[@]}" --batch-norm)
+expect 0 "finished: 18 steps" "${train[@]}" "${lbann[@]}" --batch-norm-momentum 0.2 --output-dir lbann
+expect 0 "finished: 0 steps" "${train[@]}" "${lbann[@]}" --batch-norm-momentum 0.2 --output-dir lbann --resume
+means=$(sed -n '/"validation": {/,/}/s/^    "mae": \([0-9.e-]*\),\?$/\1/p' lbann/summary.json)
+expect 0 "4 samples, MAE ${means:-none}" "$bin/cosmoflow_predict" --checkpoint lbann --data-dir data "${lbann[@]}"
+expect 2 'trained with --model "lbann", found "mlperf"' "$bin/cosmoflow_predict" --checkpoint lbann --data-dir data "${lbann[@]}" --model mlperf
 # Physical predictions lie on the line through the samples' labels and parameters.
 expect 0 "16 samples" "$bin/convoy_data" convert raw/train --crop 16 --format split-hdf5 --out physical
 expect 0 "16 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir physical --split all "${shape[@]}" --out physical.csv
@@ -259,7 +266,10 @@ CONVOY_DATA_DIR=data expect 2 "CONVOY_DATA_DIR has no effect on dummy data" "${d
 expect 2 "--early-stopping has no effect on dummy data" "${dummy[@]}" --early-stopping 2 --output-dir x
 expect 2 "--mlperf-division closed: expected --model mlperf, found sc18" "$bin/cosmoflow_train" --data dummy --model sc18 --dry-run --mlperf-division closed
 expect 0 "memory" "${dummy[@]}" --no-baseline --dry-run
-expect 2 "--sparse-gradients has no effect on the sc18 network" "$bin/cosmoflow_train" --model sc18 --summary --no-sparse-gradients
+expect 2 "--sparse-gradients has no effect on networks that pool by means" "$bin/cosmoflow_train" --model sc18 --summary --no-sparse-gradients
+expect 2 "--batch-norm-momentum has no effect on networks without batch norm" "${dummy[@]}" --batch-norm-momentum 0.1 --output-dir x
+expect 2 "--batch-norm has no effect on the sc18 network" "$bin/cosmoflow_train" --data dummy --model sc18 --batch-norm --dry-run
+expect 2 "--mlperf-division closed: expected --batch-norm false, found true" "$bin/cosmoflow_train" --data dummy --size 128 --batch-norm --dry-run --mlperf-division closed
 expect 0 "memory" "$bin/cosmoflow_train" --model sc18 --dry-run --sparse-gradients
 expect 2 "unknown flag or word: --cache" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --cache
 # The 2018 network's loss is shown and kept, also by a checkpoint that does not say who chose it.

@@ -225,6 +225,17 @@ TEST_CASE("parameters and FLOPs of the published networks", "[models]") {
   CHECK(counts(256, 3).parameters == 15985956);
   CHECK(counts(512, 3).parameters == 23064356);
   CHECK(count_network(CosmoflowConfig::sc18()).parameters == 7041443);
+  const auto lbann = [](int64_t size) {
+    CosmoflowConfig c = CosmoflowConfig::lbann();
+    c.size = size;
+    return count_network(c);
+  };
+  CHECK(lbann(128).parameters == 35259316);
+  CHECK(lbann(256).parameters == 37029044);
+  CHECK(lbann(512).parameters == 38798772);
+  CHECK(double(lbann(128).forward_flops) * 1e-9 == Approx(20.9).epsilon(2e-3));
+  CHECK(double(lbann(256).forward_flops) * 1e-9 == Approx(168.6).epsilon(1e-3));
+  CHECK(double(lbann(512).training_flops) * 1e-9 == Approx(3586).epsilon(1e-3));
   CHECK(double(counts(128, 3).forward_flops) * 1e-9 == Approx(68.862).epsilon(1e-4));
   CHECK(double(counts(128, 3).training_flops) * 1e-9 == Approx(192.09).epsilon(1e-4));
   CHECK(double(counts(128, 2).forward_flops) * 1e-9 == Approx(20.41).epsilon(1e-3));

@@ -195,5 +195,10 @@ TEST_CASE("no reference kernel in a CosmoFlow training step", "[kernels][support
       const ProgramPlans plans = plan_program(o, kernel_list());
       CHECK(plans.step.reference_nodes() == std::vector<std::string>{});
       CHECK(plans.evaluate.reference_nodes() == std::vector<std::string>{});
+      o.model = CosmoflowConfig::lbann();
+      o.model.batch_norm = optimizer == OptimizerKind::sgd;
+      const ProgramPlans pooled_by_means = plan_program(o, kernel_list());
+      CHECK(pooled_by_means.step.reference_nodes() == std::vector<std::string>{});
+      CHECK(pooled_by_means.evaluate.reference_nodes() == std::vector<std::string>{});
     }
 }

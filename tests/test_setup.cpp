@@ -10,14 +10,16 @@ using namespace convoy::apps;
 
 namespace {
 
-/// The trainer's settings from a YAML file and flags.
+/// The trainer's settings from a YAML file, if any, and flags.
 OptionTable settings(const std::string& yaml, std::vector<std::string> words = {}) {
-  words.insert(words.begin(), {"cosmoflow_train", yaml});
+  if (!yaml.empty()) words.insert(words.begin(), yaml);
+  words.insert(words.begin(), "cosmoflow_train");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   OptionTable table(training_options());
   OptionTable::YamlFile file{yaml_refusals(), ""};
   table.read(static_cast<int>(argv.size()), argv.data(), "", &file);
+  fill_cosmoflow_defaults(table);
   return table;
 }
 
@@ -49,6 +51,14 @@ TEST_CASE("of two names of one setting the later source counts", "[apps]") {
   OptionTable resumed = settings(yaml, {"--size", "16"});
   resumed.set("size", "16", "checkpoint"), resumed.set("sample-shape", "32,32,32,2", "default");
   CHECK(model_config(resumed).size == 16);
+}
+
+TEST_CASE("widths that nobody chose are those of the network", "[apps]") {
+  CosmoflowConfig c = model_config(settings(""));
+  CHECK((c.conv_size == 32 && c.most_channels == 512 && c.fc1_size == 128 && c.fc2_size == 64 && !c.batch_norm));
+  c = model_config(settings("", {"--model", "lbann", "--fc2-size", "32", "--use-batchnorm"}));
+  CHECK((c.conv_size == 16 && c.most_channels == 256 && c.fc1_size == 2048 && c.fc2_size == 32 && c.batch_norm));
+  CHECK(c.variant == CosmoflowVariant::lbann);
 }
 
 TEST_CASE("physical parameters lie on the line through those of the samples, wherever its centre is", "[apps]") {

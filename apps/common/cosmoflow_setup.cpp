@@ -34,8 +34,9 @@ std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::strin
 std::vector<Option> model_options() {
   std::vector<Option> list{
       {"data-dir", "data.data_dir", "", "folder with train/ and validation/, or with universes to split"},
-      Option{"model", "", "mlperf", "mlperf, or sc18 (the 2018 paper's seven convolutions)"}.one_of(
-          {{"mlperf"}, {"sc18"}}),
+      Option{"model", "", "mlperf",
+             "mlperf, lbann (LBANN's: mean pools, 16 to 256 channels) or sc18 (the 2018 paper's seven convolutions)"}
+          .one_of({{"mlperf"}, {"lbann"}, {"sc18"}}),
       Option{"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer}.within(0, most_extent),
       {"sample-shape", "data.sample_shape", "", "D,D,D,channels, as in the reference's YAML"},
       {"input-shape", "model.input_shape", "", "D,D,D,channels, must agree with sample-shape"},
@@ -43,11 +44,19 @@ std::vector<Option> model_options() {
                                                                                                           most_targets),
       {"target-shape", "data.target_shape", "", "the reference's name for targets"},
       Option{"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer}.within(1, 64),
-      Option{"conv-size", "model.conv_size", "32", "channels of the first convolution", K::integer}.within(1, 512),
+      Option{"conv-size", "model.conv_size", "", "channels of the first convolution (default: 32, 16 in lbann)",
+             K::integer}
+          .within(1, 512),
       Option{"conv-layers", "model.n_conv_layers", "0", "convolution blocks (0 = log2(size) - 2)", K::integer}.within(
           0, 64),
-      Option{"fc1-size", "model.fc1_size", "128", "units of the first dense layer", K::integer}.within(1, 1 << 20),
-      Option{"fc2-size", "model.fc2_size", "64", "units of the second dense layer", K::integer}.within(1, 1 << 20),
+      Option{"fc1-size", "model.fc1_size", "", "units of the first dense layer (default: 128, 2048 in lbann)",
+             K::integer}
+          .within(1, 1 << 20),
+      Option{"fc2-size", "model.fc2_size", "", "units of the second dense layer (default: 64, 256 in lbann)",
+             K::integer}
+          .within(1, 1 << 20),
+      {"batch-norm", "", "false", "mlperf, lbann: normalise behind every convolution, which has no bias then",
+       K::toggle, "default", "use-batchnorm"},
       Option{"hidden-activation", "model.hidden_activation", "LeakyReLU", "LeakyReLU (slope 0.3) or ReLU"}.one_of(
           {{"LeakyReLU"}, {"ReLU"}}),
       {"apply-log", "data.apply_log", "true", "log(1+x) of the counts; off divides by the sample's mean", K::toggle}};
@@ -65,6 +74,9 @@ std::vector<Option> training_options() {
       {"stage-share", "", "false",
        "every node keeps a share of the training files and trains on it alone, as the reference does", K::toggle},
       Option{"batch-size", "data.batch_size", "4", "samples per pass and rank", K::integer}.within(1, 1 << 20),
+      Option{"batch-norm-momentum", "", "0.01", "share of a batch in the running statistics", K::number}.within(0, 1),
+      Option{"batchnorm-group-size", "", "1", "so many neighbouring ranks share batch-norm statistics", K::integer}
+          .within(1),
       {"n-epochs", "data.n_epochs", "128", "", K::integer},
       {"cache", "", "false",
        "keep decoded samples in memory: every rank, in the end, all samples, which are dealt out anew each epoch",
@@ -118,7 +130,13 @@ std::vector<OptionTable::Refusal> yaml_refusals() {
 }
 
 void fill_cosmoflow_defaults(OptionTable& o) {
-  if (o.text("loss").empty()) o.set("loss", o.text("model") == "sc18" ? "l1" : "mse", "default");
+  const std::string& model = o.text("model");
+  const CosmoflowConfig c = model == "lbann" ? CosmoflowConfig::lbann() : CosmoflowConfig{};
+  for (const auto& [flag, value] : {std::pair<const char*, std::string>{"loss", model == "sc18" ? "l1" : "mse"},
+                                    {"conv-size", std::to_string(c.conv_size)},
+                                    {"fc1-size", std::to_string(c.fc1_size)},
+                                    {"fc2-size", std::to_string(c.fc2_size)}})
+    if (o.has(flag) && o.text(flag).empty()) o.set(flag, value, "default");
 }
 
 void correct_loss(nlohmann::json& meta) {
@@ -128,9 +146,10 @@ void correct_loss(nlohmann::json& meta) {
 }
 
 CosmoflowConfig model_config(const OptionTable& o) {
-  const auto variant =
-      choose<CosmoflowVariant>(o, "model", {{"mlperf", CosmoflowVariant::mlperf}, {"sc18", CosmoflowVariant::sc18}});
-  CosmoflowConfig c = variant == CosmoflowVariant::sc18 ? CosmoflowConfig::sc18() : CosmoflowConfig{};
+  CosmoflowConfig c = choose<CosmoflowConfig>(
+      o, "model",
+      {{"mlperf", CosmoflowConfig{}}, {"lbann", CosmoflowConfig::lbann()}, {"sc18", CosmoflowConfig::sc18()}});
+  const bool sc18 = c.variant == CosmoflowVariant::sc18;
   const int64_t wanted = o.integer("size");
   bool by_size = wanted > 0;
   for (const char* flag : {"sample-shape", "input-shape"}) {
@@ -156,19 +175,20 @@ CosmoflowConfig model_config(const OptionTable& o) {
   c.layers = o.integer("conv-layers");
   c.fc1_size = o.integer("fc1-size");
   c.fc2_size = o.integer("fc2-size");
-  for (const char* flag :
-       {"kernel-size", "conv-size", "conv-layers", "fc1-size", "fc2-size", "hidden-activation", "apply-log"})
-    if (variant == CosmoflowVariant::sc18 && o.is_set(flag))
+  for (const char* flag : {"kernel-size", "conv-size", "conv-layers", "fc1-size", "fc2-size", "hidden-activation",
+                           "batch-norm", "apply-log"})
+    if (sc18 && o.is_set(flag))
       fail_usage(std::string("--") + flag + " has no effect on the sc18 network, whose layers are fixed");
-  if (variant == CosmoflowVariant::mlperf)
-    c.slope = choose<double>(o, "hidden-activation", {{"LeakyReLU", 0.3}, {"ReLU", 0.0}});
+  if (!sc18) c.slope = choose<double>(o, "hidden-activation", {{"LeakyReLU", 0.3}, {"ReLU", 0.0}});
+  c.batch_norm = o.toggle("batch-norm");
   return c;
 }
 
 void refuse_idle_flags(const OptionTable& o) {
-  std::vector<IdleFlag> rules{
-      {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
-      {"sparse-gradients", o.text("model") != "sc18", "the sc18 network, which pools by means"}};
+  std::vector<IdleFlag> rules{{"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
+                              {"sparse-gradients", o.text("model") == "mlperf", "networks that pool by means"},
+                              {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},
+                              {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"}};
   for (const char* flag :
        {"data-dir", "cache", "shuffle", "shuffle-labels", "augment", "n-valid", "valid-share", "target-mae", "baseline",
         "print-fom", "early-stopping", "prefetch", "n-parallel-reads", "apply-log"})
@@ -215,6 +235,7 @@ std::vector<ClosedRule> closed_rules(const OptionTable& o, const CosmoflowOption
           {"kernel-size", m.kernel == 3, "3"},
           {"conv-size", m.conv_size == 32, "32"},
           {"conv-layers", m.layers == 0 || m.layers == 5, "5"},
+          {"batch-norm", !m.batch_norm, "false"},
           {"fc1-size", m.fc1_size == 128, "128"},
           {"fc2-size", m.fc2_size == 64, "64"},
           {"hidden-activation", o.text("hidden-activation") == "LeakyReLU", "LeakyReLU"},
@@ -230,7 +251,7 @@ std::vector<ClosedRule> closed_rules(const OptionTable& o, const CosmoflowOption
 ReadOptions read_options(const OptionTable& o) {
   const CosmoflowConfig c = model_config(o);
   ReadOptions read;
-  if (c.variant == CosmoflowVariant::mlperf) read.channels = c.channels;  // sc18 picks one of the four in the file
+  if (c.variant != CosmoflowVariant::sc18) read.channels = c.channels;  // that picks one of the four in the file
   read.crop = c.size;
   return read;
 }
@@ -246,7 +267,7 @@ SampleShape data_shape(const OptionTable& o, const std::vector<SampleRef>& sampl
   if ((o.integer("targets") > 0 || !o.text("target-shape").empty() || c.variant == CosmoflowVariant::sc18) &&
       found.targets != c.targets)
     fail_data(fmt::format("{}: expected {} targets, found {}", samples[0].path, c.targets, found.targets));
-  if (c.variant == CosmoflowVariant::mlperf && found.channels != c.channels)
+  if (c.variant != CosmoflowVariant::sc18 && found.channels != c.channels)
     fail_data(fmt::format("{}: expected {} channels, found {}", samples[0].path, c.channels, found.channels));
   return found;
 }
@@ -264,8 +285,8 @@ CosmoflowOptions program_options(const OptionTable& o, const SampleShape& shape)
   if (shape.dtype != DType::i16)
     p.normalisation = Normalisation::none;  // values come normalised
   else
-    p.normalisation = o.toggle("apply-log") && p.model.variant == CosmoflowVariant::mlperf ? Normalisation::log1p
-                                                                                           : Normalisation::mean;
+    p.normalisation =
+        o.toggle("apply-log") && p.model.variant != CosmoflowVariant::sc18 ? Normalisation::log1p : Normalisation::mean;
   return p;
 }
 

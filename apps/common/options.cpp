@@ -321,10 +321,11 @@ bool OptionTable::read(int argc, char** argv, const std::string& description, Ya
   for (size_t i = 0; i < options_.size(); ++i) {
     const Option& o = options_[i];
     const std::string help = o.help + (o.value.empty() ? "" : " [" + o.value + "]");
+    const std::string names = "--" + o.flag + (o.alias.empty() ? "" : ",--" + o.alias);
     if (o.kind == Option::Kind::toggle)
-      handles.push_back(app.add_flag("--" + o.flag + ",!--no-" + o.flag, help));
+      handles.push_back(app.add_flag(names + ",!--no-" + o.flag, help));
     else
-      handles.push_back(app.add_option("--" + o.flag + (o.alias.empty() ? "" : ",--" + o.alias), values[i], help)
+      handles.push_back(app.add_option(names, values[i], help)
                             ->type_name(o.kind == Option::Kind::integer   ? "INT"
                                         : o.kind == Option::Kind::number  ? "FLOAT"
                                         : o.kind == Option::Kind::numbers ? "NUMBERS"

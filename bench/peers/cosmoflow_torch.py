@@ -18,24 +18,30 @@ CONFIGURATIONS = ("f32", "f32_channels_last", "bf16", "bf16_channels_last")
 CUDA_CONFIGURATIONS = CONFIGURATIONS + ("f16", "f16_channels_last")
 
 
-def build(size, channels=4):
+def build(size, channels=4, network="mlperf"):
+    """MLPerf HPC's network, or that of LBANN's application (lbann; lbann_bn with batch norm)."""
     import torch
+    mlperf, normalises = network == "mlperf", network == "lbann_bn"
+    first, widest, units = (32, 512, (128, 64)) if mlperf else (16, 256, (2048, 256))
 
     class CosmoFlow(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            blocks, width, inputs = size.bit_length() - 3, 32, channels
-            self.convs = torch.nn.ModuleList()
+            blocks, width, inputs = size.bit_length() - 3, first, channels
+            self.convs, self.norms = torch.nn.ModuleList(), torch.nn.ModuleList()
             for _ in range(blocks):
-                self.convs.append(torch.nn.Conv3d(inputs, width, 3, padding=1))
-                inputs, width = width, min(2 * width, 512)
+                self.convs.append(torch.nn.Conv3d(inputs, width, 3, padding=1, bias=not normalises))
+                self.norms.append(torch.nn.BatchNorm3d(width, momentum=0.01) if normalises else torch.nn.Identity())
+                inputs, width = width, min(2 * width, widest)
             self.dense = torch.nn.ModuleList(
-                [torch.nn.Linear(inputs * (size >> blocks) ** 3, 128), torch.nn.Linear(128, 64), torch.nn.Linear(64, 4)])
+                [torch.nn.Linear(inputs * (size >> blocks) ** 3, units[0]), torch.nn.Linear(*units),
+                 torch.nn.Linear(units[1], 4)])
 
         def forward(self, x):
             f = torch.nn.functional
-            for conv in self.convs:
-                x = f.max_pool3d(f.leaky_relu(conv(x), 0.3), 2)
+            for conv, norm in zip(self.convs, self.norms):
+                x = f.leaky_relu(norm(conv(x)), 0.3)
+                x = f.max_pool3d(x, 2) if mlperf else f.avg_pool3d(x, 3, 2, 1)
             x = x.permute(0, 2, 3, 4, 1).flatten(1)  # channels last, as Keras flattens
             x = f.leaky_relu(self.dense[0](x), 0.3)
             x = f.leaky_relu(self.dense[1](x), 0.3)
@@ -44,13 +50,13 @@ def build(size, channels=4):
     return CosmoFlow()
 
 
-def measure(configuration, size, batch, steps, threads):
+def measure(configuration, size, batch, steps, threads, network):
     import contextlib
 
     import torch
     torch.set_num_threads(threads)
     torch.manual_seed(1)
-    model = build(size)
+    model = build(size, network=network)
     x = torch.log1p(torch.poisson(torch.full((batch, 4, size, size, size), 1.0)))
     target = torch.rand(batch, 4) * 2 - 1
     if "channels_last" in configuration:
@@ -68,17 +74,17 @@ def measure(configuration, size, batch, steps, threads):
         optimizer.step()
         seconds.append(time.perf_counter() - start)
     seconds = seconds[1:]
-    return {"framework": "torch " + torch.__version__, "configuration": configuration, "size": size, "batch": batch,
-            "median_seconds": statistics.median(seconds), "min_seconds": min(seconds),
+    return {"framework": "torch " + torch.__version__, "network": network, "configuration": configuration,
+            "size": size, "batch": batch, "median_seconds": statistics.median(seconds), "min_seconds": min(seconds),
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def measure_cuda(configuration, size, batch, steps):
+def measure_cuda(configuration, size, batch, steps, network):
     import torch
     from cuda_graph import narrow_type, replayed
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(1)
-    model = build(size).cuda()
+    model = build(size, network=network).cuda()
     x = torch.log1p(torch.poisson(torch.full((batch, 4, size, size, size), 1.0))).cuda()
     target = (torch.rand(batch, 4) * 2 - 1).cuda()
     if "channels_last" in configuration:
@@ -97,7 +103,8 @@ def measure_cuda(configuration, size, batch, steps):
         optimizer.step()
 
     times = replayed(step, steps)
-    return {"framework": "torch " + torch.__version__, "configuration": configuration, "size": size, "batch": batch, **times,
+    return {"framework": "torch " + torch.__version__, "network": network, "configuration": configuration,
+            "size": size, "batch": batch, **times,
             "samples_per_second": batch / times["median_seconds"]}
 
 
@@ -108,18 +115,20 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--network", choices=("mlperf", "lbann", "lbann_bn"), default="mlperf")
     parser.add_argument("--only", choices=CUDA_CONFIGURATIONS, help="one configuration, in this process")
     args = parser.parse_args()
     if args.device == "cuda":
         for configuration in [args.only] if args.only else CUDA_CONFIGURATIONS:
-            print(json.dumps(measure_cuda(configuration, args.size, args.batch, args.steps)), flush=True)
+            print(json.dumps(measure_cuda(configuration, args.size, args.batch, args.steps, args.network)), flush=True)
         return
     if args.only:
-        print(json.dumps(measure(args.only, args.size, args.batch, args.steps, args.threads)), flush=True)
+        print(json.dumps(measure(args.only, args.size, args.batch, args.steps, args.threads, args.network)), flush=True)
         return
     for configuration in CONFIGURATIONS:
         subprocess.run([sys.executable, __file__, "--only", configuration, "--size", str(args.size), "--batch",
-                        str(args.batch), "--steps", str(args.steps), "--threads", str(args.threads)], check=True)
+                        str(args.batch), "--steps", str(args.steps), "--threads", str(args.threads), "--network", args.network],
+                       check=True)
 
 
 if __name__ == "__main__":

@@ -214,29 +214,54 @@ std::unique_ptr<Prepared> prepare_avg_pool(const Problem& p) {
   });
 }
 
+/// 1 / positions of every window along one axis; a window's share is their product.
+inline std::vector<float> axis_shares(const PoolAttrs& a, int axis, int64_t windows, int64_t extent) {
+  std::vector<float> shares;
+  for (int64_t o = 0; o < windows; ++o)
+    shares.push_back(1.0f / float(a.count_padding ? a.kernel[axis] : inside(a, axis, o, extent).size()));
+  return shares;
+}
+
 std::unique_ptr<Prepared> prepare_avg_pool_backward(const Problem& p) {
-  return prepared([p](const KernelArgs& args) {
+  const PoolAttrs& attrs = pool_attrs(p);
+  const Shape &from = p.in[0].shape, &to = p.out[0].shape;
+  std::array<std::vector<float>, 3> shares;
+  for (int i = 0; i < 3; ++i) shares[size_t(i)] = axis_shares(attrs, i, from[i + 1], to[i + 1]);
+  std::vector<Cover> columns;
+  for (int64_t w = 0; w < to.w(); ++w) columns.push_back(covering(attrs, 2, w, from.w()));
+  return prepared([p, shares, columns](const KernelArgs& args) {
     const PoolAttrs& a = pool_attrs(p);
-    const TensorDesc &yd = p.in[0], &xd = p.out[0];
-    const Shape &xs = xd.shape, &ys = yd.shape;
-    by_storage(xd.dtype, [&](auto zero) {
+    const TensorDesc& yd = p.in[0];
+    const Shape &xs = p.out[0].shape, &ys = yd.shape;
+    by_storage(yd.dtype, [&](auto zero) {
       using T = decltype(zero);
       const T* dy = args.in[0].data<T>();
       T* dx = args.out[0].data<T>();
-      parallel_ranges(xs.rows(), p.threads, 16, [&](Range r) {
+      parallel_ranges(xs.n() * xs.d() * xs.h(), p.threads, 1, [&](Range r) {
+        struct WindowRow {
+          const T* dy;
+          float share;
+        };
+        std::vector<WindowRow> above;  // rows of windows that cover a row
         for (int64_t i = r.begin; i < r.end; ++i) {
-          const int64_t w = i % xs.w(), h = i / xs.w() % xs.h(), d = i / (xs.w() * xs.h()) % xs.d(),
-                        n = i / (xs.w() * xs.h() * xs.d());
-          const Cover cd = covering(a, 0, d, ys.d()), ch = covering(a, 1, h, ys.h()), cw = covering(a, 2, w, ys.w());
-          for_vectors(0, xs.c(), [&](int64_t c, auto count) {
-            Vec total = Vec::all(0.0f);
-            for (int64_t od = cd.first; od <= cd.last; ++od)
-              for (int64_t oh = ch.first; oh <= ch.last; ++oh)
+          const int64_t h = i % xs.h(), d = i / xs.h() % xs.d(), n = i / (xs.h() * xs.d());
+          const Cover cd = covering(a, 0, d, ys.d()), ch = covering(a, 1, h, ys.h());
+          above.clear();
+          for (int64_t od = cd.first; od <= cd.last; ++od)
+            for (int64_t oh = ch.first; oh <= ch.last; ++oh)
+              above.push_back({dy + yd.offset(n, od, oh, 0), shares[0][size_t(od)] * shares[1][size_t(oh)]});
+          T* row = dx + i * xs.w() * xs.c();
+          for (const Cover& cw : columns) {
+            for_vectors(0, xs.c(), [&](int64_t c, auto count) {
+              Vec total = Vec::all(0.0f);
+              for (const WindowRow& from : above)
                 for (int64_t ow = cw.first; ow <= cw.last; ++ow)
-                  total = fma(get(dy + yd.offset(n, od, oh, ow) + c, count), Vec::all(window_share(a, xs, od, oh, ow)),
+                  total = fma(get(from.dy + ow * yd.stride[3] + c, count), Vec::all(from.share * shares[2][size_t(ow)]),
                               total);
-            put(dx + i * xs.c() + c, total, count);
-          });
+              put(row + c, total, count);
+            });
+            row += xs.c();
+          }
         }
       });
     });
