@@ -77,4 +77,21 @@ inline std::optional<ConvShapes> conv_shapes(const Problem& p) {
   return s;
 }
 
+/// Pairs of a result position and a tap that meet the input and not its padding.
+inline int64_t pairs_inside(const ConvShapes& s) {
+  int64_t pairs = s.y.n();
+  for (int axis = 0; axis < 3; ++axis) {
+    int64_t inside = 0;
+    for (int64_t tap = 0; tap < s.w[axis + 1]; ++tap)
+      inside += positions_inside(s.attrs, axis, tap, s.x[axis + 1], s.y[axis + 1]);
+    pairs *= inside;
+  }
+  return pairs;
+}
+
+/// Their share among all pairs.
+inline double share_inside(const ConvShapes& s) {
+  return double(pairs_inside(s)) / (double(s.y.rows()) * double(s.w.d() * s.w.h() * s.w.w()));
+}
+
 }  // namespace convoy

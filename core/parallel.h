@@ -80,6 +80,15 @@ void parallel_threads(int threads, F&& body) {
 #endif
 }
 
+/// Runs body(thread) for every thread in [0, used) of a team of `threads`: libgomp ends the threads that a smaller team
+/// would leave over, and starts new ones for the next larger team, which takes longer than most kernels.
+template <class F>
+void parallel_some(int used, int threads, F&& body) {
+  parallel_threads(used > 1 ? threads : 1, [&](int t) {
+    if (t < used) body(t);
+  });
+}
+
 /// Hands out [0, total) one by one to whoever asks: for units whose results do not depend on the thread, where a reader
 /// thread may hold up a core now and then.
 class UnitCounter {
@@ -123,7 +132,7 @@ template <class F>
 void parallel_ranges(int64_t total, int threads, int64_t grain, F&& body) {
   const int64_t blocks = ceil_div(total, grain);
   const int used = static_cast<int>(std::clamp<int64_t>(blocks, 1, threads));
-  parallel_threads(used, [&](int t) {
+  parallel_some(used, threads, [&](int t) {
     const Range range = split_range(total, t, used, grain);
     if (range.size() > 0) body(range);
   });
@@ -137,7 +146,7 @@ void parallel_parts(std::span<const int64_t> counts, int threads, int64_t grain,
   int64_t total = 0;
   for (int64_t count : counts) total += count;
   const int used = static_cast<int>(std::clamp<int64_t>(total / least, 1, threads));
-  parallel_threads(used, [&](int t) {
+  parallel_some(used, threads, [&](int t) {
     const Range mine = split_range(total, t, used);
     int64_t first = 0;
     for (size_t k = 0; k < counts.size() && first < mine.end; first += counts[k++]) {

@@ -23,7 +23,7 @@ struct Col2im {
         columns(weights.h() * run),
         padded(round_up(columns, gemm_columns)),
         ring(ceil_div(weights.h(), attrs.stride[1])),
-        band(std::max(8 * weights.h(), std::min<int64_t>(dx.shape.h() * dx.shape.n() / (4 * p.threads), 128))),
+        band(std::max(4 * weights.h(), std::min<int64_t>(dx.shape.h() * dx.shape.n() / (4 * p.threads), 128))),
         bands(ceil_div(dx.shape.h(), band)) {
     const int64_t reached =
         std::max((dy.shape.w() - 1) * attrs.stride[2] + weights.w(), dx.shape.w() + attrs.pad_low[2]);

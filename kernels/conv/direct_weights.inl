@@ -316,30 +316,40 @@ inline void weights_finish(const Plan& d, int threads, const KernelArgs& args) {
   const DirectShape& s = d.shape;
   float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
   const int64_t per_k = s.row_taps() * s.kernel[2] * s.in;
-  if (d.taps < s.kernel[2]) std::fill(dw, dw + s.groups * s.out * per_k, 0.0f);  // taps that only meet padding
-  parallel_ranges(s.groups * d.blocks * d.chunks, threads, 1, [&](Range range) {
+  if (d.taps < s.kernel[2]) std::fill(dw, dw + s.groups * s.out * per_k, 0.0f);     // taps that only meet padding
+  const int64_t kept = s.row_taps() * d.taps, slices = std::max<int64_t>(1, kept);  // the bias goes with the first
+  parallel_ranges(s.groups * d.blocks * d.chunks * slices, threads, 1, [&](Range range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t chunk = i % d.chunks, block = i / d.chunks % d.blocks, group = i / (d.chunks * d.blocks);
+      const int64_t tap = i % slices, chunk = i / slices % d.chunks, block = i / (slices * d.chunks) % d.blocks,
+                    group = i / (slices * d.chunks * d.blocks);
       const Range input = d.channels(chunk);
       const int64_t channels = input.size();
       const int64_t k_first = group * s.out + block * block_width,
                     valid = std::min(block_width, s.out - block * block_width);
-      float* from = d.sums(args.workspace, group, block, chunk, 0);
-      for (int64_t part = 1; part < d.parts; ++part)
-        for_vectors(0, d.sum_floats(), [&](int64_t at, auto n) {
-          put(from + at, get(from + at, n) + get(from + part * d.sum_floats() + at, n), n);
-        });
-      for (int64_t t = 0; t < s.row_taps(); ++t)
-        for (int64_t q = 0; q < d.taps; ++q)
-          for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
-            for (int64_t k = 0; k < valid; ++k) {
-              const float* sums = from + ((t * d.taps + q) * channels + c) * block_width + d.column(k, valid);
-              float* to = dw + (k_first + k) * per_k +
-                          (t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight) * s.in + input.begin + c;
-              for (int64_t e = 0; e < std::min<int64_t>(16, channels - c); ++e) to[e] = sums[e * block_width];
-            }
-      if (chunk == 0)
-        for (int64_t k = 0; k < valid; ++k) db[k_first + k] = from[d.sum_floats() - block_width + d.column(k, valid)];
+      float* sums = d.sums(args.workspace, group, block, chunk, 0);
+      const auto add_parts = [&](float* to, int64_t count) {
+        for (int64_t part = 1; part < d.parts; ++part)
+          for_vectors(0, count, [&](int64_t at, auto n) {
+            put(to + at, get(to + at, n) + get(to + part * d.sum_floats() + at, n), n);
+          });
+      };
+      if (tap < kept) {
+        const int64_t t = tap / d.taps, q = tap % d.taps;
+        float* from = sums + tap * channels * block_width;
+        add_parts(from, channels * block_width);
+        for (int64_t c = 0; c < channels; c += 16)  // sixteen cache lines serve all output channels
+          for (int64_t k = 0; k < valid; ++k) {
+            const float* column = from + c * block_width + d.column(k, valid);
+            float* to = dw + (k_first + k) * per_k +
+                        (t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight) * s.in + input.begin + c;
+            for (int64_t e = 0; e < std::min<int64_t>(16, channels - c); ++e) to[e] = column[e * block_width];
+          }
+      }
+      if (tap == 0 && chunk == 0) {
+        float* bias = sums + d.sum_floats() - block_width;
+        add_parts(bias, block_width);
+        for (int64_t k = 0; k < valid; ++k) db[k_first + k] = bias[d.column(k, valid)];
+      }
     }
   });
 }

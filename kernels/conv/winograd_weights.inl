@@ -276,10 +276,10 @@ std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
   with_weights_scheme<outputs>(p, [&](auto scheme) {
     using S = WeightsScheme<decltype(scheme)>;
     const WinogradWeights w = winograd_weights<S>(p);
-    const int threads = static_cast<int>(std::min<int64_t>(p.threads, w.tasks()));
-    const auto run = [p, w, threads](const KernelArgs& args) {
+    const int used = static_cast<int>(std::min<int64_t>(p.threads, w.tasks()));
+    const auto run = [p, w, used](const KernelArgs& args) {
       UnitCounter tasks(w.tasks());
-      parallel_threads(threads, [&](int thread) {
+      parallel_some(used, p.threads, [&](int thread) {
         float* scratch =
             reinterpret_cast<float*>(args.workspace) + w.tasks() * w.result_floats() + thread * w.thread_floats();
         for (int64_t task; (task = tasks.take()) >= 0;)
@@ -293,7 +293,7 @@ std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
                                                  : "F(" + std::to_string(L::k[2]) + "," + std::to_string(L::m[2])) +
                                ")^" + (L::p[0] > 1 ? "3, " : "2, ") + std::to_string(w.parts) + " parts, " +
                                std::to_string(w.run) + " tiles a run";
-    made = std::make_unique<PreparedFunction>(run, w.workspace() + threads * w.thread_floats() * 4, detail);
+    made = std::make_unique<PreparedFunction>(run, w.workspace() + used * w.thread_floats() * 4, detail);
     return Support::yes();
   });
   return made;

@@ -170,9 +170,9 @@ std::unique_ptr<Prepared> prepare_dense(const Problem& p) {
   return prepared(
       [p, s, thread_floats](const KernelArgs& args) {
         const int64_t total = kind == OpKind::dense_backward_data ? s.features : s.outputs;
-        const int64_t grain = kind == OpKind::dense_backward_data ? dense_tile : 8;
+        const int64_t grain = kind == OpKind::dense_backward_data ? 64 : 8;
         const int used = static_cast<int>(std::clamp<int64_t>(ceil_div(total, grain), 1, p.threads));
-        parallel_threads(used, [&](int thread) {
+        parallel_some(used, p.threads, [&](int thread) {
           auto* memory = reinterpret_cast<float*>(args.workspace) + thread * thread_floats;
           const Range range = split_range(total, thread, used, grain);
           by_storage(p.in[0].dtype, [&](auto zero) {
