@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 
 struct Data {
   std::shared_ptr<const ClimateSource> train, validation, whole_train;
-  std::optional<StagedShare> share{};
+  std::optional<StagedSamples> staged{};
 };
 
 Data find_data(const OptionTable& o, Ranks& ranks) {
@@ -32,7 +32,7 @@ Data find_data(const OptionTable& o, Ranks& ranks) {
   if (o.text("data-dir").empty()) fail_usage("--data-dir is required (or --data dummy)");
   ClimateSplit split =
       split_images(o.text("data-dir"), o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")),
-                   [&](const std::string& path) { return list_images(path, ranks); });
+                   {o.integer("n-train"), o.integer("n-valid")}, image_listing(ranks));
   limit(split.train, o, "n-train");
   limit(split.validation, o, "n-valid");
   refuse_idle_validation(o, !split.validation.empty());
@@ -42,7 +42,8 @@ Data find_data(const OptionTable& o, Ranks& ranks) {
   all.insert(all.end(), split.validation.begin(), split.validation.end());
   const ClimateStats stats = climate_stats(o, all);
   Data data;
-  data.share = stage_share(o, ranks, paths_of(split.train), o.integer("crops-per-image"), paths_of(split.validation));
+  data.staged =
+      stage_samples(o, ranks, paths_of(split.train), o.integer("crops-per-image"), paths_of(split.validation));
   data.train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, true));
   data.whole_train = std::make_shared<ClimateSource>(split.train, climate_reading(o, stats, false));
   if (!split.validation.empty())
@@ -263,7 +264,7 @@ ClimateTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, co
   if (program.statistics_pass) s.recalibration_images = o.integer("batch-norm-recalibration");
   if (!data.train) s.dummy_samples = dummy_samples(o, samples_per_step);
   s.loader = training_loader(o, ranks);
-  if (data.share) s.loader.share = data.share->training;
+  if (data.staged) s.loader.share = data.staged->training;
   s.measure = choose<Measure>(o, "measure",
                               {{"mlperf", Measure::mlperf},
                                {"pooled", Measure::pooled},
@@ -302,13 +303,11 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const bool inspect_only = only_looks(o);
   const bool dummy = o.text("data") == "dummy" || (inspect_only && o.text("data-dir").empty());
   refuse_idle_flags(o, dummy);
-  if (const std::string& source = o.text("data-dir"); !source.empty())
-    o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
-  refuse_outputs_among_samples(o);
+  check_data_folder(o);
   auto staging = stage(o, ranks);
   const int64_t listing = MlLog::now();
   const Data data = dummy ? Data{} : find_data(o, ranks);
-  if (data.share) staging = {listing, data.share->end};
+  if (data.staged) staging = {listing, data.staged->end};
   if (!inspect_only && o.text("mlperf-division") == "closed") expect_official_data(data);
   const ClimateOptions program = program_options(o, ranks, data);
   check_division(o, closed_rules(o));
@@ -328,7 +327,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   t.rate = [schedule = settings.schedule](int64_t, int64_t step) { return schedule.rate(step); };
   t.identity = identity(o, data, program, task, settings.schedule);
   t.identity["threads"] = ranks.of_all(program.plan.threads);
-  if (data.share) t.identity[share_nodes] = ranks.nodes();
+  if (settings.loader.share) t.identity[share_nodes] = ranks.nodes();
   t.decided_by = {{"schedule_steps", "--lr-t-max or, without it, --max-epochs"},
                   {units_begin, "--batch-norm off, which kept a ReLU in earlier versions"}};
   t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps", "gradient-wire"};

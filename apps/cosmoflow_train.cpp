@@ -210,14 +210,12 @@ void print_fom(const std::vector<EpochRecord>& history) {
 int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const bool inspect_only = only_looks(o);
   refuse_idle_flags(o);
-  if (const std::string& source = o.text("data-dir"); !source.empty())
-    o.refuse_idle({{"valid-share", !is_split(source), "data in folders train and validation"}});
-  refuse_outputs_among_samples(o);
+  check_data_folder(o);
   auto staging = stage(o, ranks);
   const int64_t listing = MlLog::now();
   Data data = inspect_only && o.text("data-dir").empty() ? dummy_data(o) : find_data(o, ranks);
-  const auto share = stage_share(o, ranks, paths_of(data.split.train), 1, paths_of(data.split.validation));
-  if (share) staging = {listing, share->end};
+  const auto staged = stage_samples(o, ranks, paths_of(data.split.train), 1, paths_of(data.split.validation));
+  if (staged) staging = {listing, staged->end};
   const CosmoflowOptions program = training_program(o, ranks, data.shape);
   const int64_t samples_per_step = program.batch * program.training.accumulation * ranks.size();
   if (!inspect_only) expect_whole_step(samples_per_step, std::ssize(data.split.train));
@@ -225,7 +223,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   if (baseline && !inspect_only && data.shape.dtype != DType::i16)
     fail_usage("--baseline needs counts, " + o.text("data-dir") + " holds " + data.shape.str());
   CosmoflowTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
-  if (share) settings.loader.share = share->training;
+  if (staged) settings.loader.share = staged->training;
   print_header(o);
   Run run(o, ranks, program, plan_program(program, kernel_list()), count_network(program.model));
   if (run.stops()) return 0;
@@ -240,7 +238,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   };
   t.identity = identity(o, data, program);
   t.identity["threads"] = ranks.of_all(program.plan.threads);
-  if (share) t.identity[share_nodes] = ranks.nodes();
+  if (settings.loader.share) t.identity[share_nodes] = ranks.nodes();
   t.correct = correct_loss;
   t.per_rank = {"batch-size", "batchnorm-group-size", "threads", "gradient-wire"};
   const std::vector<std::string> paths = data_files(data);

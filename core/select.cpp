@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include "core/passes/passes.h"
+#include "core/replace_file.h"
 #include "core/text.h"
 
 namespace convoy {
@@ -44,9 +46,9 @@ TunedTable TunedTable::load(const std::string& path) {
 }
 
 void TunedTable::save(const std::string& path) const {
-  std::ofstream file(path);
-  for (const auto& [problem, kernel] : best_) file << kernel << '\t' << problem << '\n';
-  if (!file.flush()) fail_runtime(path + ": cannot write the tuned table");
+  std::ostringstream table;
+  for (const auto& [problem, kernel] : best_) table << kernel << '\t' << problem << '\n';
+  replace_file(path, table.view());
 }
 
 void TunedTable::require_kernels(const KernelList& list, const std::string& path) const {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/replace_file.h"
 #include "core/text.h"
 
 namespace convoy {
@@ -117,13 +118,12 @@ CommunicationTable CommunicationTable::load(const std::string& path) {
 }
 
 void CommunicationTable::save(const std::string& path) const {
-  std::ofstream out(path);
+  std::ostringstream out;
   out << "# ranks nodes bytes algorithm\n";
   for (const auto& [where, sizes] : best_)
     for (const auto& [bytes, algorithm] : sizes)
       out << where.first << ' ' << where.second << ' ' << bytes << ' ' << name_of(algorithm) << '\n';
-  out.close();
-  if (!out) fail_runtime(path + ": cannot write");
+  replace_file(path, out.view());
 }
 
 const Algorithm* CommunicationTable::find(const ReductionProblem& p) const {

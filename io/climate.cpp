@@ -88,6 +88,31 @@ bool channels_lead(ClimateFormat format) {
   return format == ClimateFormat::gordon_bell || format == ClimateFormat::channels_first;
 }
 
+/// The files found at `path`; throws Error(data) when there are none.
+std::vector<std::string> expect_files(const std::string& path, std::vector<std::string> files) {
+  if (files.empty()) fail_data(path + ": expected .h5 or .hdf5 files, found none");
+  return files;
+}
+
+/// Those that hold the first `most` images (0: all), one in each at least.
+std::vector<std::string> first_files(std::vector<std::string> files, int64_t most) {
+  if (most > 0 && most < std::ssize(files)) files.resize(static_cast<size_t>(most));
+  return files;
+}
+
+/// About a share of the days of these files, drawn from `seed`.
+std::set<std::string> validation_days(const std::vector<std::string>& files, double share, uint64_t seed) {
+  std::set<std::string> days, drawn;
+  for (const std::string& file : files) days.insert(day_of(file));
+  const PhiloxStream random(seed, hash_name("climate split"));
+  std::vector<std::pair<uint64_t, std::string>> order;
+  for (const std::string& day : days) order.emplace_back(random.below(hash_name(day) >> 8, uint64_t{1} << 40), day);
+  std::sort(order.begin(), order.end());
+  const int64_t count = share > 0 ? held_out(share, std::ssize(order)) : 0;
+  for (int64_t i = 0; i < count; ++i) drawn.insert(order[static_cast<size_t>(i)].second);
+  return drawn;
+}
+
 }  // namespace
 
 std::string_view name_of(ClimateFormat format) {
@@ -136,47 +161,53 @@ std::vector<std::string> climate_files(const std::string& path, BrokenLinks brok
   return files;
 }
 
-std::vector<ClimateRef> images_below(const std::string& path) {
+std::vector<ClimateRef> images_of(const std::vector<std::string>& files) {
   std::vector<ClimateRef> refs;
-  for (const std::string& file : climate_files(path))
+  for (const std::string& file : files)
     for (ClimateRef& ref : images_in(file)) refs.push_back(std::move(ref));
-  if (refs.empty()) fail_data(path + ": expected .h5 or .hdf5 files, found none");
   return refs;
 }
 
-std::string day_of(const ClimateRef& ref) {
-  const std::string stem = fs::path(ref.path).stem();
+std::vector<ClimateRef> images_below(const std::string& path) {
+  return images_of(expect_files(path, climate_files(path)));
+}
+
+std::string day_of(const std::string& path) {
+  const std::string stem = fs::path(path).stem();
   const bool official = stem.size() >= 15 && stem.starts_with("data-") && stem[9] == '-' && stem[12] == '-';
   return official ? stem.substr(5, 10) : stem;
 }
 
-ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed, const ListImages& list) {
-  const fs::path root(folder);
-  if (is_split(folder)) return {list(root / "train"), list(root / "validation")};
-  const std::vector<ClimateRef> all = list(folder);
-  std::set<std::string> days;
-  for (const ClimateRef& ref : all) {
-    if (ref.format == ClimateFormat::sharded)
-      fail_data(folder + ": shards do not say which images share a day: expected folders train and validation");
-    days.insert(day_of(ref));
-  }
+ImageListing own_listing() {
+  return {[](const std::string& path) { return climate_files(path); }, images_of};
+}
+
+ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed,
+                          const ClimateLimits& limits, const ImageListing& listing) {
+  const SampleFolders folders = sample_folders(folder);
+  const auto list = [&](const std::string& path) { return expect_files(path, listing.files(path)); };
+  const auto open = [&](std::vector<std::string> files, int64_t most) {
+    return listing.open(first_files(std::move(files), most));
+  };
+  if (!folders.validation.empty())
+    return {open(list(folders.train), limits.train), open(list(folders.validation), limits.validation)};
   if (!(validation_share >= 0 && validation_share < 1))
     fail_usage("the validation share must be in [0, 1), found " + std::to_string(validation_share));
-  const int64_t count = validation_share > 0 ? held_out(validation_share, std::ssize(days)) : 0;
-  std::vector<std::pair<uint64_t, std::string>> drawn;
-  const PhiloxStream random(seed, hash_name("climate split"));
-  for (const std::string& day : days) drawn.emplace_back(random.below(hash_name(day) >> 8, uint64_t{1} << 40), day);
-  std::sort(drawn.begin(), drawn.end());
-  std::set<std::string> validation;
-  for (int64_t i = 0; i < count; ++i) validation.insert(drawn[static_cast<size_t>(i)].second);
-  ClimateSplit split;
-  for (const ClimateRef& ref : all) (validation.count(day_of(ref)) ? split.validation : split.train).push_back(ref);
-  if (split.train.empty()) fail_data(folder + ": one day cannot be split into training and validation");
+  const std::vector<std::string> all = list(folders.train);
+  const std::set<std::string> drawn = validation_days(all, validation_share, seed);
+  std::vector<std::string> train, validation;
+  for (const std::string& file : all) (drawn.count(day_of(file)) ? validation : train).push_back(file);
+  ClimateSplit split{open(train, limits.train), open(validation, limits.validation)};
+  for (const auto* refs : {&split.train, &split.validation})
+    if (std::any_of(refs->begin(), refs->end(), is_normalised))
+      fail_data(folder + ": shards do not say which images share a day: expected folders train and validation");
+  if (split.train.empty()) fail_data(folders.train + ": one day cannot be split into training and validation");
   return split;
 }
 
-std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
-  const Hdf5File file(ref.path, Hdf5File::Mode::read);
+namespace {
+
+std::vector<float> image_in(const Hdf5File& file, const ClimateRef& ref, const ImageBox& box) {
   const int64_t c = ref.shape.channels;
   std::vector<float> values;
   if (ref.format == ClimateFormat::sharded) {
@@ -200,26 +231,8 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
   return values;
 }
 
-bool holds_labels(const ClimateRef& ref, int set) {
-  const auto keys = label_keys(ref.format);
-  if (!ref.labelled || keys.size() == 1) return ref.labelled && (set == 0 || ref.format == ClimateFormat::gordon_bell);
-  return Hdf5File(ref.path, Hdf5File::Mode::read).contains(keys.at(static_cast<size_t>(set)));
-}
-
-void expect_labels(const ClimateRef& ref) {
-  if (ref.labelled) return;
-  // Without labels, two layouts of leading channels look the same.
-  const std::string sets = "climate/labels_0 or climate/labels_1";
-  fail_data(ref.path + ": expected data set " + (channels_lead(ref.format) ? "climate/labels, " : "") + sets +
-            ", found none");
-}
-
-std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes) {
-  return read_labels(ref, set, classes, whole(ref));
-}
-
-std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box) {
-  const Hdf5File file(ref.path, Hdf5File::Mode::read);
+std::vector<uint8_t> labels_in(const Hdf5File& file, const ClimateRef& ref, int set, int64_t classes,
+                               const ImageBox& box) {
   const int64_t h = box.height, w = box.width;
   const auto keys = label_keys(ref.format);
   std::vector<float> raw;
@@ -240,6 +253,39 @@ std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes
     labels[i] = static_cast<uint8_t>(raw[i]);
   }
   return labels;
+}
+
+}  // namespace
+
+std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
+  return image_in(Hdf5File(ref.path, Hdf5File::Mode::read), ref, box);
+}
+
+bool holds_labels(const ClimateRef& ref, int set) {
+  const auto keys = label_keys(ref.format);
+  if (!ref.labelled || keys.size() == 1) return ref.labelled && (set == 0 || ref.format == ClimateFormat::gordon_bell);
+  return Hdf5File(ref.path, Hdf5File::Mode::read).contains(keys.at(static_cast<size_t>(set)));
+}
+
+void expect_labels(const ClimateRef& ref) {
+  if (ref.labelled) return;
+  // Without labels, two layouts of leading channels look the same.
+  const std::string sets = "climate/labels_0 or climate/labels_1";
+  fail_data(ref.path + ": expected data set " + (channels_lead(ref.format) ? "climate/labels, " : "") + sets +
+            ", found none");
+}
+
+std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes) {
+  return read_labels(ref, set, classes, whole(ref));
+}
+
+std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box) {
+  return labels_in(Hdf5File(ref.path, Hdf5File::Mode::read), ref, set, classes, box);
+}
+
+LabelledImage read_labelled(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box) {
+  const Hdf5File file(ref.path, Hdf5File::Mode::read);
+  return {image_in(file, ref, box), labels_in(file, ref, set, classes, box)};
 }
 
 double ClimateStats::deviation(size_t channel) const {

@@ -51,21 +51,36 @@ inline bool is_normalised(const ClimateRef& ref) {
 std::vector<ClimateRef> images_in(const std::string& path);
 /// Climate files of a folder in name order, statistics files left out, or the one file that `path` is.
 std::vector<std::string> climate_files(const std::string& path, BrokenLinks broken = BrokenLinks::refused);
-/// All their images; throws Error(data) when there are none.
+/// Images of these files, in their order: one of each at least.
+std::vector<ClimateRef> images_of(const std::vector<std::string>& files);
+/// All images of climate_files; throws Error(data) when there are none.
 std::vector<ClimateRef> images_below(const std::string& path);
 
 /// "data-2106-03-04-02-1.h5" -> "2106-03-04": images of a day look alike and must not be split. Other names stand for
 /// themselves.
-std::string day_of(const ClimateRef& ref);
+std::string day_of(const std::string& path);
+inline std::string day_of(const ClimateRef& ref) {
+  return day_of(ref.path);
+}
 
 struct ClimateSplit {
   std::vector<ClimateRef> train, validation;
 };
-/// `folder/train` and `folder/validation` when both exist; else all images, split by day: about `validation_share` of
-/// the days, drawn from `seed`, validate. `list` is images_below, or finds the same some other way.
-using ListImages = std::function<std::vector<ClimateRef>(const std::string& path)>;
+/// So many of the first images are wanted; 0: all. Files behind those that hold them are not opened.
+struct ClimateLimits {
+  int64_t train = 0, validation = 0;
+};
+/// How images are found: climate_files and images_of, or the same some other way.
+struct ImageListing {
+  std::function<std::vector<std::string>(const std::string& path)> files;
+  std::function<std::vector<ClimateRef>(const std::vector<std::string>& files)> open;
+};
+ImageListing own_listing();
+/// `folder/train` and `folder/validation` when both exist; else the images of `folder/train` or, without that, of
+/// `folder`, split by day: about `validation_share` of the days, drawn from `seed`, validate. Of shards more images
+/// than `limits` says may come back. Throws what sample_folders throws.
 ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed,
-                          const ListImages& list = images_below);
+                          const ClimateLimits& limits = {}, const ImageListing& listing = own_listing());
 
 /// A box of an image.
 struct ImageBox {
@@ -84,6 +99,12 @@ void expect_labels(const ClimateRef& ref);
 /// one). Throws Error(data) for classes that are not whole numbers below `classes`.
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box);
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes);
+struct LabelledImage {
+  std::vector<float> values;
+  std::vector<uint8_t> classes;
+};
+/// What read_image and read_labels give, through one open file: opening one is slow on shared file systems.
+LabelledImage read_labelled(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box);
 
 /// Statistics per channel over a data set.
 struct ClimateStats {

@@ -123,9 +123,10 @@ void ClimateSource::load(int64_t sample, int64_t epoch, std::byte* input, std::b
   const auto image = static_cast<size_t>(sample / reading_.crops);
   const ClimateRef& ref = images_[image];
   const ImageBox box = choose(image, sample, epoch);
-  std::vector<float> values = read_image(ref, box);
-  std::vector<uint8_t> classes = ref.labelled ? read_labels(ref, reading_.label_set, reading_.classes, box)
-                                              : std::vector<uint8_t>(static_cast<size_t>(box.height * box.width), 255);
+  auto [values, classes] =
+      ref.labelled
+          ? read_labelled(ref, reading_.label_set, reading_.classes, box)
+          : LabelledImage{read_image(ref, box), std::vector<uint8_t>(static_cast<size_t>(box.height * box.width), 255)};
   if (ref.format != ClimateFormat::sharded) normalise(values, reading_.stats);
   values = downsample_fields(std::move(values), box.height, box.width, reading_);
   classes = downsample_classes(std::move(classes), box.height, box.width, reading_);

@@ -316,11 +316,11 @@ std::string universe_of(const SampleRef& ref) {
 }
 
 DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed) {
-  const fs::path root(folder);
-  if (is_split(folder)) return {list(root / "train"), list(root / "validation")};
+  const SampleFolders folders = sample_folders(folder);
+  if (!folders.validation.empty()) return {list(folders.train), list(folders.validation)};
   if (!(validation_share > 0 && validation_share < 1))
     fail_usage("the validation share must lie between 0 and 1, found " + std::to_string(validation_share));
-  const std::vector<SampleRef> all = list(folder);
+  const std::vector<SampleRef> all = list(folders.train);
   std::set<std::string> names;
   for (const SampleRef& ref : all) names.insert(universe_of(ref));
   const PhiloxStream random(seed, hash_name("universe split"));
@@ -332,7 +332,7 @@ DataSplit split_samples(const std::string& folder, const ListSamples& list, doub
   for (int64_t i = 0; i < count; ++i) validation.insert(order[static_cast<size_t>(i)].second);
   DataSplit split;
   for (const SampleRef& ref : all) (validation.count(universe_of(ref)) ? split.validation : split.train).push_back(ref);
-  if (split.train.empty()) fail_data(folder + ": one universe cannot be split into training and validation");
+  if (split.train.empty()) fail_data(folders.train + ": one universe cannot be split into training and validation");
   return split;
 }
 

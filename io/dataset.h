@@ -61,9 +61,9 @@ std::string universe_of(const SampleRef& ref);
 struct DataSplit {
   std::vector<SampleRef> train, validation;
 };
-/// `folder/train` and `folder/validation` when both exist; else all samples of `folder`, split by universe: about
-/// `validation_share` of the universes, drawn from `seed`, validate. `list` is samples_below, or finds the same some
-/// other way.
+/// `folder/train` and `folder/validation` when both exist; else the samples of `folder/train` or, without that, of
+/// `folder`, split by universe: about `validation_share` of the universes, drawn from `seed`, validate. `list` is
+/// samples_below, or finds the same some other way. Throws what sample_folders throws.
 using ListSamples = std::function<std::vector<SampleRef>(const std::string& path)>;
 DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed);
 

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/replace_file.h"
 #include "io/crc32c.h"
 
 namespace convoy {
@@ -80,15 +81,6 @@ bool is_synced_later(const std::string& path) {
 
 void sync_folder(const std::string& folder) {
   sync(folder, O_RDONLY | O_DIRECTORY);
-}
-
-/// Where a path leads, also to a file that is not there yet.
-std::string behind_links(const std::string& name) {
-  std::filesystem::path path = name;
-  std::error_code failed;
-  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, failed); ++links)
-    path = path.parent_path() / std::filesystem::read_symlink(path);  // replaced where the link is absolute
-  return path.string();
 }
 
 }  // namespace
@@ -172,9 +164,18 @@ std::string name_below(const std::string& folder, const std::string& path) {
   return std::filesystem::path(path).lexically_relative(folder).string();
 }
 
-bool is_split(const std::string& folder) {
-  const std::filesystem::path root(folder);
-  return std::filesystem::is_directory(root / "train") && std::filesystem::is_directory(root / "validation");
+SampleFolders sample_folders(const std::string& folder) {
+  const auto part = [&](const char* name) {
+    const std::filesystem::path path = std::filesystem::path(folder) / name;
+    return std::filesystem::is_directory(path) ? path.string() : "";
+  };
+  const std::string train = part("train"), validation = part("validation"), test = part("test");
+  if (!train.empty()) return {train, validation};
+  if (validation.empty() && test.empty()) return {folder, ""};
+  fail_data(folder + ": expected folders train and validation, or train alone, found " +
+            (test.empty()         ? "validation"
+             : validation.empty() ? "test"
+                                  : "validation and test"));
 }
 
 int64_t held_out(double share, int64_t count) {
@@ -256,7 +257,7 @@ void refuse_inside(const std::string& data, const std::string& output, const std
 }
 
 void refuse_among_samples(const std::string& data, const std::string& output, const std::string& flag) {
-  if (!is_split(data)) return refuse_inside(data, output, flag);
+  if (!std::filesystem::is_directory(data + "/train")) return refuse_inside(data, output, flag);
   for (const char* part : {"/train", "/validation", "/test"})
     if (std::filesystem::exists(data + part)) refuse_inside(data + part, output, flag);
 }

@@ -42,8 +42,14 @@ std::string folder_above(const std::string& folder);
 /// keep train/ and validation/ apart, so that equal names do not overwrite each other.
 std::string folder_inside(const std::string& path, const std::string& file);
 
-/// True for a folder with folders train and validation: its samples are split already.
-bool is_split(const std::string& folder);
+/// Where the samples of a data set lie.
+struct SampleFolders {
+  std::string train;       ///< its folder train, or all of it where it has no such folders
+  std::string validation;  ///< its folder validation; empty: a share of `train` validates
+};
+/// Of a data set with a folder train nothing is read beside that and its folder validation. Throws Error(data) where
+/// there is no train beside validation or test: samples of those would be trained on.
+SampleFolders sample_folders(const std::string& folder);
 
 /// How many of `count` universes or days a share of them is: at least one, and not all unless there is only one.
 int64_t held_out(double share, int64_t count);
@@ -74,7 +80,7 @@ void refuse_used_folder(const std::string& folder);
 /// Throws Error(usage) where an output, which `flag` names, is the data set `data` that is read, or lies inside of it:
 /// it would become part of that.
 void refuse_inside(const std::string& data, const std::string& output, const std::string& flag = "--out");
-/// The same for what is read of a data set: the folder, or its folders train, validation and test where it has them.
+/// The same for what is read of a data set: the folder, or, where it has train, that and its validation and test.
 void refuse_among_samples(const std::string& data, const std::string& output, const std::string& flag);
 
 /// Files that are being read, which no output may replace.

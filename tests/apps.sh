@@ -149,6 +149,23 @@ expect 3 ".tfrecord: expected a name in UTF-8, found other bytes" "${train[@]}" 
 # A set without universes for validation is split by the trainer.
 expect 0 "wrote 8 + 0 universes" "$bin/cosmoflow_simulate" --out unsplit --universes 8 --validation 0 --size 16 --steps 4
 expect 0 "finished: 3 steps" "${train[@]}" --data-dir unsplit --output-dir unsplit_run --max-steps 3
+# Samples for a test are neither trained on, drawn nor staged; nor is what runs write beside the samples.
+mkdir tested && cp -r data/train tested && cp -r data/validation tested/test
+expect 0 "validation: a share of 0.2 of tested/train, since tested has no folder validation" "${train[@]}" --data-dir tested --output-dir tested/run --max-steps 2 --save tested.safetensors
+expect 0 "10 training and 2 validation samples" "${train[@]}" --data-dir data/train --output-dir drawn --max-steps 2 --save drawn.safetensors
+same tested.safetensors drawn.safetensors
+expect 0 "staged 12 files" "${train[@]}" --data-dir tested --stage-dir stage/tested --output-dir tested/staged --max-steps 2 --save drawn_staged.safetensors
+same tested.safetensors drawn_staged.safetensors
+[ "$(ls stage/tested)" = train ] && ok || bad "staged beside train: $(ls stage/tested)"
+mv tested/train tested/training
+expect 3 "tested: expected folders train and validation, or train alone, found test" "${train[@]}" --data-dir tested --output-dir x
+# Of limited sets the files of the samples that are left are staged; without limits the others follow.
+few=("${train[@]}" --n-train 4 --n-valid 2 --max-steps 3)
+expect 0 "finished: 3 steps" "${few[@]}" --output-dir few --save few.safetensors
+expect 0 "staged 6 files" "${few[@]}" --stage-dir stage/few --output-dir few_staged --save few_staged.safetensors
+same few.safetensors few_staged.safetensors
+expect 0 "staged 16 files" "${train[@]}" --stage-dir stage/few --output-dir few_more --max-steps 1
+expect 0 "6 files reused" "${few[@]}" --stage-dir stage/few --output-dir few_again
 # Saved behind the last epoch alone, also where a stop rule makes it the last; a folder in a file's place is seen at the start.
 expect 0 "stopped early" "${train[@]}" --output-dir rarely --checkpoint-epochs 0 --n-epochs 9 --lr 1e-12 --early-stopping 1
 [ "$(ls rarely/checkpoint-*.h5 | wc -l)" -eq 1 ] && ok || bad "--checkpoint-epochs 0: $(ls rarely)"
@@ -231,6 +248,13 @@ sed 's/batch_size: 4/batch_size: four/' cosmo.yaml > number.yaml
 expect 2 "four" "$bin/cosmoflow_train" number.yaml
 sed 's/batch_size: 4/batch_size: 4\n    batch_size: 8/' cosmo.yaml > twice.yaml
 expect 2 "data.batch_size is given twice" "$bin/cosmoflow_train" twice.yaml
+# What the reference takes for no samples is all of them here; its default of no early stop is null.
+for count in n_train n_valid; do
+  sed "s/n_epochs: 1/n_epochs: 1\n    $count: 0/" cosmo.yaml > empty.yaml
+  expect 2 "empty.yaml:8: data.$count: expected 1 or more, found 0: the reference takes 0 for none" "$bin/cosmoflow_train" empty.yaml
+done
+sed 's/loss: mse/loss: mse\n    early_stopping_patience: null/' cosmo.yaml > patient.yaml
+expect 0 "early-stopping=0" "$bin/cosmoflow_train" patient.yaml --dry-run
 expect 2 "--output-dir (flag): expected UTF-8" "${train[@]}" --output-dir $'r\xe9sultats'
 expect 2 "--n-parallel-reads: expected 1 to 1024, found 4294967296" "${train[@]}" --n-parallel-reads 4294967296 --output-dir x
 for wrong in "kernel-size 0" "fc1-size -5" "conv-size 0" "threads 4294967297" "batch-size 0" "dropout nan"; do

@@ -144,6 +144,19 @@ expect 0 "finished" "${train[@]}" --data-dir shards --output-dir from_shards --m
 mkdir beside && cp -r shards beside && cp data/stats.h5 beside
 expect 0 "finished" "${train[@]}" --data-dir beside/shards --output-dir beside_shards --max-steps 1
 expect 0 "resuming from" "${train[@]}" --data-dir beside/shards --stage-dir beside_stage --output-dir beside_shards --max-steps 2 --resume
+# Images for a test are neither trained on, drawn nor staged; nor is what runs write beside the images.
+mkdir tested && cp -r data/train data/stats.h5 tested && cp -r data/validation tested/test
+expect 0 "8 training samples of 32x48x16, 2 validation images" "${train[@]}" --data-dir tested --output-dir tested/run --max-steps 1
+expect 0 "staged 7 files" "${train[@]}" --data-dir tested --stage-dir tested_stage --output-dir tested/staged --max-steps 1
+mv tested/train tested/training
+expect 3 "tested: expected folders train and validation, or train alone, found test" "${train[@]}" --data-dir tested --output-dir x
+# Files behind the images that are wanted are neither opened nor staged.
+cp -r data damaged && truncate -s 1000 damaged/train/data-2106-01-03-01-0.h5
+expect 3 "data-2106-01-03-01-0.h5" "${train[@]}" --data-dir damaged --output-dir x
+wanted=("${train[@]}" --n-train 2 --n-valid 1 --max-steps 2)
+expect 0 "staged 3 files" "${wanted[@]}" --data-dir damaged --stage-dir damaged_stage --output-dir limited --save limited.safetensors
+expect 0 "4 training samples of 32x48x16, 1 validation images" "${wanted[@]}" --output-dir limited2 --save limited2.safetensors
+same limited.safetensors limited2.safetensors
 expect 0 "finished" "${train[@]}" --output-dir lamb --optimizer LAMB --weight_decay 0.01 --max-steps 2 --compute bf16
 grep -q '"key":"opt_weight_decay".*"value":0.01' lamb/mlperf.log && ok || bad "--weight_decay was not read as --weight-decay"
 expect 0 "finished" "${train[@]}" --output-dir focal --optimizer LARC-Adam --loss-type focal --max-steps 2 --compute f16 --batch-norm-recalibration 2

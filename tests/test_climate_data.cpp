@@ -92,6 +92,10 @@ TEST_CASE("all layouts hold the same image", "[climate][io]") {
     CHECK(read_labels(ref, 1, 3) == classes);
     const auto box = read_image(ref, {5, 7, 2, 3});
     CHECK(box[4] == values[static_cast<size_t>((5 * 36 + 8) * 4)]);
+    const LabelledImage both = read_labelled(ref, 1, 3, {9, 7, 2, 3});
+    CHECK(both.values == read_image(ref, {9, 7, 2, 3}));
+    CHECK(both.classes == read_labels(ref, 1, 3, {9, 7, 2, 3}));
+    CHECK(both.classes.at(3) == 2);
   }
   std::vector<float> small(values.size());
   for (size_t i = 0; i < small.size(); ++i) small[i] = float(i % 64) / 64;  // exact in half precision
@@ -442,6 +446,67 @@ TEST_CASE("days stay together in a split", "[climate][io]") {
   CHECK(split.validation.size() == 4);
   for (const ClimateRef& v : split.validation)
     for (const ClimateRef& t : split.train) CHECK(day_of(v) != day_of(t));
+}
+
+namespace {
+
+/// Images of days of January 2106, one each.
+void write_days(const std::string& folder, int first, int last) {
+  std::filesystem::create_directories(folder);
+  for (int day = first; day <= last; ++day)
+    write_climate_file(folder + "/data-2106-01-0" + std::to_string(day) + "-00-0.h5", shape, image(1), labels(3), {});
+}
+
+std::vector<std::string> paths(const std::vector<ClimateRef>& images) {
+  std::vector<std::string> found;
+  for (const ClimateRef& ref : images) found.push_back(ref.path);
+  return found;
+}
+
+/// The first so many.
+std::vector<std::string> paths(const std::vector<ClimateRef>& images, size_t count) {
+  std::vector<std::string> found = paths(images);
+  found.resize(count);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("without a folder validation, days for a test are neither trained on nor drawn", "[climate][io]") {
+  const TemporaryFolder folder;
+  write_days(folder / "train", 1, 5), write_days(folder / "test", 6, 9);
+  const ClimateSplit split = split_images(folder.path(), 0.4, 3), alone = split_images(folder / "train", 0.4, 3);
+  CHECK(split.train.size() == 3);
+  CHECK(paths(split.train) == paths(alone.train));
+  CHECK(paths(split.validation) == paths(alone.validation));
+  std::filesystem::remove_all(folder / "train");
+  CHECK_THROWS_WITH(split_images(folder.path(), 0.4, 3),
+                    folder.path() + ": expected folders train and validation, or train alone, found test");
+}
+
+TEST_CASE("files behind the images that are wanted are not opened", "[climate][io]") {
+  const TemporaryFolder folder;
+  write_days(folder / "train", 1, 4), write_days(folder / "validation", 5, 6);
+  const auto damage = [](const ClimateRef& ref) { std::filesystem::resize_file(ref.path, 100); };
+  const ClimateSplit all = split_images(folder.path(), 0.5, 3);
+  damage(all.validation.back());
+  CHECK_THROWS_WITH(split_images(folder.path(), 0.5, 3), Catch::Contains("data-2106-01-06"));
+  const ClimateSplit few = split_images(folder.path(), 0.5, 3, {2, 1});
+  CHECK(paths(few.train) == paths(all.train, 2));
+  CHECK(paths(few.validation) == paths(all.validation, 1));
+  CHECK(split_images(folder.path(), 0.5, 3, {9, 1}).train.size() == 4);
+  // The same where days are drawn: by names, ahead of the limits.
+  const ClimateSplit drawn = split_images(folder / "train", 0.5, 3);
+  damage(drawn.train.back());
+  CHECK_THROWS_WITH(split_images(folder / "train", 0.5, 3), Catch::Contains(drawn.train.back().path));
+  const ClimateSplit one = split_images(folder / "train", 0.5, 3, {1, 0});
+  CHECK(paths(one.train) == paths(drawn.train, 1));
+  CHECK(paths(one.validation) == paths(drawn.validation));
+  // Shards are refused there, however few images are wanted.
+  std::filesystem::create_directory(folder / "shards");
+  const std::vector<float> half(static_cast<size_t>(shape.height * shape.width * shape.channels), 0.5f);
+  for (const char* name : {"a.h5", "b.h5"}) write_shard(folder / "shards/" + name, half, labels(3));
+  CHECK_THROWS_WITH(split_images(folder / "shards", 0.5, 3, {1, 1}), Catch::Contains("shards do not say which"));
 }
 
 TEST_CASE("IoU per sample counts empty classes as 1, pooled does not", "[climate][iou]") {

@@ -1,5 +1,6 @@
 // Which kernel runs a node: overrides, the tuned table, preferences, and what refusals say.
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "core/select.h"
@@ -217,4 +218,29 @@ TEST_CASE("a tuned table that cannot be read is an error", "[select]") {
   const testing::TemporaryFolder folder;
   CHECK_THROWS_WITH(TunedTable::load(folder.path()), Catch::Contains(folder.path() + ": cannot read the tuned table"));
   CHECK_THROWS_WITH(TunedTable::load(folder / "none"), Catch::Contains("none: cannot open"));
+}
+
+TEST_CASE("a tuned table that cannot be written leaves the one before", "[select]") {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "tuned.txt", temporary = path + ".tmp";
+  TunedTable before, after;
+  before.set(any_problem(), "before"), after.set(any_problem(), "after");
+  before.save(path);
+  const auto fails = [&](const char* reason) {
+    CHECK_THROWS_WITH(after.save(path), Catch::Contains("tuned.txt") && Catch::Contains(reason));
+    CHECK(TunedTable::load(path).find(any_problem()) == "before");
+  };
+  std::filesystem::create_directory(temporary);
+  fails("cannot open for writing: Is a directory");
+  CHECK(std::filesystem::is_directory(temporary));
+  std::filesystem::remove(temporary);
+  if (std::filesystem::exists("/dev/full")) {  // where every write fails as on a full disk
+    std::filesystem::create_symlink("/dev/full", temporary);
+    fails("cannot write: No space left");
+  }
+  std::filesystem::create_symlink("tuned.txt", folder / "link.txt");
+  after.save(folder / "link.txt");
+  CHECK(std::filesystem::is_symlink(folder / "link.txt"));
+  CHECK(TunedTable::load(path).find(any_problem()) == "after");
+  CHECK_FALSE(std::filesystem::exists(temporary));
 }

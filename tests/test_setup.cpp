@@ -53,6 +53,32 @@ TEST_CASE("of two names of one setting the later source counts", "[apps]") {
   CHECK(model_config(resumed).size == 16);
 }
 
+TEST_CASE("of a file, counts of none and values of null mean what the reference means", "[apps]") {
+  const testing::TemporaryFolder folder;
+  const std::string yaml = folder / "cosmo.yaml";
+  const auto set_to = [&](const std::string& section, const std::string& value) {
+    write_text(yaml, section + ":\n  " + value + "\n");
+    return settings(yaml);
+  };
+  for (const char* key : {"n_train", "n_valid"}) {
+    const std::string what = std::string("cosmo.yaml:2: data.") + key;
+    CHECK_THROWS_WITH(set_to("data", std::string(key) + ": 0"),
+                      Catch::Contains(what + ": expected 1 or more, found 0: the reference takes 0 for none"));
+    CHECK_THROWS_WITH(set_to("data", std::string(key) + ": null"),
+                      Catch::Contains(what + ": expected a value, found none"));
+  }
+  CHECK(set_to("data", "n_valid: 3").integer("n-valid") == 3);
+  CHECK(settings("", {"--n-valid", "0"}).integer("n-valid") == 0);  // all
+  for (const char* none : {"null", "~", ""})
+    CHECK(set_to("train", std::string("early_stopping_patience: ") + none).integer("early-stopping") == 0);
+  CHECK_FALSE(set_to("train", "early_stopping_patience: null").is_set("early-stopping"));
+  CHECK(set_to("model", "l2: null").number("l2") == 0);
+  // A default that asks for something is no value of null.
+  CHECK_THROWS_WITH(set_to("data", "n_epochs: null"), Catch::Contains("data.n_epochs: expected a value, found none"));
+  CHECK_THROWS_WITH(settings((write_text(yaml, "seed: null\n"), yaml)),
+                    Catch::Contains("seed: expected a value, found none"));
+}
+
 TEST_CASE("widths that nobody chose are those of the network", "[apps]") {
   CosmoflowConfig c = model_config(settings(""));
   CHECK((c.conv_size == 32 && c.most_channels == 512 && c.fc1_size == 128 && c.fc2_size == 64 && !c.batch_norm));

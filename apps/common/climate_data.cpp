@@ -205,10 +205,6 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
   for (const ClimateRef& ref : refs) files.push_back(ref.path);
   NewDataSet data_set(target_folders(path, files, out));
   if (stats.channels() > 0) say("normalises by {}\n", stats_path);
-  struct Image {
-    std::vector<float> values;
-    std::vector<uint8_t> labels;
-  };
   read_in_order(
       refs.size(), threads, threads,
       [&](size_t i) {
@@ -217,13 +213,13 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
         if (!is_normalised(ref) && stats.channels() != ref.shape.channels)
           fail_data(fmt::format("{}: expected {} channels as {} has, found {}", ref.path, stats.channels(), stats_path,
                                 ref.shape.channels));
-        Image image{read_image(ref, whole(ref)), read_labels(ref, 0, 3)};
+        LabelledImage image = read_labelled(ref, 0, 3, whole(ref));
         if (!is_normalised(ref)) normalise(image.values, stats);
         return image;
       },
-      [&](size_t i, const Image& image) {
+      [&](size_t i, const LabelledImage& image) {
         const std::string folder = target_folder(path, refs[i].path, out);
-        writers.try_emplace(folder, folder, images).first->second.add(refs[i], image.values, image.labels);
+        writers.try_emplace(folder, folder, images).first->second.add(refs[i], image.values, image.classes);
         ++written;
       });
   for (auto& [folder, writer] : writers) writer.flush();

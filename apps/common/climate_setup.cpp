@@ -77,8 +77,8 @@ std::pair<int64_t, int64_t> height_and_width(const OptionTable& o, const std::st
 
 std::vector<Option> climate_model_options() {
   std::vector<Option> list{
-      {"data-dir", "", "", "folder with train/ and validation/, or with images to split by day", K::text, "default",
-       "data-dir-prefix"},
+      {"data-dir", "", "", "folder with train/ and validation/, with train/ alone, or with images to split by day",
+       K::text, "default", "data-dir-prefix"},
       {"stats", "", "", "statistics file (default: stats.h5 in or above data-dir)"},
       Option{"label-set", "", "0", "labels_0 or labels_1 of the files", K::integer}.within(0, 1),
       Option{"downsample", "", "1", "make one pixel of every n x n", K::integer}.within(1, 4096),
@@ -114,7 +114,7 @@ std::vector<Option> climate_training_options() {
   const std::vector<Option> more{
       {"data", "", "cam", "cam, or dummy (random images in memory)"},
       {"stage-dir", "", "",
-       "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
+       "folder on storage of the nodes that the samples of data-dir are copied to first; {node} is a node's number"},
       {"stage-share", "", "false",
        "every node keeps a share of the training files and trains on it alone, as the reference does", K::toggle},
       {"image-size", "", "768x1152", "with dummy data: size of the images"},

@@ -33,7 +33,8 @@ std::pair<int64_t, int64_t> cube_shape(const std::string& what, const std::strin
 
 std::vector<Option> model_options() {
   std::vector<Option> list{
-      {"data-dir", "data.data_dir", "", "folder with train/ and validation/, or with universes to split"},
+      {"data-dir", "data.data_dir", "",
+       "folder with train/ and validation/, with train/ alone, or with universes to split"},
       Option{"model", "", "mlperf",
              "mlperf, lbann (LBANN's: mean pools, 16 to 256 channels) or sc18 (the 2018 paper's seven convolutions)"}
           .one_of({{"mlperf"}, {"lbann"}, {"sc18"}}),
@@ -70,7 +71,7 @@ std::vector<Option> training_options() {
       Option{"data", "data.name", "cosmo", "cosmo, or dummy (uniform random volumes in memory)"}.one_of(
           {{"cosmo"}, {"dummy"}}),
       {"stage-dir", "data.stage_dir", "",
-       "folder on storage of the nodes that data-dir is copied to first; {node} is a node's number"},
+       "folder on storage of the nodes that the samples of data-dir are copied to first; {node} is a node's number"},
       {"stage-share", "", "false",
        "every node keeps a share of the training files and trains on it alone, as the reference does", K::toggle},
       Option{"batch-size", "data.batch_size", "4", "samples per pass and rank", K::integer}.within(1, 1 << 20),
@@ -118,6 +119,8 @@ std::vector<OptionTable::Refusal> yaml_refusals() {
           {"data.n_file_sets", {"1"}, "every rank reads its samples from the one data folder"},
           {"data.n_train_files", {"none"}, "samples are counted, not files: n_train"},
           {"data.n_valid_files", {"none"}, "samples are counted, not files: n_valid"},
+          {"data.n_train", {"1 or more"}, "the reference takes 0 for none: all are taken without the key", "0"},
+          {"data.n_valid", {"1 or more"}, "the reference takes 0 for none: all are taken without the key", "0"},
           {"data.n_targets", {"4"}, "the network predicts all that the files hold"},
           {"model.name", {"cosmoflow"}, "other networks are not part of this program"},
           {"model.pooling_type", {"MaxPool3D"}, "the network pools by maximum"},

@@ -87,22 +87,26 @@ std::vector<SampleRef> list_samples(const std::string& path, const ReadOptions& 
       });
 }
 
-std::vector<ClimateRef> list_images(const std::string& path, Ranks& ranks) {
-  if (ranks.size() == 1) return images_below(path);
-  const auto files = names_below(path, ranks, [&] { return climate_files(path); });
-  if (files.empty()) return images_below(path);  // which says so
-  return open_together<ClimateRef>(
-      files, ranks, [](const std::string& file) { return images_in(file); },
-      [](const ClimateRef& ref) {
-        return Json{int(ref.format), ref.index, ref.shape.height, ref.shape.width, ref.shape.channels, ref.labelled};
-      },
-      [](const std::string& file, const Json& saved) {
-        return ClimateRef{file,
-                          ClimateFormat(saved.at(0).get<int>()),
-                          saved.at(1),
-                          {saved.at(2), saved.at(3), saved.at(4)},
-                          saved.at(5)};
-      });
+ImageListing image_listing(Ranks& ranks) {
+  if (ranks.size() == 1) return own_listing();
+  const auto files = [&ranks](const std::string& path) {
+    return names_below(path, ranks, [&] { return climate_files(path); });
+  };
+  const auto open = [&ranks](const std::vector<std::string>& found) {
+    return open_together<ClimateRef>(
+        found, ranks, [](const std::string& file) { return images_in(file); },
+        [](const ClimateRef& ref) {
+          return Json{int(ref.format), ref.index, ref.shape.height, ref.shape.width, ref.shape.channels, ref.labelled};
+        },
+        [](const std::string& file, const Json& saved) {
+          return ClimateRef{file,
+                            ClimateFormat(saved.at(0).get<int>()),
+                            saved.at(1),
+                            {saved.at(2), saved.at(3), saved.at(4)},
+                            saved.at(5)};
+        });
+  };
+  return {files, open};
 }
 
 }  // namespace convoy::apps

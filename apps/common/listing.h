@@ -10,9 +10,10 @@
 
 namespace convoy::apps {
 
-/// samples_below and images_below, the same on all ranks. `path` may be another one on each node, with the same files
-/// below it (staging). Collective; throws what they throw.
+/// samples_below, the same on all ranks. `path` may be another one on each node, with the same files below it
+/// (staging). Collective; throws what it throws.
 std::vector<SampleRef> list_samples(const std::string& path, const ReadOptions& options, Ranks& ranks);
-std::vector<ClimateRef> list_images(const std::string& path, Ranks& ranks);
+/// climate_files and images_of, the same on all ranks: collective, as list_samples is.
+ImageListing image_listing(Ranks& ranks);
 
 }  // namespace convoy::apps

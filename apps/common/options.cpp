@@ -103,6 +103,11 @@ std::vector<double> numbers_of(const std::string& text, const std::string& what)
   return values;
 }
 
+/// Whether the default asks for nothing: of a number, the least that it may be.
+bool is_off(const Option& option) {
+  return option.standard.empty() || (option.standard == "0" && option.least == 0);
+}
+
 /// "a, b or c".
 std::string choice_text(const std::vector<std::string>& choices) {
   const size_t last = choices.size() - 1;
@@ -224,7 +229,7 @@ void OptionTable::load_yaml(const YamlFile& file) {
     const std::string where = fmt::format("{}:{}", path, key_node.Mark().line + 1), what = where + ": " + key;
     if (!seen.insert(key).second) fail_usage(fmt::format("{} is given twice", what));
     for (const Refusal& refusal : file.refusals)
-      if (refusal.yaml == key) {
+      if (refusal.yaml == key && refusal.refused.empty()) {
         if (refusal.accepted == std::vector<std::string>{"*"}) return;
         const std::string text = value.IsNull() ? "none" : yaml_text(value, what);
         for (std::string_view part : split(text, ','))
@@ -236,12 +241,19 @@ void OptionTable::load_yaml(const YamlFile& file) {
       }
     for (const Option& option : options_)
       if (option.yaml == key) {
-        if (value.IsNull() && option.standard.empty()) return;  // asks for nothing, as the default does
+        const auto refusal =
+            std::find_if(file.refusals.begin(), file.refusals.end(), [&](const Refusal& r) { return r.yaml == key; });
+        const bool refuses = refusal != file.refusals.end();
+        if (value.IsNull() && is_off(option) && !refuses) return;  // asks for nothing, as the default does
         if (value.IsNull()) fail_usage(fmt::format("{}: expected a value, found none", what));
         if (option.kind != Option::Kind::list && (value.IsMap() || (value.size() > 0 && value[0].IsMap())))
           fail_usage(fmt::format("{}: expected a value, found a map", what));
         const std::string text = yaml_text(value, what);
-        return set(option.flag, key.ends_with("_dir") ? expand_variables(text) : text, where);
+        set(option.flag, key.ends_with("_dir") ? expand_variables(text) : text, where);
+        if (refuses && agrees(option.flag, refusal->refused))
+          fail_usage(fmt::format("{}: expected {}, found {}: {}", what, choice_text(refusal->accepted), text,
+                                 refusal->reason));
+        return;
       }
     fail_usage(fmt::format("{}: unknown key {}", where, key));
   };

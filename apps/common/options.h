@@ -51,11 +51,13 @@ class OptionTable {
   }
 
   /// Keys of a YAML file that are known but cannot be honoured unless they have one of these values ("*": any), in
-  /// small or capital letters; the reason is shown.
+  /// small or capital letters; the reason is shown. With `refused` the key is that of a setting, which a file may give
+  /// any value but this one; errors then say `accepted`.
   struct Refusal {
     std::string yaml;
     std::vector<std::string> accepted;
     std::string reason;
+    std::string refused{};
   };
   /// What the command line asks for besides settings.
   struct YamlFile {
@@ -65,7 +67,8 @@ class OptionTable {
   /// Fills the table from the YAML file, where the program knows one, the environment and the flags; prints help or
   /// version and returns false when the program should end. Throws Error(usage) naming file, line, key, expected and
   /// found for unknown or refused keys, and for unknown flags and values of the wrong kind or out of bounds. In paths
-  /// of the file, $NAME and ${NAME} stand for variables of the environment; those that are not set stay as they are.
+  /// of the file, $NAME and ${NAME} stand for variables of the environment; those that are not set stay as they are. A
+  /// value of null asks for a default that is nothing, or 0 for a number that goes no lower.
   bool read(int argc, char** argv, const std::string& description, YamlFile* yaml = nullptr);
 
   const std::string& text(const std::string& flag) const { return find(flag).value; }

@@ -81,7 +81,8 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
       {"output-dir", "output_dir", output_dir, "folder for everything the run writes"},
       {"n-train", "data.n_train", "0", "training samples (0 = all found)", K::integer},
       {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
-      {"valid-share", "", "0.2", "share of the " + unit + " that validate where data-dir has no validation/",
+      {"valid-share", "", "0.2",
+       "share of the " + unit + " that validate where data-dir has no validation/: of train/ alone where it has that",
        K::number},
       Option{"seed", "seed", "0", "of initial weights, shuffling, dropout, augmentation", K::integer}.within(-0x1p63),
       {"shuffle", "data.shuffle_train", "true", "new sample order every epoch", K::toggle},
@@ -178,10 +179,18 @@ void apply_run_options(const OptionTable& o, ProgramOptions& p) {
   if (run_device(o)) p.plan.device = DeviceKind::cuda;
 }
 
-void refuse_outputs_among_samples(const OptionTable& o) {
-  if (o.text("data-dir").empty()) return;
+void check_data_folder(const OptionTable& o) {
+  const std::string& source = o.text("data-dir");
+  if (source.empty()) return;
+  if (o.text("data") != "dummy") {
+    const SampleFolders folders = sample_folders(source);
+    o.refuse_idle({{"valid-share", folders.validation.empty(), "data in folders train and validation"}});
+    if (folders.validation.empty() && folders.train != source)
+      say("validation: a share of {} of {}, since {} has no folder validation\n", o.text("valid-share"), folders.train,
+          source);
+  }
   for (const char* flag : {"output-dir", "save"})
-    if (!o.text(flag).empty()) refuse_among_samples(o.text("data-dir"), o.text(flag), o.name(flag));
+    if (!o.text(flag).empty()) refuse_among_samples(source, o.text(flag), o.name(flag));
 }
 
 LoaderOptions loader_options(const OptionTable& o) {

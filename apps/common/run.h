@@ -60,8 +60,10 @@ std::unique_ptr<Program> make_program(const OptionTable& options, ProgramPlans p
                                       uint64_t seed, const std::shared_ptr<Buffer>& shared = nullptr);
 /// Compute type, passes and plan; opens the device that the plan is for.
 void apply_run_options(const OptionTable& options, ProgramOptions& program);
-/// Throws Error(usage) where what a run writes would lie among the samples that it reads.
-void refuse_outputs_among_samples(const OptionTable& options);
+/// Says where validation samples come from in a --data-dir without a folder for them. Throws what sample_folders
+/// throws, Error(usage) where --valid-share has no effect, and where what a run writes would lie among the samples that
+/// it reads.
+void check_data_folder(const OptionTable& options);
 LoaderOptions loader_options(const OptionTable& options);
 /// The same for the training samples: this rank's share, in an order by --seed, or with --no-shuffle as they are.
 LoaderOptions training_loader(const OptionTable& options, const Ranks& ranks);

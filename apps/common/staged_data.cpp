@@ -40,11 +40,73 @@ std::string stage_folder(const OptionTable& o, Ranks& ranks) {
   return to;
 }
 
+/// Whether every node wants all that training reads, which need not be known sample by sample then.
+bool wants_all(const OptionTable& o) {
+  return !o.toggle("stage-share") && o.integer("n-train") == 0 && o.integer("n-valid") == 0;
+}
+
+/// Files of samples and the nodes that want them; none: all.
+using Takers = std::map<std::string, std::set<int>>;
+
+/// Training files as --stage-share deals them out.
+struct Deal {
+  Takers takers;
+  std::vector<std::vector<int64_t>> samples;  ///< of each node
+};
+
+/// A file goes to the node with the fewest samples so far.
+Deal deal_out(const Paths& training, int64_t each, size_t nodes) {
+  std::map<std::string, int64_t> in_file;
+  for (const std::string* path : training) in_file[*path] += each;
+  Deal deal;
+  deal.samples.resize(nodes);
+  std::vector<int64_t> dealt(nodes, 0);
+  for (size_t i = 0; i < training.size(); ++i) {
+    const auto [file, is_new] = deal.takers.try_emplace(*training[i]);
+    if (is_new) {
+      const auto least = std::min_element(dealt.begin(), dealt.end());
+      *least += in_file.at(*training[i]);
+      file->second.insert(static_cast<int>(least - dealt.begin()));
+    }
+    std::vector<int64_t>& share = deal.samples[static_cast<size_t>(*file->second.begin())];
+    for (int64_t k = 0; k < each; ++k) share.push_back(static_cast<int64_t>(i) * each + k);
+  }
+  return deal;
+}
+
+/// Stages these files and lets paths lead to the copies that node `here` has.
+void take_copies(const OptionTable& o, const std::string& to, Ranks& ranks, const Takers& takers, int here,
+                 const std::vector<const Paths*>& lists) {
+  const std::string& from = o.text("data-dir");
+  std::vector<WantedFile> files;
+  for (const auto& [path, nodes] : takers) files.push_back({name_below(from, path), {nodes.begin(), nodes.end()}});
+  say("{}\n", stage_data(from, to, ranks, files).text());
+  for (const Paths* paths : lists)
+    for (std::string* path : *paths)
+      if (const std::set<int>& nodes = takers.at(*path); nodes.empty() || nodes.count(here))
+        *path = (fs::path(to) / name_below(from, *path)).string();
+}
+
+/// Tells of the shares' sizes, and of samples that an epoch leaves out; returns the largest.
+int64_t report_shares(const OptionTable& o, const Ranks& ranks, const Deal& deal) {
+  const auto [smaller, larger] = std::minmax_element(deal.samples.begin(), deal.samples.end(),
+                                                     [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  const int64_t fewest = std::ssize(*smaller), most = std::ssize(*larger);
+  say("each node trains on {} samples of its own\n",
+      fewest == most ? std::to_string(most) : fmt::format("{} to {}", fewest, most));
+  if (ranks.root() && 10 * (most - fewest) > most)
+    say(stderr,
+        "warning: {}: an epoch leaves out samples of the larger shares and repeats those of the smaller: smaller files "
+        "make them even\n",
+        o.name("stage-share"));
+  return most;
+}
+
 }  // namespace
 
 std::optional<StagingTime> stage(OptionTable& o, Ranks& ranks) {
   const std::string from = o.text("data-dir"), to = stage_folder(o, ranks);
-  if (to.empty() || o.toggle("stage-share")) return std::nullopt;
+  if (to.empty() || !wants_all(o)) return std::nullopt;
   // Statistics beside the data folder are read where they are.
   const fs::path beside = fs::path(folder_above(from)) / "stats.h5";
   if (o.has("stats") && o.text("stats").empty() && !fs::exists(fs::path(from) / "stats.h5") && fs::exists(beside))
@@ -55,55 +117,34 @@ std::optional<StagingTime> stage(OptionTable& o, Ranks& ranks) {
   return std::pair{start, MlLog::now()};
 }
 
-std::optional<StagedShare> stage_share(const OptionTable& o, Ranks& ranks, const Paths& training, int64_t each,
-                                       const Paths& validation) {
-  const std::string from = o.text("data-dir"), to = stage_folder(o, ranks);
-  if (to.empty() || !o.toggle("stage-share")) return std::nullopt;
+std::optional<StagedSamples> stage_samples(const OptionTable& o, Ranks& ranks, const Paths& training, int64_t each,
+                                           const Paths& validation) {
+  const std::string to = stage_folder(o, ranks);
+  if (to.empty() || wants_all(o)) return std::nullopt;
+  const std::vector<int>& node_of = ranks.world().nodes();
+  const int here = node_of[static_cast<size_t>(ranks.rank())];
+  if (!o.toggle("stage-share")) {
+    Takers all;
+    for (const Paths* paths : {&training, &validation})
+      for (const std::string* path : *paths) all[*path];
+    take_copies(o, to, ranks, all, here, {&training, &validation});
+    return StagedSamples{MlLog::now(), nullptr};
+  }
   const std::vector<std::vector<int>> nodes = ranks_of_nodes(ranks);
   for (const std::vector<int>& node : nodes)
     if (node.size() != nodes[0].size())
       fail_usage(fmt::format("{}: expected as many ranks on every node, found {} and {}", o.name("stage-share"),
                              nodes[0].size(), node.size()));
-  const std::vector<int>& node_of = ranks.world().nodes();
-  const int here = node_of[static_cast<size_t>(ranks.rank())];
-  // A file goes to the node with the fewest samples so far.
-  std::map<std::string, int64_t> samples;
-  for (const std::string* path : training) samples[*path] += each;
-  std::map<std::string, std::set<int>> wanted;
-  std::vector<std::vector<int64_t>> shares(nodes.size());
-  std::vector<int64_t> dealt(nodes.size(), 0);
-  for (size_t i = 0; i < training.size(); ++i) {
-    const auto [file, is_new] = wanted.try_emplace(*training[i]);
-    if (is_new) {
-      const auto least = std::min_element(dealt.begin(), dealt.end());
-      *least += samples.at(*training[i]);
-      file->second.insert(static_cast<int>(least - dealt.begin()));
-    }
-    std::vector<int64_t>& share = shares[static_cast<size_t>(*file->second.begin())];
-    for (int64_t k = 0; k < each; ++k) share.push_back(static_cast<int64_t>(i) * each + k);
-  }
-  if (samples.size() < nodes.size())
+  Deal deal = deal_out(training, each, nodes.size());
+  if (deal.takers.size() < nodes.size())
     fail_usage(fmt::format("{}: expected a training file for each of {} nodes, found {}", o.name("stage-share"),
-                           nodes.size(), samples.size()));
+                           nodes.size(), deal.takers.size()));
   for (size_t i = 0; i < validation.size(); ++i)
-    wanted[*validation[i]].insert(node_of[i % static_cast<size_t>(ranks.size())]);
-  std::vector<WantedFile> list;
-  for (const auto& [path, nodes_of_file] : wanted)
-    list.push_back({name_below(from, path), {nodes_of_file.begin(), nodes_of_file.end()}});
-  say("{}\n", stage_data(from, to, ranks, list).text());
-  const auto [fewest, most] = std::minmax_element(dealt.begin(), dealt.end());
-  say("each node trains on {} samples of its own\n",
-      *fewest == *most ? std::to_string(*most) : fmt::format("{} to {}", *fewest, *most));
-  if (ranks.root() && 10 * (*most - *fewest) > *most)
-    say(stderr,
-        "warning: {}: an epoch leaves out samples of the larger shares and repeats those of the smaller: smaller files "
-        "make them even\n",
-        o.name("stage-share"));
-  for (const Paths* paths : {&training, &validation})
-    for (std::string* path : *paths)
-      if (wanted.at(*path).count(here)) *path = (fs::path(to) / name_below(from, *path)).string();
-  LoaderShare share{shares[static_cast<size_t>(here)], ranks.place_on_node(), ranks.on_node(), here, *most};
-  return StagedShare{MlLog::now(), std::make_shared<LoaderShare>(std::move(share))};
+    deal.takers[*validation[i]].insert(node_of[i % static_cast<size_t>(ranks.size())]);
+  take_copies(o, to, ranks, deal.takers, here, {&training, &validation});
+  const int64_t most = report_shares(o, ranks, deal);
+  LoaderShare share{deal.samples[static_cast<size_t>(here)], ranks.place_on_node(), ranks.on_node(), here, most};
+  return StagedSamples{MlLog::now(), std::make_shared<LoaderShare>(std::move(share))};
 }
 
 }  // namespace convoy::apps

@@ -16,14 +16,14 @@ namespace convoy::apps {
 /// When staging began and ended (MlLog::now).
 using StagingTime = std::pair<int64_t, int64_t>;
 
-/// What --stage-dir asks for without --stage-share: stages --data-dir, says so, and lets the settings point to the
-/// copy. Nothing where nothing was asked for.
+/// What --stage-dir asks for where all that training reads of --data-dir is wanted on every node: stages it, says so,
+/// and lets the settings point to the copy. Nothing where nothing was asked for, and where stage_samples does it.
 std::optional<StagingTime> stage(OptionTable& options, Ranks& ranks);
 
-/// A node's share of the samples.
-struct StagedShare {
+/// What became of the samples.
+struct StagedSamples {
   int64_t end;                                  ///< of staging (MlLog::now)
-  std::shared_ptr<const LoaderShare> training;  ///< what this node's ranks train on
+  std::shared_ptr<const LoaderShare> training;  ///< of --stage-share: what this node's ranks train on; null: all
 };
 /// A key of a run's identity: whose shares they are.
 constexpr const char* share_nodes = "stage-share nodes";
@@ -36,12 +36,14 @@ Paths paths_of(std::vector<Ref>& samples) {
   return paths;
 }
 
-/// What --stage-share asks for: every node keeps a share of the training files, as even in samples as files allow (of
-/// equal ones every n-th), and trains on those alone; of the validation files it keeps what its ranks evaluate (sample
-/// i is rank i mod size's). Paths of samples whose copies this node has become those of the copies; the others stay
-/// where they are. `each`: training samples that a path stands for. Returns nothing where nothing was asked for. Throws
-/// Error(usage) where nodes have different numbers of ranks or there is no file for each.
-std::optional<StagedShare> stage_share(const OptionTable& options, Ranks& ranks, const Paths& training, int64_t each,
-                                       const Paths& validation);
+/// What --stage-dir asks for where not every file is wanted on every node. With --n-train or --n-valid these are the
+/// files of the samples that are left. With --stage-share every node keeps a share of the training files, as even in
+/// samples as files allow (of equal ones every n-th), and trains on those alone; of the validation files it keeps what
+/// its ranks evaluate (sample i is rank i mod size's). Paths of samples whose copies this node has become those of the
+/// copies; the others stay where they are. `each`: training samples that a path stands for. Returns nothing where
+/// nothing was asked for, or `stage` did it. Throws Error(usage) where nodes that share have different numbers of ranks
+/// or there is no file for each.
+std::optional<StagedSamples> stage_samples(const OptionTable& options, Ranks& ranks, const Paths& training,
+                                           int64_t each, const Paths& validation);
 
 }  // namespace convoy::apps

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -32,11 +33,24 @@ struct Entry {
   int64_t bytes = 0, changed = 0;  ///< size, time of the last change in nanoseconds
 };
 
-/// Name, size and time of change of these files, or of all data files of the folder.
+/// What training reads of a data set: no samples for a test, and nothing that runs write beside its folders.
+std::vector<std::string> training_files(const std::string& folder) {
+  const SampleFolders folders = sample_folders(folder);
+  std::vector<std::string> paths = files_below(folders.train, data_extensions);
+  if (!folders.validation.empty()) {
+    const std::vector<std::string> more = files_below(folders.validation, data_extensions);
+    paths.insert(paths.end(), more.begin(), more.end());
+  }
+  const fs::path statistics = fs::path(folder) / "stats.h5";
+  if (folders.train != folder && fs::is_regular_file(statistics)) paths.push_back(statistics);
+  return paths;
+}
+
+/// Name, size and time of change of these files, or of all that training reads of the folder.
 Json describe(const std::string& folder, const std::vector<WantedFile>& wanted) {
   std::vector<std::string> paths;
   for (const WantedFile& file : wanted) paths.push_back((fs::path(folder) / file.name).string());
-  if (wanted.empty()) paths = files_below(folder, data_extensions);
+  if (wanted.empty()) paths = training_files(folder);
   Json list = Json::array();
   for (const std::string& path : paths) {
     struct stat s {};
@@ -64,7 +78,7 @@ class Staging {
     for (const Json& item : list) files_.push_back({item.at(0), item.at(1), item.at(2)});
     share_out();
     lock_folder();
-    if (!requested_.empty()) expect_own_folder();
+    if (shares()) expect_own_folder();
     read_manifest();
     clear_leftovers();
     find_missing();
@@ -96,13 +110,21 @@ class Staging {
   void share_out() {
     owners_.resize(files_.size());
     for (size_t i = 0; i < files_.size(); ++i) owners_[i] = static_cast<int>(i % static_cast<size_t>(ranks_.size()));
-    wanted_.assign(requested_.empty() ? 0 : files_.size() * nodes_.size(), false);
+    if (!shares()) return;
+    wanted_.assign(files_.size() * nodes_.size(), false);
     std::vector<size_t> turn(nodes_.size(), 0);
     for (size_t i = 0; i < requested_.size(); ++i) {
-      for (const int n : requested_[i].nodes) wanted_[i * nodes_.size() + static_cast<size_t>(n)] = true;
-      const auto first = static_cast<size_t>(requested_[i].nodes.at(0));
+      const std::vector<int>& takers = requested_[i].nodes;
+      for (size_t n = 0; takers.empty() && n < nodes_.size(); ++n) wanted_[i * nodes_.size() + n] = true;
+      for (const int n : takers) wanted_[i * nodes_.size() + static_cast<size_t>(n)] = true;
+      if (takers.empty()) continue;
+      const auto first = static_cast<size_t>(takers[0]);
       owners_[i] = nodes_[first][turn[first]++ % nodes_[first].size()];
     }
+  }
+  /// Whether nodes want different files.
+  bool shares() const {
+    return std::any_of(requested_.begin(), requested_.end(), [](const WantedFile& f) { return !f.nodes.empty(); });
   }
   bool wanted(size_t file, size_t node) const { return wanted_.empty() || wanted_[file * nodes_.size() + node]; }
   int owner(size_t file) const { return owners_[file]; }
@@ -174,8 +196,15 @@ class Staging {
       }
       std::error_code absent;
       fs::remove(fs::path(to_) / (entry.key() + ".tmp"), absent);  // of a copy that was broken off
+      remove_emptied(entry.key());
       entry = manifest_.erase(entry), manifest_changes_ = true;
     }
+  }
+
+  /// Folders that a removed file leaves empty: an empty one called validation would stand for a data set's.
+  void remove_emptied(const std::string& name) const {
+    for (fs::path folder = fs::path(name).parent_path(); !folder.empty(); folder = folder.parent_path())
+      if (rmdir((fs::path(to_) / folder).c_str()) != 0) return;
   }
 
   /// Names of the files to come, without the digests by which they count: a staging that is broken off leaves them.
