@@ -54,7 +54,7 @@ class Executor {
   void run();
   /// Runs again, on this rank alone, stopping at the first node that reads an input or state, or writes a value, that
   /// is not finite; returns the name of that input or state, or of the node, or an empty string. States are left as
-  /// they were. Fill the inputs again first: runs reuse their memory.
+  /// they were. Fill the inputs again first: runs reuse their memory. No lagged gradients may be under way.
   std::string find_non_finite();
 
   /// run() in pieces, for a device that works while the host fills the inputs of the next run: stage_inputs copies them

@@ -9,11 +9,11 @@
 
 namespace convoy {
 
-/// While it lives, f32 and f64 arithmetic of the calling thread and of the threads of its team (oneDNN's, too; not of
-/// other threads, which make their own) reads subnormal numbers as zero and writes zero for them; bf16 instructions
-/// always do, f16 ones never. An operation that meets one takes some hundred cycles otherwise, and gradients behind a
-/// softmax that is sure of itself are full of them: the weight gradient of the layer before the logits took twice its
-/// time.
+/// While it lives, f32 and f64 arithmetic of the calling thread and, above 1, of its team of `threads` (oneDNN's, too;
+/// not of other threads, which make their own) reads subnormal numbers as zero and writes zero for them; bf16
+/// instructions always do, f16 ones never. An operation that meets one takes some hundred cycles otherwise, and
+/// gradients behind a softmax that is sure of itself are full of them: the weight gradient of the layer before the
+/// logits took twice its time.
 class FlushSubnormals {
  public:
   explicit FlushSubnormals([[maybe_unused]] int threads) {

@@ -113,7 +113,8 @@ inline constexpr const char* scale_state_name = "loss_scale";
 /// gradients are added up before one update.
 enum class StepField : int { learning_rate, step, seed_low, seed_high, first_sample, micro_step, count = 8 };
 /// Fields of `loss_scale`, an f64 vector that loss_scale_update advances: the factor on the loss, finite steps since it
-/// last changed, steps skipped for overflow, updates applied.
+/// last changed, steps skipped for overflow (with lagged gradients also the first one, which has none to apply),
+/// updates applied.
 enum class ScaleField : int { scale, good_steps, skipped, applied, count = 4 };
 
 inline TensorDesc step_state_desc() {

@@ -52,7 +52,7 @@ struct CommunicationOptions {
   std::string algorithm;  ///< a wish for all sizes; empty: the table or the list
   CommunicationTable table;
   bool deterministic = false;  ///< sums in rank order: the same bits for any cut into buckets, any table
-  int threads = 1;             ///< that add up
+  int threads = 1;             ///< of a team that adds up long vectors (adding_threads); does not change their bits
 };
 
 struct AlgorithmChoice {

@@ -112,7 +112,6 @@ void Collectives::set_window(const SharedWindow& window) {
 
 void Collectives::start_progress_thread() {
   progress_ = std::thread([this] {
-    const FlushSubnormals flush(1);  // who adds must not show in a sum; threads that it makes inherit this
     while (!stop_) {
       bool active = false;
       try {
@@ -215,6 +214,7 @@ void Collectives::round_to_wire(Operation& op, Piece piece) {
 
 void Collectives::start(int64_t id, const AllReduce& what) {
   const auto before = Clock::now();
+  const FlushSubnormals flush(1);  // what is scaled here
   transport_->alive();
   const std::lock_guard lock(mutex_);
   if (size() == 1) return multiply(what.type, what.data.data(), whole(what), what.scale);
@@ -320,6 +320,8 @@ void Collectives::progress() {
 }
 
 void Collectives::advance_all(int64_t ahead) {
+  // Who adds must not show in a sum: a step, the host of a device, a wait between steps, the progress thread.
+  const FlushSubnormals flush(1);
   for (auto& [id, op] : operations_) {
     if (!op.active || !advance(op, ahead)) continue;
     op.active = false;

@@ -13,16 +13,36 @@ using namespace convoy;
 
 namespace {
 
-/// Throws Error(usage) on every rank where they do not average the same sizes and types: they would mix tensors up, or
-/// wait for ever. Equal numbers have a sum and a sum of squares that no others have together.
-void expect_same_everywhere(Collectives& ranks, std::span<const size_t> counts, DType type) {
+/// What is wrong with the arguments of an average; empty where nothing is.
+std::string mistake_in(void* const* tensors, const size_t* counts, int tensor_count, convoy_comm_type type) {
+  if (type != CONVOY_COMM_F32 && type != CONVOY_COMM_F64)
+    return "convoy_comm: expected type 0 (f32) or 1 (f64), found " + std::to_string(type);
+  if (tensor_count < 0) return "convoy_comm: expected 0 tensors or more, found " + std::to_string(tensor_count);
+  if (tensor_count > 0 && (!tensors || !counts))
+    return "convoy_comm: expected " + std::to_string(tensor_count) + " tensors and their counts, found none";
+  for (int i = 0; i < tensor_count; ++i)
+    if (!tensors[i] && counts[i] > 0)
+      return "convoy_comm: tensor " + std::to_string(i) + ": expected " + std::to_string(counts[i]) +
+             " elements, found no data";
+  return {};
+}
+
+/// Throws Error(usage) on every rank where one of them has made a mistake, or they do not average the same sizes and
+/// types: they would mix tensors up, or wait for ever. Equal numbers have a sum and a sum of squares that no others
+/// have together.
+void expect_same_everywhere(Collectives& ranks, std::span<const size_t> counts, DType type,
+                            const std::string& mistake) {
   const uint64_t hash =
       hash_name({reinterpret_cast<const char*>(counts.data()), counts.size_bytes()}) + static_cast<uint64_t>(type);
   constexpr uint64_t word = (1 << 20) - 1;  // whose square, summed up, is exact
   const double low = double(hash & word), high = double(hash >> 20 & word), all = ranks.size();
-  std::array<double, 4> sums{low, low * low, high, high * high};
+  std::array<double, 5> sums{low, low * low, high, high * high, mistake.empty() ? 0. : 1.};
   ranks.all_reduce_sum(std::span<double>(sums));
-  if (sums != std::array<double, 4>{all * low, all * low * low, all * high, all * high * high})
+  if (!mistake.empty()) fail_usage(mistake);
+  if (const auto wrong = static_cast<int>(sums[4]); wrong > 0)
+    fail_usage("convoy_comm: " + std::to_string(wrong) + " of " + std::to_string(ranks.size()) +
+               " ranks pass wrong arguments");
+  if (sums != std::array<double, 5>{all * low, all * low * low, all * high, all * high * high, 0})
     fail_usage("convoy_comm: ranks average tensors of different numbers, sizes or types");
 }
 
@@ -128,17 +148,16 @@ extern "C" int convoy_comm_average(int team, void* const* tensors, const size_t*
                                    enum convoy_comm_type type) {
   return guarded([&] {
     Team& t = team_of(team);
-    if (type != CONVOY_COMM_F32 && type != CONVOY_COMM_F64) fail_usage("convoy_comm: unknown type");
-    if (tensor_count < 0 || (tensor_count > 0 && (!tensors || !counts))) fail_usage("convoy_comm: no tensors");
     const DType dtype = type == CONVOY_COMM_F64 ? DType::f64 : DType::f32;
+    // A rank that left here alone would be waited for by the others, and its next call would meet this one of theirs.
+    const std::string mistake = mistake_in(tensors, counts, tensor_count, type);
+    const auto known = static_cast<size_t>(mistake.empty() ? tensor_count : 0);
+    expect_same_everywhere(*t.ranks, {counts, known}, dtype, mistake);
     const auto width = static_cast<size_t>(size_of(dtype));
     const double scale = 1.0 / t.ranks->size();
     size_t small = 0;
-    for (int i = 0; i < tensor_count; ++i) {
-      if (!tensors[i] && counts[i] > 0) fail_usage("convoy_comm: tensor " + std::to_string(i) + " has no data");
+    for (int i = 0; i < tensor_count; ++i)
       if (counts[i] * width < large_bytes) small += counts[i] * width;
-    }
-    expect_same_everywhere(*t.ranks, {counts, static_cast<size_t>(tensor_count)}, dtype);
     t.bucket.resize(small);
     const auto each = [&](bool large, auto&& body) {
       size_t at = 0;

@@ -35,8 +35,9 @@ int convoy_comm_size(int* size);
 /* The root's bytes on every rank. */
 int convoy_comm_broadcast(int team, void* data, size_t bytes, int root);
 
-/* tensors[i] holds counts[i] elements; each becomes its mean over all ranks, the same bits on every rank. Ranks whose
- * numbers, counts or types differ all get CONVOY_COMM_USAGE, and keep their tensors. */
+/* tensors[i] holds counts[i] elements; each becomes its mean over all ranks, the same bits on every rank, in which
+ * subnormal numbers count as zero. Where numbers, counts or types differ between ranks, or one of them passes a wrong
+ * argument, all get CONVOY_COMM_USAGE and keep their tensors; a wrong team is told to its caller alone. */
 int convoy_comm_average(int team, void* const* tensors, const size_t* counts, int tensor_count,
                         enum convoy_comm_type type);
 

@@ -53,6 +53,29 @@ P
 ranks 2 /usr/bin/python3 sizes.py "$build/lib/libconvoy_comm$suffix.so" > sizes.txt 2>&1
 grep -q "rank 0: code 2, 1.0" sizes.txt && grep -q "rank 1: code 2, 2.0" sizes.txt && ok || bad "other sizes on each rank: $(tail -3 sizes.txt)"
 
+# An argument that one rank has wrong is refused on all of them, and the next call is right again.
+cat > wrong.py <<'P'
+import ctypes, sys
+lib = ctypes.CDLL(sys.argv[1])
+lib.convoy_comm_error.restype = ctypes.c_char_p
+rank = ctypes.c_int()
+assert lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1) == 0
+lib.convoy_comm_rank(ctypes.byref(rank))
+data = (ctypes.c_double * 8)(*[1.0 + rank.value] * 8)
+here, errors = ctypes.addressof(data), []
+def average(address=here, number=1, type=1):
+    code = lib.convoy_comm_average(0, (ctypes.c_void_p * 1)(address), (ctypes.c_size_t * 1)(8), number, type)
+    if code: errors.append(lib.convoy_comm_error().decode())
+    return code
+wrong = [average(None if rank.value else here), average(number=-1 if rank.value else 1), average(type=9 if rank.value else 1)]
+print(f"rank {rank.value}: codes {wrong}, then {average()} {data[0]}: {errors}", flush=True)
+lib.convoy_comm_finalise()
+P
+ranks 2 /usr/bin/python3 wrong.py "$build/lib/libconvoy_comm$suffix.so" > wrong.txt 2>&1
+grep -q "rank 0: codes \[2, 2, 2\], then 0 1.5: .*1 of 2 ranks pass wrong arguments" wrong.txt &&
+  grep -q "rank 1: codes \[2, 2, 2\], then 0 1.5: .*tensor 0: .*found no data.*found -1.*found 9" wrong.txt && ok ||
+  bad "a wrong argument on one rank: $(tail -3 wrong.txt)"
+
 # Alone nothing of MPI was started, so that it may be started again.
 sed -i '$a for again in range(2): print("again:", lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1), lib.convoy_comm_finalise())' sizes.py
 expect 0 "again: 0 0" /usr/bin/python3 sizes.py "$build/lib/libconvoy_comm$suffix.so"
@@ -139,6 +162,12 @@ expect 0 "measured" ranks 4 "${train[@]}" --batch-size 1 --output-dir measured -
 expect 0 "warning: --comm-table table: nothing in it is for 2 ranks on 1 nodes" ranks 2 "${train[@]}" --batch-size 1 --output-dir elsewhere --max-steps 1 --comm-table table
 expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --output-dir thread --save thread.safetensors --comm-thread
 same two.safetensors thread.safetensors
+# Sums by a team of threads, or by the one that drives messages on.
+expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --batch-size 1 --threads 2 --max-steps 4 --output-dir adders --save adders.safetensors
+expect 0 "finished: 4 steps" ranks 2 "${train[@]}" --batch-size 1 --threads 2 --max-steps 4 --output-dir adder --save adder.safetensors --comm-thread
+same adders.safetensors adder.safetensors
+# Gradients that travel when a loss is no longer finite.
+expect 4 "step 2: not finite" ranks 2 "${train[@]}" --batch-size 1 --output-dir apart --gradient-lag 1 --optimizer SGD --lr 1e30
 expect 0 "as bf16" ranks 2 "${train[@]}" --batch-size 1 --output-dir narrow --gradient-wire bf16 --all-reduce ring
 
 # A checkpoint of four ranks, continued at four (the same bits) and at two.
@@ -167,6 +196,8 @@ expect 0 "finished: 4 steps" ranks 2 "${uneven[@]}" "${own[@]}" --batch-size 1 -
 expect 0 "2 threads on cores" ranks 2 env -u OMP_NUM_THREADS "${own[@]}" --batch-size 1 --output-dir threads2 --resume --save threads2.safetensors
 same threads.safetensors threads2.safetensors
 expect 2 "setting threads: expected [1,2], found 1" ranks 2 env OMP_NUM_THREADS=1 "${own[@]}" --batch-size 1 --output-dir threads2 --resume
+# A launcher that leaves most of a node idle is told of.
+[ "$(nproc)" -lt 2 ] || expect 0 "warning: ranks of node 0 may run on 1 of its" ranks 2 env -u OMP_NUM_THREADS taskset -c 0 "${own[@]}" --batch-size 1 --output-dir bound --max-steps 1
 
 # At another number of ranks the epoch may end in mid-step: 12 samples, 11 seen, then five a step.
 expect 0 "finished: 11 steps" "$bin/cosmoflow_train" "${common[@]}" --batch-size 1 --output-dir uneven --max-steps 11
@@ -207,7 +238,7 @@ int rename(const char *from, const char *to) {
 }
 C
 cc -shared -fPIC -o ask.so ask.c -ldl
-ranks 2 -x LD_PRELOAD="$work/ask.so" "${train[@]}" --batch-size 1 --output-dir between > between.txt 2>&1; rc=$?
+ranks 2 env LD_PRELOAD="$work/ask.so" "${train[@]}" --batch-size 1 --output-dir between > between.txt 2>&1; rc=$?
 [ $rc -eq 75 ] && [ "$(wc -l < between/metrics.jsonl)" -eq 6 ] && ok ||
   { bad "SIGUSR1 in a validation: exit $rc after $(wc -l < between/metrics.jsonl) steps, expected 75 after 6"; tail -5 between.txt >&2; }
 

@@ -1,10 +1,13 @@
 // All-reduce algorithms against a plain sum, at odd sizes and rank counts; averaging in the tape.
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "core/philox.h"
 #include "core/tensor.h"
+#include "dist/add_up.h"
 #include "dist/shared_buffer.h"
 #include "tests/rank_threads.h"
+#include "tests/temporary.h"
 
 using namespace convoy;
 
@@ -60,10 +63,39 @@ void check_mean(int ranks, int64_t count, const CommunicationOptions& options, c
   for (int r = 1; r < ranks; ++r) CHECK((results[static_cast<size_t>(r)] == results[0]));
 }
 
-CommunicationOptions wish(Algorithm a) {
+CommunicationOptions wish(Algorithm a, int threads = 1) {
   CommunicationOptions o;
-  o.algorithm = name_of(a);
+  o.algorithm = name_of(a), o.threads = threads;
   return o;
+}
+
+/// What every rank has behind an all-reduce.
+std::vector<std::vector<float>> means(int ranks, int64_t count, const CommunicationOptions& options) {
+  auto communicators = make_thread_communicators(ranks, options);
+  std::vector<std::vector<float>> results(static_cast<size_t>(ranks));
+  on_ranks(communicators, [&](int rank, Collectives& c) {
+    std::vector<float>& mine = results[static_cast<size_t>(rank)];
+    mine = values_of<float>(rank, count);
+    c.start(3, mean_of(mine, ranks, DType::f32));
+    c.wait(3);
+  });
+  return results;
+}
+
+/// The same of two ranks with areas of so many bytes.
+std::vector<std::vector<float>> means_through_areas(int64_t bytes, int64_t count, int threads) {
+  Buffer areas[] = {Buffer(bytes, Buffer::Fill::zero), Buffer(bytes, Buffer::Fill::zero)};
+  std::vector<std::vector<float>> values{values_of<float>(0, count), values_of<float>(1, count)};
+  std::vector<SharedReduction> ranks;
+  for (int r : {0, 1}) {
+    ranks.emplace_back(std::vector<std::byte*>{areas[0].data(), areas[1].data()}, bytes, r);
+    auto* mine = reinterpret_cast<std::byte*>(values[static_cast<size_t>(r)].data());
+    ranks.back().start(SharedReduction::Part::all_reduce, mine, DType::f32, {0, count}, 0.5, threads);
+  }
+  bool done[] = {false, false};
+  while (!done[0] || !done[1])
+    for (size_t r : {0, 1}) done[r] = done[r] || ranks[r].advance();
+  return values;
 }
 
 }  // namespace
@@ -189,6 +221,55 @@ TEST_CASE("deterministic sums do not depend on the cut into buckets", "[dist]") 
   }
 }
 
+TEST_CASE("a team adds up what is long enough, with the bits of one thread", "[dist]") {
+  CHECK(adding_threads(32767, 2) == 1);
+  CHECK(adding_threads(32768, 2) == 2);
+  CHECK(adding_threads(32768, 33) == 1);
+  CHECK(adding_threads(33 * 1024, 33) == 33);
+  CHECK(adding_threads(1 << 30, 1) == 1);
+  constexpr int64_t count = 3 * 50007;  // so much of it belongs to each of three ranks
+  for (Algorithm a : {Algorithm::direct, Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::shared}) {
+    INFO(name_of(a));
+    const auto alone = means(3, count, wish(a));
+    for (int threads : {2, 3}) CHECK((means(3, count, wish(a, threads)) == alone));
+  }
+  const auto alone = means_through_areas(8 << 20, 200003, 1);
+  CHECK((alone[0] == alone[1]));
+  for (int threads : {2, 3}) CHECK((means_through_areas(8 << 20, 200003, threads) == alone));
+}
+
+#ifdef __SSE__
+TEST_CASE("subnormal numbers count as zero in sums, whoever adds", "[dist]") {
+  constexpr float tiny = 1e-40f;  // as is the mean of two of them, if nobody flushes it
+  const auto check = [&](Algorithm a, int threads, DType wire, bool messenger) {
+    INFO(name_of(a) << ", " << threads << " threads, " << name_of(wire) << (messenger ? ", a thread of messages" : ""));
+    auto communicators = make_thread_communicators(2, wish(a, threads));
+    bool zero[] = {true, true}, own_arithmetic[] = {false, false};
+    on_ranks(communicators, [&](int rank, Collectives& c) {
+      if (messenger) c.start_progress_thread();
+      std::vector<float> values(70001, tiny);
+      std::vector<double> wide(1001, 1e-310);
+      c.start(3, mean_of(values, 2, wire));
+      c.start(4, mean_of(wide, 2, DType::f64));
+      c.wait(4), c.wait(3);
+      for (float v : values) zero[rank] = zero[rank] && v == 0;
+      for (double v : wide) zero[rank] = zero[rank] && v == 0;
+      volatile float mine = tiny;
+      const float twice = mine + mine;
+      own_arithmetic[rank] = twice > mine;
+    });
+    for (int rank : {0, 1}) {
+      CHECK(zero[rank]);
+      CHECK(own_arithmetic[rank]);  // the caller's goes on as it was
+    }
+  };
+  for (Algorithm a : {Algorithm::direct, Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::shared})
+    for (int threads : {1, 2})
+      for (bool messenger : {false, true}) check(a, threads, DType::f32, messenger);
+  check(Algorithm::ring, 1, DType::bf16, false);
+}
+#endif
+
 TEST_CASE("an all-reduce is planned ahead of its start", "[dist]") {
   auto communicators = make_thread_communicators(2, wish(Algorithm::shared), {0, 1});
   on_ranks(communicators, [&](int, Collectives& c) {
@@ -263,4 +344,24 @@ TEST_CASE("the choice of an algorithm: a wish, the measured table, the list", "[
   CHECK(choose_algorithm(p, o).why == "measured");
   CHECK(choose_algorithm(p, o).algorithm == Algorithm::doubling);
   CHECK(explain(p).find("mpi: ranks are not connected by MPI") != std::string::npos);
+}
+
+TEST_CASE("a table of measured algorithms that cannot be written leaves the one before", "[dist]") {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "table";
+  CommunicationTable before, after;
+  before.set(3, 2, 1 << 20, Algorithm::direct), after.set(3, 2, 1 << 20, Algorithm::ring);
+  before.save(path);
+  std::filesystem::create_directory(path + ".tmp");
+  CHECK_THROWS_WITH(after.save(path), Catch::Contains("table.tmp: cannot open for writing"));
+  ReductionProblem p;
+  p.bytes = 1 << 20, p.nodes = {0, 0, 1};
+  const auto found = [&] {
+    const Algorithm* algorithm = CommunicationTable::load(path).find(p);
+    return algorithm ? *algorithm : Algorithm::native;
+  };
+  CHECK(found() == Algorithm::direct);
+  std::filesystem::remove(path + ".tmp");
+  after.save(path);
+  CHECK(found() == Algorithm::ring);
 }

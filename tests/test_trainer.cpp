@@ -1,12 +1,16 @@
-// The training loop on a device, here one that is the CPU itself.
+// The training loop: on a device, here one that is the CPU itself; with lagged gradients that diverge.
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <sstream>
 
 #include "apps/common/recalibration.h"
 #include "apps/common/run.h"
 #include "apps/common/trainer.h"
+#include "io/hdf5.h"
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
 #include "tests/host_device.h"
@@ -49,25 +53,35 @@ struct Trained {
   std::vector<std::vector<uint8_t>> labels;
 };
 
+ClimateOptions small_network() {
+  ClimateOptions shape;
+  shape.model.width_divisor = 16;
+  shape.model.height = testing::NoiseImages::height, shape.model.width = testing::NoiseImages::width;
+  return shape;
+}
+
+TrainerOptions options_for(const testing::TemporaryFolder& folder) {
+  TrainerOptions o;
+  o.output_dir = folder.path();
+  o.identity = {{"rate", "1.0"}};
+  o.config = nlohmann::json::object();
+  o.rate = [](int64_t, int64_t step) { return 1e-3 * double(1 + step % 3); };
+  return o;
+}
+
 /// Two epochs of six steps; every fourth step is logged. On the CPU without `device`.
 Trained train(const std::shared_ptr<Device>& device, int64_t accumulation) {
   OptionTable table(rank_options());
   Ranks ranks(table);
-  ClimateOptions shape;
-  shape.model.width_divisor = 16;
-  shape.model.height = testing::NoiseImages::height, shape.model.width = testing::NoiseImages::width;
+  ClimateOptions shape = small_network();
   shape.training.accumulation = accumulation;
   ProgramPlans plans = plan_program(shape, kernel_list());
   Program program = device ? Program(std::move(plans), shape, 5, device) : Program(std::move(plans), shape, 5);
   NoiseTask task(6 * accumulation);
   const testing::TemporaryFolder folder;
-  TrainerOptions o;
-  o.output_dir = folder.path();
+  TrainerOptions o = options_for(folder);
   o.epochs = 2;
   o.log_steps = 4;
-  o.identity = {{"rate", "1.0"}};
-  o.config = nlohmann::json::object();
-  o.rate = [](int64_t, int64_t step) { return 1e-3 * double(1 + step % 3); };
   CHECK(Trainer(program, task, ranks, std::move(o)).run() == Outcome::finished);
   Trained result;
   result.labels = task.logged();
@@ -77,7 +91,73 @@ Trained train(const std::shared_ptr<Device>& device, int64_t accumulation) {
   return result;
 }
 
+/// Up to six steps with lagged gradients, behind what `spoil` does to the states: the summary, or, where the run
+/// diverges, what it says.
+struct Lagged {
+  nlohmann::json summary;
+  std::string diverged;
+};
+Lagged train_lagged(TrainerOptions o, const std::function<void(Program&)>& spoil = nullptr) {
+  OptionTable table(rank_options());
+  Ranks ranks(table);
+  ClimateOptions shape = small_network();
+  shape.training.lag = 1;
+  Program program(plan_program(shape, kernel_list()), shape, 5);
+  NoiseTask task(6);
+  if (spoil) spoil(program);
+  Trainer trainer(program, task, ranks, std::move(o));
+  try {
+    const Outcome outcome = trainer.run();
+    CHECK(outcome == Outcome::finished);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::diverged);
+    return {{}, error.what()};
+  }
+  return {trainer.summary(), ""};
+}
+
+size_t checkpoints_in(const testing::TemporaryFolder& folder) {
+  const std::filesystem::directory_iterator files(folder.path());
+  return static_cast<size_t>(
+      std::ranges::count_if(files, [](const auto& file) { return file.path().extension() == ".h5"; }));
+}
+
 }  // namespace
+
+TEST_CASE("a lagged run whose first loss is not finite has diverged, and saves nothing", "[apps]") {
+  const testing::TemporaryFolder folder;
+  TrainerOptions o = options_for(folder);
+  o.max_steps = 1;
+  const Lagged run = train_lagged(o, [](Program& program) {
+    for (const std::string& name : program.parameters())
+      std::ranges::fill(program.store().get(name).span<float>(), NAN);
+  });
+  CHECK_THAT(run.diverged, Catch::Contains("step 0: not finite") && !Catch::Contains("the gradients"));
+  CHECK(checkpoints_in(folder) == 0);
+}
+
+TEST_CASE("lagged gradients that are not finite are those of the step before", "[apps]") {
+  const testing::TemporaryFolder folder;
+  const Lagged run = train_lagged(options_for(folder), [](Program& program) {
+    program.store().get(scale_state_name).data<double>()[int(ScaleField::scale)] = INFINITY;
+  });
+  CHECK_THAT(run.diverged,
+             Catch::Contains("step 1: not finite") && Catch::Contains("first at the gradients of step 0"));
+}
+
+TEST_CASE("the first step of a lagged run, which has no gradients, skips no update", "[apps]") {
+  const testing::TemporaryFolder folder;
+  TrainerOptions o = options_for(folder);
+  o.max_steps = 4;
+  CHECK(train_lagged(o).summary["skipped_updates"] == 0);
+  if (!has_hdf5()) return;
+  o.max_steps = 0;
+  o.resume = o.continues = true;
+  o.checkpoint = newest_checkpoint(folder.path());
+  const nlohmann::json resumed = train_lagged(o).summary;
+  CHECK(resumed["steps"] == 2);
+  CHECK(resumed["skipped_updates"] == 0);
+}
 
 TEST_CASE("a trainer fills the next inputs while a device works, and trains as on the CPU", "[apps]") {
   for (const int64_t accumulation : {1, 2}) {
@@ -106,9 +186,7 @@ TEST_CASE("a log that takes no more lines says so and throws nothing", "[apps]")
 }
 
 TEST_CASE("a stop ends validations, and leaves training's statistics", "[apps]") {
-  ClimateOptions shape;
-  shape.model.width_divisor = 16;
-  shape.model.height = testing::NoiseImages::height, shape.model.width = testing::NoiseImages::width;
+  ClimateOptions shape = small_network();
   shape.statistics_pass = true;
   Program program(plan_program(shape, kernel_list()), shape, 5);
   const auto source = std::make_shared<testing::NoiseImages>(5);

@@ -168,7 +168,7 @@ void Ranks::connect(const OptionTable& o) {
 }
 
 void Ranks::divide(const OptionTable& o) {
-  const CommunicationOptions c = communication_options(o);  // mistakes in them are mistakes of a single rank, too
+  CommunicationOptions c = communication_options(o);  // mistakes in them are mistakes of a single rank, too
   const bool on_device = o.has("device") && o.text("device") != "cpu";
   peer_access_asked_ = o.toggle("peer-access") && o.is_set("peer-access");
   // Who names an algorithm, or has measured some, wants it.
@@ -184,6 +184,10 @@ void Ranks::divide(const OptionTable& o) {
       fail_usage("--batchnorm-group-size: expected 1 on a single rank, found " + o.text("batchnorm-group-size"));
     return;
   }
+  gather_cores();
+  share_cores(o);
+  // A thread that drives messages on would start a second team.
+  if (!o.toggle("comm-thread")) c.threads = wanted_threads(o);
   world_->set_options(c);
   if (rank() == 0 && !o.text("comm-table").empty() && !c.table.measured(size(), nodes()))
     say(stderr,
@@ -194,11 +198,9 @@ void Ranks::divide(const OptionTable& o) {
     fail_usage(fmt::format("--batchnorm-group-size: {} ranks do not divide into groups of {}", size(), group));
   if (group > 1) {
     CommunicationOptions small;  // the table and the wish are meant for gradients
-    small.deterministic = c.deterministic;
+    small.deterministic = c.deterministic, small.threads = c.threads;
     batch_norm_ = session_->group(static_cast<int>(rank() / group), small);
   }
-  gather_cores();
-  share_cores(o);
   // With lagged gradients ranks may be a step apart: they would wait for each other's weights.
   const bool lagged = o.has("gradient-lag") && o.integer("gradient-lag") > 0;
   // Devices have memory of their own.
@@ -328,6 +330,7 @@ void Ranks::share_cores(const OptionTable& o) {
   int64_t sharing = 0;
   for (size_t r = 0; r < cores_.size(); ++r) sharing += hosts[r] == hosts[me] && cores_[r] == cores_[me];
   set_default_threads(static_cast<int>(std::max<int64_t>(1, std::ssize(cores_[me]) / sharing)));
+  divides_cores_ = true;
 }
 
 AveragingOptions Ranks::averaging(const OptionTable& o, DType compute) {
@@ -379,20 +382,30 @@ std::string Ranks::report(int threads, const AveragingOptions& a) {
   if (latency_ > 0) text += fmt::format("; measured {:.0f} us, {:.1f} GB/s", 1e6 * latency_, 1e-9 / seconds_per_byte_);
   text += "\n";
 
-  // Threads of a node against the cores that its ranks may use.
-  std::vector<int> all(static_cast<size_t>(size()));
-  world_->all_gather(std::as_bytes(std::span(&threads, 1)), std::as_writable_bytes(std::span(all)));
+  // Threads of a node against the cores that its ranks may use, and those against all that it has.
+  struct Own {
+    int threads;
+    long cores;
+  };
+  const Own mine{threads, sysconf(_SC_NPROCESSORS_ONLN)};
+  std::vector<Own> all(static_cast<size_t>(size()));
+  world_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   for (int node = 0; node < nodes(); ++node) {
     std::set<int> usable;
     int wanted = 0;
+    long cores = 0;
     for (size_t r = 0; r < all.size(); ++r) {
       if (world_->nodes()[r] != node) continue;
-      wanted += all[r];
+      wanted += all[r].threads, cores = all[r].cores;
       usable.insert(cores_[r].begin(), cores_[r].end());
     }
-    if (!usable.empty() && wanted > std::ssize(usable) && root())
+    if (usable.empty() || !root()) continue;
+    if (wanted > std::ssize(usable))
       say(stderr, "warning: node {} runs {} threads on {} cores: lower --threads or bind fewer ranks to it\n", node,
           wanted, usable.size());
+    if (divides_cores_ && 2 * std::ssize(usable) <= cores)
+      say(stderr, "warning: ranks of node {} may run on {} of its {} cores: does the launcher bind them?\n", node,
+          usable.size(), cores);
   }
   return text;
 }

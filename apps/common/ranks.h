@@ -82,6 +82,7 @@ class Ranks {
   std::unique_ptr<MpiSession> session_;
   std::unique_ptr<Collectives> world_, batch_norm_, team_;
   std::vector<std::vector<int>> cores_;  ///< of every rank: those that it may run on
+  bool divides_cores_ = false;           ///< nobody chose the number of threads
   double latency_ = 0, seconds_per_byte_ = 0;
   bool peer_access_ = false, peer_access_asked_ = false;
   std::string algorithm_flag_;  ///< that asked for an algorithm

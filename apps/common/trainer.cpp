@@ -105,21 +105,28 @@ void Trainer::settle() {
   for (int64_t id : lagged_) ranks_.world().wait(id);
 }
 
+std::string Trainer::first_not_finite() {
+  refill_inputs();  // the arena reused their memory
+  const std::string name = program_.step().find_non_finite();
+  // Buckets that lag hold means over all ranks.
+  if (!name.empty() && !name.ends_with(".lagged")) return name;
+  return ranks_.size() > 1 ? "the gradients of another rank" : "the gradients";
+}
+
 void Trainer::check_finite(float loss) {
-  Executor& e = program_.step();
-  if (e.tensor("finite").data<float>()[0] != 0) return;
-  if (program_.options().training.lag > 0 && step_ == 0) return;  // no gradients have arrived yet
+  if (program_.step().tensor("finite").data<float>()[0] != 0) return;
+  // Lagged ones are those of the step before, whose inputs and parameters are gone; the first step has none.
+  const bool lagged_gradients = program_.options().training.lag > 0 && std::isfinite(loss);
+  if (lagged_gradients && step_ == 0) return;
   const double* scale = program_.store().get(scale_state_name).data<double>();
   // f16 overflows now and then: the update was skipped and the scale halved. A scale that keeps falling is divergence.
   const bool scaled = program_.options().compute == DType::f16;
   if (scaled && std::isfinite(loss) && scale[int(ScaleField::scale)] >= 1) return;
-  refill_inputs();  // the arena reused their memory
-  const std::string node = e.find_non_finite();
-  throw Error(
-      ErrorKind::diverged,
-      fmt::format("step {}: not finite (loss {}): first at {}; parameters keep the values of step {}", step_, loss,
-                  node.empty() ? (ranks_.size() > 1 ? "the gradients of another rank" : "the gradients") : node,
-                  step_));
+  settle();  // a replay reads what gradients travel in
+  const std::string first = lagged_gradients ? fmt::format("the gradients of step {}", step_ - 1) : first_not_finite();
+  throw Error(ErrorKind::diverged,
+              fmt::format("step {}: not finite (loss {}): first at {}; parameters keep the values of step {}", step_,
+                          loss, first, step_));
 }
 
 void Trainer::fill_inputs(Executor& e, Loader* loader) {

@@ -64,8 +64,8 @@ class Trainer {
  public:
   Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions options);
   ~Trainer() { ranks_.set_window({}); }
-  /// Throws Error(diverged) naming the first node whose output is not finite; the parameters keep their last finite
-  /// values and earlier checkpoints stay.
+  /// Throws Error(diverged) naming the first node whose output is not finite, or the step whose lagged gradients are
+  /// not; the parameters keep their last finite values and earlier checkpoints stay.
   Outcome run();
 
   const std::vector<EpochRecord>& history() const { return history_; }
@@ -123,7 +123,10 @@ class Trainer {
   void one_pass(Executor& executor, Loader* loader, int64_t pass);
   /// Whether the inputs of the next step may be filled while this one runs: nobody asks for this one's labels then.
   bool fills_ahead() const;
+  /// Throws Error(diverged) where the step's loss, or the gradients that it was to apply, are not finite.
   void check_finite(float loss);
+  /// Runs the step again, on this rank alone, to find where it stops being finite.
+  std::string first_not_finite();
   /// Fills the step's inputs again from the current position of the stream.
   void refill_inputs();
   /// The stop rules, fed one complete epoch after the other; nothing while training should go on.

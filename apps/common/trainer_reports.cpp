@@ -38,6 +38,14 @@ void keep_lines_before(const std::string& path, int64_t step) {
   if (in.eof()) write_text(path, kept);
 }
 
+/// Of the first so many steps, also those of runs that this one goes on from: updates skipped for overflow. Where
+/// gradients lag, the first step had none to apply, and counts as skipped in the state.
+double skipped_updates(Program& program, int64_t steps) {
+  const bool without_gradients = program.options().training.lag > 0 && steps > 0;
+  const double* scale = program.store().get(scale_state_name).data<double>();
+  return scale[int(ScaleField::skipped)] - (without_gradients ? 1 : 0);
+}
+
 }  // namespace
 
 void Trainer::open_metrics() {
@@ -145,7 +153,7 @@ nlohmann::json Trainer::summary() const {
           {"mean_samples_per_second",
            train_seconds_ > 0 ? double((step_ - first_step_) * samples_per_step()) / train_seconds_ : 0},
           {"data_wait_fraction", train_seconds_ > 0 ? wait_seconds_ / train_seconds_ : 0},
-          {"skipped_updates", program_.store().get(scale_state_name).data<double>()[int(ScaleField::skipped)]},
+          {"skipped_updates", skipped_updates(program_, step_)},
           {"seconds",
            {{"training", train_seconds_},
             {"data_wait", wait_seconds_},
