@@ -34,6 +34,12 @@ namespace {
 
 constexpr int least_rounds = 8;  // what a rank test can tell apart among a hundred others (p = 0.00016)
 
+/// How long candidates are timed.
+struct Patience {
+  double min_seconds;  ///< each
+  int most_rounds;
+};
+
 /// Walks over more memory than the caches hold.
 class CacheFlush {
  public:
@@ -205,11 +211,11 @@ const Candidate& worth_choosing(const Candidate& best, const Candidates& candida
 }
 
 /// Interleaved, so that a disturbance hits all candidates.
-void time_candidates(const Candidates& candidates, double min_seconds, CacheFlush& flush) {
+void time_candidates(const Candidates& candidates, Patience patience, CacheFlush& flush) {
   for (const auto& c : candidates) c->run();  // page faults, first touches
+  const double enough = patience.min_seconds * double(candidates.size());
   double spent = 0;
-  for (int round = 0; round < least_rounds || (spent < min_seconds * double(candidates.size()) && round <= 1000);
-       ++round)
+  for (int round = 0; round < least_rounds || (spent < enough && round < patience.most_rounds); ++round)
     for (const auto& c : candidates) {
       flush();
       c->seconds.push_back(c->run());
@@ -237,11 +243,11 @@ double library_ratio(const Candidates& candidates) {
 constexpr int reruns = 5;
 
 /// Measures all candidates so many times more, and keeps the times of the run with the median ratio to the library.
-void measure_again(const Candidates& candidates, double min_seconds, CacheFlush& flush) {
+void measure_again(const Candidates& candidates, Patience patience, CacheFlush& flush) {
   std::multimap<double, std::vector<std::vector<double>>> runs;
   for (int run = 0; run < reruns; ++run) {
     for (const auto& c : candidates) c->seconds.clear();
-    time_candidates(candidates, min_seconds, flush);
+    time_candidates(candidates, patience, flush);
     std::vector<std::vector<double>> times;
     for (const auto& c : candidates) times.push_back(c->seconds);
     runs.emplace(library_ratio(candidates), std::move(times));
@@ -278,8 +284,10 @@ int run(int argc, char** argv) {
             "ratio"},
            {"skip", "reference",
             "kernels left out, named alike; without it all that --kernels names run (reference is slow at full size)"},
-           {"min-seconds", "0.5", "time spent per kernel at least; below 0.1 ceilings are rough, too"},
-           {"cold", "no", "flush the caches before every run"},
+           {"min-seconds", "0.5",
+            "time spent per kernel at least, unless 1000 runs take less and it is not given; below 0.1 ceilings are "
+            "rough, too"},
+           {"cold", "no", "flush the caches before every run, of which there are 1000 at most"},
            {"rerun-below", "0",
             "problems on which our fastest kernel is below this many times the library's speed are measured five times "
             "more; the run with the median ratio counts"},
@@ -298,6 +306,9 @@ int run(int argc, char** argv) {
   const double min_seconds = a.number("min-seconds");
   if (!(min_seconds >= 0 && min_seconds < 1e6))
     fail_usage("--min-seconds: expected a number of at least 0, found " + a.text("min-seconds"));
+  // Whoever asks for seconds gets them, as far as there is memory for the samples; a flush takes far longer than a
+  // brief run.
+  const Patience patience{min_seconds, a.given("min-seconds") && !a.flag("cold") ? 1'000'000 : 1000};
   const double rerun_below = a.number("rerun-below");
   if (!(rerun_below >= 0 && rerun_below < 1e6))
     fail_usage("--rerun-below: expected a number of at least 0, found " + a.text("rerun-below"));
@@ -328,9 +339,9 @@ int run(int argc, char** argv) {
   for (const NamedProblem& named : problems) {
     const Candidates candidates = find_candidates(named, chosen, report);
     const auto time = [&] {
-      time_candidates(candidates, min_seconds, flush);
+      time_candidates(candidates, patience, flush);
       if (const double ratio = library_ratio(candidates); ratio > 0 && ratio < rerun_below)
-        measure_again(candidates, min_seconds, flush);
+        measure_again(candidates, patience, flush);
     };
     if (candidates.empty() || !attempt(named, "all", report, time)) continue;
     const double library = fastest_seconds(candidates, Whose::library);

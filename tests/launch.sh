@@ -5,20 +5,23 @@ source=$(cd "$(dirname "$0")/.." && pwd)
 . "$source/tests/expect.sh"
 mkdir tools out
 export PATH=$work/tools:$PATH BIN=$work DATA=data OUT=$work/out SLURM_JOB_ID=7 PBS_NODEFILE=$work/nodes PBS_O_WORKDIR=$work
+unset LAUNCH TIME_LIMIT FLAGS TRAINER OMPI_MCA_hwloc_base_binding_policy PBS_WALLTIME \
+  SLURM_CPUS_ON_NODE SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK
 printf 'a\na\n' > nodes
 tool() { cat > "tools/$1"; chmod +x "tools/$1"; }
 # A launcher of ranks: ends with $CODE, leaves the mark of a lost rank where $MARK asks for it, or waits for its signal.
 tool launcher <<'T'
 #!/usr/bin/env bash
 trap 'exit 75' USR1
-echo "$@" > started.txt
+printf '%s\n' "$*" > started.txt
+env > environment.txt
 [ -n "${MARK:-}" ] && touch "$OUT/lost"
 if [ -n "${WAITS:-}" ]; then for _ in $(seq 100); do sleep 0.1; done; fi
 exit "${CODE:-0}"
 T
 for name in srun mpirun; do ln -s launcher tools/$name; done
 printf '#!/bin/sh\necho scontrol "$@" RESTARTS=$RESTARTS\n' | tool scontrol
-# Like OpenPBS it sends no variable that is not set.
+# Like OpenPBS it sends no variable that is not set, and no script that is not there.
 tool qsub <<'T'
 #!/usr/bin/env bash
 names=$2 sent=
@@ -26,11 +29,12 @@ for name in ${names//,/ }; do
   [ -n "${!name+set}" ] || { echo "qsub: cannot send environment with the job"; exit 1; }
   sent+=" $name=${!name}"
 done
+[ -f "${!#}" ] || { echo "qsub: script file:: No such file or directory"; exit 1; }
 echo qsub "$@" "$sent"
 T
 tool flux <<'T'
 #!/usr/bin/env bash
-case "$1" in resource) echo 2 ;; run) shift; launcher "$@" ;; *) echo flux "$@" RESTARTS=$RESTARTS ;; esac
+case "$1" in resource) echo 2 ;; job) echo "${LEFT:-5400}" ;; run) shift; launcher "$@" ;; *) echo flux "$@" RESTARTS=$RESTARTS ;; esac
 T
 
 again() { # TEXT CODE NAME: the script asks for another start
@@ -60,9 +64,50 @@ for name in slurm flux pbs; do
 done
 CODE=76 again 'RESTARTS=1' 76 flux
 CODE=76 again 'RESTARTS=1' 76 pbs
-CODE=76 FLAGS='--decay-schedule 9:0.4,12:0.15' SCRIPT=mine.sh again 'SCRIPT,MAX_RESTARTS,RESTARTS mine.sh' 76 pbs
-CODE=76 again 'TRAINER=cosmoflow_train' 76 pbs
+CODE=76 FLAGS='--decay-schedule 9:0.4,12:0.15' again 'FLAGS=--decay-schedule 9:0.4,12:0.15' 76 pbs
 CODE=76 TRAINER=climseg_train again 'TRAINER=climseg_train' 76 pbs
+CODE=76 CONVOY_COMPUTE=bf16 again 'CONVOY_COMPUTE=bf16' 76 pbs
+# PBS runs a copy that goes with the job, in a folder that has no script: the one that is submitted stays.
+rm -f out/*
+mkdir spool
+for from in "$source/apps/launch" out; do
+  cp "$from/pbs.sh" spool/7.SC
+  CODE=75 expect 75 "$work/out/pbs.sh" "$work/spool/7.SC"
+  rm spool/7.SC
+  same out/pbs.sh "$source/apps/launch/pbs.sh"
+done
+
+# Every rank gets its share of the node's cores.
+started() { # NAME PATTERN [no]: what the script starts ranks with has the pattern, or has not
+  local found=yes
+  "$source/apps/launch/$1.sh" > /dev/null 2>&1
+  grep -qE -- "$2" started.txt || found=no
+  if [ $found = "${3:-yes}" ]; then ok; else bad "$1: expected ${3:-} $2 in: $(cat started.txt)"; fi
+}
+grep -q '^#SBATCH --exclusive' "$source/apps/launch/slurm.sh" && ok || bad "Slurm gives a job the cores that it names, not those of the node"
+export SLURM_CPUS_ON_NODE=64
+SLURM_NTASKS_PER_NODE=2 started slurm '^--cpus-per-task=32 --kill'
+SLURM_TASKS_PER_NODE='3(x4)' started slurm '^--cpus-per-task=21 '
+SLURM_NTASKS_PER_NODE=2 SLURM_CPUS_PER_TASK=8 started slurm '^--cpus-per-task=8 '
+SLURM_NTASKS_PER_NODE=2 LAUNCH='srun --mpi=pmi2 -c 4' started slurm '^--cpus-per-task=32 --mpi=pmi2 -c 4 ' # the last one counts
+SLURM_NTASKS_PER_NODE=2 LAUNCH=mpirun started slurm cpus-per-task no
+SLURM_NTASKS_PER_NODE=65 started slurm cpus-per-task no
+started slurm cpus-per-task no
+unset SLURM_CPUS_ON_NODE
+SLURM_NTASKS_PER_NODE=2 started slurm cpus-per-task no
+started flux '--exclusive --tasks-per-node=2 -o cpu-affinity=per-task'
+awk -F'[:=]' '/^#PBS -l select/ { for (i = 2; i < NF; ++i) has[$i] = $(i + 1) } END { exit !(has["ncpus"] == has["mpiprocs"] * has["ompthreads"]) }' \
+  "$source/apps/launch/pbs.sh" && ok || bad "PBS: ranks have other numbers of threads than cores"
+started pbs '^-n 2 '
+grep -q '^OMPI_MCA_hwloc_base_binding_policy=none' environment.txt && ok || bad "Open MPI binds ranks under PBS"
+LAUNCH='mpirun --map-by slot:PE=32' started pbs '^--map-by slot:PE=32 -n 2 '
+! grep -q '^OMPI_MCA_hwloc' environment.txt && ok || bad "PBS: LAUNCH does not decide how ranks are bound"
+
+# The next job gets as much time as the one before.
+CODE=75 again '--time-limit=5400s' 75 flux
+CODE=75 TIME_LIMIT=2h again '--time-limit=2h' 75 flux
+LEFT=none CODE=75 again '--time-limit=14400s' 75 flux
+LEFT=4294967295 CODE=75 again 'flux --parent batch -N 2 /' 75 flux
 # Slurm's early signal reaches the launcher, whatever it is; PBS has none, the script asks by itself.
 for launch in srun mpirun; do
   rm started.txt

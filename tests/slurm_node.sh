@@ -50,7 +50,8 @@ expect 0 "wrote" "$bin/cosmoflow_simulate" --out data --universes 12 --validatio
 # srun speaks PMI-2, which MPICH's build understands; so few epochs per second that the limit comes first.
 export BIN=$work/bin DATA=$work/data OUT=$work/out MAX_RESTARTS=1
 mkdir bin
-ln -s "$bin/cosmoflow_train_mpich" bin/cosmoflow_train
+printf '#!/bin/sh\necho "CPUs of a rank: $SLURM_CPUS_PER_TASK"\nexec %s/cosmoflow_train_mpich "$@"\n' "$bin" > bin/cosmoflow_train
+chmod +x bin/cosmoflow_train
 export LAUNCH="srun --mpi=pmi2 --kill-on-bad-exit=0"
 sbatch --ntasks=2 --ntasks-per-node=2 --time=2 --signal=B:USR1@90 --output="$work/job.txt" --export=ALL "$source/apps/launch/slurm.sh" \
   --n-epochs 100000 --batch-size 1 --threads 1 --fc1-size 16 --fc2-size 8 > submitted.txt || { bad "sbatch"; conclude; exit 1; }
@@ -58,6 +59,7 @@ grep -q Submitted submitted.txt && ok || bad "not submitted"
 job=$(grep -oE '[0-9]+' submitted.txt)
 for _ in $(seq 150); do grep -q "queueing again" job.txt 2> /dev/null && break; sleep 1; done
 grep -q "2 ranks on 1 nodes" job.txt && ok || bad "the ranks did not find each other"
+[ "$(grep -c "^CPUs of a rank: $(($(nproc) / 2))$" job.txt)" -ge 2 ] && ok || bad "two ranks do not have all cores of the node: $(grep -m 2 "CPUs of" job.txt)"
 grep -q "^interrupted:" job.txt && ok || bad "the ranks were not asked to stop"
 grep -q "exit code 75: queueing again (restart 0)" job.txt && ok || bad "exit code 75 did not queue the job again"
 # Slurm lets a requeued job wait for two minutes; that wait is not what is tested.

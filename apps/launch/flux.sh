@@ -8,11 +8,19 @@
 set -u
 : "${BIN:?folder of the trainer}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
 
+# The next job gets the time that this one had: what is left at its start. 2^32 - 1 seconds and more mean no limit.
+left=$(flux job timeleft 2> /dev/null)
+[[ $left =~ ^[0-9]+ ]] && left=${BASH_REMATCH[0]} || left=14400
+[ "$left" -ge 4294967295 ] && left='' || left+=s
+export TIME_LIMIT=${TIME_LIMIT:-$left}
+limit=()
+[ -n "$TIME_LIMIT" ] && limit=(--time-limit="$TIME_LIMIT")
 resume=()
 compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
 rm -f "$OUT/lost"
 nodes=$(flux resource list -s free -no '{nnodes}')
-flux run -N "$nodes" --tasks-per-node="${TASKS_PER_NODE:-2}" -o cpu-affinity=per-task --signal=USR1@300s \
+# Whole nodes, whose cores per-task divides among their ranks.
+flux run -N "$nodes" --exclusive --tasks-per-node="${TASKS_PER_NODE:-2}" -o cpu-affinity=per-task --signal=USR1@300s \
   "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" ${resume[@]+"${resume[@]}"} "$@"
 code=$?
 if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then
@@ -21,7 +29,7 @@ if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then
     echo "exit code $code: submitting the continuation (restart ${RESTARTS:-0})"
     export RESTARTS=$((${RESTARTS:-0} + 1))
     # The batch script runs inside its own instance: the next job belongs to the one above it.
-    flux --parent batch -N "$nodes" --time-limit="${TIME_LIMIT:-4h}" "$0" "$@"
+    flux --parent batch -N "$nodes" ${limit[@]+"${limit[@]}"} "$0" "$@"
   fi
 fi
 exit $code

@@ -6,6 +6,7 @@
 # launcher may return the lost rank's own code; the job then goes on from the last checkpoint.
 #SBATCH --job-name=cosmoflow
 #SBATCH --time=04:00:00
+#SBATCH --exclusive
 #SBATCH --ntasks-per-node=2
 #SBATCH --signal=B:USR1@300
 #SBATCH --requeue
@@ -14,8 +15,17 @@ set -u
 : "${BIN:?folder of the trainer}" "${DATA:?folder of the data}" "${OUT:?folder for results}"
 
 # Each rank computes with the cores that Slurm binds it to. A build with MPICH wants --mpi=pmi2, one with Open MPI
-# --mpi=pmix where Slurm has it; LAUNCH="mpirun" works with Open MPI inside an allocation.
+# --mpi=pmix where Slurm has it; LAUNCH="mpirun --bind-to none" works with Open MPI inside an allocation.
 launch=${LAUNCH:-srun --kill-on-bad-exit=0 --cpu-bind=cores}
+# srun binds a rank to one core unless it is told a number, which since 22.05 it does not learn from sbatch. Without
+# sbatch --cpus-per-task that is the rank's share of the node.
+ranks=${SLURM_NTASKS_PER_NODE:-${SLURM_TASKS_PER_NODE:-}}
+ranks=${ranks%%[!0-9]*} # "2(x4)" on four nodes
+share=${SLURM_CPUS_PER_TASK:-}
+[ -z "$share" ] && [ "${ranks:-0}" -gt 0 ] && share=$((${SLURM_CPUS_ON_NODE:-0} / ranks))
+if [ "${share:-0}" -gt 0 ]; then
+  case $launch in srun | 'srun '*) launch="srun --cpus-per-task=$share${launch#srun}" ;; esac
+fi
 resume=()
 compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
 rm -f "$OUT/lost"

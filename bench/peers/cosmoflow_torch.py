@@ -3,8 +3,8 @@
 (cudnn.benchmark, the whole step replayed as one CUDA graph, inputs on the device). Development only: nothing in Convoy
 needs it.
 
-Prints one JSON line per configuration: median and minimum seconds per step, peak resident MiB of a process that ran only
-that configuration. Each configuration runs in a process of its own (peak memory), one after the other.
+Prints one JSON line per configuration: median and minimum seconds per step; on the CPU also peak resident MiB, for which
+each configuration runs in a process of its own. CUDA ones share a process. All run one after the other.
 """
 import argparse
 import json
@@ -116,16 +116,19 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--network", choices=("mlperf", "lbann", "lbann_bn"), default="mlperf")
-    parser.add_argument("--only", choices=CUDA_CONFIGURATIONS, help="one configuration, in this process")
+    parser.add_argument("--only", help="one configuration of the device, in this process")
     args = parser.parse_args()
+    known = CUDA_CONFIGURATIONS if args.device == "cuda" else CONFIGURATIONS
+    if args.only and args.only not in known:
+        parser.error(f"--only: expected one of {', '.join(known)}, found {args.only}")
     if args.device == "cuda":
-        for configuration in [args.only] if args.only else CUDA_CONFIGURATIONS:
+        for configuration in [args.only] if args.only else known:
             print(json.dumps(measure_cuda(configuration, args.size, args.batch, args.steps, args.network)), flush=True)
         return
     if args.only:
         print(json.dumps(measure(args.only, args.size, args.batch, args.steps, args.threads, args.network)), flush=True)
         return
-    for configuration in CONFIGURATIONS:
+    for configuration in known:
         subprocess.run([sys.executable, __file__, "--only", configuration, "--size", str(args.size), "--batch",
                         str(args.batch), "--steps", str(args.steps), "--threads", str(args.threads), "--network", args.network],
                        check=True)

@@ -180,11 +180,16 @@ def main():
         return measure_cuda(args.one, args.height, args.width, args.batch, args.steps)
     if args.one:
         return measure(args.one, args.height, args.width, args.batch, args.steps, args.threads)
+    failed = {}
     for _ in range(args.rounds):
         for configuration in wanted:
-            subprocess.run([sys.executable, __file__, "--one", configuration, "--device", args.device, "--height",
-                            str(args.height), "--width", str(args.width), "--batch", str(args.batch), "--steps",
-                            str(args.steps), "--threads", str(args.threads)], check=False)
+            run = subprocess.run([sys.executable, __file__, "--one", configuration, "--device", args.device, "--height",
+                                  str(args.height), "--width", str(args.width), "--batch", str(args.batch), "--steps",
+                                  str(args.steps), "--threads", str(args.threads)], check=False)
+            if run.returncode != 0:  # the others may run all the same
+                failed[configuration] = run.returncode
+    if failed:
+        sys.exit("failed: " + ", ".join(f"{name} (exit code {code})" for name, code in failed.items()))
 
 
 if __name__ == "__main__":
