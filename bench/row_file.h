@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/replace_file.h"
 
 namespace convoy::bench {
 
@@ -55,9 +56,11 @@ class RowFile {
 
 /// Throws Error(runtime) where a file that is written at the end could not be; what is there stays.
 inline void require_writable(const std::string& path) {
-  const bool there = std::filesystem::exists(path);
-  if (!std::ofstream(path, std::ios::app)) fail_runtime(path + ": cannot open for writing");
-  if (!there) std::filesystem::remove(path);
+  const bool device = std::filesystem::exists(path) && !std::filesystem::is_regular_file(path);
+  const std::string why = !device                              ? why_not_replaceable(path)
+                          : std::ofstream(path, std::ios::app) ? ""
+                                                               : "cannot open for writing";
+  if (!why.empty()) fail_runtime(path + ": " + why);
 }
 
 }  // namespace convoy::bench

@@ -11,19 +11,21 @@
 
 namespace convoy {
 
-/// How many of a team's threads add up so many elements: all of them, or, where waking them costs more than they save,
-/// the caller alone.
+/// How many of a team's threads add up so many elements: the caller alone where waking others costs more than they
+/// save.
 inline int adding_threads(int64_t count, int threads) {
-  constexpr int64_t least = 32768, least_each = 1024;
-  return count >= std::max(least, least_each * threads) ? threads : 1;
+  constexpr int64_t least = 32768, each = 8192;
+  return count < least ? 1 : static_cast<int>(std::min<int64_t>(threads, count / each));
 }
 
 /// to[i] = (sources[0][i] + sources[1][i] + ...) * scale; a copy of it goes to `copy` where that is not null. One of
 /// the sources may be `to` itself. Subnormal numbers count as zero. The bits do not depend on `threads`.
 template <class T>
 void add_up(std::span<const T* const> sources, T scale, int64_t count, int threads, T* to, T* copy = nullptr) {
-  parallel_ranges(count, adding_threads(count, threads), 1024, [&](Range range) {
+  const int used = adding_threads(count, threads);
+  parallel_some(used, threads, [&](int thread) {
     const FlushSubnormals flush(1);
+    const Range range = split_range(count, thread, used, 1024);
     // A block stays in the first cache while all sources are added to it.
     constexpr int64_t block = 512;
     T sum[block];

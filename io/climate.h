@@ -66,7 +66,7 @@ inline std::string day_of(const ClimateRef& ref) {
 struct ClimateSplit {
   std::vector<ClimateRef> train, validation;
 };
-/// So many of the first images are wanted; 0: all. Files behind those that hold them are not opened.
+/// So many of the first images are wanted; 0: all. Files behind so many are not opened: each holds one image at least.
 struct ClimateLimits {
   int64_t train = 0, validation = 0;
 };

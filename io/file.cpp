@@ -35,11 +35,6 @@ std::string reason() {
   return std::strerror(errno);
 }
 
-void sync(const std::string& path, int flags) {
-  const Descriptor file{open(path.c_str(), flags)};
-  if (file.fd < 0 || fsync(file.fd) != 0) fail_runtime(path + ": cannot sync to disk: " + reason());
-}
-
 /// Throws Error(data) where a link leads to one of the folders on the way to it.
 void refuse_loop(const std::filesystem::path& link) {
   for (std::filesystem::path above = link.parent_path(); !above.empty(); above = above.parent_path()) {
@@ -77,10 +72,6 @@ bool is_synced_later(const std::string& path) {
   if (missing || found == in_the_making().files.end()) return false;
   found->second.push_back(path);
   return true;
-}
-
-void sync_folder(const std::string& folder) {
-  sync(folder, O_RDONLY | O_DIRECTORY);
 }
 
 }  // namespace
@@ -225,7 +216,7 @@ void NewDataSet::complete() {
       if (auto found = in_the_making().files.extract(std::filesystem::canonical(folder).string()))
         files = std::move(found.mapped());
     }
-    for (const std::string& file : files) sync(file, O_RDONLY);
+    for (const std::string& file : files) sync_file(file);
     sync_folder(folder);
   }
   for (const auto& [folder, made] : made_) {
@@ -289,12 +280,7 @@ std::string files_digest(const std::vector<std::string>& paths) {
 void expect_writable(const std::string& path, const std::string& flag) {
   if (std::filesystem::is_directory(path)) fail_runtime(flag + ": " + path + ": expected a file, found a folder");
   expect_replaceable(path);
-  const std::string trial = path + ".tmp";
-  const int file = open(trial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0 && errno == EEXIST) return;  // of an earlier run that was killed, or somebody's own
-  if (file < 0) fail_runtime(flag + ": " + path + ": cannot create: " + std::strerror(errno));
-  close(file);
-  unlink(trial.c_str());
+  if (const std::string why = why_not_replaceable(path); !why.empty()) fail_runtime(flag + ": " + path + ": " + why);
 }
 
 void expect_replaceable(const std::string& path) {
@@ -307,20 +293,7 @@ void expect_replaceable(const std::string& path) {
 
 void write_atomically(const std::string& name, const std::function<void(const std::string&)>& write) {
   expect_replaceable(name);
-  const std::string path = behind_links(name);
-  const std::string temporary = path + ".tmp";
-  try {
-    write(temporary);
-    const bool later = is_synced_later(path);
-    if (!later) sync(temporary, O_RDONLY);
-    if (std::rename(temporary.c_str(), path.c_str()) != 0)
-      fail_runtime(path + ": cannot rename " + temporary + ": " + reason());
-    if (!later) sync_folder(folder_of(path));
-  } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw;
-  }
+  replace_by(name, !is_synced_later(behind_links(name)), write);
 }
 
 void write_file(const std::string& path, std::span<const std::byte> data) {

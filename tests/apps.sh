@@ -157,6 +157,7 @@ same tested.safetensors drawn.safetensors
 expect 0 "staged 12 files" "${train[@]}" --data-dir tested --stage-dir stage/tested --output-dir tested/staged --max-steps 2 --save drawn_staged.safetensors
 same tested.safetensors drawn_staged.safetensors
 [ "$(ls stage/tested)" = train ] && ok || bad "staged beside train: $(ls stage/tested)"
+expect 0 "12 samples, MAE" "$bin/cosmoflow_predict" --checkpoint tested/run --data-dir tested "${shape[@]}"
 mv tested/train tested/training
 expect 3 "tested: expected folders train and validation, or train alone, found test" "${train[@]}" --data-dir tested --output-dir x
 # Of limited sets the files of the samples that are left are staged; without limits the others follow.
@@ -290,8 +291,9 @@ CONVOY_DATA_DIR=data expect 2 "CONVOY_DATA_DIR has no effect on dummy data" "${d
 expect 2 "--early-stopping has no effect on dummy data" "${dummy[@]}" --early-stopping 2 --output-dir x
 expect 2 "--mlperf-division closed: expected --model mlperf, found sc18" "$bin/cosmoflow_train" --data dummy --model sc18 --dry-run --mlperf-division closed
 expect 0 "memory" "${dummy[@]}" --no-baseline --dry-run
-expect 2 "--sparse-gradients has no effect on networks that pool by means" "$bin/cosmoflow_train" --model sc18 --summary --no-sparse-gradients
+expect 2 "--sparse-gradients has no effect on networks that pool by means or normalise" "$bin/cosmoflow_train" --model sc18 --summary --no-sparse-gradients
 expect 2 "--batch-norm-momentum has no effect on networks without batch norm" "${dummy[@]}" --batch-norm-momentum 0.1 --output-dir x
+expect 2 "--fc1-size: expected a value, found none" "${dummy[@]}" --fc1-size '' --output-dir x
 expect 2 "--batch-norm has no effect on the sc18 network" "$bin/cosmoflow_train" --data dummy --model sc18 --batch-norm --dry-run
 expect 2 "--mlperf-division closed: expected --batch-norm false, found true" "$bin/cosmoflow_train" --data dummy --size 128 --batch-norm --dry-run --mlperf-division closed
 expect 0 "memory" "$bin/cosmoflow_train" --model sc18 --dry-run --sparse-gradients

@@ -67,7 +67,7 @@ for flag in --json --csv --tune; do expect 2 "$flag has no effect beside --list"
 # Files are opened before anything is measured, and separate.
 expect 1 'no/new.jsonl: cannot open' "${layers[@]}" --problem "$small" --kernels direct --json no/new.jsonl
 without 1 GFLOP "${layers[@]}" --problem "$small" --kernels direct --json no/new.jsonl
-expect 1 'no/tuned.txt: cannot open' "${layers[@]}" --problem "$small" --kernels direct --tune no/tuned.txt
+expect 1 'no/tuned.txt: cannot create' "${layers[@]}" --problem "$small" --kernels direct --tune no/tuned.txt
 without 1 GFLOP "${layers[@]}" --problem "$small" --kernels direct --tune no/tuned.txt
 expect 2 '--json, --tune: expected two files, found same' "${layers[@]}" --problem "$small" --json same --tune same
 expect 2 '--json, --csv: expected two files' "${layers[@]}" --problem "$small" --json ./same --csv same

@@ -148,6 +148,7 @@ expect 0 "resuming from" "${train[@]}" --data-dir beside/shards --stage-dir besi
 mkdir tested && cp -r data/train data/stats.h5 tested && cp -r data/validation tested/test
 expect 0 "8 training samples of 32x48x16, 2 validation images" "${train[@]}" --data-dir tested --output-dir tested/run --max-steps 1
 expect 0 "staged 7 files" "${train[@]}" --data-dir tested --stage-dir tested_stage --output-dir tested/staged --max-steps 1
+expect 0 "6 images, masks in tested_masks" "$bin/climseg_predict" --data-dir tested --width-divisor 16 --checkpoint tested/run --out tested_masks
 mv tested/train tested/training
 expect 3 "tested: expected folders train and validation, or train alone, found test" "${train[@]}" --data-dir tested --output-dir x
 # Files behind the images that are wanted are neither opened nor staged.

@@ -224,8 +224,8 @@ TEST_CASE("deterministic sums do not depend on the cut into buckets", "[dist]") 
 TEST_CASE("a team adds up what is long enough, with the bits of one thread", "[dist]") {
   CHECK(adding_threads(32767, 2) == 1);
   CHECK(adding_threads(32768, 2) == 2);
-  CHECK(adding_threads(32768, 33) == 1);
-  CHECK(adding_threads(33 * 1024, 33) == 33);
+  CHECK(adding_threads(32768, 33) == 4);
+  CHECK(adding_threads(33 * 8192, 33) == 33);
   CHECK(adding_threads(1 << 30, 1) == 1);
   constexpr int64_t count = 3 * 50007;  // so much of it belongs to each of three ranks
   for (Algorithm a : {Algorithm::direct, Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::shared}) {

@@ -2,6 +2,8 @@
 #include <cstdlib>
 #include <map>
 
+#include "core/conv_shapes.h"
+#include "core/select.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/amx.h"
 #include "kernels/simd/cpu.h"
@@ -178,6 +180,38 @@ TEST_CASE("tiles give the same bits with all positions of a part of the outputs 
     CHECK(same_bits(first.out[0], second.out[0]));
   }
   if (!any) WARN("not checked here: no tiles, and no AVX-512 to emulate them");
+}
+
+namespace {
+
+/// The kernel that a step runs for a 3x3 convolution forward of images whose padding is the dilation.
+std::string forward_kernel(int64_t batch, int64_t height, int64_t width, int64_t dilation) {
+  const ConvAttrs a{
+      .dilation = {1, dilation, dilation}, .pad_low = {0, dilation, dilation}, .pad_high = {0, dilation, dilation}};
+  const TensorDesc x({batch, 1, height, width, 256}, DType::f32), w({256, 1, 3, 3, 256}, DType::f32);
+  Problem p{{OpKind::conv_forward, a}, {x, w}, {}};
+  p.out = infer(p.op, p.in);
+  p.threads = 2;
+  int64_t pairs = 0;
+  for (int64_t i = 0; i < height * 9; ++i)
+    for (int64_t j = 0; j < width; ++j) {
+      const int64_t h = i / 9 + (i % 9 / 3 - 1) * dilation, c = j + (i % 3 - 1) * dilation;
+      pairs += h >= 0 && h < height && c >= 0 && c < width;
+    }
+  CHECK(pairs_inside(*conv_shapes(p)) == batch * pairs);
+  CHECK(share_inside(*conv_shapes(p)) == Approx(double(pairs) / double(height * width * 9)));
+  return std::string(choose_kernel(kernel_list(), p, "conv", {}).kernel->name());
+}
+
+}  // namespace
+
+TEST_CASE("how far a dilation reaches outside decides between tiles and direct sums", "[kernels][selection]") {
+  if (!cpu_features().avx2) return;
+  CHECK(forward_kernel(2, 8, 12, 6).starts_with("direct_avx"));
+  CHECK(forward_kernel(1, 24, 36, 12).starts_with("direct_avx"));
+  CHECK(forward_kernel(2, 14, 20, 6).starts_with("winograd_avx"));
+  CHECK(forward_kernel(1, 48, 72, 6).starts_with("winograd4"));
+  CHECK(forward_kernel(1, 48, 72, 12).starts_with("winograd4"));
 }
 
 TEST_CASE("no reference kernel in a CosmoFlow training step", "[kernels][support]") {

@@ -138,8 +138,11 @@ void fill_cosmoflow_defaults(OptionTable& o) {
   for (const auto& [flag, value] : {std::pair<const char*, std::string>{"loss", model == "sc18" ? "l1" : "mse"},
                                     {"conv-size", std::to_string(c.conv_size)},
                                     {"fc1-size", std::to_string(c.fc1_size)},
-                                    {"fc2-size", std::to_string(c.fc2_size)}})
-    if (o.has(flag) && o.text(flag).empty()) o.set(flag, value, "default");
+                                    {"fc2-size", std::to_string(c.fc2_size)}}) {
+    if (!o.has(flag) || !o.text(flag).empty()) continue;
+    if (o.is_set(flag)) fail_usage(o.name(flag) + ": expected a value, found none");
+    o.set(flag, value, "default");
+  }
 }
 
 void correct_loss(nlohmann::json& meta) {
@@ -189,7 +192,8 @@ CosmoflowConfig model_config(const OptionTable& o) {
 
 void refuse_idle_flags(const OptionTable& o) {
   std::vector<IdleFlag> rules{{"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
-                              {"sparse-gradients", o.text("model") == "mlperf", "networks that pool by means"},
+                              {"sparse-gradients", o.text("model") == "mlperf" && !o.toggle("batch-norm"),
+                               "networks that pool by means or normalise"},
                               {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},
                               {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"}};
   for (const char* flag :

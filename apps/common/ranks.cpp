@@ -403,9 +403,9 @@ std::string Ranks::report(int threads, const AveragingOptions& a) {
     if (wanted > std::ssize(usable))
       say(stderr, "warning: node {} runs {} threads on {} cores: lower --threads or bind fewer ranks to it\n", node,
           wanted, usable.size());
+    // All that a job was given, or the launcher binds them.
     if (divides_cores_ && 2 * std::ssize(usable) <= cores)
-      say(stderr, "warning: ranks of node {} may run on {} of its {} cores: does the launcher bind them?\n", node,
-          usable.size(), cores);
+      text += fmt::format("  ranks of node {} may run on {} of its {} cores\n", node, usable.size(), cores);
   }
   return text;
 }

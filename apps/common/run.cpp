@@ -482,7 +482,7 @@ std::vector<Option> prediction_options() {
   return {{"weights", "", "", "safetensors weights"},
           {"checkpoint", "", "", "checkpoint of the trainer, or its output folder (newest intact one)"},
           {"split", "", "auto",
-           "train, validation or test, or all files below data-dir; auto = validation where it exists"}};
+           "train, validation or test, or all files below data-dir; auto = validation where it exists, else train"}};
 }
 
 std::filesystem::path split_folder(const OptionTable& o) {
@@ -492,7 +492,10 @@ std::filesystem::path split_folder(const OptionTable& o) {
     fail_usage("--split: expected auto, all, train, validation or test, found " + split);
   if (root.empty()) fail_usage("--data-dir is required");
   if (split == "all" || is_regular_file(root)) return root;
-  if (split == "auto") return is_directory(root / "validation") ? root / "validation" : root;
+  // Beside train/ there may be samples for a test, and what runs wrote.
+  for (const char* part : {"validation", "train"})
+    if (split == "auto" && is_directory(root / part)) return root / part;
+  if (split == "auto") return root;
   return root / split;
 }
 

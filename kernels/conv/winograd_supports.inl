@@ -150,15 +150,17 @@ double tile_products(const ConvShapes& c, bool forward) {
 }
 
 /// Whether tiles of two outputs go before larger ones, which have more weights to read per tile and stick further out
-/// of the image, or out of the sub-lattices of a dilation; and before direct sums, which leave out what meets padding.
+/// of the image, or out of the sub-lattices of a dilation; and before direct sums, which leave out what meets padding,
+/// but take longer for a product.
 inline bool prefers_small_tiles(const Problem& p) {
-  constexpr double least = 1.3, transforms = 1.1;  // 14 x 20 positions with a dilation of 6: 1.3 times as fast as four
+  constexpr double least = 1.3,
+                   direct_product = 1.1;  // 14 x 20 positions with a dilation of 6: 1.3 times as fast as four
   if (multiplies_faster(p.in[0].dtype)) return false;
   const ConvShapes c = *conv_shapes(p);
   const bool forward = !is_data_gradient(p.op.kind) && p.op.kind != OpKind::conv_pool_backward_data;
   const double two = tile_products<2>(c, forward),
                larger = std::min(tile_products<4>(c, forward), tile_products<6>(c, forward));
-  return two < least * larger && two < transforms * double(pairs_inside(c));
+  return two < least * larger && two < direct_product * double(pairs_inside(c));
 }
 
 /// With a stride even the direct kernels that are preferred elsewhere are slower where this one is not refused, but for

@@ -6,7 +6,7 @@
 //   forward           4 samples x 4 outputs of vector sums over a tile, folded into one sum per output after the tile;
 //   backward_data     a tile of dx in f32 takes eight weight rows at a time;
 //   backward_weights  one vector of sums over the samples for each of 4 outputs, written once.
-// Limit: memory below some 10 samples (the weights are read once), the FMA rate above. Tiles do not depend on threads.
+// Limit: memory below some 10 samples (the weights are read once), the FMA rate above. Sums do not depend on threads.
 
 constexpr int64_t dense_tile = 1024;  // features
 constexpr int dense_block = 4;
