@@ -357,7 +357,8 @@ TEST_CASE("a table of measured algorithms that cannot be written leaves the one 
   ReductionProblem p;
   p.bytes = 1 << 20, p.nodes = {0, 0, 1};
   const auto found = [&] {
-    const Algorithm* algorithm = CommunicationTable::load(path).find(p);
+    const CommunicationTable table = CommunicationTable::load(path);
+    const Algorithm* algorithm = table.find(p);
     return algorithm ? *algorithm : Algorithm::native;
   };
   CHECK(found() == Algorithm::direct);
