@@ -153,8 +153,8 @@ double tile_products(const ConvShapes& c, bool forward) {
 /// of the image, or out of the sub-lattices of a dilation; and before direct sums, which leave out what meets padding,
 /// but take longer for a product.
 inline bool prefers_small_tiles(const Problem& p) {
-  constexpr double least = 1.3,
-                   direct_product = 1.1;  // 14 x 20 positions with a dilation of 6: 1.3 times as fast as four
+  // 14 x 20 positions with a dilation of 6, 1.19 times the products of tiles of four: 1.3 times as fast.
+  constexpr double least = 1.3, direct_product = 1.1;
   if (multiplies_faster(p.in[0].dtype)) return false;
   const ConvShapes c = *conv_shapes(p);
   const bool forward = !is_data_gradient(p.op.kind) && p.op.kind != OpKind::conv_pool_backward_data;
