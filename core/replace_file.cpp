@@ -15,11 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string folder_of(const std::string& path) {
-  const std::string folder = fs::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
-
 void sync(const std::string& path, int flags) {
   const int file = open(path.c_str(), flags | O_CLOEXEC);
   const int trouble = file < 0 || fsync(file) != 0 ? errno : 0;
@@ -51,6 +46,11 @@ void sync_file(const std::string& path) {
 }
 void sync_folder(const std::string& folder) {
   sync(folder, O_RDONLY | O_DIRECTORY);
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
 }
 
 std::string behind_links(const std::string& name) {

@@ -11,6 +11,9 @@ namespace convoy {
 void sync_file(const std::string& path);
 void sync_folder(const std::string& folder);
 
+/// That a file lies in; "." of a name alone.
+std::string folder_of(const std::string& path);
+
 /// Where a path leads, also to a file that is not there yet.
 std::string behind_links(const std::string& path);
 

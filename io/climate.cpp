@@ -102,15 +102,12 @@ std::vector<std::string> first_files(std::vector<std::string> files, int64_t mos
 
 /// About a share of the days of these files, drawn from `seed`.
 std::set<std::string> validation_days(const std::vector<std::string>& files, double share, uint64_t seed) {
-  std::set<std::string> days, drawn;
+  if (share == 0) return {};
+  std::set<std::string> days;
   for (const std::string& file : files) days.insert(day_of(file));
   const PhiloxStream random(seed, hash_name("climate split"));
-  std::vector<std::pair<uint64_t, std::string>> order;
-  for (const std::string& day : days) order.emplace_back(random.below(hash_name(day) >> 8, uint64_t{1} << 40), day);
-  std::sort(order.begin(), order.end());
-  const int64_t count = share > 0 ? held_out(share, std::ssize(order)) : 0;
-  for (int64_t i = 0; i < count; ++i) drawn.insert(order[static_cast<size_t>(i)].second);
-  return drawn;
+  return held_out(share, days,
+                  [&](const std::string& day) { return random.below(hash_name(day) >> 8, uint64_t{1} << 40); });
 }
 
 }  // namespace

@@ -324,12 +324,8 @@ DataSplit split_samples(const std::string& folder, const ListSamples& list, doub
   std::set<std::string> names;
   for (const SampleRef& ref : all) names.insert(universe_of(ref));
   const PhiloxStream random(seed, hash_name("universe split"));
-  std::vector<std::pair<uint64_t, std::string>> order;
-  for (const std::string& name : names) order.push_back({random.below(hash_name(name), UINT64_MAX), name});
-  std::sort(order.begin(), order.end());
-  std::set<std::string> validation;
-  const int64_t count = held_out(validation_share, std::ssize(order));
-  for (int64_t i = 0; i < count; ++i) validation.insert(order[static_cast<size_t>(i)].second);
+  const std::set<std::string> validation = held_out(
+      validation_share, names, [&](const std::string& name) { return random.below(hash_name(name), UINT64_MAX); });
   DataSplit split;
   for (const SampleRef& ref : all) (validation.count(universe_of(ref)) ? split.validation : split.train).push_back(ref);
   if (split.train.empty()) fail_data(folders.train + ": one universe cannot be split into training and validation");

@@ -58,11 +58,6 @@ InTheMaking& in_the_making() {
   return making;
 }
 
-std::string folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
-
 /// Whether complete() syncs the file.
 bool is_synced_later(const std::string& path) {
   std::error_code missing;
@@ -169,8 +164,16 @@ SampleFolders sample_folders(const std::string& folder) {
                                   : "validation and test"));
 }
 
-int64_t held_out(double share, int64_t count) {
-  return std::max<int64_t>(1, std::min(count - 1, static_cast<int64_t>(std::llround(share * double(count)))));
+std::set<std::string> held_out(double share, const std::set<std::string>& names,
+                               const std::function<uint64_t(const std::string&)>& key) {
+  std::set<std::pair<uint64_t, std::string>> order;
+  for (const std::string& name : names) order.emplace(key(name), name);
+  const int64_t all = std::ssize(order),
+                count = std::max<int64_t>(1, std::min(all - 1, int64_t{std::llround(share * double(all))}));
+  std::set<std::string> held;
+  for (const auto& [place, name] : order)
+    if (std::ssize(held) < count) held.insert(name);
+  return held;
 }
 
 bool make_folders(const std::string& folder) {

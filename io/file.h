@@ -51,8 +51,10 @@ struct SampleFolders {
 /// there is no train beside validation or test: samples of those would be trained on.
 SampleFolders sample_folders(const std::string& folder);
 
-/// How many of `count` universes or days a share of them is: at least one, and not all unless there is only one.
-int64_t held_out(double share, int64_t count);
+/// Of universes or days about a share, the first in the order of their keys: at least one, and not all unless there is
+/// only one.
+std::set<std::string> held_out(double share, const std::set<std::string>& names,
+                               const std::function<uint64_t(const std::string&)>& key);
 
 /// Makes a folder and those above it; says whether it was missing. Throws Error(runtime).
 bool make_folders(const std::string& folder);
