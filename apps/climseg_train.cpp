@@ -331,9 +331,11 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   t.decided_by = {{"schedule_steps", "--lr-t-max or, without it, --max-epochs"},
                   {units_begin, "--batch-norm off, which kept a ReLU in earlier versions"}};
   t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps", "gradient-wire"};
-  const std::vector<std::string> paths = data_files(data);
-  t.data_digest = files_digest(paths);
-  if (ranks.root()) t.fingerprint = fingerprint(paths);
+  {
+    const std::vector<std::string> paths = data_files(data);
+    t.data_digest = files_digest(paths, ranks);
+    if (ranks.root()) t.fingerprint = fingerprint(paths);
+  }
   say("{} training samples of {}x{}x{}, {} validation images\n", task.training_samples(), program.model.height,
       program.model.width, program.model.channels, task.validation_samples());
 

@@ -11,6 +11,7 @@
 
 #include "apps/common/attempts.h"
 #include "apps/common/climate_data.h"
+#include "apps/common/first_of.h"
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
 #include "apps/common/say.h"
@@ -58,12 +59,22 @@ Voxels voxels_of(const Sample& s) {
   return all;
 }
 
-int inspect(const std::vector<SampleRef>& refs, const ReadOptions& read, int64_t limit) {
-  say("{} samples, {} universes\n", refs.size(), [&] {
+/// Without `totals` no files are opened but those of the samples that are shown.
+int inspect(const std::string& path, const ReadOptions& read, int64_t limit, bool totals, const CLI::App& sub) {
+  std::vector<SampleRef> refs;
+  if (totals) {
+    refs = samples_below(path, read);
+    refuse_other_formats(sub, refs);
     std::set<std::string> names;
     for (const SampleRef& r : refs) names.insert(universe_of(r));
-    return names.size();
-  }());
+    say("{} samples, {} universes\n", refs.size(), names.size());
+  } else {
+    const std::vector<std::string> files = sample_files(path);
+    refs = first_of(files, limit, [&](const std::string& file) { return samples_in(file, read); });
+    if (refs.empty()) fail_data(path + ": expected .tfrecord, .hdf5 or .h5 files, found none");
+    if (refs.back().path == files.back()) refuse_other_formats(sub, refs);  // files behind may be of any format
+    say("first {} samples, of {} files\n", refs.size(), files.size());
+  }
   for (size_t i = 0; i < refs.size() && static_cast<int64_t>(i) < limit; ++i) {
     const Sample s = read_sample(refs[i], read);
     const Voxels v = voxels_of(s);
@@ -266,7 +277,8 @@ int data_main(int argc, char** argv) {
     return sub;
   };
   common(app.add_subcommand("inspect", "shapes, count sums, labels, CRCs"))
-      ->add_option("--limit", limit, "samples shown")
+      ->add_option("--limit", limit,
+                   "samples shown; where it is given and not 0, no file behind them is opened or counted")
       ->capture_default_str();
   int threads = default_threads();
   const auto parallel = [&](CLI::App* sub) {
@@ -307,18 +319,19 @@ int data_main(int argc, char** argv) {
                            most_threads, threads));
   if (!fs::exists(path)) fail_data(path + ": no such file or folder");
   if (app.got_subcommand("stats")) return write_climate_stats(path, out, threads);
+  const bool totals = limit == 0 || app.get_subcommand("inspect")->count("--limit") == 0;
   if (holds_climate(path)) {
     const std::string where = "climate images";
     refuse_given(chosen, {"--crop", "--channels", gzip ? "--gzip" : "--no-gzip"}, where);
     if (format != "sharded-hdf5") refuse_given(chosen, {"--format"}, where + ", which become shards");
-    if (app.got_subcommand("inspect")) return inspect_climate(path, limit);
+    if (app.got_subcommand("inspect")) return inspect_climate(path, limit, totals);
     if (app.got_subcommand("verify")) return verify_climate(path, threads);
     return shard_climate(path, out, stats, shard, threads);
   }
+  if (app.got_subcommand("inspect")) return inspect(path, read, limit, totals, chosen);
   if (app.got_subcommand("verify")) return verify(path, read, threads, chosen);
   const std::vector<SampleRef> refs = samples_below(path, read);
   refuse_other_formats(chosen, refs);
-  if (app.got_subcommand("inspect")) return inspect(refs, read, limit);
   refuse_given(chosen, {"--stats"}, "CosmoFlow samples");
   if (format != "sharded-hdf5") refuse_given(chosen, {"--shard"}, "--format " + format + ", a file for each sample");
   std::vector<std::string> paths;

@@ -25,6 +25,18 @@ std::vector<Option> option_list() {
   return list;
 }
 
+/// Physical parameters of every sample; empty where its file has none. Crops of a file share them.
+std::vector<std::vector<float>> physical_parameters(const std::vector<SampleRef>& samples) {
+  std::vector<std::vector<float>> physical;
+  const SampleRef* previous = nullptr;
+  for (const SampleRef& ref : samples) {
+    const bool known = previous && ref.format == FileFormat::raw_hdf5 && ref.path == previous->path;
+    physical.push_back(known ? physical.back() : read_physical(ref));
+    previous = &ref;
+  }
+  return physical;
+}
+
 int predict_main(int argc, char** argv) {
   OptionTable o(option_list());
   if (!o.read(argc, argv,
@@ -61,8 +73,7 @@ int predict_main(int argc, char** argv) {
     csv += fmt::format(",{0}_true,{0}_predicted,{0}_true_physical,{0}_predicted_physical", name);
   csv += "\n";
   std::vector<double> physical_error(static_cast<size_t>(p.targets));
-  std::vector<std::vector<float>> physical;
-  for (const SampleRef& ref : samples) physical.push_back(read_physical(ref));
+  const std::vector<std::vector<float>> physical = physical_parameters(samples);
   const bool assumed = std::all_of(physical.begin(), physical.end(), [](const auto& own) { return own.empty(); });
   const std::vector<PhysicalScale> scales = physical_scales(p.truth, p.targets, physical);
   for (int64_t i = 0; i < p.count(); ++i) {

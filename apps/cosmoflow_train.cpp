@@ -45,11 +45,12 @@ Data find_data(const OptionTable& o, Ranks& ranks) {
   const ReadOptions read = read_options(o);
   Data data;
   data.split = split_samples(
-      o.text("data-dir"), [&](const std::string& path) { return list_samples(path, read, ranks); },
-      o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")));
+      o.text("data-dir"), [&](const std::string& path, int64_t most) { return list_samples(path, read, most, ranks); },
+      o.number("valid-share"), static_cast<uint64_t>(o.integer("seed")),
+      {std::max<int64_t>(0, o.integer("n-train")), std::max<int64_t>(0, o.integer("n-valid"))});
   limit(data.split.train, o, "n-train");
   limit(data.split.validation, o, "n-valid");
-  data.shape = data_shape(o, data.split.train, read);
+  data.shape = data_shape(o, data.split.train, read, ranks);
   return data;
 }
 
@@ -241,9 +242,11 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   if (settings.loader.share) t.identity[share_nodes] = ranks.nodes();
   t.correct = correct_loss;
   t.per_rank = {"batch-size", "batchnorm-group-size", "threads", "gradient-wire"};
-  const std::vector<std::string> paths = data_files(data);
-  t.data_digest = files_digest(paths);
-  if (ranks.root()) t.fingerprint = fingerprint(paths);
+  {
+    const std::vector<std::string> paths = data_files(data);
+    t.data_digest = files_digest(paths, ranks);
+    if (ranks.root()) t.fingerprint = fingerprint(paths);
+  }
   say("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
       data.shape.str());
 

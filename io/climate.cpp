@@ -119,7 +119,11 @@ std::string_view name_of(ClimateFormat format) {
 }
 
 std::vector<ClimateRef> images_in(const std::string& path) {
-  const Hdf5File file(path, Hdf5File::Mode::read);
+  return images_in(Hdf5File(path, Hdf5File::Mode::read));
+}
+
+std::vector<ClimateRef> images_in(const Hdf5File& file) {
+  const std::string& path = file.path();
   if (file.read_text("format") == climate_shard_format) {
     const auto e = checked_extents(file, "data", 4, "N,H,W,C"), l = checked_extents(file, "labels", 3, "N,H,W");
     if (l[0] != e[0] || l[1] != e[1] || l[2] != e[2])
@@ -202,9 +206,7 @@ ClimateSplit split_images(const std::string& folder, double validation_share, ui
   return split;
 }
 
-namespace {
-
-std::vector<float> image_in(const Hdf5File& file, const ClimateRef& ref, const ImageBox& box) {
+std::vector<float> read_image(const Hdf5File& file, const ClimateRef& ref, const ImageBox& box) {
   const int64_t c = ref.shape.channels;
   std::vector<float> values;
   if (ref.format == ClimateFormat::sharded) {
@@ -228,40 +230,49 @@ std::vector<float> image_in(const Hdf5File& file, const ClimateRef& ref, const I
   return values;
 }
 
-std::vector<uint8_t> labels_in(const Hdf5File& file, const ClimateRef& ref, int set, int64_t classes,
-                               const ImageBox& box) {
-  const int64_t h = box.height, w = box.width;
+std::vector<uint8_t> read_labels(const Hdf5File& file, const ClimateRef& ref, int set, int64_t classes,
+                                 const ImageBox& box) {
+  const int64_t w = box.width;
   const auto keys = label_keys(ref.format);
-  std::vector<float> raw;
+  const auto refuse = [&](size_t i, float found) {
+    fail_data(ref.path + ": label at row " + std::to_string(box.top + static_cast<int64_t>(i) / w) + ", column " +
+              std::to_string(box.left + static_cast<int64_t>(i) % w) + ": expected a class below " +
+              std::to_string(classes) + ", found " + std::to_string(found));
+  };
+  std::string key = keys[0];
+  std::vector<int64_t> start{box.top, box.left}, count{box.height, w};
   if (ref.format == ClimateFormat::sharded) {
     if (set != 0) fail_data(ref.path + ": expected label set " + std::to_string(set) + ", found one set (0)");
-    raw = read_box<float>(file, keys[0], DType::f32, {ref.index, box.top, box.left}, {1, h, w});
+    start.insert(start.begin(), ref.index), count.insert(count.begin(), 1);
   } else if (ref.format == ClimateFormat::gordon_bell) {
-    raw = read_box<float>(file, keys[0], DType::f32, {set, box.top, box.left}, {1, h, w});
+    start.insert(start.begin(), set), count.insert(count.begin(), 1);
   } else {
-    raw = read_box<float>(file, keys.at(static_cast<size_t>(set)), DType::f32, {box.top, box.left}, {h, w});
+    key = keys.at(static_cast<size_t>(set));
   }
+  // Shards hold bytes: conversion to floating point would take its time under the library's lock.
+  if (file.holds(key, DType::u8)) {
+    std::vector<uint8_t> labels = read_box<uint8_t>(file, key, DType::u8, start, count);
+    for (size_t i = 0; i < labels.size(); ++i)
+      if (labels[i] >= classes) refuse(i, labels[i]);
+    return labels;
+  }
+  const std::vector<float> raw = read_box<float>(file, key, DType::f32, start, count);
   std::vector<uint8_t> labels(raw.size());
   for (size_t i = 0; i < raw.size(); ++i) {
-    if (!(raw[i] >= 0 && raw[i] < float(classes)) || raw[i] != std::floor(raw[i]))
-      fail_data(ref.path + ": label at row " + std::to_string(box.top + static_cast<int64_t>(i) / w) + ", column " +
-                std::to_string(box.left + static_cast<int64_t>(i) % w) + ": expected a class below " +
-                std::to_string(classes) + ", found " + std::to_string(raw[i]));
+    if (!(raw[i] >= 0 && raw[i] < float(classes)) || raw[i] != std::floor(raw[i])) refuse(i, raw[i]);
     labels[i] = static_cast<uint8_t>(raw[i]);
   }
   return labels;
 }
 
-}  // namespace
-
 std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
-  return image_in(Hdf5File(ref.path, Hdf5File::Mode::read), ref, box);
+  return read_image(Hdf5File(ref.path, Hdf5File::Mode::read), ref, box);
 }
 
-bool holds_labels(const ClimateRef& ref, int set) {
+bool holds_labels(const Hdf5File& file, const ClimateRef& ref, int set) {
   const auto keys = label_keys(ref.format);
   if (!ref.labelled || keys.size() == 1) return ref.labelled && (set == 0 || ref.format == ClimateFormat::gordon_bell);
-  return Hdf5File(ref.path, Hdf5File::Mode::read).contains(keys.at(static_cast<size_t>(set)));
+  return file.contains(keys.at(static_cast<size_t>(set)));
 }
 
 void expect_labels(const ClimateRef& ref) {
@@ -277,12 +288,12 @@ std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes
 }
 
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box) {
-  return labels_in(Hdf5File(ref.path, Hdf5File::Mode::read), ref, set, classes, box);
+  return read_labels(Hdf5File(ref.path, Hdf5File::Mode::read), ref, set, classes, box);
 }
 
 LabelledImage read_labelled(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box) {
   const Hdf5File file(ref.path, Hdf5File::Mode::read);
-  return {image_in(file, ref, box), labels_in(file, ref, set, classes, box)};
+  return {read_image(file, ref, box), read_labels(file, ref, set, classes, box)};
 }
 
 double ClimateStats::deviation(size_t channel) const {

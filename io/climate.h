@@ -11,6 +11,8 @@
 
 namespace convoy {
 
+class Hdf5File;
+
 enum class ClimateFormat : uint8_t {
   deepcam,         ///< MLPerf HPC: climate/data f32 (H,W,C), climate/labels_0 and labels_1 (H,W); one time step a file
   gordon_bell,     ///< climate/data (C,H,W), climate/labels (2,H,W)
@@ -49,6 +51,7 @@ inline bool is_normalised(const ClimateRef& ref) {
 /// Images of one file. Throws Error(data) for files of no known layout and for labels of another size than the image,
 /// naming what was expected and found.
 std::vector<ClimateRef> images_in(const std::string& path);
+std::vector<ClimateRef> images_in(const Hdf5File& file);
 /// Climate files of a folder in name order, statistics files left out, or the one file that `path` is.
 std::vector<std::string> climate_files(const std::string& path, BrokenLinks broken = BrokenLinks::refused);
 /// Images of these files, in their order: one of each at least.
@@ -91,8 +94,8 @@ inline ImageBox whole(const ClimateRef& ref) {
 }
 /// Values (h, w, c) of a box as the file has them, in f32; throws Error(data) where one is not finite.
 std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box);
-/// Whether there are labels of this set (0 or 1).
-bool holds_labels(const ClimateRef& ref, int set);
+/// Whether the image has labels of this set (0 or 1) in its file.
+bool holds_labels(const Hdf5File& file, const ClimateRef& ref, int set);
 /// Throws Error(data) naming the data sets that were looked for where the image has no labels.
 void expect_labels(const ClimateRef& ref);
 /// Classes (h, w) of a box, or of the whole image; `set` is 0 or 1 where the file has two sets of labels (shards have
@@ -105,6 +108,10 @@ struct LabelledImage {
 };
 /// What read_image and read_labels give, through one open file: opening one is slow on shared file systems.
 LabelledImage read_labelled(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box);
+/// read_image and read_labels from the image's file, for whoever has opened it.
+std::vector<float> read_image(const Hdf5File& file, const ClimateRef& ref, const ImageBox& box);
+std::vector<uint8_t> read_labels(const Hdf5File& file, const ClimateRef& ref, int set, int64_t classes,
+                                 const ImageBox& box);
 
 /// Statistics per channel over a data set.
 struct ClimateStats {

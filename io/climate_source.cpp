@@ -95,6 +95,9 @@ std::shared_ptr<const ClimateSource::StormPixels> ClimateSource::storms(size_t i
     kept->push_back(std::move(thin));
   }
   const std::lock_guard lock(mutex_);
+  // Up to 8 KiB each. Pixels depend on the image alone: what is read again is the same.
+  constexpr size_t most_images = 1 << 15;
+  if (storms_.size() >= most_images) storms_.erase(storms_.begin());
   return storms_[image] = kept;
 }
 

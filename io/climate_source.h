@@ -41,7 +41,7 @@ class ClimateSource final : public SampleSource {
 
  private:
   /// Pixels of every class of an image but the background, evenly thinned to at most 1024: enough to centre crops on,
-  /// few enough to keep for every image of a large set.
+  /// few enough to keep for thousands of images.
   using StormPixels = std::vector<std::vector<int32_t>>;
   std::shared_ptr<const StormPixels> storms(size_t image) const;
   ImageBox choose(size_t image, int64_t sample, int64_t epoch) const;

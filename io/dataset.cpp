@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -244,10 +245,32 @@ std::vector<std::string> sample_files(const std::string& path, BrokenLinks broke
   return files_below(path, {".tfrecord", ".gz", ".hdf5", ".h5"}, broken);
 }
 
-std::vector<SampleRef> samples_below(const std::string& path, const ReadOptions& options) {
+std::vector<SampleRef> first_samples(
+    std::span<const std::string> files, int64_t most,
+    const std::function<std::vector<SampleRef>(std::span<const std::string> files)>& open) {
+  constexpr int64_t first_look = 16;  // files that tell how many samples the others may hold
   std::vector<SampleRef> refs;
-  for (const std::string& file : sample_files(path))
-    for (SampleRef& ref : samples_in(file, options)) refs.push_back(std::move(ref));
+  size_t opened = 0, wanted = most > 0 ? static_cast<size_t>(std::min(most, first_look)) : files.size();
+  while (opened < files.size() && wanted > 0) {
+    wanted = std::min(wanted, files.size() - opened);
+    std::vector<SampleRef> found = open(files.subspan(opened, wanted));
+    refs.insert(refs.end(), std::move_iterator(found.begin()), std::move_iterator(found.end()));
+    opened += wanted;
+    // In files like those before; empty ones say nothing, and twice as many are opened.
+    const auto left = static_cast<double>(std::max<int64_t>(0, most - std::ssize(refs)));
+    const double more = refs.empty() ? 2.0 * double(opened) : std::ceil(left * double(opened) / double(refs.size()));
+    wanted = static_cast<size_t>(std::min(more, double(files.size())));
+  }
+  return refs;
+}
+
+std::vector<SampleRef> samples_below(const std::string& path, const ReadOptions& options, int64_t most) {
+  std::vector<SampleRef> refs = first_samples(sample_files(path), most, [&](std::span<const std::string> files) {
+    std::vector<SampleRef> found;
+    for (const std::string& file : files)
+      for (SampleRef& ref : samples_in(file, options)) found.push_back(std::move(ref));
+    return found;
+  });
   if (refs.empty()) fail_data(path + ": expected .tfrecord, .hdf5 or .h5 files, found none");
   return refs;
 }
@@ -315,12 +338,14 @@ std::string universe_of(const SampleRef& ref) {
   return numbered ? stem.substr(0, last) : stem;
 }
 
-DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed) {
+DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed,
+                        const SampleLimits& limits) {
   const SampleFolders folders = sample_folders(folder);
-  if (!folders.validation.empty()) return {list(folders.train), list(folders.validation)};
+  if (!folders.validation.empty())
+    return {list(folders.train, limits.train), list(folders.validation, limits.validation)};
   if (!(validation_share > 0 && validation_share < 1))
     fail_usage("the validation share must lie between 0 and 1, found " + std::to_string(validation_share));
-  const std::vector<SampleRef> all = list(folders.train);
+  const std::vector<SampleRef> all = list(folders.train, 0);
   std::set<std::string> names;
   for (const SampleRef& ref : all) names.insert(universe_of(ref));
   const PhiloxStream random(seed, hash_name("universe split"));

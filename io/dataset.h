@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,8 +46,14 @@ inline std::array<int64_t, 4> cube_chunk(int64_t size, int64_t channels) {
 std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& options);
 /// Files below a folder that may hold samples, in name order, or the one file that `path` is.
 std::vector<std::string> sample_files(const std::string& path, BrokenLinks broken = BrokenLinks::refused);
-/// All their samples; throws Error(data) when there are none.
-std::vector<SampleRef> samples_below(const std::string& path, const ReadOptions& options);
+/// The samples of files, in their order; `open` finds those of some. Files behind the first `most` samples (0: all) are
+/// not asked for, but for some where files hold several: on parallel file systems opening files takes longer than
+/// anything else here.
+std::vector<SampleRef> first_samples(
+    std::span<const std::string> files, int64_t most,
+    const std::function<std::vector<SampleRef>(std::span<const std::string> files)>& open);
+/// All their samples or, at least, the first `most`; throws Error(data) when there are none.
+std::vector<SampleRef> samples_below(const std::string& path, const ReadOptions& options, int64_t most = 0);
 /// Reads and checks one sample: CRCs, shape, finite labels and voxels, counts of at least 0.
 Sample read_sample(const SampleRef& ref, const ReadOptions& options);
 /// Its physical parameters alone; empty where the file has none.
@@ -61,10 +68,16 @@ std::string universe_of(const SampleRef& ref);
 struct DataSplit {
   std::vector<SampleRef> train, validation;
 };
+/// So many of the first samples are wanted; 0: all.
+struct SampleLimits {
+  int64_t train = 0, validation = 0;
+};
 /// `folder/train` and `folder/validation` when both exist; else the samples of `folder/train` or, without that, of
-/// `folder`, split by universe: about `validation_share` of the universes, drawn from `seed`, validate. `list` is
-/// samples_below, or finds the same some other way. Throws what sample_folders throws.
-using ListSamples = std::function<std::vector<SampleRef>(const std::string& path)>;
-DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed);
+/// `folder`, split by universe: about `validation_share` of the universes, drawn from `seed`, validate; drawing them
+/// takes all files. `list` is samples_below, or finds the same some other way. More samples than `limits` says may come
+/// back. Throws what sample_folders throws.
+using ListSamples = std::function<std::vector<SampleRef>(const std::string& path, int64_t most)>;
+DataSplit split_samples(const std::string& folder, const ListSamples& list, double validation_share, uint64_t seed,
+                        const SampleLimits& limits = {});
 
 }  // namespace convoy

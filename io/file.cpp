@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,8 +75,11 @@ bool is_synced_later(const std::string& path) {
 std::vector<std::byte> read_file(const std::string& path) {
   const Descriptor file{open(path.c_str(), O_RDONLY)};
   if (file.fd < 0) fail_data(path + ": cannot open: " + reason());
-  if (std::filesystem::is_directory(path)) fail_data(path + ": expected a file, found a folder");
-  const off_t size = lseek(file.fd, 0, SEEK_END);
+  struct stat info {};
+  if (fstat(file.fd, &info) != 0) fail_data(path + ": cannot read: " + reason());
+  if (S_ISDIR(info.st_mode)) fail_data(path + ": expected a file, found a folder");
+  // A pipe has no size: the error says so.
+  const off_t size = S_ISREG(info.st_mode) ? info.st_size : lseek(file.fd, 0, SEEK_END);
   if (size < 0) fail_data(path + ": cannot seek: " + reason());
   std::vector<std::byte> data(static_cast<size_t>(size));
   if (const size_t got = read_at(file.fd, 0, data, path); got < data.size())
@@ -256,11 +260,12 @@ void refuse_among_samples(const std::string& data, const std::string& output, co
     if (std::filesystem::exists(data + part)) refuse_inside(data + part, output, flag);
 }
 
-InputFiles::InputFiles(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) canonical_.insert(std::filesystem::weakly_canonical(path).string());
-}
+InputFiles::InputFiles(const std::vector<std::string>& paths) : paths_(paths.begin(), paths.end()) {}
 
 void InputFiles::refuse(const std::string& output, const std::string& flag) const {
+  if (!std::filesystem::exists(output)) return;  // what is read is there
+  if (canonical_.empty())
+    for (const std::string& path : paths_) canonical_.insert(std::filesystem::weakly_canonical(path).string());
   if (canonical_.count(std::filesystem::weakly_canonical(output).string()))
     fail_usage(flag + ": " + output + " is read from and would be overwritten: choose another place");
 }

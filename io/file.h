@@ -85,7 +85,7 @@ void refuse_inside(const std::string& data, const std::string& output, const std
 /// The same for what is read of a data set: the folder, or, where it has train, that and its validation and test.
 void refuse_among_samples(const std::string& data, const std::string& output, const std::string& flag);
 
-/// Files that are being read, which no output may replace.
+/// Files that are being read, which no output may replace. For one thread at a time.
 class InputFiles {
  public:
   explicit InputFiles(const std::vector<std::string>& paths);
@@ -93,7 +93,8 @@ class InputFiles {
   void refuse(const std::string& output, const std::string& flag = "--out") const;
 
  private:
-  std::set<std::string> canonical_;
+  std::set<std::string> paths_;
+  mutable std::set<std::string> canonical_;  ///< of paths_, once an output is there: each is a look at the file system
 };
 
 /// Throws Error(runtime) naming the flag where write_atomically could not write the file at the end of a run.

@@ -324,11 +324,11 @@ Hdf5File::Hdf5File(const std::string& path, Mode mode) : path_(path), impl_(std:
       fail_runtime(path + ": cannot create the HDF5 file" + (errno ? std::string(": ") + std::strerror(errno) : ""));
     return;
   }
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) fail_data(path + ": no such file");
   const Id access(file_access(), H5Pclose);
   impl_->file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
   if (impl_->file < 0) {
+    struct stat info {};
+    if (stat(path.c_str(), &info) != 0) fail_data(path + ": no such file");
     const std::string why = why_withheld(path);
     fail_data(path + ": " + (why.empty() ? "not an HDF5 file, truncated or damaged" : why));
   }
@@ -391,6 +391,13 @@ DType Hdf5File::dtype(const std::string& name) const {
   if (kind == H5T_FLOAT) return size == 8 ? DType::f64 : size == 2 ? DType::f16 : DType::f32;
   if (kind == H5T_INTEGER) return size == 1 ? DType::u8 : size == 2 ? DType::i16 : DType::i32;
   fail_data(path_ + ": data set " + name + ": expected integers or floating point, found " + class_text(kind));
+}
+
+bool Hdf5File::holds(const std::string& name, DType type) const {
+  const LibraryLock lock;
+  const Id set(impl_->open(path_, name), H5Dclose);
+  const Id held(H5Dget_type(set), H5Tclose);
+  return held.ok() && H5Tequal(held, native(type)) > 0;
 }
 
 /// A data set that is open, and a box of it that is there.

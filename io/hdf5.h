@@ -29,6 +29,8 @@ class Hdf5File {
   bool contains(const std::string& name) const;
   std::vector<int64_t> extents(const std::string& name) const;
   DType dtype(const std::string& name) const;
+  /// Whether the values are of exactly this type: read() converts none then.
+  bool holds(const std::string& name, DType type) const;
 
   /// Throws Error(data) where a box (empty = everything) lies outside of a data set or nobody wrote it: ahead of memory
   /// for it.

@@ -26,6 +26,9 @@ std::vector<int64_t> Hdf5File::extents(const std::string&) const {
 DType Hdf5File::dtype(const std::string&) const {
   absent(path_);
 }
+bool Hdf5File::holds(const std::string&, DType) const {
+  absent(path_);
+}
 void Hdf5File::expect_written(const std::string&, std::span<const int64_t>, std::span<const int64_t>) const {
   absent(path_);
 }

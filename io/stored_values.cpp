@@ -58,6 +58,47 @@ void read_bytes(int file, const std::string& what, int64_t offset, std::span<std
               ": the file is truncated");
 }
 
+/// Reads plain runs that come in the order of the file. Small ones with small gaps between them share a call: what the
+/// gaps hold costs less than a call for each run.
+class RunReader {
+ public:
+  RunReader(int file, const std::string& what, std::span<std::byte> out) : file_(file), what_(what), out_(out) {}
+  /// A run of `bytes` at `offset` of the file and byte `to` of the output: is read by the next read() at the latest.
+  void add(int64_t offset, size_t to, size_t bytes) {
+    const int64_t end = offset + static_cast<int64_t>(bytes);
+    if (!runs_.empty() && (offset - end_ > most_gap || end - runs_[0].offset > most_span || runs_.size() == most_runs))
+      read();
+    runs_.push_back({offset, to, bytes}), end_ = end;
+  }
+  void read() {
+    if (runs_.empty()) return;
+    const int64_t first = runs_[0].offset;
+    if (runs_.size() == 1) {
+      read_bytes(file_, what_, first, out_.subspan(runs_[0].to, runs_[0].bytes));
+    } else {
+      span_.resize(std::max(span_.size(), static_cast<size_t>(end_ - first)));
+      read_bytes(file_, what_, first, std::span(span_).first(static_cast<size_t>(end_ - first)));
+      for (const Run& run : runs_) std::copy_n(span_.data() + (run.offset - first), run.bytes, out_.data() + run.to);
+    }
+    runs_.clear();
+  }
+
+ private:
+  struct Run {
+    int64_t offset;
+    size_t to, bytes;
+  };
+  // What a thread holds stays small, however large the box is.
+  static constexpr int64_t most_gap = 64 << 10, most_span = 4 << 20;
+  static constexpr size_t most_runs = 1 << 16;
+  int file_;
+  const std::string& what_;
+  std::span<std::byte> out_;
+  std::vector<Run> runs_;
+  int64_t end_ = 0;  ///< of the last run
+  std::vector<std::byte> span_;
+};
+
 void inflate(const Decompressor& decompressor, const std::string& what, std::span<const std::byte> from,
              std::span<std::byte> to) {
   size_t found = 0;
@@ -98,14 +139,16 @@ void read_stored(int file, const std::string& what, const StoredValues& stored, 
       std::any_of(stored.pieces.begin(), stored.pieces.end(), [](const auto& p) { return p.deflated; });
   const Decompressor decompressor =
       inflates ? make_decompressor() : Decompressor(nullptr, libdeflate_free_decompressor);
+  RunReader plain(file, what, out);
   std::vector<std::byte> packed, values, planes;
   for (const StoredValues::Piece& piece : stored.pieces) {
     const Overlap overlap(piece.first, stored.piece, start, count);
     if (!piece.deflated && !piece.shuffled) {
       overlap.for_runs([&](int64_t from, int64_t to, int64_t length) {
-        read_bytes(file, what, piece.offset + from * stored.element,
-                   out.subspan(static_cast<size_t>(to) * element, static_cast<size_t>(length) * element));
+        plain.add(piece.offset + from * stored.element, static_cast<size_t>(to) * element,
+                  static_cast<size_t>(length) * element);
       });
+      plain.read();
       continue;
     }
     packed.resize(static_cast<size_t>(piece.bytes));

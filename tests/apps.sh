@@ -101,6 +101,9 @@ awk -F, 'NR > 1 { y[NR] = $15; p[NR] = $17; guess[NR] = $16; q[NR] = $18 }
   END { slope = (p[NR] - p[2]) / (y[NR] - y[2])
         for (i = 2; i <= NR; ++i) { off = q[i] - p[2] - slope * (guess[i] - y[2]); if (off * off > 1e-4) bad = 1 }
         exit bad || NR != 17 }' physical.csv && ok || bad "H_0 predicted off the line of labels and parameters"
+# Those of crops are their file's.
+expect 0 "16 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir raw/train --size 16 --split all "${shape[@]}" --out crops.csv
+same <(cut -d, -f3- physical.csv) <(cut -d, -f3- crops.csv)
 expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --split validation
 expect 2 "--split: expected auto, all, train, validation or test, found half" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --split half
 expect 0 "no sample has physPar: physical values assume labels of +-10 %" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}"

@@ -17,7 +17,8 @@ expect 2 "--days: expected 1 to 1048576, found 0" "${sim[@]}" --out x --days 0
 expect 2 "--cyclones: expected 0 to 500, found -3" "${sim[@]}" --out x --cyclones -3
 expect 2 "data/train: expected an empty folder or none" "${sim[@]}" --out data
 
-expect 0 "10 images" "$bin/convoy_data" inspect data --limit 2
+expect 0 "10 images" "$bin/convoy_data" inspect data
+expect 0 "first 2 images, of 10 files" "$bin/convoy_data" inspect data --limit 2
 expect 0 "10 images read, 0 bad" "$bin/convoy_data" verify data
 expect 0 "; 0 images without labels" "$bin/convoy_data" verify data
 expect 0 "statistics of 6 images" "$bin/convoy_data" stats data/train --out own.h5

@@ -25,6 +25,15 @@ expect 0 "16 samples, 2 universes" "$data" inspect cubes --limit 0
 expect 0 "wrote 16 samples" "$data" convert cubes --out from-cubes
 expect 0 "16 samples, 2 universes" "$data" inspect from-cubes --limit 0
 present from-cubes/univ1_0_0_007.tfrecord
+# With a limit, files behind the samples that are shown stay closed, and nothing is said about all.
+mkdir behind && cp shards/train/shard-00000.h5 behind/a.h5 && head -c 500 raw/train/univ_ics_a0000000.hdf5 > behind/b.h5
+expect 0 "first 2 samples, of 2 files" "$data" inspect behind --limit 2
+expect 0 "first 5 samples, of 2 files" "$data" inspect behind --limit 5
+without 0 "universes" "$data" inspect behind --limit 2
+for limit in "" "--limit 0" "--limit 6"; do expect 3 "behind/b.h5: not an HDF5 file, truncated or damaged" "$data" inspect behind $limit; done
+expect 0 "first 16 samples, of 2 files" "$data" inspect raw/train --crop 16 --limit 100
+expect 2 "--crop has no effect on data without raw files" "$data" inspect shards --crop 16 --limit 100
+mkdir hollow && expect 3 "hollow: expected .tfrecord, .hdf5 or .h5 files, found none" "$data" inspect hollow --limit 1
 
 # What is read is never overwritten or added to, and two conversions are not mixed.
 expect 2 "--out: ./shards/../shards is shards, which is read, or lies in it" "$data" convert shards --out ./shards/../shards
@@ -108,6 +117,9 @@ expect 0 "1 samples, 0 bad" "$data" verify records/train/universe-00001_007.tfre
 expect 0 "wrote 1 + 1 images" "$bin/climate_simulate" --orography none --height 32 --width 48 --days 1 --validation-days 1 --steps 1 --out sky
 cp sky/train/*.h5 one.h5 && cp one.h5 kept.h5
 expect 2 "--out: ./one.h5 is read from and would be overwritten" "$data" stats one.h5 --out ./one.h5
+ln -s one.h5 alias.h5
+expect 2 "--out: alias.h5 is read from and would be overwritten" "$data" stats one.h5 --out alias.h5
+expect 2 "--out: one.h5 is read from and would be overwritten" "$data" stats alias.h5 --out one.h5
 same one.h5 kept.h5
 expect 2 "--out: nowhere/stats.h5: expected a file in a folder that exists, found no folder" "$data" stats sky --out nowhere/stats.h5
 expect 2 "--out: sky: expected a file in a folder that exists, found a folder" "$data" stats sky --out sky
@@ -120,6 +132,13 @@ expect 0 "wrote statistics of 2 images" "$data" stats sky --out both.h5
 expect 2 "--out: sky/shards is sky, which is read, or lies in it" "$data" convert sky --out sky/shards
 expect 0 "wrote 2 images in half precision" "$data" convert sky --out climate-shards
 expect 2 "climate-shards/train: expected an empty folder or none, found shard-00000.h5" "$data" convert sky --out climate-shards
+expect 3 "shard-00000.h5: is normalised already" "$data" stats climate-shards --out none.h5
+head -c 900 one.h5 > sky/validation/late.h5
+expect 0 "first 2 images, of 3 files" "$data" inspect sky --limit 2
+for limit in "" "--limit 0" "--limit 3"; do expect 3 "sky/validation/late.h5: " "$data" inspect sky $limit; done
+expect 3 "sky/validation/late.h5: " "$data" stats sky --out none.h5
+[ -e none.h5 ] && bad "stats of bad images are written" || ok
+rm sky/validation/late.h5
 ln -s nowhere.h5 sky/train/link.h5 && head -c 900 one.h5 > sky/train/cut.h5
 expect 3 "2 images read, 2 bad" "$data" verify sky
 rm sky/train/link.h5 sky/train/cut.h5

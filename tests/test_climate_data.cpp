@@ -139,14 +139,16 @@ TEST_CASE("channels first go with labels of one set each, too", "[climate][io]")
   CHECK(both.shape == shape);
   CHECK(read_image(both, whole(both)) == values);
   for (int set : {0, 1}) {
-    CHECK(holds_labels(both, set));
+    const Hdf5File file(both.path, Hdf5File::Mode::read);
+    CHECK(holds_labels(file, both, set));
+    CHECK(read_labels(file, both, set, 3, whole(both)) == labels(set ? 12 : 2));
     CHECK(read_labels(both, set, 3) == labels(set ? 12 : 2));
   }
   CHECK(read_labels(both, 1, 3, {12, 3, 1, 2}) == std::vector<uint8_t>{2, 2});
   write_benchmark(folder / "second.h5", values, {labels(7)}, 1);
   const ClimateRef second = images_in(folder / "second.h5").at(0);
   CHECK(second.labelled);
-  CHECK_FALSE(holds_labels(second, 0));
+  CHECK_FALSE(holds_labels(Hdf5File(second.path, Hdf5File::Mode::read), second, 0));
   CHECK_THROWS_WITH(read_labels(second, 0, 3), Catch::Contains("second.h5: expected data set climate/labels_0"));
   write_benchmark(folder / "none.h5", values, {});
   const ClimateRef none = images_in(folder / "none.h5").at(0);
@@ -182,6 +184,12 @@ TEST_CASE("damaged climate files are named", "[climate][io]") {
   write_climate_file(folder / "class.h5", shape, values, classes, {});
   CHECK_THROWS_WITH(read_labels(images_in(folder / "class.h5").at(0), 0, 3),
                     Catch::Contains("class.h5") && Catch::Contains("column 5") && Catch::Contains("found 7"));
+  write_shard(folder / "shard.h5", values, classes);  // classes as bytes, with the same error
+  const ClimateRef shard = images_in(folder / "shard.h5").at(0);
+  CHECK_THROWS_WITH(read_labels(shard, 0, 3),
+                    Catch::Contains("shard.h5: label at row 0, column 5: expected a class below 3, found 7.000000"));
+  CHECK_THROWS_WITH(read_labels(shard, 0, 7, {0, 4, 2, 3}), Catch::Contains("row 0, column 5: expected a class below"));
+  CHECK(read_labels(shard, 0, 8) == classes);
   values[4 * 36 * 4 + 2] = NAN;
   write_climate_file(folder / "nan.h5", shape, values, labels(3), {});
   CHECK_THROWS_WITH(read_image(images_in(folder / "nan.h5").at(0), {3, 0, 4, 36}),
@@ -227,6 +235,19 @@ TEST_CASE("statistics merge, and both forms read back", "[climate][io]") {
   CHECK(gb.maximum == std::vector<double>{3, 9});
   CHECK(gb.minimum == std::vector<double>{-1, 4});
   CHECK(gb.square_mean[0] == Approx(5));
+}
+
+TEST_CASE("images of other channels end statistics, ahead of their file", "[climate][io]") {
+  const TemporaryFolder folder, results;
+  write_climate_file(folder / "a.h5", shape, image(1), {}, {});
+  write_climate_file(folder / "b.h5", {24, 48, 3}, image(2), {}, {});
+  const std::string out = results / "stats.h5";
+  CHECK_THROWS_WITH(apps::write_climate_stats(folder.path(), out, 2),
+                    Catch::Contains("b.h5: expected 4 channels like the files before, found 3"));
+  CHECK_FALSE(std::filesystem::exists(out));
+  std::filesystem::remove(folder / "b.h5");
+  CHECK(apps::write_climate_stats(folder.path(), out, 2) == 0);
+  CHECK(read_stats(out).channels() == 4);
 }
 
 TEST_CASE("statistics of constant channels read back, however large the constant", "[climate][io]") {

@@ -308,6 +308,58 @@ TEMPLATE_TEST_CASE("boxes of plain and compressed data sets hold their values", 
   CHECK(std::equal(wide.begin(), wide.end(), all.begin(), [](double a, TestType b) { return a == double(b); }));
 }
 
+TEMPLATE_TEST_CASE("boxes hold their values however far apart they lie in the file", "[hdf5]", uint8_t, float) {
+  constexpr DType type = sizeof(TestType) == 1 ? DType::u8 : DType::f32;
+  struct Part {
+    std::vector<int64_t> extents, chunk, start, count;
+  };
+  const Part part = GENERATE(Part{{3, 64, 1024}, {}, {0, 9, 100}, {3, 20, 200}},     // rows of one plane are close
+                             Part{{2, 4, 70000}, {}, {0, 1, 50}, {2, 3, 60}},        // no two rows are
+                             Part{{1, 3, 65636}, {}, {0, 0, 0}, {1, 3, 100}},        // bytes: just close enough
+                             Part{{1, 3, 65637}, {}, {0, 0, 0}, {1, 3, 100}},        // and just not
+                             Part{{1, 1500, 1000}, {}, {0, 0, 1}, {1, 1500, 998}},   // numbers: 6 MB that are close
+                             Part{{1, 70000, 3}, {}, {0, 0, 1}, {1, 70000, 1}},      // many runs
+                             Part{{2, 2, 1100000}, {}, {0, 0, 0}, {2, 2, 1099999}},  // numbers: runs of 4.4 MB
+                             Part{{4, 64, 1024}, {2, 32, 512}, {1, 9, 100}, {3, 50, 800}});  // plain chunks
+  const TemporaryFolder folder;
+  const std::string path = folder / "far.h5";
+  {
+    const std::vector<TestType> all = box_of<TestType>(part.extents, {0, 0, 0}, part.extents);
+    Hdf5File file(path, Hdf5File::Mode::create);
+    file.write("field", type, part.extents, std::as_bytes(std::span(all)), part.chunk);
+    file.close();
+  }
+  const Hdf5File file(path, Hdf5File::Mode::read);
+  const std::vector<TestType> expected = box_of<TestType>(part.extents, part.start, part.count);
+  std::vector<TestType> values(expected.size());
+  file.read("field", type, std::as_writable_bytes(std::span(values)), part.start, part.count);
+  INFO(extents_text(part.extents));
+  CHECK((values == expected));  // too many to print
+  // The file is cut behind the library, which knows its length from before.
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  CHECK_THROWS_WITH(file.read("field", type, std::as_writable_bytes(std::span(values)), part.start, part.count),
+                    Catch::Contains("far.h5: data set field: cannot read ") && Catch::Contains("bytes at ") &&
+                        Catch::Contains(": the file is truncated"));
+}
+
+TEST_CASE("only values of exactly one type are held in it", "[hdf5]") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "types.h5";
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hsize_t extent = 4;
+  const hid_t space = H5Screate_simple(1, &extent, nullptr);
+  for (const auto& [name, type] :
+       {std::pair("bytes", H5T_STD_U8LE), {"signed", H5T_STD_I8LE}, {"short", H5T_STD_I16LE}})
+    H5Dclose(H5Dcreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  H5Sclose(space), H5Fclose(file);
+  const Hdf5File read(path, Hdf5File::Mode::read);
+  CHECK(read.holds("bytes", DType::u8));
+  CHECK_FALSE(read.holds("signed", DType::u8));
+  CHECK_FALSE(read.holds("short", DType::u8));
+  CHECK(read.holds("short", DType::i16));
+  CHECK_THROWS_WITH(read.holds("none", DType::u8), Catch::Contains("types.h5: expected data set none, found none"));
+}
+
 TEST_CASE("chunks that do not inflate are damaged, those of unknown filters are not", "[hdf5][malformed]") {
   const TemporaryFolder folder;
   write_numbers(folder / "good.h5", 4);

@@ -303,6 +303,7 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
   CHECK(read_sample(shard.at(1), read).physical == read_physical(shard.at(1)));
   CHECK_THROWS_WITH(read_all("rank.h5"), Catch::Contains("physPar is 2x1x2, expected 2x2 as unitPar is"));
   CHECK_THROWS_WITH(read_file(folder.path()), Catch::Contains("expected a file, found a folder"));
+  CHECK_THROWS_WITH(read_file(folder / "none"), Catch::Contains("none: cannot open: No such file or directory"));
   CHECK_THROWS_WITH(samples_below(folder / "none", read), Catch::Contains("no such folder"));
   fs::create_directory(folder / "empty");
   CHECK_THROWS_WITH(samples_below(folder / "empty", read), Catch::Contains("found none"));
@@ -311,7 +312,7 @@ TEST_CASE("wrong HDF5 contents are named", "[hdf5][malformed]") {
 namespace {
 
 ListSamples listing(const ReadOptions& options) {
-  return [options](const std::string& path) { return samples_below(path, options); };
+  return [options](const std::string& path, int64_t most) { return samples_below(path, options, most); };
 }
 
 }  // namespace

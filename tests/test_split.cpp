@@ -1,10 +1,15 @@
 // Which samples of a data set are trained on and which validate, by the folders that it has.
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "io/dataset.h"
 #include "io/file.h"
+#include "io/hdf5.h"
 #include "tests/catch.hpp"
 #include "tests/temporary.h"
 
@@ -22,7 +27,7 @@ void add_universes(const std::string& folder, int first, int last) {
 
 DataSplit split(const std::string& folder) {
   return split_samples(
-      folder, [](const std::string& path) { return samples_below(path, {}); }, 0.25, 5);
+      folder, [](const std::string& path, int64_t) { return samples_below(path, {}); }, 0.25, 5);
 }
 
 std::set<std::string> paths(const std::vector<SampleRef>& samples) {
@@ -80,4 +85,52 @@ TEST_CASE("outputs may lie beside the folders of samples, not among them", "[io]
     CHECK_THROWS_WITH(check(part), Catch::Contains("which is read, or lies in it"));
   fs::remove_all(folder / "set/test"), fs::rename(folder / "set/train", folder / "set/universes");
   CHECK_THROWS_WITH(check("set/run"), Catch::Contains("which is read, or lies in it"));
+}
+
+TEST_CASE("files behind the first samples are not opened", "[dataset]") {
+  std::vector<std::string> files;
+  for (int i = 0; i < 100; ++i) files.push_back(std::to_string(i));
+  int opened = 0, empty = 0;
+  const auto open = [&](std::span<const std::string> some) {
+    std::vector<SampleRef> refs;
+    for (const std::string& file : some) {
+      CHECK(file == std::to_string(opened));
+      for (int64_t i = 0; i < 2 && opened >= empty; ++i) refs.push_back({file, FileFormat::sharded, i, {}});
+      ++opened;
+    }
+    return refs;
+  };
+  CHECK(first_samples(files, 0, open).size() == 200);
+  CHECK(opened == 100);
+  opened = 0;
+  const std::vector<SampleRef> refs = first_samples(files, 50, open);
+  CHECK(refs.size() == 50);
+  CHECK(opened == 25);
+  CHECK(refs.back().path == "24");
+  opened = 0, empty = 40;
+  CHECK(first_samples(files, 10, open).size() >= 10);
+  CHECK(opened < 100);
+  opened = 0;
+  CHECK(first_samples(files, 1000, open).size() == 120);
+  CHECK(opened == 100);
+
+  if (!has_hdf5()) return;
+  const TemporaryFolder folder;
+  const std::vector<int64_t> cube{2, 2, 2, 1}, two{2};
+  const std::vector<std::byte> voxels(8 * sizeof(int16_t));
+  for (const char* part : {"train", "validation"}) {
+    fs::create_directory(folder / part);
+    for (int i = 10; i < 40; ++i) write_text(folder / part + "/" + std::to_string(i) + ".hdf5", "");
+    for (int i = 10; i < 29; ++i) {
+      Hdf5File file(folder / part + "/" + std::to_string(i) + ".hdf5", Hdf5File::Mode::create);
+      const std::vector<float> y{float(i), 1};
+      file.write("x", DType::i16, cube, voxels);
+      file.write("y", DType::f32, two, std::as_bytes(std::span(y)));
+    }
+  }
+  const ListSamples list = [](const std::string& path, int64_t most) { return samples_below(path, {1, 2}, most); };
+  const DataSplit found = split_samples(folder.path(), list, 0.3, 5, {18, 2});
+  CHECK(found.train.size() == 18);
+  CHECK(found.validation.size() == 2);
+  CHECK_THROWS_WITH(split_samples(folder.path(), list, 0.3, 5), Catch::Contains("29.hdf5"));
 }

@@ -75,7 +75,7 @@ TEST_CASE("of limited sets staging copies the files of the samples that are left
   CHECK_FALSE(stage(o, ranks));
   CHECK(o.text("data-dir") == set);
   DataSplit split = split_samples(
-      set, [](const std::string& path) { return samples_below(path, {}); }, 0.2, 5);
+      set, [](const std::string& path, int64_t) { return samples_below(path, {}); }, 0.2, 5);
   limit(split.train, o, "n-train"), limit(split.validation, o, "n-valid");
   const auto staged = stage_samples(o, ranks, paths_of(split.train), 1, paths_of(split.validation));
   REQUIRE(staged);

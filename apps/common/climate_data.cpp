@@ -10,6 +10,7 @@
 #include <set>
 
 #include "apps/common/attempts.h"
+#include "apps/common/first_of.h"
 #include "apps/common/say.h"
 #include "core/parallel.h"
 #include "io/climate_source.h"
@@ -28,8 +29,8 @@ std::array<int64_t, 3> class_counts(const std::vector<uint8_t>& labels) {
 }
 
 /// Class counts of the first set of labels that the image has.
-std::array<int64_t, 3> class_counts(const ClimateRef& ref) {
-  return class_counts(read_labels(ref, holds_labels(ref, 0) ? 0 : 1, 3));
+std::array<int64_t, 3> class_counts(const Hdf5File& file, const ClimateRef& ref) {
+  return class_counts(read_labels(file, ref, holds_labels(file, ref, 0) ? 0 : 1, 3, whole(ref)));
 }
 
 /// Images of one folder, written in files of `size`.
@@ -107,15 +108,23 @@ bool holds_climate(const std::string& path) {
   return false;
 }
 
-int inspect_climate(const std::string& path, int64_t limit) {
-  const std::vector<ClimateRef> refs = images_below(path);
-  say("{} images\n", refs.size());
+int inspect_climate(const std::string& path, int64_t limit, bool totals) {
+  std::vector<ClimateRef> refs;
+  if (totals) {
+    refs = images_below(path);
+    say("{} images\n", refs.size());
+  } else {
+    const std::vector<std::string> files = climate_files(path);
+    refs = first_of(files, limit, [](const std::string& file) { return images_in(file); });
+    say("first {} images, of {} files\n", refs.size(), files.size());
+  }
   for (size_t i = 0; i < refs.size() && static_cast<int64_t>(i) < limit; ++i) {
     const ClimateRef& ref = refs[i];
-    const ClimateStats s = image_stats(read_image(ref, whole(ref)), ref.shape.channels);
+    const Hdf5File file(ref.path, Hdf5File::Mode::read);
+    const ClimateStats s = image_stats(read_image(file, ref, whole(ref)), ref.shape.channels);
     std::string classes = "no labels";
     if (ref.labelled) {
-      const auto counts = class_counts(ref);
+      const auto counts = class_counts(file, ref);
       const double pixels = double(ref.shape.height * ref.shape.width);
       classes = fmt::format("background {:.3f} %, cyclones {:.4f} %, rivers {:.3f} %", 100 * double(counts[0]) / pixels,
                             100 * double(counts[1]) / pixels, 100 * double(counts[2]) / pixels);
@@ -145,10 +154,11 @@ int verify_climate(const std::string& path, int threads) {
         if (!(ref.shape == refs[0].shape))
           fail_data(ref.path + ": expected " + refs[0].shape.str() + " like the files before, found " +
                     ref.shape.str());
-        read_image(ref, whole(ref));
+        const Hdf5File file(ref.path, Hdf5File::Mode::read);
+        read_image(file, ref, whole(ref));
         if (!ref.labelled) return std::array<int64_t, 3>{};
-        const auto counts = class_counts(ref);
-        if (holds_labels(ref, 0) && holds_labels(ref, 1)) read_labels(ref, 1, 3);
+        const auto counts = class_counts(file, ref);
+        if (holds_labels(file, ref, 0) && holds_labels(file, ref, 1)) read_labels(file, ref, 1, 3, whole(ref));
         return counts;
       },
       [&](size_t i, const std::array<int64_t, 3>& counts) {
@@ -161,21 +171,22 @@ int verify_climate(const std::string& path, int threads) {
 }
 
 int write_climate_stats(const std::string& path, const std::string& out, int threads) {
-  const std::vector<ClimateRef> refs = images_below(path);
-  std::vector<std::string> files;
-  for (const ClimateRef& ref : refs) files.push_back(ref.path);
+  const std::vector<std::string> files = climate_files(path);
+  if (files.empty()) fail_data(path + ": expected .h5 or .hdf5 files, found none");
   InputFiles(files).refuse(out);
   if (const fs::path folder = fs::absolute(out).parent_path(); !fs::is_directory(folder) || fs::is_directory(out))
     fail_usage("--out: " + out + ": expected a file in a folder that exists, found " +
                (fs::is_directory(out) ? "a folder" : "no folder " + folder.string()));
-  std::vector<ClimateStats> each(refs.size());
-  parallel_units(static_cast<int64_t>(refs.size()), threads, [&](int64_t i) {
-    const ClimateRef& ref = refs[static_cast<size_t>(i)];
+  const int64_t channels = images_in(files[0]).at(0).shape.channels;
+  std::vector<ClimateStats> each(files.size());
+  parallel_units(std::ssize(files), threads, [&](int64_t i) {
+    const Hdf5File file(files[static_cast<size_t>(i)], Hdf5File::Mode::read);
+    const ClimateRef ref = images_in(file).at(0);  // shards alone hold more
     if (is_normalised(ref)) fail_data(ref.path + ": is normalised already");
-    if (ref.shape.channels != refs[0].shape.channels)
-      fail_data(fmt::format("{}: expected {} channels like the files before, found {}", ref.path,
-                            refs[0].shape.channels, ref.shape.channels));
-    each[static_cast<size_t>(i)] = image_stats(read_image(ref, whole(ref)), ref.shape.channels);
+    if (ref.shape.channels != channels)
+      fail_data(fmt::format("{}: expected {} channels like the files before, found {}", ref.path, channels,
+                            ref.shape.channels));
+    each[static_cast<size_t>(i)] = image_stats(read_image(file, ref, whole(ref)), ref.shape.channels);
   });
   ClimateStats all;
   for (const ClimateStats& s : each) all.add(s);
@@ -186,7 +197,7 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
     say("{:>2} {:<7} from {:>12.5g} to {:>12.5g}, mean {:>12.5g}\n", c, c < 16 ? climate_channels[c] : "",
         all.minimum[k], all.maximum[k], all.mean[k]);
   }
-  say("wrote statistics of {} images to {}\n", refs.size(), out);
+  say("wrote statistics of {} images to {}\n", files.size(), out);
   return 0;
 }
 

@@ -9,8 +9,9 @@ namespace convoy::apps {
 
 /// Whether the path is a climate file, or a folder whose first HDF5 file that opens is one.
 bool holds_climate(const std::string& path);
-/// Prints a line per image: layout, shape, class shares, mean and extremes of the vapour.
-int inspect_climate(const std::string& path, int64_t limit);
+/// Prints a line per image, up to `limit`: layout, shape, class shares, mean and extremes of the vapour. Ahead of them
+/// how many there are or, without `totals`, how many of how many files: then no files but theirs are opened.
+int inspect_climate(const std::string& path, int64_t limit, bool totals);
 /// Reads everything; returns the data exit code when an image was bad.
 int verify_climate(const std::string& path, int threads);
 /// Writes statistics of all images below `path` to `out`; the arithmetic runs on all threads.

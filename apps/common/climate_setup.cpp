@@ -429,14 +429,15 @@ std::string iou_text(const SegmentationScore& s) {
 void write_comparison(const std::string& path, const ClimateRef& image, std::span<const uint8_t> predicted,
                       const ClimateReading& reading) {
   const int64_t height = image.shape.height, width = image.shape.width;
-  const std::vector<float> values = read_image(image, whole(image));
+  auto [values, classes] = image.labelled ? read_labelled(image, reading.label_set, reading.classes, whole(image))
+                                          : LabelledImage{read_image(image, whole(image)), {}};
   std::vector<float> vapour;
   for (size_t i = 0; i < values.size(); i += static_cast<size_t>(image.shape.channels)) vapour.push_back(values[i]);
   vapour = downsample_fields(std::move(vapour), height, width, reading);
   const int64_t rows = height / reading.step, columns = width / reading.step;
   const Picture left = draw_field(vapour, {predicted.begin(), predicted.end()}, rows, columns);
   if (!image.labelled) return write_png(path, left);
-  const auto truth = downsample_classes(read_labels(image, reading.label_set, reading.classes), height, width, reading);
+  const auto truth = downsample_classes(std::move(classes), height, width, reading);
   write_png(path, side_by_side(left, draw_field(vapour, truth, rows, columns)));
 }
 

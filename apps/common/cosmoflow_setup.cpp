@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "apps/common/optimizer_setup.h"
 #include "core/parallel.h"
@@ -263,20 +264,41 @@ ReadOptions read_options(const OptionTable& o) {
   return read;
 }
 
-SampleShape data_shape(const OptionTable& o, const std::vector<SampleRef>& samples, const ReadOptions& read) {
+namespace {
+
+/// What the network sees of samples like that at `path`; throws Error(data) where the options ask for others.
+SampleShape seen_shape(const OptionTable& o, const std::string& path, SampleShape found) {
   const CosmoflowConfig c = model_config(o);
-  SampleShape found = read_sample(samples.at(0), read).shape;
   if (c.variant == CosmoflowVariant::sc18) found.channels = 1, found.targets = std::min(found.targets, c.targets);
   const bool fixed_size = o.integer("size") > 0 || !o.text("sample-shape").empty() || !o.text("input-shape").empty() ||
                           c.variant == CosmoflowVariant::sc18;
   if (fixed_size && found.size != c.size)
-    fail_data(fmt::format("{}: expected cubes of {}, found {}", samples[0].path, c.size, found.size));
+    fail_data(fmt::format("{}: expected cubes of {}, found {}", path, c.size, found.size));
   if ((o.integer("targets") > 0 || !o.text("target-shape").empty() || c.variant == CosmoflowVariant::sc18) &&
       found.targets != c.targets)
-    fail_data(fmt::format("{}: expected {} targets, found {}", samples[0].path, c.targets, found.targets));
+    fail_data(fmt::format("{}: expected {} targets, found {}", path, c.targets, found.targets));
   if (c.variant != CosmoflowVariant::sc18 && found.channels != c.channels)
-    fail_data(fmt::format("{}: expected {} channels, found {}", samples[0].path, c.channels, found.channels));
+    fail_data(fmt::format("{}: expected {} channels, found {}", path, c.channels, found.channels));
   return found;
+}
+
+}  // namespace
+
+SampleShape data_shape(const OptionTable& o, const std::vector<SampleRef>& samples, const ReadOptions& read) {
+  return seen_shape(o, samples.at(0).path, read_sample(samples[0], read).shape);
+}
+
+SampleShape data_shape(const OptionTable& o, const std::vector<SampleRef>& samples, const ReadOptions& read,
+                       Ranks& ranks) {
+  std::string text;
+  if (ranks.root()) {
+    ranks.set_busy(true);
+    const SampleShape own = read_sample(samples.at(0), read).shape;
+    text = nlohmann::json{own.size, own.channels, own.targets, int(own.dtype)}.dump();
+    ranks.set_busy(false);
+  }
+  const auto found = nlohmann::json::parse(ranks.broadcast_text(text));
+  return seen_shape(o, samples.at(0).path, {found[0], found[1], found[2], DType(found[3].get<int>())});
 }
 
 CosmoflowOptions program_options(const OptionTable& o, const SampleShape& shape) {

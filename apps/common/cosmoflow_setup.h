@@ -27,6 +27,9 @@ std::vector<ClosedRule> closed_rules(const OptionTable& options, const Cosmoflow
 
 /// The element type, extent and channels of a data set, checked against the settings; names the first file on mismatch.
 SampleShape data_shape(const OptionTable& options, const std::vector<SampleRef>& samples, const ReadOptions& read);
+/// The same on every rank; rank 0 alone reads the first sample. Collective.
+SampleShape data_shape(const OptionTable& options, const std::vector<SampleRef>& samples, const ReadOptions& read,
+                       Ranks& ranks);
 ReadOptions read_options(const OptionTable& options);
 CosmoflowOptions program_options(const OptionTable& options, const SampleShape& shape);
 CosmoflowReading reading_options(const OptionTable& options, const SampleShape& shape);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 
 #include "core/text.h"
@@ -50,41 +51,50 @@ std::vector<std::string> names_below(const std::string& path, Ranks& ranks,
 /// The references of all files in their order: each rank calls open(file) for its share, and save() and load() carry
 /// what it finds to the others.
 template <class Ref, class Open, class Save, class Load>
-std::vector<Ref> open_together(const std::vector<std::string>& files, Ranks& ranks, Open&& open, Save&& save,
+std::vector<Ref> open_together(std::span<const std::string> files, Ranks& ranks, Open&& open, Save&& save,
                                Load&& load) {
-  const auto size = static_cast<size_t>(ranks.size());
-  Json own = Json::array();
-  ranks.set_busy(true);
-  for (auto i = static_cast<size_t>(ranks.rank()); i < files.size(); i += size) {
-    Json found = Json::array();
-    for (const Ref& ref : open(files[i])) found.push_back(save(ref));
-    own.push_back(std::move(found));
-  }
-  ranks.set_busy(false);
-  std::string joined = "[";
-  for (const std::string& text : ranks.collect_text(own.dump()))
-    joined.append(joined.size() > 1 ? "," : "").append(text);
-  const Json all = Json::parse(ranks.broadcast_text(joined + "]"));  // by rank, by file, by sample
+  const Json found = find_in_turn(files.size(), ranks, [&](size_t i) {
+    Json samples = Json::array();
+    for (const Ref& ref : open(files[i])) samples.push_back(save(ref));
+    return samples;
+  });
   std::vector<Ref> refs;
   for (size_t i = 0; i < files.size(); ++i)
-    for (const Json& saved : all.at(i % size).at(i / size)) refs.push_back(load(files[i], saved));
+    for (const Json& saved : found[i]) refs.push_back(load(files[i], saved));
   return refs;
 }
 
 }  // namespace
 
-std::vector<SampleRef> list_samples(const std::string& path, const ReadOptions& options, Ranks& ranks) {
-  if (ranks.size() == 1) return samples_below(path, options);
+Json find_in_turn(size_t count, Ranks& ranks, const std::function<Json(size_t)>& find) {
+  const auto size = static_cast<size_t>(ranks.size());
+  Json own = Json::array();
+  ranks.set_busy(true);
+  for (auto i = static_cast<size_t>(ranks.rank()); i < count; i += size) own.push_back(find(i));
+  ranks.set_busy(false);
+  std::string joined = "[";
+  for (const std::string& text : ranks.collect_text(own.dump()))
+    joined.append(joined.size() > 1 ? "," : "").append(text);
+  Json of_ranks = Json::parse(ranks.broadcast_text(joined + "]"));
+  Json all = Json::array();
+  for (size_t i = 0; i < count; ++i) all.push_back(std::move(of_ranks[i % size][i / size]));
+  return all;
+}
+
+std::vector<SampleRef> list_samples(const std::string& path, const ReadOptions& options, int64_t most, Ranks& ranks) {
+  if (ranks.size() == 1) return samples_below(path, options, most);
   const auto files = names_below(path, ranks, [&] { return sample_files(path); });
   if (files.empty()) return samples_below(path, options);  // which says so
-  return open_together<SampleRef>(
-      files, ranks, [&](const std::string& file) { return samples_in(file, options); },
-      [](const SampleRef& ref) {
-        return Json{int(ref.format), ref.index, ref.universe};
-      },
-      [](const std::string& file, const Json& saved) {
-        return SampleRef{file, FileFormat(saved.at(0).get<int>()), saved.at(1), saved.at(2)};
-      });
+  return first_samples(files, most, [&](std::span<const std::string> some) {
+    return open_together<SampleRef>(
+        some, ranks, [&](const std::string& file) { return samples_in(file, options); },
+        [](const SampleRef& ref) {
+          return Json{int(ref.format), ref.index, ref.universe};
+        },
+        [](const std::string& file, const Json& saved) {
+          return SampleRef{file, FileFormat(saved.at(0).get<int>()), saved.at(1), saved.at(2)};
+        });
+  });
 }
 
 ImageListing image_listing(Ranks& ranks) {
@@ -107,6 +117,15 @@ ImageListing image_listing(Ranks& ranks) {
         });
   };
   return {files, open};
+}
+
+std::string files_digest(const std::vector<std::string>& paths, Ranks& ranks) {
+  const bool first = ranks.place_on_node() == 0;
+  ranks.set_busy(true);
+  const std::string own = first ? convoy::files_digest(paths) : "";
+  ranks.set_busy(false);
+  const std::string of_rank_0 = ranks.broadcast_text(own);
+  return first ? own : of_rank_0;
 }
 
 }  // namespace convoy::apps

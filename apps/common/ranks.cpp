@@ -213,7 +213,7 @@ void Ranks::find_team() {
   // A rank on several domains stays alone: memory of one of them would be far from its other cores.
   constexpr int domains = 1024;  // of a node
   const int domain = numa_domain(cores_[me]);
-  team_ = session_->group(domain < 0 ? nodes() * domains + rank() : world_->nodes()[me] * domains + domain, {});
+  team_ = session_->group(domain < 0 ? nodes() * domains + rank() : node() * domains + domain, {});
   // A trial: processes in different containers do not see each other's memory.
   if (team_->size() == 1 || !share_buffer(*team_, 1)) team_.reset();
 }
@@ -287,12 +287,12 @@ int Ranks::nodes() const {
 
 int Ranks::on_node() const {
   const std::vector<int>& nodes = world_->nodes();
-  return static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[static_cast<size_t>(rank())]));
+  return static_cast<int>(std::count(nodes.begin(), nodes.end(), node()));
 }
 
 int Ranks::place_on_node() const {
   const std::vector<int>& nodes = world_->nodes();
-  return static_cast<int>(std::count(nodes.begin(), nodes.begin() + rank(), nodes[static_cast<size_t>(rank())]));
+  return static_cast<int>(std::count(nodes.begin(), nodes.begin() + rank(), node()));
 }
 
 std::vector<Communicator*> Ranks::groups() {

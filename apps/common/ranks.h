@@ -26,6 +26,8 @@ class Ranks {
   int size() const { return world_->size(); }
   bool root() const { return rank() == 0; }
   int nodes() const;
+  /// The node of this rank.
+  int node() const { return world_->nodes()[static_cast<size_t>(rank())]; }
   /// How many ranks this rank's node has, and how many of them come ahead of this one.
   int on_node() const;
   int place_on_node() const;

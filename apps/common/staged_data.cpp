@@ -28,8 +28,7 @@ std::string stage_folder(const OptionTable& o, Ranks& ranks) {
     return "";
   }
   // Where nodes share their scratch, each takes a folder of its own.
-  if (const size_t at = to.find("{node}"); at != std::string::npos)
-    to.replace(at, 6, std::to_string(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]));
+  if (const size_t at = to.find("{node}"); at != std::string::npos) to.replace(at, 6, std::to_string(ranks.node()));
   if (o.text("data-dir").empty() || o.text("data") == "dummy")
     fail_usage("--stage-dir has no effect without --data-dir");
   if (fs::is_regular_file(o.text("data-dir")))

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "apps/common/fingerprint.h"
+#include "apps/common/listing.h"
 #include "apps/common/stage_lock.h"
 #include "io/crc32c.h"
 #include "io/file.h"
@@ -46,36 +47,33 @@ std::vector<std::string> training_files(const std::string& folder) {
   return paths;
 }
 
-/// Name, size and time of change of these files, or of all that training reads of the folder.
-Json describe(const std::string& folder, const std::vector<WantedFile>& wanted) {
-  std::vector<std::string> paths;
-  for (const WantedFile& file : wanted) paths.push_back((fs::path(folder) / file.name).string());
-  if (wanted.empty()) paths = training_files(folder);
-  Json list = Json::array();
-  for (const std::string& path : paths) {
-    struct stat s {};
-    if (stat(path.c_str(), &s) != 0) fail_data(path + ": cannot read its size");
-    expect_text(path);
-    list.push_back({name_below(folder, path), s.st_size, s.st_mtim.tv_sec * 1000000000LL + s.st_mtim.tv_nsec});
-  }
-  if (list.empty()) fail_data(folder + ": nothing to stage: expected .tfrecord, .hdf5 or .h5 files, found none");
-  return list;
+/// Names below the folder of the files that are wanted or, where none are named, of all that training reads of it.
+std::vector<std::string> staged_names(const std::string& folder, const std::vector<WantedFile>& wanted) {
+  std::vector<std::string> names;
+  for (const WantedFile& file : wanted) names.push_back(file.name);
+  if (wanted.empty())
+    for (const std::string& path : training_files(folder)) names.push_back(name_below(folder, path));
+  if (names.empty()) fail_data(folder + ": nothing to stage: expected .tfrecord, .hdf5 or .h5 files, found none");
+  return names;
+}
+
+/// Size and time of change.
+Json describe(const std::string& path) {
+  struct stat s {};
+  if (stat(path.c_str(), &s) != 0) fail_data(path + ": cannot read its size");
+  return {s.st_size, s.st_mtim.tv_sec * 1000000000LL + s.st_mtim.tv_nsec};
 }
 
 class Staging {
  public:
   Staging(std::string from, std::string to, Ranks& ranks, const std::vector<WantedFile>& files)
       : from_(std::move(from)), to_(std::move(to)), ranks_(ranks), nodes_(ranks_of_nodes(ranks)), requested_(files) {
-    node_ = static_cast<size_t>(ranks.world().nodes()[static_cast<size_t>(ranks.rank())]);
+    node_ = static_cast<size_t>(ranks.node());
   }
 
   StagingReport run() {
     const auto start = Clock::now();
-    ranks_.set_busy(true);
-    const std::string own = ranks_.root() ? describe(from_, requested_).dump() : "";
-    ranks_.set_busy(false);
-    const Json list = Json::parse(ranks_.broadcast_text(own));
-    for (const Json& item : list) files_.push_back({item.at(0), item.at(1), item.at(2)});
+    find_files();
     share_out();
     lock_folder();
     if (shares()) expect_own_folder();
@@ -106,6 +104,23 @@ class Staging {
   }
 
  private:
+  void find_files() {
+    Json own = Json::array();
+    if (ranks_.root()) {
+      ranks_.set_busy(true);
+      for (const std::string& name : staged_names(from_, requested_)) {
+        expect_text((fs::path(from_) / name).string());
+        own.push_back(name);
+      }
+      ranks_.set_busy(false);
+    }
+    const Json names = Json::parse(ranks_.broadcast_text(own.dump()));
+    const Json found = find_in_turn(names.size(), ranks_, [&](size_t i) {
+      return describe((fs::path(from_) / names[i].get<std::string>()).string());
+    });
+    for (size_t i = 0; i < names.size(); ++i) files_.push_back({names[i], found[i][0], found[i][1]});
+  }
+
   /// Who wants the files, and who reads them.
   void share_out() {
     owners_.resize(files_.size());
