@@ -330,7 +330,11 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   if (settings.loader.share) t.identity[share_nodes] = ranks.nodes();
   t.decided_by = {{"schedule_steps", "--lr-t-max or, without it, --max-epochs"},
                   {units_begin, "--batch-norm off, which kept a ReLU in earlier versions"}};
-  t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads", "schedule_steps", "gradient-wire"};
+  t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads",        "schedule_steps",
+                "gradient-wire",    "lr-milestones",        "lr-warmup-steps"};
+  if (o.integer("lr-warmup-steps") > 0) t.counts_steps = "--lr-warmup-steps";
+  if (o.text("lr-schedule") == "multistep")
+    t.counts_steps += (t.counts_steps.empty() ? "" : " and ") + std::string("--lr-milestones");
   {
     const std::vector<std::string> paths = data_files(data);
     t.data_digest = files_digest(paths, ranks);

@@ -1,9 +1,9 @@
 #include "core/executor.h"
 
-#include <cmath>
 #include <cstring>
 #include <thread>
 
+#include "core/all_finite.h"
 #include "core/flush_subnormals.h"
 #include "core/ops/communication.h"
 
@@ -15,15 +15,6 @@ constexpr int64_t late_bytes = int64_t{1} << 20;
 
 double microseconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double, std::micro>(d).count();
-}
-
-bool all_finite(const Tensor& t) {
-  if (!is_float(t.dtype())) return true;
-  bool finite = true;
-  for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
-    finite = finite && std::isfinite(t.at(n, d, h, w, c));
-  });
-  return finite;
 }
 
 /// This rank's elements of what an update reads and writes; the rest of its operands as they are.

@@ -39,7 +39,7 @@ std::string digest(const States& states, const std::string& meta) {
 }  // namespace
 
 std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta,
-                            int keep) {
+                            int keep, std::string* undeleted) {
   char name[64];
   std::snprintf(name, sizeof name, "checkpoint-%09lld.h5", static_cast<long long>(step));
   const std::string path = (fs::path(folder) / name).string();
@@ -63,7 +63,11 @@ std::string save_checkpoint(const std::string& folder, int64_t step, const State
   // out new saves.
   std::vector<CheckpointFile> all = list_checkpoints(folder);
   std::erase_if(all, [step](const CheckpointFile& file) { return file.step > step; });
-  for (size_t i = static_cast<size_t>(std::max(1, keep)); i < all.size(); ++i) fs::remove(all[i].path);
+  for (size_t i = static_cast<size_t>(std::max(1, keep)); i < all.size(); ++i) {
+    std::error_code failed;
+    fs::remove(all[i].path, failed);
+    if (failed && undeleted) *undeleted = all[i].path + ": cannot be deleted: " + failed.message();
+  }
   return path;
 }
 

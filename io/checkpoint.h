@@ -18,9 +18,10 @@ struct CheckpointFile {
 };
 
 /// Writes `folder/checkpoint-<step>.h5` under a temporary name, syncs, renames, then deletes all but the newest `keep`
-/// up to this step. A failure leaves earlier checkpoints alone and throws Error(runtime).
+/// up to this step. A failure leaves earlier checkpoints alone and throws Error(runtime); one that cannot be deleted
+/// stays, and `undeleted` says so: a file too many is worth less than a run.
 std::string save_checkpoint(const std::string& folder, int64_t step, const StateStore& store, const std::string& meta,
-                            int keep);
+                            int keep, std::string* undeleted = nullptr);
 /// Whether a file is called "checkpoint-*.h5".
 bool named_like_checkpoint(std::string_view name);
 /// Checkpoints of a folder, newest first.

@@ -28,6 +28,7 @@ expect 0 "finished: 5 steps" "${large[@]}" --output-dir cut --max-steps 5
 expect 0 "resuming from" "${large[@]}" --output-dir cut --resume --save cut.safetensors
 same large.safetensors cut.safetensors
 expect 2 "setting gradient-lag: expected \"1\", found \"0\"" "${large[@]}" --gradient-lag 0 --output-dir cut --resume
+expect 2 "--bucket-mib: with --gradient-lag expected the" "${large[@]}" --bucket-mib 1.5 --output-dir cut --resume
 CONVOY_MAX_ISA=avx2 "${train[@]}" --summary > older.txt
 grep -q '^conv1.forward .*avx2' older.txt && ! grep -q avx512 older.txt && ok || bad "expected kernels up to CONVOY_MAX_ISA=avx2"
 # What falls to plain loops is said, unless it was asked for.

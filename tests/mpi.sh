@@ -363,6 +363,11 @@ expect 3 "share-1/train/$(ls broken/train | tail -1)" ranks 4 "${share[@]}" --da
 expect 0 "wrote" "$bin/climate_simulate" --orography none --height 64 --width 96 --days 2 --validation-days 2 --steps 2 --out weather
 climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --crop 32x48 --crops-per-image 2 --max-epochs 2 --seed 4 --threads 1)
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batchnorm-group-size 2 --lr-scaling linear
+# Milestones count steps, of which other ranks make other numbers.
+late=("${climate[@]}" --lr-schedule multistep --output-dir c10 --max-steps)
+expect 0 "finished: 3 steps" ranks 2 "${late[@]}" 3 --lr-milestones 2
+expect 0 "--lr-milestones count steps of 1 samples from here on" "${late[@]}" 7 --lr-milestones 4 --resume
+expect 2 "setting lr-milestones: expected \"4\", found \"5\"" "${late[@]}" 7 --lr-milestones 5 --resume
 expect 0 "staged 8 files as shares of 4 to 4" ranks 2 "${climate[@]}" --output-dir c9 --stage-dir 'sky-{node}' --stage-share --ranks-per-node 1 --max-steps 2
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c4 --batchnorm-group-size 2 --lr-scaling linear --recompute
 cmp -s <(cut -d, -f3 c2/history.csv) <(cut -d, -f3 c4/history.csv) && ok || bad "--recompute changes the losses of two ranks"

@@ -406,3 +406,13 @@ TEST_CASE("chunks that do not inflate are damaged, those of unknown filters are 
   write_file(path, foreign);
   CHECK_THROWS_WITH(read(), Catch::Contains("lzf.h5: data set field: was written with filter 32001 (lzf)"));
 }
+
+TEST_CASE("a checkpoint that cannot be deleted is one too many, and no error", "[checkpoint]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "checkpoint-000000001.h5/in the way");
+  std::string undeleted;
+  const std::string saved = save_checkpoint(folder.path(), 2, StateStore(), "{}", 1, &undeleted);
+  CHECK(saved == folder / "checkpoint-000000002.h5");
+  CHECK(std::filesystem::exists(saved));
+  CHECK_THAT(undeleted, Catch::StartsWith(folder / "checkpoint-000000001.h5: cannot be deleted"));
+}

@@ -205,3 +205,43 @@ TEST_CASE("a stop ends validations, and leaves training's statistics", "[apps]")
   renew_statistics(program, source, 5, {.seed = 7}, nullptr, never);
   CHECK(statistics() != before);
 }
+
+TEST_CASE("a checkpoint that can only diverge is set aside for the one before", "[apps]") {
+  if (!has_hdf5()) return;
+  const testing::TemporaryFolder folder;
+  TrainerOptions o = options_for(folder);
+  o.keep_checkpoints = 1;
+  o.max_steps = 2;
+  CHECK(train_lagged(o).diverged.empty());
+  const auto sound = newest_checkpoint(folder.path());
+  {  // the same, with a scale that is too large for the next gradients
+    ClimateOptions shape = small_network();
+    shape.training.lag = 1;
+    Program program(plan_program(shape, kernel_list()), shape, 5);
+    sound->restore(program.store());
+    program.store().get(scale_state_name).data<double>()[int(ScaleField::scale)] = INFINITY;
+    save_checkpoint(folder.path(), 2, program.store(), sound->meta(), 1);
+  }
+  o.max_steps = 0, o.checkpoint_steps = 1;
+  o.resume = o.continues = true;
+  o.checkpoint = newest_checkpoint(folder.path());
+  CHECK_THAT(train_lagged(o).diverged, Catch::Contains("step 3: not finite") && Catch::Contains("gradients of step 2"));
+  CHECK(std::filesystem::exists(folder / "checkpoint-000000003.h5.diverged"));
+  CHECK(newest_checkpoint(folder.path())->path() == folder / "checkpoint-000000002.h5");
+  CHECK(checkpoints_in(folder) == 1);
+  // Also one that a run begins with.
+  std::filesystem::rename(folder / "checkpoint-000000003.h5.diverged", folder / "checkpoint-000000003.h5");
+  o.checkpoint = newest_checkpoint(folder.path());
+  CHECK_THAT(train_lagged(o).diverged, Catch::Contains("step 3: not finite"));
+  CHECK(std::filesystem::exists(folder / "checkpoint-000000003.h5.diverged"));
+  CHECK(checkpoints_in(folder) == 1);
+
+  // Where nothing is left to go on from, it stays: here from another run's checkpoint.
+  const testing::TemporaryFolder other;
+  o.output_dir = other.path();
+  o.resume = false;
+  o.checkpoint = newest_checkpoint(folder.path());
+  CHECK_THAT(train_lagged(o).diverged, Catch::Contains("step 3: not finite"));
+  CHECK(checkpoints_in(other) == 1);
+  CHECK(checkpoints_in(folder) == 1);
+}

@@ -122,7 +122,11 @@ void Trainer::check_finite(float loss) {
   // f16 overflows now and then: the update was skipped and the scale halved. A scale that keeps falling is divergence.
   const bool scaled = program_.options().compute == DType::f16;
   if (scaled && std::isfinite(loss) && scale[int(ScaleField::scale)] >= 1) return;
-  settle();  // a replay reads what gradients travel in
+  settle();                    // a replay reads what gradients travel in
+  if (saved_step_ == step_) {  // all that goes on from there ends here
+    if (ranks_.root()) set_newest_aside();
+    ranks_.world().barrier();  // nobody ends the run before that is done
+  }
   const std::string first = lagged_gradients ? fmt::format("the gradients of step {}", step_ - 1) : first_not_finite();
   throw Error(ErrorKind::diverged,
               fmt::format("step {}: not finite (loss {}): first at {}; parameters keep the values of step {}", step_,
@@ -359,8 +363,10 @@ std::optional<Outcome> Trainer::one_epoch() {
   mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}});
   train_epoch();
   compare_waits();
+  // A validation may also find that the network has diverged: until then the checkpoint before this one stays.
+  const int with_older = o_.keep_checkpoints + 1;
   if (stop_requested_) {
-    save(o_.keep_checkpoints);
+    save(step_in_epoch_ >= steps_per_epoch() ? with_older : o_.keep_checkpoints);
     expect_logs();
     return Outcome::interrupted;
   }
@@ -370,14 +376,13 @@ std::optional<Outcome> Trainer::one_epoch() {
   const bool last = epoch_ + 1 >= o_.epochs || step_limit_reached();
   const bool due = last || meets(epoch_ + 1, o_.checkpoint_epochs) || meets(step_, o_.checkpoint_steps);
   if (step_ > steps_before) newest_.clear();
-  // Where the validation fails, a resume begins with it. It may also find that the network has diverged: until then
-  // the checkpoint before this one stays.
+  // Where the validation fails, a resume begins with it.
   bool saved = step_ == steps_before;
-  if (evaluates && due && !saved) save(o_.keep_checkpoints + 1), expect_logs(), saved = true;
+  if (evaluates && due && !saved) save(with_older), expect_logs(), saved = true;
   try {
     validate(seconds, step_ - steps_before);
   } catch (const Interrupted&) {  // on all ranks
-    if (!saved) save(o_.keep_checkpoints);
+    if (!saved) save(with_older);
     expect_logs();
     return Outcome::interrupted;
   } catch (const Error& error) {
@@ -385,7 +390,7 @@ std::optional<Outcome> Trainer::one_epoch() {
       if (ranks_.root()) discard_newest();
       ranks_.world().barrier();                 // nobody ends the run before that is done
     } else if (!saved && ranks_.size() == 1) {  // a sample that cannot be read; others could not join in saving
-      save(o_.keep_checkpoints);
+      save(with_older);
     }
     throw;
   }

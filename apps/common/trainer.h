@@ -48,6 +48,7 @@ struct TrainerOptions {
   nlohmann::json fingerprint;  ///< of the samples' files, for resumed runs
   /// Of the identity, what may differ when a run goes on at another number of ranks.
   std::vector<std::string> per_rank;
+  std::string counts_steps;  ///< settings whose numbers are of steps, for a message there; empty: none
 };
 
 /// One line of history.csv.
@@ -125,6 +126,8 @@ class Trainer {
   bool fills_ahead() const;
   /// Throws Error(diverged) where the step's loss, or the gradients that it was to apply, are not finite.
   void check_finite(float loss);
+  /// Whether gradients that wait for the next step are finite.
+  bool lagged_finite() const;
   /// Runs the step again, on this rank alone, to find where it stops being finite.
   std::string first_not_finite();
   /// Fills the step's inputs again from the current position of the stream.
@@ -139,6 +142,8 @@ class Trainer {
   void save(int keep);
   /// Deletes the checkpoint that was saved last.
   void discard_newest();
+  /// Renames it, where there is another one, so that a resume goes on from that.
+  void set_newest_aside();
   std::string meta() const;
   void open_metrics();
   /// What it cannot write, lost_log() tells.
@@ -181,9 +186,10 @@ class Trainer {
   std::vector<Wait> waits_;                                     ///< of the current epoch
   double clock_offset_ = 0;                                     ///< to rank 0, at the end of the epoch before
   double mean_exposed_ = 0, mean_late_ = 0, mean_seconds_ = 0;  ///< over ranks, of all steps
-  /// Checkpoint that was saved last, if it is of this epoch or the epoch's validation is all that is left.
+  /// Checkpoint that was saved last or loaded, if no epoch with steps of its own has ended since.
   std::string newest_;
-  bool unsaved_ = false;  ///< an epoch has ended since
+  int64_t saved_step_ = -1;  ///< that the newest checkpoint holds
+  bool unsaved_ = false;     ///< an epoch has ended since
   double best_loss_ = INFINITY;
   int64_t since_best_ = 0;
 };

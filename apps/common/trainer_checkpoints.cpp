@@ -11,6 +11,7 @@
 #include "apps/common/say.h"
 #include "apps/common/trainer.h"
 #include "apps/common/version.h"
+#include "core/all_finite.h"
 #include "core/passes/passes.h"
 #include "io/checkpoint.h"
 #include "io/crc32c.h"
@@ -57,6 +58,12 @@ void Trainer::expect_same_run(const nlohmann::json& meta, const std::string& pat
                              value.dump()));
     }
   }
+  // Gradients that lag are kept by the bucket.
+  const TrainingOptions& training = program_.options().training;
+  const int64_t bytes = training.averaging.bucket_bytes, bytes_before = meta.value("bucket_bytes", bytes);
+  if (training.lag > 0 && bytes != bytes_before)
+    fail_usage(fmt::format("{}: {}: --bucket-mib: with --gradient-lag expected the {} MiB of its run, found {}", asked,
+                           path, double(bytes_before) / (1 << 20), double(bytes) / (1 << 20)));
   expect_same_samples(meta.value("data", nlohmann::json()), o_.fingerprint, asked + ": " + path);
 }
 
@@ -96,12 +103,17 @@ void Trainer::take(const nlohmann::json& meta) {
   if (const int ranks = meta.value("ranks", ranks_.size()); ranks != ranks_.size())
     say("the number of ranks changes from {} to {}, the samples of a step from {} to {}\n", ranks, ranks_.size(),
         before, samples_per_step());
-  if (before == samples_per_step() || step_in_epoch_ == 0) return;
-  // The position counts samples; of a step that is cut through, the rest is left out.
-  const int64_t seen = step_in_epoch_ * before,
-                steps = std::min((seen + samples_per_step() - 1) / samples_per_step(), steps_per_epoch());
-  epoch_loss_ *= double(steps) / double(step_in_epoch_);
-  step_in_epoch_ = steps;
+  if (before == samples_per_step()) return;
+  if (step_in_epoch_ > 0) {
+    // The position counts samples; of a step that is cut through, the rest is left out.
+    const int64_t seen = step_in_epoch_ * before,
+                  steps = std::min((seen + samples_per_step() - 1) / samples_per_step(), steps_per_epoch());
+    epoch_loss_ *= double(steps) / double(step_in_epoch_);
+    step_in_epoch_ = steps;
+  }
+  if (!o_.counts_steps.empty())
+    say("{} count steps of {} samples from here on, of which {} lie behind\n", o_.counts_steps, samples_per_step(),
+        position());
 }
 
 void Trainer::resume() {
@@ -119,10 +131,11 @@ void Trainer::resume() {
   text = ranks_.broadcast_text(text);
   if (text.empty()) return;
   take(nlohmann::json::parse(text));
-  // Written ahead of a validation that did not end: it may have diverged. Another run's files stay as they are.
+  // It may be found to have diverged. Another run's files stay as they are.
   std::error_code ignored;
   const bool own = std::filesystem::equivalent(std::filesystem::path(loaded).parent_path(), o_.output_dir, ignored);
-  if (own && step_in_epoch_ >= steps_per_epoch()) newest_ = loaded;
+  if (own) newest_ = loaded;
+  saved_step_ = step_;
   std::vector<std::byte> unused;  // takes what another member of the team writes
   for (const auto& [name, tensor] : program_.store().entries()) {
     const auto bytes = static_cast<size_t>(tensor.desc().bytes());
@@ -139,13 +152,18 @@ void Trainer::save(int keep) {
   program_.to_host();
   share_statistics();
   unsaved_ = false;
+  saved_step_ = step_;
   if (!has_hdf5()) return;  // said when the run started
   if (ranks_.root()) {
     const auto start = std::chrono::steady_clock::now();
     ranks_.set_busy(true);
     const nlohmann::json number = {{"step_num", step_}};
     mllog_.start("save_start", number);
-    newest_ = save_checkpoint(o_.output_dir, step_, program_.store(), meta(), keep);
+    // Gradients that wait and are not finite end the run in the next step: the checkpoint before this one stays.
+    if (!lagged_finite()) ++keep;
+    std::string undeleted;
+    newest_ = save_checkpoint(o_.output_dir, step_, program_.store(), meta(), keep, &undeleted);
+    if (!undeleted.empty()) say(stderr, "warning: {}\n", undeleted);
     mllog_.end("save_stop", number);
     ranks_.set_busy(false);
     checkpoint_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -153,6 +171,29 @@ void Trainer::save(int keep) {
   }
   // Who waits for the file must not seem to wait for gradients in the next step.
   ranks_.world().barrier();
+}
+
+bool Trainer::lagged_finite() const {
+  const auto& states = program_.store().entries();
+  return std::all_of(states.begin(), states.end(),
+                     [](const auto& state) { return !state.first.ends_with(".lagged") || all_finite(state.second); });
+}
+
+void Trainer::set_newest_aside() {
+  if (newest_.empty()) return;
+  std::error_code failed;
+  try {
+    const std::vector<CheckpointFile> all = list_checkpoints(o_.output_dir);
+    // The only one holds more than a start from the beginning.
+    if (std::none_of(all.begin(), all.end(), [&](const CheckpointFile& file) { return file.step < saved_step_; }))
+      return;
+    std::filesystem::rename(newest_, newest_ + ".diverged", failed);
+  } catch (const std::exception& error) {  // a folder that cannot be listed
+    return say(stderr, "warning: {}\n", error.what());
+  }
+  say(stderr, "warning: {}: {}\n", newest_,
+      failed ? "cannot be set aside: " + failed.message()
+             : "every run that goes on from it diverges at once: set aside as " + newest_ + ".diverged");
 }
 
 void Trainer::discard_newest() {
