@@ -250,7 +250,7 @@ std::vector<uint8_t> read_labels(const Hdf5File& file, const ClimateRef& ref, in
     key = keys.at(static_cast<size_t>(set));
   }
   // Shards hold bytes: conversion to floating point would take its time under the library's lock.
-  if (file.holds(key, DType::u8)) {
+  if (ref.format == ClimateFormat::sharded && file.holds(key, DType::u8)) {
     std::vector<uint8_t> labels = read_box<uint8_t>(file, key, DType::u8, start, count);
     for (size_t i = 0; i < labels.size(); ++i)
       if (labels[i] >= classes) refuse(i, labels[i]);
