@@ -7,7 +7,6 @@
 
 #include "apps/common/climate_baseline.h"
 #include "apps/common/climate_task.h"
-#include "apps/common/fingerprint.h"
 #include "apps/common/listing.h"
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/say.h"
@@ -335,11 +334,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   if (o.integer("lr-warmup-steps") > 0) t.counts_steps = "--lr-warmup-steps";
   if (o.text("lr-schedule") == "multistep")
     t.counts_steps += (t.counts_steps.empty() ? "" : " and ") + std::string("--lr-milestones");
-  {
-    const std::vector<std::string> paths = data_files(data);
-    t.data_digest = files_digest(paths, ranks);
-    if (ranks.root()) t.fingerprint = fingerprint(paths);
-  }
+  tell_samples(t, data_files(data), ranks);
   say("{} training samples of {}x{}x{}, {} validation images\n", task.training_samples(), program.model.height,
       program.model.width, program.model.channels, task.validation_samples());
 

@@ -8,7 +8,6 @@
 
 #include "apps/common/baseline.h"
 #include "apps/common/cosmoflow_task.h"
-#include "apps/common/fingerprint.h"
 #include "apps/common/listing.h"
 #include "apps/common/optimizer_setup.h"
 #include "apps/common/profile.h"
@@ -242,11 +241,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   if (settings.loader.share) t.identity[share_nodes] = ranks.nodes();
   t.correct = correct_loss;
   t.per_rank = {"batch-size", "batchnorm-group-size", "threads", "gradient-wire"};
-  {
-    const std::vector<std::string> paths = data_files(data);
-    t.data_digest = files_digest(paths, ranks);
-    if (ranks.root()) t.fingerprint = fingerprint(paths);
-  }
+  tell_samples(t, data_files(data), ranks);
   say("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
       data.shape.str());
 

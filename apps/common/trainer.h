@@ -194,6 +194,10 @@ class Trainer {
   int64_t since_best_ = 0;
 };
 
+/// What tells the samples of a run from others, of their files in order: data_digest and, on rank 0, fingerprint.
+/// Collective; throws what fingerprint() throws.
+void tell_samples(TrainerOptions& options, const std::vector<std::string>& paths, Ranks& ranks);
+
 /// Throws Error(usage) where a step takes more samples than there are.
 void expect_whole_step(int64_t samples_per_step, int64_t samples);
 

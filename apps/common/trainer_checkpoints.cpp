@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/common/fingerprint.h"
+#include "apps/common/listing.h"
 #include "apps/common/say.h"
 #include "apps/common/trainer.h"
 #include "apps/common/version.h"
@@ -18,6 +19,11 @@
 #include "io/hdf5.h"
 
 namespace convoy::apps {
+
+void tell_samples(TrainerOptions& options, const std::vector<std::string>& paths, Ranks& ranks) {
+  options.data_digest = files_digest(paths, ranks);
+  if (ranks.root()) options.fingerprint = fingerprint(paths);
+}
 
 std::string Trainer::meta() const {
   nlohmann::json rows = nlohmann::json::array();
