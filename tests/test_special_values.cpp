@@ -177,6 +177,31 @@ TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]")
   for (const OpKind kind : {OpKind::sgd_update, OpKind::adam_update, OpKind::lamb_update}) CHECK(ran[kind] > 0);
 }
 
+TEST_CASE("running statistics survive moments that f32 cannot hold", "[kernels]") {
+  const TensorDesc pair(Shape::vector(2 * 3), DType::f64), channels(Shape::vector(3), DType::f32);
+  const Problem p = problem({OpKind::batch_norm_update, RunningAttrs{1, 77}}, {pair, channels, channels});
+  int ran = 0;
+  for (const auto& kernel : kernel_list()) {
+    if (!kernel->supports(p).ok) continue;
+    Run run = make_run(p, Fill::normal, 1);
+    const double means[]{0.5, 1e20, 1e39};
+    for (int c = 0; c < 3; ++c) {
+      run.in[0].data<double>()[c] = means[c], run.in[0].data<double>()[3 + c] = 8 + 2 * means[c] * means[c];
+      run.in[1].data<float>()[c] = -1, run.in[2].data<float>()[c] = 3;
+    }
+    execute(*kernel, p, run);
+    INFO(kernel->name());
+    CHECK(run.in[1].data<float>()[0] == 0.5f);
+    CHECK(run.in[2].data<float>()[0] == Approx(8.25 * 77 / 76));
+    for (int c : {1, 2}) {
+      CHECK(run.in[1].data<float>()[c] == -1);
+      CHECK(run.in[2].data<float>()[c] == 3);
+    }
+    ++ran;
+  }
+  CHECK(ran > 1);
+}
+
 TEST_CASE("a NaN wins its pool and stays, the earliest of equal values is remembered", "[kernels]") {
   const Shape x{1, 4, 6, 8, 20}, w{16, 3, 3, 3, 20};
   const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};

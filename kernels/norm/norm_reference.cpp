@@ -85,7 +85,7 @@ void batch_norm_backward_parameters(const Problem& p, const KernelArgs& args) {
   }
 }
 
-/// Moments of a diverged step are left out: the running ones must survive it.
+/// Moments of a diverged step, and those beyond f32, are left out: the running ones must survive them.
 void batch_norm_update(const Problem& p, const KernelArgs& args) {
   const auto& a = p.op.as<RunningAttrs>();
   const int64_t channels = p.in[1].shape.c();
@@ -93,7 +93,7 @@ void batch_norm_update(const Problem& p, const KernelArgs& args) {
     const double mean = channel(args.in[0], c),
                  variance = std::max(0.0, channel(args.in[0], channels + c) - mean * mean) * double(a.count) /
                             double(std::max<int64_t>(1, a.count - 1));
-    if (!std::isfinite(mean) || !std::isfinite(variance)) continue;
+    if (!std::isfinite(float(mean)) || !std::isfinite(float(variance))) continue;
     args.out[0].set(0, 0, 0, 0, c, (1 - a.momentum) * channel(args.out[0], c) + a.momentum * mean);
     args.out[1].set(0, 0, 0, 0, c, (1 - a.momentum) * channel(args.out[1], c) + a.momentum * variance);
   }

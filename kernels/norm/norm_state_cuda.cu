@@ -40,13 +40,14 @@ __global__ void parameter_gradients(const __grid_constant__ Layers layers, doubl
   if (c < l.channels) l.first[c] = float(count * l.sums[l.channels + c]), l.second[c] = float(count * l.sums[c]);
 }
 
-/// Running mean and variance from moments; those of a diverged step are left out: the running ones must survive it.
+/// Running mean and variance from moments; those of a diverged step, and those beyond f32, are left out: the running
+/// ones must survive them.
 __global__ void update_running(const __grid_constant__ Layers layers, double momentum, double unbiased) {
   const Layer& l = layers.layer[blockIdx.y];
   const int c = int(blockIdx.x) * threads + int(threadIdx.x);
   if (c >= l.channels) return;
   const double m = l.sums[c], v = fmax(0.0, l.sums[l.channels + c] - m * m) * unbiased;
-  if (!isfinite(m) || !isfinite(v)) return;
+  if (!isfinite(float(m)) || !isfinite(float(v))) return;
   l.first[c] = float((1 - momentum) * double(l.first[c]) + momentum * m);
   l.second[c] = float((1 - momentum) * double(l.second[c]) + momentum * v);
 }

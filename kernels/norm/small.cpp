@@ -30,7 +30,7 @@ std::unique_ptr<Prepared> prepare_update(const Problem& p) {
         float *mean = args.out[0].data<float>(), *variance = args.out[1].data<float>();
         for (int64_t c = 0; c < channels; ++c) {
           const double m = moments[c], v = std::max(0.0, moments[channels + c] - m * m) * unbiased;
-          if (!std::isfinite(m) || !std::isfinite(v)) continue;
+          if (!std::isfinite(float(m)) || !std::isfinite(float(v))) continue;
           mean[c] = float((1 - a.momentum) * double(mean[c]) + a.momentum * m);
           variance[c] = float((1 - a.momentum) * double(variance[c]) + a.momentum * v);
         }
