@@ -173,6 +173,8 @@ CosmoflowTask::Settings task_settings(const OptionTable& o, const Ranks& ranks, 
   s.reading.permute_targets = o.toggle("shuffle-labels");
   s.loader = training_loader(o, ranks);
   s.loss = program.loss;
+  s.l2 = program.training.l2;
+  if (s.l2 > 0) s.penalised = penalised_parameters(program);
   if (!o.text("target-mae").empty()) s.target_mae = o.number("target-mae");
   if (o.text("data") == "dummy") s.dummy_samples = std::ssize(data.split.train);
   s.schedule = schedule_config(o);

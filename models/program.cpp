@@ -128,6 +128,12 @@ Tape accumulation_tape(const ClimateOptions& o) {
   return record_training(o, Ending::accumulate);
 }
 
+std::vector<std::string> penalised_parameters(const CosmoflowOptions& o) {
+  if (!o.training.l2_parameters.empty()) return o.training.l2_parameters;
+  Tape tape = new_tape(o);
+  return record_cosmoflow(tape, o.model, o.batch, o.input_type, o.normalisation, Mode::evaluation).hidden_dense_weights;
+}
+
 Tape evaluation_tape(const CosmoflowOptions& o) {
   Tape tape = new_tape(o);
   record_cosmoflow(tape, o.model, o.evaluation_batch, o.input_type, o.normalisation, Mode::evaluation);
@@ -278,15 +284,15 @@ void Program::to_host() {
   device_->synchronize();
 }
 
-void Program::statistics_to_device() {
+void Program::to_device(std::span<const std::string> states) {
   if (!device_) return;
-  for (const std::string& name : statistics_) upload(name);
+  for (const std::string& name : states) upload(name);
   device_->synchronize();
 }
 
-void Program::statistics_to_host() {
+void Program::to_host(std::span<const std::string> states) {
   if (!device_) return;
-  for (const std::string& name : statistics_) download(name);
+  for (const std::string& name : states) download(name);
   device_->synchronize();
 }
 

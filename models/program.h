@@ -2,6 +2,9 @@
 #pragma once
 
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "core/executor.h"
 #include "layers/training.h"
@@ -48,6 +51,8 @@ Tape training_tape(const ClimateOptions& options);
 /// TrainingOptions::accumulation above 1.
 Tape accumulation_tape(const CosmoflowOptions& options);
 Tape accumulation_tape(const ClimateOptions& options);
+/// The weights that the L2 penalty of these applies to.
+std::vector<std::string> penalised_parameters(const CosmoflowOptions& options);
 /// Forward only, for `evaluation_batch` samples. Input "x"; kept "prediction" (climate: the class per pixel, u8, the
 /// "logits", and with input "target" the "loss").
 Tape evaluation_tape(const CosmoflowOptions& options);
@@ -130,9 +135,9 @@ class Program {
   void to_device();
   /// And back, before they are saved or read.
   void to_host();
-  /// Those of statistics() alone.
-  void statistics_to_device();
-  void statistics_to_host();
+  /// Those of these names alone.
+  void to_device(std::span<const std::string> states);
+  void to_host(std::span<const std::string> states);
   /// Not of plan_evaluation's.
   Executor& step() { return *step_; }
   Executor& evaluate() { return *evaluate_; }

@@ -175,6 +175,10 @@ expect 0 "6 files reused" "${few[@]}" --stage-dir stage/few --output-dir few_aga
 expect 0 "stopped early" "${train[@]}" --output-dir rarely --checkpoint-epochs 0 --n-epochs 9 --lr 1e-12 --early-stopping 1
 [ "$(ls rarely/checkpoint-*.h5 | wc -l)" -eq 1 ] && ok || bad "--checkpoint-epochs 0: $(ls rarely)"
 expect 0 "stopped early: 0 steps" "${train[@]}" --output-dir rarely --resume
+# The penalty stands in validation's loss as in training's.
+for l2 in 0 1; do expect 0 "FoM: " "${train[@]}" --n-epochs 1 --lr 1e-12 --l2 $l2 --output-dir "l2-$l2" --print-fom; done
+paste -d, l2-0/history.csv l2-1/history.csv | awk -F, 'NR == 2 { trained = $9 - $3; validated = $10 - $4 }
+  END { exit !(trained > 1 && (validated - trained) ^ 2 < 1e-6 * trained ^ 2) }' && ok || bad "the penalty of training and validation: $(cat l2-?/history.csv)"
 mkdir -p barred/history.csv
 expect 1 "barred/history.csv: expected a file or none, found a folder" "${train[@]}" --output-dir barred
 expect 1 "cannot write" sh -c 'ulimit -f 20; exec "$@"' run "${train[@]}" --output-dir limited --max-steps 1

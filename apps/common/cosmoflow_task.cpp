@@ -11,7 +11,19 @@ std::shared_ptr<const SampleSource> CosmoflowTask::training() const {
 Quality CosmoflowTask::validate(Program& program, Communicator* ranks, const StopPoint& stop) {
   result_ = predict(program, validation_, s_.reading, s_.loader, ranks, stop);
   const double scale = s_.reading.target_scale;  // predictions come back in the labels' units
-  return {s_.loss == Loss::mse ? scale * scale * result_.mse() : scale * result_.mae(), result_.mae()};
+  const double data_loss = s_.loss == Loss::mse ? scale * scale * result_.mse() : scale * result_.mae();
+  return {data_loss + penalty(program), result_.mae()};
+}
+
+/// Keras' losses of validation hold the penalty as those of training do; early stopping and the reference's figure of
+/// merit look at it.
+double CosmoflowTask::penalty(Program& program) const {
+  if (s_.l2 == 0) return 0;
+  program.to_host(s_.penalised);
+  double squares = 0;
+  for (const std::string& name : s_.penalised)
+    for (const float w : program.store().get(name).span<float>()) squares += double(w) * double(w);
+  return s_.l2 * squares;
 }
 
 void CosmoflowTask::fill_dummy(const Tensor& x, const Tensor& y, uint64_t seed) const {

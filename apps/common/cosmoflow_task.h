@@ -13,6 +13,8 @@ class CosmoflowTask final : public Task {
     CosmoflowReading reading;
     LoaderOptions loader;
     Loss loss = Loss::mse;                 ///< that training minimises, and validation reports in its units
+    double l2 = 0;                         ///< with this penalty, as training's
+    std::vector<std::string> penalised;    ///< on these weights
     double target_mae = -1;                ///< negative: none
     int64_t dummy_samples = 0;             ///< > 0: no files are read
     LrSchedule schedule;                   ///< for the log
@@ -39,6 +41,7 @@ class CosmoflowTask final : public Task {
   const Predictions& last_validation() const { return result_; }
 
  private:
+  double penalty(Program& program) const;
   std::vector<SampleRef> train_, validation_;
   Settings s_;
   Predictions result_;

@@ -38,7 +38,7 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
   const std::vector<Statistic> statistics = find_statistics(program);
   size_t channels = 0;
   for (const Statistic& s : statistics) channels += static_cast<size_t>(s.channels());
-  program.statistics_to_host();
+  program.to_host(program.statistics());
   std::vector<std::vector<std::byte>> training;  // as they are now
   for (const Statistic& s : statistics)
     for (const Tensor& t : {s.mean, s.variance}) training.emplace_back(t.bytes(), t.bytes() + t.desc().bytes());
@@ -46,7 +46,7 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
     size_t kept = 0;
     for (const Statistic& s : statistics)
       for (const Tensor& t : {s.mean, s.variance}) std::ranges::copy(training[kept++], t.bytes());
-    program.statistics_to_device();
+    program.to_device(program.statistics());
   };
   std::vector<double> sums(3 * channels);  // of means, of mean squares, and how many
   std::vector<std::byte> labels(static_cast<size_t>(images->target_bytes()));
@@ -58,9 +58,9 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
       // An image whose moments are not finite leaves a channel's statistics alone: the mark shows it.
       for (const Statistic& s : statistics)
         for (int64_t c = 0; c < s.channels(); ++c) s.variance.set(0, 0, 0, 0, c, -1);
-      program.statistics_to_device();
+      program.to_device(program.statistics());
       pass.run();
-      program.statistics_to_host();
+      program.to_host(program.statistics());
       size_t at = 0;
       for (const Statistic& s : statistics)
         for (int64_t c = 0; c < s.channels(); ++c, ++at) {
@@ -93,7 +93,7 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
       s.mean.set(0, 0, 0, 0, c, mean);
       s.variance.set(0, 0, 0, 0, c, std::max(0.0, sums[channels + at] / counts[at] - mean * mean));
     }
-  program.statistics_to_device();
+  program.to_device(program.statistics());
 }
 
 }  // namespace convoy::apps

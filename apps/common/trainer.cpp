@@ -86,7 +86,7 @@ LoaderOptions Trainer::own_share(int64_t passes) const {
 
 void Trainer::share_statistics() {
   if (ranks_.size() == 1 || program_.statistics().empty()) return;
-  program_.statistics_to_host();
+  program_.to_host(program_.statistics());
   std::vector<double> all;
   const auto each = [&](auto&& body) {
     for (const std::string& name : program_.statistics()) {
@@ -98,7 +98,7 @@ void Trainer::share_statistics() {
   ranks_.world().all_reduce_sum(std::span(all));
   size_t next = 0;
   each([&](const Tensor& t, int64_t c) { t.set(0, 0, 0, 0, c, all[next++]); });
-  program_.statistics_to_device();
+  program_.to_device(program_.statistics());
 }
 
 void Trainer::settle() {
