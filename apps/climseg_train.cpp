@@ -331,9 +331,9 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
                   {units_begin, "--batch-norm off, which kept a ReLU in earlier versions"}};
   t.per_rank = {"local-batch-size", "batchnorm-group-size", "threads",        "schedule_steps",
                 "gradient-wire",    "lr-milestones",        "lr-warmup-steps"};
-  if (o.integer("lr-warmup-steps") > 0) t.counts_steps = "--lr-warmup-steps";
-  if (o.text("lr-schedule") == "multistep")
-    t.counts_steps += (t.counts_steps.empty() ? "" : " and ") + std::string("--lr-milestones");
+  if (o.integer("lr-warmup-steps") > 0) t.count_steps.push_back("--lr-warmup-steps");
+  if (o.text("lr-schedule") == "multistep") t.count_steps.push_back("--lr-milestones");
+  if (o.integer("lr-t-max") > 0) t.count_steps.push_back("--lr-t-max");
   tell_samples(t, data_files(data), ranks);
   say("{} training samples of {}x{}x{}, {} validation images\n", task.training_samples(), program.model.height,
       program.model.width, program.model.channels, task.validation_samples());

@@ -364,6 +364,12 @@ expect 0 "wrote" "$bin/climate_simulate" --orography none --height 64 --width 96
 climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --crop 32x48 --crops-per-image 2 --max-epochs 2 --seed 4 --threads 1)
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batchnorm-group-size 2 --lr-scaling linear
 # Milestones count steps, of which other ranks make other numbers.
+for rule in "cosine_annealing --lr-t-max 6" "polynomial --lr-t-max 6 --lr-warmup-steps 1"; do
+  # shellcheck disable=SC2086
+  expect 0 "finished: 2 steps" ranks 2 "${climate[@]}" --lr-schedule $rule --output-dir "decays-${rule%% *}" --max-steps 2
+done
+expect 0 "--lr-t-max count steps of 1 samples from here on, of which 4 lie behind" "${climate[@]}" --output-dir decays-cosine_annealing --resume --max-steps 5
+expect 0 "--lr-warmup-steps and --lr-t-max count steps of 1 samples" "${climate[@]}" --output-dir decays-polynomial --resume --lr-t-max 12 --max-steps 5
 late=("${climate[@]}" --lr-schedule multistep --output-dir c10 --max-steps)
 expect 0 "finished: 3 steps" ranks 2 "${late[@]}" 3 --lr-milestones 2
 expect 0 "--lr-milestones count steps of 1 samples from here on" "${late[@]}" 7 --lr-milestones 4 --resume

@@ -48,7 +48,7 @@ struct TrainerOptions {
   nlohmann::json fingerprint;  ///< of the samples' files, for resumed runs
   /// Of the identity, what may differ when a run goes on at another number of ranks.
   std::vector<std::string> per_rank;
-  std::string counts_steps;  ///< settings whose numbers are of steps, for a message there; empty: none
+  std::vector<std::string> count_steps;  ///< settings whose numbers are of steps, for a message there
 };
 
 /// One line of history.csv.

@@ -117,9 +117,9 @@ void Trainer::take(const nlohmann::json& meta) {
     epoch_loss_ *= double(steps) / double(step_in_epoch_);
     step_in_epoch_ = steps;
   }
-  if (!o_.counts_steps.empty())
-    say("{} count steps of {} samples from here on, of which {} lie behind\n", o_.counts_steps, samples_per_step(),
-        position());
+  if (!o_.count_steps.empty())
+    say("{} count steps of {} samples from here on, of which {} lie behind\n", fmt::join(o_.count_steps, " and "),
+        samples_per_step(), position());
 }
 
 void Trainer::resume() {
