@@ -128,7 +128,8 @@ Checker::Checker(const KernelList& list, const Problem& p) {
   const auto add = [&](const std::optional<Problem>& small, bool last_resort) {
     if (small) versions_.push_back(std::make_unique<Version>(list, *small, last_resort));
   };
-  if (!conv_shapes(p)) {
+  const auto shapes = conv_shapes(p);
+  if (!shapes) {
     add(reduced_positions(p), false);
     return;
   }
@@ -137,6 +138,10 @@ Checker::Checker(const KernelList& list, const Problem& p) {
   // Whole tiles of four and of six outputs, on the sub-lattices of dilations too; more channels for weight gradients.
   add(reduced(p, {p.in[0].shape.d() > 1 ? 24 : 48, 32}), true);
   add(reduced(p, {24, 64}), true);
+  // Winograd takes few tiles of images where there are this many pairs of channels.
+  constexpr int64_t pairs = 128 * 128;
+  const int64_t fewest = std::min(shapes->w.n(), shapes->w.c());
+  if (shapes->x.d() == 1) add(reduced(p, {24, fewest < 128 ? (pairs / fewest + 15) / 16 * 16 : 128}), true);
   add(reduced(p, {.extent = 4, .channels = 32, .columns = 40}), false);
 }
 

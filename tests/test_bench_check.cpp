@@ -82,6 +82,23 @@ TEST_CASE("kernels are checked on small versions of every convolution", "[bench]
   CHECK(checked(zeros, wide) == Check::wrong);
 }
 
+TEST_CASE("Winograd is checked on small images, of which it takes those with many channels", "[bench]") {
+  const Problem square = parse_conv_string("mb1ic128ih28oc128kh3ph1").problem(Pass::forward, DType::f32);
+  const Problem uneven = parse_conv_string("mb1ic64ih16iw24oc256kh3ph1").problem(Pass::backward_data, DType::f32);
+  const Problem deep = parse_conv_string("mb1ic256ih16iw24oc256kh3ph1").problem(Pass::forward, DType::f32);
+  for (const Problem& p : {square, uneven, deep}) {
+    int winograd = 0;
+    Checker checker(kernel_list(), p);
+    for (const auto& kernel : kernel_list()) {
+      if (!kernel->name().starts_with("winograd") || !kernel->supports(p).ok) continue;
+      INFO(kernel->name() << " " << p.text());
+      CHECK(checker(*kernel) == Check::right);
+      ++winograd;
+    }
+    if (cpu_features().avx2) CHECK(winograd > 0);
+  }
+}
+
 TEST_CASE("small versions are legal, or there is none", "[bench]") {
   // A pool that four positions are too few for.
   const TensorDesc x({1, 64, 64, 64, 16}, DType::f32), w({32, 3, 3, 3, 16}, DType::f32);
