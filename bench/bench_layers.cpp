@@ -210,6 +210,11 @@ const Candidate& worth_choosing(const Candidate& best, const Candidates& candida
   return best;
 }
 
+void warn_of_unchecked(const NamedProblem& named, const Candidate& faster, const Candidate& choice) {
+  std::fprintf(stderr, "warning: %s: %s is faster than %s, but could not be checked: the table has %s\n",
+               named.name.c_str(), faster.name().c_str(), choice.name().c_str(), choice.name().c_str());
+}
+
 /// Interleaved, so that a disturbance hits all candidates.
 void time_candidates(const Candidates& candidates, Patience patience, CacheFlush& flush) {
   for (const auto& c : candidates) c->run();  // page faults, first touches
@@ -347,8 +352,11 @@ int run(int argc, char** argv) {
     const double library = fastest_seconds(candidates, Whose::library);
     for (const auto& c : candidates) report.timed({named, *c, roofline.roofs(), library});
     if (const Candidate* best = fastest_kernel(candidates); best && tunes && !adds_to_value(named.problem))
-      attempt(named, "all", report,
-              [&] { tuned.set(named.problem, worth_choosing(*best, candidates, named.problem).name()); });
+      attempt(named, "all", report, [&] {
+        const Candidate& choice = worth_choosing(*best, candidates, named.problem);
+        tuned.set(named.problem, choice.name());
+        if (const Candidate* faster = passed_over(candidates, choice)) warn_of_unchecked(named, *faster, choice);
+      });
   }
   if (report.timed_kernels() == 0 && report.failures() == 0)
     fail_usage("nothing was timed: of the kernels asked for none supports a problem (--refusals says why)");

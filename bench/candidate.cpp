@@ -228,9 +228,16 @@ double Candidate::median() const {
   return convoy::median(seconds);
 }
 
+namespace {
+
+/// On a device the plain kernel is what the others are checked against.
+bool trusted(const Candidate& c) {
+  return c.checked || c.name() == "cuda_plain";
+}
+
+}  // namespace
+
 const Candidate* fastest_kernel(const std::vector<std::unique_ptr<Candidate>>& candidates) {
-  // On a device the plain kernel is what the others are checked against.
-  const auto trusted = [](const Candidate& c) { return c.checked || c.name() == "cuda_plain"; };
   const Candidate* best = nullptr;
   for (const auto& c : candidates) {
     if (c->wrong || is_definition(c->name())) continue;
@@ -238,6 +245,14 @@ const Candidate* fastest_kernel(const std::vector<std::unique_ptr<Candidate>>& c
     if (better) best = c.get();
   }
   return best;
+}
+
+const Candidate* passed_over(const std::vector<std::unique_ptr<Candidate>>& candidates, const Candidate& chosen) {
+  const Candidate* fastest = &chosen;
+  for (const auto& c : candidates)
+    if (trusted(chosen) && !trusted(*c) && !c->wrong && !is_definition(c->name()) && c->minimum() < fastest->minimum())
+      fastest = c.get();
+  return fastest == &chosen ? nullptr : fastest;
 }
 
 }  // namespace convoy::bench

@@ -70,5 +70,7 @@ class Candidate {
 /// The fastest of the candidates that are not wrong and no definition, which a tuned table may name: of those that were
 /// checked where one was. Null where all are wrong.
 const Candidate* fastest_kernel(const std::vector<std::unique_ptr<Candidate>>& candidates);
+/// The fastest of those that only the lack of a check keeps behind one that was checked, which is slower; null: none.
+const Candidate* passed_over(const std::vector<std::unique_ptr<Candidate>>& candidates, const Candidate& chosen);
 
 }  // namespace convoy::bench

@@ -227,12 +227,20 @@ TEST_CASE("a kernel that was not checked wins over none that was", "[bench]") {
   for (const Kernel* kernel : {&a, &b, &c}) list.push_back(std::make_unique<Candidate>(*kernel, p));
   for (size_t i = 0; i < 3; ++i) list[i]->seconds = {double(i + 1)};
   CHECK(fastest_kernel(list)->name() == "a");
+  CHECK(passed_over(list, *list[1]) == nullptr);
   list[1]->checked = list[2]->checked = true;
   CHECK(fastest_kernel(list)->name() == "b");
+  CHECK(passed_over(list, *list[1]) == list[0].get());
+  list[0]->checked = true;
+  CHECK(passed_over(list, *list[1]) == nullptr);
+  list[0]->checked = false, list[0]->seconds = {2.5};
+  CHECK(passed_over(list, *list[1]) == nullptr);
   list[1]->wrong = true;
   CHECK(fastest_kernel(list)->name() == "c");
+  CHECK(passed_over(list, *list[2]) == list[0].get());
   list[0]->wrong = list[2]->wrong = true;
   CHECK(fastest_kernel(list) == nullptr);
+  CHECK(passed_over(list, *list[2]) == nullptr);
 }
 
 TEST_CASE("a definition takes the library's faster layout for each convolution", "[bench]") {
