@@ -207,6 +207,13 @@ TEST_CASE("times are told apart by rank", "[bench]") {
   CHECK(least_p(4, 6) < 0.01);
   CHECK(least_p(4, 4) > 0.01);
   CHECK(rank_test({5, 5, 5, 5, 5}, {5, 5, 5, 5, 5}) == 1);
+  // Equal values, counted exactly: of the 70 choices of four two lie as far out, to either side.
+  CHECK(rank_test({1, 1, 1, 1.3}, {1.3, 2.1, 2.2, 2.3}) == Approx(4.0 / 70));
+  CHECK(rank_test({1.3, 2.1, 2.2, 2.3}, {1, 1, 1, 1.3}) == Approx(4.0 / 70));
+  CHECK(rank_test({1, 1, 1, 1}, {2, 2, 2, 2}) == Approx(2.0 / 70));
+  CHECK(rank_test({1, 1, 1, 1, 1}, {2, 2, 2, 2, 2}) == Approx(2.0 / 252));
+  // 15 of the 35 choices of three hold the lowest value.
+  CHECK(rank_test({1, 2, 2}, {2, 2, 2, 2}) == Approx(2 * 3.0 / 7));
   // The example of Benjamini and Hochberg 1995, section 3.2: four of fifteen are called at 0.05.
   const std::vector<double> p{0.0459, 0.0001, 0.3240, 0.0004, 0.0344, 0.0019, 0.0278, 0.0095,
                               0.0201, 0.0298, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000};
@@ -216,7 +223,11 @@ TEST_CASE("times are told apart by rank", "[bench]") {
   CHECK(q[7] == Approx(0.0095 * 15 / 4));
   CHECK(q[14] == 1);
   CHECK(false_discovery({0.04, 0.03}) == std::vector<double>{0.04, 0.04});
-  // Beyond the exact sizes, and with ties: the normal approximation.
+  // Beyond the exact sizes the normal approximation, never below what the sizes can tell.
   std::vector<double> many(40, 1.0), more(40, 2.0);
   CHECK(rank_test(many, more) < 1e-6);
+  CHECK(rank_test({1, 1, 1}, more) == least_p(3, 40));
+  std::vector<double> steps(26), shifted(26);
+  std::iota(steps.begin(), steps.end(), 0.0), std::iota(shifted.begin(), shifted.end(), 8.5);
+  CHECK(rank_test(steps, shifted) == Approx(0.000734).epsilon(0.01));
 }
