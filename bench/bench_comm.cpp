@@ -13,6 +13,7 @@
 
 #include "bench/arguments.h"
 #include "bench/row_file.h"
+#include "bench/vector_sizes.h"
 #include "core/median.h"
 #include "dist/local.h"
 #include "dist/mpi.h"
@@ -61,12 +62,7 @@ std::vector<int64_t> wanted_sizes(const Arguments& a) {
   const int64_t least = a.integer_within("min", 4, most), last = a.integer_within("max", least, most);
   const double factor = a.number("factor");
   if (!(factor >= 1.01)) fail_usage("--factor: expected 1.01 or more, found " + a.text("factor"));
-  std::vector<int64_t> sizes;
-  for (auto s = double(least); s <= double(last) * 1.001; s *= factor)
-    if (const int64_t bytes = std::min(std::llround(s), static_cast<long long>(last)) / 4 * 4;
-        sizes.empty() || bytes > sizes.back())
-      sizes.push_back(bytes);
-  return sizes;
+  return vector_sizes(least, last, factor);
 }
 
 /// Those asked for, in the order of the list; throws Error(usage) on a name that is none.
@@ -246,7 +242,7 @@ int run(int argc, char** argv) {
   const Arguments a(
       argc, argv,
       {{"min", "4", "smallest vector in bytes"},
-       {"max", "268435456", "largest vector in bytes"},
+       {"max", "268435456", "largest vector in bytes, measured whatever the factor"},
        {"size", "0", "only this size in bytes, for example 35600000"},
        {"factor", "8", "from one size to the next"},
        {"algorithms", "", "only these, comma-separated"},

@@ -4,6 +4,7 @@
 #include "bench/problem_strings.h"
 #include "bench/rank_test.h"
 #include "bench/valid_flops.h"
+#include "bench/vector_sizes.h"
 #include "core/error.h"
 #include "core/executor.h"
 #include "kernels/roofline/roofs.h"
@@ -155,6 +156,16 @@ TEST_CASE("strings that say nothing are refused", "[bench]") {
   CHECK_THROWS_WITH(parse_conv_string("g3ic16ih8oc16kh3"), Catch::Contains("channels that 3 groups divide"));
   CHECK_THROWS_WITH(parse_conv_string("mb1ic16ih99999999oc16kh3"), Catch::Contains("found 99999999"));
   CHECK_THROWS_WITH(parse_passes("forwards"), Catch::Contains("forwards"));
+}
+
+TEST_CASE("the largest vector is summed whatever the factor", "[bench]") {
+  using Sizes = std::vector<int64_t>;
+  CHECK(vector_sizes(4, 268435456, 8).back() == 268435456);
+  CHECK(vector_sizes(4, 1'000'000, 8) == Sizes{4, 32, 256, 2048, 16384, 131072, 1'000'000});
+  CHECK(vector_sizes(4, 64, 4) == Sizes{4, 16, 64});
+  CHECK(vector_sizes(5, 7, 1.01) == Sizes{4});
+  CHECK(vector_sizes(4, 14, 1.5) == Sizes{4, 8, 12});
+  CHECK(vector_sizes(1000, 1000, 8) == Sizes{1000});
 }
 
 TEST_CASE("a machine that changes its speed during a run is told", "[bench]") {
