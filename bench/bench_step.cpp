@@ -56,7 +56,7 @@ void print_nodes(const Executor& e) {
     const PlannedNode& node = plan.nodes[i];
     const double s = e.times()[i].seconds / double(e.times()[i].runs);
     const Bound bound = bound_of_node(plan, node, roofs);
-    std::printf("%-36s %-14s %-24s %9.3f ms %8.1f GFLOP/s %7.1f GB/s %6.1f%% of %s\n", node.name.c_str(),
+    std::printf("%-36s %-14s %-24s %9.4f ms %8.1f GFLOP/s %7.1f GB/s %6.1f%% of %s\n", node.name.c_str(),
                 node.kernel.c_str(), node.detail.substr(0, 24).c_str(), 1e3 * s, double(node.flops) / s * 1e-9,
                 double(node.bytes) / s * 1e-9, 100 * bound.seconds / s, bound.name.c_str());
   }
@@ -146,7 +146,7 @@ int run(int argc, char** argv) {
       "\"compute\":\"%s\",\"size\":%s,"
       "\"batch\":%lld,"
       "\"threads\":%d,"
-      "\"median_seconds\":%.5f,\"min_seconds\":%.5f,\"arena_mib\":%.1f,\"peak_mib\":%.1f,%s}\n",
+      "\"median_seconds\":%.7f,\"min_seconds\":%.7f,\"arena_mib\":%.1f,\"peak_mib\":%.1f,%s}\n",
       json_string(describe_cpu()).c_str(), a.text("model").c_str(), device ? device->description().c_str() : "cpu",
       kernel_library_versions().c_str(), a.text("compute").c_str(), size.c_str(),
       static_cast<long long>(program.options().batch), default_threads(), median(seconds),

@@ -111,6 +111,9 @@ expect 2 'layers.txt: expected problems of this run, found none' "${steps[@]}" -
 sed 's/^[a-z0-9_]*/mine/' tuned.txt > mine.txt
 expect 2 'mine.txt: this build has no kernel called mine' "${steps[@]}" --batch-size 2 --dry-run --tuned mine.txt
 expect 0 ' % of the operations' "$bin/bench_step" --size 16 --batch 2 --threads 1 --steps 1 --tuned tuned.txt
+# A GPU's step takes less than a millisecond.
+"$bin/bench_step" --size 16 --threads 1 --steps 1 --nodes no > step.json
+grep -qE '"median_seconds":[0-9]+\.[0-9]{7},"min_seconds":[0-9]+\.[0-9]{7},' step.json && ok || bad "seconds of a step to 100 ns in step.json"
 expect 2 'layers.txt: expected problems of this run, found none' "$bin/bench_step" --size 16 --batch 4 --threads 1 --tuned layers.txt
 expect 2 'mine.txt: this build has no kernel called mine' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned mine.txt
 sed '1s/in=[^ ]*/in=f32:0x1x1x1x1/' tuned.txt > damaged.txt
