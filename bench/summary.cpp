@@ -74,14 +74,14 @@ struct Merged {
                                     [](const auto& entry) { return entry.second.library.kernel.starts_with("cudnn"); });
     return device ? "cuDNN" : "oneDNN";
   }
-  /// The library's fastest in any type; null where there is but one.
-  const Measurement* library_in_any_type(const std::string& problem) const {
-    const auto found = library_by_type.find(geometry(problem));
-    if (found == library_by_type.end() || found->second.size() < 2) return nullptr;
-    const Measurement* best = nullptr;
-    for (const auto& [type, m] : found->second)
-      if (!best || m.min_ms < best->min_ms) best = &m;
-    return best;
+  /// The library's fastest in any type; null where it has but ours.
+  const Measurement* library_in_any_type(const Measurement& ours) const {
+    const auto found = library_by_type.find(geometry(ours.problem));
+    if (found == library_by_type.end()) return nullptr;
+    const auto& types = found->second;
+    if (types.size() == 1 && types.count(ours.dtype)) return nullptr;
+    const auto faster = [](const auto& a, const auto& b) { return a.second.min_ms < b.second.min_ms; };
+    return &std::min_element(types.begin(), types.end(), faster)->second;
   }
 };
 
@@ -115,7 +115,7 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
   for (const std::string& problem : merged.order) {
     const auto& [ours, library, together] = merged.pairs.at(problem);
     if (ours.kernel.empty()) continue;
-    const Measurement* any = merged.library_in_any_type(problem);
+    const Measurement* any = merged.library_in_any_type(ours);
     const bool fallback = !merged.yardsticks.count(problem), any_fallback = !merged.yardsticks.count(geometry(problem));
     std::optional<double> ratio, any_ratio;
     if (!library.kernel.empty()) ratio = library.min_ms / ours.min_ms;

@@ -174,6 +174,10 @@ expect 0 "(9.00)" "$bin/bench_report" summary old.jsonl
 expect 0 "1 problems with a oneDNN time of their own: geometric mean 2.500" "$bin/bench_report" summary narrow.jsonl wide.jsonl --json merged.jsonl
 expect 0 "1 problems in several types, with the fastest of the library: geometric mean 1.500" "$bin/bench_report" summary narrow.jsonl wide.jsonl
 grep -q '"library":"oneDNN 2.6.3".*"ratio":2.5,"ratio_any_type":1.5' merged.jsonl && ok || bad "what summary --json merged"
+# Also where the library does not run the row's own type; its only time is no other type's.
+head -2 narrow.jsonl > ours.jsonl
+expect 0 "1 problems in several types, with the fastest of the library: geometric mean 1.500" "$bin/bench_report" summary ours.jsonl wide.jsonl
+without 0 "in several types" "$bin/bench_report" summary narrow.jsonl
 expect 1 '/dev/full: cannot write' "$bin/bench_report" summary narrow.jsonl --json /dev/full
 expect 0 "drawn to roof.svg" "$bin/bench_report" roofline new.jsonl --out roof.svg
 grep -q "f32_fma" roof.svg && ok || bad "no ceiling in roof.svg"
