@@ -91,11 +91,12 @@ class Report {
   Report(const Arguments& a) : json_(a.text("json")), csv_(a.text("csv")), refusals_(a.flag("refusals")) {
     csv_.head(csv_head());
   }
-  /// What the run's rows were measured on and beside.
-  void machine(const std::string& name, const std::string& libraries, int threads) {
+  /// What the run's rows were measured on and beside, and how.
+  void machine(const std::string& name, const std::string& libraries, int threads, bool cold, double min_seconds) {
     std::printf("%s, %s, %d threads\n", name.c_str(), libraries.c_str(), threads);
     json_.head("{\"machine\":" + json_string(name) + ",\"libraries\":" + json_string(libraries) +
-               ",\"threads\":" + std::to_string(threads) + "," + provenance() + "}");
+               ",\"threads\":" + std::to_string(threads) + ",\"cold\":" + (cold ? "true" : "false") +
+               ",\"min_seconds\":" + std::to_string(min_seconds) + "," + provenance() + "}");
   }
   void ceiling(const Ceiling& c) {
     std::printf("  ceiling %-9s %8.1f %s\n", c.name.c_str(), c.value, c.unit.c_str());
@@ -335,7 +336,8 @@ int run(int argc, char** argv) {
   check_files(a);
   Report report(a);
   const Roofline roofline(threads, place.kind, min_seconds);
-  report.machine(device ? device->description() : describe_cpu(), kernel_library_versions(), threads);
+  report.machine(device ? device->description() : describe_cpu(), kernel_library_versions(), threads, a.flag("cold"),
+                 min_seconds);
   for (const Ceiling& c : roofline.ceilings()) report.ceiling(c);
   std::printf("%s\n", terminal_head(place.kind).c_str());
   TunedTable tuned;

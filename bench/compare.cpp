@@ -35,6 +35,37 @@ std::set<std::string> timed_keys(const Measurements& run) {
   return all;
 }
 
+/// The runs of a file may differ.
+std::string condition_text(const Measurements& run, const std::string& name) {
+  std::string text;
+  for (const std::string& value : run.conditions.at(name))
+    text += (text.empty() ? "" : " and ") + (value.empty() ? "none" : value);
+  return text;
+}
+
+/// Whether both files say it.
+bool both_say(const Measurements& before, const Measurements& after, const std::string& name) {
+  return before.conditions.count(name) && after.conditions.count(name);
+}
+
+/// States the commits, and warns of whatever else differs. Returns whether both ran alike, as far as it decides times.
+bool ran_alike(const Measurements& before, const Measurements& after) {
+  bool alike = true;
+  if (both_say(before, after, "commit"))
+    fmt::print("  {:<17} {:>10} {:>10}\n", "commit", condition_text(before, "commit"), condition_text(after, "commit"));
+  for (const char* name : {"machine", "threads", "CONVOY_MAX_ISA", "cold"}) {
+    if (!both_say(before, after, name)) {
+      alike = alike && name == std::string("CONVOY_MAX_ISA");  // machines name the sets that they may use
+      continue;
+    }
+    if (before.conditions.at(name) == after.conditions.at(name)) continue;
+    alike = false;
+    fmt::print(stderr, "warning: {}: old {}, new {}: not the kernels alone differ\n", name,
+               condition_text(before, name), condition_text(after, name));
+  }
+  return alike;
+}
+
 void warn_of_ceilings(const Measurements& before, const Measurements& after) {
   for (const Measurements* run : {&before, &after})
     for (const std::string& changes : run->changed_ceilings)
@@ -101,9 +132,9 @@ std::vector<Pair> pairs(const Measurements& before, const Measurements& after) {
   return both;
 }
 
-/// Rows of a library that is the same in both runs: what their times say is of the machine.
+/// Rows of a library that is the same in both runs: what their times say is of the machine, where both ran alike.
 /// `own`: the mean of old/new over our rows.
-void print_control(const std::vector<Pair>& both, double own) {
+void print_control(const std::vector<Pair>& both, double own, bool alike) {
   std::vector<double> ratios;
   for (const Pair& pair : both)
     if (is_library(pair.after->kernel) && !pair.after->libraries.empty() &&
@@ -115,14 +146,15 @@ void print_control(const std::vector<Pair>& both, double own) {
              convoy::median(ratios));
   constexpr double steady = 1.05;
   if (const double moved = convoy::median(ratios); std::max(moved, 1 / moved) > steady && !std::isnan(own))
-    fmt::print("  the machine, not the kernels, took {:.3f} times as long: beside the library old/new is {:.3f}\n",
-               1 / moved, own / moved);
+    fmt::print("  {} took {:.3f} times as long: beside the library old/new is {:.3f}\n",
+               alike ? "the machine, not the kernels," : "the library", 1 / moved, own / moved);
 }
 
 }  // namespace
 
 int compare(const std::string& old_path, const std::string& new_path, const Judgement& judgement) {
   const Measurements before = read_measurements(old_path), after = read_measurements(new_path);
+  const bool alike = ran_alike(before, after);
   warn_of_ceilings(before, after);
   const std::vector<Pair> both = pairs(before, after);
   // A row of so few samples that it cannot be told apart is no test.
@@ -166,7 +198,7 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
         judgement.significance);
   else if (after.wrong.empty())
     fail_data(new_path + ": no problem and kernel in common with " + old_path);
-  print_control(both, own ? std::exp(own_log / own) : NAN);
+  print_control(both, own ? std::exp(own_log / own) : NAN, alike);
   if (few)
     fmt::print("{} have too few samples to be called by themselves among {} tests at q < {}\n", few, p.size(),
                judgement.significance);

@@ -15,11 +15,12 @@ struct Judgement {
   bool slower_fails = false;  ///< ends with 1, as wrong results do; of kernels that take 10 microseconds or more
 };
 
-/// Prints the ceilings of both and warns where they differ by more than a tenth; the times of each problem and kernel
-/// in both, slower or faster by how much, and whether chance explains it; how far the library's own times moved; what
-/// only one of them holds; what is wrong or refused in the new run and was not in the old one. Returns the exit code: 1
-/// where the new run has wrong results or, where that fails, slower kernels of our own. Throws Error(data) where they
-/// have no time in common.
+/// Prints the commits of both and warns where machine, threads, CONVOY_MAX_ISA or --cold differ, as far as both say
+/// them; the ceilings of both, with a warning where they differ by more than a tenth; the times of each problem and
+/// kernel in both, slower or faster by how much, and whether chance explains it; how far the library's own times moved;
+/// what only one of them holds; what is wrong or refused in the new run and was not in the old one. Returns the exit
+/// code: 1 where the new run has wrong results or, where that fails, slower kernels of our own. Throws Error(data)
+/// where they have no time in common.
 int compare(const std::string& old_path, const std::string& new_path, const Judgement& judgement);
 
 }  // namespace convoy::bench

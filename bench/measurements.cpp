@@ -24,7 +24,7 @@ class Reader {
   explicit Reader(const std::string& path) { result_.path = path; }
   void read(const json& row) {
     if (row.contains("ceiling")) result_.ceilings[row["ceiling"]] = value_or(row, "value", 0.0);
-    if (row.contains("libraries")) libraries_ = row["libraries"];
+    if (row.contains("libraries")) read_head(row);
     if (row.contains("changed_ceilings")) result_.changed_ceilings.push_back(row["changed_ceilings"]);
     if (!row.contains("problem") || !row.contains("kernel")) return;
     if (!row.contains("min_ms") && !row.contains("refused")) return;
@@ -47,6 +47,13 @@ class Reader {
   Measurements take() { return std::move(result_); }
 
  private:
+  void read_head(const json& row) {
+    libraries_ = row["libraries"];
+    for (const char* name : {"machine", "threads", "commit", "CONVOY_MAX_ISA", "cold"})
+      if (const auto value = row.find(name); value != row.end())
+        result_.conditions[name].insert(value->is_string() ? value->get<std::string>() : value->dump());
+  }
+
   Measurements result_;
   std::string libraries_;                                           // of the rows that follow
   std::map<std::pair<std::string, std::string>, int> occurrences_;  // of problem and kernel so far

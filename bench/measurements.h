@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,9 @@ struct Measurements {
   std::vector<Measurement> timed;       ///< with right results, as far as they were checked
   std::vector<RowName> wrong, refused;  ///< refused: or failed
   std::map<std::string, double> ceilings;
+  /// machine, threads, commit, CONVOY_MAX_ISA, cold: a value for each that the file's runs differ in; none where the
+  /// file does not say.
+  std::map<std::string, std::set<std::string>> conditions;
   std::vector<std::string> changed_ceilings;  ///< what each run of the file says of the machine at its end
 };
 

@@ -17,9 +17,10 @@ std::string provenance() {
     text += ",\"date\":" + json_string(date);
   double load = 0;
   if (getloadavg(&load, 1) == 1) text += ",\"load\":" + std::to_string(load);
-  for (const char* name : {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CONVOY_MAX_ISA"})
+  for (const char* name : {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES"})
     if (const char* value = std::getenv(name)) text += ",\"" + std::string(name) + "\":" + json_string(value);
-  return text;
+  const char* limit = std::getenv("CONVOY_MAX_ISA");
+  return text + ",\"CONVOY_MAX_ISA\":" + json_string(limit ? limit : "");
 }
 
 }  // namespace convoy::bench

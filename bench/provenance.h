@@ -6,7 +6,8 @@
 namespace convoy::bench {
 
 /// Members of a JSON object: version and commit of this build, the date, the processes that wanted a core in the last
-/// minute (the load), and the variables that decide how threads run.
+/// minute (the load), and the variables that decide how threads run and, empty where there is no limit, up to which
+/// instruction set.
 std::string provenance();
 
 }  // namespace convoy::bench

@@ -7,6 +7,7 @@ layers=("$bin/bench_layers" --min-seconds 0)
 
 expect 0 "winograd" "${layers[@]}" --problem 'conv ic16ih40oc16kh3ph1 n"square"' --json new.jsonl --csv new.csv --refusals --cold
 grep -q '"kernel":"winograd.*"correct":true' new.jsonl && ok || bad "no Winograd kernel was checked"
+head -1 new.jsonl | grep -q '"threads":.*"cold":true,"min_seconds":0.0*,.*"CONVOY_MAX_ISA":"' && ok || bad "head of new.jsonl"
 grep -q '"refused":.*"problem":' new.jsonl && ok || bad "refusals do not name their problem"
 [ "$(head -1 new.csv)" = name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio,correct,gflops_valid,bytes,flop_per_byte,problem ] && ok || bad "head of new.csv"
 grep -q '^square.forward,.*,true,[0-9.]*,[0-9]*,[0-9.]*,"conv_forward{' new.csv && ok || bad "no valid taps, bytes, FLOP per byte and problem in new.csv"
@@ -131,6 +132,29 @@ library() { echo '{"machine":"m","libraries":"oneDNN '"$1"'","threads":1}'; }
 { library 2; line mine "" 2.0 2.0,2.1,2.2,2.3,2.4; line onednn jit 1.4 1.4,1.6,1.8; } > slow.jsonl
 { library 3; tail -n +2 slow.jsonl; } > newer.jsonl
 without 0 "rows of the same library" "$bin/bench_report" compare old.jsonl newer.jsonl
+# What else differs between two runs is told; that the machine took longer only where nothing does.
+ran() { echo '{"machine":"'"$1"'","libraries":"oneDNN 2","threads":'"$2"',"cold":'"$3"',"CONVOY_MAX_ISA":"'"$4"'","commit":"'"$5"'"}'; line mine "" "$6" "$6"; line onednn jit "$6" "$6"; }
+ran m 2 false "" c1 1.0 > base.jsonl
+ran m 2 false "" c2 2.0 > alike.jsonl
+expect 0 "the machine, not the kernels, took 2.000 times as long" "$bin/bench_report" compare base.jsonl alike.jsonl
+expect 0 "commit                    c1         c2" "$bin/bench_report" compare base.jsonl alike.jsonl
+without 0 "warning" "$bin/bench_report" compare base.jsonl alike.jsonl
+other() {
+  ran "$3" "$4" "$5" "$6" c2 2.0 > other.jsonl
+  expect 0 "warning: $1: old $2" "$bin/bench_report" compare base.jsonl other.jsonl
+  expect 0 "  the library took 2.000 times as long" "$bin/bench_report" compare base.jsonl other.jsonl
+}
+other machine "m, new n:" n 2 false ""
+other threads "2, new 4:" m 4 false ""
+other cold "false, new true:" m 2 true ""
+other CONVOY_MAX_ISA "none, new avx2:" m 2 false avx2
+# What an older file does not say is no difference, and not known to be none.
+sed 's/,"cold":false,"CONVOY_MAX_ISA":"","commit":"c1"//' base.jsonl > older.jsonl
+without 0 "warning" "$bin/bench_report" compare older.jsonl alike.jsonl
+expect 0 "  the library took 2.000 times as long" "$bin/bench_report" compare older.jsonl alike.jsonl
+# A file of several runs.
+{ cat base.jsonl; ran m 2 true "" c1 1.0; } > both.jsonl
+expect 0 "warning: cold: old false, new false and true:" "$bin/bench_report" compare base.jsonl both.jsonl
 # A problem that a file holds twice is compared occurrence by occurrence.
 { line mine "" 1.0 1.0,1.1,1.2,1.3,1.4; line mine "" 3.0 3.0,3.1,3.2,3.3,3.4; } > twice.jsonl
 expect 0 "2 in common, geometric mean of old/new medians 1.000, 0 faster and 0 slower" "$bin/bench_report" compare twice.jsonl twice.jsonl
