@@ -17,45 +17,74 @@
 
 namespace {
 
+using namespace convoy::apps;
 using namespace convoy::bench;
 using convoy::fail_data;
 
-/// Every problem's fastest kernel as a point, FLOP per byte against GFLOP/s, under the measured ceilings.
+/// Where points of all panels lie along x.
+struct Range {
+  double low = INFINITY, high = 0;
+  void add(double x) { low = std::min(low, x), high = std::max(high, x); }
+};
+
+/// Under the bandwidth as far as the knee; flat where there is none.
+Series roof_of(const std::string& name, double value, double bandwidth, const Range& range) {
+  Series roof{fmt::format("{} {:.0f} GFLOP/s", name, value), {}, {}, Series::Mark::line};
+  const double knee = bandwidth > 0 ? value / bandwidth : range.low;
+  const double margin = bandwidth > 0 ? 1 : 2;  // a line also above a single point
+  for (double x : {std::min(range.low, knee) / margin, knee, std::max(range.high, knee) * margin})
+    roof.x.push_back(x), roof.y.push_back(bandwidth > 0 ? std::min(value, x * bandwidth) : value);
+  return roof;
+}
+
+/// Panels of a type, each with its roofs and at most so many passes that no two have one colour.
+std::vector<Plot> panels_of(const std::string& type, std::map<std::string, Series>& passes, const Measurements& run,
+                            const Range& range) {
+  constexpr size_t colours = 6;
+  std::vector<Plot> panels;
+  const double bandwidth = convoy::memory_ceiling(run.ceilings).second;
+  for (auto& [name, points] : passes) {
+    if (panels.empty() || panels.back().series.size() == colours)
+      panels.push_back({"roofline of " + type,
+                        "FLOP per byte (dense count, operands once)",
+                        "GFLOP/s",
+                        {},
+                        Plot::Scale::log,
+                        Plot::Scale::log,
+                        false,
+                        true});
+    points.name = name + " " + type, points.mark = Series::Mark::points;
+    panels.back().series.push_back(std::move(points));
+  }
+  for (Plot& panel : panels)
+    for (const auto& [name, value] : run.ceilings)
+      if (convoy::machine_ceiling({{name, value}}, type).second > 0)
+        panel.series.push_back(roof_of(name, value, bandwidth, range));
+  return panels;
+}
+
+/// Every problem's fastest kernel as a point, FLOP per byte against GFLOP/s, under the measured ceilings of its type.
 int roofline(const std::string& path, const std::string& out) {
-  using namespace convoy::apps;
   const Measurements run = read_measurements(path);
   std::map<std::string, Measurement> best;
   for (const Measurement& m : run.timed)
     if (auto& b = best[m.problem]; b.kernel.empty() || m.min_ms < b.min_ms) b = m;
-  Plot plot{"roofline",      "FLOP per byte (dense count, operands once)", "GFLOP/s", {}, Plot::Scale::log,
-            Plot::Scale::log};
-  plot.names_low = true;  // nothing lies far below the roof on its right
-  double low = INFINITY, high = 0;
-  std::map<std::string, Series> points;
+  Range range;
+  std::map<std::string, std::map<std::string, Series>> points;  // by type and pass
   int drawn = 0;
   for (const auto& [problem, m] : best) {
     if (m.gflops <= 0 || m.flop_per_byte <= 0) continue;
-    Series& s = points[(m.pass.empty() ? "other" : m.pass) + " " + m.dtype];
+    Series& s = points[m.dtype][m.pass.empty() ? "other" : m.pass];
     s.x.push_back(m.flop_per_byte), s.y.push_back(m.gflops);
     s.titles.push_back(
         fmt::format("{} {} {:.1f} GFLOP/s, {:.2f} FLOP/byte", m.name, m.kernel, m.gflops, m.flop_per_byte));
-    ++drawn, low = std::min(low, m.flop_per_byte), high = std::max(high, m.flop_per_byte);
+    ++drawn, range.add(m.flop_per_byte);
   }
   if (drawn == 0) fail_data(path + ": holds no measurement of a problem with floating-point operations");
-  const double bandwidth = convoy::memory_ceiling(run.ceilings).second;
-  for (const auto& [name, value] : run.ceilings) {
-    if (name == "triad" || name == "copy" || bandwidth <= 0) continue;
-    const double knee = value / bandwidth;
-    Series roof{fmt::format("{} {:.0f} GFLOP/s", name, value), {}, {}, Series::Mark::line};
-    for (double x : {std::min(low, knee), knee, std::max(high, knee)})
-      roof.x.push_back(x), roof.y.push_back(std::min(value, x * bandwidth));
-    plot.series.push_back(std::move(roof));
-  }
-  for (auto& [name, s] : points) {
-    s.name = name, s.mark = Series::Mark::points;
-    plot.series.push_back(std::move(s));
-  }
-  convoy::write_text(out, render_svg({plot}));
+  std::vector<Plot> plots;
+  for (auto& [type, passes] : points)
+    for (Plot& panel : panels_of(type, passes, run, range)) plots.push_back(std::move(panel));
+  convoy::write_text(out, render_svg(plots));
   fmt::print("{} problems drawn to {}\n", drawn, out);
   return 0;
 }
