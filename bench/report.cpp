@@ -40,7 +40,7 @@ Series roof_of(const std::string& name, double value, double bandwidth, const Ra
 /// Panels of a type, each with its roofs and at most so many passes that no two have one colour.
 std::vector<Plot> panels_of(const std::string& type, std::map<std::string, Series>& passes, const Measurements& run,
                             const Range& range) {
-  constexpr size_t colours = 6;
+  constexpr size_t colours = 6;  // of render_svg
   std::vector<Plot> panels;
   const double bandwidth = convoy::memory_ceiling(run.ceilings).second;
   for (auto& [name, points] : passes) {
