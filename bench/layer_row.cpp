@@ -60,7 +60,7 @@ std::string LayerRow::terminal() const {
   if (ceiling_share) std::snprintf(share, sizeof share, "%.1f%%", 100 * *ceiling_share);
   if (bandwidth_share) std::snprintf(stream, sizeof stream, "%.1f%%", 100 * *bandwidth_share);
   if (library_ratio) std::snprintf(ratio, sizeof ratio, "%.3f", *library_ratio);
-  std::snprintf(line, sizeof line, " %-4s %-17s %-24s %9.3f %9.3f %9.1f %7s %8.1f %8s %9s%s%s",
+  std::snprintf(line, sizeof line, " %-4s %-17s %-24s %9.3f %9.3f %9.1f %7s %8.1f %9s %9s%s%s",
                 std::string(name_of(named.problem.in[0].dtype)).c_str(), c.name().c_str(),
                 c.detail().substr(0, 24).c_str(), 1e3 * c.minimum(), 1e3 * c.median(), gflops, share, gbs, stream,
                 ratio, c.runs > 1 ? "  median run" : "", verdict);
@@ -103,9 +103,9 @@ std::string LayerRow::csv() const {
 
 std::string terminal_head(DeviceKind device) {
   char line[256];
-  std::snprintf(line, sizeof line, "%-36s %-4s %-17s %-24s %9s %9s %9s %7s %8s %8s %9s", "problem", "type", "kernel",
+  std::snprintf(line, sizeof line, "%-36s %-4s %-17s %-24s %9s %9s %9s %7s %8s %9s %9s", "problem", "type", "kernel",
                 "runs", "min ms", "median", "GFLOP/s", "of peak", "GB/s",
-                device == DeviceKind::cpu ? "of triad" : "of copy",
+                device == DeviceKind::cpu ? "of memory" : "of copy",
                 device == DeviceKind::cpu ? "vs oneDNN" : "vs cuDNN");
   return line;
 }

@@ -18,7 +18,7 @@ std::pair<std::string, double> machine_ceiling(const Roofs& roofs, const std::st
 }
 
 std::pair<std::string, double> memory_ceiling(const Roofs& roofs) {
-  for (const char* name : {"triad", "copy"})
+  for (const char* name : {"memory", "triad", "copy"})
     if (const auto roof = roofs.find(name); roof != roofs.end() && roof->second > 0) return *roof;
   return {};
 }

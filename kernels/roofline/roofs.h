@@ -19,7 +19,8 @@ Roofs roofs_of(std::span<const Ceiling> ceilings);
 /// The fastest of the ceilings that arithmetic in a type may use: AMX and bf16 products for bf16, f16 FMA for f16,
 /// tensor cores for both, f32 FMA for all. Empty name and 0 where none was measured.
 std::pair<std::string, double> machine_ceiling(const Roofs& roofs, const std::string& dtype);
-/// Memory's, in GB/s: triad of a CPU, copy of a device. Empty name and 0 where neither was measured.
+/// Memory's, in GB/s: memory of a CPU (triad, which reads what it overwrites unseen, in files of versions before),
+/// copy of a device. Empty name and 0 where none was measured.
 std::pair<std::string, double> memory_ceiling(const Roofs& roofs);
 
 /// The roof that a piece of work lies under.
