@@ -37,29 +37,22 @@ Series roof_of(const std::string& name, double value, double bandwidth, const Ra
   return roof;
 }
 
-/// Panels of a type, each with its roofs and at most so many passes that no two have one colour.
+/// Panels of a type, each with its roofs and at most so many passes that no two series have one colour.
 std::vector<Plot> panels_of(const std::string& type, std::map<std::string, Series>& passes, const Measurements& run,
                             const Range& range) {
-  constexpr size_t colours = 6;  // of render_svg
   std::vector<Plot> panels;
+  std::vector<Series> roofs;
   const double bandwidth = convoy::memory_ceiling(run.ceilings).second;
+  for (const auto& [name, value] : run.ceilings)
+    if (convoy::machine_ceiling({{name, value}}, type).second > 0)
+      roofs.push_back(roof_of(name, value, bandwidth, range));
   for (auto& [name, points] : passes) {
-    if (panels.empty() || panels.back().series.size() == colours)
-      panels.push_back({"roofline of " + type,
-                        "FLOP per byte (dense count, operands once)",
-                        "GFLOP/s",
-                        {},
-                        Plot::Scale::log,
-                        Plot::Scale::log,
-                        false,
-                        true});
+    if (panels.empty() || panels.back().series.size() == svg_colours)
+      panels.push_back({"roofline of " + type, "FLOP per byte (dense count, operands once)", "GFLOP/s", roofs,
+                        Plot::Scale::log, Plot::Scale::log, false, true});
     points.name = name + " " + type, points.mark = Series::Mark::points;
     panels.back().series.push_back(std::move(points));
   }
-  for (Plot& panel : panels)
-    for (const auto& [name, value] : run.ceilings)
-      if (convoy::machine_ceiling({{name, value}}, type).second > 0)
-        panel.series.push_back(roof_of(name, value, bandwidth, range));
   return panels;
 }
 

@@ -213,11 +213,11 @@ expect 0 "1 problems drawn" "$bin/bench_report" roofline point.jsonl --out flat.
 grep -q ">bf16_dot 200 GFLOP/s<" flat.svg && ! grep -q f16_fma flat.svg && ok || bad "roofs of bf16 in flat.svg"
 grep -qE "polyline points='[0-9.]+,([0-9.]+) [0-9.]+,\1 [0-9.]+,\1 '" flat.svg && ! grep -qE "points='([0-9.]+),[0-9.]+ \1,[0-9.]+ \1," flat.svg && ok || bad "no flat roof in flat.svg"
 # No two passes of a panel have one colour; types stand beside each other.
-for pass in a b c d e f g; do line mine "" 1.0 1,1,1 "$pass" | sed "s/\"forward\"/\"$pass\"/"; done > passes.jsonl
+for pass in a b c d e f g h i j k; do line mine "" 1.0 1,1,1 "$pass" | sed "s/\"forward\"/\"$pass\"/"; done > passes.jsonl
 line mine "" 1.0 1,1,1 p32 | sed 's/"bf16"/"f32"/' >> passes.jsonl
-expect 0 "8 problems drawn" "$bin/bench_report" roofline passes.jsonl --out passes.svg
+expect 0 "12 problems drawn" "$bin/bench_report" roofline passes.jsonl --out passes.svg
 [ "$(grep -oE ">roofline of [a-z0-9]*<" passes.svg | tr -d '><' | paste -s -d,)" = "roofline of bf16,roofline of bf16,roofline of f32" ] && ok || bad "panels of passes.svg"
-[ "$(grep "<circle" passes.svg | head -6 | grep -oE "fill='#[^']*'" | sort -u | wc -l)" = 6 ] && ok || bad "colours of passes.svg"
+[ "$(grep "<circle" passes.svg | head -10 | grep -oE "fill='#[^']*'" | sort -u | wc -l)" = 10 ] && ok || bad "colours of passes.svg"
 # What a training's --profile writes is read like a bench's rows.
 expect 0 "of roof" "$bin/cosmoflow_train" --data dummy --size 16 --n-train 4 --n-epochs 1 --threads 1 --profile --output-dir profiled
 expect 0 " problems drawn to " "$bin/bench_report" roofline profiled/profile.jsonl --out profiled/roofline.svg

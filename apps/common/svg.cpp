@@ -9,7 +9,8 @@ namespace convoy::apps {
 namespace {
 
 constexpr double width = 420, height = 340, left = 66, right = 14, top = 34, bottom = 48;
-constexpr const char* colours[] = {"#1f6fb4", "#d1495b", "#3a8f5c", "#8e5ea2", "#e08e2b", "#4d4d4d"};
+constexpr const char* colours[svg_colours] = {"#1f6fb4", "#d1495b", "#3a8f5c", "#8e5ea2", "#e08e2b",
+                                              "#4d4d4d", "#17a2b8", "#8c5a2b", "#d46fb3", "#8a9a1f"};
 
 struct Axis {
   double low = 0, high = 1;

@@ -1,6 +1,7 @@
 // Small SVG plots: no library, no display.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct Plot {
   bool diagonal = false;   ///< draw y = x and use one range for both axes
   bool names_low = false;  ///< names of the series in the lower right corner instead of the upper right one
 };
+
+/// Series of one plot have different colours up to so many.
+inline constexpr size_t svg_colours = 10;
 
 /// Plots side by side in one SVG document. Points that are not finite, or not positive on a log axis, are left out.
 std::string render_svg(const std::vector<Plot>& plots);
