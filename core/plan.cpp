@@ -241,6 +241,7 @@ class Planner {
     const std::vector<Use> use = note_uses();
     const std::vector<Home> home = find_homes(use);
     if (options_.team > 1) share_buckets_of_team(plan_, home, options_.team, options_.place);
+    count_moved_bytes(home);
     lay_out(use, home);
   }
 
@@ -378,16 +379,41 @@ class Planner {
       const PlannedNode& node = plan_.nodes[n];
       const bool into = node.op.kind == OpKind::bucket;
       if (!into && node.op.kind != OpKind::unbucket) continue;
-      const std::vector<ValueId>& parts = into ? node.in : node.out;
-      const ValueId whole = into ? node.out[0] : node.in[0];
+      const auto [whole, parts, offsets] = parts_of(node);
       if (!into && plan_.values[static_cast<size_t>(whole)].kind != ValueKind::temporary) continue;
-      std::vector<TensorDesc> descs;
-      for (ValueId id : parts) descs.push_back(plan_.values[static_cast<size_t>(id)].desc);
-      const std::vector<int64_t> offsets = bucket_offsets(descs);
       for (size_t i = 0; i < parts.size(); ++i)
         if (std::count(parts.begin(), parts.end(), parts[i]) == 1)
-          move(parts[i], whole, offsets[i] * size_of(descs[i].dtype), into ? static_cast<int>(n) : INT_MAX,
+          move(parts[i], whole, offsets[i], into ? static_cast<int>(n) : INT_MAX,
                into ? -1 : use[static_cast<size_t>(whole)].last);
+    }
+  }
+
+  /// What a bucket or a message joins: a whole, and its parts with the bytes in it where they begin.
+  struct Parts {
+    ValueId whole;
+    std::vector<ValueId> parts;
+    std::vector<int64_t> offsets;
+  };
+  Parts parts_of(const PlannedNode& node) const {
+    const bool out_of = node.op.kind == OpKind::unbucket;
+    Parts p{out_of ? node.in[0] : node.out[0], out_of ? node.out : node.in, {}};
+    if (node.op.kind == OpKind::all_reduce_later) p.parts.resize(1);  // behind it stands the state, which is the whole
+    std::vector<TensorDesc> descs;
+    for (ValueId id : p.parts) descs.push_back(plan_.values[static_cast<size_t>(id)].desc);
+    for (int64_t at : bucket_offsets(descs)) p.offsets.push_back(at * size_of(descs[0].dtype));
+    return p;
+  }
+
+  /// Buckets and messages move only those parts that lie elsewhere than in their whole.
+  void count_moved_bytes(const std::vector<Home>& home) {
+    for (PlannedNode& node : plan_.nodes) {
+      if (node.op.kind < OpKind::bucket || node.op.kind > OpKind::all_reduce_later) continue;
+      const auto [whole, parts, offsets] = parts_of(node);
+      const auto [root, begin] = home[static_cast<size_t>(whole)];
+      node.bytes = 0;
+      for (size_t i = 0; i < parts.size(); ++i)
+        if (const auto part = static_cast<size_t>(parts[i]); home[part] != Home(root, begin + offsets[i]))
+          node.bytes += 2 * plan_.values[part].desc.bytes();
     }
   }
 

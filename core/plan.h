@@ -53,7 +53,7 @@ struct PlannedNode {
   int64_t workspace_offset = 0;
   int64_t workspace_bytes = 0;
   int64_t flops = 0;
-  int64_t bytes = 0;
+  int64_t bytes = 0;     ///< operands once; of buckets and messages, what is read and written
   bool refresh = false;  ///< depends on states alone: runs once after they change, not once per run
   int owner = -1;        ///< place in the team of the one rank that runs it; -1: every rank
   Part part;             ///< of an update that the team divides by element

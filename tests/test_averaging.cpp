@@ -1,5 +1,6 @@
 // n ranks with b samples each train like one rank with n*b samples.
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "dist/shared_buffer.h"
 #include "kernels/kernel_list.h"
@@ -338,6 +339,31 @@ TEST_CASE("gradients are written into their buckets and read from them without c
   CHECK(buckets == 1);
   CHECK(parts > 10);
   CHECK(in_place == parts);
+  // What moves nothing counts no traffic; with a place of its own every value is read and written.
+  const auto traffic = [&](const Plan& p) {
+    std::map<OpKind, std::pair<int64_t, int64_t>> found;  // counted, and twice the gradients
+    for (const PlannedNode& node : p.nodes) {
+      if (!node.name.starts_with("bucket")) continue;  // the loss and requests to stop are kept: copies
+      const bool into = node.op.kind == OpKind::bucket;
+      auto& [counted, all] = found[node.op.kind];
+      counted += node.bytes;
+      for (ValueId id : into ? node.in : node.out) all += 2 * p.values[static_cast<size_t>(id)].desc.bytes();
+    }
+    return found;
+  };
+  CHECK(traffic(plan).size() == 4);
+  for (const auto& [kind, bytes] : traffic(plan)) CHECK(bytes.first == 0);
+  o.plan.in_place = false;
+  for (const auto& [kind, bytes] : traffic(plan_program(o, kernel_list()).step)) CHECK(bytes.first == bytes.second);
+  o.plan.in_place = true;
+  // A lagged bucket is copied into its state, and the parts of the one before out of theirs.
+  o.training.lag = 1;
+  for (const auto& [kind, bytes] : traffic(plan_program(o, kernel_list()).step)) {
+    INFO(name_of(kind));
+    if (kind == OpKind::all_reduce_later) CHECK(bytes.first == bytes.second);
+    if (kind == OpKind::bucket) CHECK(bytes.first == 0);
+  }
+  o.training.lag = 0;
   o.training.averaging.bucket_bytes = 256;
   started = false, backward = 0, buckets = 0;
   for (const PlannedNode& node : plan_program(o, kernel_list()).step.nodes) {

@@ -19,6 +19,11 @@ double mib(int64_t bytes) {
   return double(bytes) / (1 << 20);
 }
 
+/// Of seconds; nothing for what lies under no roof.
+std::string share_of_roof(const Bound& roof, double seconds) {
+  return roof.name.empty() ? "-" : fmt::format("{:.1f}%", 100 * roof.seconds / seconds);
+}
+
 }  // namespace
 
 std::string_view name_of(Phase phase) {
@@ -57,10 +62,10 @@ std::string profile_table(const Executor& executor, const Roofs& roofs) {
     const double seconds = t.seconds / double(t.runs);
     const Bound roof = bound_of_node(plan, node, roofs);
     bound += roof.seconds;
-    text += fmt::format("{:<38} {:<15} {:<26} {:>10.3f} {:>6.1f}% {:>7.1f}% {:<10} {:>9.1f} {:>8.1f}\n", node.name,
-                        node.kernel, node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total,
-                        100 * roof.seconds / seconds, roof.name, double(node.flops) / seconds * 1e-9,
-                        double(node.bytes) / seconds * 1e-9);
+    text +=
+        fmt::format("{:<38} {:<15} {:<26} {:>10.3f} {:>6.1f}% {:>8} {:<10} {:>9.1f} {:>8.1f}\n", node.name, node.kernel,
+                    node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total, share_of_roof(roof, seconds),
+                    roof.name, double(node.flops) / seconds * 1e-9, double(node.bytes) / seconds * 1e-9);
   }
   text += fmt::format(
       "all nodes: {:.3f} ms in the mean of {} runs, {:.3f} under the roofs ({:.1f} %), where the dense arithmetic of a "
@@ -105,7 +110,7 @@ std::string profile_rows(const Executor& executor, std::span<const Ceiling> ceil
              {"bound", roof.name},
              {"bound_ms", 1e3 * roof.seconds},
              {"bytes", node.bytes},
-             {"flop_per_byte", double(node.flops) / double(node.bytes)},
+             {"flop_per_byte", node.bytes > 0 ? double(node.flops) / double(node.bytes) : 0.0},
              {"problem", problem.text()}};
     for (double s : seconds) row["samples_ms"].push_back(1e3 * s);
     text += row.dump() + "\n";
