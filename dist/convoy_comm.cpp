@@ -27,13 +27,21 @@ std::string mistake_in(void* const* tensors, const size_t* counts, int tensor_co
   return {};
 }
 
-/// Throws Error(usage) on every rank where one of them has made a mistake, or they do not average the same sizes and
-/// types: they would mix tensors up, or wait for ever. Equal numbers have a sum and a sum of squares that no others
-/// have together.
-void expect_same_everywhere(Collectives& ranks, std::span<const size_t> counts, DType type,
-                            const std::string& mistake) {
+/// The same of a broadcast.
+std::string mistake_in(const void* data, size_t bytes, int root, int ranks) {
+  if (!data && bytes > 0) return "convoy_comm: expected " + std::to_string(bytes) + " bytes, found no data";
+  if (root < 0 || root >= ranks)
+    return "convoy_comm: expected a root below " + std::to_string(ranks) + ", found " + std::to_string(root);
+  return {};
+}
+
+/// Throws Error(usage) on every rank where one of them has made a mistake, or they do not ask for the same by `call`
+/// and its `numbers`, which is what `different` says: they would mix tensors up, or wait for ever. Equal numbers have a
+/// sum and a sum of squares that no others have together.
+void expect_same_everywhere(Collectives& ranks, std::string_view call, std::span<const size_t> numbers,
+                            const std::string& mistake, const char* different) {
   const uint64_t hash =
-      hash_name({reinterpret_cast<const char*>(counts.data()), counts.size_bytes()}) + static_cast<uint64_t>(type);
+      hash_name({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()}) + hash_name(call);
   constexpr uint64_t word = (1 << 20) - 1;  // whose square, summed up, is exact
   const double low = double(hash & word), high = double(hash >> 20 & word), all = ranks.size();
   std::array<double, 5> sums{low, low * low, high, high * high, mistake.empty() ? 0. : 1.};
@@ -43,7 +51,7 @@ void expect_same_everywhere(Collectives& ranks, std::span<const size_t> counts, 
     fail_usage("convoy_comm: " + std::to_string(wrong) + " of " + std::to_string(ranks.size()) +
                " ranks pass wrong arguments");
   if (sums != std::array<double, 5>{all * low, all * low * low, all * high, all * high * high, 0})
-    fail_usage("convoy_comm: ranks average tensors of different numbers, sizes or types");
+    fail_usage(different);
 }
 
 /// Tensors below this travel together.
@@ -136,10 +144,9 @@ extern "C" int convoy_comm_size(int* size) {
 extern "C" int convoy_comm_broadcast(int team, void* data, size_t bytes, int root) {
   return guarded([&] {
     Collectives& ranks = *team_of(team).ranks;
-    if (!data && bytes > 0) fail_usage("convoy_comm: no data");
-    if (root < 0 || root >= ranks.size())
-      fail_usage("convoy_comm: expected a root below " + std::to_string(ranks.size()) + ", found " +
-                 std::to_string(root));
+    const std::array<size_t, 2> numbers{bytes, static_cast<size_t>(root)};
+    expect_same_everywhere(ranks, "broadcast", numbers, mistake_in(data, bytes, root, ranks.size()),
+                           "convoy_comm: ranks broadcast different numbers of bytes, or from different roots");
     ranks.broadcast({static_cast<std::byte*>(data), bytes}, root);
   });
 }
@@ -152,7 +159,8 @@ extern "C" int convoy_comm_average(int team, void* const* tensors, const size_t*
     // A rank that left here alone would be waited for by the others, and its next call would meet this one of theirs.
     const std::string mistake = mistake_in(tensors, counts, tensor_count, type);
     const auto known = static_cast<size_t>(mistake.empty() ? tensor_count : 0);
-    expect_same_everywhere(*t.ranks, {counts, known}, dtype, mistake);
+    expect_same_everywhere(*t.ranks, name_of(dtype), {counts, known}, mistake,
+                           "convoy_comm: ranks average tensors of different numbers, sizes or types");
     const auto width = static_cast<size_t>(size_of(dtype));
     const double scale = 1.0 / t.ranks->size();
     size_t small = 0;

@@ -32,7 +32,8 @@ int convoy_comm_initialise(const int* threads_of_team, int teams);
 int convoy_comm_rank(int* rank);
 int convoy_comm_size(int* size);
 
-/* The root's bytes on every rank. */
+/* The root's bytes on every rank. Where sizes or roots differ between ranks, or one of them passes a wrong argument,
+ * all get CONVOY_COMM_USAGE and keep their bytes; a wrong team is told to its caller alone. */
 int convoy_comm_broadcast(int team, void* data, size_t bytes, int root);
 
 /* tensors[i] holds counts[i] elements; each becomes its mean over all ranks, the same bits on every rank, in which

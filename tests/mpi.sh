@@ -69,12 +69,22 @@ def average(address=here, number=1, type=1):
     return code
 wrong = [average(None if rank.value else here), average(number=-1 if rank.value else 1), average(type=9 if rank.value else 1)]
 print(f"rank {rank.value}: codes {wrong}, then {average()} {data[0]}: {errors}", flush=True)
+data[0], errors[:] = rank.value, []
+def broadcast(address=here, size=64, root=0):
+    code = lib.convoy_comm_broadcast(0, ctypes.c_void_p(address), ctypes.c_size_t(size), root)
+    if code: errors.append(lib.convoy_comm_error().decode())
+    return code
+wrong = [broadcast(size=32 if rank.value else 64), broadcast(root=rank.value), broadcast(None if rank.value else here), broadcast(root=2 if rank.value else 0), data[0]]
+print(f"rank {rank.value}: broadcasts {wrong}, then {broadcast(root=1)} {data[0]}: {errors}", flush=True)
 lib.convoy_comm_finalise()
 P
 ranks 2 /usr/bin/python3 wrong.py "$build/lib/libconvoy_comm$suffix.so" > wrong.txt 2>&1
 grep -q "rank 0: codes \[2, 2, 2\], then 0 1.5: .*1 of 2 ranks pass wrong arguments" wrong.txt &&
   grep -q "rank 1: codes \[2, 2, 2\], then 0 1.5: .*tensor 0: .*found no data.*found -1.*found 9" wrong.txt && ok ||
   bad "a wrong argument on one rank: $(tail -3 wrong.txt)"
+grep -q "rank 0: broadcasts \[2, 2, 2, 2, 0.0\], then 0 1.0: .*different numbers of bytes.*different roots.*1 of 2 ranks pass wrong arguments" wrong.txt &&
+  grep -q "rank 1: broadcasts \[2, 2, 2, 2, 1.0\], then 0 1.0: .*different numbers of bytes.*different roots.*found no data.*root below 2, found 2" wrong.txt && ok ||
+  bad "a broadcast that ranks do not agree on: $(tail -3 wrong.txt)"
 
 # Alone nothing of MPI was started, so that it may be started again.
 sed -i '$a for again in range(2): print("again:", lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1), lib.convoy_comm_finalise())' sizes.py
