@@ -158,6 +158,7 @@ int predict_main(int argc, char** argv) {
   std::vector<const Plan*> run;
   for (const ProgramPlans& p : plans) run.push_back(&p.evaluate);
   report_tuned(o, options.at(0).plan.selection.tuned, run);
+  warn_of_idle_overrides(options.at(0).plan.selection, run);
   warn_of_plain_kernels(run);
   const bool pictures = o.toggle("pictures");
   SegmentationScore score;

@@ -61,6 +61,7 @@ int predict_main(int argc, char** argv) {
   const CosmoflowOptions options = program_options(o, shape);
   ProgramPlans plans = plan_evaluation(options, kernel_list());
   report_tuned(o, options.plan.selection.tuned, {&plans.evaluate});
+  warn_of_idle_overrides(options.plan.selection, {&plans.evaluate});
   warn_of_plain_kernels({&plans.evaluate});
   const auto made = make_program(o, std::move(plans), options, 0);
   Program& program = *made;

@@ -82,19 +82,6 @@ const Kernel* find_kernel(const KernelList& list, std::string_view name, const P
   return refusing;
 }
 
-/// Why the kernel of that name refuses: where it knows another op, what it says of those that a fused one stands for.
-std::string refusal_of(const KernelList& list, std::string_view name, const Problem& problem, const Support& refusal) {
-  if (!is_for_others(refusal) || !op_def(problem.op.kind).lower) return refusal.reason;
-  const Definition d = definition_of(problem.op, problem.in);
-  for (const Node& node : d.tape.nodes()) {
-    const Problem part{node.op, d.tape.descs(node.in), d.tape.descs(node.out), problem.device, problem.threads};
-    const Support support = answer_of(list, name, part);
-    if (!support.ok && !is_for_others(support))
-      return refusal.reason + ", and its part " + part.text() + ": " + support.reason;
-  }
-  return refusal.reason;
-}
-
 }  // namespace
 
 bool is_for_others(const Support& refusal) {
@@ -103,6 +90,19 @@ bool is_for_others(const Support& refusal) {
 
 Support answer_of(const KernelList& list, std::string_view name, const Problem& problem) {
   return find_kernel(list, name, problem)->supports(problem);
+}
+
+Support full_answer_of(const KernelList& list, std::string_view name, const Problem& problem) {
+  const Support answer = answer_of(list, name, problem);
+  if (answer.ok || !is_for_others(answer) || !op_def(problem.op.kind).lower) return answer;
+  const Definition d = definition_of(problem.op, problem.in);
+  for (const Node& node : d.tape.nodes()) {
+    const Problem part{node.op, d.tape.descs(node.in), d.tape.descs(node.out), problem.device, problem.threads};
+    const Support support = answer_of(list, name, part);
+    if (!support.ok && !is_for_others(support))
+      return Support::no(answer.reason + ", and its part " + part.text() + ": " + support.reason);
+  }
+  return answer;
 }
 
 bool insists(const KernelOverride& wish) {
@@ -137,12 +137,10 @@ std::vector<const KernelOverride*> wishes_of(const KernelList& list, const std::
 Choice choose_kernel(const KernelList& list, const Problem& problem, const std::string& node,
                      const Selection& selection) {
   for (const KernelOverride* wish : wishes_of(list, node, selection)) {
-    const Kernel* kernel = find_kernel(list, wish->kernel, problem);
-    const Support support = kernel->supports(problem);
-    if (support.ok) return {kernel, "override"};
+    if (const Kernel* kernel = supporting_kernel(list, wish->kernel, problem)) return {kernel, "override"};
     if (insists(*wish))
       fail_usage("--kernel " + wish->node + "=" + wish->kernel + ": it refuses " + problem.text() + ": " +
-                 refusal_of(list, wish->kernel, problem, support));
+                 full_answer_of(list, wish->kernel, problem).reason);
   }
   const auto excluded = [&](const Kernel& kernel) { return selection.excludes(kernel); };
   if (const std::string name = selection.tuned.find(problem); !name.empty())

@@ -61,6 +61,8 @@ bool is_for_others(const Support& refusal);
 /// What the kernels of that name, which each run an op of their own, say of a problem: yes, or the reason that tells
 /// most. The list must have one.
 Support answer_of(const KernelList& list, std::string_view name, const Problem& problem);
+/// The same; of a fused op that they do not know, with what they refuse of the ops that it stands for.
+Support full_answer_of(const KernelList& list, std::string_view name, const Problem& problem);
 
 /// Throws Error(usage) when an override names an unknown kernel or, of the node's full name, one that refuses it, and
 /// when nothing supports the problem.

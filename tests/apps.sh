@@ -36,6 +36,10 @@ shape=(--fc1-size 16 --fc2-size 8)
 CONVOY_MAX_ISA=scalar expect 0 "run plain loops: input.log1p (reference), conv1.forward/pool/activation (reference)" "${train[@]}" --output-dir plain --max-steps 1
 CONVOY_MAX_ISA=scalar expect 0 "run plain loops: input.log1p (reference), conv1.forward/pool/activation (reference)" "$bin/cosmoflow_predict" --checkpoint plain --data-dir data "${shape[@]}"
 "${train[@]}" --output-dir asked_for --max-steps 1 --kernel '*=reference' 2>&1 | grep -q "plain loops" && bad "a warning of kernels that were asked for" || ok
+# So is a pattern that comes to nothing.
+CONVOY_MAX_ISA=scalar expect 0 "warning: --kernel conv*=direct_avx2: runs none of" "${train[@]}" --summary --kernel 'conv*=direct_avx2'
+CONVOY_MAX_ISA=scalar expect 0 "warning: --kernel conv*=direct_avx2: runs none of" "$bin/cosmoflow_predict" --checkpoint plain --data-dir data "${shape[@]}" --kernel 'conv*=direct_avx2'
+without 0 "warning: --kernel" "${train[@]}" --summary --kernel '*=reference'
 CONVOY_MAX_ISA=sse expect 2 "CONVOY_MAX_ISA: expected one of scalar, avx2" "${train[@]}" --output-dir x
 expect 2 "expected one of SGD" "${train[@]}" --optimizer Lion --output-dir x
 expect 2 "device: expected cpu, cuda or cuda:N, found \"gpu\"" "${train[@]}" --device gpu --output-dir x

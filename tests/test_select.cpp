@@ -7,6 +7,7 @@
 #include "kernels/kernel_list.h"
 #include "kernels/reference.h"
 #include "kernels/simd/cpu.h"
+#include "models/idle_overrides.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
 #include "tests/small_cosmoflow.h"
@@ -212,6 +213,36 @@ TEST_CASE("overrides that speak of no node or no kernel are refused", "[select]"
   CHECK_THROWS_WITH(planned("conv1.weight.accumulate=reference"), Catch::Contains("no node has that name"));
   o.training.accumulation = 2;  // with a pass of its own
   CHECK_NOTHROW(planned("conv1.weight.accumulate=reference"));
+}
+
+TEST_CASE("patterns whose kernel runs none of their nodes are told, with a reason", "[select]") {
+  class Picky final : public Kernel {
+   public:
+    std::string_view name() const override { return "picky"; }
+    Support supports(const Problem& p) const override {
+      return Support::no(p.op.kind == OpKind::dense_forward ? "needs more neurons" : "other op");
+    }
+    std::unique_ptr<Prepared> prepare(const Problem&) const override { return nullptr; }
+  };
+  KernelList list = make_kernel_list();
+  list.push_back(std::make_unique<Picky>());
+  CosmoflowOptions o = testing::small_cosmoflow();
+  const auto idle = [&](const std::vector<std::string>& overrides) {
+    o.plan.selection = asking(overrides);
+    return idle_overrides(plan_program(o, list).all(), o.plan.selection, list);
+  };
+  const auto told = idle({"*=picky", "input*=reference"});
+  REQUIRE(told.size() == 1);
+  CHECK_THAT(told[0], Catch::StartsWith("--kernel *=picky: runs none of ") &&
+                          Catch::Contains(" matching nodes; dense1") && Catch::EndsWith(": needs more neurons"));
+  CHECK_THAT(idle({"update.loss*=picky"}).at(0),
+             Catch::EndsWith("runs none of 1 matching nodes; update.loss_scale: other op"));
+  // Where it runs some of them there is nothing to tell, nor where the plan insists.
+  CHECK(idle({"*=reference", "conv1.forward=reference"}).empty());
+  list.push_back(std::make_unique<Named>("free", true, false));
+  CHECK_THAT(idle({"conv1.for*=reference", "conv1.for*=free"}).at(0),
+             Catch::StartsWith("--kernel conv1.for*=free: runs none of") &&
+                 Catch::EndsWith("conv1.forward: another --kernel goes before it"));
 }
 
 TEST_CASE("a tuned table that cannot be read is an error", "[select]") {

@@ -23,6 +23,7 @@
 #include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
+#include "models/idle_overrides.h"
 #include "models/tuned_share.h"
 
 namespace convoy::apps {
@@ -249,6 +250,12 @@ void warn_of_plain_kernels(const std::vector<const Plan*>& plans) {
       shown < plain.size() ? ", ..." : "");
 }
 
+void warn_of_idle_overrides(const Selection& selection, const std::vector<const Plan*>& plans) {
+  const std::vector<std::string> lines = idle_overrides(plans, selection, kernel_list());
+  if (!lines.empty()) std::fflush(stdout);
+  for (const std::string& line : lines) say(stderr, "warning: {}\n", line);
+}
+
 void print_header(const OptionTable& o) {
   say("{}\n{}\n", build_text(), describe_cpu());
   std::string line = " ", rest;
@@ -337,6 +344,7 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
   }
   if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, counts, o.toggle("explain"));
   report_tuned(o, program.plan.selection.tuned, plans_->all());
+  if (ranks_.root()) warn_of_idle_overrides(program.plan.selection, plans_->all());
   say("{}", ranks_.report(program.plan.threads, program.training.averaging));
   const auto copied = [](const PlannedNode& node) { return original_name(node.name) != node.name; };
   if (program.plan.recompute && std::none_of(plans_->step.nodes.begin(), plans_->step.nodes.end(), copied))

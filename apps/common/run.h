@@ -75,6 +75,8 @@ TrainerOptions trainer_options(const OptionTable& options, RunFolder& folder);
 /// A warning that names the nodes whose work falls to plain loops, unless somebody asked for them; nothing where there
 /// are none.
 void warn_of_plain_kernels(const std::vector<const Plan*>& plans);
+/// A warning for every pattern of --kernel whose kernel runs none of the nodes of `plans` that it matches.
+void warn_of_idle_overrides(const Selection& selection, const std::vector<const Plan*>& plans);
 void print_header(const OptionTable& options);
 /// What the rules of MLPerf HPC's closed division fix.
 struct ClosedRule {
