@@ -10,7 +10,8 @@
 namespace convoy {
 
 /// How many nodes of the plans the table, read from `path`, decides and how much of the work, as a line without its
-/// end. Throws Error(usage) where it decides none, or names kernels that the list lacks.
+/// end, and how many of its entries fit but for kernels that this machine refuses. Throws Error(usage) where it decides
+/// none, and says why, or names kernels that the list lacks.
 std::string describe_tuned(const std::vector<const Plan*>& plans, const TunedTable& table, const KernelList& kernels,
                            const std::string& path);
 

@@ -9,6 +9,7 @@
 #include "kernels/simd/cpu.h"
 #include "models/idle_overrides.h"
 #include "models/program.h"
+#include "models/tuned_share.h"
 #include "tests/catch.hpp"
 #include "tests/small_cosmoflow.h"
 #include "tests/temporary.h"
@@ -249,6 +250,38 @@ TEST_CASE("a tuned table that cannot be read is an error", "[select]") {
   const testing::TemporaryFolder folder;
   CHECK_THROWS_WITH(TunedTable::load(folder.path()), Catch::Contains(folder.path() + ": cannot read the tuned table"));
   CHECK_THROWS_WITH(TunedTable::load(folder / "none"), Catch::Contains("none: cannot open"));
+}
+
+TEST_CASE("a tuned table says which of its kernels this machine refuses", "[select]") {
+  KernelList list = make_kernel_list();
+  list.push_back(std::make_unique<Named>("never", false, false, "needs AVX-1024"));
+  CosmoflowOptions o = testing::small_cosmoflow();
+  const auto told = [&](const TunedTable& table) {
+    o.plan.selection.tuned = table;
+    const ProgramPlans plans = plan_program(o, list);
+    return describe_tuned({&plans.step}, table, list, "t.txt");
+  };
+  const Plan plan = plan_program(o, list).step;
+  const auto problem_of = [&](const std::string& name) {
+    for (const PlannedNode& node : plan.nodes)
+      if (node.name == name) return plan.problem_of(node);
+    throw std::runtime_error("no node " + name);
+  };
+  TunedTable table;
+  table.set(any_problem(), "never");
+  CHECK_THROWS_WITH(told(table), Catch::Contains("t.txt: expected problems of this run, found none among 1"));
+  table.set(problem_of("dense1.forward"), "never");
+  CHECK_THROWS_WITH(told(table),
+                    Catch::EndsWith("t.txt: 1 entry matches problems of this run, but this machine refuses its "
+                                    "kernel (never: needs AVX-1024)"));
+  table.set(problem_of("dense2.forward"), "reference");
+  CHECK_THAT(told(table), Catch::Contains("decides 1 of ") &&
+                              Catch::EndsWith("; 1 entry more matches problems of this run, but this machine refuses "
+                                              "its kernel (never: needs AVX-1024)"));
+  o.plan.selection.overrides = {parse_override("*=reference")};
+  TunedTable overruled;
+  overruled.set(problem_of("dense2.forward"), "reference");
+  CHECK_THROWS_WITH(told(overruled), Catch::EndsWith("t.txt: --kernel and --no-winograd leave it nothing to decide"));
 }
 
 TEST_CASE("a tuned table that cannot be written leaves the one before", "[select]") {
