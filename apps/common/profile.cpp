@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "apps/common/version.h"
 #include "core/median.h"
+#include "core/text.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
 
@@ -22,6 +25,30 @@ double mib(int64_t bytes) {
 /// Of seconds; nothing for what lies under no roof.
 std::string share_of_roof(const Bound& roof, double seconds) {
   return roof.name.empty() ? "-" : fmt::format("{:.1f}%", 100 * roof.seconds / seconds);
+}
+
+/// Lines of events that have a time begin with it, so that another origin needs no parser.
+constexpr std::string_view time_field = "{\"ts\":";
+
+/// What the events of a node, or of another source, have in common.
+std::string event_text(const std::string& name, std::string_view category, const nlohmann::json& args) {
+  return fmt::format("\"name\":{},\"cat\":\"{}\",\"args\":{}", nlohmann::json(name).dump(), category, args.dump());
+}
+
+template <class Each>
+void for_each_line(std::string_view text, Each each) {
+  while (!text.empty()) {
+    const size_t length = text.find('\n');
+    each(text.substr(0, length));
+    text.remove_prefix(length + 1);
+  }
+}
+
+/// The time of an event's line, and what stands behind it.
+std::pair<double, std::string_view> time_of(std::string_view line) {
+  line.remove_prefix(time_field.size());
+  const size_t length = line.find(',');
+  return {parse_number<double>(line.substr(0, length), "trace: time"), line.substr(length)};
 }
 
 }  // namespace
@@ -134,47 +161,56 @@ nlohmann::json kernel_table(const Plan& plan) {
   return table;
 }
 
-nlohmann::json trace_events(const RankTrace& trace) {
-  nlohmann::json events = nlohmann::json::array();
-  const auto event = [&](const std::string& name, const std::string& category, double start, double duration,
-                         int64_t row, nlohmann::json args) {
-    events.push_back({{"ph", "X"},
-                      {"name", name},
-                      {"cat", category},
-                      {"ts", start - 1e6 * trace.clock_offset},
-                      {"dur", duration},
-                      {"pid", trace.rank},
-                      {"tid", row},
-                      {"args", std::move(args)}});
+std::string TraceEvents::dump() const {
+  const RankTrace& t = trace_;
+  std::string text;
+  const auto event = [&](double start, double duration, int64_t row, std::string_view rest) {
+    fmt::format_to(std::back_inserter(text), "{}{:.3f},\"dur\":{:.3f},\"ph\":\"X\",\"pid\":{},\"tid\":{},{}}}\n",
+                   time_field, start - 1e6 * t.clock_offset, duration, t.rank, row, rest);
   };
-  for (const Executor* executor : trace.executors)
-    for (const TraceEvent& e : executor->trace()) {
-      const PlannedNode& node = executor->plan().nodes[static_cast<size_t>(e.node)];
-      event(node.name, std::string(name_of(phase_of(executor->plan(), static_cast<size_t>(e.node)))), e.start_us,
-            e.duration_us, 0, {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}});
+  for (const Executor* executor : t.executors) {
+    const Plan& plan = executor->plan();
+    std::vector<std::string> nodes;
+    for (size_t i = 0; i < plan.nodes.size(); ++i) {
+      const PlannedNode& node = plan.nodes[i];
+      nodes.push_back(event_text(node.name, name_of(phase_of(plan, i)),
+                                 {{"kernel", node.kernel}, {"flops", node.flops}, {"bytes", node.bytes}}));
     }
-  for (const HostEvent& e : *trace.host)
-    event(e.name, "trainer", e.start_us, e.duration_us, 0, nlohmann::json::object());
-  for (const MessageEvent& m : *trace.messages)
-    event(m.name, "messages", m.start_us, m.duration_us, 1 + m.id, {{"bytes", m.bytes}});
-  events.push_back({{"ph", "M"},
-                    {"name", "process_name"},
-                    {"pid", trace.rank},
-                    {"args", {{"name", fmt::format("rank {}", trace.rank)}}}});
-  return events;
+    for (const TraceEvent& e : executor->trace())
+      event(e.start_us, e.duration_us, 0, nodes[static_cast<size_t>(e.node)]);
+  }
+  for (const HostEvent& e : *t.host)
+    event(e.start_us, e.duration_us, 0, event_text(e.name, "trainer", nlohmann::json::object()));
+  for (const MessageEvent& m : *t.messages)
+    event(m.start_us, m.duration_us, 1 + m.id, event_text(m.name, "messages", {{"bytes", m.bytes}}));
+  return text +
+         fmt::format("{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{0},\"args\":{{\"name\":\"rank {0}\"}}}}\n",
+                     t.rank);
 }
 
 std::string chrome_trace(const std::vector<std::string>& ranks) {
-  nlohmann::json all = nlohmann::json::array();
   double origin = INFINITY;
+  size_t size = 0;
+  for (const std::string& text : ranks) {
+    size += text.size() + text.size() / 64;
+    for_each_line(text, [&](std::string_view line) {
+      if (line.starts_with(time_field)) origin = std::min(origin, time_of(line).first);
+    });
+  }
+  std::string all = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+  all.reserve(size);
+  const char* between = "\n";
   for (const std::string& text : ranks)
-    for (auto& event : nlohmann::json::parse(text)) {
-      if (event.contains("ts")) origin = std::min(origin, event["ts"].get<double>());
-      all.push_back(std::move(event));
-    }
-  for (auto& event : all)
-    if (event.contains("ts")) event["ts"] = event["ts"].get<double>() - origin;
-  return nlohmann::json{{"traceEvents", all}, {"displayTimeUnit", "ms"}}.dump();
+    for_each_line(text, [&](std::string_view line) {
+      all += std::exchange(between, ",\n");
+      if (!line.starts_with(time_field)) {
+        all += line;
+        return;
+      }
+      const auto [time, rest] = time_of(line);
+      fmt::format_to(std::back_inserter(all), "{}{:.3f}{}", time_field, time - origin, rest);
+    });
+  return all + "\n]}\n";
 }
 
 std::string memory_text(const ProgramPlans& plans, int team) {
