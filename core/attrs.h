@@ -274,8 +274,8 @@ struct LossScaleAttrs {
   bool operator==(const LossScaleAttrs&) const = default;
 };
 
-/// An all-reduce between ranks: the mean over `ranks` of them. `id` pairs its start with its wait; `group` 0 is all
-/// ranks, 1 the ranks that share batch-norm statistics.
+/// An all-reduce between ranks: the mean over `ranks` of them. `id` (all_reduce_id) pairs its start with its wait;
+/// `group` 0 is all ranks, 1 the ranks that share batch-norm statistics.
 struct AllReduceAttrs {
   int64_t id = 0;
   int64_t group = 0;

@@ -18,7 +18,7 @@ struct AllReduce {
   DType type = DType::f32;
   DType wire = DType::f32;  ///< f32 data may travel as bf16 or f16; sums stay f32
   double scale = 1;
-  std::string name;  ///< for messages about ranks that do not answer
+  std::string name;  ///< for traces, and messages about ranks that do not answer
 };
 
 /// Memory of this rank that the others of its node see at a distance: the window of rank r begins (r - self) * stride

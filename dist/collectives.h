@@ -106,7 +106,7 @@ class Collectives final : public Communicator {
   void wait_for(Operation& op);
   /// Asks `finished(spins)` again and again, and tells the transport of what it waits for.
   void spin(const std::function<bool(int64_t spins)>& finished, const std::function<std::string()>& what);
-  /// "bucket 3, for ranks 1 2": what is waited for and for whom.
+  /// "bucket3, for ranks 1 2": what is waited for and for whom.
   std::string reason(const Operation& op) const;
   ReductionProblem problem(int64_t bytes, bool narrowed) const;
 

@@ -56,9 +56,9 @@ void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
   std::vector<ValueId> checked;
   AveragedBuckets averaged;
   if (averaging.ranks > 1) {
-    loss = average_value(tape, "loss", loss, averaging);
+    loss = average_value(tape, Averaged::loss, loss, averaging);
     const ValueId stop = tape.input(stop_request_name, TensorDesc(Shape::vector(1), DType::f32));
-    tape.keep(average_value(tape, "stop", stop, averaging), "stop_requests");
+    tape.keep(average_value(tape, Averaged::stop, stop, averaging), "stop_requests");
   }
   if (averaging.ranks > 1 || options.lag > 0) {
     averaged = average_gradients(tape, parameters, gradients, options.lag, averaging);

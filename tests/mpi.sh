@@ -101,6 +101,9 @@ present two/history.csv two/metrics.jsonl two/mlperf.log two/summary.json two/tr
 [ "$(wc -l < two/metrics.jsonl)" -eq 18 ] && ok || bad "two/metrics.jsonl does not have one line per step"
 grep -q '"key":"number_of_ranks".*"value":2' two/mlperf.log && ok || bad "no number_of_ranks in mlperf.log"
 grep -q '"pid":1' two/trace.json && grep -q '"cat":"messages"' two/trace.json && ok || bad "no second rank, or no messages, in trace.json"
+for name in bucket0 loss stop; do  # as their nodes are called
+  grep -q "\"name\":\"$name\",\"cat\":\"messages\"" two/trace.json && ok || bad "trace.json: no message $name"
+done
 expect 0 "2 ranks" /usr/bin/python3 -c 'import json; print(len({e["pid"] for e in json.load(open("two/trace.json"))["traceEvents"]}), "ranks")'
 awk -F, 'NR == FNR { one[FNR] = $4; next } FNR > 1 { d = ($4 - one[FNR]) / one[FNR]; if (d > 1e-3 || d < -1e-3) exit 1 }' \
   one/history.csv two/history.csv && ok || bad "validation losses of one and two ranks differ: $(cut -d, -f4 one/history.csv two/history.csv | tr '\n' ' ')"

@@ -317,6 +317,24 @@ TEST_CASE("means that divide by another number than there are ranks are refused"
   CHECK_THROWS_WITH(program.step().set_groups({nullptr}), Catch::Contains("expected a group of 2 ranks, found none"));
 }
 
+TEST_CASE("messages are called as their nodes", "[averaging]") {
+  ClimateOptions o = small_deepcam(1);
+  o.training.averaging.ranks = 4, o.training.averaging.batch_norm_ranks = 2, o.training.averaging.bucket_bytes = 3000;
+  std::map<int64_t, std::string> names;
+  for (const PlannedNode& node : plan_program(o, kernel_list()).step.nodes) {
+    if (node.op.kind != OpKind::all_reduce_start) continue;
+    const auto& a = node.op.as<AllReduceAttrs>();
+    INFO(node.name);
+    CHECK(names.emplace(a.id, node.name).second);  // at most one of a number is under way
+    const std::string name = all_reduce_name(a.id);
+    CHECK((a.group == 0 ? name + ".start" == node.name : name.starts_with("batch-norm statistics ")));
+  }
+  CHECK(names.at(all_reduce_id(Averaged::bucket, 1)) == "bucket1.start");
+  CHECK(names.at(all_reduce_id(Averaged::loss)) == "loss.start");
+  CHECK(names.at(all_reduce_id(Averaged::stop)) == "stop.start");
+  CHECK(names.contains(all_reduce_id(Averaged::statistics, 1)));
+}
+
 TEST_CASE("gradients are written into their buckets and read from them without copies", "[averaging]") {
   CosmoflowOptions o = small_cosmoflow(2);
   o.compute = DType::f32;

@@ -2,10 +2,17 @@
 // producers write into the bucket and readers read from it, so bucket and unbucket usually move nothing.
 #include "core/ops/communication.h"
 
+#include <array>
+
 #include "core/ops/families.h"
 #include "core/round_up.h"
 
 namespace convoy {
+namespace {
+
+constexpr std::array<const char*, 4> kinds{"bucket", "loss", "stop", "batch-norm statistics "};
+
+}  // namespace
 
 std::vector<int64_t> bucket_offsets(std::span<const TensorDesc> parts) {
   std::vector<int64_t> offsets{0};
@@ -16,12 +23,23 @@ std::vector<int64_t> bucket_offsets(std::span<const TensorDesc> parts) {
   return offsets;
 }
 
+int64_t all_reduce_id(Averaged what, int64_t number) {
+  return int64_t(kinds.size()) * number + static_cast<int64_t>(what);
+}
+
+std::string all_reduce_name(int64_t id) {
+  const auto number = id / int64_t(kinds.size()), kind = id % int64_t(kinds.size());
+  const auto what = static_cast<Averaged>(kind);
+  const bool many = what == Averaged::bucket || what == Averaged::statistics;
+  return kinds.at(static_cast<size_t>(kind)) + (many ? std::to_string(number) : "");
+}
+
 AllReduce all_reduce(const Tensor& values, const AllReduceAttrs& a) {
   return {{values.bytes(), static_cast<size_t>(values.desc().bytes())},
           values.dtype(),
           a.wire,
           1.0 / double(a.ranks),
-          (a.group == 0 ? "bucket " : "batch-norm statistics ") + std::to_string(a.id)};
+          all_reduce_name(a.id)};
 }
 
 namespace {

@@ -14,16 +14,6 @@ AllReduceAttrs mean_over(int64_t ranks, int64_t group, int64_t id, DType wire) {
   return {.id = id, .group = group, .ranks = ranks, .wire = wire};
 }
 
-/// Numbers are taken in tape order; each pair of start and wait has its own.
-int64_t next_id(const Tape& tape) {
-  int64_t next = 0;
-  for (const Node& node : tape.nodes())
-    if (node.op.kind == OpKind::all_reduce_start || node.op.kind == OpKind::all_reduce_wait ||
-        node.op.kind == OpKind::all_reduce_later)
-      next = std::max(next, node.op.as<AllReduceAttrs>().id + 1);
-  return next;
-}
-
 /// Index of the node that writes each value, -1 for inputs and states.
 std::vector<int> writers(const Tape& tape) {
   std::vector<int> writer(tape.values().size(), -1);
@@ -80,27 +70,28 @@ AveragedBuckets average_gradients(Tape& tape, std::span<const ValueId> parameter
                                   int64_t lag, const AveragingOptions& o) {
   AveragedBuckets result;
   const auto buckets = fill_buckets(tape, gradients, o.bucket_bytes);
-  const int64_t first = next_id(tape);
   std::vector<ValueId> waiting;
   for (size_t b = 0; b < buckets.size(); ++b) {
-    const std::string name = "bucket" + std::to_string(b);
+    const int64_t id = all_reduce_id(Averaged::bucket, int64_t(b));
+    const std::string name = all_reduce_name(id);
     std::vector<ValueId> parts;
     for (size_t i : buckets[b]) parts.push_back(gradients[i]);
     ValueId bucket = tape.emit({OpKind::bucket, NoAttrs{}}, name + ".fill", parts);
     if (lag > 0) {
       StateInit none{StateInit::Kind::constant, NAN, 0, 0};
       const ValueId state = tape.state(name + ".lagged", tape.desc(bucket), none);
-      result.lagged.push_back({bucket, state, first + int64_t(b)});
+      result.lagged.push_back({bucket, state, id});
       bucket = state;
     } else {
-      const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, first + int64_t(b), wire_of(tape.desc(bucket), o));
+      const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, id, wire_of(tape.desc(bucket), o));
       bucket = tape.emit({OpKind::all_reduce_start, attrs}, name + ".start", {bucket});
     }
     waiting.push_back(bucket);
   }
   for (size_t b = 0; b < buckets.size(); ++b) {
-    const std::string name = "bucket" + std::to_string(b);
-    const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, first + int64_t(b), wire_of(tape.desc(waiting[b]), o));
+    const int64_t id = all_reduce_id(Averaged::bucket, int64_t(b));
+    const std::string name = all_reduce_name(id);
+    const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, id, wire_of(tape.desc(waiting[b]), o));
     const ValueId averaged = tape.emit({OpKind::all_reduce_wait, attrs}, name + ".wait", {waiting[b]});
     std::vector<ValueId> in{averaged};
     for (size_t i : buckets[b]) in.push_back(parameters[i]);  // for their shapes
@@ -112,21 +103,21 @@ AveragedBuckets average_gradients(Tape& tape, std::span<const ValueId> parameter
 }
 
 void start_lagged(Tape& tape, const AveragedBuckets& averaged, const AveragingOptions& o) {
-  for (size_t b = 0; b < averaged.lagged.size(); ++b) {
-    const auto& [bucket, state, id] = averaged.lagged[b];
+  for (const auto& [bucket, state, id] : averaged.lagged) {
     const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, id, wire_of(tape.desc(bucket), o));
-    tape.add({OpKind::all_reduce_later, attrs}, "bucket" + std::to_string(b) + ".start", {bucket, state});
+    tape.add({OpKind::all_reduce_later, attrs}, all_reduce_name(id) + ".start", {bucket, state});
   }
 }
 
-ValueId average_value(Tape& tape, const std::string& name, ValueId value, const AveragingOptions& o) {
-  const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, next_id(tape), tape.desc(value).dtype);
+ValueId average_value(Tape& tape, Averaged what, ValueId value, const AveragingOptions& o) {
+  const AllReduceAttrs attrs = mean_over(o.ranks, all_ranks, all_reduce_id(what), tape.desc(value).dtype);
+  const std::string name = all_reduce_name(attrs.id);
   const ValueId started = tape.emit({OpKind::all_reduce_start, attrs}, name + ".start", {value});
   return tape.emit({OpKind::all_reduce_wait, attrs}, name + ".wait", {started});
 }
 
 void share_batch_norm(Tape& tape, const AveragingOptions& o) {
-  int64_t id = next_id(tape);
+  int64_t shares = 0;
   std::vector<Node> nodes;
   std::map<ValueId, ValueId> shared;
   for (Node node : std::vector<Node>(tape.nodes())) {
@@ -142,7 +133,8 @@ void share_batch_norm(Tape& tape, const AveragingOptions& o) {
     nodes.push_back(node);
     if (node.op.kind != OpKind::channel_moments && node.op.kind != OpKind::batch_norm_sums) continue;
     const TensorDesc desc = tape.desc(node.out[0]);
-    const AllReduceAttrs attrs = mean_over(o.batch_norm_ranks, batch_norm_group, id++, desc.dtype);
+    const AllReduceAttrs attrs =
+        mean_over(o.batch_norm_ranks, batch_norm_group, all_reduce_id(Averaged::statistics, shares++), desc.dtype);
     const ValueId started = tape.temporary(node.name + "/start", desc),
                   mean = tape.temporary(node.name + "/mean", desc);
     nodes.push_back({node.name + "/start", {OpKind::all_reduce_start, attrs}, {node.out[0]}, {started}});

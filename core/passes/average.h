@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/ops/communication.h"
 #include "core/tape.h"
 
 namespace convoy {
@@ -37,7 +38,7 @@ AveragedBuckets average_gradients(Tape& tape, std::span<const ValueId> parameter
 void start_lagged(Tape& tape, const AveragedBuckets& averaged, const AveragingOptions& o);
 
 /// The mean of a small value over all ranks: started where it is ready, waited for at the end. Behind it `hoist`.
-ValueId average_value(Tape& tape, const std::string& name, ValueId value, const AveragingOptions& o);
+ValueId average_value(Tape& tape, Averaged what, ValueId value, const AveragingOptions& o);
 
 /// After differentiation: batch-norm statistics, and the sums of their backward pass, become means over the group;
 /// gradients of gamma and beta stay this rank's own.
