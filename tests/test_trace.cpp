@@ -9,7 +9,7 @@ namespace {
 
 std::string dumped(int rank, double clock_offset, const std::vector<HostEvent>& host,
                    const std::vector<MessageEvent>& messages) {
-  return trace_events({rank, clock_offset, {}, &messages, &host}).dump();
+  return trace_events({rank, clock_offset, {}, &messages, &host});
 }
 
 }  // namespace

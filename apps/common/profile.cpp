@@ -161,8 +161,7 @@ nlohmann::json kernel_table(const Plan& plan) {
   return table;
 }
 
-std::string TraceEvents::dump() const {
-  const RankTrace& t = trace_;
+std::string trace_events(const RankTrace& t) {
   std::string text;
   const auto event = [&](double start, double duration, int64_t row, std::string_view rest) {
     fmt::format_to(std::back_inserter(text), "{}{:.3f},\"dur\":{:.3f},\"ph\":\"X\",\"pid\":{},\"tid\":{},{}}}\n",

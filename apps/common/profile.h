@@ -49,20 +49,10 @@ struct RankTrace {
 };
 
 /// Events of one rank for chrome://tracing and Perfetto: a process per rank, the nodes of all passes and what the
-/// trainer does between them in row 0, its messages in a row per all-reduce; on rank 0's clock.
-class TraceEvents {
- public:
-  explicit TraceEvents(RankTrace trace) : trace_(std::move(trace)) {}
-  /// A JSON object per line.
-  std::string dump() const;
-
- private:
-  RankTrace trace_;
-};
-inline TraceEvents trace_events(RankTrace trace) {
-  return TraceEvents(std::move(trace));
-}
-/// {"traceEvents": [...]} of all ranks' events, as they were dumped; time starts at the earliest.
+/// trainer does between them in row 0, its messages in a row per all-reduce; on rank 0's clock. A JSON
+/// object per line.
+std::string trace_events(const RankTrace& trace);
+/// {"traceEvents": [...]} of all ranks' events, a text of trace_events each; time starts at the earliest.
 std::string chrome_trace(const std::vector<std::string>& ranks);
 /// Arena, states, naive sum and lower bound in MiB, and a rank's share of its team's memory.
 std::string memory_text(const ProgramPlans& plans, int team);

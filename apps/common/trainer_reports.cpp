@@ -112,7 +112,7 @@ void Trainer::write_trace() {
   if (!o_.trace) return;
   RankTrace trace{ranks_.rank(), clock_offset_, {&program_.step()}, &ranks_.world().trace(), &host_events_};
   if (program_.micro()) trace.executors.push_back(program_.micro());
-  const std::vector<std::string> rows = ranks_.collect_text(trace_events(trace).dump());
+  const std::vector<std::string> rows = ranks_.collect_text(trace_events(trace));
   if (ranks_.root()) write_text(o_.output_dir + "/trace.json", chrome_trace(rows));
 }
 
