@@ -92,13 +92,16 @@ Json identity(const OptionTable& o, const Data& data, const CosmoflowOptions& p)
   json.update(settings_json(o, optimizer_flags()));
   json["device"] = p.plan.device == DeviceKind::cuda ? "cuda" : "cpu";
   json["stage-share"] = o.text("stage-share");
+  if (p.training.l2 > 0) json[penalty_in_validation] = true;
   return json;
 }
 
-void write_plots(const std::string& folder, const Trainer& trainer, const Predictions& p, Loss kind) {
+void write_plots(const std::string& folder, const Trainer& trainer, const Predictions& p,
+                 const CosmoflowOptions& program) {
+  const std::string error = program.loss == Loss::mse ? "mean squared error" : "mean absolute error";
   Plot loss{"loss",
             "epoch",
-            kind == Loss::mse ? "mean squared error" : "mean absolute error",
+            error + (program.training.l2 > 0 ? " and L2 penalty" : ""),
             {{"training", {}, {}}, {"validation", {}, {}}},
             Plot::Scale::linear,
             Plot::Scale::log};
@@ -241,7 +244,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   t.identity = identity(o, data, program);
   t.identity["threads"] = ranks.of_all(program.plan.threads);
   if (settings.loader.share) t.identity[share_nodes] = ranks.nodes();
-  t.correct = correct_loss;
+  t.correct = correct_losses;
   t.per_rank = {"batch-size", "batchnorm-group-size", "threads", "gradient-wire"};
   tell_samples(t, data_files(data), ranks);
   say("{} training and {} validation samples of {}\n", data.split.train.size(), data.split.validation.size(),
@@ -254,7 +257,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
                                   baseline && outcome != Outcome::interrupted && ranks.root());
   if (o.toggle("print-fom")) print_fom(run.trainer().history());
   const int code = run.finish(outcome, more);
-  if (last.count() > 0 && ranks.root()) write_plots(o.text("output-dir"), run.trainer(), last, program.loss);
+  if (last.count() > 0 && ranks.root()) write_plots(o.text("output-dir"), run.trainer(), last, program);
   return code;
 }
 

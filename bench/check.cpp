@@ -138,10 +138,11 @@ Checker::Checker(const KernelList& list, const Problem& p) {
   // Whole tiles of four and of six outputs, on the sub-lattices of dilations too; more channels for weight gradients.
   add(reduced(p, {p.in[0].shape.d() > 1 ? 24 : 48, 32}), true);
   add(reduced(p, {24, 64}), true);
-  // Winograd takes few tiles of images where there are this many pairs of channels.
+  // Winograd takes few tiles of images where there are this many pairs of channels; of small ones it counts several.
   constexpr int64_t pairs = 128 * 128;
   const int64_t fewest = std::min(shapes->w.n(), shapes->w.c());
-  if (shapes->x.d() == 1) add(reduced(p, {24, fewest < 128 ? (pairs / fewest + 15) / 16 * 16 : 128}), true);
+  const int64_t channels = fewest < 128 ? (pairs / fewest + 15) / 16 * 16 : 128;
+  if (shapes->x.d() == 1) add(reduced(p, {.extent = 24, .channels = channels, .samples = 4}), true);
   add(reduced(p, {.extent = 4, .channels = 32, .columns = 40}), false);
 }
 

@@ -37,7 +37,7 @@ Problem reduced_convolution(const Problem& p, const ConvShapes& shapes, Reductio
   const auto fewer = [&](int64_t channels) {
     return forward.groups > 1 || channels <= reduction.channels ? channels : reduction.channels + channels % 16;
   };
-  x = {1, x.d(), x.h(), x.w(), fewer(x.c())},
+  x = {std::min(x.n(), reduction.samples), x.d(), x.h(), x.w(), fewer(x.c())},
   w = {fewer(w.n()), w.d(), w.h(), w.w(), forward.groups > 1 ? w.c() : x.c()};
   for (int i = 0; i < 3; ++i) {
     const int64_t outputs = pooled ? pooled->pool.pool.kernel[static_cast<size_t>(i)] : 1;

@@ -13,11 +13,12 @@ struct Reduction {
   int64_t extent;
   int64_t channels;
   int64_t columns = 0;
+  int64_t samples = 1;
 };
 
-/// A convolution over one sample with smaller extents and, where groups and the kernel of a plain convolution allow it,
-/// fewer channels (the remainder of a division by 16 stays); also through activation and pool. Slices keep their
-/// pitches. Nothing for other ops, and where no small version is legal.
+/// A convolution over so many samples at most, with smaller extents and, where groups and the kernel of a plain
+/// convolution allow it, fewer channels (the remainder of a division by 16 stays); also through activation and pool.
+/// Slices keep their pitches. Nothing for other ops, and where no small version is legal.
 std::optional<Problem> reduced(const Problem& problem, Reduction reduction);
 
 /// Any other op over few positions: fewer samples and smaller extents, all channels but for pools and resizes, fewer

@@ -25,6 +25,8 @@ class Executor {
   /// replay its recording.
   Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, Device& device, const StateStore& states);
 
+  Executor(const Executor&) = delete;  // its parts know each other's places
+
   /// Runs the nodes that depend on states alone; call after the states changed and before the next run. A plan without
   /// such nodes needs no call.
   void refresh();

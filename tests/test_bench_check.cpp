@@ -86,7 +86,8 @@ TEST_CASE("Winograd is checked on small images, of which it takes those with man
   const Problem square = parse_conv_string("mb1ic128ih28oc128kh3ph1").problem(Pass::forward, DType::f32);
   const Problem uneven = parse_conv_string("mb1ic64ih16iw24oc256kh3ph1").problem(Pass::backward_data, DType::f32);
   const Problem deep = parse_conv_string("mb1ic256ih16iw24oc256kh3ph1").problem(Pass::forward, DType::f32);
-  for (const Problem& p : {square, uneven, deep}) {
+  const Problem several = parse_conv_string("mb4ic128ih14oc128kh3ph1").problem(Pass::forward, DType::f32);
+  for (const Problem& p : {square, uneven, deep, several}) {
     int winograd = 0;
     Checker checker(kernel_list(), p);
     for (const auto& kernel : kernel_list()) {

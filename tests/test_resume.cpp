@@ -126,13 +126,27 @@ TEST_CASE("a setting that the identity did not name yet is the one that the run 
 TEST_CASE("sc18 trained on l1 where nobody chose a loss, whatever its checkpoint says", "[apps]") {
   const auto loss = [](const char* text) {
     nlohmann::json meta = nlohmann::json::parse(text);
-    correct_loss(meta);
+    correct_losses(meta);
     return meta["identity"]["loss"].get<std::string>();
   };
   CHECK(loss(R"({"identity": {"model": "sc18", "loss": "mse"}, "given": {}})") == "l1");
   CHECK(loss(R"({"identity": {"model": "sc18", "loss": "mse"}})") == "l1");
   CHECK(loss(R"({"identity": {"model": "sc18", "loss": "mse"}, "given": {"loss": "mse"}})") == "mse");
   CHECK(loss(R"({"identity": {"model": "mlperf", "loss": "mse"}, "given": {}})") == "mse");
+}
+
+TEST_CASE("validation's losses without the penalty are not compared with those that hold it", "[apps]") {
+  const auto corrected = [](const char* identity) {
+    nlohmann::json meta{{"identity", nlohmann::json::parse(identity)},
+                        {"history", nlohmann::json::parse("[[0, 0.1, 9.0, 0.3, 0.4, 2.0]]")}};
+    correct_losses(meta);
+    return meta;
+  };
+  const nlohmann::json older = corrected(R"({"l2": "0.01"})");
+  CHECK(older["history"][0].dump() == "[0,0.1,9.0,null,0.4,2.0]");
+  CHECK(older["identity"][penalty_in_validation] == true);
+  for (const char* kept : {R"({"l2": "0.01", "validation_penalty": true})", R"({"l2": "0"})", "{}"})
+    CHECK(corrected(kept)["history"][0][3] == 0.3);
 }
 
 TEST_CASE("a run that was cut off in its last validation is judged when it goes on", "[apps]") {

@@ -146,8 +146,12 @@ void fill_cosmoflow_defaults(OptionTable& o) {
   }
 }
 
-void correct_loss(nlohmann::json& meta) {
+void correct_losses(nlohmann::json& meta) {
   nlohmann::json& identity = meta["identity"];
+  if (parse_number<double>(identity.value("l2", "0"), "l2") > 0 && !identity.contains(penalty_in_validation)) {
+    for (nlohmann::json& epoch : meta["history"]) epoch.at(3) = nullptr;
+    identity[penalty_in_validation] = true;
+  }
   if (identity.value("model", "") == "sc18" && !meta.value("given", nlohmann::json::object()).contains("loss"))
     identity["loss"] = "l1";
 }

@@ -16,8 +16,12 @@ std::vector<OptionTable::Refusal> yaml_refusals();
 
 /// Settings that were left open become what the network's paper or benchmark has.
 void fill_cosmoflow_defaults(OptionTable& options);
-/// Earlier versions trained sc18 on l1 where no loss was given, and wrote mse beside its states: puts that right.
-void correct_loss(nlohmann::json& checkpoint_meta);
+/// Puts right what checkpoints of earlier versions say: these trained sc18 on l1 where no loss was given, and wrote mse
+/// beside its states; and they left the L2 penalty out of validation's losses, which are forgotten then, since those of
+/// later epochs cannot be compared with them.
+void correct_losses(nlohmann::json& checkpoint_meta);
+/// In the identity of a run with an L2 penalty, since validation's losses hold it.
+inline constexpr const char* penalty_in_validation = "validation_penalty";
 CosmoflowConfig model_config(const OptionTable& options);
 /// Throws Error(usage) for the first setting that would have no effect beside the others.
 void refuse_idle_flags(const OptionTable& options);

@@ -182,9 +182,9 @@ std::string trace_events(const RankTrace& t) {
     event(e.start_us, e.duration_us, 0, event_text(e.name, "trainer", nlohmann::json::object()));
   for (const MessageEvent& m : *t.messages)
     event(m.start_us, m.duration_us, 1 + m.id, event_text(m.name, "messages", {{"bytes", m.bytes}}));
-  return text +
-         fmt::format("{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{0},\"args\":{{\"name\":\"rank {0}\"}}}}\n",
-                     t.rank);
+  text += fmt::format("{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{0},\"args\":{{\"name\":\"rank {0}\"}}}}\n",
+                      t.rank);
+  return text;
 }
 
 std::string chrome_trace(const std::vector<std::string>& ranks) {
@@ -209,7 +209,8 @@ std::string chrome_trace(const std::vector<std::string>& ranks) {
       const auto [time, rest] = time_of(line);
       fmt::format_to(std::back_inserter(all), "{}{:.3f}{}", time_field, time - origin, rest);
     });
-  return all + "\n]}\n";
+  all += "\n]}\n";
+  return all;
 }
 
 std::string memory_text(const ProgramPlans& plans, int team) {
