@@ -199,6 +199,7 @@ expect 0 "finished: 4 steps" ranks 4 "${teams[@]}" --output-dir teams2 --max-ste
 expect 0 "resuming from" ranks 4 "${teams[@]}" --output-dir teams2 --resume --save teams2.safetensors
 same teams.safetensors teams2.safetensors
 expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --init two.safetensors --output-dir more --save more.safetensors
+expect 3 "[rank 0] error: two.safetensors: tensor" ranks 2 "${train[@]}" --batch-size 1 --fc1-size 32 --init two.safetensors --output-dir other
 expect 0 "finished" ranks 2 "${train[@]}" --batch-size 1 --init two.safetensors --output-dir more2 --save more2.safetensors --no-share-weights
 same more.safetensors more2.safetensors
 

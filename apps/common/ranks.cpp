@@ -410,6 +410,18 @@ std::string Ranks::report(int threads, const AveragingOptions& a) {
   return text;
 }
 
+void Ranks::broadcast_states(Program& program, std::span<const std::string> states) {
+  std::vector<std::byte> unused;  // takes what another member of the team writes
+  for (const std::string& name : states) {
+    const Tensor& tensor = program.store().get(name);
+    const auto bytes = static_cast<size_t>(tensor.desc().bytes());
+    const bool fills = program.store().fills(name);
+    if (!fills) unused.resize(std::max(unused.size(), bytes));
+    world_->broadcast({fills ? tensor.bytes() : unused.data(), bytes}, 0);
+  }
+  program.to_device();
+}
+
 std::string Ranks::broadcast_text(const std::string& text) {
   int64_t length = static_cast<int64_t>(text.size());
   world_->broadcast(std::as_writable_bytes(std::span(&length, 1)), 0);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "apps/common/options.h"
 #include "core/passes/average.h"
@@ -68,6 +69,8 @@ class Ranks {
   void agree(const nlohmann::json& values);
   /// Rank 0's text on every rank.
   std::string broadcast_text(const std::string& text);
+  /// Rank 0's values of these states on every rank, and on their devices.
+  void broadcast_states(Program& program, std::span<const std::string> states);
   /// On rank 0 the texts of all ranks in rank order, elsewhere nothing.
   std::vector<std::string> collect_text(const std::string& text);
   double clock_offset() { return session_ ? session_->clock_offset() : 0; }

@@ -365,7 +365,14 @@ Program& Run::start() {
   program_ = make_program(options_, std::move(*plans_), program_options_,
                           static_cast<uint64_t>(options_.integer("seed")), shared);
   plans_.reset();
-  if (!options_.text("init").empty()) load_weights(options_.text("init"), *program_, Needed::parameters);
+  if (const std::string& init = options_.text("init"); !init.empty()) {
+    if (ranks_.root()) {
+      ranks_.set_busy(true);
+      load_weights(init, *program_, Needed::parameters);
+      ranks_.set_busy(false);
+    }
+    ranks_.broadcast_states(*program_, weight_names(*program_));
+  }
   ranks_.meet_team();
   return *program_;
 }

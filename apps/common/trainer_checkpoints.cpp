@@ -142,14 +142,9 @@ void Trainer::resume() {
   const bool own = std::filesystem::equivalent(std::filesystem::path(loaded).parent_path(), o_.output_dir, ignored);
   if (own) newest_ = loaded;
   saved_step_ = step_;
-  std::vector<std::byte> unused;  // takes what another member of the team writes
-  for (const auto& [name, tensor] : program_.store().entries()) {
-    const auto bytes = static_cast<size_t>(tensor.desc().bytes());
-    const bool fills = program_.store().fills(name);
-    if (!fills) unused.resize(std::max(unused.size(), bytes));
-    ranks_.world().broadcast({fills ? tensor.bytes() : unused.data(), bytes}, 0);
-  }
-  program_.to_device();
+  std::vector<std::string> states;
+  for (const auto& [name, tensor] : program_.store().entries()) states.push_back(name);
+  ranks_.broadcast_states(program_, states);
   ranks_.meet_team();
 }
 
