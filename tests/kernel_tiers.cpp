@@ -174,6 +174,31 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   return same;
 }
 
+std::vector<Problem> nan_variance_problems() {
+  const TensorDesc x({2, 1, 3, 5, 24}, DType::f32), channels(Shape::vector(24), DType::f32),
+      moments(Shape::vector(2 * 24), DType::f64);
+  std::vector<Problem> list;
+  for (const BatchNormAttrs& a : {BatchNormAttrs{}, BatchNormAttrs{.relu = 1}}) {
+    list.push_back(problem({OpKind::batch_norm, a}, {x, channels, channels, channels, channels}));
+    list.push_back(problem({OpKind::batch_norm, a}, {x, channels, channels, moments}));
+  }
+  return list;
+}
+
+void check_nan_variance(const Kernel& kernel, const Problem& p, const Execute& execute) {
+  constexpr int64_t channel = 7;
+  Run run = make_run(p, Fill::normal, 5);
+  const bool running = p.in.size() == 5;
+  run.in.back().set(0, 0, 0, 0, running ? channel : p.in[0].shape.c() + channel, NAN);
+  execute(kernel, p, run);
+  int wrong = 0;
+  for_each_index(p.out[0].shape, [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
+    wrong += std::isnan(run.out[0].at(n, d, h, w, c)) != (c == channel);
+  });
+  INFO(kernel.name() << " " << p.text());
+  CHECK(wrong == 0);
+}
+
 void check_zero_flag(const Kernel& kernel, const Problem& update, const Execute& run) {
   INFO(kernel.name() << " " << update.text());
   const Run before = make_run(update, Fill::normal, 1);

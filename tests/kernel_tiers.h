@@ -60,6 +60,10 @@ using Execute = std::function<void(const Kernel&, const Problem&, Run&)>;
 /// T0 and T1 for one kernel: exact where its op is, bounded elsewhere. Returns its run on fresh(normal, 11).
 Run check_exact_and_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& run);
 
+/// Batch norms by running statistics and by moments, for check_nan_variance.
+std::vector<Problem> nan_variance_problems();
+/// One channel has a variance that is no number: all of its results are none, and no others.
+void check_nan_variance(const Kernel& kernel, const Problem& batch_norm, const Execute& run);
 /// An update (update_problems) whose gradients were not finite leaves parameters and moments as they were.
 void check_zero_flag(const Kernel& kernel, const Problem& update, const Execute& run);
 

@@ -272,6 +272,17 @@ TEST_CASE("a zero flag leaves a CUDA device's parameters and moments as they wer
   }
 }
 
+TEST_CASE("a variance that is no number stays one on a CUDA device", "[cuda]") {
+  const auto open = device();
+  if (!open) return;
+  for (const Problem& p : nan_variance_problems()) {
+    const Kernel* kernel = find_kernel("cuda", on_cuda(p));
+    REQUIRE(kernel);
+    check_nan_variance(
+        *kernel, p, [&](const Kernel& k, const Problem& q, Run& run) { execute_on_device(*open, k, on_cuda(q), run); });
+  }
+}
+
 TEST_CASE("a replayed step gives the bits of one that runs node by node", "[cuda]") {
   const auto open = device();
   if (!open) return;

@@ -202,6 +202,18 @@ TEST_CASE("running statistics survive moments that f32 cannot hold", "[kernels]"
   CHECK(ran > 1);
 }
 
+TEST_CASE("a variance that is no number stays one through a batch norm", "[kernels]") {
+  for (const Problem& p : nan_variance_problems()) {
+    int ran = 0;
+    for (const Kernel* kernel : kernels_under_test()) {
+      if (!kernel->supports(p).ok) continue;
+      check_nan_variance(*kernel, p, [](const Kernel& k, const Problem& q, Run& run) { execute(k, q, run); });
+      ++ran;
+    }
+    CHECK(ran > 0);
+  }
+}
+
 TEST_CASE("a NaN wins its pool and stays, the earliest of equal values is remembered", "[kernels]") {
   const Shape x{1, 4, 6, 8, 20}, w{16, 3, 3, 3, 20};
   const ConvAttrs same{.pad_low = {1, 1, 1}, .pad_high = {1, 1, 1}};

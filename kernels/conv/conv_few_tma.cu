@@ -8,6 +8,8 @@
 //   backward_weights  weights' gradients (K x 32) = outputs' gradients (K x positions) * windows (positions x 32),
 //                     the last column of the windows being ones: the bias's gradient
 //
+// Positions of a tile beyond the image have a gradient of zero: an input that is not finite may reach a weight more.
+//
 // Bound by reading, or writing, the many channels once: the copy engine brings tiles of 8 x 16 positions, the next one
 // while the block works on this one.
 #include <algorithm>

@@ -76,7 +76,7 @@ Plan best_plan(const Problem& p) {
       t.chunk = chunk, t.across = pieces(g.y[2], chunk), t.chunks = int(g.n * g.y[1] * t.across);
       t.lattices = lattices(g, t.cut);
       const int64_t halo = ceil_div(int64_t(t.cut.kw - 1) * g.dilation[2], g.stride[2]);
-      if (chunk + halo > 256) continue;
+      if (chunk + halo > 256 || t.cut.blocks() > 65535) continue;
       t.halo = int(halo);
       t.x_bytes = int(round_up((chunk + t.halo) * taps_row_bytes, taps_turn_bytes));
       t.bytes = t.cut.kh * t.cut.c64 * t.lattices * t.x_bytes + (kind.wide + 63) / 64 * chunk * taps_row_bytes;

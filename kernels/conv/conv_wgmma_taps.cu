@@ -10,6 +10,8 @@
 // full; the parts are added by another kernel, in their order. (Two blocks of a cluster that bring half of the inputs
 // for both were 1.4 times slower.)
 //
+// Positions of a stage beyond a row's end have a gradient of zero: an input that is not finite may reach a tap more.
+//
 // Shared memory bounds products of few columns: 64 x 32 x 16 take 16 clocks of the tensor cores and read 3 KiB, in 24.
 #include "kernels/conv/bias_pairs.h"
 #include "kernels/conv/taps.h"

@@ -1,7 +1,8 @@
 // Depthwise 3x3 convolutions of images on CUDA devices (groups = channels on both sides): any stride, dilation and
 // padding, dense tensors and slices. A thread keeps the nine weights of its channels, or their gradients, in registers,
 // and takes strips of four neighbouring outputs, whose columns it loads once; with stride 1 it takes several
-// such strips below each other, whose rows it loads once. Bound by memory.
+// such strips below each other, whose rows it loads once. Outputs of a strip beyond the image have a gradient of zero:
+// an input that is not finite may reach a tap's gradient that no output of the image gives it. Bound by memory.
 #include "core/conv_shapes.h"
 #include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/depthwise_tiles.h"
@@ -344,14 +345,15 @@ Support supports(const Problem& p) {
   const ConvShapes s = *conv_shapes(p);
   if (const Support filters = filters_of_channels(s); !filters.ok) return filters;
   if (s.x.d() != 1 || s.y.d() != 1 || s.attrs.pad_low[0] != 0) return Support::no("images only");
-  if (s.x.rows() > 1 << 26) return Support::no("more than 2^26 pixels");
+  if (std::max(s.x.rows(), s.y.rows()) > 1 << 26) return Support::no("more than 2^26 pixels");
   if (std::max({s.x.n(), s.x.h(), s.y.h()}) >= 1 << 16) return Support::no("more than 65535 images or rows");
   if (std::max(s.attrs.dilation[1], s.attrs.dilation[2]) >= 1 << 16) return Support::no("dilation above 65535");
   if (const Support even = even_convolution(p); !even.ok) return even;
-  // Kernels step from row to row in 32 bits; the second input of maps is the weights.
+  // Kernels step from row to row, and between taps, in 32 bits; the second input of maps is the weights.
   const bool weights = p.op.kind == OpKind::conv_backward_weights;
   for (const TensorDesc* t : {&p.in[0], weights ? &p.in[1] : &p.out[0]})
-    if (t->pixel_pitch() * size_of(t->dtype) * t->shape.w() * s.attrs.dilation[1] >= int64_t{1} << 31)
+    if (t->pixel_pitch() * size_of(t->dtype) * std::max(t->shape.w() * s.attrs.dilation[1], s.attrs.dilation[2]) >=
+        int64_t{1} << 31)
       return Support::no("rows 2^31 bytes apart");
   return Support::yes();
 }

@@ -22,6 +22,7 @@ inline Support supports_cube(const Problem& p, const ConvShapes& s) {
     return Support::no("stride, dilation and groups 1 only");
   if (s.w.d() != 3 || s.w.h() != 3 || s.w.w() != 3) return Support::no("3 x 3 x 3 kernels only");
   if (s.x.rows() > (1 << 30) || s.y.rows() > (1 << 30)) return Support::no("more than 2^30 positions");
+  if (std::max(s.x.c(), s.y.c()) >= 1 << 21) return Support::no("2^21 channels or more");
   if (const ConvPoolAttrs* both = pooled(p)) {
     if (both->pool.activation.function != Activation::leaky_relu) return Support::no("leaky_relu only");
     if (const PoolAttrs& pool = both->pool.pool;

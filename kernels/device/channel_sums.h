@@ -66,7 +66,7 @@ inline int64_t channel_sum_bytes(int64_t pixels, int64_t channels, int quantitie
 template <int width, class F, class Finish>
 void queue_sums(int64_t pixels, int64_t channels, const F& f, const Finish& finish, std::byte* workspace) {
   const PixelGrid grid(pixels, channels / width, blocks_of_sums);
-  if (channels > 1 << 17) fail_runtime("sums of more than 2^17 channels on a CUDA device");
+  if (channels > most_summed_channels) fail_runtime("sums of more than 2^17 channels on a CUDA device");
   launch_early(sum_pixels<width, F, Finish>, grid.blocks, grid.threads, 0, pixels, int(channels / width), f, finish,
                reinterpret_cast<double*>(workspace));
 }

@@ -75,15 +75,24 @@ Support even_floats(const Problem& p) {
     for (const TensorDesc& desc : *list) {
       if (desc.pixel_pitch() < 0) return Support::no("evenly spaced pixels only");
       if (desc.shape.elements() >= int64_t(1) << 40) return Support::no("too many elements");
+      for (int i = 0; i < 5; ++i)
+        if (desc.shape[i] >= int64_t(1) << 31) return Support::no("an extent of 2^31 or more");
     }
   const DType type = p.in[0].dtype;
   if (type != DType::f32 && type != DType::bf16 && type != DType::f16) return Support::no("f32, bf16 or f16 only");
   return Support::yes();
 }
 
+Support even_sums(const Problem& p) {
+  if (p.in[0].shape.c() > most_summed_channels) return Support::no("more than 2^17 channels to sum");
+  return even_floats(p);
+}
+
 Support even_convolution(const Problem& p) {
   if (const Support even = even_floats(p); !even.ok) return even;
-  const TensorDesc& weights = p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[1];
+  const bool gradient = p.op.kind == OpKind::conv_backward_weights;
+  if (gradient && p.in[1].shape.c() > most_summed_channels) return Support::no("more than 2^17 channels to sum");
+  const TensorDesc& weights = gradient ? p.out[0] : p.in[1];
   return weights.dense() ? Support::yes() : Support::no("needs dense weights, found " + weights.str());
 }
 
@@ -243,6 +252,7 @@ class CudaDevice final : public Device {
       work();
     } catch (...) {
       cudaStreamEndCapture(current.stream, &graph);
+      if (graph) cudaGraphDestroy(graph);
       throw;
     }
     check(cudaStreamEndCapture(current.stream, &graph), "ending a recording");

@@ -129,8 +129,8 @@ std::unique_ptr<Prepared> prepare_pad(const Problem& p) {
 
 std::vector<KernelPtr> channel_cuda_kernels() {
   std::vector<KernelPtr> list;
-  list.push_back(kernel("cuda", OpKind::channel_sum, even_floats, prepare_sum));
-  list.push_back(kernel("cuda", OpKind::channel_dot, even_floats, prepare_dot));
+  list.push_back(kernel("cuda", OpKind::channel_sum, even_sums, prepare_sum));
+  list.push_back(kernel("cuda", OpKind::channel_dot, even_sums, prepare_dot));
   list.push_back(kernel("cuda", OpKind::channel_scale, even_floats, prepare_scale));
   list.push_back(kernel("cuda", OpKind::concat, even_floats, prepare_concat));
   list.push_back(kernel("cuda", OpKind::slice, even_floats, prepare_slice));

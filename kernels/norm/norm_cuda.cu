@@ -22,7 +22,7 @@ struct Statistics {
   __device__ float mean(int c) const { return moments ? float(moments[c]) : running_mean[c]; }
   __device__ float inverse(int c) const {
     const float variance = moments ? float(moments[channels + c] - moments[c] * moments[c]) : running_variance[c];
-    return 1 / sqrtf(fmaxf(0.0f, variance) + epsilon);
+    return 1 / sqrtf((variance > 0 ? variance : 0 * variance) + epsilon);  // fmaxf would lose a NaN
   }
 };
 
@@ -284,9 +284,9 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 
 std::vector<KernelPtr> norm_cuda_kernels() {
   std::vector<KernelPtr> list;
-  list.push_back(kernel("cuda", OpKind::channel_moments, even_floats, prepare<NormSums<ForwardPass>>));
+  list.push_back(kernel("cuda", OpKind::channel_moments, even_sums, prepare<NormSums<ForwardPass>>));
   list.push_back(kernel("cuda", OpKind::batch_norm, even_floats, prepare<NormMap<ForwardPass>>));
-  list.push_back(kernel("cuda", OpKind::batch_norm_sums, even_floats, prepare<NormSums<BackwardPass>>));
+  list.push_back(kernel("cuda", OpKind::batch_norm_sums, even_sums, prepare<NormSums<BackwardPass>>));
   list.push_back(kernel("cuda", OpKind::batch_norm_backward_data, even_floats, prepare<NormMap<BackwardPass>>));
   return list;
 }

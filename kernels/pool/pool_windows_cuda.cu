@@ -258,7 +258,7 @@ std::vector<KernelPtr> pool_windows_cuda_kernels() {
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::max_pool, even_floats, prepare_max));
   list.push_back(kernel("cuda", OpKind::max_pool_backward, even_floats, prepare_max_backward));
-  list.push_back(kernel("cuda", OpKind::avg_pool, even_floats, prepare_avg));
+  list.push_back(kernel("cuda", OpKind::avg_pool, even_sums, prepare_avg));
   list.push_back(kernel("cuda", OpKind::avg_pool_backward, even_floats, prepare_avg_backward));
   return list;
 }

@@ -142,7 +142,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 Support supports(const Problem& p) {
   for (const TensorDesc& desc : {p.in[0], p.out[0]})
     if (std::max(desc.shape.h(), desc.shape.w()) > 1 << 24) return Support::no("more than 2^24 rows or columns");
-  return even_floats(p);
+  return p.op.kind == OpKind::resize_backward ? even_sums(p) : even_floats(p);
 }
 
 }  // namespace
