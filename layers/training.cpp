@@ -8,12 +8,38 @@ namespace convoy {
 
 namespace {
 
+/// What the parts of a training step hand on.
+struct Step {
+  Tape& tape;
+  ValueId loss;
+  ValueId counters = no_value, scale = no_value;  ///< states
+  std::vector<ValueId> parameters{}, gradients{};
+  std::string name_of(size_t i) const { return tape.value(parameters[i]).name; }
+};
+
+/// The states that all steps have, then the backward pass.
+Step differentiated(Tape& tape, ValueId loss, const AveragingOptions& averaging) {
+  Step s{tape, loss};
+  s.counters = tape.state(step_state_name, step_state_desc());
+  s.scale = tape.state(scale_state_name, scale_state_desc());
+  s.parameters = tape.parameters();
+  s.gradients = differentiate(tape, loss, s.scale, s.parameters);
+  if (averaging.batch_norm_ranks > 1) share_batch_norm(tape, averaging);
+  return s;
+}
+
 /// Adds the sums of the passes ahead and divides by the number of passes.
-/// Takes a copy of the name: recording may move the values that hold it.
-ValueId mean_of_passes(Tape& tape, std::string name, ValueId value, int64_t passes) {
+ValueId mean_of_passes(Tape& tape, const std::string& name, ValueId value, int64_t passes) {
   const ValueId sum = tape.emit({OpKind::add, NoAttrs{}}, name + ".add_sum",
                                 {value, tape.state(name + ".gradient_sum", tape.desc(value))});
   return tape.emit({OpKind::scale, ScaleAttrs{1.0 / double(passes)}}, name + ".mean_gradient", {sum});
+}
+
+void average_passes(Step& s, int64_t passes) {
+  if (passes == 1) return;
+  for (size_t i = 0; i < s.parameters.size(); ++i)
+    s.gradients[i] = mean_of_passes(s.tape, s.name_of(i), s.gradients[i], passes);
+  s.loss = mean_of_passes(s.tape, "loss", s.loss, passes);
 }
 
 /// What should run as soon as its inputs are there, so that messages travel while backward goes on.
@@ -38,89 +64,86 @@ void check(const Tape& tape, const TrainingOptions& o) {
       fail_usage("training: l2_parameters: the network has no parameter \"" + name + "\"");
 }
 
+/// Means over ranks of loss, stop requests and gradients, which travel in buckets.
+AveragedBuckets average_ranks(Step& s, int64_t lag, const AveragingOptions& averaging) {
+  AveragedBuckets averaged;
+  if (averaging.ranks > 1) {
+    s.loss = average_value(s.tape, Averaged::loss, s.loss, averaging);
+    const ValueId stop = s.tape.input(stop_request_name, TensorDesc(Shape::vector(1), DType::f32));
+    s.tape.keep(average_value(s.tape, Averaged::stop, stop, averaging), "stop_requests");
+  }
+  if (averaging.ranks > 1 || lag > 0) averaged = average_gradients(s.tape, s.parameters, s.gradients, lag, averaging);
+  hoist(s.tape, runs_early);
+  return averaged;
+}
+
+void add_penalty(Step& s, const TrainingOptions& o) {
+  if (o.l2 == 0) return;
+  for (size_t i = 0; i < s.parameters.size(); ++i) {
+    const std::string name = s.name_of(i);
+    if (std::find(o.l2_parameters.begin(), o.l2_parameters.end(), name) == o.l2_parameters.end()) continue;
+    const ValueId penalty = s.tape.emit({OpKind::sum_squares, ScaleAttrs{o.l2}}, name + ".penalty", {s.parameters[i]});
+    s.loss = s.tape.emit({OpKind::add, NoAttrs{}}, name + ".add_penalty", {s.loss, penalty});
+    s.gradients[i] = s.tape.emit({OpKind::add_scaled, ScaleAttrs{2 * o.l2}}, name + ".penalty_gradient",
+                                 {s.gradients[i], s.parameters[i], s.scale});
+  }
+}
+
+/// Whether all of these, and the loss, are finite, on the tape.
+ValueId add_check(Step& s, std::vector<ValueId> checked) {
+  checked.push_back(s.loss);
+  const ValueId finite = s.tape.emit({OpKind::all_finite, NoAttrs{}}, "update.all_finite", checked);
+  s.tape.keep(finite, "finite");
+  return finite;
+}
+
+void add_updates(Step& s, ValueId finite, const TrainingOptions& o) {
+  const bool lamb = o.optimizer == OptimizerKind::lamb;
+  ValueId norm = no_value;
+  if (lamb) {
+    std::vector<ValueId> all = s.gradients;
+    all.push_back(s.scale);
+    norm = s.tape.emit({OpKind::gradient_norm, NoAttrs{}}, "update.gradient_norm", all);
+  }
+  for (size_t i = 0; i < s.parameters.size(); ++i) {
+    const TensorDesc desc = s.tape.desc(s.parameters[i]);
+    const std::string name = s.name_of(i);
+    std::vector<ValueId> in{s.gradients[i], s.counters, s.scale, finite};
+    if (lamb) in.push_back(norm);
+    in.push_back(s.parameters[i]);
+    if (o.optimizer == OptimizerKind::sgd) {
+      in.push_back(s.tape.state(name + ".velocity", desc));
+      s.tape.add({OpKind::sgd_update, o.sgd}, name + ".update", in);
+    } else {
+      in.push_back(s.tape.state(name + ".moment1", desc));
+      in.push_back(s.tape.state(name + ".moment2", desc));
+      s.tape.add(lamb ? Op{OpKind::lamb_update, o.lamb} : Op{OpKind::adam_update, o.adam}, name + ".update", in);
+    }
+  }
+  s.tape.add({OpKind::loss_scale_update, o.scaling}, "update.loss_scale", {finite, s.scale});
+}
+
 }  // namespace
 
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
   check(tape, options);
-  const ValueId step = tape.state(step_state_name, step_state_desc());
-  const ValueId scale = tape.state(scale_state_name, scale_state_desc());
-  const AveragingOptions& averaging = options.averaging;
-  const std::vector<ValueId> parameters = tape.parameters();
-  std::vector<ValueId> gradients = differentiate(tape, loss, scale, parameters);
-  if (averaging.batch_norm_ranks > 1) share_batch_norm(tape, averaging);
-  if (options.accumulation > 1) {
-    for (size_t i = 0; i < parameters.size(); ++i)
-      gradients[i] = mean_of_passes(tape, tape.value(parameters[i]).name, gradients[i], options.accumulation);
-    loss = mean_of_passes(tape, "loss", loss, options.accumulation);
-  }
-  std::vector<ValueId> checked;
-  AveragedBuckets averaged;
-  if (averaging.ranks > 1) {
-    loss = average_value(tape, Averaged::loss, loss, averaging);
-    const ValueId stop = tape.input(stop_request_name, TensorDesc(Shape::vector(1), DType::f32));
-    tape.keep(average_value(tape, Averaged::stop, stop, averaging), "stop_requests");
-  }
-  if (averaging.ranks > 1 || options.lag > 0) {
-    averaged = average_gradients(tape, parameters, gradients, options.lag, averaging);
-    checked = averaged.buckets;
-  } else {
-    checked = gradients;
-  }
-  hoist(tape, runs_early);
-
-  ValueId total = loss;
-  if (options.l2 > 0)
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const std::string name = tape.value(parameters[i]).name;
-      if (std::find(options.l2_parameters.begin(), options.l2_parameters.end(), name) == options.l2_parameters.end())
-        continue;
-      const ValueId penalty =
-          tape.emit({OpKind::sum_squares, ScaleAttrs{options.l2}}, name + ".penalty", {parameters[i]});
-      total = tape.emit({OpKind::add, NoAttrs{}}, name + ".add_penalty", {total, penalty});
-      gradients[i] = tape.emit({OpKind::add_scaled, ScaleAttrs{2 * options.l2}}, name + ".penalty_gradient",
-                               {gradients[i], parameters[i], scale});
-    }
-  tape.keep(total, "loss");
-
-  checked.push_back(total);
-  const ValueId finite = tape.emit({OpKind::all_finite, NoAttrs{}}, "update.all_finite", checked);
-  tape.keep(finite, "finite");
-  ValueId norm = no_value;
-  if (options.optimizer == OptimizerKind::lamb) {
-    std::vector<ValueId> all = gradients;
-    all.push_back(scale);
-    norm = tape.emit({OpKind::gradient_norm, NoAttrs{}}, "update.gradient_norm", all);
-  }
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const TensorDesc desc = tape.desc(parameters[i]);
-    const std::string name = tape.value(parameters[i]).name;
-    std::vector<ValueId> in{gradients[i], step, scale, finite, parameters[i]};
-    if (options.optimizer == OptimizerKind::sgd) {
-      in.push_back(tape.state(name + ".velocity", desc));
-      tape.add({OpKind::sgd_update, options.sgd}, name + ".update", in);
-    } else {
-      in.push_back(tape.state(name + ".moment1", desc));
-      in.push_back(tape.state(name + ".moment2", desc));
-      if (norm != no_value) in.insert(in.begin() + 4, norm);
-      tape.add(norm != no_value ? Op{OpKind::lamb_update, options.lamb} : Op{OpKind::adam_update, options.adam},
-               name + ".update", in);
-    }
-  }
-  tape.add({OpKind::loss_scale_update, options.scaling}, "update.loss_scale", {finite, scale});
-  start_lagged(tape, averaged, averaging);
+  Step s = differentiated(tape, loss, options.averaging);
+  average_passes(s, options.accumulation);
+  const AveragedBuckets averaged = average_ranks(s, options.lag, options.averaging);
+  const std::vector<ValueId> checked = averaged.buckets.empty() ? s.gradients : averaged.buckets;
+  add_penalty(s, options);
+  tape.keep(s.loss, "loss");
+  add_updates(s, add_check(s, checked), options);
+  start_lagged(tape, averaged, options.averaging);
 }
 
 void add_accumulation(Tape& tape, ValueId loss, const AveragingOptions& averaging) {
-  const ValueId step = tape.state(step_state_name, step_state_desc());
-  const ValueId scale = tape.state(scale_state_name, scale_state_desc());
-  const std::vector<ValueId> parameters = tape.parameters();
-  const std::vector<ValueId> gradients = differentiate(tape, loss, scale, parameters);
-  if (averaging.batch_norm_ranks > 1) share_batch_norm(tape, averaging);
-  const auto accumulate = [&](std::string name, ValueId value) {
+  const Step s = differentiated(tape, loss, averaging);
+  const auto accumulate = [&](const std::string& name, ValueId value) {
     tape.add({OpKind::accumulate, NoAttrs{}}, name + ".accumulate",
-             {value, step, tape.state(name + ".gradient_sum", tape.desc(value))});
+             {value, s.counters, tape.state(name + ".gradient_sum", tape.desc(value))});
   };
-  for (size_t i = 0; i < parameters.size(); ++i) accumulate(tape.value(parameters[i]).name, gradients[i]);
+  for (size_t i = 0; i < s.parameters.size(); ++i) accumulate(s.name_of(i), s.gradients[i]);
   accumulate("loss", loss);
 }
 
