@@ -360,8 +360,11 @@ Support supports(const Problem& p) {
   if (!cudnn()) return Support::no(why_no_cudnn());
   if (const Support support = even_convolution(p); !support.ok) return support;
   if (p.op.as<ConvAttrs>().groups != 1) return Support::no("groups 1 only");
-  if (p.op.kind == OpKind::conv_backward_weights && p.in[0].dtype == DType::f32)
-    return Support::no("cuDNN's weight gradients in f32 err by more than f32's roundings");
+  if (p.op.kind == OpKind::conv_backward_weights) {
+    if (p.in[0].dtype == DType::f32)
+      return Support::no("cuDNN's weight gradients in f32 err by more than f32's roundings");
+    if (const Support bias = few_channels_to_sum(p.in[1]); !bias.ok) return bias;
+  }
   if (const Support sum = supports_sum(p); !sum.ok) return sum;
   try {
     const Planned& found = planned(without_addend(p));

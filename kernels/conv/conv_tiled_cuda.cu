@@ -134,6 +134,7 @@ Support supports(const Problem& p) {
   const ConvShapes s = *conv_shapes(p);
   if (s.attrs.groups != 1) return Support::no("groups 1 only");
   if (s.w.d() * s.w.h() * s.w.w() > 65535) return Support::no("more than 65535 taps");
+  if (const Support bias = few_channels_to_sum(p.in[1]); !bias.ok) return bias;
   return even_convolution(p);
 }
 

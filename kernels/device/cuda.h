@@ -99,9 +99,10 @@ int grid_for(int64_t work, int threads);
 
 /// One of three float types that kernels of this folder compute with, pixels evenly spaced.
 Support even_floats(const Problem& p);
-/// Channels that are summed over pixels (channel_sums.h) at most.
+/// Channels that are summed over pixels (channel_sums.h) at most, and whether a tensor has no more.
 constexpr int64_t most_summed_channels = 1 << 17;
-/// The same of the first input's channels, which are summed.
+Support few_channels_to_sum(const TensorDesc& x);
+/// even_floats of an op that sums its first input's channels.
 Support even_sums(const Problem& p);
 /// The same of a convolution without a pool, whose weights (or their gradient) are dense: kernels take them as they
 /// lie.

@@ -83,16 +83,18 @@ Support even_floats(const Problem& p) {
   return Support::yes();
 }
 
+Support few_channels_to_sum(const TensorDesc& x) {
+  return x.shape.c() <= most_summed_channels ? Support::yes() : Support::no("more than 2^17 channels to sum");
+}
+
 Support even_sums(const Problem& p) {
-  if (p.in[0].shape.c() > most_summed_channels) return Support::no("more than 2^17 channels to sum");
-  return even_floats(p);
+  const Support even = even_floats(p);
+  return even.ok ? few_channels_to_sum(p.in[0]) : even;
 }
 
 Support even_convolution(const Problem& p) {
   if (const Support even = even_floats(p); !even.ok) return even;
-  const bool gradient = p.op.kind == OpKind::conv_backward_weights;
-  if (gradient && p.in[1].shape.c() > most_summed_channels) return Support::no("more than 2^17 channels to sum");
-  const TensorDesc& weights = gradient ? p.out[0] : p.in[1];
+  const TensorDesc& weights = p.op.kind == OpKind::conv_backward_weights ? p.out[0] : p.in[1];
   return weights.dense() ? Support::yes() : Support::no("needs dense weights, found " + weights.str());
 }
 
