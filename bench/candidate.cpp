@@ -235,12 +235,16 @@ bool trusted(const Candidate& c) {
   return c.checked || c.name() == "cuda_plain";
 }
 
+bool may_be_chosen(const Candidate& c) {
+  return !c.wrong && !is_definition(c.name());
+}
+
 }  // namespace
 
 const Candidate* fastest_kernel(const std::vector<std::unique_ptr<Candidate>>& candidates) {
   const Candidate* best = nullptr;
   for (const auto& c : candidates) {
-    if (c->wrong || is_definition(c->name())) continue;
+    if (!may_be_chosen(*c)) continue;
     const bool better = !best || (trusted(*c) != trusted(*best) ? trusted(*c) : c->minimum() < best->minimum());
     if (better) best = c.get();
   }
@@ -248,10 +252,10 @@ const Candidate* fastest_kernel(const std::vector<std::unique_ptr<Candidate>>& c
 }
 
 const Candidate* passed_over(const std::vector<std::unique_ptr<Candidate>>& candidates, const Candidate& chosen) {
+  if (!trusted(chosen)) return nullptr;
   const Candidate* fastest = &chosen;
   for (const auto& c : candidates)
-    if (trusted(chosen) && !trusted(*c) && !c->wrong && !is_definition(c->name()) && c->minimum() < fastest->minimum())
-      fastest = c.get();
+    if (!trusted(*c) && may_be_chosen(*c) && c->minimum() < fastest->minimum()) fastest = c.get();
   return fastest == &chosen ? nullptr : fastest;
 }
 

@@ -22,6 +22,8 @@ class BoundPlan {
   size_t refresh_nodes() const { return refresh_nodes_; }
   /// Empty for values without memory of their own.
   const Tensor& tensor(ValueId id) const { return tensors_.at(static_cast<size_t>(id)); }
+  /// The same; throws Error(usage) for those.
+  const Tensor& stored(ValueId id) const;
   KernelArgs args(size_t node, std::span<Communicator* const> groups = {}) const {
     const Operands& o = operands_[node];
     return {o.in, o.out, o.packed, o.workspace, groups};
@@ -37,7 +39,6 @@ class BoundPlan {
     std::vector<std::byte*> packed;
     std::byte* workspace;
   };
-  const Tensor& stored(ValueId id) const;
   Plan plan_;
   std::shared_ptr<Buffer> arena_, shared_;
   std::vector<Tensor> tensors_;  ///< by value

@@ -24,9 +24,7 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
 
 const Tensor& Executor::tensor(ValueId id) const {
   if (const Tensor* host = device_ ? device_->on_host(id) : nullptr) return *host;
-  const Tensor& t = bound_.tensor(id);
-  if (t.empty()) fail_usage("value " + plan().values[static_cast<size_t>(id)].name + " has no storage in this plan");
-  return t;
+  return bound_.stored(id);
 }
 
 void Executor::set_groups(std::vector<Communicator*> groups) {

@@ -12,12 +12,11 @@ struct Match {
   const PlannedNode* node;
 };
 
-/// Packs run their reader's kernel.
 std::vector<Match> matches_in(const std::vector<const Plan*>& plans, const KernelOverride& wish) {
   std::vector<Match> found;
   for (const Plan* plan : plans)
     for (const PlannedNode& node : plan->nodes)
-      if (node.op.kind != OpKind::pack && matches(wish.node, original_name(node.name))) found.push_back({plan, &node});
+      if (speaks_of(wish, node)) found.push_back({plan, &node});
   return found;
 }
 
@@ -35,6 +34,10 @@ std::string first_reason(const std::vector<Match>& found, const KernelOverride& 
 }
 
 }  // namespace
+
+bool speaks_of(const KernelOverride& wish, const PlannedNode& node) {
+  return node.op.kind != OpKind::pack && matches(wish.node, original_name(node.name));
+}
 
 std::vector<std::string> idle_overrides(const std::vector<const Plan*>& plans, const Selection& selection,
                                         const KernelList& kernels) {

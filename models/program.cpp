@@ -5,6 +5,7 @@
 
 #include "core/passes/passes.h"
 #include "core/round_up.h"
+#include "models/idle_overrides.h"
 
 namespace convoy {
 namespace {
@@ -210,10 +211,7 @@ ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& o, const Ker
   // What only predicts may be asked for what the step that was trained was.
   if (!plans.trains()) return plans;
   for (const KernelOverride& wish : o.plan.selection.overrides) {
-    // Nodes that pack weights choose no kernel: theirs is their reader's.
-    const auto fits = [&](const PlannedNode& node) {
-      return node.op.kind != OpKind::pack && matches(wish.node, original_name(node.name));
-    };
+    const auto fits = [&](const PlannedNode& node) { return speaks_of(wish, node); };
     const auto lacks = [&](const Plan* plan) { return std::none_of(plan->nodes.begin(), plan->nodes.end(), fits); };
     if (const std::vector<const Plan*> all = plans.all(); std::all_of(all.begin(), all.end(), lacks))
       fail_usage("--kernel " + wish.node + "=" + wish.kernel +

@@ -35,6 +35,21 @@ class Named final : public Kernel {
   bool supported_, faster_;
 };
 
+/// A kernel that refuses problems of its op for a reason, and those of others as such.
+class Refusing final : public Kernel {
+ public:
+  Refusing(std::string_view name, OpKind op, std::string_view reason) : name_(name), reason_(reason), op_(op) {}
+  std::string_view name() const override { return name_; }
+  Support supports(const Problem& p) const override {
+    return Support::no(p.op.kind == op_ ? std::string(reason_) : "other op");
+  }
+  std::unique_ptr<Prepared> prepare(const Problem&) const override { return nullptr; }
+
+ private:
+  std::string_view name_, reason_;
+  OpKind op_;
+};
+
 KernelList list_of(const std::vector<Named>& kernels) {
   KernelList list;
   for (const Named& k : kernels) list.push_back(std::make_unique<Named>(k));
@@ -55,16 +70,8 @@ Problem any_problem() {
 }  // namespace
 
 TEST_CASE("a kernel that is wished for a fused node says what it lacks in the plain op", "[select]") {
-  class Plain final : public Kernel {
-   public:
-    std::string_view name() const override { return "plain"; }
-    Support supports(const Problem& p) const override {
-      return Support::no(p.op.kind == OpKind::conv_forward ? "no bias here" : "other op");
-    }
-    std::unique_ptr<Prepared> prepare(const Problem&) const override { return nullptr; }
-  };
   KernelList list = make_kernel_list();
-  list.insert(list.begin(), std::make_unique<Plain>());
+  list.insert(list.begin(), std::make_unique<Refusing>("plain", OpKind::conv_forward, "no bias here"));
   CosmoflowOptions o = testing::small_cosmoflow();
   o.plan.selection = asking({"conv1.forward=plain"});
   CHECK_THROWS_WITH(plan_program(o, list), Catch::Contains("it refuses conv_pool_forward") &&
@@ -217,16 +224,8 @@ TEST_CASE("overrides that speak of no node or no kernel are refused", "[select]"
 }
 
 TEST_CASE("patterns whose kernel runs none of their nodes are told, with a reason", "[select]") {
-  class Picky final : public Kernel {
-   public:
-    std::string_view name() const override { return "picky"; }
-    Support supports(const Problem& p) const override {
-      return Support::no(p.op.kind == OpKind::dense_forward ? "needs more neurons" : "other op");
-    }
-    std::unique_ptr<Prepared> prepare(const Problem&) const override { return nullptr; }
-  };
   KernelList list = make_kernel_list();
-  list.push_back(std::make_unique<Picky>());
+  list.push_back(std::make_unique<Refusing>("picky", OpKind::dense_forward, "needs more neurons"));
   CosmoflowOptions o = testing::small_cosmoflow();
   const auto idle = [&](const std::vector<std::string>& overrides) {
     o.plan.selection = asking(overrides);

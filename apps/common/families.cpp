@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "apps/common/profile.h"
 #include "core/conv_shapes.h"
 
 namespace convoy::apps {
@@ -105,11 +106,10 @@ std::string family_table(const Executor& executor, const Roofs& roofs) {
   std::string text = fmt::format("{:<32} {:>6} {:>10} {:>7} {:>8} {:>9} {:>8} {:>10}\n", "family", "nodes", "ms",
                                  "share", "of roof", "GFLOP/s", "GB/s", "FLOP/byte");
   for (const FamilyTime& f : list)
-    text +=
-        fmt::format("{:<32} {:>6} {:>10.3f} {:>6.1f}% {:>8} {:>9.1f} {:>8.1f} {:>10}\n", f.name, f.nodes,
-                    1e3 * f.seconds, 100 * f.seconds / total,
-                    f.bound > 0 ? fmt::format("{:.1f}%", 100 * f.bound / f.seconds) : "-", f.flops / f.seconds * 1e-9,
-                    f.bytes / f.seconds * 1e-9, f.bytes > 0 ? fmt::format("{:.1f}", f.flops / f.bytes) : "-");
+    text += fmt::format("{:<32} {:>6} {:>10.3f} {:>6.1f}% {:>8} {:>9.1f} {:>8.1f} {:>10}\n", f.name, f.nodes,
+                        1e3 * f.seconds, 100 * f.seconds / total, share_of_roof(f.bound, f.seconds),
+                        f.flops / f.seconds * 1e-9, f.bytes / f.seconds * 1e-9,
+                        f.bytes > 0 ? fmt::format("{:.1f}", f.flops / f.bytes) : "-");
   return text;
 }
 

@@ -22,11 +22,6 @@ double mib(int64_t bytes) {
   return double(bytes) / (1 << 20);
 }
 
-/// Of seconds; nothing for what lies under no roof.
-std::string share_of_roof(const Bound& roof, double seconds) {
-  return roof.name.empty() ? "-" : fmt::format("{:.1f}%", 100 * roof.seconds / seconds);
-}
-
 /// Lines of events that have a time begin with it, so that another origin needs no parser.
 constexpr std::string_view time_field = "{\"ts\":";
 
@@ -52,6 +47,10 @@ std::pair<double, std::string_view> time_of(std::string_view line) {
 }
 
 }  // namespace
+
+std::string share_of_roof(double bound, double seconds) {
+  return bound > 0 ? fmt::format("{:.1f}%", 100 * bound / seconds) : "-";
+}
 
 std::string_view name_of(Phase phase) {
   constexpr std::string_view names[] = {"forward", "backward", "communication", "pack", "update", "other"};
@@ -89,10 +88,10 @@ std::string profile_table(const Executor& executor, const Roofs& roofs) {
     const double seconds = t.seconds / double(t.runs);
     const Bound roof = bound_of_node(plan, node, roofs);
     bound += roof.seconds;
-    text +=
-        fmt::format("{:<38} {:<15} {:<26} {:>10.3f} {:>6.1f}% {:>8} {:<10} {:>9.1f} {:>8.1f}\n", node.name, node.kernel,
-                    node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total, share_of_roof(roof, seconds),
-                    roof.name, double(node.flops) / seconds * 1e-9, double(node.bytes) / seconds * 1e-9);
+    text += fmt::format("{:<38} {:<15} {:<26} {:>10.3f} {:>6.1f}% {:>8} {:<10} {:>9.1f} {:>8.1f}\n", node.name,
+                        node.kernel, node.detail.substr(0, 26), 1e3 * seconds, 100 * t.seconds / total,
+                        share_of_roof(roof.seconds, seconds), roof.name, double(node.flops) / seconds * 1e-9,
+                        double(node.bytes) / seconds * 1e-9);
   }
   text += fmt::format(
       "all nodes: {:.3f} ms in the mean of {} runs, {:.3f} under the roofs ({:.1f} %), where the dense arithmetic of a "

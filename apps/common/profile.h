@@ -21,6 +21,8 @@ std::string_view name_of(Phase phase);
 /// By what the node does and where it stands relative to the loss.
 Phase phase_of(const Plan& plan, size_t node);
 
+/// "62.3%": the time under a roof over the time taken, both in seconds; "-" for what lies under none.
+std::string share_of_roof(double bound, double seconds);
 /// Per-node table: name, kernel, milliseconds per run, share of the run, share of the roof that bounds it, GFLOP/s,
 /// GB/s; longest first.
 std::string profile_table(const Executor& executor, const Roofs& roofs);
