@@ -72,6 +72,46 @@ Drawn draw_parameters(uint64_t seed, int64_t universe, double spread) {
   return d;
 }
 
+/// `wish` with the voxel of this universe: --voxel is in units of (H_0/70) Mpc/h.
+UniverseOptions options_of(const UniverseOptions& wish, const Drawn& d) {
+  UniverseOptions o = wish;
+  o.voxel = wish.voxel * d.physical[3] / 70.0;
+  return o;
+}
+
+/// Refuses voxels that particles leave in no universe up to z = 0, and warns of redshifts at which they do not yet:
+/// counts are one per voxel then, whatever the parameters.
+void expect_displacements(const UniverseOptions& wish, int64_t universes, double spread) {
+  struct Channel {
+    int64_t still = 0;  ///< universes whose particles move less than half a voxel
+    double least = INFINITY, voxel = 0;
+  };
+  std::array<Channel, simulate::redshifts.size()> channels;
+  for (int64_t universe = 0; universe < universes; ++universe) {
+    const Drawn d = draw_parameters(wish.seed, universe, spread);
+    const UniverseOptions o = options_of(wish, d);
+    const double last = simulate::displacement_in_voxels(d.cosmology, o);
+    const simulate::Growth growth(d.cosmology.omega_m);
+    for (size_t i = 0; i < channels.size(); ++i) {
+      const double voxels = last * growth.factor(1 / (1 + simulate::redshifts[i]));
+      Channel& c = channels[i];
+      c.still += voxels < 0.5;
+      if (voxels < c.least) c.least = voxels, c.voxel = o.voxel;
+    }
+  }
+  for (size_t i = 0; i < channels.size(); ++i) {
+    const Channel& c = channels[i];
+    if (c.still == 0) continue;
+    const std::string what = fmt::format(
+        "--voxel {}: expected particles that move half a voxel, {:.3g} Mpc/h, or more up to z = {}, found {:.3g} (rms "
+        "along an axis) in the worst of {} universes with less",
+        wish.voxel, c.voxel / 2, simulate::redshifts[i], c.least * c.voxel, c.still);
+    if (simulate::redshifts[i] == 0 && c.still == universes) fail_usage(what + ": counts would hold next to nothing");
+    say(stderr, "warning: {}: its counts have about {:.0f} % of the power of large scales\n", what,
+        100 * simulate::counted_power(c.least));
+  }
+}
+
 struct Job {
   std::string folder;
   int64_t universe;
@@ -165,6 +205,13 @@ int simulate_main(int argc, char** argv) {
   const double spread = options.number("spread"), voxel = options.number("voxel");
   if (!(voxel >= 1e-6 && voxel <= 1e6))
     fail_usage("--voxel: expected 1e-6 to 1e6 Mpc/h, found " + options.text("voxel"));
+  UniverseOptions wish;
+  wish.particles = size;
+  wish.voxel = voxel;
+  wish.seed = seed;
+  wish.transfer = transfer;
+  wish.steps = static_cast<int>(steps);
+  expect_displacements(wish, train + validation, spread);
   std::set<std::string> folders;
   for (const auto& [name, universes] : {std::pair{"train", train}, {"validation", validation}})
     if (universes > 0)
@@ -190,12 +237,8 @@ int simulate_main(int argc, char** argv) {
   allow_nested_threads();
   parallel_units(train + validation, outer, [&](int64_t universe) {
     const Drawn d = draw_parameters(seed, universe, spread);
-    UniverseOptions o;
-    o.particles = size;
-    o.voxel = voxel * d.physical[3] / 70.0;
+    UniverseOptions o = options_of(wish, d);
     o.seed = seed + (static_cast<uint64_t>(universe) << 32);
-    o.transfer = transfer;
-    o.steps = static_cast<int>(steps);
     o.threads = inner;
     const Universe u = simulate_universe(d.cosmology, o);
     const Job job{(fs::path(out) / (universe < train ? "train" : "validation")).string(),

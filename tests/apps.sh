@@ -13,6 +13,11 @@ present data/power_spectrum.svg data/simulation.json
 grep -q '"universes": "12"' data/simulation.json && ok || bad "simulation.json does not say how many universes"
 expect 2 "--size must be even" "$bin/cosmoflow_simulate" --out x --size 15
 expect 2 "--out is required" "$bin/cosmoflow_simulate"
+# Particles that stay in the voxels in which they start are counted as one each.
+coarse=("$bin/cosmoflow_simulate" --universes 2 --validation 0 --size 16 --steps 2)
+expect 0 "warning: --voxel 4: expected particles that move half a voxel, " "${coarse[@]}" --voxel 4 --out coarse
+without 0 warning "${coarse[@]}" --voxel 1 --out fine
+expect 2 "--voxel 1000: expected particles that move half a voxel, " "${coarse[@]}" --voxel 1000 --out x
 
 train=("$bin/cosmoflow_train" --data-dir data --batch-size 2 --n-epochs 3 --optimizer Adam --augment cube --seed 5 --fc1-size 16 --fc2-size 8)
 expect 0 "validation MAE" "${train[@]}" --output-dir whole --save whole.safetensors --baseline --profile --trace

@@ -101,6 +101,41 @@ TEST_CASE("a universe obeys its physics", "[universe]") {
   CHECK(c.sigma_8 * std::sqrt(top / bottom) == Approx(c.sigma_8).epsilon(0.01));
 }
 
+TEST_CASE("counts lack the large scales where particles stay in their voxels", "[universe]") {
+  const Cosmology c;
+  const PowerSpectrum linear(c, Transfer::eisenstein_hu);
+  const auto power = [&](double k) { return linear(k); };
+  // Of P = k on [0, 2]: sigma^2 = 2 / (6 pi^2).
+  CHECK(rms_displacement([](double k) { return k; }, 1e-6, 2) ==
+        Approx(1 / (std::sqrt(3) * std::numbers::pi)).epsilon(1e-4));
+  CHECK(rms_displacement(power, 1e-5, 1e3) == Approx(5.74).epsilon(1e-2));
+  CHECK(counted_power(3) == Approx(1));
+  CHECK(counted_power(0.5) == Approx(0.971).epsilon(1e-3));
+  CHECK(counted_power(0.2) == Approx(0.0305).epsilon(1e-2));
+
+  UniverseOptions o;
+  o.particles = 64;
+  o.voxel = 8;
+  o.seed = 11;
+  const Universe u = simulate_universe(c, o);
+  const Growth growth(c.omega_m);
+  const double moved = displacement_in_voxels(c, o);
+  // This realisation's own displacements, from its modes.
+  const MeasuredPower initial = measure_power(u.initial_density, 64, u.box, 0, 1);
+  double squared = 0;
+  for (double p : initial.power) squared += p / (3 * std::numbers::pi * u.box);
+  CHECK(moved * o.voxel == Approx(std::sqrt(squared)).epsilon(0.05));
+  for (int channel = 0; channel < 4; ++channel) {
+    const double d = growth.factor(1 / (1 + redshifts[static_cast<size_t>(channel)]));
+    MeasuredPower expected = initial;
+    for (double& p : expected.power) p *= d * d;
+    // Up to a tenth of the power goes by other ways: forces are smoothed over voxels of 8 Mpc/h.
+    INFO("z = " << redshifts[static_cast<size_t>(channel)] << ", voxels " << d * moved);
+    CHECK(mean_ratio(measure_power(contrast(u, channel), 64, u.box, 0, 1), expected, 0.04) ==
+          Approx(counted_power(d * moved)).margin(0.1));
+  }
+}
+
 TEST_CASE("structure at z = 0 is non-linear, and the same bits come from any thread count", "[universe]") {
   const Cosmology c;
   UniverseOptions o;

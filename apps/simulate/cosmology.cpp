@@ -37,6 +37,17 @@ double top_hat_sigma(const std::function<double(double)>& power, double radius) 
   return std::sqrt(sum * width / (2 * std::numbers::pi * std::numbers::pi));
 }
 
+double rms_displacement(const std::function<double(double)>& power, double least, double largest) {
+  constexpr int steps = 1000;
+  const double width = std::log(largest / least) / steps;
+  double sum = 0;
+  for (int i = 0; i <= steps; ++i) {
+    const double k = least * std::exp(i * width);
+    sum += (i == 0 || i == steps ? 0.5 : 1.0) * k * power(k);
+  }
+  return std::sqrt(sum * width / (6 * std::numbers::pi * std::numbers::pi));
+}
+
 PowerSpectrum::PowerSpectrum(const Cosmology& cosmology, Transfer transfer)
     : cosmology_(cosmology), transfer_(transfer) {
   const double sigma = top_hat_sigma([this](double k) { return (*this)(k); }, 8.0);

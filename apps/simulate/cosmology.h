@@ -39,6 +39,10 @@ class PowerSpectrum {
 /// Root of the variance of P smoothed with a top-hat of `radius` Mpc/h: sigma^2 = int k^3 P W^2 / (2 pi^2) dln k.
 double top_hat_sigma(const std::function<double(double)>& power, double radius);
 
+/// Root-mean-square displacement along one axis that the modes between two wave numbers make in linear theory, in
+/// Mpc/h at the redshift of P: sigma^2 = int P / (6 pi^2) dk.
+double rms_displacement(const std::function<double(double)>& power, double least, double largest);
+
 /// Linear growth in flat Lambda-CDM, D(a) proportional to H(a) int da / (a H)^3, normalised to D(1) = 1.
 class Growth {
  public:

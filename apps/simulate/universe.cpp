@@ -299,6 +299,23 @@ Universe simulate_universe(const Cosmology& cosmology, const UniverseOptions& op
   return Simulation(cosmology, options).run();
 }
 
+double displacement_in_voxels(const Cosmology& cosmology, const UniverseOptions& options) {
+  const PowerSpectrum power(cosmology, options.transfer);
+  // A box has the mode k = 0 instead of all in a cell of (2 pi / box)^3, taken as a sphere here.
+  const double fundamental = 2 * std::numbers::pi / (double(options.particles) * options.voxel),
+               least = fundamental * std::cbrt(3 / (4 * std::numbers::pi)), nyquist = std::numbers::pi / options.voxel;
+  return rms_displacement([&](double k) { return power(k); }, least, nyquist) / options.voxel;
+}
+
+double counted_power(double voxels) {
+  // A long wave shifts a normal distribution of displacements by little: the mean number of borders crossed changes by
+  // its density at the borders, half a voxel from the centre and whole ones further.
+  double response = 0;
+  for (double border = 0.5; border < 0.5 + 10 * voxels; ++border)
+    response += 2 * std::exp(-0.5 * border * border / (voxels * voxels)) / (voxels * std::sqrt(2 * std::numbers::pi));
+  return response * response;
+}
+
 MeasuredPower measure_power(const std::vector<float>& density, int64_t size, double box, double shot_noise,
                             int threads) {
   const Fft3 fft(size, threads);

@@ -36,6 +36,14 @@ struct Universe {
 /// linear scales grow exactly with D however few the steps.
 Universe simulate_universe(const Cosmology& cosmology, const UniverseOptions& options);
 
+/// Root-mean-square displacement of particles along an axis at z = 0, in voxels: linear theory for the modes of the
+/// box.
+double displacement_in_voxels(const Cosmology& cosmology, const UniverseOptions& options);
+/// Share of the power of large scales that the counts have where particles are displaced by so many voxels (rms along
+/// an axis). They start at the centres of voxels and are counted where they leave them: at half a voxel 0.97, at a
+/// third 0.6, at a fifth 0.03.
+double counted_power(double voxels);
+
 /// Isotropic power spectrum of a density contrast, corrected for the count in each shell; bins of width 2 pi / box.
 /// Entry i is the mean over shell i + 1; `shot_noise` is subtracted.
 struct MeasuredPower {
