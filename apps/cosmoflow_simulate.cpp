@@ -157,22 +157,25 @@ void write_raw(const Job& job, const Universe& u, const Drawn& d) {
   });
 }
 
-/// Measured spectra of one universe against linear theory.
+/// Measured spectra of one universe against linear theory. The shot noise of a Poisson sample is drawn, not subtracted:
+/// particles that start on a lattice have less, and none on large scales.
 void write_power_plot(const std::string& path, const Universe& u, const Drawn& d, simulate::Transfer transfer) {
   const simulate::PowerSpectrum linear(d.cosmology, transfer);
   const simulate::Growth growth(d.cosmology.omega_m);
   Plot plot{
       "power spectrum of one universe", "k [h/Mpc]", "P(k) [(Mpc/h)^3]", {}, Plot::Scale::log, Plot::Scale::log, false};
-  const double shot = std::pow(u.box / double(u.size), 3);
   for (int channel = 0; channel < 4; ++channel) {
     const double z = simulate::redshifts[static_cast<size_t>(channel)], g = growth.factor(1 / (1 + z));
-    const auto measured = simulate::measure_power(simulate::contrast(u, channel), u.size, u.box, shot, 1);
+    const auto measured = simulate::measure_power(simulate::contrast(u, channel), u.size, u.box, 1);
     plot.series.push_back({fmt::format("z = {}", z), measured.k, measured.power, Series::Mark::points});
     if (z != 0 && z != 3) continue;
     Series theory{fmt::format("linear, z = {}", z), measured.k, {}, Series::Mark::dashed};
     for (double k : measured.k) theory.y.push_back(g * g * linear(k));
     plot.series.push_back(std::move(theory));
   }
+  const std::vector<double>& k = plot.series[0].x;
+  const double shot = std::pow(u.box / double(u.size), 3);
+  plot.series.push_back({"Poisson noise", {k.front(), k.back()}, {shot, shot}, Series::Mark::dashed});
   write_text(path, render_svg({plot}));
 }
 

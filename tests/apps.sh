@@ -10,6 +10,9 @@ expect 0 "wrote" "$bin/cosmoflow_simulate" --out again --universes 12 --validati
 same data/train/univ_0000003_000.tfrecord again/train/univ_0000003_000.tfrecord
 expect 0 "wrote" "$bin/cosmoflow_simulate" --out raw --universes 2 --validation 1 --size 32 --crop 16 --steps 4 --format hdf5
 present data/power_spectrum.svg data/simulation.json
+# The power of four channels in eight shells: less a noise that particles from a lattice lack, some would not be positive.
+points=$(grep -o "<circle" data/power_spectrum.svg | wc -l)
+[ "$points" -eq 32 ] && grep -q "Poisson noise" data/power_spectrum.svg && ok || bad "power_spectrum.svg: expected 32 points and the noise for comparison, found $points"
 grep -q '"universes": "12"' data/simulation.json && ok || bad "simulation.json does not say how many universes"
 expect 2 "--size must be even" "$bin/cosmoflow_simulate" --out x --size 15
 expect 2 "--out is required" "$bin/cosmoflow_simulate"

@@ -78,7 +78,7 @@ TEST_CASE("a universe obeys its physics", "[universe]") {
     const double skewness = cubes / double(delta.size());
     CHECK(skewness < previous_skewness);
     previous_skewness = skewness;
-    power.push_back(measure_power(delta, 128, box, 0, 2));
+    power.push_back(measure_power(delta, 128, box, 2));
   }
   CHECK(u.momentum_residual < 1e-4);
 
@@ -92,7 +92,7 @@ TEST_CASE("a universe obeys its physics", "[universe]") {
 
   // sigma_8 of the initial conditions: amplitude of the measured linear field against the input spectrum.
   const PowerSpectrum linear(c, Transfer::eisenstein_hu);
-  const MeasuredPower initial = measure_power(u.initial_density, 128, box, 0, 2);
+  const MeasuredPower initial = measure_power(u.initial_density, 128, box, 2);
   double top = 0, bottom = 0;
   for (size_t i = 2; i < initial.k.size(); ++i) {
     const double modes = double((i + 1) * (i + 1));
@@ -121,7 +121,7 @@ TEST_CASE("counts lack the large scales where particles stay in their voxels", "
   const Growth growth(c.omega_m);
   const double moved = displacement_in_voxels(c, o);
   // This realisation's own displacements, from its modes.
-  const MeasuredPower initial = measure_power(u.initial_density, 64, u.box, 0, 1);
+  const MeasuredPower initial = measure_power(u.initial_density, 64, u.box, 1);
   double squared = 0;
   for (double p : initial.power) squared += p / (3 * std::numbers::pi * u.box);
   CHECK(moved * o.voxel == Approx(std::sqrt(squared)).epsilon(0.05));
@@ -131,7 +131,7 @@ TEST_CASE("counts lack the large scales where particles stay in their voxels", "
     for (double& p : expected.power) p *= d * d;
     // Up to a tenth of the power goes by other ways: forces are smoothed over voxels of 8 Mpc/h.
     INFO("z = " << redshifts[static_cast<size_t>(channel)] << ", voxels " << d * moved);
-    CHECK(mean_ratio(measure_power(contrast(u, channel), 64, u.box, 0, 1), expected, 0.04) ==
+    CHECK(mean_ratio(measure_power(contrast(u, channel), 64, u.box, 1), expected, 0.04) ==
           Approx(counted_power(d * moved)).margin(0.1));
   }
 }
@@ -148,8 +148,8 @@ TEST_CASE("structure at z = 0 is non-linear, and the same bits come from any thr
   const Universe two = simulate_universe(c, o);
   CHECK(one.counts == two.counts);
   const PowerSpectrum linear(c, Transfer::eisenstein_hu);
-  const MeasuredPower p = measure_power(contrast(one, 0), 64, 64, 1, 2),
-                      initial = measure_power(one.initial_density, 64, 64, 0, 2);
+  const MeasuredPower p = measure_power(contrast(one, 0), 64, 64, 2),
+                      initial = measure_power(one.initial_density, 64, 64, 2);
   // k = 0.5 h/Mpc is shell 5 of this box; against this realisation's own linear field cosmic variance cancels.
   double top = 0, bottom = 0;
   for (size_t i = 3; i < 6; ++i) top += p.power[i], bottom += initial.power[i];

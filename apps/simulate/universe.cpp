@@ -316,8 +316,7 @@ double counted_power(double voxels) {
   return response * response;
 }
 
-MeasuredPower measure_power(const std::vector<float>& density, int64_t size, double box, double shot_noise,
-                            int threads) {
+MeasuredPower measure_power(const std::vector<float>& density, int64_t size, double box, int threads) {
   const Fft3 fft(size, threads);
   Modes modes;
   fft.forward(density, modes);
@@ -339,7 +338,7 @@ MeasuredPower measure_power(const std::vector<float>& density, int64_t size, dou
   MeasuredPower result;
   for (size_t s = 1; s <= shells; ++s) {
     result.k.push_back(fundamental * k_sum[s] / weight[s]);
-    result.power.push_back(sum[s] / weight[s] * volume / (cells * cells) - shot_noise);
+    result.power.push_back(sum[s] / weight[s] * volume / (cells * cells));
   }
   return result;
 }

@@ -45,12 +45,11 @@ double displacement_in_voxels(const Cosmology& cosmology, const UniverseOptions&
 double counted_power(double voxels);
 
 /// Isotropic power spectrum of a density contrast, corrected for the count in each shell; bins of width 2 pi / box.
-/// Entry i is the mean over shell i + 1; `shot_noise` is subtracted.
+/// Entry i is the mean over shell i + 1.
 struct MeasuredPower {
   std::vector<double> k, power;
 };
-MeasuredPower measure_power(const std::vector<float>& density, int64_t size, double box, double shot_noise,
-                            int threads);
+MeasuredPower measure_power(const std::vector<float>& density, int64_t size, double box, int threads);
 
 /// One channel of the counts as density contrast.
 std::vector<float> contrast(const Universe& universe, int channel);
