@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
@@ -58,6 +60,28 @@ std::string file_name(int64_t year, int64_t day, int64_t step, int64_t run) {
   return fmt::format("data-{:04}-{:02}-{:02}-{:02}-{}.h5", year, month + 1, day + 1, step, run);
 }
 
+/// Heights on the grid, and the share of its pixels that are sea since they have none: many files hold heights of land
+/// alone.
+std::pair<std::vector<float>, double> regrid_land(const GriddedField& field, const Grid& grid) {
+  // Interpolated with 0 in place of missing heights, and divided by the weight of those that are there: coasts lie half
+  // way between cells, and land is as high as its cells.
+  GriddedField known = field, weight = field;
+  for (size_t i = 0; i < field.values.size(); ++i) {
+    const bool missing = !std::isfinite(field.values[i]);
+    weight.values[i] = missing ? 0.0f : 1.0f;
+    if (missing) known.values[i] = 0;
+  }
+  std::vector<float> heights = regrid(known, grid.height, grid.width);
+  const std::vector<float> weights = regrid(weight, grid.height, grid.width);
+  int64_t missing = 0;
+  for (size_t i = 0; i < heights.size(); ++i)
+    if (weights[i] >= 0.5f)  // which NaN, outside of the field, is not
+      heights[i] /= weights[i];
+    else
+      heights[i] = sea_floor, ++missing;
+  return {std::move(heights), double(missing) / double(grid.pixels())};
+}
+
 /// Heights on the grid; empty where continents are to be drawn.
 std::vector<float> read_orography(const std::string& wish, const Grid& grid) {
   const std::string known = "/usr/share/ferret-vis/data/etopo20.cdf";
@@ -71,15 +95,21 @@ std::vector<float> read_orography(const std::string& wish, const Grid& grid) {
     fail_data(fmt::format("{}: expected one field, found {}: name the heights as {}:VARIABLE", path,
                           fields.empty() ? "none" : fmt::format("{}", fmt::join(fields, ", ")), path));
   if (name.empty()) name = fields[0];
-  std::vector<float> heights = regrid(file.read(name, 0, std::nullopt), grid.height, grid.width);
+  const auto [heights, missing] = regrid_land(file.read(name, 0, std::nullopt), grid);
   const std::string what = path + ": variable " + name;
-  fill_missing(heights, grid.height, grid.width, what);
-  const auto [low, high] = std::minmax_element(heights.begin(), heights.end());
+  if (missing == 1) fail_data(what + ": expected heights, found every value missing");
+  const float low = *std::min_element(heights.begin(), heights.end()),
+              high = *std::max_element(heights.begin(), heights.end());
   constexpr float least_mountain = 1000, most_mountain = 10000;
-  if (!(*high >= least_mountain && *high <= most_mountain))
+  if (!(high >= least_mountain && high <= most_mountain))
     fail_data(fmt::format("{}: expected heights in metres, the largest between {} and {}, found {:g}", what,
-                          least_mountain, most_mountain, *high));
-  say("orography: {}, from {:.0f} to {:.0f} m\n", what, *low, *high);
+                          least_mountain, most_mountain, high));
+  if (low > 0)
+    fail_data(fmt::format("{}: expected sea, where heights are 0, negative or missing, found heights from {:g} m on",
+                          what, low));
+  const auto sea = std::count_if(heights.begin(), heights.end(), [](float v) { return v <= 0; });
+  say("orography: {}, up to {:.0f} m, {:.2f} % sea, {:.2f} % for lack of heights\n", what, high,
+      100 * double(sea) / double(grid.pixels()), 100 * missing);
   return heights;
 }
 

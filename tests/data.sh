@@ -179,6 +179,16 @@ if [ -x "$bin/climate_convert" ]; then
   { still "$(still 0 | wc -c)"; word -45 45 0 120 240 $(seq 6); } > still.nc
   expect 0 "v  no time" "${convert[@]}" --list still.nc
   expect 0 "wrote 3 images" "${convert[@]}" --map PSL=dated.nc:v --map TS=still.nc:v --out stands
+  # Heights of land alone: missing ones are sea, over which cyclones live; without any there is no place for these.
+  heights() { still "$(still 0 | wc -c)"; word -45 45 0 120 240 "$@"; }
+  missing=-2147483647
+  heights 2000 $missing $missing 1000 $missing $missing > land.nc && heights 2000 1500 1500 1000 1500 1 > dry.nc
+  heights $missing $missing $missing $missing $missing $missing > empty.nc
+  simulate=("$bin/climate_simulate" --height 64 --width 96 --days 1 --validation-days 0 --cyclones 6)
+  expect 0 "orography: land.nc: variable v, up to 2000 m, 65.62 % sea, 65.62 % for lack of heights" "${simulate[@]}" --orography land.nc --out islands
+  without 0 "tropical cyclones 0.0000 %" "${simulate[@]}" --orography land.nc --out islands2
+  expect 3 "dry.nc: variable v: expected sea, where heights are 0, negative or missing, found heights from 1" "${simulate[@]}" --orography dry.nc --out x
+  expect 3 "empty.nc: variable v: expected heights, found every value missing" "${simulate[@]}" --orography empty.nc --out x
   { netcdf "hours since 2106-03-04 12:00" "$(netcdf "hours since 2106-03-04 12:00" 0 2 | wc -c)" 2; word 0 11 -45 45 0 120 240 $(seq 12); } > short.nc
   expect 0 "warning: short.nc: variable v has 2 steps, another 3: those behind are left out" "${convert[@]}" --map PSL=dated.nc:v --map TS=short.nc:v --out shorter
   # Fields of different days make no image; the same number of them do, or what all have.

@@ -67,6 +67,9 @@ struct Day {
   uint64_t stream = 0;  ///< of the day's random numbers
 };
 
+/// Height of the sea's floor where nothing else is known: that it is below 0 is all that counts.
+inline constexpr float sea_floor = -1000;
+
 struct AtmosphereOptions {
   Grid grid;
   uint64_t seed = 1;

@@ -12,7 +12,7 @@ namespace {
 
 /// Metres above the sea from the random field of continents: the highest 30 % or so of it are land.
 double drawn_height(double v) {
-  return v > 0.55 ? std::min(400 * (v - 0.55) * (v - 0.55) + 20, 4000.0) : -1000;
+  return v > 0.55 ? std::min(400 * (v - 0.55) * (v - 0.55) + 20, 4000.0) : double(sea_floor);
 }
 
 }  // namespace
