@@ -202,7 +202,7 @@ inline void for_lines(F&& f) {
 
 /// The transforms that are left once the W axis is done: `line` holds the box of points, a vector each; to V.
 template <class S>
-inline void finish_input(const WinogradShape& s, float* line, float* to) {
+[[gnu::noinline]] void finish_input(const WinogradShape& s, float* line, float* to) {
   if constexpr (S::p[0] > 1)
     for_lines<S, 1>([&](int first, int step) {
       Vec in[S::p[1]];
@@ -313,7 +313,7 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
 
 /// A^T along the second and third axis: `half` holds m[0] planes of points, a vector each.
 template <class S>
-inline void output_plane(const float* half, Vec* out) {
+[[gnu::noinline]] void output_plane(const float* half, Vec* out) {
   for (int i = 0; i < S::m[0]; ++i) {
     Vec rows[S::m[1]][S::p[2]];
     for (int k = 0; k < S::p[2]; ++k) {
@@ -328,7 +328,7 @@ inline void output_plane(const float* half, Vec* out) {
 
 /// The tile's outputs of one vector of channels: out[m0][m1][m2].
 template <class S>
-inline void output_lines(const float* m, int64_t m_stride, Vec* out) {
+[[gnu::noinline]] void output_lines(const float* m, int64_t m_stride, Vec* out) {
   alignas(64) float half[S::m[0] * S::p[1] * S::p[2] * Vec::lanes];
   for (int jk = 0; jk < S::p[1] * S::p[2]; ++jk) {
     Vec in[S::p[0]], done[S::m[0]];
@@ -394,8 +394,8 @@ inline int64_t winograd_point_floats(int64_t in, int64_t out) {
 }
 
 /// Output channels [first, last) of one point for `count` tiles; `next` is what follows of the packed weights.
-inline void multiply_point(const WinogradShape& s, const float* v, const float* u, const float* next, float* m,
-                           int64_t count, int64_t first, int64_t last) {
+[[gnu::noinline]] void multiply_point(const WinogradShape& s, const float* v, const float* u, const float* next,
+                                      float* m, int64_t count, int64_t first, int64_t last) {
   const int64_t in = s.channels_in();
   // Every block of rows asks for its share of the next columns.
   const int64_t ahead_step = ceil_div(gemm_columns * 4, ceil_div(count, gemm_rows));
@@ -470,9 +470,9 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
   });
 }
 
-/// G g G^T over the axes for a vector of channels; g is taps x lanes. Calls put(weight, value).
-template <class S, class Put>
-inline void transform_taps(const float* g, Put&& put) {
+/// G g G^T over the axes for a vector of channels; g is taps x lanes. Weights come to lie `pitch` floats apart.
+template <class S>
+[[gnu::noinline]] void transform_taps(const float* g, float* to, int64_t pitch) {
   Vec first[S::u[0]][S::k[1]][S::k[2]], second[S::u[0]][S::u[1]][S::k[2]];
   for (int j = 0; j < S::k[1]; ++j)
     for (int k = 0; k < S::k[2]; ++k) {
@@ -492,7 +492,7 @@ inline void transform_taps(const float* g, Put&& put) {
     for (int j = 0; j < S::u[1]; ++j) {
       Vec out[S::u[2]];
       axis_weights<typename S::Width>(second[i][j], out);
-      for (int k = 0; k < S::u[2]; ++k) put((i * S::u[1] + j) * S::u[2] + k, out[k]);
+      for (int k = 0; k < S::u[2]; ++k) store(to + ((i * S::u[1] + j) * S::u[2] + k) * pitch, out[k]);
     }
 }
 
@@ -539,9 +539,7 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
       for (int64_t k = 0; k < columns; k += Vec::lanes)
         for (int64_t c = 0; c < pack_inputs; ++c) {
           if (c % Vec::lanes == 0) gather_taps<taps>(forward, from, w.c(), block + k, input + c, Vec::lanes, g);
-          float* to = stage + c * gemm_columns + k;
-          transform_taps<S>(g + c % Vec::lanes * taps * Vec::lanes,
-                            [&](int q, Vec value) { store(to + q * pitch, value); });
+          transform_taps<S>(g + c % Vec::lanes * taps * Vec::lanes, stage + c * gemm_columns + k, pitch);
         }
       for (int64_t q = 0; q < S::weights; ++q) {
         float* to = u + q * point + block * in + input * gemm_columns;

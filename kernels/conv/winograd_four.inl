@@ -154,10 +154,34 @@ class FourNeighbours {
   alignas(64) T copy_[length] = {};  // zeros outside the image
 };
 
+/// B^T along the second axis of one plane of points: lines[j][k][c].
+template <class S>
+[[gnu::noinline]] void four_rows_input(float* lines) {
+  for (int kc = 0; kc < S::p[2] * 4; ++kc) {
+    Vec line[S::p[1]];
+    for (int j = 0; j < S::p[1]; ++j) line[j] = load(lines + (j * S::p[2] * 4 + kc) * Vec::lanes);
+    input_line<S::p[1]>(line);
+    for (int j = 0; j < S::p[1]; ++j) store(lines + (j * S::p[2] * 4 + kc) * Vec::lanes, line[j]);
+  }
+}
+
+/// B^T along the first axis: planes[i][jk][c] to v[jk][i][c].
+template <class S>
+[[gnu::noinline]] void four_planes_input(const float* planes, float* v) {
+  constexpr int plane = S::p[1] * S::p[2], vectors = plane * 4;
+  for (int jk = 0; jk < plane; ++jk)
+    for (int c = 0; c < 4; ++c) {
+      Vec line[S::p[0]];
+      for (int i = 0; i < S::p[0]; ++i) line[i] = load(planes + (i * vectors + jk * 4 + c) * Vec::lanes);
+      input_line<S::p[0]>(line);
+      for (int i = 0; i < S::p[0]; ++i) store(v + ((jk * S::p[0] + i) * 4 + c) * Vec::lanes, line[i]);
+    }
+}
+
 /// B^T d B of a vector of tiles; `scratch` holds as much as v.
 template <class S, class Rows>
 void four_transform(Rows&& rows, float* scratch, float* v) {
-  constexpr int plane = S::p[1] * S::p[2], vectors = plane * 4;
+  constexpr int vectors = S::p[1] * S::p[2] * 4;
   for (int i = 0; i < S::p[0]; ++i) {
     float* lines = S::p[0] > 1 ? scratch + i * vectors * Vec::lanes : v;
     for (int j = 0; j < S::p[1]; ++j) {
@@ -173,21 +197,9 @@ void four_transform(Rows&& rows, float* scratch, float* v) {
         for (int k = 0; k < S::p[2]; ++k) store(lines + ((j * S::p[2] + k) * 4 + c) * Vec::lanes, line[k]);
       }
     }
-    for (int kc = 0; kc < S::p[2] * 4; ++kc) {
-      Vec line[S::p[1]];
-      for (int j = 0; j < S::p[1]; ++j) line[j] = load(lines + (j * S::p[2] * 4 + kc) * Vec::lanes);
-      input_line<S::p[1]>(line);
-      for (int j = 0; j < S::p[1]; ++j) store(lines + (j * S::p[2] * 4 + kc) * Vec::lanes, line[j]);
-    }
+    four_rows_input<S>(lines);
   }
-  if constexpr (S::p[0] > 1)
-    for (int jk = 0; jk < plane; ++jk)
-      for (int c = 0; c < 4; ++c) {
-        Vec line[S::p[0]];
-        for (int i = 0; i < S::p[0]; ++i) line[i] = load(scratch + (i * vectors + jk * 4 + c) * Vec::lanes);
-        input_line<S::p[0]>(line);
-        for (int i = 0; i < S::p[0]; ++i) store(v + ((jk * S::p[0] + i) * 4 + c) * Vec::lanes, line[i]);
-      }
+  if constexpr (S::p[0] > 1) four_planes_input<S>(scratch, v);
 }
 
 template <class S, class T>
@@ -200,7 +212,7 @@ void four_input(const WinogradShape& s, const T* x, int64_t first, int64_t count
 
 /// Products of one group of outputs, transformed along the first axis: half[output][result][jk].
 template <class S>
-void four_products(const float* v, const float* u, float* half) {
+[[gnu::noinline]] void four_products(const float* v, const float* u, float* half) {
   constexpr int plane = S::p[1] * S::p[2];
   for (int jk = 0; jk < plane; ++jk, v += S::p[0] * 4 * Vec::lanes, u += S::p[0] * 4 * four_group) {
     Vec total[four_group][S::p[0]];
@@ -349,15 +361,16 @@ void winograd_pack_four(const Tensor& weight, float* u) {
   const T* from = weight.data<T>();
   for (int64_t first = 0; first < weight.shape().n(); first += Vec::lanes)
     for (int64_t c = 0; c < 4; ++c) {
-      alignas(64) float g[taps * Vec::lanes], lanes[Vec::lanes];
+      alignas(64) float g[taps * Vec::lanes], transformed[S::weights * Vec::lanes];
       gather_taps<taps>(true, from, 4, first, c, 1, g);
-      transform_taps<S>(g, [&](int point, Vec value) {
-        store(lanes, value);
+      transform_taps<S>(g, transformed, Vec::lanes);
+      for (int64_t point = 0; point < S::weights; ++point) {
         const int64_t i = point / plane, jk = point % plane;
         for (int64_t q = 0; q < Vec::lanes; ++q) {
           const int64_t group = (first + q) / four_group;
-          u[(((group * plane + jk) * S::p[0] + i) * 4 + c) * four_group + q % four_group] = lanes[q];
+          u[(((group * plane + jk) * S::p[0] + i) * 4 + c) * four_group + q % four_group] =
+              transformed[point * Vec::lanes + q];
         }
-      });
+      }
     }
 }

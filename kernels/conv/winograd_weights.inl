@@ -135,9 +135,37 @@ void gradient_transform(const WinogradShape& s, const T* dy, int64_t tile, int64
       store(g + t * Vec::lanes, value);
     }
     if (bias) store(bias + c, load(bias + c) + sum);
-    float* to = u + c / block_width * block_floats + c % block_width;
-    transform_taps<typename S::Results>(g, [&](int point, Vec value) { store(to + point * stride, value); });
+    transform_taps<typename S::Results>(g, u + c / block_width * block_floats + c % block_width, stride);
   }
+}
+
+/// M[block][c][k] += V^T U of one point, over `count` tiles.
+[[gnu::noinline]] void add_point(const WinogradWeights& w, const float* v, const float* u, float* m, int64_t count,
+                                 int64_t channels, int64_t valid) {
+  for (int64_t k = 0; k < valid; k += block_width) {
+    const int64_t block = k / block_width, vectors = ceil_div(std::min(block_width, valid - k), Vec::lanes);
+    const Segment<float> segment{v, u + block * w.run * block_width, count, 0, 1};
+    float* sums = m + block * w.chunk * block_width;
+    for_row_blocks(channels, vectors, [&](int64_t c, int64_t rows) {
+      float* sum = sums + c * block_width;
+      prefetch(sum + rows * block_width, rows * block_width * 4);  // the next: M comes from far, 1.02 on Zen 4
+      run_block<RegisterBlock<F32Dot, false>>(
+          rows, vectors, {&segment, 1, 0, c, 1, channels, block_width, sum, block_width, sum, block_width});
+    });
+  }
+}
+
+/// A^T M A of a task: result[tap][c][width].
+template <class S>
+[[gnu::noinline]] void weights_results(const WinogradWeights& w, const float* m, int64_t channels, int64_t valid,
+                                       float* result) {
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t k = 0; k < valid; k += Vec::lanes) {
+      Vec taps[S::taps];
+      output_lines<typename S::Results>(m + (k / block_width * w.chunk + c) * block_width + k % block_width, w.m_stride,
+                                        taps);
+      for (int t = 0; t < S::taps; ++t) store(result + (t * w.chunk + c) * w.width() + k, taps[t]);
+    }
 }
 
 template <class S, class T>
@@ -162,25 +190,9 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
                                chunk == 0 ? bias : nullptr);
     }
     for (int q = 0; q < s.points; ++q)
-      for (int64_t k = 0; k < valid; k += block_width) {
-        const int64_t block = k / block_width, vectors = ceil_div(std::min(block_width, valid - k), Vec::lanes);
-        const Segment<float> segment{v + q * s.v_stride, u + q * w.u_stride + block * w.run * block_width, count, 0, 1};
-        float* sums = m + L::weights_of(q) * w.m_stride + block * w.chunk * block_width;
-        for_row_blocks(channels, vectors, [&](int64_t c, int64_t rows) {
-          float* sum = sums + c * block_width;
-          prefetch(sum + rows * block_width, rows * block_width * 4);  // the next: M comes from far, 1.02 on Zen 4
-          run_block<RegisterBlock<F32Dot, false>>(
-              rows, vectors, {&segment, 1, 0, c, 1, channels, block_width, sum, block_width, sum, block_width});
-        });
-      }
+      add_point(w, v + q * s.v_stride, u + q * w.u_stride, m + L::weights_of(q) * w.m_stride, count, channels, valid);
   }
-  for (int64_t c = 0; c < channels; ++c)
-    for (int64_t k = 0; k < valid; k += Vec::lanes) {
-      Vec taps[S::taps];
-      output_lines<typename S::Results>(m + (k / block_width * w.chunk + c) * block_width + k % block_width, w.m_stride,
-                                        taps);
-      for (int t = 0; t < S::taps; ++t) store(result + (t * w.chunk + c) * w.width() + k, taps[t]);
-    }
+  weights_results<S>(w, m, channels, valid, result);
 }
 
 /// Adds the parts in order and turns [tap][c][width] into K, KD, KH, KW, C.
