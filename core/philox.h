@@ -46,6 +46,8 @@ constexpr float uniform01(uint32_t word) {
 class PhiloxStream {
  public:
   PhiloxStream(uint64_t seed, uint64_t stream) : key_(seed), stream_(stream) {}
+  uint64_t key() const { return key_; }
+  uint64_t stream() const { return stream_; }
   PhiloxBlock block(uint64_t index) const {
     return philox({uint32_t(index), uint32_t(index >> 32), uint32_t(stream_), uint32_t(stream_ >> 32)}, key_);
   }
@@ -57,7 +59,7 @@ class PhiloxStream {
     const uint64_t word64 = uint64_t(b[0]) << 32 | b[1];
     return static_cast<uint64_t>((static_cast<unsigned __int128>(word64) * bound) >> 64);
   }
-  /// Standard normal by Box-Muller, in double.
+  /// Standard normal by Box-Muller, in double; many of them: normal.h.
   double normal(uint64_t index) const {
     const PhiloxBlock b = block(index);
     const double u = (double(b[0]) + 1.0) * 0x1p-32, v = double(b[1]) * 0x1p-32;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
+#include <span>
 
 #include "apps/simulate/fft3.h"
 #include "core/error.h"
+#include "core/normal.h"
 #include "core/parallel.h"
-#include "core/philox.h"
 
 namespace convoy::simulate {
 namespace {
@@ -65,8 +67,12 @@ class Simulation {
     Field noise(static_cast<size_t>(n_ * n_ * n_));
     const PhiloxStream random(o_.seed, hash_name("initial density"));
     parallel_ranges(n_ * n_ * n_, o_.threads, 4096, [&](Range r) {
-      for (int64_t i = r.begin; i < r.end; ++i)
-        noise[static_cast<size_t>(i)] = static_cast<float>(random.normal(static_cast<uint64_t>(i)));
+      double drawn[256];
+      for (int64_t first = r.begin; first < r.end; first += std::ssize(drawn)) {
+        const std::span part(drawn, static_cast<size_t>(std::min<int64_t>(std::ssize(drawn), r.end - first)));
+        fill_normal(random, static_cast<uint64_t>(first), part);
+        std::transform(part.begin(), part.end(), noise.begin() + first, [](double value) { return float(value); });
+      }
     });
     fft_.forward(noise, linear_);
     const PowerSpectrum power(cosmology_, o_.transfer);
