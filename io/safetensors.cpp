@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "io/file.h"
@@ -38,6 +40,20 @@ std::optional<DType> parse_type(const std::string& text) {
   return std::nullopt;
 }
 
+/// Bytes of an element of the format's types that hold whole or truth values and that we have no counterpart of.
+std::optional<int64_t> bytes_of_other_integer(const std::string& text) {
+  static const std::map<std::string_view, int64_t> bytes = {{"I64", 8}, {"U64", 8}, {"U32", 4},
+                                                            {"U16", 2}, {"I8", 1},  {"BOOL", 1}};
+  const auto found = bytes.find(text);
+  return found == bytes.end() ? std::nullopt : std::optional(found->second);
+}
+
+[[noreturn]] void fail_type(const std::string& what, const std::string& found) {
+  std::string known;
+  for (DType type : all_dtypes) known += (known.empty() ? "" : ", ") + type_name(type);
+  fail_data(what + ": expected a dtype of " + known + ", found " + found);
+}
+
 std::string shape_text(std::span<const int64_t> shape) {
   std::string text = "[";
   for (int64_t e : shape) text.append(text.size() > 1 ? "," : "").append(std::to_string(e));
@@ -47,13 +63,16 @@ std::string shape_text(std::span<const int64_t> shape) {
 /// Where a tensor's bytes lie behind the header.
 using Extent = std::pair<uint64_t, uint64_t>;
 
-NamedArray parse_entry(const std::string& path, const std::string& name, const json& entry,
-                       std::span<const std::byte> data, std::vector<Extent>& extents) {
+/// Nothing for a counter of a type that we do not have; its bytes are checked and taken like any others.
+std::optional<NamedArray> parse_entry(const std::string& path, const std::string& name, const json& entry,
+                                      std::span<const std::byte> data, std::vector<Extent>& extents) {
   NamedArray array;
   array.name = name;
-  const auto type = parse_type(entry.at("dtype").get<std::string>());
-  if (!type) fail_data(path + ": tensor " + name + ": unknown dtype " + entry.at("dtype").get<std::string>());
-  array.dtype = *type;
+  const auto dtype = entry.at("dtype").get<std::string>();
+  const auto type = parse_type(dtype);
+  // Each batch norm of PyTorch counts its batches in an int64, which no network here asks for.
+  const auto counter = name.ends_with(".num_batches_tracked") ? bytes_of_other_integer(dtype) : std::nullopt;
+  if (!type && !counter) fail_type(path + ": tensor " + name, dtype);
   for (const json& extent : entry.at("shape")) {
     if (!extent.is_number_integer())
       fail_data(path + ": tensor " + name + ": expected whole numbers as shape, found " + entry.at("shape").dump());
@@ -66,11 +85,13 @@ NamedArray parse_entry(const std::string& path, const std::string& name, const j
       fail_data(path + ": tensor " + name + ": impossible shape " + shape_text(array.shape));
     elements *= static_cast<uint64_t>(e);
   }
-  const uint64_t bytes = elements * static_cast<uint64_t>(size_of(array.dtype));
+  const uint64_t bytes = elements * static_cast<uint64_t>(type ? size_of(*type) : *counter);
   if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data.size() || offsets[1] - offsets[0] != bytes)
     fail_data(path + ": tensor " + name + ": shape " + shape_text(array.shape) + " needs " + std::to_string(bytes) +
               " bytes, the offsets or the file (" + std::to_string(data.size()) + " bytes of data) do not hold them");
   extents.emplace_back(offsets[0], offsets[1]);
+  if (!type) return std::nullopt;
+  array.dtype = *type;
   const auto part = data.subspan(offsets[0], bytes);
   array.data.assign(part.begin(), part.end());
   return array;
@@ -93,7 +114,8 @@ std::vector<NamedArray> read_safetensors(const std::string& path) {
     const json header = json::parse(text, text + header_bytes);
     if (!header.is_object()) fail_data(path + ": expected a safetensors header object");
     for (const auto& [name, entry] : header.items())
-      if (name != "__metadata__") arrays.push_back(parse_entry(path, name, entry, data, extents));
+      if (name != "__metadata__")
+        if (auto array = parse_entry(path, name, entry, data, extents)) arrays.push_back(std::move(*array));
   } catch (const json::exception& error) {
     fail_data(path + ": damaged safetensors header: " + error.what());
   }

@@ -16,7 +16,8 @@ struct NamedArray {
   std::vector<std::byte> data;
 };
 
-/// Throws Error(data) naming file, tensor, expected and found for anything damaged.
+/// All arrays, but for `*.num_batches_tracked` of types that are no DType (PyTorch has int64 there). Throws Error(data)
+/// naming file, tensor, expected and found for anything damaged and for other arrays of such types.
 std::vector<NamedArray> read_safetensors(const std::string& path);
 void write_safetensors(const std::string& path, const std::vector<NamedArray>& arrays);
 

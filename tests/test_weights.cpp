@@ -1,7 +1,9 @@
 // Weights as PyTorch's modules hold them: what is written is told by the layer, not by extents that happen to be 1.
+#include <cstring>
 #include <map>
 
 #include "apps/common/run.h"
+#include "io/file.h"
 #include "io/safetensors.h"
 #include "kernels/kernel_list.h"
 #include "layers/layers.h"
@@ -21,6 +23,26 @@ Shapes torch_shapes(const Tape& tape) {
   Shapes shapes;
   for (const auto& [name, tensor] : store.entries()) shapes[name] = to_torch(name, tensor, store.rank(name)).shape;
   return shapes;
+}
+
+/// Adds an array behind all others of a safetensors file, whose offsets are counted for it.
+void append_array(const std::string& path, const std::string& name, const std::string& type, const std::string& shape,
+                  size_t bytes) {
+  std::vector<std::byte> file = read_file(path);
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  std::string header(reinterpret_cast<const char*>(file.data()) + 8, length);
+  const size_t held = file.size() - 8 - length;
+  header.resize(header.rfind('}'));
+  header += ",\"" + name + "\":{\"dtype\":\"" + type + "\",\"shape\":" + shape + ",\"data_offsets\":[" +
+            std::to_string(held) + "," + std::to_string(held + bytes) + "]}}";
+  std::vector<std::byte> longer(8 + header.size());
+  length = header.size();
+  std::memcpy(longer.data(), &length, 8);
+  std::memcpy(longer.data() + 8, header.data(), length);
+  longer.insert(longer.end(), file.end() - static_cast<std::ptrdiff_t>(held), file.end());
+  longer.resize(longer.size() + bytes);
+  write_file(path, longer);
 }
 
 ConvOptions points(int64_t channels) {
@@ -77,4 +99,34 @@ TEST_CASE("saved networks hold 4-D convolutions, and read back from matrices too
   apps::load_weights(folder / "matrices.safetensors", again, apps::Needed::all);
   for (const std::string& name : program.parameters())
     CHECK(to_torch(name, program.store().get(name)).data == to_torch(name, again.store().get(name)).data);
+}
+
+TEST_CASE("PyTorch's counters of batches are passed over, other integers are not", "[safetensors]") {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "torch.safetensors";
+  ClimateOptions o;
+  o.model.width_divisor = 16, o.model.height = 32, o.model.width = 48;
+  Program program(plan_program(o, kernel_list()), o, 5), again(plan_program(o, kernel_list()), o, 6);
+  apps::save_weights(path, program);
+  const std::vector<std::byte> plain = read_file(path);
+  const size_t arrays = read_safetensors(path).size();
+  for (const auto& [type, bytes] : {std::pair("I64", 8), {"BOOL", 1}, {"I32", 4}}) {
+    append_array(path, std::string("norm") + type + ".num_batches_tracked", type, "[]", size_t(bytes));
+    append_array(path, std::string("more") + type + ".num_batches_tracked", type, "[3]", 3 * size_t(bytes));
+  }
+  CHECK(read_safetensors(path).size() == arrays + 2);  // those of I32
+  apps::load_weights(path, again, apps::Needed::all);
+  for (const std::string& name : program.parameters())
+    CHECK(to_torch(name, program.store().get(name)).data == to_torch(name, again.store().get(name)).data);
+
+  const auto refused = [&](const std::string& name, const std::string& type, size_t bytes, const std::string& message) {
+    write_file(path, plain);
+    append_array(path, name, type, "[]", bytes);
+    CHECK_THROWS_WITH(read_safetensors(path), Catch::Contains("torch.safetensors: tensor " + name + ": " + message));
+  };
+  const std::string types = "expected a dtype of F64, F32, BF16, F16, I32, I16, U8, found ";
+  refused("steps", "I64", 8, types + "I64");
+  refused("num_batches_tracked.weight", "I64", 8, types + "I64");
+  refused("norm.num_batches_tracked", "F8_E4M3", 1, types + "F8_E4M3");
+  refused("norm.num_batches_tracked", "I64", 4, "shape [] needs 8 bytes");
 }
