@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -83,6 +84,14 @@ std::string number_text(double number) {
   return text;
 }
 
+/// The place of a type of numbers in the order of how much they hold.
+int width_of(nc_type type) {
+  constexpr nc_type narrow_to_wide[] = {NC_BYTE, NC_UBYTE, NC_SHORT,  NC_USHORT, NC_INT,
+                                        NC_UINT, NC_INT64, NC_UINT64, NC_FLOAT,  NC_DOUBLE};
+  return static_cast<int>(std::find(std::begin(narrow_to_wide), std::end(narrow_to_wide), type) -
+                          std::begin(narrow_to_wide));
+}
+
 /// How stored numbers stand for values, by the CF conventions: value = stored * scale_factor + add_offset, where types
 /// with a sign are read without it, or bytes without one with it, if _Unsigned says so.
 struct Packing {
@@ -94,6 +103,9 @@ struct Packing {
       const auto number = number_attribute(file, variable, name);
       if (!number) fail_data(what + ": attribute " + name + ": expected one number");
       *value = *number;
+      nc_type of = 0;
+      nc_inq_atttype(file, variable, name, &of);
+      width = std::max(width, width_of(of));
     }
     nc_type type = 0;
     const std::string no_sign = lower(text_attribute(file, variable, "_Unsigned").value_or(""));
@@ -105,12 +117,14 @@ struct Packing {
   double stored(double v) const { return v < 0 ? v + wraps : signed_bytes && v > 127 ? v - 256 : v; }
   double value(double stored) const { return stored * scale + offset; }
   double scale = 1, offset = 0;
+  int width = -1;    ///< of the wider type of these two
   double wraps = 0;  ///< what negative numbers are short of
   bool signed_bytes = false;
 };
 
 /// Which stored values stand for nothing, by the CF conventions: all attributes are in the units of the file, ahead of
-/// scale_factor and add_offset.
+/// scale_factor and add_offset, but for bounds of the valid range that are of these two's type and wider than the data:
+/// those are values (NetCDF Users Guide, Attribute Conventions).
 class Missing {
  public:
   /// Throws Error(data) with `what` where no value is valid.
@@ -129,12 +143,31 @@ class Missing {
     int filled = 0;
     if (nc_inq_attid(file, variable, "_FillValue", &filled) != NC_NOERR)
       if (const auto value = default_fill(file, variable)) fill_.push_back(stored(*value));
-    if (const auto least = number_attribute(file, variable, "valid_min")) least_ = stored(*least);
-    if (const auto most = number_attribute(file, variable, "valid_max")) most_ = stored(*most);
-    const auto range = number_attributes(file, variable, "valid_range");
-    if (range.size() == 2) least_ = stored(range[0]), most_ = stored(range[1]);
+    std::string units;
+    const auto bound = [&](const char* attribute, double value, bool lower) {
+      nc_type of = 0;
+      nc_inq_atttype(file, variable, attribute, &of);
+      const bool packed = width_of(of) != packing.width || packing.width <= width_of(type);
+      if (packed) {
+        (lower ? least_ : most_) = stored(value);
+        return;
+      }
+      // A stored number that means the bound is within, however that was rounded to its type.
+      const double rounding = of == NC_FLOAT ? double(std::numeric_limits<float>::epsilon())
+                                             : std::numeric_limits<double>::epsilon(),
+                   slack = 4 * rounding * (std::abs(value) + std::abs(packing.offset));
+      (lower == (packing.scale >= 0) ? least_ : most_) =
+          narrow((value + (lower ? -slack : slack) - packing.offset) / packing.scale);
+      units = " in packed units";
+    };
+    if (const auto range = number_attributes(file, variable, "valid_range"); range.size() == 2) {
+      bound("valid_range", range[0], true), bound("valid_range", range[1], false);
+    } else {
+      if (const auto least = number_attribute(file, variable, "valid_min")) bound("valid_min", *least, true);
+      if (const auto most = number_attribute(file, variable, "valid_max")) bound("valid_max", *most, false);
+    }
     if (least_ > most_)
-      fail_data(what + ": expected a valid range, found" + number_text(least_) + " to" + number_text(most_));
+      fail_data(what + ": expected a valid range, found" + number_text(least_) + " to" + number_text(most_) + units);
   }
   bool operator()(double value) const {
     const double v = narrow(value);

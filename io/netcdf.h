@@ -35,8 +35,9 @@ class NetcdfFile {
   /// One step of a variable, at the level whose coordinate is nearest to `level`, at most 0.5 % away: to be given where
   /// there are several, and only where there are levels. scale_factor, add_offset and _Unsigned are applied, to
   /// coordinates, too, which have to be degrees. Fill values (where no attribute names one, NetCDF's default of the
-  /// type), missing values and what lies outside of the valid range become NaN. Throws Error(data) naming file,
-  /// variable and what is expected.
+  /// type), missing values and what lies outside of the valid range become NaN; its bounds count as values where they
+  /// are of the type of scale_factor and add_offset and wider than the data, else as stored numbers. Throws Error(data)
+  /// naming file, variable and what is expected.
   GriddedField read(const std::string& name, int64_t step, std::optional<double> level) const;
 
  private:

@@ -272,6 +272,41 @@ TEST_CASE("packed values outside of their valid range are missing", "[netcdf]") 
   CHECK(read({{"valid_max", Type::i16, "", {50}}}) == "97 100 125 - - -400 ");
 }
 
+TEST_CASE("bounds of the type that data are unpacked to are values", "[netcdf]") {
+  if (!has_netcdf()) return;
+  const TemporaryFolder folder;
+  const auto read = [&](Type type, double scale, double offset, std::vector<Attribute> attributes) {
+    attributes.push_back({"scale_factor", type, "", {scale}});
+    attributes.push_back({"add_offset", type, "", {offset}});
+    const Variable packed{"", {}, Type::i16, {-20000, -10000, 0, 9999, 10000, 10001}, attributes};
+    std::string missing;
+    for (float v : NetcdfFile(write_field(folder / "values.nc", {latitude, longitude}, packed))
+                       .read("field", 0, std::nullopt)
+                       .values)
+      missing += std::isnan(v) ? '-' : 'x';
+    return missing;
+  };
+  for (const Type type : {Type::f32, Type::f64}) {
+    INFO("type " << int(type));
+    // 180, 230, 280, 329.995, 330 and 330.005 kelvin; the offsets and bounds of f32 are rounded.
+    CHECK(read(type, 0.005, 280, {{"valid_range", type, "", {230, 330}}}) == "-xxxx-");
+    CHECK(read(type, 0.005, 280, {{"valid_min", type, "", {230}}}) == "-xxxxx");
+    CHECK(read(type, 0.005, 280, {{"valid_max", type, "", {330}}}) == "xxxxx-");
+    CHECK(read(type, 0.001, 273.15, {{"valid_range", type, "", {263.15, 283.15}}}) == "-xxxx-");
+    // Upside down: 380, 330, 280, 230.005, 230 and 229.995.
+    CHECK(read(type, -0.005, 280, {{"valid_range", type, "", {230, 330}}}) == "-xxxx-");
+    CHECK(read(type, -0.005, 280, {{"valid_min", type, "", {230}}}) == "xxxxx-");
+    CHECK(read(type, -0.005, 280, {{"valid_max", type, "", {330}}}) == "-xxxxx");
+  }
+  // Of the data's type, or of one that is not what they are unpacked to: stored numbers.
+  CHECK(read(Type::f64, 0.005, 280, {{"valid_range", Type::i16, "", {-10000, 10000}}}) == "-xxxx-");
+  CHECK(read(Type::f32, 0.005, 280, {{"valid_range", Type::f64, "", {-10000, 10000}}}) == "-xxxx-");
+  CHECK(read(Type::i16, 2, 0, {{"valid_range", Type::i16, "", {-10000, 10000}}}) == "-xxxx-");
+  CHECK_THROWS_WITH(
+      read(Type::f32, 0.5, 0, {{"valid_range", Type::f32, "", {10, 5}}}),
+      Catch::Contains("values.nc: variable field: expected a valid range, found 20 to 10 in packed units"));
+}
+
 TEST_CASE("every missing value is missing: of several, by default, beyond f32", "[netcdf]") {
   if (!has_netcdf()) return;
   const TemporaryFolder folder;
