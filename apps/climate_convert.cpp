@@ -115,14 +115,14 @@ std::vector<Source> parse_sources(const std::vector<std::string>& pieces) {
 using Files = std::map<std::string, std::unique_ptr<NetcdfFile>>;
 
 /// The day of every step by the first source that says them. Throws Error(data) where another says a different one,
-/// unless `differ` is meant.
+/// unless `differ` is meant. `undated` gets what is not understood of a time that says none.
 std::vector<std::optional<std::string>> days_of_steps(const std::vector<Source>& sources, const Files& files,
-                                                      int64_t first, int64_t end, bool differ) {
+                                                      int64_t first, int64_t end, bool differ, std::string& undated) {
   std::vector<std::optional<std::string>> days;
   std::string who;
   for (const Source& s : sources) {
     if (!s.stepped || (differ && !days.empty())) continue;
-    const auto own = files.at(s.path)->days(s.variable);
+    const auto own = files.at(s.path)->days(s.variable, undated.empty() ? &undated : nullptr);
     if (own.empty() || !own[static_cast<size_t>(first)]) continue;
     if (days.empty()) days = own, who = s.text();
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(end); ++i)
@@ -203,12 +203,14 @@ int convert_main(int argc, char** argv) {
     say(stderr, "warning: {} has {} steps, another {}: those behind are left out\n", shortest, available, longest);
   const bool differ = !o.toggle("same-days"), named = o.is_set("name");
   std::vector<std::optional<std::string>> days;  // which names and a check ask for
-  if (!named || !differ) days = days_of_steps(sources, files, first, first + steps, differ);
+  std::string undated;
+  if (!named || !differ) days = days_of_steps(sources, files, first, first + steps, differ, undated);
   const bool dated = !named && !days.empty();
   if (!dated && steps > 1)
     say(stderr, "warning: {}: a random split will take every image for a day of its own\n",
-        o.is_set("name") ? "--name: the files' names tell no days"
-                         : "no time has units like \"days since 2106-01-01\"");
+        named              ? "--name: the files' names tell no days"
+        : !undated.empty() ? undated
+                           : "no time has units like \"days since 2106-01-01\"");
   const std::string name = o.is_set("name") ? o.text("name") : "image";
   if (name.empty() || name.find('/') != std::string::npos)
     fail_usage("--name: expected the start of a file's name, found " + name);

@@ -1,9 +1,11 @@
 #include "io/dates.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <tuple>
@@ -77,12 +79,15 @@ Day add_mixed_days(Day from, int64_t days) {
   return {int(found.year()), unsigned(found.month()), unsigned(found.day())};
 }
 
+constexpr std::string_view calendars[] = {
+    "standard", "gregorian", "proleptic_gregorian", "noleap", "365_day", "all_leap", "366_day", "360_day"};
+
+/// Nothing where the Gregorian calendar has no such day to count from.
 std::optional<Day> add_days(const std::string& calendar, Day from, int64_t days) {
   if (calendar == "360_day") return add_days(from, days, 30, true);
   if (calendar == "noleap" || calendar == "365_day") return add_days(from, days, 28, false);
   if (calendar == "all_leap" || calendar == "366_day") return add_days(from, days, 29, false);
-  const bool mixed = calendar.empty() || calendar == "standard" || calendar == "gregorian";
-  if (!mixed && calendar != "proleptic_gregorian") return std::nullopt;
+  const bool mixed = calendar != "proleptic_gregorian";
   using namespace std::chrono;
   const year_month_day first{year(static_cast<int>(from.year)), month(static_cast<unsigned>(from.month)),
                              day(static_cast<unsigned>(from.day))};
@@ -95,23 +100,39 @@ std::optional<Day> add_days(const std::string& calendar, Day from, int64_t days)
 
 }  // namespace
 
-std::optional<std::string> day_since(const std::string& units, const std::string& calendar, double time) {
+std::optional<std::string> day_since(const std::string& units, const std::string& calendar, double time,
+                                     std::string* why) {
+  const auto nothing = [&](const std::string& expected, const std::string& found) {
+    if (why) *why = "expected " + expected + ", found " + found;
+    return std::nullopt;
+  };
+  const std::string usual = "units like \"days since 2106-01-01\"", quoted = '"' + units + '"';
   const size_t since = units.find(" since ");
-  if (since == std::string::npos) return std::nullopt;
+  if (since == std::string::npos) return nothing(usual, quoted);
   const auto unit = seconds_of(std::string(trim(std::string_view(units).substr(0, since))));
+  if (!unit) return nothing("units of seconds, minutes, hours or days", quoted);
   int year = 0, month = 0, day = 0, hour = 0, minute = 0;
   double second = 0;
   const char* date = units.c_str() + since + 7;
   const int found = std::sscanf(date, "%d-%d-%d%*[ tT]%d:%d:%lf", &year, &month, &day, &hour, &minute, &second);
-  constexpr double all = 86400.0 * 366 * 10000;  // beyond all years that are wanted
   const bool sane = found >= 3 && year >= 0 && year <= 9999 && month >= 1 && month <= 12 && day >= 1 && day <= 31;
-  if (!unit || !sane || !(std::abs(time * *unit) < all)) return std::nullopt;
+  if (!sane) return nothing(usual, quoted);
+  if (!calendar.empty() && std::find(std::begin(calendars), std::end(calendars), calendar) == std::end(calendars)) {
+    std::string known;
+    for (const std::string_view name : calendars) known.append(known.empty() ? "" : ", ").append(name);
+    return nothing("a calendar of " + known, '"' + calendar + '"');
+  }
+  char text[64];
+  std::snprintf(text, sizeof text, "%g ", time);
+  constexpr double all = 86400.0 * 366 * 10000;  // beyond all years that are wanted
+  const std::string years = "a day of the years 0 to 9999", far = text + quoted;
+  if (!(std::abs(time * *unit) < all)) return nothing(years, far);
   // To the second: times in days are rounded fractions.
   const auto seconds = std::llround(time * *unit + 3600.0 * hour + 60.0 * minute + second);
   const auto days = static_cast<int64_t>(std::floor(double(seconds) / 86400));
   const auto there = add_days(calendar, {year, month, day}, days);
-  if (!there || there->year < 0 || there->year > 9999) return std::nullopt;
-  char text[32];
+  if (!there) return nothing(usual, quoted);
+  if (there->year < 0 || there->year > 9999) return nothing(years, far);
   std::snprintf(text, sizeof text, "%04d-%02d-%02d", int(there->year), int(there->month), int(there->day));
   return text;
 }

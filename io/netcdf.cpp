@@ -365,7 +365,7 @@ std::vector<double> NetcdfFile::degrees(int dimension, const std::string& name, 
   return values;
 }
 
-std::vector<std::optional<std::string>> NetcdfFile::days(const std::string& name) const {
+std::vector<std::optional<std::string>> NetcdfFile::days(const std::string& name, std::string* undated) const {
   const Axes a = axes(name);
   const auto time = a.find(Axis::time);
   int variable = -1;
@@ -374,8 +374,10 @@ std::vector<std::optional<std::string>> NetcdfFile::days(const std::string& name
   if (!units) return {};
   const std::string calendar = lower(text_attribute(id_, variable, "calendar").value_or(""));
   std::vector<std::optional<std::string>> days;
+  std::string why;
   for (double when : coordinates(a.dimension[*time], a.name[*time]))
-    days.push_back(day_since(lower(*units), calendar, when));
+    days.push_back(day_since(lower(*units), calendar, when, why.empty() ? &why : nullptr));
+  if (undated && !why.empty()) *undated = path_ + ": dimension " + a.name[*time] + ": " + why;
   return days;
 }
 

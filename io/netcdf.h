@@ -31,7 +31,8 @@ class NetcdfFile {
   /// nothing where there is none. Throws Error(data) where yet another dimension would need a choice.
   std::optional<int64_t> steps(const std::string& name) const;
   /// The day of every step, "2106-03-04"; none where no time axis says them by units like "days since 2106-01-01".
-  std::vector<std::optional<std::string>> days(const std::string& name) const;
+  /// `undated`, where given, names file, dimension and what is not understood of the first step without a day.
+  std::vector<std::optional<std::string>> days(const std::string& name, std::string* undated = nullptr) const;
   /// One step of a variable, at the level whose coordinate is nearest to `level`, at most 0.5 % away: to be given where
   /// there are several, and only where there are levels. scale_factor, add_offset and _Unsigned are applied, to
   /// coordinates, too, which have to be degrees. Fill values (where no attribute names one, NetCDF's default of the

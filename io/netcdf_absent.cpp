@@ -15,7 +15,7 @@ std::vector<std::string> NetcdfFile::fields() const {
 std::optional<int64_t> NetcdfFile::steps(const std::string&) const {
   return std::nullopt;
 }
-std::vector<std::optional<std::string>> NetcdfFile::days(const std::string&) const {
+std::vector<std::optional<std::string>> NetcdfFile::days(const std::string&, std::string*) const {
   return {};
 }
 GriddedField NetcdfFile::read(const std::string&, int64_t, std::optional<double>) const {

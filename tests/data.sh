@@ -166,7 +166,11 @@ if [ -x "$bin/climate_convert" ]; then
   # Images of one day are called so.
   expect 0 "wrote 3 images" "${convert[@]}" --map PSL=dated.nc:v --out dated
   present dated/data-2106-03-04-0000-0.h5 dated/data-2106-03-04-0001-0.h5 dated/data-2106-03-05-0002-0.h5
-  expect 0 'no time has units like "days since 2106-01-01": a random split will take every image for a day' "${convert[@]}" --map PSL=steps.nc:v --out steps
+  expect 0 'steps.nc: dimension time: expected units like "days since 2106-01-01", found "steps": a random split will take every image for a day' \
+    "${convert[@]}" --map PSL=steps.nc:v --out steps
+  fields "months since 2106-01-01" > months.nc
+  expect 0 'months.nc: dimension time: expected units of seconds, minutes, hours or days, found "months since 2106-01-01": a random split' \
+    "${convert[@]}" --map PSL=months.nc:v --out months
   present steps/image-0002.h5
   expect 0 "--name: the files' names tell no days" "${convert[@]}" --map PSL=dated.nc:v --out named --name sky
   present named/sky-0002.h5

@@ -421,8 +421,31 @@ TEST_CASE("times are days by their units and calendar", "[netcdf]") {
     CHECK_FALSE(day_since(units, "", 1));
   CHECK_FALSE(day_since(days, "julian", 1));
   for (double time : {1e300, -1e6, 3e6, double(NAN)}) CHECK_FALSE(day_since(days, "noleap", time));
+  const auto why = [](const std::string& units, const std::string& calendar, double time) {
+    std::string reason;
+    CHECK_FALSE(day_since(units, calendar, time, &reason));
+    return reason;
+  };
+  const std::string usual = "expected units like \"days since 2106-01-01\", found ";
+  CHECK(why("months since 2000-01-01", "", 1) ==
+        "expected units of seconds, minutes, hours or days, found \"months since 2000-01-01\"");
+  CHECK(why("day as %Y%m%d.%f", "", 1) == usual + "\"day as %Y%m%d.%f\"");
+  CHECK(why("days since today", "", 1) == usual + "\"days since today\"");
+  CHECK(why("days since 2001-02-29", "", 1) == usual + "\"days since 2001-02-29\"");
+  CHECK(why(days, "julian", 1) ==
+        "expected a calendar of standard, gregorian, proleptic_gregorian, noleap, 365_day, "
+        "all_leap, 366_day, 360_day, found \"julian\"");
+  CHECK(why(days, "", 3e6) == "expected a day of the years 0 to 9999, found 3e+06 \"days since 1999-12-31\"");
+  CHECK(why(days, "noleap", 1e300) == "expected a day of the years 0 to 9999, found 1e+300 \"days since 1999-12-31\"");
   if (!has_netcdf()) return;
   const TemporaryFolder folder;
+  Dimension julian = time_of(3);
+  julian.attributes.push_back({"calendar", Type::text, "julian", {}});
+  const NetcdfFile foreign(write_field(folder / "foreign.nc", {julian, latitude, longitude}, {}));
+  std::string undated;
+  CHECK_FALSE(foreign.days("field", &undated).at(2));
+  CHECK_THAT(undated, Catch::Contains("foreign.nc: dimension when: expected a calendar of standard, ") &&
+                          Catch::EndsWith("found \"julian\""));
   const NetcdfFile dated(write_field(folder / "dated.nc", {time_of(3), latitude, longitude}, {}));
   CHECK(dated.days("field").at(2) == "2000-01-03");
   CHECK_FALSE(
