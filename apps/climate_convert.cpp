@@ -236,6 +236,12 @@ int convert_main(int argc, char** argv) {
                        labels_1);
     stats.add(image_stats(image, channel_count));
   }
+  for (const Source& s : sources) {
+    const double share = double(filled[s.channel]) / double(steps * height * width);
+    if (share > 0.5)
+      say(stderr, "warning: {}, channel {}: {:.2f} % of the values were missing, and are made up from neighbours\n",
+          s.text(), climate_channels[s.channel], 100 * share);
+  }
   for (int c = 0; c < channel_count; ++c) {
     const auto k = static_cast<size_t>(c);
     if (mapped[k])

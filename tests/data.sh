@@ -175,6 +175,12 @@ if [ -x "$bin/climate_convert" ]; then
   expect 0 "--name: the files' names tell no days" "${convert[@]}" --map PSL=dated.nc:v --out named --name sky
   present named/sky-0002.h5
   expect 2 "dated: expected an empty folder or none, found " "${convert[@]}" --map PSL=dated.nc:v --out dated
+  # What NetCDF fills with, in 4 of 6 places and in 1.
+  sparse() { netcdf "days since 2106-03-04" "$(netcdf "days since 2106-03-04" 0 | wc -c)"; word 0 1 2 -45 45 0 120 240 "$@" "$@" "$@"; }
+  none=-2147483647
+  sparse 1 2 $none $none $none $none > sparse.nc && sparse 1 2 3 4 5 $none > dense.nc
+  expect 0 "warning: sparse.nc: variable v, channel PSL: 91.15 % of the values were missing" "${convert[@]}" --map PSL=sparse.nc:v --out sparse
+  without 0 "were missing" "${convert[@]}" --map PSL=dense.nc:v --out dense
   # A field without a time is the same in all images; steps that not all fields have are left out.
   still() {  # a header with lat and lon alone
     printf 'CDF\x01'; word 0 10 2; text lat; word 2; text lon; word 3; word 0 0 11 3
