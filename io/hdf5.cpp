@@ -159,13 +159,20 @@ struct Layout {
   bool uneven = false;          ///< chunks at the edges are stored in another way
 };
 
-/// Throws Error(data) where this library has no code for a filter: LZF, Blosc, Zstd and others come as plugins.
+bool is_lacking(const Filter& f) {
+  return f.id >= 0 && H5Zfilter_avail(f.id) <= 0;
+}
+
+/// LZF, Blosc, Zstd and others come as plugins.
+[[noreturn]] void fail_lacking(const std::string& what, const Filter& f) {
+  fail_data(what + ": was written with filter " + std::to_string(f.id) + (f.name.empty() ? "" : " (" + f.name + ")") +
+            ", which the HDF5 library here lacks: expected none, shuffle or gzip, or its plugin in HDF5_PLUGIN_PATH");
+}
+
+/// Throws Error(data) where this library has no code for a filter that all chunks went through.
 void expect_code(const std::string& what, const std::vector<Filter>& filters) {
   for (const Filter& f : filters)
-    if (f.id >= 0 && !f.optional && H5Zfilter_avail(f.id) <= 0)
-      fail_data(
-          what + ": was written with filter " + std::to_string(f.id) + (f.name.empty() ? "" : " (" + f.name + ")") +
-          ", which the HDF5 library here lacks: expected none, shuffle or gzip, or its plugin in HDF5_PLUGIN_PATH");
+    if (!f.optional && is_lacking(f)) fail_lacking(what, f);
 }
 
 /// Throws Error(data) for a damaged one: HDF5 takes the extents of chunks from the file as they are, and writes beyond
@@ -236,6 +243,26 @@ void expect_written(const std::string& what, hid_t set, hid_t space, const Layou
   if (!all)
     fail_data(what + ": of " + std::to_string(layout.chunks) + " chunks " + std::to_string(found) +
               " are there, one that is asked for is not: nobody wrote it");
+}
+
+/// The first filter without code here that a chunk of a box went through, for why the library cannot read it: h5py and
+/// plugins register theirs as optional, and chunks that were left out of those are read without.
+std::optional<Filter> lacking_filter(hid_t set, const Layout& layout, const std::vector<hsize_t>& from,
+                                     const std::vector<hsize_t>& box) {
+  std::optional<Filter> lacking;
+  if (layout.kind != H5D_CHUNKED || std::none_of(layout.filters.begin(), layout.filters.end(), is_lacking))
+    return lacking;
+  for_chunks(layout, from, box, [&](const std::vector<hsize_t>& at) {
+    haddr_t address = HADDR_UNDEF;
+    hsize_t bytes = 0;
+    unsigned skipped = 0;
+    if (H5Dget_chunk_info_by_coord(set, at.data(), &skipped, &address, &bytes) < 0 || address == HADDR_UNDEF)
+      return true;
+    for (size_t i = 0; i < layout.filters.size() && !lacking; ++i)
+      if (!(skipped >> i & 1) && is_lacking(layout.filters[i])) lacking = layout.filters[i];
+    return !lacking;
+  });
+  return lacking;
 }
 
 /// Where the values of a box lie in a file that is open for reading; nothing where only the library can read them:
@@ -456,6 +483,7 @@ void Hdf5File::read_by_library(const std::string& what, const Box& box, DType ty
     fail_runtime(path_ + ": cannot describe a transfer");
   if (H5Dread(box.set, native(type), *box.memory, box.space, transfer, out.data()) >= 0 && !clipped) return;
   if (clipped) fail_data(what + " holds a value beyond " + std::string(name_of(type)));
+  if (const auto filter = lacking_filter(box.set, box.layout, box.from, box.box)) fail_lacking(what, *filter);
   fail_data(what + ": cannot read, truncated or damaged");
 }
 

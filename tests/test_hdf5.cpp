@@ -407,6 +407,65 @@ TEST_CASE("chunks that do not inflate are damaged, those of unknown filters are 
   CHECK_THROWS_WITH(read(), Catch::Contains("lzf.h5: data set field: was written with filter 32001 (lzf)"));
 }
 
+TEST_CASE("chunks are read without an optional filter that they were left out of, and refused by its name else",
+          "[hdf5][malformed]") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "optional.h5";
+  constexpr H5Z_filter_t number = 300;  // of those for tests, as the next one, which no plugin has
+  {
+    // Leaves chunks out that begin with 1, as LZF does with what it cannot shrink.
+    const H5Z_class2_t turns{H5Z_CLASS_T_VERS,
+                             number,
+                             1,
+                             1,
+                             "turns",
+                             nullptr,
+                             nullptr,
+                             [](unsigned, size_t, const unsigned*, size_t bytes, size_t*, void** data) {
+                               auto* values = static_cast<float*>(*data);
+                               if (*values == 1) return size_t{0};
+                               for (size_t i = 0; i < bytes / sizeof(float); ++i) values[i] = -values[i];
+                               return bytes;
+                             }};
+    REQUIRE(H5Zregister(&turns) >= 0);
+    const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT),
+                properties = H5Pcreate(H5P_DATASET_CREATE);
+    const hsize_t extent = 6, chunk = 2;
+    const float values[] = {1, 1234.5f, 3, 4, 1, 6};
+    const hid_t space = H5Screate_simple(1, &extent, nullptr);
+    H5Pset_chunk(properties, 1, &chunk), H5Pset_filter(properties, number, H5Z_FLAG_OPTIONAL, 0, nullptr);
+    H5Pset_fletcher32(properties);
+    const hid_t set = H5Dcreate2(file, "field", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    CHECK(H5Dwrite(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+    H5Dclose(set), H5Sclose(space), H5Pclose(properties), H5Fclose(file);
+  }
+  std::vector<std::byte> file = read_file(path);
+  const std::array<std::byte, 4> header{std::byte{number & 0xff}, std::byte{number >> 8}, std::byte{8}, std::byte{0}};
+  const auto held = std::search(file.begin(), file.end(), header.begin(), header.end());
+  REQUIRE(held != file.end());
+  *held = std::byte{(number + 1) & 0xff};
+  write_file(path, file);
+  const auto read = [&](int64_t first, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    Hdf5File(path, Hdf5File::Mode::read)
+        .read("field", DType::f32, std::as_writable_bytes(std::span(values)), std::vector{first}, std::vector{count});
+    return values;
+  };
+  CHECK(read(0, 2) == std::vector<float>{1, 1234.5f});
+  CHECK(read(5, 1) == std::vector<float>{6});
+  const auto lacking = Catch::Contains("optional.h5: data set field: was written with filter 301 (turns), which the ");
+  CHECK_THROWS_WITH(read(0, 6), lacking);
+  CHECK_THROWS_WITH(read(3, 1), lacking);
+  // What is wrong with a chunk that was left out is not for want of the filter.
+  const float marked = 1234.5f;
+  const auto bytes = std::as_bytes(std::span(&marked, 1));
+  const auto found = std::search(file.begin(), file.end(), bytes.begin(), bytes.end());
+  REQUIRE(found != file.end());
+  *found ^= std::byte{1};
+  write_file(path, file);
+  CHECK_THROWS_WITH(read(0, 2), Catch::Contains("optional.h5: data set field: cannot read, truncated or damaged"));
+}
+
 TEST_CASE("a checkpoint that cannot be deleted is one too many, and no error", "[checkpoint]") {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder / "checkpoint-000000001.h5/in the way");
