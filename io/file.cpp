@@ -188,7 +188,8 @@ bool make_folders(const std::string& folder) {
   return missing;
 }
 
-NewDataSet::NewDataSet(const std::set<std::string>& folders) {
+// Behind the delegated constructor, the destructor withdraws what is made ahead of a folder that fails.
+NewDataSet::NewDataSet(const std::set<std::string>& folders) : NewDataSet() {
   for (const std::string& folder : folders) refuse_used_folder(folder);
   for (const std::string& folder : folders) {
     made_[folder] = make_folders(folder);

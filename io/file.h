@@ -63,7 +63,8 @@ bool make_folders(const std::string& folder);
 /// failed or was killed; files that are written there meanwhile are synced to disk by complete().
 class NewDataSet {
  public:
-  /// Makes the folders. Throws Error(usage) where one of them holds anything, Error(runtime) where one cannot be made.
+  /// Makes the folders. Throws Error(usage) where one of them holds anything, Error(runtime) where one cannot be made,
+  /// and leaves them as they were then.
   explicit NewDataSet(const std::set<std::string>& folders);
   /// Without complete(): folders that nothing was written into lose their mark and, if this made them, go.
   ~NewDataSet();
@@ -73,6 +74,7 @@ class NewDataSet {
   void complete();
 
  private:
+  NewDataSet() = default;
   std::map<std::string, bool> made_;  ///< folders, and whether this made them
 };
 

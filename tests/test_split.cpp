@@ -87,6 +87,23 @@ TEST_CASE("outputs may lie beside the folders of samples, not among them", "[io]
   CHECK_THROWS_WITH(check("set/run"), Catch::Contains("which is read, or lies in it"));
 }
 
+TEST_CASE("a data set of which one folder cannot be made leaves the others as they were", "[io]") {
+  const TemporaryFolder folder;
+  const std::set<std::string> folders{folder / "train", folder / "validation"};
+  write_text(folder / "validation", "");
+  const auto refused = [&] {
+    CHECK_THROWS_WITH(NewDataSet(folders), Catch::Contains("validation: cannot make the folder: "));
+  };
+  refused();
+  CHECK_FALSE(fs::exists(folder / "train"));
+  fs::create_directory(folder / "train");
+  refused();
+  CHECK(fs::is_empty(folder / "train"));
+  fs::remove(folder / "validation");
+  NewDataSet(folders).complete();
+  CHECK(fs::is_empty(folder / "validation"));
+}
+
 TEST_CASE("files behind the first samples are not opened", "[dataset]") {
   std::vector<std::string> files;
   for (int i = 0; i < 100; ++i) files.push_back(std::to_string(i));
