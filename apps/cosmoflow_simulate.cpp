@@ -38,8 +38,8 @@ std::vector<Option> option_list() {
   using K = Option::Kind;
   return {
       {"out", "", "", "folder to write train/ and validation/ into (required)"},
-      {"universes", "", "64", "universes for training", K::integer},
-      {"validation", "", "16", "universes for validation", K::integer},
+      Option{"universes", "", "64", "universes for training", K::integer}.within(0, 1 << 20),
+      Option{"validation", "", "16", "universes for validation", K::integer}.within(0, 1 << 20),
       Option{"size", "", "64", "voxels and particles per side of a universe", K::integer}.within(2, 4096),
       {"crop", "", "0",
        "tfrecord: cut universes into cubes of this extent; hdf5: chunks of it, readers cut (0 = whole)", K::integer},

@@ -73,6 +73,10 @@ for flags in "--spread 0.02" "--transfer bbks" "--voxel 4"; do
   universes "${flags##* }" --no-gzip $flags
   differ "$flags" flat/train "${flags##* }/train"
 done
+for flag in --universes --validation; do
+  expect 2 "$flag: expected 0 to 1048576, found 9223372036854775807" "$bin/cosmoflow_simulate" --out never $flag 9223372036854775807
+done
+expect 2 "--universes, --validation: expected one or more in all, found none" "$bin/cosmoflow_simulate" --out never --universes 0 --validation 0
 files=("$bin/cosmoflow_train" --data-dir data --n-epochs 1 --batch-size 2 --dropout 0)
 changes --no-shuffle -- "${files[@]}"
 changes --shuffle-labels -- "${files[@]}"
