@@ -41,20 +41,22 @@ void Fft3::lines(std::vector<Complex>& data, int axis, bool inverse) const {
   const int64_t per_plane = axis == 0 ? n_ * h : h, planes = axis == 0 ? 1 : n_;
   const int64_t groups = ceil_div(per_plane, group);
   const kiss_fft_cfg plan = inverse ? plans_->inverse : plans_->forward;
-  parallel_ranges(planes * groups, threads_, 1, [&](Range range) {
-    std::vector<Complex> in(static_cast<size_t>(group * n_)), out(static_cast<size_t>(n_));
+  // Made ahead of the threads, for all of them: where memory runs out in a thread, the program ends on the spot.
+  std::vector<Complex> scratch(static_cast<size_t>(threads_ * (group + 1) * n_));
+  parallel_threads(threads_, [&](int t) {
+    Complex *in = &scratch[static_cast<size_t>(t * (group + 1) * n_)], *out = in + group * n_;
+    const Range range = split_range(planes * groups, t, threads_);
     for (int64_t g = range.begin; g < range.end; ++g) {
       const int64_t first = g % groups * group, count = std::min(group, per_plane - first);
       Complex* base = data.data() + g / groups * n_ * h + first;
       for (int64_t i = 0; i < n_; ++i)
-        for (int64_t k = 0; k < count; ++k) in[static_cast<size_t>(k * n_ + i)] = base[i * stride + k];
+        for (int64_t k = 0; k < count; ++k) in[k * n_ + i] = base[i * stride + k];
       for (int64_t k = 0; k < count; ++k) {
-        kiss_fft(plan, reinterpret_cast<const kiss_fft_cpx*>(&in[static_cast<size_t>(k * n_)]),
-                 reinterpret_cast<kiss_fft_cpx*>(out.data()));
-        std::copy(out.begin(), out.end(), &in[static_cast<size_t>(k * n_)]);
+        kiss_fft(plan, reinterpret_cast<const kiss_fft_cpx*>(in + k * n_), reinterpret_cast<kiss_fft_cpx*>(out));
+        std::copy(out, out + n_, in + k * n_);
       }
       for (int64_t i = 0; i < n_; ++i)
-        for (int64_t k = 0; k < count; ++k) base[i * stride + k] = in[static_cast<size_t>(k * n_ + i)];
+        for (int64_t k = 0; k < count; ++k) base[i * stride + k] = in[k * n_ + i];
     }
   });
 }

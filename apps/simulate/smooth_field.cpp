@@ -68,8 +68,11 @@ std::vector<float> SmoothField::on(const Grid& grid, double seconds, int threads
       cosines[w * orders + m] = std::cos(angle), sines[w * orders + m] = std::sin(angle);
     }
   std::vector<float> field(static_cast<size_t>(grid.pixels()));
-  parallel_ranges(grid.height, threads, 8, [&](Range rows) {
-    std::vector<double> cosine, sine;
+  // Made ahead of the threads, for each: where memory runs out in a thread, the program ends on the spot.
+  std::vector<std::vector<double>> scratch(2 * static_cast<size_t>(threads), std::vector<double>(orders));
+  parallel_threads(threads, [&](int t) {
+    std::vector<double>&cosine = scratch[2 * static_cast<size_t>(t)], &sine = scratch[2 * static_cast<size_t>(t) + 1];
+    const Range rows = split_range(grid.height, t, threads, 8);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       circle(grid.latitude(row), seconds, cosine, sine);
       for (size_t w = 0; w < width; ++w) {
