@@ -13,6 +13,7 @@ namespace {
 
 void fill(const Tensor& tensor, const StateInit& init, const PhiloxStream& random) {
   if (init.kind == StateInit::Kind::zero) return;
+  if (init.kind == StateInit::Kind::first) return tensor.set(0, 0, 0, 0, 0, init.value);
   // Glorot & Bengio 2010 eq. 16; He et al. 2015 eq. 10.
   const double limit = std::sqrt(6.0 / double(init.fan_in + init.fan_out));
   const double deviation = std::sqrt(2.0 / double(init.fan_in));

@@ -35,9 +35,9 @@ struct Node {
 
 /// How a state value starts.
 struct StateInit {
-  enum class Kind : uint8_t { zero, constant, glorot_uniform, he_normal };
+  enum class Kind : uint8_t { zero, constant, first, glorot_uniform, he_normal };
   Kind kind = Kind::zero;
-  double value = 0;                 ///< for constant
+  double value = 0;                 ///< for constant; for first that of the first element, behind which zeros follow
   int64_t fan_in = 0, fan_out = 0;  ///< for the two random ones
 };
 
@@ -122,6 +122,11 @@ inline TensorDesc step_state_desc() {
 }
 inline TensorDesc scale_state_desc() {
   return TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64);
+}
+/// Updates divide by the factor on the loss: it is never zero, not even before anybody sets it.
+inline StateInit scale_state_init(double scale = 1) {
+  static_assert(int(ScaleField::scale) == 0);
+  return {.kind = StateInit::Kind::first, .value = scale};
 }
 
 }  // namespace convoy

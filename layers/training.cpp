@@ -21,7 +21,7 @@ struct Step {
 Step differentiated(Tape& tape, ValueId loss, const AveragingOptions& averaging) {
   Step s{tape, loss};
   s.counters = tape.state(step_state_name, step_state_desc());
-  s.scale = tape.state(scale_state_name, scale_state_desc());
+  s.scale = tape.state(scale_state_name, scale_state_desc(), scale_state_init());
   s.parameters = tape.parameters();
   s.gradients = differentiate(tape, loss, s.scale, s.parameters);
   if (averaging.batch_norm_ranks > 1) share_batch_norm(tape, averaging);

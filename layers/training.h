@@ -36,8 +36,8 @@ inline constexpr const char* stop_request_name = "stop_request";
 /// Appends to `tape` (which ends in the scalar `loss`) everything up to the parameter updates, and keeps "loss" (the
 /// mean over passes and ranks, with the penalty included) and "finite". With lag, "finite" speaks of the gradients that
 /// are applied and of this step's loss; before the first gradients arrive it is 0. States: "<parameter>.velocity" or
-/// ".moment1", ".moment2"; step_state; loss_scale. Throws Error(usage) for options out of range, a penalty on no
-/// parameter or on one that the tape lacks, and parameters that the loss does not depend on.
+/// ".moment1", ".moment2"; step_state; loss_scale, whose factor begins as 1. Throws Error(usage) for options out of
+/// range, a penalty on no parameter or on one that the tape lacks, and parameters that the loss does not depend on.
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options);
 /// The pass ahead of an update where `accumulation` is above 1: adds gradients and loss to states
 /// "<parameter>.gradient_sum", "loss.gradient_sum".

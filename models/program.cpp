@@ -258,9 +258,8 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
 void Program::initialise(const ProgramPlans& plans, uint64_t seed) {
   store_.initialise(plans.step_tape, seed);
   store_.initialise(plans.evaluate_tape, seed);
-  if (plans.trains())
-    store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] =
-        options_.compute == DType::f16 ? f16_initial_scale : 1.0;
+  if (plans.trains() && options_.compute == DType::f16)
+    store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] = f16_initial_scale;
   const Tape& network = plans.trains() ? plans.step_tape : plans.evaluate_tape;
   for (ValueId id : network.parameters()) parameters_.push_back(network.value(id).name);
   for (const StateSpec& state : plans.evaluate_tape.states())

@@ -210,7 +210,6 @@ TEST_CASE("the L2 penalty enters loss and gradient as in Keras", "[gradients]") 
   for (const Tape& t : {plain, tape}) {
     StateStore store;
     store.initialise(t, 3);
-    store.get(scale_state_name).data<double>()[0] = 1;
     store.get(step_state_name).data<double>()[0] = 0.1;
     const auto w = store.get("d.weight").span<double>();
     start.assign(w.begin(), w.end());
