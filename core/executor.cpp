@@ -24,7 +24,12 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
 
 const Tensor& Executor::tensor(ValueId id) const {
   if (const Tensor* host = device_ ? device_->on_host(id) : nullptr) return *host;
-  return bound_.stored(id);
+  const Tensor& stored = bound_.stored(id);
+  const Value& value = plan().values[static_cast<size_t>(id)];
+  if (value.kind == ValueKind::temporary && !value.keep && (plan().reuses_memory || device_))
+    fail_usage("value " + value.name + " is not kept: Tape::keep" +
+               (device_ ? "" : ", or PlanOptions::reuse_memory, in_place and slice_aliasing = false"));
+  return stored;
 }
 
 void Executor::set_groups(std::vector<Communicator*> groups) {

@@ -52,8 +52,9 @@ class Executor {
     if (device_) device_->set_eager(eager);
   }
 
-  /// An input to fill, or a kept value to read after a run: ask anew after each, and before another executor of the
-  /// same arena runs.
+  /// An input to fill, a state, or a kept value to read after a run: ask anew after each, and before another executor
+  /// of the same arena runs. Throws Error(usage) for unknown names and for values that are not kept, unless the plan
+  /// was made with PlanOptions::reuse_memory, in_place and slice_aliasing off, on the CPU.
   const Tensor& tensor(const std::string& name) const { return tensor(plan().find(name)); }
   const Tensor& tensor(ValueId id) const;
   const Plan& plan() const { return bound_.plan(); }

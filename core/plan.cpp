@@ -30,6 +30,7 @@ class Planner {
     tape_.verify();
     plan_.values = tape_.values();
     plan_.device = options_.device, plan_.threads = options_.threads;
+    plan_.reuses_memory = options_.reuse_memory || options_.in_place || options_.slice_aliasing;
     nodes_ = tape_.nodes();
     if (options_.sweep && options_.device != DeviceKind::cpu) {
       gather(plan_.values, nodes_);

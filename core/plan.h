@@ -76,6 +76,8 @@ struct Plan {
   int64_t shared_state_bytes = 0;
   DeviceKind device = DeviceKind::cpu;
   int threads = 1;  ///< for nodes that run together
+  /// Values that are not kept may be gone behind a run: others took their memory.
+  bool reuses_memory = false;
   int64_t arena_bytes = 0;
   int64_t naive_bytes = 0;      ///< one buffer per value and workspace
   int64_t lower_bound = 0;      ///< most bytes alive at once
