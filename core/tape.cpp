@@ -16,6 +16,11 @@ ValueId Tape::add_value(const std::string& name, const TensorDesc& desc, ValueKi
   return static_cast<ValueId>(values_.size() - 1);
 }
 
+std::string Tape::text_of(ValueId unknown) const {
+  if (unknown == no_value) return "no_value (Tape::find of an unknown name?)";
+  return "number " + std::to_string(unknown) + " of " + std::to_string(values_.size()) + " (of another tape?)";
+}
+
 std::string Tape::unique_name(const std::string& name) const {
   const auto taken = [&](const std::string& n) {
     return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.name == n; });
@@ -52,6 +57,10 @@ ValueId Tape::parameter(const std::string& name, const Shape& shape, const State
 
 const Node& Tape::add(const Op& op, const std::string& name, std::vector<ValueId> in) {
   Node node{unique_name(name), op, std::move(in), {}};
+  for (size_t i = 0; i < node.in.size(); ++i)
+    if (!has(node.in[i]))
+      fail_usage(node.name + ": input " + std::to_string(i) + ": expected a value of the tape, found " +
+                 text_of(node.in[i]));
   std::vector<TensorDesc> out;
   try {
     out = infer(op, descs(node.in));
@@ -65,7 +74,8 @@ const Node& Tape::add(const Op& op, const std::string& name, std::vector<ValueId
 }
 
 void Tape::keep(ValueId id, const std::string& name) {
-  Value& value = values_.at(static_cast<size_t>(id));
+  check(id);
+  Value& value = values_[static_cast<size_t>(id)];
   if (value.kind == ValueKind::state) fail_usage("states are kept anyway, and under their own names: " + value.name);
   if (const ValueId other = find(name); other != no_value && other != id)
     fail_usage("another value is called " + name + " already");

@@ -66,8 +66,9 @@ class Tape {
   ValueId parameter(const std::string& name, const Shape& shape, const StateInit& init, int rank = 0);
 
   /// Appends a node; infers its outputs, named after the node ("conv1.forward", "pool1.forward:1", ...). A name that is
-  /// taken gets a number ("conv1.forward#2"). Throws the Error of the op's shape inference, with the node's name ahead
-  /// of it. The reference holds until the next node is added.
+  /// taken gets a number ("conv1.forward#2"). Throws Error(usage) for an input that is no value of the tape, and the
+  /// Error of the op's shape inference, with the node's name ahead of it. The reference holds until the next node is
+  /// added.
   const Node& add(const Op& op, const std::string& name, std::vector<ValueId> in);
   /// The same for ops with exactly one interesting output.
   ValueId emit(const Op& op, const std::string& name, std::vector<ValueId> in) {
@@ -82,7 +83,11 @@ class Tape {
   const std::vector<Value>& values() const { return values_; }
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<StateSpec>& states() const { return states_; }
-  const Value& value(ValueId id) const { return values_.at(static_cast<size_t>(id)); }
+  /// Of ids that are not the tape's, such as no_value, this and `desc` throw Error(usage).
+  const Value& value(ValueId id) const {
+    check(id);
+    return values_[static_cast<size_t>(id)];
+  }
   const TensorDesc& desc(ValueId id) const { return value(id).desc; }
   std::vector<TensorDesc> descs(std::span<const ValueId> ids) const;
   std::vector<ValueId> parameters() const;
@@ -97,6 +102,11 @@ class Tape {
   void verify() const;
 
  private:
+  bool has(ValueId id) const { return id >= 0 && static_cast<size_t>(id) < values_.size(); }
+  void check(ValueId id) const {
+    if (!has(id)) fail_usage("expected a value of the tape, found " + text_of(id));
+  }
+  std::string text_of(ValueId unknown) const;
   ValueId add_value(const std::string& name, const TensorDesc& desc, ValueKind kind);
   std::string unique_name(const std::string& name) const;
   DType float_type_;

@@ -40,3 +40,25 @@ TEST_CASE("the host reads values that are kept, and others only where memory is 
     }
   }
 }
+
+TEST_CASE("ids of no value are refused by node and input", "[tape]") {
+  Tape tape;
+  const TensorDesc desc(Shape::vector(4), DType::f32);
+  const ValueId x = tape.input("x", desc);
+  const auto usage = [](auto call, const std::string& message) {
+    try {
+      call();
+      FAIL("accepted; expected: " << message);
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::usage);
+      CHECK_THAT(error.what(), Catch::Contains(message));
+    }
+  };
+  usage([&] { add(tape, "sum", x, tape.find("typo")); },
+        "sum.forward: input 1: expected a value of the tape, found no_value");
+  usage([&] { add(tape, "sum", 7, x); }, "sum.forward: input 0: expected a value of the tape, found number 7 of 1");
+  CHECK(tape.nodes().empty());
+  usage([&] { tape.desc(tape.find("typo")); }, "expected a value of the tape, found no_value");
+  usage([&] { conv(tape, "c", 7, {.channels = 8}); }, "found number 7 of 1");
+  usage([&] { tape.keep(no_value, "result"); }, "found no_value");
+}
