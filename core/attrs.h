@@ -226,8 +226,8 @@ struct SliceAttrs {
 /// Keras form: v = momentum*v - lr*g; w += v. With larc > 0 each tensor's gradient is first multiplied by
 /// min(1, larc*|w|/max(|g|, epsilon)/lr) (You et al. 2017, clipped), by 1 where the tensor is zero.
 struct SgdAttrs {
-  double momentum = 0.9;
-  double larc = 0, larc_epsilon = 1.0 / 16000;
+  double momentum = 0.9;                        ///< from 0 to below 1
+  double larc = 0, larc_epsilon = 1.0 / 16000;  ///< 0 or more; above 0
   template <class V>
   void visit(V&& v) {
     v("momentum", momentum), v("larc", larc), v("larc_epsilon", larc_epsilon);

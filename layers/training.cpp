@@ -1,12 +1,19 @@
 #include "layers/training.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/backward.h"
 
 namespace convoy {
 
 namespace {
+
+void check(const AveragingOptions& o) {
+  for (const auto& [what, ranks] : {std::pair{"ranks", o.ranks}, {"batch_norm_ranks", o.batch_norm_ranks}})
+    if (ranks < 1)
+      fail_usage(std::string("training: averaging.") + what + ": expected 1 or more, found " + std::to_string(ranks));
+}
 
 /// What the parts of a training step hand on.
 struct Step {
@@ -19,6 +26,7 @@ struct Step {
 
 /// The states that all steps have, then the backward pass.
 Step differentiated(Tape& tape, ValueId loss, const AveragingOptions& averaging) {
+  check(averaging);
   Step s{tape, loss};
   s.counters = tape.state(step_state_name, step_state_desc());
   s.scale = tape.state(scale_state_name, scale_state_desc(), scale_state_init());

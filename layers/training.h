@@ -40,7 +40,7 @@ inline constexpr const char* stop_request_name = "stop_request";
 /// range, a penalty on no parameter or on one that the tape lacks, and parameters that the loss does not depend on.
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options);
 /// The pass ahead of an update where `accumulation` is above 1: adds gradients and loss to states
-/// "<parameter>.gradient_sum", "loss.gradient_sum".
+/// "<parameter>.gradient_sum", "loss.gradient_sum". Throws Error(usage) for options out of range.
 void add_accumulation(Tape& tape, ValueId loss, const AveragingOptions& averaging);
 
 }  // namespace convoy

@@ -1,4 +1,6 @@
 // Training steps by the headers of core/ and layers/ alone.
+#include <limits>
+
 #include "core/executor.h"
 #include "kernels/kernel_list.h"
 #include "layers/layers.h"
@@ -40,4 +42,39 @@ TEST_CASE("a training tape learns from its first step on, whoever runs it", "[tr
   }
   CHECK(losses.back() < 0.5f * losses.front());
   CHECK(scale[int(ScaleField::applied)] == 10);
+}
+
+TEST_CASE("training options out of range are refused with what was found", "[training]") {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  const auto refused = [](auto change, const std::string& message) {
+    TrainingOptions o;
+    change(o);
+    INFO(message);
+    CHECK_THROWS_WITH(small_network(o), Catch::Contains(message));
+  };
+  for (double momentum : {nan, -1., 1., 2.})
+    refused([&](TrainingOptions& o) { o.sgd.momentum = momentum; },
+            "head.weight.update: sgd_update: expected a momentum from 0 to below 1, found " + std::to_string(momentum));
+  for (double epsilon : {nan, -1., 0., infinity}) {
+    refused([&](TrainingOptions& o) { o.sgd.larc_epsilon = epsilon; }, "sgd_update: expected a larc_epsilon above 0");
+    refused([&](TrainingOptions& o) { o.optimizer = OptimizerKind::adam, o.adam.larc_epsilon = epsilon; },
+            "adam_update: expected a larc_epsilon above 0, found ");
+  }
+  for (double decay : {nan, -0.5, infinity}) {
+    refused([&](TrainingOptions& o) { o.optimizer = OptimizerKind::adam, o.adam.weight_decay = decay; },
+            "adam_update: expected a weight_decay of 0 or more, found ");
+    refused([&](TrainingOptions& o) { o.optimizer = OptimizerKind::adam, o.adam.l2 = decay; },
+            "adam_update: expected l2 of 0 or more, found ");
+    refused([&](TrainingOptions& o) { o.optimizer = OptimizerKind::lamb, o.lamb.weight_decay = decay; },
+            "lamb_update: expected a weight_decay of 0 or more, found ");
+  }
+  refused([](TrainingOptions& o) { o.averaging.ranks = 0; }, "averaging.ranks: expected 1 or more, found 0");
+  refused([](TrainingOptions& o) { o.averaging.batch_norm_ranks = -2; },
+          "averaging.batch_norm_ranks: expected 1 or more, found -2");
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc({4, 1, 1, 1, 3}, DType::f32));
+  const ValueId loss = regression_loss(tape, "loss", Loss::mse, dense(tape, "head", x, {.units = 3}), x);
+  AveragingOptions none;
+  none.ranks = 0;
+  CHECK_THROWS_WITH(add_accumulation(tape, loss, none), Catch::Contains("averaging.ranks: expected 1 or more"));
 }

@@ -36,27 +36,40 @@ void check_not_negative(const Op& op, const char* what, double found) {
     fail_op(op, std::string("expected ") + what + " of 0 or more, found " + number_text(found));
 }
 
+/// Throws unless `found`, the share of a sum that a step keeps, lets what it adds up fade.
+void check_fades(const Op& op, const char* what, double found) {
+  if (!(found >= 0 && found < 1))
+    fail_op(op, std::string("expected ") + what + " from 0 to below 1, found " + std::to_string(found));
+}
+template <class Attrs>
+void check_larc(const Op& op) {
+  check_not_negative(op, "larc", op.as<Attrs>().larc);
+  check_positive(op, "a larc_epsilon", op.as<Attrs>().larc_epsilon);
+}
+
 /// Inputs: gradient, step_state, loss_scale, finite, then parameter, velocity.
 std::vector<TensorDesc> infer_sgd(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 2, common + 2);
-  check_not_negative(op, "larc", op.as<SgdAttrs>().larc);
+  check_fades(op, "a momentum", op.as<SgdAttrs>().momentum);
+  check_larc<SgdAttrs>(op);
   check_common(op, in);
   return {};
 }
 
 /// What corrections of moments divide by is 1 - beta^step.
 template <class Attrs>
-void check_betas(const Op& op) {
-  for (double beta : {op.as<Attrs>().beta1, op.as<Attrs>().beta2})
-    if (!(beta >= 0 && beta < 1)) fail_op(op, "expected betas from 0 to below 1, found " + std::to_string(beta));
+void check_moments(const Op& op) {
+  for (double beta : {op.as<Attrs>().beta1, op.as<Attrs>().beta2}) check_fades(op, "betas", beta);
+  check_positive(op, "an epsilon", op.as<Attrs>().epsilon);
+  check_not_negative(op, "a weight_decay", op.as<Attrs>().weight_decay);
 }
 
 /// Inputs: gradient, step_state, loss_scale, finite, then parameter, first moment, second moment.
 std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 3, common + 3);
-  check_betas<AdamAttrs>(op);
-  check_positive(op, "an epsilon", op.as<AdamAttrs>().epsilon);
-  check_not_negative(op, "larc", op.as<AdamAttrs>().larc);
+  check_moments<AdamAttrs>(op);
+  check_not_negative(op, "l2", op.as<AdamAttrs>().l2);
+  check_larc<AdamAttrs>(op);
   check_common(op, in);
   return {};
 }
@@ -65,8 +78,7 @@ std::vector<TensorDesc> infer_adam(const Op& op, std::span<const TensorDesc> in)
 /// of those the norm of all gradients.
 std::vector<TensorDesc> infer_lamb(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, common + 4, common + 4);
-  check_betas<LambAttrs>(op);
-  check_positive(op, "an epsilon", op.as<LambAttrs>().epsilon);
+  check_moments<LambAttrs>(op);
   check_not_negative(op, "max_grad_norm", op.as<LambAttrs>().max_grad_norm);
   if (!(in[common] == TensorDesc(Shape::vector(1), DType::f64)))
     fail_op(op, "fifth input must be the norm of the gradients, found " + in[common].str());
