@@ -62,3 +62,11 @@ TEST_CASE("ids of no value are refused by node and input", "[tape]") {
   usage([&] { conv(tape, "c", 7, {.channels = 8}); }, "found number 7 of 1");
   usage([&] { tape.keep(no_value, "result"); }, "found no_value");
 }
+
+TEST_CASE("inputs of no floating-point type are refused by the types that would do", "[infer]") {
+  Tape tape;
+  const ValueId bytes = tape.input("bytes", TensorDesc(Shape::vector(4), DType::u8));
+  const ValueId wide = tape.input("wide", TensorDesc(Shape::vector(4), DType::f32));
+  CHECK_THROWS_WITH(relu(tape, "r", bytes), Catch::Contains("input 0 has type u8, expected a floating-point type"));
+  CHECK_THROWS_WITH(add(tape, "sum", wide, bytes), Catch::Contains("input 1 has type u8, expected f32"));
+}

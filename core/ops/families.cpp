@@ -53,10 +53,11 @@ void check_loss_scale(const Op& op, const char* which, const TensorDesc& found) 
 }
 
 void check_same_float(const Op& op, std::span<const TensorDesc> in) {
+  const std::string expected = is_float(in[0].dtype) ? std::string(name_of(in[0].dtype)) : "a floating-point type";
   for (size_t i = 0; i < in.size(); ++i)
     if (!is_float(in[i].dtype) || in[i].dtype != in[0].dtype)
       fail_op(op, "input " + std::to_string(i) + " has type " + std::string(name_of(in[i].dtype)) + ", expected " +
-                      std::string(name_of(in[0].dtype)));
+                      expected);
 }
 
 }  // namespace convoy
