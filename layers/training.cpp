@@ -1,6 +1,7 @@
 #include "layers/training.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/backward.h"
@@ -25,11 +26,11 @@ struct Step {
 };
 
 /// The states that all steps have, then the backward pass.
-Step differentiated(Tape& tape, ValueId loss, const AveragingOptions& averaging) {
+Step differentiated(Tape& tape, ValueId loss, const AveragingOptions& averaging, const StateInit& scale) {
   check(averaging);
   Step s{tape, loss};
   s.counters = tape.state(step_state_name, step_state_desc());
-  s.scale = tape.state(scale_state_name, scale_state_desc(), scale_state_init());
+  s.scale = tape.state(scale_state_name, scale_state_desc(), scale);
   s.parameters = tape.parameters();
   s.gradients = differentiate(tape, loss, s.scale, s.parameters);
   if (averaging.batch_norm_ranks > 1) share_batch_norm(tape, averaging);
@@ -39,7 +40,7 @@ Step differentiated(Tape& tape, ValueId loss, const AveragingOptions& averaging)
 /// Adds the sums of the passes ahead and divides by the number of passes.
 ValueId mean_of_passes(Tape& tape, const std::string& name, ValueId value, int64_t passes) {
   const ValueId sum = tape.emit({OpKind::add, NoAttrs{}}, name + ".add_sum",
-                                {value, tape.state(name + ".gradient_sum", tape.desc(value))});
+                                {value, tape.state(gradient_sum_name(name), tape.desc(value))});
   return tape.emit({OpKind::scale, ScaleAttrs{1.0 / double(passes)}}, name + ".mean_gradient", {sum});
 }
 
@@ -62,6 +63,8 @@ void check(const Tape& tape, const TrainingOptions& o) {
   if (o.lag != 0 && o.lag != 1) fail_usage("training: lag: expected 0 or 1, found " + std::to_string(o.lag));
   if (o.lag > 0 && !(o.scaling == constant_scaling))
     fail_usage("gradient lag needs a constant loss scale: f32 or bf16");
+  if (!(o.initial_scale > 0) || !std::isfinite(o.initial_scale))
+    fail_usage("training: initial_scale: expected a number above 0, found " + std::to_string(o.initial_scale));
   if (!(o.l2 >= 0)) fail_usage("training: l2: expected 0 or more, found " + std::to_string(o.l2));
   if (o.l2 == 0) return;
   if (o.l2_parameters.empty())
@@ -135,7 +138,7 @@ void add_updates(Step& s, ValueId finite, const TrainingOptions& o) {
 
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
   check(tape, options);
-  Step s = differentiated(tape, loss, options.averaging);
+  Step s = differentiated(tape, loss, options.averaging, scale_state_init(options.initial_scale));
   average_passes(s, options.accumulation);
   const AveragedBuckets averaged = average_ranks(s, options.lag, options.averaging);
   const std::vector<ValueId> checked = averaged.buckets.empty() ? s.gradients : averaged.buckets;
@@ -146,10 +149,10 @@ void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
 }
 
 void add_accumulation(Tape& tape, ValueId loss, const AveragingOptions& averaging) {
-  const Step s = differentiated(tape, loss, averaging);
+  const Step s = differentiated(tape, loss, averaging, scale_state_init());  // the update's tape gives it its value
   const auto accumulate = [&](const std::string& name, ValueId value) {
     tape.add({OpKind::accumulate, NoAttrs{}}, name + ".accumulate",
-             {value, s.counters, tape.state(name + ".gradient_sum", tape.desc(value))});
+             {value, s.counters, tape.state(gradient_sum_name(name), tape.desc(value))});
   };
   for (size_t i = 0; i < s.parameters.size(); ++i) accumulate(s.name_of(i), s.gradients[i]);
   accumulate("loss", loss);

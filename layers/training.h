@@ -26,6 +26,7 @@ struct TrainingOptions {
   /// a constant loss scale.
   int64_t lag = 0;
   LossScaleAttrs scaling = constant_scaling;
+  double initial_scale = 1;    ///< the factor on the loss at first; above 0
   AveragingOptions averaging;  ///< gradients become means over all ranks
 };
 
@@ -33,11 +34,16 @@ struct TrainingOptions {
 /// "stop_requests" is its mean.
 inline constexpr const char* stop_request_name = "stop_request";
 
+/// The state in which passes ahead of an update add up a parameter's gradient, or the "loss".
+inline std::string gradient_sum_name(const std::string& of) {
+  return of + ".gradient_sum";
+}
+
 /// Appends to `tape` (which ends in the scalar `loss`) everything up to the parameter updates, and keeps "loss" (the
 /// mean over passes and ranks, with the penalty included) and "finite". With lag, "finite" speaks of the gradients that
 /// are applied and of this step's loss; before the first gradients arrive it is 0. States: "<parameter>.velocity" or
-/// ".moment1", ".moment2"; step_state; loss_scale, whose factor begins as 1. Throws Error(usage) for options out of
-/// range, a penalty on no parameter or on one that the tape lacks, and parameters that the loss does not depend on.
+/// ".moment1", ".moment2"; step_state; loss_scale. Throws Error(usage) for options out of range, a penalty on no
+/// parameter or on one that the tape lacks, and parameters that the loss does not depend on.
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options);
 /// The pass ahead of an update where `accumulation` is above 1: adds gradients and loss to states
 /// "<parameter>.gradient_sum", "loss.gradient_sum". Throws Error(usage) for options out of range.

@@ -13,38 +13,6 @@ namespace {
 /// Dynamic loss scaling for f16: start high, double every 1000 finite steps, halve on overflow.
 constexpr double f16_initial_scale = 32768;
 
-Tape new_tape(const ProgramOptions& o) {
-  return Tape(o.compute == DType::f64 ? DType::f64 : DType::f32);
-}
-
-/// Which end a training tape gets.
-enum class Ending : uint8_t { update, accumulate };
-
-/// Gradients and what becomes of them behind a recorded forward pass that keeps its loss under `data_loss`. The penalty
-/// applies to `l2_parameters` where the options name none.
-Tape finish_training(Tape tape, const ProgramOptions& o, const std::vector<std::string>& l2_parameters, Ending ending) {
-  tape = apply_precision(tape, o.compute);
-  if (o.fuse) fuse(tape);
-  TrainingOptions training = o.training;
-  if (training.l2_parameters.empty()) training.l2_parameters = l2_parameters;
-  if (o.compute == DType::f16 && training.scaling == constant_scaling) training.scaling = LossScaleAttrs{};
-  const ValueId loss = tape.find("data_loss");
-  ending == Ending::update ? add_training(tape, loss, training) : add_accumulation(tape, loss, training.averaging);
-  if (o.fuse) forget_dropped(tape), fuse_convolutions(tape);
-  if (o.fuse && o.sparse_gradients) fuse_backward(tape);
-  if (o.fuse && o.gradient_sums) fuse_gradient_sums(tape);
-  return tape;
-}
-
-Tape finish_evaluation(Tape tape, const ProgramOptions& o) {
-  tape = apply_precision(tape, o.compute);
-  if (o.fuse) {
-    fuse(tape);
-    fuse_convolutions(tape);
-  }
-  return tape;
-}
-
 ClimateConfig evaluated_model(const ClimateOptions& o) {
   ClimateConfig model = o.model;
   if ((o.evaluation_height == 0) != (o.evaluation_width == 0))
@@ -52,6 +20,14 @@ ClimateConfig evaluated_model(const ClimateOptions& o) {
                std::to_string(o.evaluation_height) + " and " + std::to_string(o.evaluation_width));
   if (o.evaluation_height != 0) model.height = o.evaluation_height, model.width = o.evaluation_width;
   return model;
+}
+
+/// Throws where gradients of several passes would be added up that nobody reads, or read that nobody adds up.
+void expect_accumulation(const ProgramTapes& tapes) {
+  const bool reads = tapes.step.find(gradient_sum_name("loss")) != no_value;
+  if (reads != tapes.micro.has_value())
+    fail_usage(std::string("a program whose step averages ") + (reads ? "several passes" : "one pass") + ": expected " +
+               (reads ? "" : "no ") + "micro tape, found " + (reads ? "none" : "one"));
 }
 
 template <class Options>
@@ -98,8 +74,10 @@ Tape record_training(const CosmoflowOptions& o, Ending ending) {
   Tape tape = new_tape(o);
   const CosmoflowNet net = record_cosmoflow(tape, o.model, o.batch, o.input_type, o.normalisation, Mode::training);
   const ValueId target = tape.input("target", TensorDesc({o.batch, 1, 1, 1, o.model.targets}, tape.float_type()));
-  tape.keep(regression_loss(tape, "loss", o.loss, net.prediction, target), "data_loss");
-  return finish_training(std::move(tape), o, net.hidden_dense_weights, ending);
+  tape.keep(regression_loss(tape, "loss", o.loss, net.prediction, target), data_loss_name);
+  ProgramOptions named = o;
+  if (named.training.l2_parameters.empty()) named.training.l2_parameters = net.hidden_dense_weights;
+  return finish_training(std::move(tape), named, ending);
 }
 
 Tape record_training(const ClimateOptions& o, Ending ending) {
@@ -110,11 +88,42 @@ Tape record_training(const ClimateOptions& o, Ending ending) {
     tape.keep(labels, "target");
     tape.keep(net.logits, "logits");
   }
-  tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), "data_loss");
-  return finish_training(std::move(tape), o, {}, ending);
+  tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), data_loss_name);
+  return finish_training(std::move(tape), o, ending);
 }
 
 }  // namespace
+
+Tape new_tape(const ProgramOptions& o) {
+  return Tape(o.compute == DType::f64 ? DType::f64 : DType::f32);
+}
+
+Tape finish_training(Tape forward, const ProgramOptions& o, Ending ending) {
+  Tape tape = apply_precision(forward, o.compute);
+  if (o.fuse) fuse(tape);
+  TrainingOptions training = o.training;
+  if (o.compute == DType::f16) {
+    if (training.scaling == constant_scaling) training.scaling = LossScaleAttrs{};
+    if (training.initial_scale == 1) training.initial_scale = f16_initial_scale;
+  }
+  const ValueId loss = tape.find(data_loss_name);
+  if (loss == no_value)
+    fail_usage(std::string("finish_training: expected a loss kept as \"") + data_loss_name + "\", found none");
+  ending == Ending::update ? add_training(tape, loss, training) : add_accumulation(tape, loss, training.averaging);
+  if (o.fuse) forget_dropped(tape), fuse_convolutions(tape);
+  if (o.fuse && o.sparse_gradients) fuse_backward(tape);
+  if (o.fuse && o.gradient_sums) fuse_gradient_sums(tape);
+  return tape;
+}
+
+Tape finish_evaluation(Tape forward, const ProgramOptions& o) {
+  Tape tape = apply_precision(forward, o.compute);
+  if (o.fuse) {
+    fuse(tape);
+    fuse_convolutions(tape);
+  }
+  return tape;
+}
 
 Tape training_tape(const CosmoflowOptions& o) {
   return record_training(o, Ending::update);
@@ -196,21 +205,22 @@ int64_t ProgramPlans::own_state_bytes() const {
   return total;
 }
 
-ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& o, const KernelList& kernels) {
-  for (const KernelOverride& wish : o.plan.selection.overrides) require_kernel(kernels, wish);
+ProgramPlans plan_program(ProgramTapes tapes, const PlanOptions& o, const KernelList& kernels) {
+  expect_accumulation(tapes);
+  for (const KernelOverride& wish : o.selection.overrides) require_kernel(kernels, wish);
   ProgramPlans plans{std::move(tapes.step), std::move(tapes.evaluate), {}, {}, {}, {}};
-  if (tapes.micro) plans.micro = make_plan(*tapes.micro, kernels, o.plan);
+  if (tapes.micro) plans.micro = make_plan(*tapes.micro, kernels, o);
   if (tapes.statistics) {
     // A rank runs it as often as its share has images: nothing of it can wait for the team.
-    PlanOptions alone = o.plan;
+    PlanOptions alone = o;
     alone.team = 1, alone.place = 0;
     plans.statistics = make_plan(*tapes.statistics, kernels, alone);
   }
-  if (plans.trains()) plans.step = make_plan(plans.step_tape, kernels, o.plan);
-  plans.evaluate = make_plan(plans.evaluate_tape, kernels, o.plan);
+  if (plans.trains()) plans.step = make_plan(plans.step_tape, kernels, o);
+  plans.evaluate = make_plan(plans.evaluate_tape, kernels, o);
   // What only predicts may be asked for what the step that was trained was.
   if (!plans.trains()) return plans;
-  for (const KernelOverride& wish : o.plan.selection.overrides) {
+  for (const KernelOverride& wish : o.selection.overrides) {
     const auto fits = [&](const PlannedNode& node) { return speaks_of(wish, node); };
     const auto lacks = [&](const Plan* plan) { return std::none_of(plan->nodes.begin(), plan->nodes.end(), fits); };
     if (const std::vector<const Plan*> all = plans.all(); std::all_of(all.begin(), all.end(), lacks))
@@ -258,8 +268,6 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
 void Program::initialise(const ProgramPlans& plans, uint64_t seed) {
   store_.initialise(plans.step_tape, seed);
   store_.initialise(plans.evaluate_tape, seed);
-  if (plans.trains() && options_.compute == DType::f16)
-    store_.get(scale_state_name).data<double>()[int(ScaleField::scale)] = f16_initial_scale;
   const Tape& network = plans.trains() ? plans.step_tape : plans.evaluate_tape;
   for (ValueId id : network.parameters()) parameters_.push_back(network.value(id).name);
   for (const StateSpec& state : plans.evaluate_tape.states())

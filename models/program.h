@@ -13,7 +13,7 @@
 
 namespace convoy {
 
-/// What every network's program is told.
+/// What every network's program is told. Those that record it look at the first three.
 struct ProgramOptions {
   int64_t batch = 1;
   int64_t evaluation_batch = 1;
@@ -25,6 +25,20 @@ struct ProgramOptions {
   TrainingOptions training;
   PlanOptions plan;
 };
+
+/// To record a network on.
+Tape new_tape(const ProgramOptions& options);
+/// Under this name a forward pass keeps the loss that it is trained by.
+inline constexpr const char* data_loss_name = "data_loss";
+/// Which end a training tape gets: parameters are updated, or gradients added to states (add_accumulation).
+enum class Ending : uint8_t { update, accumulate };
+/// Makes a training tape of a recorded forward pass that keeps `data_loss_name`: precision, fusing, gradients and what
+/// becomes of them (add_training), fusing behind them, as the options say. Values that it keeps stay kept. With compute
+/// f16 a constant loss scale becomes a dynamic one, and one that begins as 1 begins as 32768. Throws Error(usage) where
+/// no such loss is kept, for options out of range, and for tapes that were not recorded in the type of new_tape.
+Tape finish_training(Tape forward, const ProgramOptions& options, Ending ending = Ending::update);
+/// The same for a forward pass that evaluates: precision and fusing.
+Tape finish_evaluation(Tape forward, const ProgramOptions& options);
 
 struct CosmoflowOptions : ProgramOptions {
   CosmoflowConfig model;
@@ -42,9 +56,9 @@ struct ClimateOptions : ProgramOptions {
 };
 
 /// Forward, gradients and update for `batch` samples. Inputs "x" and "target" (N,1,1,1,targets), or labels u8
-/// (N,1,H,W,1); kept "loss", "prediction" (climate: "logits" and "target"), "finite". With compute f16 a constant loss
-/// scale becomes a dynamic one. The L2 penalty applies to the weights that TrainingOptions names; where it names none,
-/// to those of CosmoFlow's hidden dense layers, and climate networks refuse it.
+/// (N,1,H,W,1); kept "loss", "prediction" (climate: "logits" and "target"), "finite". The L2 penalty applies to the
+/// weights that TrainingOptions names; where it names none, to those of CosmoFlow's hidden dense layers, and climate
+/// networks refuse it.
 Tape training_tape(const CosmoflowOptions& options);
 Tape training_tape(const ClimateOptions& options);
 /// The same up to the gradients, which are added to states: the passes ahead of an update with
@@ -75,7 +89,7 @@ NetworkCounts count_network(const ClimateConfig& model);
 /// All that a program runs.
 struct ProgramTapes {
   Tape step, evaluate;
-  std::optional<Tape> micro;       ///< with gradient accumulation
+  std::optional<Tape> micro;       ///< with gradient accumulation: Ending::accumulate
   std::optional<Tape> statistics;  ///< with ClimateOptions::statistics_pass
 };
 ProgramTapes program_tapes(const CosmoflowOptions& options);
@@ -108,15 +122,17 @@ struct ProgramPlans {
   int64_t shared_bytes() const { return shared_states_begin() + step.shared_state_bytes; }
   int64_t shared_states_begin() const { return std::max(step.shared_bytes, micro ? micro->shared_bytes : 0); }
 };
-ProgramPlans plan_program(ProgramTapes tapes, const ProgramOptions& options, const KernelList& kernels);
+/// Of any network's tapes. Throws Error(usage) as make_plan does, for overrides by name that no node of a program that
+/// trains has, and where only one of step and micro speaks of accumulation.
+ProgramPlans plan_program(ProgramTapes tapes, const PlanOptions& options, const KernelList& kernels);
 template <class Options>
 ProgramPlans plan_program(const Options& options, const KernelList& kernels) {
-  return plan_program(program_tapes(options), options, kernels);
+  return plan_program(program_tapes(options), options.plan, kernels);
 }
 /// For a program that only predicts: no memory for gradients, nor states of an optimizer.
 template <class Options>
 ProgramPlans plan_evaluation(const Options& options, const KernelList& kernels) {
-  return plan_program(evaluation_tapes(options), options, kernels);
+  return plan_program(evaluation_tapes(options), options.plan, kernels);
 }
 
 /// A network in training. Ahead of each step().run() the host fills the inputs of the step, whose memory it uses again,
@@ -124,8 +140,9 @@ ProgramPlans plan_evaluation(const Options& options, const KernelList& kernels) 
 /// learnt), the step and the seeds that dropout draws from.
 class Program {
  public:
-  /// Draws initial parameters from `seed` and allocates; `shared` is the team's memory. Its states are filled by the
-  /// member at place 0: the others wait for it before they read them.
+  /// Draws initial parameters from `seed` and allocates; `options` are those that the tapes and plans were made with.
+  /// `shared` is the team's memory. Its states are filled by the member at place 0: the others wait for it before they
+  /// read them.
   Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed,
           const std::shared_ptr<Buffer>& shared = nullptr);
   /// On an accelerator, for plans made for its kind.
