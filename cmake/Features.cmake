@@ -162,9 +162,10 @@ option(CONVOY_PRECOMPILE_HEADERS "Parse standard headers once per library" OFF)
 set(standard_headers <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem> <fstream> <functional> <map> <memory>
                      <mutex> <numeric> <optional> <set> <span> <sstream> <string> <thread> <type_traits> <utility> <vector>)
 
-# A static library of a top-level folder, exported as convoy::<name>; the one of the folder's name installs its headers.
+# A static library of a top-level folder, exported as convoy::<name>; the one of the folder's name installs its headers, but for
+# those whose path matches one of PRIVATE_HEADERS.
 function(convoy_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS;PRIVATE_LINKS;PRIVATE_HEADERS" ${ARGN})
   add_library(convoy_${name} STATIC ${ARG_SOURCES})
   add_library(convoy::${name} ALIAS convoy_${name})
   set_target_properties(convoy_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
@@ -182,6 +183,10 @@ function(convoy_library name)
   install(TARGETS convoy_${name} EXPORT convoyTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   if(folder STREQUAL name)
-    install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/convoy/${name} FILES_MATCHING PATTERN "*.h")
+    set(left_out "")
+    foreach(path ${ARG_PRIVATE_HEADERS})
+      list(APPEND left_out REGEX "${path}" EXCLUDE)
+    endforeach()
+    install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/convoy/${name} FILES_MATCHING PATTERN "*.h" ${left_out})
   endif()
 endfunction()

@@ -15,6 +15,13 @@ grep -q "[1-9][0-9]* nodes run by a kernel of this program" "$prefix/said"
 "$prefix/build/consumer_ranks"
 "$prefix/build/consumer_average"
 "$prefix/install/bin/cosmoflow_train" --version
+# A header includes what it needs. Those of devices want nvcc, those of oneDNN its headers.
+cd "$prefix/install/include/convoy"
+alone() { "${CXX:-c++}" -std=c++20 -fopenmp -fsyntax-only -I. -x c++ "$1" 2> "$2/said.$$" || { echo "does not compile alone: $1"; cat "$2/said.$$"; exit 1; }; }
+export -f alone
+find . -name '*.h' ! -path './kernels/onednn/*' $([ ! -e kernels/device/cuda.h ] || echo '! -path ./kernels/device/*') -print0 |
+  xargs -0 -P "$(nproc)" -I{} bash -c 'alone "$1" "$2"' _ {} "$prefix"
+cd - > /dev/null
 # A header has one place.
 twice=$(cd "$prefix/install/include/convoy" && find . -name '*.h' -printf '%f\n' | grep -E '^(mpi|collectives)\.h$' | sort | uniq -d)
 [ -z "$twice" ] || { echo "installed twice: $twice"; exit 1; }
