@@ -16,7 +16,8 @@ std::vector<OpDef> build_table() {
         resize_ops(), pixel_ops(), optimizer_ops(), communication_ops()})
     for (const OpDef& def : family) table[static_cast<size_t>(def.kind)] = def;
   for (size_t i = 0; i < table.size(); ++i)
-    if (!table[i].infer) fail_runtime("op kind " + std::to_string(i) + " has no row in the op table");
+    if (!table[i].infer || table[i].family == OpFamily::none)
+      fail_runtime("op kind " + std::to_string(i) + ": expected a row with a family in the op table, found none");
   return table;
 }
 

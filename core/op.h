@@ -23,6 +23,7 @@ inline TensorDesc label_desc(const Shape& logits) {
   return TensorDesc({logits.n(), logits.d(), logits.h(), logits.w(), 1}, DType::u8);
 }
 
+/// In any order: texts, tables and reports know kinds by their names and families.
 enum class OpKind : uint8_t {
   conv_forward,
   conv_backward_data,
@@ -102,12 +103,30 @@ inline constexpr ValueId no_value = -1;
 class GradientContext;  // core/backward.h
 class LoweringContext;  // core/passes/fuse.h
 
+/// What profiles count together, and what kind of work an op is: FLOPs of a network are those of convolutions and dense
+/// layers; communication moves bytes between ranks; updates are what a step does behind its gradients.
+enum class OpFamily : uint8_t {
+  none,  ///< of no op
+  convolution,
+  dense,
+  pool,  ///< and resizing
+  point_wise,
+  batch_norm,
+  channel_sum,
+  loss,
+  copy,  ///< and casts
+  communication,
+  update,
+  pack
+};
+
 /// How ranks that hold a parameter once divide its update: one of them runs it, or each updates elements of its own.
 enum class Division : uint8_t { whole, by_element };
 
 /// Everything the framework knows about one op kind.
 struct OpDef {
   OpKind kind{};
+  OpFamily family = OpFamily::none;
   std::string_view name;
   Attrs default_attrs;  ///< fixes which struct the op carries
   /// Output descriptors; throws Error(usage) naming the offending numbers.
@@ -134,6 +153,9 @@ const OpDef& op_def(OpKind kind);
 std::span<const OpDef> all_op_defs();
 inline std::string_view name_of(OpKind kind) {
   return op_def(kind).name;
+}
+inline OpFamily family_of(OpKind kind) {
+  return op_def(kind).family;
 }
 
 /// Checks the inputs and returns the descriptors of the outputs.

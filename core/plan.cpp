@@ -408,7 +408,7 @@ class Planner {
   /// Buckets and messages move only those parts that lie elsewhere than in their whole.
   void count_moved_bytes(const std::vector<Home>& home) {
     for (PlannedNode& node : plan_.nodes) {
-      if (node.op.kind < OpKind::bucket || node.op.kind > OpKind::all_reduce_later) continue;
+      if (family_of(node.op.kind) != OpFamily::communication) continue;
       const auto [whole, parts, offsets] = parts_of(node);
       const auto [root, begin] = home[static_cast<size_t>(whole)];
       node.bytes = 0;

@@ -58,7 +58,8 @@ NetworkCounts count_tape(const Tape& tape) {
   NetworkCounts counts;
   for (ValueId id : tape.parameters()) counts.parameters += tape.desc(id).shape.elements();
   for (const Node& node : tape.nodes()) {
-    if (node.op.kind > OpKind::dense_backward_weights) continue;
+    if (const OpFamily family = family_of(node.op.kind); family != OpFamily::convolution && family != OpFamily::dense)
+      continue;
     const int64_t flops = flops_of(node.op, tape.descs(node.in), tape.descs(node.out));
     counts.training_flops += flops;
     if (!node.name.ends_with(".forward")) continue;

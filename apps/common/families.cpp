@@ -26,49 +26,12 @@ std::string conv_family(const ConvAttrs& a, const Shape& w, bool transposed) {
   return name;
 }
 
-std::string other_family(OpKind kind) {
-  switch (kind) {
-    case OpKind::pack:
-      return "packing of weights";
-    case OpKind::dense_forward:
-    case OpKind::dense_backward_data:
-    case OpKind::dense_backward_weights:
-      return "dense layers";
-    case OpKind::batch_norm:
-    case OpKind::batch_norm_sums:
-    case OpKind::batch_norm_backward_data:
-    case OpKind::batch_norm_backward_parameters:
-    case OpKind::batch_norm_update:
-    case OpKind::channel_moments:
-      return "batch norm";
-    case OpKind::loss:
-    case OpKind::loss_backward:
-    case OpKind::pixel_loss:
-    case OpKind::pixel_loss_backward:
-    case OpKind::arg_max:
-      return "loss";
-    case OpKind::max_pool:
-    case OpKind::max_pool_backward:
-    case OpKind::avg_pool:
-    case OpKind::avg_pool_backward:
-    case OpKind::activation_max_pool:
-    case OpKind::activation_max_pool_backward:
-    case OpKind::resize:
-    case OpKind::resize_backward:
-      return "pools and resizing";
-    case OpKind::concat:
-    case OpKind::slice:
-    case OpKind::pad_channels:
-    case OpKind::cast:
-      return "casts and copies";
-    case OpKind::channel_sum:
-    case OpKind::channel_dot:
-      return "sums per channel";
-    default:
-      break;
-  }
-  if (kind >= OpKind::bucket && kind <= OpKind::all_reduce_later) return "communication";
-  return kind >= OpKind::all_finite ? "updates" : "point-wise";
+std::string_view name_of(OpFamily family) {
+  constexpr std::string_view names[] = {
+      "none",       "convolution",       "dense layers", "pools and resizing", "point-wise",
+      "batch norm", "sums per channel",  "loss",         "casts and copies",   "communication",
+      "updates",    "packing of weights"};
+  return names[static_cast<int>(family)];
 }
 
 }  // namespace
@@ -85,8 +48,8 @@ std::vector<FamilyTime> family_times(const Executor& executor, const Roofs& roof
     if (t.runs == 0) continue;
     const PlannedNode& node = plan.nodes[i];
     const auto conv = conv_shapes(plan.problem_of(node));
-    const std::string name =
-        conv ? conv_family(conv->attrs, conv->w, transposed.count(layer_of(node)) > 0) : other_family(node.op.kind);
+    const std::string name = conv ? conv_family(conv->attrs, conv->w, transposed.count(layer_of(node)) > 0)
+                                  : std::string(name_of(family_of(node.op.kind)));
     FamilyTime& f = families[name];
     f.name = name;
     f.seconds += t.seconds / double(t.runs), f.bound += bound_of_node(plan, node, roofs).seconds;

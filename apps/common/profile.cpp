@@ -59,9 +59,10 @@ std::string_view name_of(Phase phase) {
 
 Phase phase_of(const Plan& plan, size_t index) {
   const PlannedNode& node = plan.nodes[index];
-  if (node.op.kind == OpKind::pack) return Phase::pack;
-  if (node.op.kind >= OpKind::bucket && node.op.kind <= OpKind::all_reduce_later) return Phase::communication;
-  if (node.op.kind >= OpKind::all_finite || node.name.ends_with(".penalty_gradient")) return Phase::update;
+  const OpFamily family = family_of(node.op.kind);
+  if (family == OpFamily::pack) return Phase::pack;
+  if (family == OpFamily::communication) return Phase::communication;
+  if (family == OpFamily::update || node.name.ends_with(".penalty_gradient")) return Phase::update;
   for (size_t i = 0; i < index; ++i)
     if (plan.nodes[i].op.kind == OpKind::loss || plan.nodes[i].op.kind == OpKind::pixel_loss) return Phase::backward;
   return Phase::forward;

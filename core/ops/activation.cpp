@@ -65,6 +65,7 @@ void gradient_dropout(GradientContext& g) {
 
 std::vector<OpDef> activation_ops() {
   return {{.kind = OpKind::activation,
+           .family = OpFamily::point_wise,
            .name = "activation",
            .default_attrs = ActivationAttrs{},
            .infer = infer_activation,
@@ -72,12 +73,14 @@ std::vector<OpDef> activation_ops() {
            .flops = element_flops<1>,
            .in_place_input = 0},
           {.kind = OpKind::activation_backward,
+           .family = OpFamily::point_wise,
            .name = "activation_backward",
            .default_attrs = ActivationAttrs{},
            .infer = infer_backward,
            .flops = element_flops<1>,
            .in_place_input = 0},
           {.kind = OpKind::dropout,
+           .family = OpFamily::point_wise,
            .name = "dropout",
            .default_attrs = DropoutAttrs{},
            .infer = infer_dropout,

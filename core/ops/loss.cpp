@@ -42,12 +42,14 @@ bool special_scale(const Op&, int index, std::span<const TensorDesc>, const Tens
 
 std::vector<OpDef> loss_ops() {
   return {{.kind = OpKind::loss,
+           .family = OpFamily::loss,
            .name = "loss",
            .default_attrs = LossAttrs{},
            .infer = infer_loss,
            .gradient = gradient_loss,
            .flops = element_flops<3>},
           {.kind = OpKind::loss_backward,
+           .family = OpFamily::loss,
            .name = "loss_backward",
            .default_attrs = LossAttrs{},
            .infer = infer_backward,

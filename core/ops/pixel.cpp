@@ -67,6 +67,7 @@ bool special_labels(const Op& op, int index, std::span<const TensorDesc> in, con
 
 std::vector<OpDef> pixel_ops() {
   return {{.kind = OpKind::pixel_loss,
+           .family = OpFamily::loss,
            .name = "pixel_loss",
            .default_attrs = PixelLossAttrs{},
            .infer = infer_loss,
@@ -74,12 +75,17 @@ std::vector<OpDef> pixel_ops() {
            .flops = element_flops<8>,
            .special_input = special_labels},
           {.kind = OpKind::pixel_loss_backward,
+           .family = OpFamily::loss,
            .name = "pixel_loss_backward",
            .default_attrs = PixelLossAttrs{},
            .infer = infer_backward,
            .flops = element_flops<8>,
            .special_input = special_labels},
-          {.kind = OpKind::arg_max, .name = "arg_max", .default_attrs = NoAttrs{}, .infer = infer_arg_max}};
+          {.kind = OpKind::arg_max,
+           .family = OpFamily::loss,
+           .name = "arg_max",
+           .default_attrs = NoAttrs{},
+           .infer = infer_arg_max}};
 }
 
 }  // namespace convoy

@@ -32,12 +32,14 @@ int64_t flops_resize(const Op& op, std::span<const TensorDesc> in, std::span<con
 
 std::vector<OpDef> resize_ops() {
   return {{.kind = OpKind::resize,
+           .family = OpFamily::pool,
            .name = "resize",
            .default_attrs = ResizeAttrs{},
            .infer = infer_resize,
            .gradient = gradient_resize,
            .flops = flops_resize},
           {.kind = OpKind::resize_backward,
+           .family = OpFamily::pool,
            .name = "resize_backward",
            .default_attrs = ResizeAttrs{},
            .infer = infer_resize,
