@@ -119,5 +119,18 @@ for launch in srun mpirun; do
   [ $rc -eq 75 ] && grep -q 'scontrol requeue 7' slurm.txt && ok || bad "$launch: exit $rc at the signal, expected 75: $(cat slurm.txt)"
 done
 grep -q '^#SBATCH --signal=B:USR1@' "$source/apps/launch/slurm.sh" && ok || bad "Slurm signals job steps, of which mpirun has none on its own node"
-WAITS=yes PBS_WALLTIME=301 again 'qsub -v BIN' 75 pbs
+WAITS=yes PBS_WALLTIME=2 again 'qsub -v BIN' 75 pbs
+# Jobs shorter than the time that saving may take are asked half way.
+printf '#!/bin/sh\necho "$3" > "$OUT/asked"\nshift 3\nexec "$@"\n' | tool timeout
+asked() { # WALLTIME SECONDS
+  PBS_WALLTIME=$1 "$source/apps/launch/pbs.sh" > /dev/null 2>&1
+  [ "$(cat out/asked)" = "$2" ] && ok || bad "PBS: walltime $1: expected a signal after $2 s, found $(cat out/asked)"
+}
+asked 14400 14100
+asked 601 301
+asked 300 150
+asked 1 1
+rm tools/timeout
+LEFT=5400 started flux '--signal=USR1@300s '
+LEFT=120.5 started flux '--signal=USR1@60s '
 conclude

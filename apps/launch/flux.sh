@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # CosmoFlow under Flux:   BIN=... DATA=... OUT=... flux batch -N 4 --time-limit=4h flux.sh [more flags of the trainer]
 #
-# Flux signals the ranks five minutes ahead of the limit; they save the same step and end with 75, and the script submits
+# Flux signals the ranks five minutes ahead of the limit, or half way through a short job; they save the same step and end with 75, and the script submits
 # its own continuation. Ranks that lose another one leave OUT/lost, since the launcher may return the lost rank's own
 # code rather than their 76; the continuation then starts from the last checkpoint.
 # flux: --job-name=cosmoflow
@@ -11,6 +11,7 @@ set -u
 # The next job gets the time that this one had: what is left at its start. 2^32 - 1 seconds and more mean no limit.
 left=$(flux job timeleft 2> /dev/null)
 [[ $left =~ ^[0-9]+ ]] && left=${BASH_REMATCH[0]} || left=14400
+ahead=$((left > 600 ? 300 : left / 2))
 [ "$left" -ge 4294967295 ] && left='' || left+=s
 export TIME_LIMIT=${TIME_LIMIT:-$left}
 limit=()
@@ -20,7 +21,7 @@ compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
 rm -f "$OUT/lost"
 nodes=$(flux resource list -s free -no '{nnodes}')
 # Whole nodes, whose cores per-task divides among their ranks.
-flux run -N "$nodes" --exclusive --tasks-per-node="${TASKS_PER_NODE:-2}" -o cpu-affinity=per-task --signal=USR1@300s \
+flux run -N "$nodes" --exclusive --tasks-per-node="${TASKS_PER_NODE:-2}" -o cpu-affinity=per-task --signal="USR1@${ahead}s" \
   "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" ${resume[@]+"${resume[@]}"} "$@"
 code=$?
 if [ $code -eq 75 ] || [ $code -eq 76 ] || [ -e "$OUT/lost" ]; then

@@ -24,8 +24,10 @@ mkdir -p "$OUT"
 resume=()
 compgen -G "$OUT/checkpoint-*.h5" > /dev/null && resume=(--resume)
 rm -f "$OUT/lost"
-# Seconds until the ranks are asked to save: of PBS_WALLTIME where the site sets it, else of the walltime above.
-ask=$((${PBS_WALLTIME:-14400} - 300))
+# Seconds until the ranks are asked to save: of PBS_WALLTIME where the site sets it, else of the walltime above. Of a
+# short job that is half of them.
+limit=${PBS_WALLTIME:-14400}
+ask=$((limit > 600 ? limit - 300 : (limit + 1) / 2))
 # shellcheck disable=SC2086
 timeout --preserve-status --signal=USR1 "$ask" ${LAUNCH:-mpirun} -n "$(wc -l < "$PBS_NODEFILE")" \
   "$BIN/${TRAINER:-cosmoflow_train}" --data-dir "$DATA" --output-dir "$OUT" ${resume[@]+"${resume[@]}"} ${FLAGS:-}

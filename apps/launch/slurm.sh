@@ -3,7 +3,8 @@
 #
 # Five minutes ahead of the time limit Slurm signals this script, which hands that on: the ranks save the same step and
 # end with 75, and the job asks to be queued again. Ranks that lose another one end with 76 and leave OUT/lost, since the
-# launcher may return the lost rank's own code; the job then goes on from the last checkpoint.
+# launcher may return the lost rank's own code; the job then goes on from the last checkpoint. Limits below ten minutes
+# want fewer seconds for saving than stand here: sbatch --signal=B:USR1@60.
 #SBATCH --job-name=cosmoflow
 #SBATCH --time=04:00:00
 #SBATCH --exclusive
