@@ -48,7 +48,7 @@ std::vector<Arguments::Flag> with_network_flags(const std::vector<Arguments::Fla
   std::vector<Arguments::Flag> flags{
       {"model", "cosmoflow", "cosmoflow, lbann, sc18, deepcam, deeplab or tiramisu: its training step"},
       {"size", "", "extent of the volume, default 128; HEIGHTxWIDTH of the images, default 768x1152"},
-      {"batch", "1", "samples; bench_layers multiplies the mb of each line of --problem and --problems by it"},
+      {"batch", "1", "samples"},
       {"batch-norm", "", "lbann, deeplab, tiramisu: on or off (default: off, as they are trained)"}};
   flags.insert(flags.end(), own.begin(), own.end());
   return flags;

@@ -115,8 +115,8 @@ void add_line_from(const std::string& place, const Arguments& a, std::string_vie
 std::vector<Arguments::Flag> problem_flags() {
   return with_network_flags(
       {{"problem", "",
-        "one problem: 'conv mb1ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line or our own text; may "
-        "be given several times",
+        "one problem: 'conv mb1ic32id64oc64kd3pd1', 'deconv ...', a oneDNN verbose line (--batch multiplies the mb of "
+        "these) or our own text; may be given several times",
         true},
        {"problems", "", "files of such lines, comma-separated (those of bench/problems)"},
        {"pass", "forward,backward_data,backward_weights", "passes of convolution strings, or of a model's nodes"},

@@ -103,6 +103,9 @@ expect 0 'a,\b.forward' "$bin/bench_report" summary odd.jsonl
 # The networks of 2018 are timed as they are trained, without batch norm; DeepCAM with it.
 without 0 batch_norm "$bin/bench_layers" --model tiramisu --size 32x48 --list
 expect 0 'batch_norm' "${layers[@]}" --model tiramisu --size 32x48 --batch-norm on --list
+# Help speaks of the program's own flags.
+expect 0 '--batch multiplies the mb' "$bin/bench_layers" --help
+without 0 '--problem' "$bin/bench_step" --help
 # A table tuned for a step decides that step; one for another batch is refused.
 expect 0 'conv1.forward' "$bin/bench_layers" --size 16 --batch 2 --threads 1 --min-seconds 0 --tune tuned.txt
 steps=("$bin/cosmoflow_train" --data dummy --size 16 --n-train 4 --n-epochs 1 --threads 1 --tuned tuned.txt)
