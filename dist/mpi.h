@@ -37,7 +37,7 @@ bool mpi_running();
 /// Whether it ran, and starts no more.
 bool mpi_over();
 
-/// One per process and only once: MPI cannot be started again.
+/// One per process and only once: MPI cannot be started again. It outlives the communicators that it makes.
 class MpiSession {
  public:
   virtual ~MpiSession() = default;

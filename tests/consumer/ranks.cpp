@@ -5,8 +5,10 @@
 #include "dist/mpi.h"
 
 int main() {
-  std::unique_ptr<convoy::MpiSession> session;
-  if (convoy::find_launch().tasks > 1) session = convoy::start_mpi({});
+  std::unique_ptr<convoy::MpiSession> session;  // outlives its communicators
+  // Not every launcher says how many tasks it has started; one of a single task may have no MPI to offer.
+  const convoy::Launch launch = convoy::find_launch();
+  if (!launch.launcher.empty() && launch.tasks != 1) session = convoy::start_mpi({});
   const auto ranks = session ? session->world({}) : convoy::make_self_communicator();
   float one = 1;
   ranks->all_reduce_sum(std::span(&one, 1));
