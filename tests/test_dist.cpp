@@ -1,6 +1,7 @@
 // All-reduce algorithms against a plain sum, at odd sizes and rank counts; averaging in the tape.
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <set>
 
 #include "core/philox.h"
 #include "core/tensor.h"
@@ -69,6 +70,21 @@ CommunicationOptions wish(Algorithm a, int threads = 1) {
   return o;
 }
 
+/// The algorithms that run on ranks of one process on these nodes; all on one where none are given.
+std::vector<Algorithm> algorithms_for(int ranks, std::vector<int> nodes = {}, DType wire = DType::f32) {
+  ReductionProblem p;
+  if (nodes.empty()) nodes.assign(static_cast<size_t>(ranks), 0);
+  p.nodes = std::move(nodes), p.shares_memory = true, p.converts = wire != DType::f32;
+  std::vector<Algorithm> able;
+  for (Algorithm a : all_algorithms())
+    if (supports(a, p).ok) able.push_back(a);
+  return able;
+}
+
+/// Nodes of equally many ranks, for `hierarchical`, and of others.
+const std::vector<std::vector<int>> several_nodes{
+    {0, 0, 1, 1}, {0, 1, 0, 1, 0, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2}, {0, 1, 1}};
+
 /// What every rank has behind an all-reduce.
 std::vector<std::vector<float>> means(int ranks, int64_t count, const CommunicationOptions& options) {
   auto communicators = make_thread_communicators(ranks, options);
@@ -103,8 +119,7 @@ std::vector<std::vector<float>> means_through_areas(int64_t bytes, int64_t count
 TEST_CASE("every all-reduce algorithm gives the mean, the same bits on all ranks", "[dist]") {
   for (int ranks : {2, 3, 4, 5, 7, 8})
     for (int64_t count : {1, 2, 15, 17, 1000, 12345})
-      for (Algorithm a :
-           {Algorithm::direct, Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::shared}) {
+      for (Algorithm a : algorithms_for(ranks)) {
         INFO(name_of(a) << " " << ranks << " ranks, " << count);
         check_mean<float>(ranks, count, wish(a), {}, DType::f32);
         check_mean<double>(ranks, count, wish(a), {}, DType::f64);
@@ -119,12 +134,24 @@ TEST_CASE("as many ranks as one large node has share their areas", "[dist]") {
   check_mean<double>(40, 1000, wish(Algorithm::shared), {}, DType::f64);
 }
 
-TEST_CASE("hierarchical all-reduce over pretended nodes", "[dist]") {
-  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1, 0, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2}})
-    for (int64_t count : {1, 31, 70001}) {
-      check_mean<float>(static_cast<int>(nodes.size()), count, wish(Algorithm::hierarchical), nodes, DType::f32);
-      check_mean<double>(static_cast<int>(nodes.size()), count, wish(Algorithm::hierarchical), nodes, DType::f64);
-    }
+TEST_CASE("every all-reduce algorithm over pretended nodes", "[dist]") {
+  for (const std::vector<int>& nodes : several_nodes) {
+    const auto ranks = static_cast<int>(nodes.size());
+    for (Algorithm a : algorithms_for(ranks, nodes))
+      for (int64_t count : {1, 31, 70001}) {
+        INFO(name_of(a) << " " << ranks << " ranks, " << count);
+        check_mean<float>(ranks, count, wish(a), nodes, DType::f32);
+        check_mean<double>(ranks, count, wish(a), nodes, DType::f64);
+      }
+  }
+}
+
+TEST_CASE("the tests run every algorithm but the library's", "[dist]") {
+  std::set<Algorithm> able{Algorithm::native};
+  for (Algorithm a : algorithms_for(2)) able.insert(a);
+  for (const std::vector<int>& nodes : several_nodes)
+    for (Algorithm a : algorithms_for(static_cast<int>(nodes.size()), nodes)) able.insert(a);
+  CHECK(able == std::set<Algorithm>(all_algorithms().begin(), all_algorithms().end()));
 }
 
 TEST_CASE("all-reduces in windows, beside others, give the bits of those through areas", "[dist]") {
@@ -171,10 +198,20 @@ TEST_CASE("all-reduces in windows, beside others, give the bits of those through
 }
 
 TEST_CASE("f32 gradients may travel as bf16 or f16", "[dist]") {
-  for (int ranks : {2, 3, 4, 5})
-    for (DType wire : {DType::bf16, DType::f16})
-      for (Algorithm a : {Algorithm::direct, Algorithm::halving, Algorithm::ring})
+  for (DType wire : {DType::bf16, DType::f16}) {
+    for (int ranks : {2, 3, 4, 5})
+      for (Algorithm a : algorithms_for(ranks, {}, wire)) {
+        INFO(name_of(a) << " " << ranks << " ranks, " << name_of(wire));
         check_mean<float>(ranks, 4099, wish(a), {}, wire);
+      }
+    for (const std::vector<int>& nodes : several_nodes) {
+      const auto ranks = static_cast<int>(nodes.size());
+      for (Algorithm a : algorithms_for(ranks, nodes, wire)) {
+        INFO(name_of(a) << " " << ranks << " ranks on nodes, " << name_of(wire));
+        check_mean<float>(ranks, 4099, wish(a), nodes, wire);
+      }
+    }
+  }
 }
 
 TEST_CASE("deterministic sums do not depend on the cut into buckets", "[dist]") {
@@ -228,7 +265,7 @@ TEST_CASE("a team adds up what is long enough, with the bits of one thread", "[d
   CHECK(adding_threads(33 * 8192, 33) == 33);
   CHECK(adding_threads(1 << 30, 1) == 1);
   constexpr int64_t count = 3 * 50007;  // so much of it belongs to each of three ranks
-  for (Algorithm a : {Algorithm::direct, Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::shared}) {
+  for (Algorithm a : algorithms_for(3)) {
     INFO(name_of(a));
     const auto alone = means(3, count, wish(a));
     for (int threads : {2, 3}) CHECK((means(3, count, wish(a, threads)) == alone));
@@ -263,7 +300,7 @@ TEST_CASE("subnormal numbers count as zero in sums, whoever adds", "[dist]") {
       CHECK(own_arithmetic[rank]);  // the caller's goes on as it was
     }
   };
-  for (Algorithm a : {Algorithm::direct, Algorithm::doubling, Algorithm::halving, Algorithm::ring, Algorithm::shared})
+  for (Algorithm a : algorithms_for(2))
     for (int threads : {1, 2})
       for (bool messenger : {false, true}) check(a, threads, DType::f32, messenger);
   check(Algorithm::ring, 1, DType::bf16, false);
