@@ -7,6 +7,7 @@
 
 #include "core/replace_file.h"
 #include "core/text.h"
+#include "dist/schedule.h"
 
 namespace convoy {
 namespace {
@@ -16,8 +17,6 @@ constexpr Algorithm list[] = {Algorithm::shared,  Algorithm::direct, Algorithm::
 
 /// Below this, the number of rounds costs more than the bytes.
 constexpr int64_t short_vector = 16 << 10;
-/// Messages per round that a rank can keep under way.
-constexpr int most_peers = 64;
 
 bool power_of_two(int n) {
   return (n & (n - 1)) == 0;
@@ -81,7 +80,8 @@ Support supports(Algorithm algorithm, const ReductionProblem& p) {
       if (p.ranks_per_node() < 2) return Support::no("needs the same number of ranks, at least two, on every node");
       return Support::yes();
     case Algorithm::direct:
-      if (p.ranks() > most_peers && !p.rank_order) return Support::no("more than 64 ranks");
+      if (p.ranks() > most_peers && !p.rank_order)
+        return Support::no("more than " + std::to_string(most_peers) + " ranks");
       return Support::yes();
     case Algorithm::doubling:
       return p.converts ? Support::no("ranks would round differently") : Support::yes();

@@ -18,6 +18,17 @@ void add(std::vector<Transfer>& list, int peer, Piece piece, int64_t scratch = T
   if (piece.count > 0) list.push_back({peer, piece, scratch});
 }
 
+/// The parts of `count` ranks from `first` on, behind the last of which comes the first one's.
+void add_parts(std::vector<Transfer>& list, int peer, std::span<const Piece> parts, int first, int count) {
+  const auto stretch = [&](int begin, int end) {
+    const Piece from = parts[static_cast<size_t>(begin)], last = parts[static_cast<size_t>(end - 1)];
+    add(list, peer, {from.begin, last.begin + last.count - from.begin});
+  };
+  const int ranks = static_cast<int>(parts.size()), over = first + count - ranks;
+  stretch(first, std::min(first + count, ranks));
+  if (over > 0) stretch(0, over);
+}
+
 void add_sum(Round& round, Piece piece, std::vector<int64_t> sources) {
   if (piece.count > 0) round.sums.push_back({piece, std::move(sources)});
 }
@@ -133,40 +144,53 @@ Schedule doubling_schedule(const Members& m) {
   });
 }
 
-Schedule gather_schedule(const Members& m, std::span<const Piece> parts) {
-  const auto me = static_cast<size_t>(m.self);
-  Round round;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (i == me) continue;
-    add(round.sends, m.ranks[i], parts[me]);
-    add(round.receives, m.ranks[i], parts[i]);
-  }
+Schedule gather_schedule(const Members& m, std::span<const Piece> parts, int peers) {
+  const int p = m.size(), me = m.self;
   Schedule s;
-  s.rounds.push_back(std::move(round));
+  if (p - 1 <= peers) {
+    Round round;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (i == static_cast<size_t>(me)) continue;
+      add(round.sends, m.ranks[i], parts[static_cast<size_t>(me)]);
+      add(round.receives, m.ranks[i], parts[i]);
+    }
+    s.rounds.push_back(std::move(round));
+    return s;
+  }
+  // A rank that has the parts of `have` ranks from itself on hands them to the one as far below.
+  for (int have = 1; have < p; have *= 2) {
+    Round round;
+    const int count = std::min(have, p - have), from = (me + have) % p, to = (me + p - have) % p;
+    add_parts(round.sends, m.ranks[static_cast<size_t>(to)], parts, me, count);
+    add_parts(round.receives, m.ranks[static_cast<size_t>(from)], parts, from, count);
+    s.rounds.push_back(std::move(round));
+  }
   return s;
 }
 
-Schedule direct_schedule(const Members& m) {
+Schedule direct_schedule(const Members& m, int peers) {
+  const int p = m.size(), me = m.self;
   std::vector<Piece> parts;
-  for (int i = 0; i < m.size(); ++i) parts.push_back(part_of(m.range, i, m.size()));
-  const auto me = static_cast<size_t>(m.self);
-  const Piece mine = parts[me];
+  for (int i = 0; i < p; ++i) parts.push_back(part_of(m.range, i, p));
+  const Piece mine = parts[static_cast<size_t>(me)];
   Schedule s;
-  Round round;
-  std::vector<int64_t> sources;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (i == me) {
-      sources.push_back(Sum::own);
-      continue;
+  s.scratch = (p - 1) * mine.count;
+  const auto scratch_of = [&](int i) { return (i < me ? i : i - 1) * mine.count; };
+  int distance = 1;
+  do {
+    Round round;
+    for (const int end = std::min(p, distance + peers); distance < end; ++distance) {
+      const int to = (me + distance) % p, from = (me + p - distance) % p;
+      add(round.sends, m.ranks[static_cast<size_t>(to)], parts[static_cast<size_t>(to)]);
+      add(round.receives, m.ranks[static_cast<size_t>(from)], mine, scratch_of(from));
     }
-    add(round.sends, m.ranks[i], parts[i]);
-    add(round.receives, m.ranks[i], mine, s.scratch);
-    sources.push_back(s.scratch);
-    s.scratch += mine.count;
-  }
-  add_sum(round, mine, sources);
-  finish(round, mine);
-  s.rounds = {std::move(round), gather_schedule(m, parts).rounds[0]};
+    s.rounds.push_back(std::move(round));
+  } while (distance < p);
+  std::vector<int64_t> sources;
+  for (int i = 0; i < p; ++i) sources.push_back(i == me ? Sum::own : scratch_of(i));
+  add_sum(s.rounds.back(), mine, sources);
+  finish(s.rounds.back(), mine);
+  for (Round& round : gather_schedule(m, parts, peers).rounds) s.rounds.push_back(std::move(round));
   return s;
 }
 

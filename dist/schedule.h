@@ -48,6 +48,9 @@ struct Members {
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
+/// So many ranks a rank exchanges messages with in one round.
+inline constexpr int most_peers = 64;
+
 /// Part `index` of a range cut into equal parts; the last ones are shorter.
 Piece part_of(Piece range, int index, int parts);
 
@@ -58,12 +61,13 @@ Schedule ring_schedule(const Members& m);
 Schedule halving_schedule(const Members& m);
 /// The whole vector exchanged log2 p times: fewest rounds, for short vectors.
 Schedule doubling_schedule(const Members& m);
-/// Every rank gets its part from all others at once and adds in rank order, then all get all parts: 2 rounds, p-1
-/// messages each. The sums do not depend on how gradients are cut into buckets.
-Schedule direct_schedule(const Members& m);
+/// Every rank gets its part from all others and adds in rank order, then all get all parts: 2 rounds, p-1 messages
+/// each; more where there are more than `peers` others. The sums do not depend on how gradients are cut into buckets.
+Schedule direct_schedule(const Members& m, int peers = most_peers);
 
-/// Everybody's part to everybody.
-Schedule gather_schedule(const Members& m, std::span<const Piece> parts);
+/// Everybody's part to everybody; parts lie one behind the other. One round, or, where there are more than `peers`
+/// others, Bruck et al. 1997: log2 p rounds, in which what a rank has travels on.
+Schedule gather_schedule(const Members& m, std::span<const Piece> parts, int peers = most_peers);
 /// Binomial tree from `root`, an index into ranks.
 Schedule broadcast_schedule(const Members& m, int root);
 

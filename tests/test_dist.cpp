@@ -1,6 +1,9 @@
 // All-reduce algorithms against a plain sum, at odd sizes and rank counts; averaging in the tape.
+#include <array>
 #include <catch2/catch.hpp>
+#include <deque>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "core/philox.h"
@@ -84,6 +87,47 @@ std::vector<Algorithm> algorithms_for(int ranks, std::vector<int> nodes = {}, DT
 /// Nodes of equally many ranks, for `hierarchical`, and of others.
 const std::vector<std::vector<int>> several_nodes{
     {0, 0, 1, 1}, {0, 1, 0, 1, 0, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2}, {0, 1, 1}};
+
+/// Walks the schedules of all ranks over one vector each, and tells how many ranks one of them meets in a round.
+size_t walk(const std::vector<Schedule>& schedules, std::vector<std::vector<float>>& vectors) {
+  std::vector<std::vector<float>> scratch;
+  for (const Schedule& s : schedules) scratch.emplace_back(static_cast<size_t>(s.scratch));
+  size_t most = 0;
+  for (size_t round = 0; round < schedules[0].rounds.size(); ++round) {
+    std::map<std::pair<size_t, size_t>, std::deque<std::vector<float>>> boxes;
+    for (size_t r = 0; r < schedules.size(); ++r) {
+      REQUIRE(schedules[r].rounds.size() == schedules[0].rounds.size());
+      std::set<int> peers;
+      for (const Transfer& t : schedules[r].rounds[round].sends) {
+        const auto from = vectors[r].begin() + t.piece.begin;
+        boxes[{r, t.peer}].emplace_back(from, from + t.piece.count);
+        peers.insert(t.peer);
+      }
+      most = std::max(most, peers.size());
+    }
+    for (size_t r = 0; r < schedules.size(); ++r) {
+      for (const Transfer& t : schedules[r].rounds[round].receives) {
+        auto& box = boxes[{t.peer, r}];
+        REQUIRE(!box.empty());
+        REQUIRE(box.front().size() == static_cast<size_t>(t.piece.count));
+        std::copy(
+            box.front().begin(), box.front().end(),
+            t.scratch == Transfer::in_place ? vectors[r].begin() + t.piece.begin : scratch[r].begin() + t.scratch);
+        box.pop_front();
+      }
+      for (const Sum& sum : schedules[r].rounds[round].sums) {
+        std::vector<float> total(static_cast<size_t>(sum.piece.count));
+        for (int64_t source : sum.sources)
+          for (size_t i = 0; i < total.size(); ++i)
+            total[i] += source == Sum::own ? vectors[r][static_cast<size_t>(sum.piece.begin) + i]
+                                           : scratch[r][static_cast<size_t>(source) + i];
+        std::copy(total.begin(), total.end(), vectors[r].begin() + sum.piece.begin);
+      }
+    }
+    for (const auto& [pair, box] : boxes) REQUIRE(box.empty());
+  }
+  return most;
+}
 
 /// What every rank has behind an all-reduce.
 std::vector<std::vector<float>> means(int ranks, int64_t count, const CommunicationOptions& options) {
@@ -363,6 +407,50 @@ TEST_CASE("broadcast, all-gather, barrier", "[dist]") {
       c.barrier();
     });
   }
+}
+
+TEST_CASE("nobody meets more ranks in a round than it can", "[dist]") {
+  for (int ranks : {1, 2, 3, 5, 8, 13, 32, 65, 100})
+    for (int peers : {2, 4, 64})
+      for (int64_t count : {1, 100, 5000}) {  // short ones leave ranks without a part
+        INFO(ranks << " ranks, " << peers << " at once, " << count);
+        std::vector<Schedule> direct, gather;
+        std::vector<std::vector<float>> vectors, parts;
+        std::vector<float> sum(static_cast<size_t>(count)), in_order(sum.size());
+        Members m{{}, 0, {0, count}};
+        std::vector<Piece> pieces;
+        for (int r = 0; r < ranks; ++r) m.ranks.push_back(r), pieces.push_back(part_of(m.range, r, ranks));
+        for (m.self = 0; m.self < ranks; ++m.self) {
+          direct.push_back(direct_schedule(m, peers));
+          gather.push_back(gather_schedule(m, pieces, peers));
+          vectors.push_back(values_of<float>(m.self, count));
+          for (size_t i = 0; i < sum.size(); ++i) sum[i] += vectors.back()[i];
+          const Piece own = pieces[static_cast<size_t>(m.self)];
+          parts.emplace_back(sum.size());
+          for (int64_t i = own.begin; i < own.begin + own.count; ++i)
+            parts.back()[static_cast<size_t>(i)] = in_order[static_cast<size_t>(i)] = float(i + 1);
+        }
+        CHECK(walk(direct, vectors) <= static_cast<size_t>(peers));
+        CHECK(walk(gather, parts) <= static_cast<size_t>(peers));
+        for (const std::vector<float>& v : vectors) CHECK((v == sum));
+        for (const std::vector<float>& v : parts) CHECK((v == in_order));
+      }
+  // The same by messages.
+  constexpr int many = most_peers + 6;
+  auto communicators = make_thread_communicators(many);
+  on_ranks(communicators, [&](int rank, Collectives& c) {
+    const std::array<int32_t, 3> mine{rank, -rank, rank * rank};
+    std::array<std::array<int32_t, 3>, many> all{};
+    c.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+    for (int r = 0; r < many; ++r)
+      require(all[static_cast<size_t>(r)] == std::array<int32_t, 3>{r, -r, r * r}, "all-gather of many");
+  });
+  std::vector<int> nodes(many);
+  nodes.back() = 1;
+  CommunicationOptions o;
+  o.deterministic = true;
+  check_mean<float>(many, 4099, o, nodes, DType::f32);
+  check_mean<float>(many, 4099, o, nodes, DType::bf16);
 }
 
 TEST_CASE("the choice of an algorithm: a wish, the measured table, the list", "[dist]") {
