@@ -45,7 +45,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Starts an all-reduce under a number of the caller's choice, 0 or more, which must not be in use.
+  /// Starts an all-reduce under a number of the caller's choice, 0 or more, which must not be in use. Throws
+  /// Error(usage) where more are under way than messages can be told apart (Collectives: 4096).
   virtual void start(int64_t id, const AllReduce& what) = 0;
   /// Returns when the all-reduce of this number is finished, at once where none is under way.
   virtual void wait(int64_t id) = 0;

@@ -218,7 +218,13 @@ void Collectives::start(int64_t id, const AllReduce& what) {
   transport_->alive();
   const std::lock_guard lock(mutex_);
   if (size() == 1) return multiply(what.type, what.data.data(), whole(what), what.scale);
-  begin(operations_[id], plan_for(what), what, static_cast<int>(next_tag_++ % tags));
+  const auto tag = static_cast<int>(next_tag_ % tags);
+  for (const auto& [other, op] : operations_)
+    if (op.active && op.tag == tag)
+      fail_usage("expected at most " + std::to_string(tags) + " all-reduces under way: " + what.name +
+                 " is started before " + op.what.name + " has ended");
+  begin(operations_[id], plan_for(what), what, tag);
+  ++next_tag_;
   ++times_.reductions, times_.bytes += static_cast<int64_t>(what.data.size());
   advance_all();
   times_.exposed += seconds_between(before, Clock::now());

@@ -1,5 +1,5 @@
 // The communicator: walks schedules of all-reduces over a transport. Nothing waits but `wait`; several all-reduces may
-// be under way, the shared-memory ones one after the other.
+// be under way (at most 4096), the shared-memory ones one after the other.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,6 @@
 #include "dist/convoy_comm.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -56,6 +57,8 @@ void expect_same_everywhere(Collectives& ranks, std::string_view call, std::span
 
 /// Tensors below this travel together.
 constexpr size_t large_bytes = 1 << 20;
+/// So many of the others are under way at a time; each keeps memory for what comes in.
+constexpr int64_t most_under_way = 256;
 
 struct Team {
   std::unique_ptr<Collectives> ranks;
@@ -176,13 +179,16 @@ extern "C" int convoy_comm_average(int team, void* const* tensors, const size_t*
         at += bytes;
       }
     };
+    int64_t started = 0;
     each(true, [&](int i, std::byte* data, size_t bytes, size_t) {
-      t.ranks->start(i, {{data, bytes}, dtype, dtype, scale, "tensor " + std::to_string(i)});
+      const int64_t id = started++ % most_under_way;
+      t.ranks->wait(id);
+      t.ranks->start(id, {{data, bytes}, dtype, dtype, scale, "tensor " + std::to_string(i)});
     });
     each(false, [&](int, std::byte* data, size_t bytes, size_t at) { std::memcpy(t.bucket.data() + at, data, bytes); });
-    if (small > 0) t.ranks->start(tensor_count, {t.bucket, dtype, dtype, scale, "the small tensors"});
-    each(true, [&](int i, std::byte*, size_t, size_t) { t.ranks->wait(i); });
-    if (small > 0) t.ranks->wait(tensor_count);
+    if (small > 0) t.ranks->start(most_under_way, {t.bucket, dtype, dtype, scale, "the small tensors"});
+    for (int64_t id = 0; id < std::min(started, most_under_way); ++id) t.ranks->wait(id);
+    if (small > 0) t.ranks->wait(most_under_way);
     each(false, [&](int, std::byte* data, size_t bytes, size_t at) { std::memcpy(data, t.bucket.data() + at, bytes); });
   });
 }

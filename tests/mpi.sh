@@ -86,6 +86,23 @@ grep -q "rank 0: broadcasts \[2, 2, 2, 2, 0.0\], then 0 1.0: .*different numbers
   grep -q "rank 1: broadcasts \[2, 2, 2, 2, 1.0\], then 0 1.0: .*different numbers of bytes.*different roots.*found no data.*root below 2, found 2" wrong.txt && ok ||
   bad "a broadcast that ranks do not agree on: $(tail -3 wrong.txt)"
 
+# More tensors than are under way at a time, and some that travel together.
+cat > many.py <<'P'
+import array, ctypes, sys
+lib = ctypes.CDLL(sys.argv[1])
+rank = ctypes.c_int()
+assert lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1) == 0
+lib.convoy_comm_rank(ctypes.byref(rank))
+counts = [5 if i % 100 == 7 else (1 << 18) + i for i in range(261)]
+arrays = [array.array('f', [i + rank.value]) * n for i, n in enumerate(counts)]
+tensors = [(ctypes.c_float * n).from_buffer(a) for n, a in zip(counts, arrays)]
+code = lib.convoy_comm_average(0, (ctypes.c_void_p * len(counts))(*map(ctypes.addressof, tensors)), (ctypes.c_size_t * len(counts))(*counts), len(counts), 0)
+right = sum(a[0] == a[n // 2] == a[-1] == i + 0.5 for i, (n, a) in enumerate(zip(counts, arrays)))
+print(f"rank {rank.value}: code {code}, {right} of {len(counts)} averaged", flush=True)
+lib.convoy_comm_finalise()
+P
+expect 0 "rank 1: code 0, 261 of 261 averaged" ranks 2 /usr/bin/python3 many.py "$build/lib/libconvoy_comm$suffix.so"
+
 # Alone nothing of MPI was started, so that it may be started again.
 sed -i '$a for again in range(2): print("again:", lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1), lib.convoy_comm_finalise())' sizes.py
 expect 0 "again: 0 0" /usr/bin/python3 sizes.py "$build/lib/libconvoy_comm$suffix.so"

@@ -391,6 +391,20 @@ TEST_CASE("several all-reduces under way, waited for out of order, beside a prog
   }
 }
 
+TEST_CASE("no more all-reduces are under way than have a tag of their own", "[dist]") {
+  constexpr int64_t most = 4096;
+  auto communicators = make_thread_communicators(2, wish(Algorithm::shared));
+  std::vector<float> values(most + 1);
+  const auto start = [&](int64_t id) {
+    const auto value = std::span(values).subspan(static_cast<size_t>(id), 1);
+    communicators[0]->start(id,
+                            {std::as_writable_bytes(value), DType::f32, DType::f32, 1, "sum " + std::to_string(id)});
+  };
+  for (int64_t id = 0; id < most; ++id) start(id);  // none of which ends, for want of the other rank
+  CHECK_THROWS_WITH(start(most),
+                    "expected at most 4096 all-reduces under way: sum 4096 is started before sum 0 has ended");
+}
+
 TEST_CASE("broadcast, all-gather, barrier", "[dist]") {
   for (int ranks : {1, 2, 3, 6}) {
     auto communicators = make_thread_communicators(ranks);
