@@ -86,13 +86,11 @@ float element(size_t i, int rank) {
 /// All algorithms and the library's own in turns, one size after the other.
 class Comparison {
  public:
-  Comparison(const Arguments& a, MpiSession& session, Collectives& world, const CommunicationOptions& options,
-             const MpiOptions& mpi)
+  Comparison(const Arguments& a, MpiSession& session, Collectives& world, const CommunicationOptions& options)
       : a_(a),
         session_(session),
         world_(world),
         options_(options),
-        shares_memory_(mpi.shared_mib != 0),
         nodes_(*std::max_element(world.nodes().begin(), world.nodes().end()) + 1),
         wanted_(wanted_algorithms(a.text("algorithms"))),
         json_(root() ? a.text("json") : "") {
@@ -130,7 +128,7 @@ class Comparison {
   std::vector<Row> candidates(int64_t bytes) const {
     ReductionProblem problem;
     problem.bytes = bytes, problem.nodes = world_.nodes(), problem.native = true;
-    problem.shares_memory = shares_memory_;
+    problem.shares_memory = world_.shares_memory();
     if (root() && a_.flag("explain"))
       std::printf("%12lld supported by\n%s", static_cast<long long>(bytes), explain(problem).c_str());
     std::vector<Row> rows;
@@ -228,7 +226,6 @@ class Comparison {
   MpiSession& session_;
   Collectives& world_;
   const CommunicationOptions options_;
-  const bool shares_memory_;
   const int nodes_;
   const std::vector<Algorithm> wanted_;
   std::array<float, period> expected_{};  ///< the sums, which have the elements' period
@@ -258,6 +255,7 @@ int run(int argc, char** argv) {
   mpi.shared_mib = static_cast<int>(a.integer_within("shared-mib", -1, 1 << 20));
   mpi.ranks_per_node = static_cast<int>(a.integer_within("ranks-per-node", 0, 1 << 20));
   mpi.lost = [](const std::string& sentence) { std::fprintf(stderr, "bench_comm: error: %s\n", sentence.c_str()); };
+  mpi.warn = [](const std::string& sentence) { std::fprintf(stderr, "bench_comm: warning: %s\n", sentence.c_str()); };
   if (find_launch().launcher.empty()) fail_usage("start it with mpirun -n RANKS");
   CommunicationOptions options;
   options.threads = static_cast<int>(a.integer_within("threads", 1, 4096));
@@ -268,7 +266,7 @@ int run(int argc, char** argv) {
   std::string message;
   try {
     if (world->size() < 2) fail_usage("needs at least two ranks, found one");
-    code = Comparison(a, *session, *world, options, mpi).run();
+    code = Comparison(a, *session, *world, options).run();
     session->finish();
     return code;
   } catch (const Error& error) {

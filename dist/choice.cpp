@@ -76,9 +76,8 @@ Support supports(Algorithm algorithm, const ReductionProblem& p) {
       return p.shares_memory ? Support::yes() : Support::no("no memory is shared");
     case Algorithm::hierarchical:
       if (p.node_count() < 2) return Support::no("all ranks run on one node");
-      if (!p.shares_memory) return Support::no("no memory is shared");
       if (p.ranks_per_node() < 2) return Support::no("needs the same number of ranks, at least two, on every node");
-      return Support::yes();
+      return p.shares_memory ? Support::yes() : Support::no("no memory is shared");
     case Algorithm::direct:
       if (p.ranks() > most_peers && !p.rank_order)
         return Support::no("more than " + std::to_string(most_peers) + " ranks");

@@ -51,6 +51,8 @@ class Collectives final : public Communicator {
   const std::vector<MessageEvent>& trace() const { return trace_; }
 
   const std::vector<int>& nodes() const { return transport_->nodes(); }
+  /// Whether sums of the ranks of a node go through memory; all ranks alike, but for those that are alone on theirs.
+  bool shares_memory() const { return shared_ != nullptr; }
   /// The algorithm for an all-reduce of so many bytes, and why.
   AlgorithmChoice choice(int64_t bytes, DType type, DType wire) const;
   /// From now on; takes effect with the next start. Every rank must change at the same point.

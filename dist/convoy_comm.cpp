@@ -118,6 +118,9 @@ extern "C" int convoy_comm_initialise(const int* threads_of_team, int teams) {
         std::fprintf(stderr, "convoy_comm: error: %s\n", sentence.c_str());
         std::fflush(stderr);
       };
+      options.warn = [](const std::string& sentence) {
+        std::fprintf(stderr, "convoy_comm: warning: %s\n", sentence.c_str());
+      };
       created->callers_mpi = mpi_running();
       created->session = start_mpi(options);
     }

@@ -12,8 +12,12 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "core/error.h"
+#include "core/round_up.h"
+#include "core/tensor.h"
+#include "dist/shared_buffer.h"
 
 namespace convoy {
 namespace {
@@ -73,9 +77,16 @@ constexpr int note_tag = 1;
 
 class Session;
 
+/// An area for each rank of a node; none where they do not share memory.
+struct Areas {
+  std::shared_ptr<Buffer> memory;
+  int64_t bytes = 0;  ///< of one
+};
+
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(Session& session, MPI_Comm comm, bool everybody);
+  /// Between the ranks of `comm`, which becomes its own. All run on one node where none are given.
+  MpiTransport(Session& session, MPI_Comm comm, std::vector<int> nodes = {}, Areas areas = {});
   ~MpiTransport() override;
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -83,8 +94,8 @@ class MpiTransport final : public Transport {
   int send(int peer, int tag, std::span<const std::byte> data) override;
   int receive(int peer, int tag, std::span<std::byte> data) override;
   bool done(int message) override;
-  const std::vector<std::byte*>& shared() const override { return areas_; }
-  int64_t shared_bytes() const override { return shared_bytes_; }
+  const std::vector<std::byte*>& shared() const override { return area_of_; }
+  int64_t shared_bytes() const override { return areas_.bytes; }
   bool has_native() const override { return true; }
   int start_native(std::span<std::byte> data, DType type) override;
   void waiting(const std::string& what, double seconds) override;
@@ -93,12 +104,11 @@ class MpiTransport final : public Transport {
  private:
   int keep(int code, MPI_Request request);
   Session& session_;
-  MPI_Comm comm_, node_comm_ = MPI_COMM_NULL;
-  MPI_Win window_ = MPI_WIN_NULL;
+  MPI_Comm comm_;
   int rank_ = 0, size_ = 1;
   std::vector<int> nodes_;
-  std::vector<std::byte*> areas_;
-  int64_t shared_bytes_ = 0;
+  Areas areas_;
+  std::vector<std::byte*> area_of_;
   std::vector<MPI_Request> requests_;
   std::vector<int> free_;
   int error_ = MPI_SUCCESS;
@@ -112,7 +122,7 @@ class Session final : public MpiSession {
   int size() const override { return size_; }
   const std::vector<std::string>& hosts() const override { return hosts_; }
   std::unique_ptr<Collectives> world(CommunicationOptions options) override {
-    return std::make_unique<Collectives>(std::make_shared<MpiTransport>(*this, duplicate(), true), std::move(options));
+    return connect(duplicate(), true, std::move(options));
   }
   std::unique_ptr<Collectives> group(int color, CommunicationOptions options) override {
     MPI_Comm comm;
@@ -120,7 +130,7 @@ class Session final : public MpiSession {
       const std::lock_guard lock(mutex_);
       MPI_Comm_split(MPI_COMM_WORLD, color, rank_, &comm);
     }
-    return std::make_unique<Collectives>(std::make_shared<MpiTransport>(*this, comm, false), std::move(options));
+    return connect(comm, false, std::move(options));
   }
   void library_all_reduce(std::span<float> data) override {
     const std::lock_guard lock(mutex_);
@@ -150,6 +160,9 @@ class Session final : public MpiSession {
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     return comm;
   }
+  std::unique_ptr<Collectives> connect(MPI_Comm comm, bool everybody, CommunicationOptions options);
+  /// The ranks of `comm` on this node, and the node of every rank.
+  MPI_Comm ranks_here(MPI_Comm comm, std::vector<int>& nodes);
   /// Waits for a message of `notes_` that was started with `code`, as for any other: a rank that is lost meanwhile is
   /// named.
   void complete(int code, MPI_Request request, const std::string& what);
@@ -171,6 +184,7 @@ class Session final : public MpiSession {
   MpiOptions options_;
   bool owns_ = true;  ///< false where the caller had started MPI
   int rank_ = 0, size_ = 1;
+  bool warned_ = false;  ///< of nodes whose ranks share no memory
   std::vector<std::string> hosts_;
   std::vector<int> pids_;  ///< of ranks whose processes can be seen from here, 0 elsewhere
   MPI_Comm notes_ = MPI_COMM_NULL;
@@ -518,52 +532,70 @@ void Session::end(const std::string& sentence) {
   _exit(static_cast<int>(ErrorKind::lost_rank));
 }
 
-MpiTransport::MpiTransport(Session& session, MPI_Comm comm, bool everybody) : session_(session), comm_(comm) {
+MPI_Comm Session::ranks_here(MPI_Comm comm, std::vector<int>& nodes) {
+  const std::lock_guard lock(mutex_);
+  int rank = 0, size = 1, lowest = 0;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &size);
+  MPI_Comm here;
+  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &here);
+  if (options_.ranks_per_node > 0) {
+    int place = 0;
+    MPI_Comm_rank(here, &place);
+    MPI_Comm part;
+    MPI_Comm_split(here, place / options_.ranks_per_node, place, &part);
+    MPI_Comm_free(&here);
+    here = part;
+  }
+  // A node's number is the order of its lowest rank.
+  lowest = rank;
+  MPI_Bcast(&lowest, 1, MPI_INT, 0, here);
+  nodes.resize(static_cast<size_t>(size));
+  MPI_Allgather(&lowest, 1, MPI_INT, nodes.data(), 1, MPI_INT, comm);
+  std::vector<int> order(nodes);
+  std::sort(order.begin(), order.end());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  for (int& n : nodes) n = static_cast<int>(std::lower_bound(order.begin(), order.end(), n) - order.begin());
+  return here;
+}
+
+/// Not a window of MPI's: libraries put those into /dev/shm, and end the program where that is full.
+std::unique_ptr<Collectives> Session::connect(MPI_Comm comm, bool everybody, CommunicationOptions options) {
+  std::vector<int> nodes;
+  Collectives here(std::make_shared<MpiTransport>(*this, ranks_here(comm, nodes)), {});
+  // They add up what lies in caches. Groups add up statistics of batch norms, which are small.
+  Areas areas;
+  areas.bytes = int64_t{options_.shared_mib} << 20;
+  if (options_.shared_mib < 0) areas.bytes = everybody ? int64_t{std::clamp(40 / here.size(), 3, 16)} << 20 : 256 << 10;
+  const bool wanted = here.size() > 1 && areas.bytes > 0;
+  areas.bytes = round_up(std::max(areas.bytes, SharedReduction::least_bytes(here.size())), page_bytes);
+  for (const SharedPlace place : {SharedPlace::process, SharedPlace::folder})
+    if (wanted && !areas.memory) areas.memory = share_buffer(here, here.size() * areas.bytes, place);
+  // All choose the same algorithms.
+  int without = wanted && !areas.memory && here.rank() == 0;
+  {
+    const std::lock_guard lock(mutex_);
+    MPI_Allreduce(MPI_IN_PLACE, &without, 1, MPI_INT, MPI_SUM, comm);
+  }
+  if (without > 0) areas.memory = nullptr;
+  auto transport = std::make_shared<MpiTransport>(*this, comm, std::move(nodes), std::move(areas));
+  if (without > 0 && !std::exchange(warned_, true) && transport->rank() == 0 && options_.warn)
+    options_.warn("ranks of " + std::to_string(without) +
+                  " nodes share no memory (none is left, or containers that do "
+                  "not see each other's processes have no /dev/shm in common): sums go by messages alone");
+  return std::make_unique<Collectives>(std::move(transport), std::move(options));
+}
+
+MpiTransport::MpiTransport(Session& session, MPI_Comm comm, std::vector<int> nodes, Areas areas)
+    : session_(session), comm_(comm), nodes_(std::move(nodes)), areas_(std::move(areas)) {
   const std::lock_guard lock(session_.mutex());
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
-  MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node_comm_);
-  if (session_.options().ranks_per_node > 0) {
-    int place = 0;
-    MPI_Comm_rank(node_comm_, &place);
-    MPI_Comm part;
-    MPI_Comm_split(node_comm_, place / session_.options().ranks_per_node, place, &part);
-    MPI_Comm_free(&node_comm_);
-    node_comm_ = part;
-  }
-  int node_size = 1, place = 0;
-  MPI_Comm_size(node_comm_, &node_size);
-  MPI_Comm_rank(node_comm_, &place);
-  // A node's number is the order of its lowest rank.
-  int lowest = rank_;
-  MPI_Bcast(&lowest, 1, MPI_INT, 0, node_comm_);
-  nodes_.resize(static_cast<size_t>(size_));
-  MPI_Allgather(&lowest, 1, MPI_INT, nodes_.data(), 1, MPI_INT, comm_);
-  std::vector<int> order(nodes_);
-  std::sort(order.begin(), order.end());
-  order.erase(std::unique(order.begin(), order.end()), order.end());
-  for (int& n : nodes_) n = static_cast<int>(std::lower_bound(order.begin(), order.end(), n) - order.begin());
-
-  // Containers often have no more than 64 MiB of shared memory. Groups add up statistics of batch norms, which are
-  // small.
-  const int mib = session_.options().shared_mib;
-  shared_bytes_ = int64_t{mib} << 20;
-  if (mib < 0) shared_bytes_ = everybody ? int64_t{std::clamp(40 / node_size, 3, 16)} << 20 : 256 << 10;
-  if (node_size > 1 && shared_bytes_ > 0) {
-    shared_bytes_ = std::max(shared_bytes_, SharedReduction::least_bytes(node_size));
-    void* mine = nullptr;
-    MPI_Win_allocate_shared(shared_bytes_, 1, MPI_INFO_NULL, node_comm_, &mine, &window_);
-    std::memset(mine, 0, static_cast<size_t>(shared_bytes_));
-    for (int r = 0; r < node_size; ++r) {
-      MPI_Aint bytes;
-      int unit;
-      void* area;
-      MPI_Win_shared_query(window_, r, &bytes, &unit, &area);
-      areas_.push_back(static_cast<std::byte*>(area));
-    }
-  }
-  MPI_Barrier(comm_);
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  nodes_.resize(static_cast<size_t>(size_));
+  if (!areas_.memory) return;
+  const auto here = std::count(nodes_.begin(), nodes_.end(), nodes_[static_cast<size_t>(rank_)]);
+  for (int64_t i = 0; i < here; ++i) area_of_.push_back(areas_.memory->data() + i * areas_.bytes);
 }
 
 MpiTransport::~MpiTransport() {
@@ -571,8 +603,6 @@ MpiTransport::~MpiTransport() {
   MPI_Finalized(&over);
   if (over) return;
   const std::lock_guard lock(session_.mutex());
-  if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
-  MPI_Comm_free(&node_comm_);
   MPI_Comm_free(&comm_);
 }
 

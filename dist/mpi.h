@@ -23,11 +23,14 @@ struct MpiOptions {
   /// Timeouts without a sign of its main thread (reading, one long kernel) after which a rank that answers is lost,
   /// too.
   double patience = 20;
-  int shared_mib = -1;  ///< shared memory per rank; -1: 40 MiB divided by the ranks of a node, 3 to 16; groups 256 KiB
+  /// Shared memory per rank and communicator; -1: 40 MiB divided by the ranks of a node, 3 to 16; groups 256 KiB.
+  int shared_mib = -1;
   int ranks_per_node = 0;  ///< > 0: pretend that nodes hold so many ranks (for tests of hierarchical algorithms)
   /// Called in a thread of its own when a rank is lost, with the sentence that names it; the process ends with exit
   /// code 76 afterwards.
   std::function<void(const std::string&)> lost;
+  /// Called on one rank with what takes more time than it should: ranks of a node that share no memory.
+  std::function<void(const std::string&)> warn;
 };
 
 /// The library's first line of its own version text; "none" in a build without MPI.

@@ -139,6 +139,35 @@ same two.safetensors brief.safetensors
 # The checkpoint of another run needs nothing else, too.
 expect 0 "finished: 6 steps" ranks 2 "$bin/cosmoflow_train$suffix" --checkpoint two/checkpoint-000000012.h5 --output-dir branch --save branch.safetensors
 same two.safetensors branch.safetensors
+# Sums of a node go through memory whatever the size of /dev/shm, of which containers often have 64 MiB.
+small=(unshare -m sh -c 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"' run)
+if "${small[@]}" true 2> /dev/null; then
+  expect 0 "all-reduce shared (first)" "${small[@]}" timeout 120 "$launcher" $patient -n 8 "${train[@]}" --batch-size 1 --max-steps 1 --output-dir small
+else
+  echo "skipped: a small /dev/shm, which takes the right to mount"
+fi
+# Ranks in containers that do not see each other's processes have at best that (MPICH does not start there).
+if [ "$flavour" = openmpi ] && unshare -U -r true 2> /dev/null; then
+  expect 0 "shared: yes" ranks 2 unshare -U -r "$bin/bench_comm$suffix" --size 4096 --seconds 0 --explain
+fi
+# Where one node has no memory to share, the others go without it, too.
+cat > nowhere.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+int memfd_create(const char *name, unsigned flags) {
+  errno = EMFILE;
+  return -1;
+}
+int open(const char *path, int flags, int mode) {
+  errno = ENOSPC;
+  return strstr(path, "/dev/shm/convoy") ? -1 : ((int (*)(const char *, int, int))dlsym(RTLD_NEXT, "open"))(path, flags, mode);
+}
+C
+cc -shared -fPIC -o nowhere.so nowhere.c -ldl
+apart=("$bin/bench_comm$suffix" --ranks-per-node 2 --size 4096 --seconds 0)
+expect 0 "warning: ranks of 1 nodes share no memory" timeout 60 "$launcher" -n 2 "${apart[@]}" : -n 2 env LD_PRELOAD="$work/nowhere.so" "${apart[@]}"
 # A rank that dies, and one that stalls, is named by every other.
 lost() { # FOLDER SIGNAL
   # MPICH's launcher at times ends the survivors at once; a shell between them takes its signals.
@@ -293,11 +322,11 @@ if [ "$flavour" = openmpi ]; then
   cat > leave.c <<'C'
 #include <mpi.h>
 #include <stdlib.h>
-int MPI_Win_allocate_shared(MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void *base, MPI_Win *window) {
+int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *part) {
   int rank;
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (rank == 1) _Exit(9);
-  return PMPI_Win_allocate_shared(size, unit, info, comm, base, window);
+  return PMPI_Comm_split_type(comm, type, key, info, part);
 }
 C
   "$(command -v mpicc.openmpi || echo mpicc)" -shared -fPIC -o leave.so leave.c

@@ -1,4 +1,6 @@
 // All-reduce algorithms against a plain sum, at odd sizes and rank counts; averaging in the tape.
+#include <unistd.h>
+
 #include <array>
 #include <catch2/catch.hpp>
 #include <deque>
@@ -239,6 +241,31 @@ TEST_CASE("all-reduces in windows, beside others, give the bits of those through
     }
     for (size_t r = 0; r < nodes.size(); ++r) CHECK((results[1][r] == results[0][r]));
   }
+}
+
+TEST_CASE("shared memory is the same bytes for all, or none for anybody", "[dist]") {
+  auto ranks = make_thread_communicators(3);
+  on_ranks(ranks, [&](int rank, Collectives& c) {
+    for (const SharedPlace place : {SharedPlace::process, SharedPlace::folder})
+      for (const int64_t bytes : {int64_t{1}, 3 * page_bytes, 3 * page_bytes + 1, int64_t{1} << 20}) {
+        const auto buffer = share_buffer(c, bytes, place);
+        require(buffer && buffer->bytes() == bytes, "no memory");
+        std::byte &first = buffer->data()[0], &last = buffer->data()[bytes - 1];
+        require(first == std::byte{0} && last == std::byte{0}, "zeroed");
+        c.barrier();
+        if (rank == 0) first = std::byte{7};
+        c.barrier();
+        if (rank == 2) require(first == std::byte{7}, "what rank 0 wrote"), last = std::byte{9};
+        c.barrier();
+        require(last == std::byte{9}, "what rank 2 wrote");
+        c.barrier();
+      }
+    for (const SharedPlace place : {SharedPlace::process, SharedPlace::folder})
+      require(!share_buffer(c, int64_t{1} << 56, place), "more than a process can map");
+  });
+  const std::string mine = "convoy-" + std::to_string(getpid()) + "-";
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    CHECK(!entry.path().filename().string().starts_with(mine));
 }
 
 TEST_CASE("f32 gradients may travel as bf16 or f16", "[dist]") {

@@ -149,6 +149,7 @@ Ranks::Ranks(const OptionTable& o) {
                  sentence.c_str());
     std::fflush(stderr);
   };
+  m.warn = [](const std::string& sentence) { say(stderr, "warning: {}\n", sentence); };
   session_ = start_mpi(m);
   *number = session_->rank();
 }
