@@ -4,19 +4,16 @@
 #include "dist/mpi.h"
 
 #include <mpi.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "core/error.h"
 #include "core/round_up.h"
 #include "core/tensor.h"
+#include "dist/process.h"
 #include "dist/shared_buffer.h"
 
 namespace convoy {
@@ -37,30 +34,6 @@ std::string library_version() {
   for (char& c : line)
     if (c == '\t') c = ' ';
   return line.substr(0, line.find(", package"));
-}
-
-/// A process of this host that ended, reaped or not.
-bool ended(int pid) {
-  if (kill(pid, 0) != 0) return errno == ESRCH;
-  std::ifstream status("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(status, line)) return false;
-  const size_t state = line.rfind(')');
-  return state != std::string::npos && state + 2 < line.size() && (line[state + 2] == 'Z' || line[state + 2] == 'X');
-}
-
-struct Peer {
-  char host[64];
-  char processes[96];  ///< names the set of process numbers that this rank lives in: containers have their own
-  int pid;
-};
-
-void name_processes(Peer& peer) {
-  char space[48] = {};
-  if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = 0;
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::snprintf(peer.processes, sizeof peer.processes, "%.40s %.48s", space, boot.c_str());
 }
 
 /// Questions and answers between watchdogs.
@@ -227,16 +200,12 @@ Session::Session(const MpiOptions& options) : options_(options) {
     fail_runtime("MPI does not allow calls from several threads (MPI_THREAD_SERIALIZED), got level " +
                  std::to_string(provided));
   }
-  Peer me{};
-  gethostname(me.host, sizeof me.host - 1);
-  me.pid = getpid();
-  name_processes(me);
-  std::vector<Peer> peers(static_cast<size_t>(size_));
+  const Process me = this_process();
+  std::vector<Process> peers(static_cast<size_t>(size_));
   MPI_Allgather(&me, sizeof me, MPI_BYTE, peers.data(), sizeof me, MPI_BYTE, MPI_COMM_WORLD);
-  for (const Peer& p : peers) {
+  for (const Process& p : peers) {
     hosts_.emplace_back(p.host);
-    const bool here = std::strcmp(p.host, me.host) == 0 && std::strcmp(p.processes, me.processes) == 0;
-    pids_.push_back(here ? p.pid : 0);
+    pids_.push_back(see_each_other(p, me) ? p.pid : 0);
   }
   heard_.assign(static_cast<size_t>(size_), 0);
   still_.assign(static_cast<size_t>(size_), 0);
