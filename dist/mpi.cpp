@@ -124,6 +124,7 @@ class Session final : public MpiSession {
   void waits_for(const std::string& what, double seconds);
   void waits_no_longer();
   /// Where an MPI call failed: because a rank is gone, which the watchdog is about to tell, or for a reason of its own.
+  /// Throws Error(runtime) where the error can be no other rank's end, else Error(lost_rank).
   [[noreturn]] void failed(int code);
 
  private:
@@ -317,7 +318,14 @@ void Session::failed(int code) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw Error(ErrorKind::lost_rank, "MPI: " + std::string(text, static_cast<size_t>(length)));
+  // Libraries tell of a process that is gone by many classes, of their own, too; these are not among them.
+  constexpr int mistakes[] = {MPI_ERR_NO_MEM, MPI_ERR_TRUNCATE, MPI_ERR_BUFFER, MPI_ERR_COUNT,   MPI_ERR_TYPE,
+                              MPI_ERR_TAG,    MPI_ERR_COMM,     MPI_ERR_RANK,   MPI_ERR_REQUEST, MPI_ERR_OP};
+  int kind = MPI_ERR_UNKNOWN;
+  MPI_Error_class(code, &kind);
+  const bool mistake = std::find(std::begin(mistakes), std::end(mistakes), kind) != std::end(mistakes);
+  throw Error(mistake ? ErrorKind::runtime : ErrorKind::lost_rank,
+              "MPI: " + std::string(text, static_cast<size_t>(length)));
 }
 
 void Session::waits_no_longer() {

@@ -332,6 +332,25 @@ C
   "$(command -v mpicc.openmpi || echo mpicc)" -shared -fPIC -o leave.so leave.c
   ranks 2 --enable-recovery -x LD_PRELOAD="$work/leave.so" "${train[@]}" --batch-size 1 --output-dir early > early.txt 2>&1
   grep -q "rank 1 on .* has ended" early.txt && ok || bad "no rank named that was lost during the set-up: $(tail -3 early.txt)"
+  # An error of MPI's counts as a lost rank, unless it can be nothing but a mistake.
+  cat > fail.c <<'C'
+#include <mpi.h>
+#include <stdlib.h>
+int MPI_Irecv(void *buffer, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request *request) {
+  int rank;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank == 0) return getenv("TRUNCATES") ? MPI_ERR_TRUNCATE : MPI_ERR_OTHER;
+  return PMPI_Irecv(buffer, count, type, from, tag, comm, request);
+}
+C
+  "$(command -v mpicc.openmpi || echo mpicc)" -shared -fPIC -o fail.so fail.c
+  for case in "TRUNCATES=1 1" "OTHER=1 76"; do
+    rm -f code.0
+    ranks 2 --enable-recovery env LD_PRELOAD="$work/fail.so" "${case% *}" sh -c '"$@"; echo $? > code.$OMPI_COMM_WORLD_RANK' run \
+      "$bin/standing_still" at-work > failed.txt 2>&1
+    [ "$(cat code.0)" = "${case#* }" ] && grep -q "standing_still: error: MPI: MPI_ERR_" failed.txt && ok ||
+      bad "MPI fails, $case: exit $(cat code.0): $(tail -3 failed.txt)"
+  done
 fi
 for run in killed stalled; do cut -d, -f1-5 quiet/history.csv > a.csv; cut -d, -f1-5 $run/history.csv > b.csv; same a.csv b.csv; done
 
