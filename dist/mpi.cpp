@@ -144,6 +144,7 @@ class Session final : public MpiSession {
   /// All ranks count as heard at this time.
   void forgive(double turn);
   void stop_watching();
+  void free_notes();
   std::unique_lock<std::mutex> lock_unless_blocked();
   bool read_notes();
   void check_process();
@@ -162,6 +163,7 @@ class Session final : public MpiSession {
   std::vector<std::string> hosts_;
   std::vector<int> pids_;  ///< of ranks whose processes can be seen from here, 0 elsewhere
   MPI_Comm notes_ = MPI_COMM_NULL;
+  std::vector<int> sent_, read_;  ///< notes to and from each rank
   std::mutex mutex_;
   std::thread watchdog_;
   std::atomic<bool> stop_{false}, busy_{false}, waiting_{false};
@@ -211,6 +213,7 @@ Session::Session(const MpiOptions& options) : options_(options) {
   heard_.assign(static_cast<size_t>(size_), 0);
   still_.assign(static_cast<size_t>(size_), 0);
   left_.assign(static_cast<size_t>(size_), 0), waits_.assign(static_cast<size_t>(size_), false);
+  sent_.assign(static_cast<size_t>(size_), 0), read_.assign(static_cast<size_t>(size_), 0);
   MPI_Comm_dup(MPI_COMM_WORLD, &notes_);
   // An error would else end all ranks before the watchdogs have named the one that is gone.
   MPI_Comm_set_errhandler(notes_, MPI_ERRORS_RETURN);
@@ -239,7 +242,23 @@ void Session::finish() {
   complete(code, request, "the end of the run");
   stop_watching();
   read_notes();
-  if (owns_) MPI_Finalize();
+  if (owns_)
+    MPI_Finalize();
+  else
+    free_notes();
+}
+
+/// MPI goes on. A note that nobody has read would reach whatever communicator gets the number of this one.
+void Session::free_notes() {
+  const std::lock_guard lock(mutex_);
+  std::vector<int> coming(read_.size());
+  MPI_Alltoall(sent_.data(), 1, MPI_INT, coming.data(), 1, MPI_INT, notes_);
+  for (int r = 0; r < size_; ++r)
+    for (const auto i = static_cast<size_t>(r); read_[i] < coming[i]; ++read_[i]) {
+      Note note;
+      MPI_Recv(&note, sizeof note, MPI_BYTE, r, note_tag, notes_, MPI_STATUS_IGNORE);
+    }
+  MPI_Comm_free(&notes_);
 }
 
 void Session::complete(int code, MPI_Request request, const std::string& what) {
@@ -405,6 +424,7 @@ bool Session::read_notes() {
     Note note;
     MPI_Recv(&note, sizeof note, MPI_BYTE, status.MPI_SOURCE, note_tag, notes_, MPI_STATUS_IGNORE);
     const auto from = static_cast<size_t>(status.MPI_SOURCE);
+    ++read_[from];
     if (note.word == Word::ask) {
       send_note(status.MPI_SOURCE, {Word::answer, rank_, silence(), {}});
     } else if (note.word == Word::answer) {
@@ -471,6 +491,7 @@ void Session::send_note(int to, const Note& note) {
   MPI_Request request;
   auto* copy = new Note(note);  // lives until the process ends where the other side never reads it
   if (MPI_Isend(copy, sizeof note, MPI_BYTE, to, note_tag, notes_, &request) != MPI_SUCCESS) return;
+  ++sent_[static_cast<size_t>(to)];
   int through = 0;
   MPI_Test(&request, &through, MPI_STATUS_IGNORE);
   if (through)

@@ -103,6 +103,38 @@ lib.convoy_comm_finalise()
 P
 expect 0 "rank 1: code 0, 261 of 261 averaged" ranks 2 /usr/bin/python3 many.py "$build/lib/libconvoy_comm$suffix.so"
 
+# In a program that has started MPI itself the library may begin and end again, and leaves no communicator behind.
+cat > again.c <<'C'
+#include <mpi.h>
+#include <stdio.h>
+
+#include "dist/convoy_comm.h"
+
+static int made = 0;
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *copy) { return ++made, PMPI_Comm_dup(comm, copy); }
+int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *part) { return ++made, PMPI_Comm_split(comm, color, key, part); }
+int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *part) { return ++made, PMPI_Comm_split_type(comm, type, key, info, part); }
+int MPI_Comm_free(MPI_Comm *comm) { return --made, PMPI_Comm_free(comm); }
+
+int main(void) {
+  const int threads[] = {1, 1};
+  int level, rank, code = 0;
+  MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  for (int cycle = 0; cycle < 3; ++cycle) {
+    float value = rank;
+    void *tensors[] = {&value};
+    const size_t counts[] = {1};
+    code = code || convoy_comm_initialise(threads, 2) || convoy_comm_average(1, tensors, counts, 1, CONVOY_COMM_F32) || value != 1 || convoy_comm_finalise();
+  }
+  printf("rank %d: code %d, %d communicators left\n", rank, code, made);
+  MPI_Finalize();
+  return code;
+}
+C
+"$(command -v "mpicc.$flavour" || echo mpicc)" -I"$source" -rdynamic -o again again.c -L"$build/lib" "-lconvoy_comm$suffix" "-Wl,-rpath,$build/lib"
+expect 0 "rank 2: code 0, 0 communicators left" ranks 3 ./again
+
 # Alone nothing of MPI was started, so that it may be started again.
 sed -i '$a for again in range(2): print("again:", lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1), lib.convoy_comm_finalise())' sizes.py
 expect 0 "again: 0 0" /usr/bin/python3 sizes.py "$build/lib/libconvoy_comm$suffix.so"
