@@ -1,16 +1,15 @@
 #include "apps/common/ranks.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <set>
 
+#include "apps/common/cores.h"
 #include "apps/common/fingerprint.h"
 #include "apps/common/run.h"
 #include "apps/common/run_lock.h"
@@ -28,44 +27,6 @@ namespace {
 
 using K = Option::Kind;
 using Clock = std::chrono::steady_clock;
-
-/// Cores that this process may run on.
-std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int c = 0; c < CPU_SETSIZE; ++c)
-      if (CPU_ISSET(c, &set)) cores.push_back(c);
-  return cores;
-}
-
-/// The NUMA domain that all these cores belong to, -1: several. 0 where the system does not tell.
-int numa_domain(const std::vector<int>& cores) {
-  namespace fs = std::filesystem;
-  const fs::path folder = "/sys/devices/system/node";
-  if (!fs::exists(folder)) return 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    int domain = 0;
-    if (std::sscanf(name.c_str(), "node%d", &domain) != 1) continue;
-    if (std::all_of(cores.begin(), cores.end(),
-                    [&](int core) { return fs::exists(entry.path() / ("cpu" + std::to_string(core))); }))
-      return domain;
-  }
-  return -1;
-}
-
-std::string core_text(const std::vector<int>& cores) {
-  std::string text;
-  for (size_t i = 0; i < cores.size();) {
-    size_t j = i;
-    while (j + 1 < cores.size() && cores[j + 1] == cores[j] + 1) ++j;
-    text += (text.empty() ? "" : ",") + std::to_string(cores[i]) + (j > i ? "-" + std::to_string(cores[j]) : "");
-    i = j + 1;
-  }
-  return text;
-}
 
 /// So many neighbouring ranks share batch-norm statistics; programs whose networks have no batch norm lack the flag.
 int64_t batch_norm_ranks(const OptionTable& o) {
@@ -313,13 +274,17 @@ CommunicationTimes Ranks::times() const {
 }
 
 void Ranks::gather_cores() {
-  constexpr size_t width = CPU_SETSIZE;
-  std::vector<int> mine = allowed_cores(), all(width * static_cast<size_t>(size()));
-  mine.resize(width, -1);
+  std::vector<int> mine = allowed_cores();
+  const int64_t count = std::ssize(mine);
+  std::vector<int64_t> counts(static_cast<size_t>(size()));
+  world_->all_gather(std::as_bytes(std::span(&count, 1)), std::as_writable_bytes(std::span(counts)));
+  const auto width = static_cast<size_t>(*std::max_element(counts.begin(), counts.end()));
+  std::vector<int> all(width * counts.size());
+  mine.resize(width);
   world_->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
-  for (size_t r = 0; r < static_cast<size_t>(size()); ++r) {
-    const auto row = std::span(all).subspan(r * width, width);
-    cores_.emplace_back(row.begin(), std::find(row.begin(), row.end(), -1));
+  for (size_t r = 0; r < counts.size(); ++r) {
+    const auto row = std::span(all).subspan(r * width, static_cast<size_t>(counts[r]));
+    cores_.emplace_back(row.begin(), row.end());
   }
 }
 
