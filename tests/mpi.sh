@@ -104,7 +104,7 @@ P
 expect 0 "rank 1: code 0, 261 of 261 averaged" ranks 2 /usr/bin/python3 many.py "$build/lib/libconvoy_comm$suffix.so"
 
 # In a program that has started MPI itself the library may begin and end again, and leaves no communicator behind.
-cat > again.c <<'C'
+cat > cycles.c <<'C'
 #include <mpi.h>
 #include <stdio.h>
 
@@ -132,8 +132,8 @@ int main(void) {
   return code;
 }
 C
-"$(command -v "mpicc.$flavour" || echo mpicc)" -I"$source" -rdynamic -o again again.c -L"$build/lib" "-lconvoy_comm$suffix" "-Wl,-rpath,$build/lib"
-expect 0 "rank 2: code 0, 0 communicators left" ranks 3 ./again
+"$(command -v "mpicc.$flavour" || echo mpicc)" -I"$source" -rdynamic -o cycles cycles.c -L"$build/lib" "-lconvoy_comm$suffix" "-Wl,-rpath,$build/lib"
+expect 0 "rank 2: code 0, 0 communicators left" ranks 3 ./cycles
 
 # Alone nothing of MPI was started, so that it may be started again.
 sed -i '$a for again in range(2): print("again:", lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1), lib.convoy_comm_finalise())' sizes.py
