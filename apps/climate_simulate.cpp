@@ -62,16 +62,16 @@ std::string file_name(int64_t year, int64_t day, int64_t step, int64_t run) {
 
 /// Heights on the grid, and the share of its pixels that are sea since they have none: many files hold heights of land
 /// alone.
-std::pair<std::vector<float>, double> regrid_land(const GriddedField& field, const Grid& grid) {
+std::pair<std::vector<float>, double> regrid_land(GriddedField field, const Grid& grid) {
   // Interpolated with 0 in place of missing heights, and divided by the weight of those that are there: coasts lie half
   // way between cells, and land is as high as its cells.
-  GriddedField known = field, weight = field;
+  GriddedField weight = field;
   for (size_t i = 0; i < field.values.size(); ++i) {
     const bool missing = !std::isfinite(field.values[i]);
     weight.values[i] = missing ? 0.0f : 1.0f;
-    if (missing) known.values[i] = 0;
+    if (missing) field.values[i] = 0;
   }
-  std::vector<float> heights = regrid(known, grid.height, grid.width);
+  std::vector<float> heights = regrid(field, grid.height, grid.width);
   const std::vector<float> weights = regrid(weight, grid.height, grid.width);
   int64_t missing = 0;
   for (size_t i = 0; i < heights.size(); ++i)

@@ -81,24 +81,26 @@ UniverseOptions options_of(const UniverseOptions& wish, const Drawn& d) {
 
 /// Refuses voxels that particles leave in no universe up to z = 0, and warns of redshifts at which they do not yet:
 /// counts are one per voxel then, whatever the parameters.
-void expect_displacements(const UniverseOptions& wish, int64_t universes, double spread) {
+void expect_displacements(const UniverseOptions& wish, int64_t universes, double spread, int threads) {
   struct Channel {
     int64_t still = 0;  ///< universes whose particles move less than half a voxel
     double least = INFINITY, voxel = 0;
   };
   std::array<Channel, simulate::redshifts.size()> channels;
-  for (int64_t universe = 0; universe < universes; ++universe) {
+  std::mutex mutex;
+  parallel_units(universes, threads, [&](int64_t universe) {
     const Drawn d = draw_parameters(wish.seed, universe, spread);
     const UniverseOptions o = options_of(wish, d);
     const double last = simulate::displacement_in_voxels(d.cosmology, o);
     const simulate::Growth growth(d.cosmology.omega_m);
+    const std::lock_guard lock(mutex);
     for (size_t i = 0; i < channels.size(); ++i) {
       const double voxels = last * growth.factor(1 / (1 + simulate::redshifts[i]));
       Channel& c = channels[i];
       c.still += voxels < 0.5;
       if (voxels < c.least) c.least = voxels, c.voxel = o.voxel;
     }
-  }
+  });
   for (size_t i = 0; i < channels.size(); ++i) {
     const Channel& c = channels[i];
     if (c.still == 0) continue;
@@ -214,7 +216,6 @@ int simulate_main(int argc, char** argv) {
   wish.seed = seed;
   wish.transfer = transfer;
   wish.steps = static_cast<int>(steps);
-  expect_displacements(wish, train + validation, spread);
   std::set<std::string> folders;
   for (const auto& [name, universes] : {std::pair{"train", train}, {"validation", validation}})
     if (universes > 0)
@@ -226,6 +227,7 @@ int simulate_main(int argc, char** argv) {
   if (left && *left < bytes)
     fail_runtime(fmt::format("--size {}: a universe needs {} MiB, {} MiB are free", size, bytes >> 20, *left >> 20));
   NewDataSet data_set(folders);
+  expect_displacements(wish, train + validation, spread, threads);
 
   std::mutex mutex;
   int64_t done = 0;

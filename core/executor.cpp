@@ -27,8 +27,9 @@ const Tensor& Executor::tensor(ValueId id) const {
   const Tensor& stored = bound_.stored(id);
   const Value& value = plan().values[static_cast<size_t>(id)];
   if (value.kind == ValueKind::temporary && !value.keep && (plan().reuses_memory || device_))
-    fail_usage("value " + value.name + " is not kept: Tape::keep" +
-               (device_ ? "" : ", or PlanOptions::reuse_memory, in_place and slice_aliasing = false"));
+    fail_usage("value " + value.name + ": expected an input, a state or a kept value (Tape::keep" +
+               (device_ ? "" : ", or PlanOptions::reuse_memory, in_place and slice_aliasing = false") +
+               "), found one whose memory others take");
   return stored;
 }
 

@@ -248,7 +248,8 @@ void Session::finish() {
     free_notes();
 }
 
-/// MPI goes on. A note that nobody has read would reach whatever communicator gets the number of this one.
+/// MPI goes on. A note that nobody has read would reach whatever communicator gets the number of this one. All ranks
+/// have come to the end: one that is lost from here on is the caller's MPI's to find.
 void Session::free_notes() {
   const std::lock_guard lock(mutex_);
   std::vector<int> coming(read_.size());

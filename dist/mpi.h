@@ -29,7 +29,8 @@ struct MpiOptions {
   /// Called in a thread of its own when a rank is lost, with the sentence that names it; the process ends with exit
   /// code 76 afterwards.
   std::function<void(const std::string&)> lost;
-  /// Called on one rank with what takes more time than it should: ranks of a node that share no memory.
+  /// Called on one rank of a communicator, once per process, with what takes more time than it should: ranks of a node
+  /// that share no memory.
   std::function<void(const std::string&)> warn;
 };
 
@@ -40,7 +41,8 @@ bool mpi_running();
 /// Whether it ran, and starts no more.
 bool mpi_over();
 
-/// One per process and only once: MPI cannot be started again. It outlives the communicators that it makes.
+/// One per process at a time, and only once where it starts MPI itself, which cannot be started again. It outlives the
+/// communicators that it makes.
 class MpiSession {
  public:
   virtual ~MpiSession() = default;

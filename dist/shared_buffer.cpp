@@ -66,7 +66,8 @@ std::shared_ptr<Buffer> share_buffer(Communicator& members, int64_t bytes, Share
   }
   members.broadcast(std::as_writable_bytes(std::span(&offer, 1)), 0);
   if (members.rank() != 0 && offer.file >= 0) {
-    file = open(path_of(offer, place).c_str(), O_RDWR | O_CLOEXEC);
+    // In another container the path may be any file, such as a terminal.
+    file = open(path_of(offer, place).c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     struct stat status {};
     const bool fits = file >= 0 && fstat(file, &status) == 0 && status.st_size == mapped;
     if (fits) data = map(file, mapped);

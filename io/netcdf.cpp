@@ -148,16 +148,15 @@ class Missing {
       nc_type of = 0;
       nc_inq_atttype(file, variable, attribute, &of);
       const bool packed = width_of(of) != packing.width || packing.width <= width_of(type);
-      if (packed) {
-        (lower ? least_ : most_) = stored(value);
-        return;
-      }
+      if (packed) return within(lower, stored(value));
+      if (packing.scale == 0)
+        fail_data(what + ": attribute scale_factor: expected none of 0 beside a valid range, found 0");
       // A stored number that means the bound is within, however that was rounded to its type.
       const double rounding = of == NC_FLOAT ? double(std::numeric_limits<float>::epsilon())
                                              : std::numeric_limits<double>::epsilon(),
                    slack = 4 * rounding * (std::abs(value) + std::abs(packing.offset));
-      (lower == (packing.scale >= 0) ? least_ : most_) =
-          narrow((value + (lower ? -slack : slack) - packing.offset) / packing.scale);
+      within(lower == (packing.scale >= 0),
+             narrow((value + (lower ? -slack : slack) - packing.offset) / packing.scale));
       units = " in packed units";
     };
     if (const auto range = number_attributes(file, variable, "valid_range"); range.size() == 2) {
@@ -178,6 +177,13 @@ class Missing {
 
  private:
   static constexpr double largest = 1e30;  ///< of what is meant
+  /// A bound more: with a negative scale two may be of the same side.
+  void within(bool lower, double bound) {
+    if (lower)
+      least_ = std::max(least_, bound);
+    else
+      most_ = std::min(most_, bound);
+  }
   /// Attributes may have another type than their variable: with floating point all are compared as f32, what is beyond
   /// that as infinite. Whole numbers are what they are (f32 would make one of neighbours beyond 2^24), unless the
   /// attribute is f32 itself.

@@ -63,8 +63,8 @@ void check(const Tape& tape, const TrainingOptions& o) {
   if (o.lag != 0 && o.lag != 1) fail_usage("training: lag: expected 0 or 1, found " + std::to_string(o.lag));
   if (o.lag > 0 && !(o.scaling == constant_scaling))
     fail_usage("gradient lag needs a constant loss scale: f32 or bf16");
-  if (!(o.initial_scale > 0) || !std::isfinite(o.initial_scale))
-    fail_usage("training: initial_scale: expected a number above 0, found " + std::to_string(o.initial_scale));
+  if (const double scale = o.initial_scale.value_or(1); !(scale > 0) || !std::isfinite(scale))
+    fail_usage("training: initial_scale: expected a number above 0, found " + std::to_string(scale));
   if (!(o.l2 >= 0)) fail_usage("training: l2: expected 0 or more, found " + std::to_string(o.l2));
   if (o.l2 == 0) return;
   if (o.l2_parameters.empty())
@@ -138,7 +138,7 @@ void add_updates(Step& s, ValueId finite, const TrainingOptions& o) {
 
 void add_training(Tape& tape, ValueId loss, const TrainingOptions& options) {
   check(tape, options);
-  Step s = differentiated(tape, loss, options.averaging, scale_state_init(options.initial_scale));
+  Step s = differentiated(tape, loss, options.averaging, scale_state_init(options.initial_scale.value_or(1)));
   average_passes(s, options.accumulation);
   const AveragedBuckets averaged = average_ranks(s, options.lag, options.averaging);
   const std::vector<ValueId> checked = averaged.buckets.empty() ? s.gradients : averaged.buckets;

@@ -1,6 +1,7 @@
 // Turns a forward tape into a training step: gradients, penalty, overflow check, updates.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,8 @@ struct TrainingOptions {
   /// a constant loss scale.
   int64_t lag = 0;
   LossScaleAttrs scaling = constant_scaling;
-  double initial_scale = 1;    ///< the factor on the loss at first; above 0
-  AveragingOptions averaging;  ///< gradients become means over all ranks
+  std::optional<double> initial_scale;  ///< the factor on the loss at first, above 0; none: 1 (finish_training: f16's)
+  AveragingOptions averaging;           ///< gradients become means over all ranks
 };
 
 /// With several ranks: the input by which any rank asks all of them to stop, one number, 0 or 1. The kept value

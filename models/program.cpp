@@ -105,7 +105,7 @@ Tape finish_training(Tape forward, const ProgramOptions& o, Ending ending) {
   TrainingOptions training = o.training;
   if (o.compute == DType::f16) {
     if (training.scaling == constant_scaling) training.scaling = LossScaleAttrs{};
-    if (training.initial_scale == 1) training.initial_scale = f16_initial_scale;
+    if (!training.initial_scale) training.initial_scale = f16_initial_scale;
   }
   const ValueId loss = tape.find(data_loss_name);
   if (loss == no_value)

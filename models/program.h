@@ -34,8 +34,9 @@ inline constexpr const char* data_loss_name = "data_loss";
 enum class Ending : uint8_t { update, accumulate };
 /// Makes a training tape of a recorded forward pass that keeps `data_loss_name`: precision, fusing, gradients and what
 /// becomes of them (add_training), fusing behind them, as the options say. Values that it keeps stay kept. With compute
-/// f16 a constant loss scale becomes a dynamic one, and one that begins as 1 begins as 32768. Throws Error(usage) where
-/// no such loss is kept, for options out of range, and for tapes that were not recorded in the type of new_tape.
+/// f16 a constant loss scale becomes a dynamic one, which begins as 32768 where the options do not say. Throws
+/// Error(usage) where no such loss is kept, for options out of range, and for tapes that were not recorded in the type
+/// of new_tape.
 Tape finish_training(Tape forward, const ProgramOptions& options, Ending ending = Ending::update);
 /// The same for a forward pass that evaluates: precision and fusing.
 Tape finish_evaluation(Tape forward, const ProgramOptions& options);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the build into a temporary prefix and builds programs against it.   usage: consumer.sh SOURCE_DIR BUILD_DIR
-set -eu
+set -euo pipefail
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
 cmake --install "$2" --prefix "$prefix/install" > /dev/null
@@ -23,13 +23,15 @@ if [ -x "$launcher" ] && ! "$prefix/build/consumer_ranks" | grep -q ', none$'; t
 fi
 "$prefix/build/consumer_average"
 "$prefix/install/bin/cosmoflow_train" --version
-# A header includes what it needs. Those of devices want nvcc, those of oneDNN its headers.
-cd "$prefix/install/include/convoy"
-alone() { "${CXX:-c++}" -std=c++20 -fopenmp -fsyntax-only -I. -x c++ "$1" 2> "$2/said.$$" || { echo "does not compile alone: $1"; cat "$2/said.$$"; exit 1; }; }
+# Installed kernels' headers include what they need. Those of devices want nvcc, those of oneDNN its headers.
+alone() { "${CXX:-c++}" -std=c++20 -fopenmp -fsyntax-only -I"$1" -x c++ "$2" || { echo "does not compile alone: $2"; exit 1; }; }
 export -f alone
-find . -name '*.h' ! -path './kernels/onednn/*' $([ ! -e kernels/device/cuda.h ] || echo '! -path ./kernels/device/*') -print0 |
-  xargs -0 -P "$(nproc)" -I{} bash -c 'alone "$1" "$2"' _ {} "$prefix"
-cd - > /dev/null
+include=$prefix/install/include/convoy
+others=(! -path '*/onednn/*')
+[ ! -e "$include/kernels/device/cuda.h" ] || others+=(! -path '*/device/*')
+find "$include/kernels" -name '*.h' "${others[@]}" > "$prefix/headers"
+[ "$(wc -l < "$prefix/headers")" -ge 20 ]
+xargs -P "$(nproc)" -I{} bash -c 'alone "$1" "$2"' _ "$include" {} < "$prefix/headers"
 # A header has one place.
 twice=$(cd "$prefix/install/include/convoy" && find . -name '*.h' -printf '%f\n' | grep -E '^(mpi|collectives)\.h$' | sort | uniq -d)
 [ -z "$twice" ] || { echo "installed twice: $twice"; exit 1; }

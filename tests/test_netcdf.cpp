@@ -302,6 +302,12 @@ TEST_CASE("bounds of the type that data are unpacked to are values", "[netcdf]")
   CHECK(read(Type::f64, 0.005, 280, {{"valid_range", Type::i16, "", {-10000, 10000}}}) == "-xxxx-");
   CHECK(read(Type::f32, 0.005, 280, {{"valid_range", Type::f64, "", {-10000, 10000}}}) == "-xxxx-");
   CHECK(read(Type::i16, 2, 0, {{"valid_range", Type::i16, "", {-10000, 10000}}}) == "-xxxx-");
+  // With a negative scale the least value is the largest number, which the other attribute bounds as well.
+  CHECK(read(Type::f32, -0.005, 280, {{"valid_min", Type::f32, "", {280}}, {"valid_max", Type::i16, "", {9999}}}) ==
+        read(Type::f32, -0.005, 280, {{"valid_min", Type::f32, "", {280}}}));
+  CHECK_THROWS_WITH(
+      read(Type::f32, 0, 280, {{"valid_min", Type::f32, "", {280}}}),
+      Catch::Contains("values.nc: variable field: attribute scale_factor: expected none of 0 beside a valid range"));
   CHECK_THROWS_WITH(
       read(Type::f32, 0.5, 0, {{"valid_range", Type::f32, "", {10, 5}}}),
       Catch::Contains("values.nc: variable field: expected a valid range, found 20 to 10 in packed units"));

@@ -11,7 +11,7 @@ set -u
 # The next job gets the time that this one had: what is left at its start. 2^32 - 1 seconds and more mean no limit.
 left=$(flux job timeleft 2> /dev/null)
 [[ $left =~ ^[0-9]+ ]] && left=${BASH_REMATCH[0]} || left=14400
-ahead=$((left > 600 ? 300 : left / 2))
+ahead=$((left > 600 ? 300 : (left + 1) / 2))
 [ "$left" -ge 4294967295 ] && left='' || left+=s
 export TIME_LIMIT=${TIME_LIMIT:-$left}
 limit=()

@@ -394,8 +394,8 @@ inline int64_t winograd_point_floats(int64_t in, int64_t out) {
 }
 
 /// Output channels [first, last) of one point for `count` tiles; `next` is what follows of the packed weights.
-[[gnu::noinline]] void multiply_point(const WinogradShape& s, const float* v, const float* u, const float* next,
-                                      float* m, int64_t count, int64_t first, int64_t last) {
+[[gnu::noinline]] inline void multiply_point(const WinogradShape& s, const float* v, const float* u, const float* next,
+                                             float* m, int64_t count, int64_t first, int64_t last) {
   const int64_t in = s.channels_in();
   // Every block of rows asks for its share of the next columns.
   const int64_t ahead_step = ceil_div(gemm_columns * 4, ceil_div(count, gemm_rows));

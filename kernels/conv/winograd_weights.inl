@@ -140,8 +140,8 @@ void gradient_transform(const WinogradShape& s, const T* dy, int64_t tile, int64
 }
 
 /// M[block][c][k] += V^T U of one point, over `count` tiles.
-[[gnu::noinline]] void add_point(const WinogradWeights& w, const float* v, const float* u, float* m, int64_t count,
-                                 int64_t channels, int64_t valid) {
+[[gnu::noinline]] inline void add_point(const WinogradWeights& w, const float* v, const float* u, float* m,
+                                        int64_t count, int64_t channels, int64_t valid) {
   for (int64_t k = 0; k < valid; k += block_width) {
     const int64_t block = k / block_width, vectors = ceil_div(std::min(block_width, valid - k), Vec::lanes);
     const Segment<float> segment{v, u + block * w.run * block_width, count, 0, 1};
