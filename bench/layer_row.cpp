@@ -16,7 +16,10 @@ namespace {
 std::string samples_text(const std::vector<double>& seconds) {
   std::string text;
   const size_t count = std::min<size_t>(seconds.size(), 25);
-  for (size_t i = 0; i < count; ++i) text += (i ? "," : "") + std::to_string(1e3 * seconds[i * seconds.size() / count]);
+  for (size_t i = 0; i < count; ++i) {
+    if (i > 0) text += ',';
+    text += std::to_string(1e3 * seconds[i * seconds.size() / count]);
+  }
   return text;
 }
 

@@ -33,10 +33,9 @@ TEST_CASE("the host reads values that are kept, and others only where memory is 
     CHECK_THROWS_WITH(e.tensor("results"), Catch::Contains("no value is named \"results\""));
     for (const auto& [name, expected] : {std::pair{"doubled.forward", 6.}, {"curved.activation", std::tanh(6.)}}) {
       if (options.reuse_memory)
-        CHECK_THROWS_WITH(e.tensor(name),
-                          Catch::Contains(std::string("value ") + name +
-                                          " : expected an input, a state or a kept value (Tape::keep") &&
-                              Catch::Contains("PlanOptions::reuse_memory"));
+        CHECK_THROWS_WITH(e.tensor(name), Catch::Contains(std::string("value ") + name +
+                                                          ": expected an input, a state or a kept value (Tape::keep") &&
+                                              Catch::Contains("PlanOptions::reuse_memory"));
       else
         CHECK(e.tensor(name).at(0, 0, 0, 0, 0) == Approx(expected));
     }
