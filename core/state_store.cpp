@@ -1,8 +1,6 @@
 #include "core/state_store.h"
 
-#include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <span>
 
 #include "core/normal.h"
@@ -22,20 +20,12 @@ void fill(const Tensor& tensor, const StateInit& init, const PhiloxStream& rando
     using T = decltype(zero);
     const std::span<T> values = tensor.span<T>();
     parallel_ranges(static_cast<int64_t>(values.size()), default_threads(), 4096, [&](Range range) {
-      double drawn[256];
-      for (int64_t first = range.begin; first < range.end; first += std::ssize(drawn)) {
-        const std::span<T> part = values.subspan(
-            static_cast<size_t>(first), static_cast<size_t>(std::min<int64_t>(std::ssize(drawn), range.end - first)));
-        if (init.kind == StateInit::Kind::he_normal)
-          fill_normal(random, static_cast<uint64_t>(first), std::span(drawn, part.size()));
-        for (size_t i = 0; i < part.size(); ++i) {
-          double value = init.value;
-          if (init.kind == StateInit::Kind::glorot_uniform)
-            value = (2.0 * random.uniform(static_cast<uint64_t>(first) + i) - 1.0) * limit;
-          if (init.kind == StateInit::Kind::he_normal) value = drawn[i] * deviation;
-          part[i] = from_double<T>(value);
-        }
-      }
+      const auto set = [&](int64_t i, double value) { values[static_cast<size_t>(i)] = from_double<T>(value); };
+      if (init.kind == StateInit::Kind::he_normal)
+        return for_normals(random, range, [&](int64_t i, double normal) { set(i, normal * deviation); });
+      const bool uniform = init.kind == StateInit::Kind::glorot_uniform;
+      for (int64_t i = range.begin; i < range.end; ++i)
+        set(i, uniform ? (2.0 * random.uniform(static_cast<uint64_t>(i)) - 1.0) * limit : init.value);
     });
   });
 }

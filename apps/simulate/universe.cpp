@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <numbers>
-#include <span>
 
 #include "apps/simulate/fft3.h"
 #include "core/error.h"
@@ -67,12 +65,7 @@ class Simulation {
     Field noise(static_cast<size_t>(n_ * n_ * n_));
     const PhiloxStream random(o_.seed, hash_name("initial density"));
     parallel_ranges(n_ * n_ * n_, o_.threads, 4096, [&](Range r) {
-      double drawn[256];
-      for (int64_t first = r.begin; first < r.end; first += std::ssize(drawn)) {
-        const std::span part(drawn, static_cast<size_t>(std::min<int64_t>(std::ssize(drawn), r.end - first)));
-        fill_normal(random, static_cast<uint64_t>(first), part);
-        std::transform(part.begin(), part.end(), noise.begin() + first, [](double value) { return float(value); });
-      }
+      for_normals(random, r, [&](int64_t i, double value) { noise[static_cast<size_t>(i)] = float(value); });
     });
     fft_.forward(noise, linear_);
     const PowerSpectrum power(cosmology_, o_.transfer);
