@@ -56,9 +56,11 @@ void print_nodes(const Executor& e) {
     const PlannedNode& node = plan.nodes[i];
     const double s = e.times()[i].seconds / double(e.times()[i].runs);
     const Bound bound = bound_of_node(plan, node, roofs);
-    std::printf("%-36s %-14s %-24s %9.4f ms %8.1f GFLOP/s %7.1f GB/s %6.1f%% of %s\n", node.name.c_str(),
-                node.kernel.c_str(), node.detail.substr(0, 24).c_str(), 1e3 * s, double(node.flops) / s * 1e-9,
-                double(node.bytes) / s * 1e-9, 100 * bound.seconds / s, bound.name.c_str());
+    std::printf("%-36s %-14s %-24s %9.4f ms %8.1f GFLOP/s %7.1f GB/s", node.name.c_str(), node.kernel.c_str(),
+                node.detail.substr(0, 24).c_str(), 1e3 * s, double(node.flops) / s * 1e-9,
+                double(node.bytes) / s * 1e-9);
+    if (bound.seconds > 0) std::printf(" %6.1f%% of %s", 100 * bound.seconds / s, bound.name.c_str());
+    std::printf("\n");
   }
 }
 

@@ -45,7 +45,7 @@ struct PlannedNode {
   Op op;
   std::string kernel;  ///< name in the kernel list
   std::string detail;  ///< what the kernel says it runs
-  std::string why;     ///< override, tuned, preferred, first
+  std::string why;     ///< override, tuned, preferred, first; of weights' packs: needed by NODE
   std::shared_ptr<const Prepared> prepared;
   std::vector<ValueId> in;
   std::vector<ValueId> out;     ///< outputs, then updated states

@@ -81,7 +81,8 @@ struct ImageListing {
 ImageListing own_listing();
 /// `folder/train` and `folder/validation` when both exist; else the images of `folder/train` or, without that, of
 /// `folder`, split by day: about `validation_share` of the days, drawn from `seed`, validate. Of shards more images
-/// than `limits` says may come back. Throws what sample_folders throws.
+/// than `limits` says may come back. Throws what sample_folders throws, and Error(data) for shards, which name no days,
+/// without both folders.
 ClimateSplit split_images(const std::string& folder, double validation_share, uint64_t seed,
                           const ClimateLimits& limits = {}, const ImageListing& listing = own_listing());
 

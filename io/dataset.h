@@ -16,9 +16,11 @@ namespace convoy {
 
 enum class FileFormat : uint8_t {
   tfrecord,    ///< MLPerf HPC release, plain or gzip
-  raw_hdf5,    ///< NERSC: `full` (D,H,W,C) or LBANN (C,D,H,W) int16, `unitPar`, optional `physPar`; cut into crops
+  raw_hdf5,    ///< NERSC: `full` (D,H,W,C) or LBANN (C,D,H,W), int16 or floating point, `unitPar`, optional `physPar`;
+               ///< cut into crops
   split_hdf5,  ///< `x` (D,H,W,C), `y`, optional `physPar`
-  sharded,     ///< ours: `voxels` (N,D,H,W,C), `unitPar` (N,T), `physPar` (N,T), attribute format = convoy-cosmoflow-1
+  sharded,     ///< ours: `voxels` (N,D,H,W,C), `unitPar` (N,T), optional `physPar` (N,T), attribute format =
+               ///< convoy-cosmoflow-1
 };
 std::string_view name_of(FileFormat format);
 

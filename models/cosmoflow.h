@@ -14,7 +14,7 @@ enum class CosmoflowVariant : uint8_t {
   mlperf,  ///< MLPerf HPC: log2(size)-2 blocks [conv 'same' -> LeakyReLU -> max-pool 2], dense 128, 64, outputs, 1.2
            ///< tanh
   lbann,   ///< of LBANN's application (arXiv:2007.12856): the same blocks with means over overlapping windows of 3 for
-           ///< pools, 16 to 256 channels, dense 2048, 256, outputs
+           ///< pools, 16 to 256 channels, dense 2048, 256, outputs, 1.2 tanh
   sc18  ///< Mathuriya et al. 2018 (arXiv:1808.04728): seven valid convolutions, average pools, dense 2048, 256, outputs
 };
 

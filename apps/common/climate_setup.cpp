@@ -130,7 +130,8 @@ std::vector<Option> climate_training_options() {
        "gordon-bell)"},
       {"gradient-sums", "", "true", "off: gradients are added to each other by operations of their own", K::toggle},
       {"recompute", "", "false",
-       "make outputs of batch norms, activations and sums again in the backward pass: less memory, more time",
+       "make outputs of cheap ops (batch norm, activation, sum, scale, resize, concat) again in the backward pass: "
+       "less memory, more time",
        K::toggle},
       {"dropout", "", "",
        "tiramisu: rate behind every activation, and on the logits (default: 0.2, as its reference has it)", K::number},

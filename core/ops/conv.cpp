@@ -32,6 +32,7 @@ void check_attrs(const Op& op) {
     fail_op(op, "ends in no activation: expected activation_slope 1, found " + std::to_string(a.slope));
 }
 
+/// Inputs: x, weights, optional bias.
 std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 3);
   check_attrs(op);
@@ -48,6 +49,7 @@ std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> 
                      in[0].dtype)};
 }
 
+/// Inputs: gradient, weights, optional bias (as the forward pass of a transposed convolution).
 std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 3);
   check_attrs(op);
@@ -79,6 +81,7 @@ std::vector<TensorDesc> infer_backward_data_add(const Op& op, std::span<const Te
   return {sum};
 }
 
+/// Inputs: x, gradient. Outputs: gradients of the weights and of the bias, in the type that sums have.
 std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   check_attrs(op);
