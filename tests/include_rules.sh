@@ -5,13 +5,14 @@ cd "$1" || exit 1
 failed=0 checked=0
 # check FOLDER ALLOWED...: headers of other top-level folders that files in FOLDER may include.
 check() {
-  local folder=$1; shift
+  local folder=$1 before=$checked; shift
   local allowed="$folder $*"
   while IFS=: read -r file line text; do
     checked=$((checked + 1))
     local target; target=$(sed -E 's/.*#include "([a-z_]+)\/.*/\1/' <<<"$text")
     case " $allowed " in *" $target "*) ;; *) echo "$file:$line: $folder must not include $target: $text"; failed=1 ;; esac
   done < <(grep -rnE '#include "(core|kernels|layers|models|dist|io|apps|tests|bench)/' "$folder" --include=*.h --include=*.cpp --include=*.inl --include=*.cu)
+  [ $checked -gt $before ] || { echo "no includes found in $folder: has it another name?"; failed=1; }
 }
 check core
 check kernels core
@@ -30,6 +31,5 @@ for pair in 'dnnl:kernels' 'hdf5\.h>:io' 'netcdf:io' 'mpi\.h:dist' 'cuda:kernels
 done
 long=$(find core kernels layers models dist io apps tests bench -name '*.cpp' -o -name '*.h' -o -name '*.inl' -o -name '*.cu' | xargs wc -l | awk '$1 > 700 && $2 != "total"')
 [ -n "$long" ] && { echo "longer than 700 lines: $long"; failed=1; }
-[ $checked -gt 50 ] || { echo "only $checked includes found"; failed=1; }
 [ $failed -eq 0 ] && echo "$checked includes follow the rules"
 exit $failed

@@ -5,7 +5,7 @@
 #  1. *_avx512 objects use AVX-512 Foundation alone (no BW, DQ, VL): Knights Landing runs them.
 #  2. Functions that other files may share (weak template instances without our namespace) use no vector extension at all:
 #     the linker keeps one copy, and it must run on every CPU.
-set -u
+set -u -o pipefail  # nothing is wrong with what cannot be read
 dir=$1 source=${2:-} failed=0 checked=0
 knl=$(mktemp -d) && trap 'rm -rf "$knl"' EXIT
 if [ -n "$source" ]; then
@@ -20,6 +20,7 @@ while read -r object; do
   bad=$(objdump -d --no-show-raw-insn -C "$object" | awk -v bw="$bw" -v words="$words" -v dq="$dq" -v wide="$object" '
     /^[0-9a-f]+ <.*>:$/ { name = $0; sub(/^[0-9a-f]+ </, "", name); own = name ~ /set::/; next }
     /^ +[0-9a-f]+:\t/ {
+      ++instructions
       split($0, part, "\t"); text = part[2]
       if (text !~ /^[vk]/) next
       op = text; sub(/ .*/, "", op)
@@ -34,7 +35,8 @@ while read -r object; do
         if (text !~ /zmm/ && !scalar && (text ~ /[xy]mm(1[6-9]|2[0-9]|3[01])/ || (text ~ /[xy]mm/ && text ~ /\{%k/))) why = "AVX-512 VL"
       }
       if (why != "" && !(why op in seen)) { seen[why op] = 1; print "  " why ": " text "   in " substr(name, 1, 120) }
-    }')
+    }
+    END { if (!instructions) print "  no instructions" }') || bad+="  objdump or awk failed"
   [ -n "$bad" ] && { echo "$object"; echo "$bad"; failed=1; }
 done < <(find "$dir" "$knl" -name '*_avx512*.o' -o -name '*_avx2*.o' -o -name '*_[bf][fp]16*.o' -o -name '*_amx*.o')
 [ $checked -ge 15 ] || { echo "only $checked objects found under $dir"; failed=1; }
