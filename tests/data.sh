@@ -52,6 +52,7 @@ expect 3 "more: a link to loop/validation, in which it lies" "$data" verify loop
 # A shard has physical parameters of all its samples, or of none.
 mkdir mixed && cp raw/train/univ_ics_a0000000.hdf5 records/train/universe-00001_00[0-3].tfrecord mixed
 expect 0 "wrote 12 samples" "$data" convert mixed --crop 16 --out mixed-shards --format sharded-hdf5 --shard 100
+present mixed-shards/shard-00001.h5
 grep -q physPar mixed-shards/shard-00000.h5 && ! grep -q physPar mixed-shards/shard-00001.h5 && ok || bad "shards of mixed samples: $(ls mixed-shards)"
 # Samples of another extent are named, however many a shard takes.
 mkdir sizes && cp raw/train/univ_ics_a0000000.hdf5 sizes/a.hdf5
@@ -206,6 +207,12 @@ if [ -x "$bin/climate_convert" ]; then
   expect 3 "later.nc: variable v: step 0 is of 2106-03-05, but dated.nc: variable v is of 2106-03-04" "${convert[@]}" --map PSL=dated.nc:v --map TS=later.nc:v --out x
   expect 0 "wrote 3 images" "${convert[@]}" --map PSL=dated.nc:v --map TS=later.nc:v --out differ --no-same-days
   expect 3 "dated.nc: variable v: expected 5 steps for --first 2 and --steps 3, found 3" "${convert[@]}" --map PSL=dated.nc:v --out x --first 2 --steps 3
+  # The detector of storms looks at five channels, each of which comes from one place.
+  labels=("${convert[@]}" --labels --map TMQ=dated.nc:v,U850=dated.nc:v,V850=dated.nc:v,T500=dated.nc:v)
+  expect 2 "--labels needs PSL, which is not mapped" "${labels[@]}" --out x
+  expect 0 "wrote 3 images" "${labels[@]}" --map PSL=dated.nc:v --out labelled
+  expect 0 "; 0 images without labels" "$data" verify labelled
+  expect 2 "--map: TMQ is mapped twice" "${labels[@]}" --map PSL=dated.nc:v --map TMQ=steps.nc:v --out x
   expect 3 "dated.nc: variable v, channel PSL: expected values that f32 holds, found" "${convert[@]}" --map PSL=dated.nc:v*1e39 --out x
 fi
 conclude

@@ -21,7 +21,16 @@ without() {
   elif grep -q -- "$pattern" <<<"$out"; then bad "\"$pattern\" in the output of: $*"; grep -m 3 -- "$pattern" <<<"$out" >&2
   else ok; fi
 }
-same() { if cmp -s "$1" "$2"; then ok; else bad "$1 and $2 differ"; fi; }
+same() { if [ -s "$1" ] && cmp -s "$1" "$2"; then ok; else bad "$1 and $2 differ, or are missing"; fi; }
+# unlike WHY FILE FILE: both are there, and are not the same.
+unlike() { cmp -s "$2" "$3"; if [ $? -eq 1 ] && [ -s "$2" ] && [ -s "$3" ]; then ok; else bad "$1: expected other contents in $2 than in $3"; fi; }
+# columns same|unlike FIELDS TABLE TABLE: so are these of both, and each table has lines below its head.
+columns() {
+  local left right found=same
+  left=$(cut -d, -f"$2" "$3") right=$(cut -d, -f"$2" "$4")
+  [ "$left" = "$right" ] || found=unlike
+  if [[ $left == *$'\n'* && $right == *$'\n'* && $found == "$1" ]]; then ok; else bad "columns $2 of $3 and $4: expected $1, found ${left:0:300}, ${right:0:300}"; fi
+}
 # losses FOLDER: of the steps of a run.
 losses() { grep -o '"loss":[^,]*' "$1/metrics.jsonl"; }
 present() { for f in "$@"; do if [ -s "$f" ]; then ok; else bad "$f is missing or empty"; fi; done; }

@@ -124,6 +124,16 @@ CONVOY_LR_SCHEDULE="type=multistep,milestones=3" expect 0 "lr-milestones        
 CONVOY_LR_SCHEDULE="type=constant,milestones=3" expect 2 "--lr-milestones (CONVOY_LR_SCHEDULE) has no effect on --lr-schedule other than multistep" "${climate[@]}"
 expect 0 "apply-log            false" "${dry[@]}" --no-apply-log
 
+# The environment wins over the file, a flag over both; what each sets alone stays.
+printf 'data:\n  batch_size: 2\n  n_epochs: 7\n' > order.yaml
+ordered() { # TEXT FLAGS...: the header has it, between blanks of any number
+  local text=$1 out; shift
+  out=$(CONVOY_BATCH_SIZE=1 CONVOY_SEED=9 "$bin/cosmoflow_train" order.yaml "${dry[@]:1}" "$@" 2>&1)
+  if tr -s ' ' <<< "$out" | grep -qF " $text"; then ok; else bad "no \"$text\" in: $(grep -E ' (batch-size|n-epochs|seed) ' <<< "$out")"; fi
+}
+for text in "batch-size 1 CONVOY_BATCH_SIZE" "n-epochs 7 order.yaml:3"; do ordered "$text"; done
+for text in "batch-size 4 flag" "n-epochs 8 flag" "seed 9 CONVOY_SEED"; do ordered "$text" --batch-size 4 --n-epochs 8; done
+
 # Numbers that are far too large fail at once.
 run=("$bin/cosmoflow_train" --data-dir data --conv-size 8 --output-dir x)
 expect 2 "a step takes 1048576 samples, more than the 4 training samples" timeout 10 "${run[@]}" --batch-size 1048576
