@@ -5,9 +5,8 @@ prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
 cmake --install "$2" --prefix "$prefix/install" > /dev/null
 sed -n '/^```cpp$/,/^```$/p' "$1/models/README.md" | grep -v '^```' > "$prefix/network.cpp"
-cmake -S "$1/tests/consumer" -B "$prefix/build" -DCMAKE_PREFIX_PATH="$prefix/install" -DCMAKE_BUILD_TYPE=Release \
-  -DNETWORK="$prefix/network.cpp" > /dev/null
-cmake --build "$prefix/build" > /dev/null
+cmake -S "$1/tests/consumer" -B "$prefix/build" -DCMAKE_PREFIX_PATH="$prefix/install" -DNETWORK="$prefix/network.cpp" > /dev/null
+cmake --build "$prefix/build" --parallel 2 > /dev/null
 "$prefix/build/consumer" > "$prefix/said"
 cat "$prefix/said"
 grep -q "[1-9][0-9]* nodes run by a kernel of this program" "$prefix/said"
