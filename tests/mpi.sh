@@ -494,7 +494,10 @@ expect 3 "share-1/train/$(ls broken/train | tail -1)" ranks 4 "${share[@]}" --da
 # Climate segmentation, with batch-norm statistics over both ranks.
 expect 0 "wrote" "$bin/climate_simulate" --orography none --height 64 --width 96 --days 2 --validation-days 2 --steps 2 --out weather
 climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --crop 32x48 --crops-per-image 2 --max-epochs 2 --seed 4 --threads 1)
-expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batchnorm-group-size 2 --lr-scaling linear
+expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batchnorm-group-size 2 --lr-scaling linear --trace
+for name in "batch-norm statistics 0" bucket0; do  # messages of both communicators
+  grep -q "\"name\":\"$name\",\"cat\":\"messages\"" c2/trace.json && ok || bad "trace.json: no message $name"
+done
 # Milestones count steps, of which other ranks make other numbers.
 for rule in "cosine_annealing --lr-t-max 6" "polynomial --lr-t-max 6 --lr-warmup-steps 1"; do
   # shellcheck disable=SC2086

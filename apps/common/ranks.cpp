@@ -273,6 +273,17 @@ CommunicationTimes Ranks::times() const {
   return all;
 }
 
+void Ranks::start_trace() {
+  world_->start_trace();
+  if (batch_norm_) batch_norm_->start_trace();
+}
+
+std::vector<MessageEvent> Ranks::messages() const {
+  std::vector<MessageEvent> all = world_->trace();
+  if (batch_norm_) all.insert(all.end(), batch_norm_->trace().begin(), batch_norm_->trace().end());
+  return all;
+}
+
 void Ranks::gather_cores() {
   std::vector<int> mine = allowed_cores();
   const int64_t count = std::ssize(mine);

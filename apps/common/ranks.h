@@ -58,6 +58,9 @@ class Ranks {
   std::shared_ptr<Buffer> share(const ProgramPlans& plans);
   /// Of the gradients, of the batch-norm statistics, and of waiting for the team.
   CommunicationTimes times() const;
+  /// From now on every all-reduce of gradients and of batch-norm statistics is noted for `messages`.
+  void start_trace();
+  std::vector<MessageEvent> messages() const;
   /// How gradients are averaged; measures latency and bandwidth where the settings leave the bucket size open.
   AveragingOptions averaging(const OptionTable& options, DType compute);
   /// Ranks, nodes, threads, algorithm, as lines; warns where the ranks of a node use more threads than it has cores.

@@ -423,7 +423,7 @@ Outcome Trainer::run() {
   mllog_.open(ranks_.root() ? MlLog::path_of_attempt(o_.output_dir, o_.resume) : "/dev/null");
   if (o_.trace) {
     if (program_.micro()) program_.micro()->start_trace();
-    program_.step().start_trace(), ranks_.world().start_trace();
+    program_.step().start_trace(), ranks_.start_trace();
   }
 
   log_start();

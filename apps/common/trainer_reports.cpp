@@ -110,7 +110,8 @@ void Trainer::note(const char* what, Clock::time_point start) {
 
 void Trainer::write_trace() {
   if (!o_.trace) return;
-  RankTrace trace{ranks_.rank(), clock_offset_, {&program_.step()}, &ranks_.world().trace(), &host_events_};
+  const std::vector<MessageEvent> messages = ranks_.messages();
+  RankTrace trace{ranks_.rank(), clock_offset_, {&program_.step()}, &messages, &host_events_};
   if (program_.micro()) trace.executors.push_back(program_.micro());
   const std::vector<std::string> rows = ranks_.collect_text(trace_events(trace));
   if (ranks_.root()) write_text(o_.output_dir + "/trace.json", chrome_trace(rows));
