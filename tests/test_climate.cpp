@@ -33,11 +33,12 @@ int64_t forward_convolutions(const Tape& tape) {
   return count;
 }
 
-/// A net that fits a test: small images.
+/// A net that fits a test: small images, and of DeepCAM a quarter of the channels (a sixteenth of 56 million weights).
 ClimateOptions small(ClimateModel kind) {
   ClimateOptions o;
   o.model = model(kind, true);
   o.model.height = 32, o.model.width = 48;
+  o.model.width_divisor = 4;
   o.loss.weights = {1.0017, 2.6146, 1.7164};
   return o;
 }
@@ -64,13 +65,13 @@ void feed(Executor& e) {
   for (int64_t i = 0; i < y.shape().elements(); ++i) y.data<uint8_t>()[i] = uint8_t(i / 7 % 3);
 }
 
-/// Of three steps on that sample.
-std::vector<float> three_losses(Program& program) {
+/// Of two steps on that sample: the second one shows the gradients of the first.
+std::vector<float> two_losses(Program& program) {
   Executor& e = program.step();
   double* state = program.store().get(step_state_name).data<double>();
   state[int(StepField::learning_rate)] = 0.01;
   std::vector<float> losses;
-  for (int step = 0; step < 3; ++step) {
+  for (int step = 0; step < 2; ++step) {
     feed(e);
     state[int(StepField::step)] = step;
     e.run();
@@ -352,10 +353,10 @@ TEST_CASE("convolutions that end in their activation keep all bits", "[climate]"
       const auto activations = std::count_if(nodes.begin(), nodes.end(),
                                              [](const PlannedNode& n) { return n.op.kind == OpKind::activation; });
       CHECK((activations == 0) == fuse);
-      losses[fuse] = three_losses(program);
+      losses[fuse] = two_losses(program);
     }
     CHECK(losses[0] == losses[1]);
-    CHECK(losses[0][2] != losses[0][0]);
+    CHECK(losses[0][1] != losses[0][0]);
   }
 }
 
@@ -378,10 +379,10 @@ TEST_CASE("what a dropout took away need not be kept", "[climate]") {
       CHECK(gradients > 5);
       CHECK(of_dropped == (fuse ? gradients : 0));
       arena[fuse] = plan.arena_bytes;
-      losses[fuse] = three_losses(program);
+      losses[fuse] = two_losses(program);
     }
     CHECK(losses[0] == losses[1]);
-    CHECK(losses[0][2] != losses[0][0]);
+    CHECK(losses[0][1] != losses[0][0]);
     CHECK(arena[true] < arena[false]);
   }
 }
@@ -402,10 +403,10 @@ TEST_CASE("factors that end in their activation keep all bits", "[climate]") {
           std::count_if(nodes.begin(), nodes.end(), [](const PlannedNode& n) { return n.op.kind == OpKind::scale; });
       constexpr int alone = 2 * 16;  // ahead of the units, and their gradients
       CHECK((fuse ? scales == alone : scales > alone + 20));
-      losses[fuse] = three_losses(program);
+      losses[fuse] = two_losses(program);
     }
     CHECK(losses[0] == losses[1]);
-    CHECK(losses[0][2] != losses[0][0]);
+    CHECK(losses[0][1] != losses[0][0]);
   }
 }
 
@@ -417,6 +418,8 @@ TEST_CASE("data gradients are summed on top of what they are added to", "[climat
   for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab, ClimateModel::tiramisu})
     for (DType compute : {DType::f32, DType::bf16}) {
       INFO("model " << int(kind) << " in " << name_of(compute));
+      // DeepLab's 44 million weights take their time; its nodes in bf16 are of kernels that f32 and the others run.
+      const bool runs = kind != ClimateModel::deeplab || compute == DType::f32;
       std::vector<double> updates[2];
       std::map<std::string, std::string> kernels[2];
       for (bool sums : {false, true}) {
@@ -425,10 +428,9 @@ TEST_CASE("data gradients are summed on top of what they are added to", "[climat
         o.gradient_sums = sums;
         o.plan.threads = 2;
         o.plan.selection.excluded = {"onednn", "pointwise_avx2"};  // add nothing
-        Program program(plan_program(o, kernel_list()), o, 5);
-        Executor& e = program.step();
+        ProgramPlans plans = plan_program(o, kernel_list());
         int64_t fused = 0, apart = 0;
-        for (const PlannedNode& node : e.plan().nodes) {
+        for (const PlannedNode& node : plans.step.nodes) {
           fused += node.op.kind == OpKind::conv_backward_data_add;
           apart += node.op.kind == OpKind::add && node.name.find("backward_data") != std::string::npos;
           if (node.name.ends_with(".backward_data")) kernels[sums][node.name] = node.kernel;
@@ -436,6 +438,9 @@ TEST_CASE("data gradients are summed on top of what they are added to", "[climat
         CHECK((fused > 0) == sums);
         // Small images have so few pixels that 1x1 convolutions run as dense layers, which add nothing.
         CHECK(apart <= fused / 4);
+        if (!runs) continue;
+        Program program(std::move(plans), o, 5);
+        Executor& e = program.step();
         feed(e);
         double* state = program.store().get(step_state_name).data<double>();
         state[int(StepField::learning_rate)] = 1, state[int(StepField::step)] = 0;
@@ -450,6 +455,7 @@ TEST_CASE("data gradients are summed on top of what they are added to", "[climat
         for_weights([&](float w) { updates[sums].push_back(double(w) - before[i++]); });
       }
       CHECK(kernels[0] == kernels[1]);
+      if (!runs) continue;
       double error = 0, size = 0;
       for (size_t i = 0; i < updates[0].size(); ++i)
         error += std::pow(updates[1][i] - updates[0][i], 2), size += std::pow(updates[0][i], 2);
@@ -459,39 +465,40 @@ TEST_CASE("data gradients are summed on top of what they are added to", "[climat
 }
 
 TEST_CASE("values made again in the backward pass take less memory and keep all bits", "[climate]") {
-  for (ClimateModel kind : {ClimateModel::deepcam, ClimateModel::deeplab})
-    for (DType compute : {DType::f32, DType::bf16}) {
-      INFO("model " << int(kind) << " in " << name_of(compute));
-      std::vector<float> weights[2];
-      int64_t batch_norms[2];
-      for (int again : {0, 1}) {
-        ClimateOptions o = small(kind);
-        o.compute = compute;
-        o.model.width_divisor = kind == ClimateModel::deepcam ? 4 : 1;
-        o.training.accumulation = 2;
-        o.plan.threads = 2;
-        o.plan.recompute = again == 1;
-        Program program(plan_program(o, kernel_list()), o, 5);
-        const Plan& plan = program.step().plan();
-        batch_norms[again] = std::count_if(plan.nodes.begin(), plan.nodes.end(),
-                                           [](const PlannedNode& n) { return n.op.kind == OpKind::batch_norm; });
-        double* state = program.store().get(step_state_name).data<double>();
-        state[int(StepField::learning_rate)] = 0.01;
-        for (int pass = 0; pass < 4; ++pass) {
-          Executor& e = pass % 2 ? program.step() : *program.micro();
-          feed(e);
-          state[int(StepField::micro_step)] = pass % 2, state[int(StepField::step)] = pass / 2;
-          e.run();
-        }
-        for (const std::string& name : program.parameters()) {
-          const auto values = program.store().get(name).span<float>();
-          weights[again].insert(weights[again].end(), values.begin(), values.end());
-        }
+  // Where what lies in memory is test_plan's business, for all networks in both types.
+  for (const auto& [kind, compute] : {std::pair{ClimateModel::deepcam, DType::f32},
+                                      {ClimateModel::deepcam, DType::bf16},
+                                      {ClimateModel::deeplab, DType::bf16}}) {
+    INFO("model " << int(kind) << " in " << name_of(compute));
+    std::vector<float> weights[2];
+    int64_t batch_norms[2];
+    for (int again : {0, 1}) {
+      ClimateOptions o = small(kind);
+      o.compute = compute;
+      o.training.accumulation = 2;
+      o.plan.threads = 2;
+      o.plan.recompute = again == 1;
+      Program program(plan_program(o, kernel_list()), o, 5);
+      const Plan& plan = program.step().plan();
+      batch_norms[again] = std::count_if(plan.nodes.begin(), plan.nodes.end(),
+                                         [](const PlannedNode& n) { return n.op.kind == OpKind::batch_norm; });
+      double* state = program.store().get(step_state_name).data<double>();
+      state[int(StepField::learning_rate)] = 0.01;
+      for (int pass = 0; pass < 4; ++pass) {
+        Executor& e = pass % 2 ? program.step() : *program.micro();
+        feed(e);
+        state[int(StepField::micro_step)] = pass % 2, state[int(StepField::step)] = pass / 2;
+        e.run();
       }
-      CHECK(batch_norms[1] > batch_norms[0] + 20);
-      const bool same_bits = weights[0] == weights[1];
-      CHECK(same_bits);
+      for (const std::string& name : program.parameters()) {
+        const auto values = program.store().get(name).span<float>();
+        weights[again].insert(weights[again].end(), values.begin(), values.end());
+      }
     }
+    CHECK(batch_norms[1] > batch_norms[0] + 20);
+    const bool same_bits = weights[0] == weights[1];
+    CHECK(same_bits);
+  }
   // Overrides reach the copies.
   ClimateOptions chosen = small(ClimateModel::deepcam);
   chosen.plan.recompute = true;
@@ -518,7 +525,6 @@ TEST_CASE("labels and logits of a step can be compared behind it", "[climate]") 
   std::vector<float> logits[2];
   for (bool planned : {true, false}) {
     ClimateOptions o = small(kind);
-    if (kind == ClimateModel::deepcam) o.model.width_divisor = 4;
     o.compute = compute;
     if (!planned) o.plan.reuse_memory = false;
     Program program(plan_program(o, kernel_list()), o, 5);
