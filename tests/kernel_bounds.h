@@ -7,6 +7,7 @@
 #include <span>
 
 #include "tests/kernel_check.h"
+#include "tests/worse.h"
 
 namespace convoy::testing {
 
@@ -62,7 +63,7 @@ struct Slack {
 };
 
 /// Largest error of output `index` over its bound: the number of terms and the sum of their magnitudes; smooth
-/// functions get a few units in the last place of f32 and one rounding to the storage type. Above 1, or infinite:
+/// functions get a few units in the last place of f32 and one rounding to the storage type. Above 1, or NaN:
 /// wrong. `exact` and `magnitude` are dense f64.
 inline double worst_error(const Problem& p, size_t index, const Tensor& found, const Tensor& exact,
                           const Tensor& magnitude, const Slack& slack = {}) {
@@ -78,7 +79,7 @@ inline double worst_error(const Problem& p, size_t index, const Tensor& found, c
   for_each_value(found, [&](size_t e, double result) {
     const double size = std::max({std::abs(expected[e]), magnitudes[e], largest});
     const double bound = relative * size + 16 * epsilon_of(DType::f32);
-    worst = std::max(worst, std::isnan(result) ? INFINITY : std::abs(result - expected[e]) / bound);
+    worst = worse(worst, std::abs(result - expected[e]) / bound);
   });
   return worst;
 }

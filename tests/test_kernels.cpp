@@ -83,6 +83,7 @@ TEST_CASE("f16 sums are widened before they stall or drift", "[kernels]") {
   ConvAttrs data = same;
   data.result_size = {1, 2, 128};
   const Problem forward = problem({OpKind::conv_forward, same}, {x, w});
+  int ran = 0;
   for (const Problem& p : {forward, problem({OpKind::conv_backward_data, data}, {forward.out[0], w}),
                            problem({OpKind::conv_backward_weights, same}, {x, forward.out[0]})}) {
     Truth truth(p);
@@ -106,13 +107,16 @@ TEST_CASE("f16 sums are widened before they stall or drift", "[kernels]") {
         error += difference * difference, size += exact * exact;
       });
       CHECK(std::sqrt(error / size) < 1.2e-3);
+      ++ran;
     }
   }
+  if (ran == 0) WARN("not checked here: no kernel sums in f16, and no AVX-512 to emulate one");
 }
 
 TEST_CASE("equal forms of a weight hold equal bytes", "[kernels]") {
   // A plan makes one pack for all that ask for the same form; where a layer has as many outputs as inputs, the wanted
   // layouts of a transposed convolution and of its own gradient are easily alike.
+  int compared = 0;
   for (const DType type : {DType::f32, DType::bf16})
     for (const auto& [extent, stride, channels] :
          {std::tuple<int64_t, int64_t, int64_t>{2, 1, 8}, {3, 2, 16}, {2, 2, 16}, {1, 1, 32}, {3, 1, 64}}) {
@@ -138,9 +142,11 @@ TEST_CASE("equal forms of a weight hold equal bytes", "[kernels]") {
             const auto [known, first] = bytes_of.emplace(std::string(kernel->name()) + ":" + request.form, packed);
             INFO(kernel->name() << " " << p.text() << " " << request.form);
             CHECK((first || known->second == packed));
+            compared += !first;
           }
         }
     }
+  if (cpu_features().avx2 && !std::getenv("CONVOY_TEST_KERNELS")) CHECK(compared > 0);
 }
 
 TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
@@ -148,8 +154,7 @@ TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
 }
 
 TEST_CASE("many threads give the bits of one", "[kernels]") {
-  check_many_threads(conv_problems(DType::f32));
-  check_many_threads(other_problems(DType::f32));
+  // Other problems in check_all.
   for (DType type : storage_types) check_many_threads(divided_problems(type));
 }
 
