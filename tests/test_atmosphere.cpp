@@ -8,6 +8,7 @@
 #include "apps/simulate/atmosphere.h"
 #include "apps/simulate/regions.h"
 #include "tests/catch.hpp"
+#include "tests/worse.h"
 
 using namespace convoy;
 using namespace convoy::simulate;
@@ -138,12 +139,13 @@ TEST_CASE("heights and pressures are hydrostatic", "[atmosphere]") {
   for (int64_t row = 0; row < g.height; ++row)
     for (int64_t w = 0; w < g.width; ++w) {
       const double level = 1e5 * std::exp(gravity * s.at(row, w, z1000) / (gas * s.at(row, w, ts)));
-      worst_pressure = std::max(worst_pressure, std::abs(s.at(row, w, psl) / level - 1));
+      worst_pressure = testing::worse(worst_pressure, std::abs(s.at(row, w, psl) / level - 1));
       // R/g times the integral of T over ln p, between 1000 hPa (the air at the ground), 500 and 200.
       const double layers = 0.5 * gas / gravity *
                             (std::log(2.0) * (s.at(row, w, trefht) + s.at(row, w, t500)) +
                              std::log(2.5) * (s.at(row, w, t500) + s.at(row, w, t200)));
-      worst_thickness = std::max(worst_thickness, std::abs((s.at(row, w, z200) - s.at(row, w, z1000)) / layers - 1));
+      worst_thickness =
+          testing::worse(worst_thickness, std::abs((s.at(row, w, z200) - s.at(row, w, z1000)) / layers - 1));
     }
   CHECK(worst_pressure < 1e-5);
   CHECK(worst_thickness < 0.06);  // mountains cool the ground
@@ -219,15 +221,20 @@ TEST_CASE("fields stay within what air can do", "[atmosphere]") {
 
 TEST_CASE("longitude is periodic", "[atmosphere]") {
   const Sky s = calm();
-  // The step across the seam is not larger than steps elsewhere.
+  // The mean step across the seam, over the rows, is that between two columns anywhere else.
   for (const Channel c : {u850, t500, z200, tmq}) {
-    double seam = 0, inside = 0;
-    for (int64_t row = 20; row < s.o.grid.height - 20; ++row) {
-      seam = std::max(seam, std::abs(s.at(row, 0, c) - s.at(row, -1, c)));
-      for (int64_t w = 1; w < s.o.grid.width; ++w)
-        inside = std::max(inside, std::abs(s.at(row, w, c) - s.at(row, w - 1, c)));
+    std::vector<double> steps;  // to the column in the west
+    for (int64_t w = 0; w < s.o.grid.width; ++w) {
+      double sum = 0;
+      for (int64_t row = 20; row < s.o.grid.height - 20; ++row) sum += std::abs(s.at(row, w, c) - s.at(row, w - 1, c));
+      steps.push_back(sum);
     }
-    CHECK(seam <= inside);
+    REQUIRE(std::isfinite(std::accumulate(steps.begin(), steps.end(), 0.0)));
+    const double seam = steps[0];
+    std::sort(steps.begin(), steps.end());
+    const double usual = steps[steps.size() / 2];
+    CHECK(usual > 0);
+    CHECK(seam < 1.5 * usual);
   }
 }
 
@@ -353,7 +360,7 @@ TEST_CASE("masks are what the criteria of their classes call so", "[atmosphere]"
 TEST_CASE("cyclones stay over warm sea all day", "[atmosphere]") {
   AtmosphereOptions o = options();
   int centres = 0;
-  for (int64_t number = 0; number < 8; ++number)
+  for (int64_t number = 0; number < 5; ++number)
     for (double hour : {0.0, 18.0}) {
       // With every other storm of the day: they must not cool or lift the place.
       Sky s{o, draw_day(o, number), {}};
@@ -366,7 +373,7 @@ TEST_CASE("cyclones stay over warm sea all day", "[atmosphere]") {
         ++centres;
       }
     }
-  CHECK(centres > 10);
+  CHECK(centres > 6);
 
   // As many as wished for, unless places run out.
   constexpr int days = 60;
@@ -438,7 +445,7 @@ TEST_CASE("storms fade or deepen with height as their temperature says", "[atmos
       warmest = std::max(warmest, change(trefht)), coldest = std::min(coldest, change(trefht));
       const double seen =
           layer * 0.5 * (x500 * (change(trefht) + change(t500)) + (1 - x500) * (change(t500) + change(t200)));
-      worst = std::max(worst, std::abs(change(z200) - seen));
+      worst = testing::worse(worst, std::abs(change(z200) - seen));
     }
   CHECK((warmest > 2 && coldest < -2));
   CHECK(worst < 1);  // m
@@ -448,7 +455,7 @@ TEST_CASE("full-size images: vapour below saturation, rivers and cyclones as wis
   AtmosphereOptions o;
   o.threads = 2;
   const Grid& g = o.grid;
-  constexpr int64_t days = 12;
+  constexpr int64_t days = 6;
   double wettest = 0, moistest = 0, beyond = 0;
   std::array<double, 3> counts{};
   std::vector<double> richer;               // vapour of rivers' pixels over their latitude's mean
@@ -464,8 +471,9 @@ TEST_CASE("full-size images: vapour below saturation, rivers and cyclones as wis
       for (int64_t w = 0; w < g.width; ++w) {
         const double vapour = s.at(row, w, tmq);
         wettest = std::max(wettest, vapour), moistest = std::max(moistest, s.at(row, w, qrefht));
-        beyond = std::max(beyond, vapour / saturated_column(s.at(row, w, trefht)));
-        beyond = std::max(beyond, s.at(row, w, qrefht) / saturation_humidity(s.at(row, w, trefht), s.at(row, w, ps)));
+        beyond = testing::worse(beyond, vapour / saturated_column(s.at(row, w, trefht)));
+        beyond =
+            testing::worse(beyond, s.at(row, w, qrefht) / saturation_humidity(s.at(row, w, trefht), s.at(row, w, ps)));
         const auto k = s.image.truth[static_cast<size_t>(row * g.width + w)];
         const auto bin = static_cast<size_t>(std::min(vapour, 99.0));
         ++counts[k], ++all[bin];
@@ -507,18 +515,18 @@ TEST_CASE("full-size images: vapour below saturation, rivers and cyclones as wis
   CHECK(best < 0.15);
 
   // The detector finds most storms.
-  CHECK((storms[1] >= 8 && found[1] >= 0.8 * storms[1]));
-  CHECK((storms[2] >= 30 && found[2] >= 0.8 * storms[2]));
+  CHECK((storms[1] >= 4 && found[1] >= 0.8 * storms[1]));
+  CHECK((storms[2] >= 15 && found[2] >= 0.8 * storms[2]));
 }
 
 TEST_CASE("class fractions, and the same bits for any thread count", "[atmosphere]") {
   AtmosphereOptions o = options();
   double cyclones = 0, rivers = 0;
-  for (int64_t day = 0; day < 24; ++day) {
+  for (int64_t day = 0; day < 8; ++day) {
     const AtmosphereImage image = simulate_atmosphere(o, draw_day(o, day), 0);
     for (uint8_t k : image.truth) cyclones += k == 1, rivers += k == 2;
   }
-  const double pixels = 24 * double(o.grid.pixels());
+  const double pixels = 8 * double(o.grid.pixels());
   CHECK((rivers / pixels > 0.006 && rivers / pixels < 0.035));
   CHECK((cyclones / pixels > 0.0001 && cyclones / pixels < 0.01));  // storms of a coarse grid are larger
   const Day day = draw_day(o, 3);
