@@ -8,6 +8,7 @@
 #include "models/program.h"
 #include "tests/host_device.h"
 #include "tests/rank_threads.h"
+#include "tests/worse.h"
 
 using namespace convoy;
 
@@ -139,7 +140,7 @@ Result train_on(int ranks, Options o, int steps, Teams teams = Teams::none, On o
 double distance(const Result& a, const Result& b) {
   double worst = 0, change = 0;
   for (size_t i = 0; i < a.weights.size(); ++i) {
-    worst = std::max(worst, std::fabs(a.weights[i] - b.weights[i]));
+    worst = testing::worse(worst, std::fabs(a.weights[i] - b.weights[i]));
     change = std::max(change, std::fabs(a.weights[i] - a.start[i]));
   }
   REQUIRE(change > 0);

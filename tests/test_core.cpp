@@ -19,6 +19,7 @@
 #include "tests/catch.hpp"
 #include "tests/plan_run.h"
 #include "tests/small_cosmoflow.h"
+#include "tests/worse.h"
 
 using namespace convoy;
 
@@ -365,7 +366,7 @@ TEST_CASE("views of slices give what copies give", "[passes][slices]") {
       if (same_kernels) CHECK(same_bits);
       double difference = 0, size = 0;
       for (size_t i = 0; i < results[0].size(); ++i)
-        difference = std::max(difference, std::abs(double(results[0][i]) - double(results[1][i]))),
+        difference = testing::worse(difference, std::abs(double(results[0][i]) - double(results[1][i]))),
         size = std::max(size, std::abs(double(results[0][i])));
       CHECK(difference <= (compute == DType::f32 ? 1e-5 : 2e-3) * size);
     }
@@ -437,7 +438,7 @@ TEST_CASE("algorithms with less arithmetic change results by rounding only", "[p
   const std::vector<float> found = run_small(less, 3);
   double difference = 0, size = 0;
   for (size_t i = 0; i < expected.size(); ++i)
-    difference = std::max(difference, std::abs(double(expected[i]) - double(found[i]))),
+    difference = testing::worse(difference, std::abs(double(expected[i]) - double(found[i]))),
     size = std::max(size, std::abs(double(expected[i])));
   CHECK(difference < 1e-5 * size);
   if (cpu_features().avx2) {  // the comparison compared something
@@ -563,14 +564,14 @@ TEST_CASE("two accumulated passes equal one of twice the batch, and lag applies 
     return std::vector<float>(w.begin(), w.end());
   };
   const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
-    float worst = 0;
-    for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+    double worst = 0;
+    for (size_t i = 0; i < a.size(); ++i) worst = testing::worse(worst, std::abs(double(a[i]) - double(b[i])));
     return worst;
   };
   const auto start = run(twice, 0), one = run(twice, 1);
-  CHECK(distance(start, one) > 1e-5f);
-  CHECK(distance(run(halves, 1), one) < 1e-3f * distance(start, one));
-  CHECK(distance(run(halves, 3), run(twice, 3)) < 1e-2f * distance(start, run(twice, 3)));
+  CHECK(distance(start, one) > 1e-5);
+  CHECK(distance(run(halves, 1), one) < 1e-3 * distance(start, one));
+  CHECK(distance(run(halves, 3), run(twice, 3)) < 1e-2 * distance(start, run(twice, 3)));
 
   CosmoflowOptions lagged = twice;
   lagged.training.lag = 1;
@@ -618,8 +619,13 @@ TEST_CASE("training options that would do nothing are refused, others are kept",
                                         std::pair{LossScaleAttrs{4, 0.25, 10}, LossScaleAttrs{4, 0.25, 10}}}) {
     o.training.scaling = given;
     const Tape scaled = training_tape(o);
+    int updates = 0;
     for (const Node& n : scaled.nodes())
-      if (n.op.kind == OpKind::loss_scale_update) CHECK(n.op.as<LossScaleAttrs>() == expected);
+      if (n.op.kind == OpKind::loss_scale_update) {
+        CHECK(n.op.as<LossScaleAttrs>() == expected);
+        ++updates;
+      }
+    CHECK(updates == 1);
   }
   ClimateOptions climate;
   climate.model.height = climate.model.width = 32, climate.model.width_divisor = 8;

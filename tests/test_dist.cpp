@@ -14,6 +14,7 @@
 #include "dist/shared_buffer.h"
 #include "tests/rank_threads.h"
 #include "tests/temporary.h"
+#include "tests/worse.h"
 
 using namespace convoy;
 
@@ -63,7 +64,7 @@ void check_mean(int ranks, int64_t count, const CommunicationOptions& options, c
   for (size_t i = 0; i < sum.size(); ++i) {
     // f16 below its normal range rounds to multiples of 2^-24.
     const double bound = (ranks + 1) * (own + step) * size[i] / ranks + (step > 0 ? ranks * 0x1p-25 : 0);
-    worst = std::max(worst, std::fabs(double(results[0][i]) - sum[i] / ranks) / bound);
+    worst = testing::worse(worst, std::fabs(double(results[0][i]) - sum[i] / ranks) / bound);
   }
   CHECK(worst <= 1);
   for (int r = 1; r < ranks; ++r) CHECK((results[static_cast<size_t>(r)] == results[0]));

@@ -4,6 +4,7 @@
 
 #include "core/normal.h"
 #include "tests/catch.hpp"
+#include "tests/worse.h"
 
 using namespace convoy;
 
@@ -14,7 +15,7 @@ TEST_CASE("normals drawn together are those drawn one by one", "[random]") {
   fill_normal(random, first, together);
   double worst = 0, sum = 0, squares = 0;
   for (size_t i = 0; i < together.size(); ++i) {
-    worst = std::max(worst, std::abs(together[i] - random.normal(first + i)));
+    worst = testing::worse(worst, std::abs(together[i] - random.normal(first + i)));
     sum += together[i], squares += together[i] * together[i];
   }
   CHECK(worst < 1e-14);

@@ -9,6 +9,7 @@
 #include "tests/catch.hpp"
 #include "tests/kernel_check.h"
 #include "tests/onnx_reader.h"
+#include "tests/worse.h"
 
 using namespace convoy;
 using namespace convoy::testing;
@@ -243,7 +244,7 @@ int run_folder(const fs::path& folder, std::map<std::string, int>& operators) {
     // Vectors of rank 2 hold their features in C on both sides, so element order agrees in every rank.
     const Tensor flat_expected(TensorDesc(p.out[0].shape, DType::f32), expected.bytes());
     for_each_index(p.out[0].shape, [&](auto... at) {
-      worst = std::max(worst, std::abs(run.out[0].at(at...) - flat_expected.at(at...)));
+      worst = worse(worst, std::abs(run.out[0].at(at...) - flat_expected.at(at...)));
       size = std::max(size, std::abs(flat_expected.at(at...)));
     });
     INFO(kernel->name());

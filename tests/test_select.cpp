@@ -83,14 +83,18 @@ TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
   CosmoflowOptions o = testing::small_cosmoflow();
   o.plan.selection.overrides = {parse_override("conv1.forward=reference"), parse_override("dense*=reference")};
   const Plan plan = plan_program(o, kernel_list()).step;
+  int convolutions = 0, dense = 0;
   for (const PlannedNode& node : plan.nodes) {
     if (node.name == "conv1.forward" || (node.name.starts_with("dense1.") && node.op.kind != OpKind::pack &&
                                          op_def(node.op.kind).name.starts_with("dense"))) {
       INFO(node.name);
       CHECK(node.kernel == "reference");
       CHECK(node.why == "override");
+      ++(node.name == "conv1.forward" ? convolutions : dense);
     }
   }
+  CHECK(convolutions == 1);
+  CHECK(dense >= 3);  // forward and both gradients
   // A kernel of the plain op is asked for at a fused node: its definition takes the node's place and name.
   if (cpu_features().avx2) {
     o.plan.selection.overrides = {parse_override("conv1.backward_weights=direct_avx2"),
