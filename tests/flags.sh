@@ -103,8 +103,8 @@ changes --adam-eps 0.1 -- "${climate[@]}"
 changes --no-low-level-relu -- "${climate[@]}"
 changes --lr-power 3 -- "${climate[@]}" --lr-schedule polynomial
 changes --lr-eta-min 0.0005 -- "${climate[@]}" --lr-schedule polynomial
-# Of 44 million weights, whose moments take long to save: a single step, with one moment each.
-deeplab=("$bin/climseg_train" --data dummy --model deeplab --image-size 32x48 --n-train 1 --max-epochs 1 --local-batch-size 1 --optimizer SGD)
+# Of 44 million weights, whose moments take long to save: one moment each.
+deeplab=("$bin/climseg_train" --data dummy --model deeplab --image-size 32x48 --n-train 2 --max-epochs 1 --local-batch-size 1 --optimizer SGD)
 changes --deconv-crop pytorch -- "${deeplab[@]}"
 changes --decoder-relu -- "${deeplab[@]}"
 changes --resize-corners aligned -- "${deeplab[@]}" --decoder bilinear

@@ -93,7 +93,7 @@ bool promises_bits(const Kernel& kernel) {
 constexpr int64_t small_flops = 40'000'000;
 /// There for their stores past the caches: two runs of the reference in f64 would tell no more.
 bool is_large(const Problem& p) {
-  return p.flops() > 300'000'000 && linear(p.op.kind) && p.out[0].dtype == DType::f32;
+  return p.flops() > 300'000'000 && linear(p.op.kind) && p.out.size() == 1 && p.out[0].dtype == DType::f32;
 }
 
 /// A run of p on fresh(normal, 11).
@@ -124,7 +124,7 @@ Run check_large(const Kernel& kernel, const Problem& p, Truth& truth) {
     const std::vector<double> expected = values(truth.rounded(Fill::integers).out[0]);
     int64_t wrong = 0;
     for_each_value(ours.out[0], [&](size_t i, double found) {
-      wrong += !(std::abs(found - expected[i]) <= 2e-3 * std::max(1.0, std::abs(expected[i])));
+      wrong += !(std::abs(found - expected[i]) <= 1e-3);  // sums of some twenty
     });
     INFO(kernel.name() << " " << p.text());
     REQUIRE(wrong == 0);

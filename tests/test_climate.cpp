@@ -379,10 +379,12 @@ TEST_CASE("what a dropout took away need not be kept", "[climate]") {
       CHECK(gradients > 5);
       CHECK(of_dropped == (fuse ? gradients : 0));
       arena[fuse] = plan.arena_bytes;
+      const auto weights = program.store().get(program.parameters()[0]).span<float>();
+      const std::vector<float> before(weights.begin(), weights.end());
       losses[fuse] = two_losses(program);
+      CHECK_FALSE(std::equal(before.begin(), before.end(), weights.begin()));  // dropout alone changes losses
     }
     CHECK(losses[0] == losses[1]);
-    CHECK(losses[0][1] != losses[0][0]);
     CHECK(arena[true] < arena[false]);
   }
 }

@@ -159,4 +159,5 @@ TEST_CASE("large kept values come from a device when they are asked for", "[devi
     CHECK(same("large"));
     CHECK(waits() == before + 1);  // it came once
   }
+  CHECK(device.replays == 3);
 }

@@ -171,9 +171,9 @@ TEST_CASE("ten steps of Adam and AdamW with decay follow PyTorch", "[golden][cli
 }
 
 TEST_CASE("ten steps of DeepCAM follow PyTorch in f32", "[golden][climate]") {
-  if (testing::sanitized) {  // the same kernels on an image that these can run
+  if (testing::sanitized) {  // its first steps on an image that these can run; large tiles are the Tiramisu's
     Program program = at_start(options(ClimateModel::deepcam, 32, 64, DType::f32), 0.01);
-    check_curve(program, Golden("deepcam").numbers("losses"), 1e-3);
+    check_curve(program, Golden("deepcam").numbers("losses"), 1e-4);
     return;
   }
   // ReLUs behind 76 batch norms amplify rounding; images large enough for smooth statistics keep it small.
