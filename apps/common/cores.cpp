@@ -46,7 +46,9 @@ std::string core_text(const std::vector<int>& cores) {
   for (size_t i = 0; i < cores.size();) {
     size_t j = i;
     while (j + 1 < cores.size() && cores[j + 1] == cores[j] + 1) ++j;
-    text += (text.empty() ? "" : ",") + std::to_string(cores[i]) + (j > i ? "-" + std::to_string(cores[j]) : "");
+    if (!text.empty()) text += ',';
+    text += std::to_string(cores[i]);
+    if (j > i) text += '-', text += std::to_string(cores[j]);
     i = j + 1;
   }
   return text;
