@@ -336,6 +336,7 @@ TEST_CASE("views of slices give what copies give", "[passes][slices]") {
         ClimateOptions o;
         o.model.model = ClimateModel::tiramisu;
         o.model.height = 32, o.model.width = 48, o.model.blocks = {2, 2};
+        o.model.growth = 16, o.model.first_filters = 32;
         o.compute = compute;
         o.plan.threads = 2;
         o.plan.slice_aliasing = views;
