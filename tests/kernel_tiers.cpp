@@ -27,11 +27,6 @@ bool rounds_inside(const Kernel& kernel, const Problem& p) {
          (kernel.name().starts_with("winograd") && five);
 }
 
-/// Whether sums of small integers come out exact.
-bool sums_exactly(const Kernel& kernel, const Problem& p) {
-  return (linear(p.op.kind) || exact_on_integers(p.op.kind)) && !rounds_inside(kernel, p);
-}
-
 void check_exact(const Kernel& kernel, const Problem& p, Fill fill, Truth& truth, const Execute& execute_kernel) {
   Run ours = truth.fresh(fill, 7);
   execute_kernel(kernel, p, ours);
@@ -91,10 +86,6 @@ bool promises_bits(const Kernel& kernel) {
 
 /// The reference runs these for next to nothing.
 constexpr int64_t small_flops = 40'000'000;
-/// There for their stores past the caches: two runs of the reference in f64 would tell no more.
-bool is_large(const Problem& p) {
-  return p.flops() > 300'000'000 && linear(p.op.kind) && p.out.size() == 1 && p.out[0].dtype == DType::f32;
-}
 
 /// A run of p on fresh(normal, 11).
 Run run_on(int threads, const Kernel& kernel, Problem p, Truth& truth) {
@@ -113,26 +104,6 @@ void check_threads(int threads, const Kernel& kernel, const Problem& p, Truth& t
   }
 }
 
-/// For a problem that the reference is to run once: integers, exact where the kernel's sums are, near them where it is
-/// Winograd's. Returns what check_exact_and_bounded does.
-Run check_large(const Kernel& kernel, const Problem& p, Truth& truth) {
-  if (sums_exactly(kernel, p)) {
-    check_exact(kernel, p, Fill::integers, truth, execute);
-  } else {
-    Run ours = truth.fresh(Fill::integers, 7);
-    execute(kernel, p, ours);
-    const std::vector<double> expected = values(truth.rounded(Fill::integers).out[0]);
-    int64_t wrong = 0;
-    for_each_value(ours.out[0], [&](size_t i, double found) {
-      wrong += !(std::abs(found - expected[i]) <= 1e-3);  // sums of some twenty
-    });
-    INFO(kernel.name() << " " << p.text());
-    REQUIRE(wrong == 0);
-    REQUIRE(gaps_untouched(ours.out[0]));
-  }
-  return run_on(p.threads, kernel, p, truth);
-}
-
 }  // namespace
 
 const Kernel& reference_for(const Problem& p) {
@@ -144,7 +115,8 @@ const Kernel& reference_for(const Problem& p) {
 
 Run check_exact_and_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& run) {
   if (always_exact(p.op.kind)) check_exact(kernel, p, Fill::normal, truth, run);
-  if (sums_exactly(kernel, p)) check_exact(kernel, p, Fill::integers, truth, run);
+  if ((linear(p.op.kind) || exact_on_integers(p.op.kind)) && !rounds_inside(kernel, p))
+    check_exact(kernel, p, Fill::integers, truth, run);
   return check_bounded(kernel, p, truth, run);
 }
 
@@ -296,8 +268,7 @@ void check_all(const std::vector<Problem>& problems, Checked which) {
         continue;
       }
       REQUIRE(p.threads == 2);
-      const Run run =
-          is_large(p) ? check_large(*kernel, p, truth) : check_exact_and_bounded(*kernel, p, truth, execute);
+      const Run run = check_exact_and_bounded(*kernel, p, truth, execute);
       if (!promises_bits(*kernel)) continue;
       for (int threads : many) check_threads(threads, *kernel, p, truth, run);
     }

@@ -72,8 +72,7 @@ void check_many_threads(const std::vector<Problem>& problems);
 
 /// Which kernels: with the library's, or those alone that are written here.
 enum class Checked : uint8_t { all, own };
-/// Runs all tiers over these kernels (of problems that are large for their stores, values against integers alone), and
-/// the reference in a small problem's types against the one in f64.
+/// Runs all tiers over these kernels, and the reference in a small problem's types against the one in f64.
 void check_all(const std::vector<Problem>& problems, Checked which = Checked::all);
 
 }  // namespace convoy::testing

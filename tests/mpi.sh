@@ -24,6 +24,13 @@ near() {
     FNR > 1 { d = ($field - one[FNR]) / one[FNR]; if (!(d <= part && d >= -part)) far = 1 }
     END { exit far || rows < 2 || FNR != rows }' "$3" "$4" && ok || bad "column $1 of $3 and $4 differs: $(cut -d, -f"$1" "$3" "$4" | tr '\n' ' ')"
 }
+# messages FOLDER NAME...: the trace of a run has them.
+messages() {
+  local name folder=$1; shift
+  for name in "$@"; do
+    grep -q "\"name\":\"$name\",\"cat\":\"messages\"" "$folder/trace.json" && ok || bad "$folder/trace.json: no message $name"
+  done
+}
 
 # Every algorithm checks its sums against whole numbers: a wrong one ends with 1.
 for n in 2 3 4 5; do expect 0 "MPI_Allreduce" ranks $n "$bin/bench_comm$suffix" --min 4 --max 4194304 --factor 128 --seconds 0; done
@@ -159,9 +166,7 @@ present two/history.csv two/metrics.jsonl two/mlperf.log two/summary.json two/tr
 [ "$(wc -l < two/metrics.jsonl)" -eq 18 ] && ok || bad "two/metrics.jsonl does not have one line per step"
 grep -q '"key":"number_of_ranks".*"value":2' two/mlperf.log && ok || bad "no number_of_ranks in mlperf.log"
 grep -q '"pid":1' two/trace.json && grep -q '"cat":"messages"' two/trace.json && ok || bad "no second rank, or no messages, in trace.json"
-for name in bucket0 loss stop; do  # as their nodes are called
-  grep -q "\"name\":\"$name\",\"cat\":\"messages\"" two/trace.json && ok || bad "trace.json: no message $name"
-done
+messages two bucket0 loss stop  # as their nodes are called
 expect 0 "2 ranks" /usr/bin/python3 -c 'import json; print(len({e["pid"] for e in json.load(open("two/trace.json"))["traceEvents"]}), "ranks")'
 near 4 1e-3 one/history.csv two/history.csv
 awk -F'[:,]' '/"exposed_seconds_per_step"/ { all = $2 } /"late_ranks_seconds_per_step"/ { late = $2 } END { exit !(late > 0 && late <= all) }' \
@@ -495,9 +500,7 @@ expect 3 "share-1/train/$(ls broken/train | tail -1)" ranks 4 "${share[@]}" --da
 expect 0 "wrote" "$bin/climate_simulate" --orography none --height 64 --width 96 --days 2 --validation-days 2 --steps 2 --out weather
 climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --crop 32x48 --crops-per-image 2 --max-epochs 2 --seed 4 --threads 1)
 expect 0 "finished" ranks 2 "${climate[@]}" --output-dir c2 --batchnorm-group-size 2 --lr-scaling linear --trace
-for name in "batch-norm statistics 0" bucket0; do  # messages of both communicators
-  grep -q "\"name\":\"$name\",\"cat\":\"messages\"" c2/trace.json && ok || bad "trace.json: no message $name"
-done
+messages c2 "batch-norm statistics 0" bucket0  # of both communicators
 # Milestones count steps, of which other ranks make other numbers.
 for rule in "cosine_annealing --lr-t-max 6" "polynomial --lr-t-max 6 --lr-warmup-steps 1"; do
   # shellcheck disable=SC2086
