@@ -304,11 +304,13 @@ std::vector<Problem> conv_problems(DType type) {
     list.push_back(problem({OpKind::conv_backward_weights, pointwise}, {x, y}));
   }
   if (type == DType::f32) {
-    // Enough input channels for several chunks or short tiles.
-    const TensorDesc x({1, 1, 7, 23, 777}, type), w({801, 1, 1, 1, 777}, type);
-    list.push_back(problem({OpKind::conv_forward, ConvAttrs{}}, {x, w}));
-    list.push_back(
-        problem({OpKind::conv_backward_data, ConvAttrs{.result_size = {1, 7, 23}}}, {list.back().out[0], w}));
+    // Enough channels for several chunks or short tiles, and for weights too many to be read for every tile.
+    for (const auto& [h, in, out] : {std::array{7, 777, 801}, std::array{2, 1040, 1010}}) {
+      const TensorDesc x({1, 1, h, 23, in}, type), w({out, 1, 1, 1, in}, type);
+      list.push_back(problem({OpKind::conv_forward, ConvAttrs{}}, {x, w}));
+      list.push_back(
+          problem({OpKind::conv_backward_data, ConvAttrs{.result_size = {1, h, 23}}}, {list.back().out[0], w}));
+    }
     // Winograd weight gradients whose last group of output channels is narrower than a task; whose tasks are square.
     const ConvAttrs same{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .result_size = {1, 3, 3}};
     for (const auto& [in, out] : {std::pair{16, 272}, std::pair{144, 160}})

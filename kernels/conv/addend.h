@@ -1,5 +1,5 @@
 // What a convolution's data gradient is added to (conv_backward_data_add): kernels of the convolution alone take it
-// along in a bias's place, sum it in f32 and round once.
+// along in a bias's place or add it to the finished sum, in f32, and round once.
 #pragma once
 
 #include "core/conv_shapes.h"

@@ -126,7 +126,7 @@ class DirectUnit {
   }
   bool streams() const { return streams_; }
 
-  void run(int64_t index) {
+  void run(int64_t index, int64_t /*next*/) {
     unit_ = d_.unit(index);
     std::fill(m_.bias, m_.bias + unit_channels, 0.0f);
     if (bias_)

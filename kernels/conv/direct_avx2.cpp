@@ -41,7 +41,8 @@ std::vector<KernelPtr> direct_avx2_kernels() {
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add})
     add("depthwise_avx2", kind, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx2", OpKind::conv_backward_weights, set::supports_depthwise, set::prepare_depthwise_weights);
-  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_activation_forward})
+  for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add,
+                      OpKind::conv_activation_forward})
     add("pointwise_avx2", kind, set::supports_pointwise, set::prepare_pointwise, pointwise_avx2_is_measured_faster);
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add,
                       OpKind::conv_activation_forward, OpKind::conv_pool_forward})

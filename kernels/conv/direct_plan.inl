@@ -220,15 +220,47 @@ struct DirectScratch {
   int64_t* sources;
 };
 
-/// All units of a plan, a share per thread. `Work` computes units one after the other in the thread's memory, while a
-/// `Scope` lives.
+/// Positions of two maps one after the other, in the order of the rows; null past the last. Strides are in the shape's
+/// view of the input (leave_out_unread).
+template <class X, class Y>
+class PositionWalk {
+ public:
+  PositionWalk(const DirectShape& s, X* x, Y* y, int64_t position)
+      : s_(&s), x_(x), y_(y), row_(position / s.positions), column_(position % s.positions) {
+    start();
+  }
+  void next(X** x, Y** y) {
+    *x = x_at_, *y = y_at_;
+    if (++column_ == s_->positions)
+      ++row_, column_ = 0, start();
+    else if (x_at_)
+      x_at_ += s_->x.stride[3], y_at_ += s_->y.stride[3];
+  }
+
+ private:
+  void start() {
+    x_at_ = nullptr, y_at_ = nullptr;
+    if (row_ >= s_->rows()) return;
+    x_at_ = x_ + DirectShape::row_offset(s_->x, row_) + column_ * s_->x.stride[3];
+    y_at_ = y_ + DirectShape::row_offset(s_->y, row_) + column_ * s_->y.stride[3];
+  }
+  const DirectShape* s_;
+  X* x_;
+  Y* y_;
+  int64_t row_, column_;
+  X* x_at_;
+  Y* y_at_;
+};
+
+/// All units of a plan, a share per thread. `Work` computes units one after the other in the thread's memory, knowing
+/// the thread's next one (-1: none), while a `Scope` lives.
 template <class Work, class Scope, class Plan>
 void run_units(const Problem& p, const Plan& d, const KernelArgs& args) {
   parallel_threads(p.threads, [&](int thread) {
     const Scope scope;
     Work work(p, d, args, args.workspace + thread * d.thread_bytes());
     const Range mine = split_range(d.units(), thread, p.threads);
-    for (int64_t unit = mine.begin; unit < mine.end; ++unit) work.run(unit);
+    for (int64_t unit = mine.begin; unit < mine.end; ++unit) work.run(unit, unit + 1 < mine.end ? unit + 1 : -1);
     if (work.streams()) fence();
   });
 }

@@ -284,10 +284,10 @@ bool pointwise_avx2_is_measured_faster(const Problem& p) {
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights,
              strided = p.op.as<ConvAttrs>().stride != Int3{1, 1, 1};
   const int64_t in = p.in[0].shape.c(), out = sums_weights ? p.in[1].shape.c() : p.out[0].shape.c();
-  if (in * out < 256 * 256) return false;
-  if (sums_weights) return has_pointwise_tasks(p) && (in * out >= 256 * 704 || in >= 384 || strided);
-  return p.op.kind == OpKind::conv_backward_data && !strided && needs_pointwise(p).ok && many_positions(p) &&
-         std::max(in, out) > 256 && std::min(in, out) >= 32;
+  if (sums_weights)
+    return in * out >= 256 * 256 && has_pointwise_tasks(p) && (in * out >= 256 * 704 || in >= 384 || strided);
+  const bool transposed = p.op.kind == OpKind::conv_backward_data && strided;
+  return !transposed && needs_pointwise(p).ok && many_positions(p) && std::min(in, out) >= 32;
 }
 
 bool direct_bf16_is_measured_faster(const Problem& p) {

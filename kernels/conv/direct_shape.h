@@ -102,8 +102,8 @@ Support needs_pointwise(const Problem& p);
 /// 3x3 kernels and of strided images, the first layers of strides_from_few_channels, transposed and strided
 /// convolutions with 64 or more channels in the larger image.
 bool direct_is_measured_faster(const Problem& p);
-/// The same for AVX2, but for 1x1 ones forward, or backward into more than twice their channels, where oneDNN is as
-/// fast or faster (bench/results/*-avx2-*, epyc7003-*).
+/// The same for AVX2, but for 1x1 ones forward, or backward into more than twice their channels
+/// (bench/results/*-avx2-*, epyc7003-*).
 bool direct_avx2_is_measured_faster(const Problem& p);
 /// The same in bf16 where products of bf16 run at half the f32 rate or less and no tiles are, so that the library loses
 /// by its arithmetic (bench/results/xeon-fp16-*): 2048 positions or more, and neither stride-1 kernels of 3 or 5 taps,
@@ -127,8 +127,8 @@ constexpr int64_t pointwise_task_inputs = 24, pointwise_task_outputs = 512;
 bool pointwise_avx512_is_measured_faster(const Problem& p);
 /// with 704 inputs and 256 outputs or more, in bf16 with full-rate products;
 bool pointwise_bf16_is_measured_faster(const Problem& p);
-/// with AVX2, in f32: of 256 x 704 channels or more, or 256 x 256 with 384 inputs or a stride, and backward_data of 256
-/// x 256 weights or more and over 256 channels on one side. Forward, a training step gains nothing.
+/// with AVX2, in f32: of 256 x 704 channels or more, or 256 x 256 with 384 inputs or a stride; forward, and
+/// backward_data without a stride, of many positions and 32 channels or more on both sides.
 bool pointwise_avx2_is_measured_faster(const Problem& p);
 
 /// The distinct input rows of a band of output rows: every row is copied once, `slot` finds it.

@@ -52,36 +52,6 @@ struct PointwiseWeightsPlan : WeightsPlan {
   int64_t gradient_bytes() const { return round_up(blocks * block_words() * 4, 64); }
 };
 
-/// Input and gradient of one position after the other, in the order of the rows; null past the last. Strides are in the
-/// shape's view of the input (leave_out_unread).
-template <class T>
-class PositionWalk {
- public:
-  PositionWalk(const DirectShape& s, const KernelArgs& args, int64_t position)
-      : s_(s), args_(args), row_(position / s.positions), column_(position % s.positions) {
-    start();
-  }
-  void next(const T** x, const T** dy) {
-    *x = x_, *dy = dy_;
-    if (++column_ == s_.positions)
-      ++row_, column_ = 0, start();
-    else if (x_)
-      x_ += s_.x.stride[3], dy_ += s_.y.stride[3];
-  }
-
- private:
-  void start() {
-    x_ = dy_ = nullptr;
-    if (row_ >= s_.rows()) return;
-    x_ = args_.in[0].data<T>() + DirectShape::row_offset(s_.x, row_) + column_ * s_.x.stride[3];
-    dy_ = args_.in[1].data<T>() + DirectShape::row_offset(s_.y, row_) + column_ * s_.y.stride[3];
-  }
-  const DirectShape& s_;
-  const KernelArgs& args_;
-  int64_t row_, column_;
-  const T *x_, *dy_;
-};
-
 /// A band's operands, shared by all threads.
 template <class Product>
 struct PointwiseBand {
@@ -96,7 +66,8 @@ struct PointwiseBand {
   void copy(const KernelArgs& args, int64_t first, Range range) const {
     constexpr std::integral_constant<int64_t, 0> whole;
     const DirectShape& s = d.shape;
-    PositionWalk<T> walk(s, args, (first + range.begin) * Product::positions);
+    PositionWalk<const T, const T> walk(s, args.in[0].data<T>(), args.in[1].data<T>(),
+                                        (first + range.begin) * Product::positions);
     for (int64_t i = range.begin; i < range.end; ++i) {
       const T *x[Product::positions], *dy[Product::positions];
       for (int64_t p = 0; p < Product::positions; ++p) walk.next(&x[p], &dy[p]);

@@ -204,7 +204,7 @@ class TileUnit {
   }
   bool streams() const { return streams_; }
 
-  void run(int64_t index) {
+  void run(int64_t index, int64_t /*next*/) {
     const DirectPlan::Unit unit = d_.unit(index);
     rows_ = unit.rows, group_ = unit.group;
     first_ = unit.first, last_ = unit.last, k_first_ = unit.k_first, k_last_ = unit.k_last;
