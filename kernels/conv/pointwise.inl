@@ -12,12 +12,13 @@
 // same block over rows in place (the direct kernels), 728 -> 728 channels, Zen 3: 1.05 times as fast, 1.1 to 1.25 with
 // busy neighbours.
 // Weights are packed as for the direct kernels, whose order of a sum it keeps, but that an addend joins the finished
-// sum: the same bits for any number of threads. Limit: the f32 FMA rate. The register block alone reaches 0.98 of it
-// with both factors in the second-level cache (Zen 3); what is lost is copying and what the second-level cache does not
-// hold. Tried without gain: 4 x 3 vectors, four or eight channels a turn written in assembly, asking for the next
-// block's weights, 256 channels at a time, whose weights stay in the first-level cache (sums pass through memory: 0.9
-// times as fast), and one level of Strassen's product: at best 1.05 times as fast with 1.75 times the weights and a
-// worse error. With AVX-512, whose direct kernels read rows in place, panels are 0.8 to 1.0 times as fast.
+// sum: the same bits for any number of threads.
+// Limit: the f32 FMA rate. The register block alone reaches 0.98 of it with both factors in the second-level cache
+// (Zen 3); what is lost is copying and what that cache does not hold.
+// Tried without gain: 4 x 3 vectors, four or eight channels a turn written in assembly, asking for the next block's
+// weights, chunks of 256 to 768 channels, whose weights stay in the first-level cache while sums pass through memory,
+// and one level of Strassen's product: at best 1.05 times as fast with 1.75 times the weights and a worse error. With
+// AVX-512, whose direct kernels read rows in place, panels were 0.8 to 1.0 times as fast before they asked ahead.
 //
 // Refuses other kernels, padding, groups, strided weights, a stride in backward_data, and addends of unevenly spaced
 // pixels.
