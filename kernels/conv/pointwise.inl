@@ -16,9 +16,9 @@
 // Limit: the f32 FMA rate. The register block alone reaches 0.98 of it with both factors in the second-level cache
 // (Zen 3); what is lost is copying and what that cache does not hold.
 // Tried without gain: 4 x 3 vectors, four or eight channels a turn written in assembly, asking for the next block's
-// weights, chunks of 256 to 768 channels, whose weights stay in the first-level cache while sums pass through memory,
-// and one level of Strassen's product: at best 1.05 times as fast with 1.75 times the weights and a worse error. With
-// AVX-512, whose direct kernels read rows in place, panels were 0.8 to 1.0 times as fast before they asked ahead.
+// weights, chunks of 256 to 768 channels, whose sums pass through memory, and one level of Strassen's product: at best
+// 1.05 times as fast with 1.75 times the weights and a worse error. With AVX-512, whose direct kernels read rows in
+// place, panels were 0.8 to 1.0 times as fast before they asked ahead.
 //
 // Refuses other kernels, padding, groups, strided weights, a stride in backward_data, and addends of unevenly spaced
 // pixels.
@@ -310,10 +310,9 @@ Support supports_pointwise(const Problem& p) {
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
   if (!p.in[1].dense()) return Support::no("needs dense weights, found " + p.in[1].str());
   if (const Support sum = supports_addend(p); !sum.ok) return sum;
-  const Problem alone = without_addend(p);
-  if (const Support support = needs_pointwise(alone); !support.ok) return support;
-  if (alone.op.kind == OpKind::conv_backward_data && p.op.as<ConvAttrs>().stride != Int3{1, 1, 1})
-    return Support::no("takes a stride in forward passes only");
+  if (const Support support = needs_pointwise(p); !support.ok) return support;
+  const bool back = p.op.kind == OpKind::conv_backward_data || adds_to_value(p);
+  if (back && p.op.as<ConvAttrs>().stride != Int3{1, 1, 1}) return Support::no("takes a stride in forward passes only");
   return Support::yes();
 }
 
