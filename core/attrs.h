@@ -224,7 +224,8 @@ struct SliceAttrs {
 };
 
 /// Keras form: v = momentum*v - lr*g; w += v. With larc > 0 each tensor's gradient is first multiplied by
-/// min(1, larc*|w|/max(|g|, epsilon)/lr) (You et al. 2017, clipped), by 1 where the tensor is zero.
+/// min(1, larc*|w|/|g|/lr) (You et al. 2017, clipped), by min(1, larc_epsilon/lr) where |w| or |g| is zero, as the
+/// Gordon Bell climate runs did: a bias that begins with zeros is not stuck there.
 struct SgdAttrs {
   double momentum = 0.9;                        ///< from 0 to below 1
   double larc = 0, larc_epsilon = 1.0 / 16000;  ///< 0 or more; above 0
@@ -251,8 +252,8 @@ struct AdamAttrs {
 };
 
 /// You et al. 2019 (arXiv:1904.00962), algorithm 2: u = Adam's direction + weight_decay*w; w -= lr*|w|/|u|*u per tensor
-/// (ratio 1 where either norm is 0). Gradients are first scaled down to the norm max_grad_norm over all tensors; 0:
-/// not.
+/// (ratio 1 where either norm is 0; Apex leaves it out without weight decay, the paper does not). Gradients are first
+/// scaled down to the norm max_grad_norm over all tensors; 0: not.
 struct LambAttrs {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-6, weight_decay = 0.01, max_grad_norm = 1;
   template <class V>

@@ -30,9 +30,10 @@ struct StepSchedule {
   double base_rate = 0.001;
   /// Step s of the first `warmup_steps` has the share s/warmup_steps of the way to base_rate*warmup_factor: from 0 for
   /// a factor of 1, else from base_rate (the gradual warm-up of Goyal et al. 2017). The rest starts counting behind
-  /// them. Steps count from 0, as MLPerf HPC DeepCAM does: with a factor of 1 the first step of a warm-up changes
-  /// nothing, and behind a warm-up milestones act one step later than without. Without warm-up steps the factor means
-  /// nothing.
+  /// them. Steps count from 0: with a factor of 1 the first step of a warm-up changes nothing, and behind a warm-up
+  /// milestones act one step later than without, as those of MLPerf HPC DeepCAM do. (Its program makes the scheduler of
+  /// warm-ups and milestones one step ahead: its step s has the rate of our step s + 1.) Without warm-up steps the
+  /// factor means nothing.
   int64_t warmup_steps = 0;
   double warmup_factor = 1;
   std::vector<int64_t> milestones;  ///< multistep: each multiplies the rate by decay_rate

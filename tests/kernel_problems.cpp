@@ -565,6 +565,12 @@ std::vector<Problem> other_problems(DType type) {
     list.push_back(problem({OpKind::batch_norm_sums, BatchNormAttrs{.relu = 1}},
                            {strided(narrow, 96), narrow, vectors, vectors, two}));
   }
+  // Sums of several runs of pixels, which end where a run does, and one pixel behind.
+  for (const int64_t pixels : {1 << 16, (1 << 17) + 1}) {
+    const TensorDesc runs({1, 1, 1, pixels, 5}, type);
+    list.push_back(problem({OpKind::channel_sum, NoAttrs{}}, {runs}));
+    list.push_back(problem({OpKind::channel_moments, NoAttrs{}}, {runs}));
+  }
   // A cache line of channels, written past the caches.
   const int64_t line = 64 / size_of(type);
   const TensorDesc large({1, 1, 512, 256, line}, type), scales(Shape::vector(line), wide),

@@ -19,7 +19,8 @@
 // of a sum does not depend on threads or tiles.
 // Copying costs about 1/(KW * K/groups) of the multiply-adds. Limit: the f32 FMA rate.
 //
-// Refuses types other than f32, bf16, f16 and depthwise convolutions.
+// Refuses types other than f32, bf16, f16, depthwise convolutions (but into a pool), strided weights, windows of a pool
+// that supports_window() does not know, and addends of unevenly spaced pixels.
 
 /// Copies columns [first, first + columns) and `channels` channels of an input row as f32, zero outside the image.
 template <class T>

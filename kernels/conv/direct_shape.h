@@ -100,7 +100,8 @@ Support needs_pointwise(const Problem& p);
 /// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: depthwise
 /// convolutions in f32 and bf16; in f32 1x1 ones of 2048 positions and 32 output channels or more, weight gradients of
 /// 3x3 kernels and of strided images, the first layers of strides_from_few_channels, transposed and strided
-/// convolutions with 64 or more channels in the larger image.
+/// convolutions with 64 or more channels in the larger image; in any type that is not multiplied faster, dilations so
+/// far beyond the image that half of the taps meet padding.
 bool direct_is_measured_faster(const Problem& p);
 /// The same for AVX2, but for 1x1 ones forward, or backward into more than twice their channels
 /// (bench/results/*-avx2-*, epyc7003-*).

@@ -32,7 +32,9 @@
 //
 // Refuses: other kernels and strides, a stride in 16-bit types that the CPU multiplies faster, groups, channels that
 // are no multiple of 16 (forward with up to four outputs a tile also takes 4: winograd_four.inl), strided weights,
-// strided tensors beside a pool, few tiles; six outputs also extents that tiles stick out of too far.
+// strided tensors or a dilation beside a pool, pools other than pairs (1x2x2 behind kernels of images; backward 2x2x2
+// of even extents), more padding than the kernel reaches in backward passes, few tiles; six outputs also extents that
+// tiles stick out of too far.
 
 #include "kernels/conv/gemm_tile.inl"
 

@@ -24,9 +24,10 @@
 // With a stride of 2 (f32): the outer taps are F(2,3), the middle one a product per output: 1.65 times fewer in 2-D.
 //
 // Refuses: other kernels and strides, groups, channels that are no multiple of 16, fewer than 12 tiles, gradients that
-// are not dense, and tiles that stick out of the image so far that less than half of the multiplications are saved
-// (with a stride: 1.4 times). Tiles of six outputs also refuse volumes, 3x3 taps of fewer than 64 channels, and images
-// that they do not fit so well that they take a seventh less than tiles of four.
+// are not dense, taps that meet little but padding, a stride in dilated images or volumes, and tiles that stick out so
+// far that less than half of the multiplications are saved (with a stride: 1.4 times). Tiles of six outputs also refuse
+// volumes, 3x3 taps of fewer than 64 channels, and images that they do not fit so well that they take a seventh less
+// than tiles of four.
 
 constexpr int64_t weights_tasks = 64;              // for as many threads, where there are tiles and memory for them
 constexpr int64_t weights_tasks_least = 16;        // runs get shorter for that, down to shortest_run

@@ -163,15 +163,16 @@ std::unique_ptr<Prepared> prepare_dense(const Problem& p) {
   const Shape& w = kind == OpKind::dense_backward_weights ? p.out[0].shape : p.in[1].shape;
   const bool convolution = p.op.kind != kind;  // whose pixels are samples
   const DenseShape s{convolution ? p.in[0].shape.rows() : p.in[0].shape.n(), w.n(), w.c()};
+  const int64_t total = kind == OpKind::dense_backward_data ? s.features : s.outputs;
+  const int64_t grain = kind == OpKind::dense_backward_data ? 64 : 8;
+  const int used = static_cast<int>(std::clamp<int64_t>(ceil_div(total, grain), 1, p.threads));
+  const int64_t share = ceil_div(ceil_div(total, grain), used) * grain;  // of a thread at most
   // Forward: sums of a thread's outputs; backward_data: its tile.
-  const int64_t thread_floats = kind == OpKind::dense_forward         ? s.samples * s.outputs + 16
+  const int64_t thread_floats = kind == OpKind::dense_forward         ? s.samples * share + 16
                                 : kind == OpKind::dense_backward_data ? s.samples * dense_tile
                                                                       : 0;
   return prepared(
-      [p, s, thread_floats](const KernelArgs& args) {
-        const int64_t total = kind == OpKind::dense_backward_data ? s.features : s.outputs;
-        const int64_t grain = kind == OpKind::dense_backward_data ? 64 : 8;
-        const int used = static_cast<int>(std::clamp<int64_t>(ceil_div(total, grain), 1, p.threads));
+      [p, s, total, grain, used, thread_floats](const KernelArgs& args) {
         parallel_some(used, p.threads, [&](int thread) {
           auto* memory = reinterpret_cast<float*>(args.workspace) + thread * thread_floats;
           const Range range = split_range(total, thread, used, grain);
@@ -186,5 +187,5 @@ std::unique_ptr<Prepared> prepare_dense(const Problem& p) {
           });
         });
       },
-      p.threads * thread_floats * 4);
+      used * thread_floats * 4);
 }

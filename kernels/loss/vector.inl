@@ -1,5 +1,5 @@
 // Softmax cross-entropy per pixel, a vector of pixels at a time: the classes of a pixel lie side by side, so that they
-// are turned on the way in and out. Only the focal loss goes pixel by pixel, for its powers.
+// are turned on the way in and out. Only powers of the focal loss that are no small integers go pixel by pixel.
 
 constexpr int64_t most_classes = 16;
 constexpr int64_t pixel_block = 4096;  // pixels per partial sum

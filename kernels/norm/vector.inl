@@ -1,5 +1,7 @@
 // Passes over all pixels with numbers per channel: sums and affine maps at memory speed. Sums run over 64 fixed chunks
-// of rows whatever the thread count; inside a chunk in f32 about a value close to the mean, between chunks in double.
+// of pixels whatever the thread count, run by run of a chunk: inside a run in f32, between runs in double. Runs are
+// short, so that no sum stops growing, and moments err little where a run's first pixel, which they are taken about,
+// lies far out; chunks are long, since memory is drawn from by streams.
 
 Support supports_pixels(const Problem& p) {
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
@@ -10,6 +12,8 @@ Support supports_pixels(const Problem& p) {
 }
 
 constexpr int64_t pixel_chunks = 64, chunks_at_once = 4, pixels_at_once = 4;
+constexpr int64_t run_pixels = 1024;
+static_assert(run_pixels % pixels_at_once == 0);
 constexpr int64_t pixels_ahead = 4096;  // bytes
 /// Of a sum of so many sources, where a core draws most from memory by one stream: sums of one source in 16 bits are
 /// bound by instructions, too.
@@ -43,6 +47,23 @@ struct PixelSource {
   }
 };
 
+/// How a sum over so many pixels is cut: `runs` of each chunk, the last ones of which may be empty.
+struct PixelRuns {
+  explicit PixelRuns(int64_t rows_)
+      : rows(rows_), runs(std::max<int64_t>(1, ceil_div(rows, pixel_chunks * run_pixels))) {}
+  int64_t rows, runs;
+  Range chunk(int64_t index) const {
+    return split_range(rows, static_cast<int>(index), static_cast<int>(pixel_chunks));
+  }
+  int64_t count() const { return pixel_chunks * runs; }
+  /// The pixels of run `index` of all.
+  Range run(int64_t index) const {
+    const Range all = chunk(index / runs);
+    const int64_t begin = std::min(all.begin + index % runs * run_pixels, all.end);
+    return {begin, std::min(begin + run_pixels, all.end)};
+  }
+};
+
 /// Chunks that a thread takes in turn: more streams draw more on most CPUs, if the slowest thread has no more chunks
 /// for it.
 inline int64_t chunks_in_turn(int threads) {
@@ -54,11 +75,11 @@ inline int64_t chunks_in_turn(int threads) {
   return best;
 }
 
-/// sum_pixels for one chunk of `vectors` whole vectors of channels whose sums stay in registers: those of so few
+/// sum_pixels for one run of `vectors` whole vectors of channels whose sums stay in registers: those of so few
 /// channels are loaded again before a store has got to the cache, which a Zen 5 has taken six times the time for.
 template <int vectors, size_t count, class F>
-void sum_narrow_pixels(int64_t chunk, Range rows, float* first, const std::array<PixelSource, count>& sources,
-                       int64_t ahead, int64_t pixels, const F& each) {
+void sum_narrow_pixels(Range rows, float* first, const std::array<PixelSource, count>& sources, int64_t ahead,
+                       int64_t pixels, const F& each) {
   constexpr int64_t channels = vectors * Vec::lanes;
   constexpr std::integral_constant<int64_t, 0> whole;
   const int64_t line = 64 / sources[0].element;
@@ -69,7 +90,7 @@ void sum_narrow_pixels(int64_t chunk, Range rows, float* first, const std::array
       for (const PixelSource& source : sources) source.ask(row + ahead, c, pixels);
     for (int64_t r = row; r < std::min(row + pixels, rows.end); ++r)
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) each(chunk, r, v * Vec::lanes, whole, a[size_t(v)], b[size_t(v)]);
+      for (int v = 0; v < vectors; ++v) each(rows.begin, r, v * Vec::lanes, whole, a[size_t(v)], b[size_t(v)]);
   }
   for (int v = 0; v < vectors; ++v) {
     put(first + v * Vec::lanes, a[size_t(v)], whole);
@@ -77,23 +98,22 @@ void sum_narrow_pixels(int64_t chunk, Range rows, float* first, const std::array
   }
 }
 
-/// Two sums per channel and chunk into `partial`: f(chunk, row, c, n, sums0, sums1) adds the vector of channels at c. A
-/// cache line of a few pixels at a time, of several chunks in turn: most cores draw up to 1.6 times as much from memory
-/// by many streams as by one, if they come back to each within a page; Zen 5's half as much. Later pixels of every
-/// source are asked for: their lines are too many short runs for a prefetcher. Every thread has its own copy of f: what
-/// f captured by reference would be read again behind every store.
+/// Two sums per channel and run into `partial`: f(first, row, c, n, sums0, sums1) adds the vector of channels at c of
+/// pixel `row`; `first` is the first one of its run. A cache line of a few pixels at a time, of several chunks in turn:
+/// most cores draw up to 1.6 times as much from memory by many streams as by one, if they come back to each within a
+/// page; Zen 5's half as much. Later pixels of every source are asked for: their lines are too many short runs for a
+/// prefetcher. Every thread has its own copy of f: what f captured by reference would be read again behind every store.
 template <size_t count, class F>
 void sum_pixels(const Shape& s, int threads, float* partial, const std::array<PixelSource, count>& sources, F f) {
   const int64_t channels = s.c(), line = 64 / sources[0].element, ahead = sources[0].ahead(channels),
                 in_turn = chunks_in_turn(threads),
                 pixels = cpu_features().one_stream ? pixels_in_stream(sources[0].element, count) : pixels_at_once;
-  parallel_ranges(pixel_chunks / in_turn, threads, 1, [=, rows_in_all = s.rows()](Range groups) {
+  parallel_ranges(pixel_chunks / in_turn, threads, 1, [=, cut = PixelRuns(s.rows())](Range groups) {
     const F each = f;
     if constexpr (Vec::lanes == 16) {  // Zen 5's
       const auto narrow = [&](auto vectors) {
-        for (int64_t chunk = groups.begin; chunk < groups.end; ++chunk)
-          sum_narrow_pixels<vectors>(chunk, split_range(rows_in_all, int(chunk), int(pixel_chunks)),
-                                     partial + chunk * 2 * channels, sources, ahead, pixels, each);
+        for (int64_t k = groups.begin * cut.runs; k < groups.end * cut.runs; ++k)
+          sum_narrow_pixels<vectors>(cut.run(k), partial + k * 2 * channels, sources, ahead, pixels, each);
       };
       if (in_turn == 1 && channels == 16) return narrow(std::integral_constant<int, 1>{});
       if (in_turn == 1 && channels == 32) return narrow(std::integral_constant<int, 2>{});
@@ -101,20 +121,24 @@ void sum_pixels(const Shape& s, int threads, float* partial, const std::array<Pi
       if (in_turn == 1 && channels == 64) return narrow(std::integral_constant<int, 4>{});
     }
     for (int64_t first_chunk = groups.begin * in_turn; first_chunk < groups.end * in_turn; first_chunk += in_turn) {
-      std::fill(partial + first_chunk * 2 * channels, partial + (first_chunk + in_turn) * 2 * channels, 0.0f);
+      std::fill(partial + first_chunk * cut.runs * 2 * channels,
+                partial + (first_chunk + in_turn) * cut.runs * 2 * channels, 0.0f);
       std::array<Range, chunks_at_once> rows;
-      for (int64_t i = 0; i < in_turn; ++i)
-        rows[size_t(i)] = split_range(rows_in_all, int(first_chunk + i), int(pixel_chunks));
-      for (int64_t done = 0, longest = rows_in_all / pixel_chunks + 1; done < longest; done += pixels)
+      int64_t longest = 0;
+      for (int64_t i = 0; i < in_turn; ++i) {
+        rows[size_t(i)] = cut.chunk(first_chunk + i);
+        longest = std::max(longest, rows[size_t(i)].size());
+      }
+      for (int64_t done = 0; done < longest; done += pixels)
         for (int64_t begin = 0; begin < channels; begin += line)
           for (int64_t i = 0; i < in_turn; ++i) {
             const int64_t row = rows[size_t(i)].begin + done, end = std::min(row + pixels, rows[size_t(i)].end),
-                          chunk = first_chunk + i;
+                          run = done / run_pixels, first_of_run = rows[size_t(i)].begin + run * run_pixels;
             for (const PixelSource& source : sources) source.ask(row + ahead, begin, pixels);
-            float *first = partial + chunk * 2 * channels, *second = first + channels;
+            float *first = partial + ((first_chunk + i) * cut.runs + run) * 2 * channels, *second = first + channels;
             for_vectors(begin, std::min(begin + line, channels), [&](int64_t c, auto n) {
               Vec a = get(first + c, n), b = get(second + c, n);
-              for (int64_t r = row; r < end; ++r) each(chunk, r, c, n, a, b);
+              for (int64_t r = row; r < end; ++r) each(first_of_run, r, c, n, a, b);
               put(first + c, a, n);
               put(second + c, b, n);
             });
@@ -140,18 +164,19 @@ void map_pixels(const Shape& s, int threads, bool streams, std::span<const Pixel
   });
 }
 
-/// Bytes of the two sums of each chunk and channel.
-constexpr int64_t chunk_sum_bytes(int64_t channels) {
-  return pixel_chunks * 2 * channels * int64_t{sizeof(float)};
+/// Bytes of the two sums of each run and channel.
+inline int64_t run_sum_bytes(const Shape& s) {
+  return PixelRuns(s.rows()).count() * 2 * s.c() * int64_t{sizeof(float)};
 }
-/// A channel's first or second (`which` 1) sums of all chunks.
-inline double total_of_chunks(const float* partial, int64_t channels, int64_t c, int64_t which = 0) {
+/// A channel's first or second (`which` 1) sums of all runs.
+inline double total_of_runs(const Shape& s, const float* partial, int64_t c, int64_t which = 0) {
+  const int64_t channels = s.c(), runs = PixelRuns(s.rows()).count();
   double total = 0;
-  for (int64_t k = 0; k < pixel_chunks; ++k) total += double(partial[(k * 2 + which) * channels + c]);
+  for (int64_t k = 0; k < runs; ++k) total += double(partial[(k * 2 + which) * channels + c]);
   return total;
 }
 
-/// f(Range) over the channels: what is left to do with the sums of all chunks takes a single thread longer than those
+/// f(Range) over the channels: what is left to do with the sums of all runs takes a single thread longer than those
 /// of a small image take all.
 template <class F>
 void for_channels(int64_t channels, int threads, F&& f) {
@@ -159,32 +184,31 @@ void for_channels(int64_t channels, int threads, F&& f) {
   parallel_ranges(channels, threads, fewest, f);
 }
 
-/// Sums of all channels of dense or evenly spaced pixels into `partial`, for total_of_chunks.
+/// Sums of all channels of dense or evenly spaced pixels into `partial`, for total_of_runs.
 template <class T>
 void sum_channels(const Shape& s, int64_t pitch, int threads, const T* x, float* partial) {
   sum_pixels(s, threads, partial, std::array{PixelSource(x, pitch, s.c())},
              [=](int64_t, int64_t row, int64_t c, auto n, Vec& sum, Vec&) { sum = sum + get(x + row * pitch + c, n); });
 }
 
-/// y[channel] = `factor` times the sum of all its chunks.
+/// y[channel] = `factor` times the sum of all its runs.
 template <class T>
-void finish_sums(int64_t channels, int threads, const float* partial, T* y, float factor) {
-  for_channels(channels, threads, [=](Range range) {
-    for (int64_t c = range.begin; c < range.end; ++c) y[c] = T(float(total_of_chunks(partial, channels, c)) * factor);
+void finish_sums(const Shape& s, int threads, const float* partial, T* y, float factor) {
+  for_channels(s.c(), threads, [=](Range range) {
+    for (int64_t c = range.begin; c < range.end; ++c) y[c] = T(float(total_of_runs(s, partial, c)) * factor);
   });
 }
 
 std::unique_ptr<Prepared> prepare_channel_sum(const Problem& p) {
   return prepared(
       [p](const KernelArgs& args) {
-        const int64_t channels = p.in[0].shape.c();
         float* partial = reinterpret_cast<float*>(args.workspace);
         by_storage(p.in[0].dtype, [&](auto zero) {
           sum_channels(p.in[0].shape, p.in[0].pixel_pitch(), p.threads, args.in[0].data<decltype(zero)>(), partial);
         });
-        finish_sums(channels, p.threads, partial, args.out[0].data<float>(), 1);
+        finish_sums(p.in[0].shape, p.threads, partial, args.out[0].data<float>(), 1);
       },
-      chunk_sum_bytes(p.in[0].shape.c()));
+      run_sum_bytes(p.in[0].shape));
 }
 
 /// y[channel of an image] = `factor` times the sum over the image's pixels; for results of one pixel an image.
@@ -193,17 +217,17 @@ std::unique_ptr<Prepared> prepare_image_sums(const Problem& p, float factor) {
       [p, factor](const KernelArgs& args) {
         const Shape& x = p.in[0].shape;
         const Shape image{1, x.d(), x.h(), x.w(), x.c()};
-        const int64_t pitch = p.in[0].pixel_pitch(), channels = x.c();
+        const int64_t pitch = p.in[0].pixel_pitch();
         float* partial = reinterpret_cast<float*>(args.workspace);
         by_storage(p.in[0].dtype, [&](auto zero) {
           using T = decltype(zero);
           for (int64_t n = 0; n < x.n(); ++n) {
             sum_channels(image, pitch, p.threads, args.in[0].data<T>() + n * image.rows() * pitch, partial);
-            finish_sums(channels, p.threads, partial, args.out[0].data<T>() + n * p.out[0].pixel_pitch(), factor);
+            finish_sums(image, p.threads, partial, args.out[0].data<T>() + n * p.out[0].pixel_pitch(), factor);
           }
         });
       },
-      chunk_sum_bytes(p.in[0].shape.c()));
+      run_sum_bytes(p.in[0].shape));
 }
 
 std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
@@ -219,34 +243,35 @@ std::unique_ptr<Prepared> prepare_channel_dot(const Problem& p) {
                        sum = fma(get(a + row * pa + c, n), get(b + row * pb + c, n), sum);
                      });
         });
-        finish_sums(channels, p.threads, partial, args.out[0].data<float>(), 1);
+        finish_sums(p.in[0].shape, p.threads, partial, args.out[0].data<float>(), 1);
       },
-      chunk_sum_bytes(p.in[0].shape.c()));
+      run_sum_bytes(p.in[0].shape));
 }
 
-/// Sums about the first pixel of each chunk, so that squares do not cancel.
+/// Sums about the first pixel of each run, so that squares do not cancel.
 std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
   return prepared(
       [p](const KernelArgs& args) {
         const int64_t channels = p.in[0].shape.c(), rows = p.in[0].shape.rows(), pitch = p.in[0].pixel_pitch();
+        const PixelRuns cut(rows);
         float* partial = reinterpret_cast<float*>(args.workspace);
         double* moments = args.out[0].data<double>();
         std::fill(moments, moments + 2 * channels, 0.0);
         by_storage(p.in[0].dtype, [&](auto zero) {
           const auto* x = args.in[0].data<decltype(zero)>();
-          const auto centre = [=](int64_t k) { return x + split_range(rows, int(k), int(pixel_chunks)).begin * pitch; };
           sum_pixels(p.in[0].shape, p.threads, partial, std::array{PixelSource(x, pitch, channels)},
-                     [=](int64_t k, int64_t row, int64_t c, auto n, Vec& sum, Vec& squares) {
-                       const Vec d = get(x + row * pitch + c, n) - get(centre(k) + c, n);
+                     [=](int64_t first, int64_t row, int64_t c, auto n, Vec& sum, Vec& squares) {
+                       const Vec d = get(x + row * pitch + c, n) - get(x + first * pitch + c, n);
                        sum = sum + d;
                        squares = fma(d, d, squares);
                      });
           for_channels(channels, p.threads, [=](Range range) {
-            for (int64_t k = 0; k < pixel_chunks; ++k) {
-              const double count = double(split_range(rows, int(k), int(pixel_chunks)).size());
+            for (int64_t k = 0; k < cut.count(); ++k) {
+              const Range run = cut.run(k);
+              const double count = double(run.size());
               if (count == 0) continue;
               for (int64_t c = range.begin; c < range.end; ++c) {
-                const double m = double(float(centre(k)[c])), sum = double(partial[k * 2 * channels + c]),
+                const double m = double(float(x[run.begin * pitch + c])), sum = double(partial[k * 2 * channels + c]),
                              squares = double(partial[k * 2 * channels + channels + c]);
                 moments[c] += sum + count * m;
                 moments[channels + c] += squares + 2 * m * sum + count * m * m;
@@ -256,7 +281,7 @@ std::unique_ptr<Prepared> prepare_moments(const Problem& p) {
         });
         for (int64_t c = 0; c < 2 * channels; ++c) moments[c] /= double(rows);
       },
-      chunk_sum_bytes(p.in[0].shape.c()));
+      run_sum_bytes(p.in[0].shape));
 }
 
 /// In place, part of a line would leave before the rest of it is read.
@@ -354,8 +379,8 @@ std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
         double* means = args.out[0].data<double>();
         for_channels(channels, p.threads, [&](Range range) {
           for (int64_t c = range.begin; c < range.end; ++c) {
-            const double sum = total_of_chunks(partial, channels, c);
-            double dot = total_of_chunks(partial, channels, c, 1);
+            const double sum = total_of_runs(p.in[0].shape, partial, c);
+            double dot = total_of_runs(p.in[0].shape, partial, c, 1);
             const ChannelNorm norm = channel_norm(p, args, 1, c);
             // The pixels were shifted by the mean as f32 rounds it.
             dot = (dot + (double(mean[c]) - norm.mean) * sum) * norm.inverse;
@@ -363,7 +388,7 @@ std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
           }
         });
       },
-      3 * p.in[0].shape.c() * int64_t{sizeof(float)} + chunk_sum_bytes(p.in[0].shape.c()));
+      3 * p.in[0].shape.c() * int64_t{sizeof(float)} + run_sum_bytes(p.in[0].shape));
 }
 
 /// dx = scale*(dy - mean(dy) - xhat*mean(dy*xhat)) = scale*dy + slope*(x - mean) - offset.

@@ -44,8 +44,10 @@ struct Sums {
 struct Larc {
   float trust, epsilon;
   __device__ float factor(const StepInputs& in, float2 squares) const {
-    if (trust == 0 || squares.x == 0 || in.rate() == 0) return 1;
-    return fminf(1, trust * sqrtf(squares.x) / fmaxf(sqrtf(squares.y) * in.inverse_scale(), epsilon) / in.rate());
+    if (trust == 0 || in.rate() == 0) return 1;
+    const float gradient = sqrtf(squares.y) * in.inverse_scale();
+    const float local = squares.x > 0 && gradient > 0 ? trust * sqrtf(squares.x) / gradient : epsilon;
+    return fminf(1, local / in.rate());
   }
 };
 

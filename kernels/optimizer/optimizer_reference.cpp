@@ -24,9 +24,10 @@ double norm(const Tensor& t, double factor) {
 /// What LARC multiplies a tensor's gradient by.
 template <class A>
 double larc_factor(const A& a, const Common& s, const KernelArgs& args) {
-  const double weights = norm(args.out[0], 1);
-  if (a.larc == 0 || weights == 0 || s.rate == 0) return 1;
-  return std::min(1.0, a.larc * weights / std::max(norm(args.in[0], s.inverse_scale), a.larc_epsilon) / s.rate);
+  if (a.larc == 0 || s.rate == 0) return 1;
+  const double weights = norm(args.out[0], 1), gradient = norm(args.in[0], s.inverse_scale);
+  const double local = weights > 0 && gradient > 0 ? a.larc * weights / gradient : a.larc_epsilon;
+  return std::min(1.0, local / s.rate);
 }
 
 void sgd(const Problem& p, const KernelArgs& args) {

@@ -82,10 +82,10 @@ struct Larc {
                  scale = args.in[2].data<double>()[int(ScaleField::scale)];
     if (!on() || rate == 0) return 1;
     const double* partial = reinterpret_cast<const double*>(args.workspace);
-    const double weights = std::sqrt(total_of(partial, blocks));
-    if (weights == 0) return 1;
-    const double gradient = std::sqrt(total_of(partial + blocks, blocks)) / scale;
-    return std::min(1.0, a.larc * weights / std::max(gradient, a.larc_epsilon) / rate);
+    const double weights = std::sqrt(total_of(partial, blocks)),
+                 gradient = std::sqrt(total_of(partial + blocks, blocks)) / scale;
+    const double local = weights > 0 && gradient > 0 ? a.larc * weights / gradient : a.larc_epsilon;
+    return std::min(1.0, local / rate);
   }
 };
 
