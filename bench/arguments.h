@@ -16,16 +16,20 @@ namespace convoy::bench {
 
 class Arguments {
  public:
-  /// Known flags with their defaults and help; prints help and exits on --help, throws Error(usage) on anything else. A
-  /// flag whose default is yes or no may stand alone for yes. One that is given twice is refused unless it repeats.
+  /// Known flags with their defaults and help; prints help and exits on --help, throws Error(usage) on anything else.
+  /// --flag value and --flag=value are the same; a flag whose default is yes or no may stand alone for yes. One that is
+  /// given twice is refused unless it repeats.
   struct Flag {
     std::string name, value, help;
     bool repeats = false;
   };
   Arguments(int argc, char** argv, std::vector<Flag> flags) : flags_(std::move(flags)) {
     for (int i = 1; i < argc; ++i) {
-      const std::string word = argv[i];
-      if (word == "--help") {
+      const std::string whole = argv[i];
+      const size_t equals = whole.find('=');
+      const bool joined = equals != std::string::npos;
+      const std::string word = whole.substr(0, equals);
+      if (whole == "--help") {
         for (const Flag& f : flags_)
           std::printf("  --%-14s %s [%s]\n", f.name.c_str(), f.help.c_str(), f.value.c_str());
         std::exit(0);
@@ -35,17 +39,15 @@ class Arguments {
         if (word == "--" + f.name) found = &f;
       if (!found) fail_usage("unknown flag: " + word + " (--help lists them)");
       if (given(found->name) && !found->repeats) fail_usage(word + ": expected once, found twice");
-      const std::string next = i + 1 < argc ? argv[i + 1] : "";
-      if (found->value == "yes" || found->value == "no") {
-        found->value = next == "no" ? "no" : "yes";
-        i += next == "no" || next == "yes";
-        given_.emplace_back(found->name, found->value);
-        continue;
-      }
-      if (i + 1 == argc) fail_usage(word + ": expected a value");
-      if (next.starts_with("--")) fail_usage(word + ": expected a value, found " + next);
-      found->value = next, ++i;
-      given_.emplace_back(found->name, next);
+      const bool choice = found->value == "yes" || found->value == "no";
+      const std::string next = joined ? whole.substr(equals + 1) : i + 1 < argc ? argv[i + 1] : "";
+      const bool follows = choice ? next == "yes" || next == "no" : joined || i + 1 < argc;
+      if (choice && joined && !follows) fail_usage(word + ": expected yes or no, found " + next);
+      if (!choice && !follows) fail_usage(word + ": expected a value");
+      if (!choice && !joined && next.starts_with("--")) fail_usage(word + ": expected a value, found " + next);
+      found->value = choice && !follows ? "yes" : next;
+      given_.emplace_back(found->name, found->value);
+      i += follows && !joined;
     }
   }
   const std::string& text(const std::string& name) const {

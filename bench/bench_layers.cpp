@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "bench/agreement.h"
 #include "bench/arguments.h"
 #include "bench/candidate.h"
 #include "bench/changed_ceilings.h"
@@ -110,9 +111,10 @@ class Report {
                  changes.c_str());
     json_.row("{\"changed_ceilings\":" + json_string(changes) + "}");
   }
-  void refused(const NamedProblem& named, std::string_view kernel, const std::string& reason) {
+  /// Whoever asks for a kernel by its name wants to know why it is not here.
+  void refused(const NamedProblem& named, std::string_view kernel, const std::string& reason, bool asked_for) {
     json_.head(refusal_json(named, kernel, reason));
-    if (refusals_)
+    if (refusals_ || asked_for)
       std::printf("%-41s %-17s refuses: %s\n", named.name.c_str(), std::string(kernel).c_str(), reason.c_str());
   }
   /// The rest of the run goes on.
@@ -181,16 +183,17 @@ Candidates find_candidates(const NamedProblem& named, const KernelChoice& chosen
     if (support.ok)
       attempt(named, name, report, [&] { make(*kernel); });
     else if (!is_for_others(support))
-      report.refused(named, name, support.reason);
+      report.refused(named, name, support.reason, chosen.asks_for(name));
   }
-  for (const std::string_view name : asked_for)  // who asks for a kernel wants to know why it is not here
+  for (const std::string_view name : asked_for)
     attempt(named, name, report, [&] {
       const Support answer = answer_of(kernel_list(), name, p);
       if (answer.ok || !is_for_others(answer)) return;
       report.refused(named, name,
                      answer.reason != "other op" ? answer.reason
                                                  : "runs other ops than " + std::string(op_def(p.op.kind).name) +
-                                                       "; --problem times a plain convolution");
+                                                       "; --problem times a plain convolution",
+                     true);
     });
   const char* definition = cpu ? "onednn_definition" : "cudnn_definition";
   if (chosen(definition))
@@ -218,14 +221,13 @@ void warn_of_unchecked(const NamedProblem& named, const Candidate& faster, const
 
 /// Interleaved, so that a disturbance hits all candidates.
 void time_candidates(const Candidates& candidates, Patience patience, CacheFlush& flush) {
-  for (const auto& c : candidates) c->run();  // page faults, first touches
-  const double enough = patience.min_seconds * double(candidates.size());
-  double spent = 0;
-  for (int round = 0; round < least_rounds || (spent < enough && round < patience.most_rounds); ++round)
+  using Clock = std::chrono::steady_clock;
+  const std::chrono::duration<double> enough(patience.min_seconds * double(candidates.size()));
+  const auto begin = Clock::now();  // a flush counts, too: it may take a thousand times as long as a kernel
+  for (int round = 0; round < least_rounds || (Clock::now() - begin < enough && round < patience.most_rounds); ++round)
     for (const auto& c : candidates) {
       flush();
       c->seconds.push_back(c->run());
-      spent += c->seconds.back();
     }
 }
 
@@ -293,7 +295,9 @@ int run(int argc, char** argv) {
            {"min-seconds", "0.5",
             "time spent per kernel at least, unless 1000 runs take less and it is not given; below 0.1 ceilings are "
             "rough, too"},
-           {"cold", "no", "flush the caches before every run, of which there are 1000 at most"},
+           {"cold", "no",
+            "flush the caches before every run, of which there are 1000 at most; --min-seconds then counts flushes, "
+            "too"},
            {"rerun-below", "0",
             "problems on which our fastest kernel is below this many times the library's speed are measured five times "
             "more; the run with the median ratio counts"},
@@ -327,8 +331,8 @@ int run(int argc, char** argv) {
   }
   const std::vector<NamedProblem> problems = wanted_problems(a, threads, place.kind);
   if (a.flag("list")) {
-    for (const char* flag : {"json", "csv", "tune"})
-      if (!a.text(flag).empty()) fail_usage("--" + std::string(flag) + " has no effect beside --list");
+    for (const char* flag : {"json", "csv", "tune", "kernels", "skip", "cold", "rerun-below", "refusals"})
+      if (a.given(flag)) fail_usage("--" + std::string(flag) + " has no effect beside --list");
     for (const NamedProblem& n : problems) std::printf("%s\t%s\n", n.name.c_str(), n.problem.text().c_str());
     return 0;
   }
@@ -346,6 +350,8 @@ int run(int argc, char** argv) {
   for (const NamedProblem& named : problems) {
     const Candidates candidates = find_candidates(named, chosen, report);
     const auto time = [&] {
+      for (const auto& c : candidates) c->run();  // page faults, first touches
+      if (!device) mark_disagreement(candidates, size_of(named.problem.in[0].dtype) == 2);
       time_candidates(candidates, patience, flush);
       if (const double ratio = library_ratio(candidates); ratio > 0 && ratio < rerun_below)
         measure_again(candidates, patience, flush);

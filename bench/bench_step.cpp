@@ -90,7 +90,8 @@ std::string size_of(const CosmoflowOptions& o) {
   return std::to_string(o.model.size);
 }
 std::string size_of(const ClimateOptions& o) {
-  return "\"" + std::to_string(o.model.height) + "x" + std::to_string(o.model.width) + "\"";
+  std::string text("\"");
+  return text.append(std::to_string(o.model.height)).append("x").append(std::to_string(o.model.width)).append("\"");
 }
 
 int run(int argc, char** argv) {

@@ -32,6 +32,8 @@ class Candidate {
   double run();
   const std::string& name() const { return name_; }
   const std::string& detail() const { return detail_; }
+  /// What the last run wrote.
+  const std::vector<Tensor>& results() const { return results_; }
 
   std::vector<double> seconds;
   int runs = 1;  ///< that the seconds were chosen from

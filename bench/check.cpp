@@ -62,7 +62,7 @@ class Checker::Version {
     const OpKind kind = problem_.op.kind;
     if (kind == OpKind::all_finite && !right_flag(kernel)) return false;
     if (testing::always_exact(kind)) return equal(ran(kernel, Fill::normal), expected(Fill::normal));
-    const bool integers = testing::linear(kind) || testing::exact_on_integers(kind);
+    const bool integers = testing::linear(kind) || testing::exact_on_integers(problem_);
     if (integers && !equal(ran(kernel, Fill::integers), expected(Fill::integers))) return false;
     return within_bounds(kernel);
   }

@@ -13,7 +13,10 @@ namespace convoy::bench {
 struct RowName {
   std::string name, pass, dtype, kernel, problem;
   int occurrence = 0;  ///< of this problem and kernel in the file, in its order
-  std::string key() const { return problem + " " + kernel + " " + std::to_string(occurrence); }
+  /// Without the threads that it ran on: runs on other numbers of them can be compared, with a warning.
+  std::string key() const {
+    return problem.substr(0, problem.rfind(" threads=")) + " " + kernel + " " + std::to_string(occurrence);
+  }
   std::string text() const { return name + " " + dtype + " " + kernel; }
 };
 

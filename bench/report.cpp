@@ -102,6 +102,8 @@ int run(int argc, char** argv) {
   CLI::App* s = app.add_subcommand("summary", "our best kernel against the best oneDNN time of all files, merged");
   s->add_option("files", files)->required();
   s->add_option("--json", json, "also write a line per problem to this file");
+  double below = 0;
+  s->add_option("--below", below, "also count and name the problems whose ratio is below this");
   CLI::App* r = app.add_subcommand("roofline", "every problem under the measured ceilings, as SVG");
   r->add_option("file", first)->required();
   r->add_option("--out", out)->capture_default_str();
@@ -115,10 +117,11 @@ int run(int argc, char** argv) {
         fmt::format("--significance: expected a number between 0 and 1, found {}", judgement.significance));
   if (!(judgement.least >= 0 && judgement.least < 10))
     convoy::fail_usage(fmt::format("--least: expected a number from 0 to 10, found {}", judgement.least));
+  if (!(below >= 0 && below < 1e6)) convoy::fail_usage(fmt::format("--below: expected 0 or more, found {}", below));
   if (c->parsed()) return compare(first, second, judgement);
   if (s->parsed()) {
     if (!json.empty()) convoy::InputFiles(files).refuse(json, "--json");
-    return summarize(files, json), 0;
+    return summarize(files, json, below), 0;
   }
   convoy::InputFiles({first}).refuse(out);
   return roofline(first, out);

@@ -106,12 +106,13 @@ std::string ratio_text(std::optional<double> ratio, bool fallback) {
 
 }  // namespace
 
-void summarize(const std::vector<std::string>& paths, const std::string& json_path) {
+void summarize(const std::vector<std::string>& paths, const std::string& json_path, double below) {
   const Merged merged(paths);
   RowFile file(json_path);
   fmt::print("{:<36} {:<5} {:<18} {:>10} {:>9} {:>8} {:>10} {:>8} {:>9}\n", "problem", "type", "kernel", "min ms",
              "GFLOP/s", "of peak", merged.library_name() + " ms", "ratio", "any type");
   Mean mean, together_mean, any_mean;
+  std::multimap<double, const Measurement*> lacking;
   for (const std::string& problem : merged.order) {
     const auto& [ours, library, together] = merged.pairs.at(problem);
     if (ours.kernel.empty()) continue;
@@ -125,6 +126,7 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
                ratio ? fmt::format("{:.3f}", library.min_ms) : "-", ratio_text(ratio, fallback),
                ratio_text(any_ratio, any_fallback));
     if (ratio && !fallback) mean.add(*ratio);
+    if (ratio && !fallback && *ratio < below) lacking.emplace(*ratio, &ours);
     if (together && !fallback) together_mean.add(*together);
     if (any_ratio && !any_fallback) any_mean.add(*any_ratio);
     nlohmann::json row = {{"name", ours.name},     {"pass", ours.pass},           {"dtype", ours.dtype},
@@ -147,6 +149,11 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
   if (any_mean.count())
     fmt::print("{} problems in several types, with the fastest of the library: {}\n", any_mean.count(),
                any_mean.text());
+  if (below <= 0) return;
+  fmt::print("{} of {} problems below {:g}\n", lacking.size(), mean.count(), below);
+  for (const auto& [ratio, ours] : lacking)
+    fmt::print("  {:<36} {:<5} {:>6.2f} {:>8} of the ceiling\n", ours->name, ours->dtype, ratio,
+               ours->share > 0 ? fmt::format("{:.1f}%", 100 * ours->share) : "-");
 }
 
 }  // namespace convoy::bench

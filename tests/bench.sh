@@ -19,6 +19,8 @@ expect 2 'no kernel is called "avx1024"' "${layers[@]}" --size 16 --kernels avx1
 expect 2 '--match: expected a part' "${layers[@]}" --size 16 --match conv77
 expect 2 'unknown flag: --warm' "${layers[@]}" --warm
 expect 2 '--json: expected a value' "${layers[@]}" --json
+expect 2 '--cold: expected yes or no, found maybe' "${layers[@]}" --cold=maybe
+expect 2 'unknown flag: --warm' "${layers[@]}" --warm=yes
 expect 3 'none.txt: cannot open' "${layers[@]}" --problems none.txt
 small='conv ic16ih40oc16kh3ph1'
 expect 2 '--dtype: expected f32, bf16 or f16, found f64' "${layers[@]}" --dtype f64 --problem "$small"
@@ -41,6 +43,8 @@ expect 2 '--pass: expected forward' "${layers[@]}" --size 16 --pass forwards
 # What a kernel is asked for by name runs, also the reference; what is left out wins otherwise.
 expect 0 'reference' "${layers[@]}" --problem 'conv ic4ih8oc4kh3ph1' --pass forward --kernels reference
 expect 2 'nothing was timed' "${layers[@]}" --problem "$small" --kernels reference --skip reference
+# ... or says why it does not.
+expect 2 'few_outputs_avx2  refuses: ' "${layers[@]}" --problem "$small" --pass forward --kernels few_outputs_avx2
 # Without oneDNN's time there is no ratio.
 expect 0 'direct' "${layers[@]}" --problem "$small" --pass forward --kernels direct --json alone.jsonl --csv alone.csv
 grep -q '"onednn_ratio":null' alone.jsonl && ! grep -q '"onednn_ratio":0' alone.jsonl && ok || bad "a ratio to nothing in alone.jsonl"
@@ -64,7 +68,7 @@ expect 2 'nothing was timed' "${layers[@]}" --problem "$small" --kernels depthwi
 expect 0 'direct' "${layers[@]}" --problem "$small" --pass forward --kernels direct --json kept.jsonl --csv kept.csv
 [ "$(head -c 11 kept.jsonl)" = '{"machine":' ] && [ "$(head -c 5 kept.csv)" = name, ] && ok || bad "the beginning of kept.jsonl or kept.csv"
 ! grep -qx old kept.jsonl kept.csv && ok || bad "old rows in kept.jsonl or kept.csv"
-for flag in --json --csv --tune; do expect 2 "$flag has no effect beside --list" "${layers[@]}" --problem "$small" --list $flag listed; done
+for flag in --json --csv --tune --kernels; do expect 2 "$flag has no effect beside --list" "${layers[@]}" --problem "$small" --list $flag listed; done
 # Files are opened before anything is measured, and separate.
 expect 1 'no/new.jsonl: cannot open' "${layers[@]}" --problem "$small" --kernels direct --json no/new.jsonl
 without 1 GFLOP "${layers[@]}" --problem "$small" --kernels direct --json no/new.jsonl
@@ -150,6 +154,12 @@ other() {
 other machine "m, new n:" n 2 false ""
 other threads "2, new 4:" m 4 false ""
 other cold "false, new true:" m 2 true ""
+# Problems name the threads that they were planned for.
+for threads in 1 2; do
+  expect 0 'direct' "${layers[@]}" --threads=$threads --problem "$small" --pass=forward --kernels=direct --json=threads-$threads.jsonl
+done
+expect 0 " in common, geometric mean" "$bin/bench_report" compare threads-1.jsonl threads-2.jsonl
+expect 0 "warning: threads: old 1, new 2" "$bin/bench_report" compare threads-1.jsonl threads-2.jsonl
 other CONVOY_MAX_ISA "none, new avx2:" m 2 false avx2
 # What an older file does not say is no difference, and not known to be none.
 sed 's/,"cold":false,"CONVOY_MAX_ISA":"","commit":"c1"//' base.jsonl > older.jsonl
@@ -194,6 +204,10 @@ expect 0 "1 in common" "$bin/bench_report" compare null.jsonl zero.jsonl
 expect 0 "2 problems with a oneDNN time of their own: geometric mean 1.400" "$bin/bench_report" summary old.jsonl slow.jsonl
 expect 0 "of them beside ours of the same file: geometric mean" "$bin/bench_report" summary old.jsonl slow.jsonl
 expect 0 "25.0%" "$bin/bench_report" summary old.jsonl
+expect 0 "1 of 2 problems below 1.45" "$bin/bench_report" summary old.jsonl --below 1.45
+expect 0 "  a                                    bf16    1.40" "$bin/bench_report" summary old.jsonl --below 1.45
+without 0 "below" "$bin/bench_report" summary old.jsonl
+expect 2 "--below: expected 0 or more, found -1" "$bin/bench_report" summary old.jsonl --below=-1
 expect 0 "(9.00)" "$bin/bench_report" summary old.jsonl
 # A problem in several types is also compared with the library's fastest type; --json keeps what was merged.
 { echo '{"machine":"m","libraries":"oneDNN 2.6.3","threads":2}'; line mine "" 2.0 2,2,2 "conv_r in=bf16:1 out=bf16:1"; line onednn jit 5.0 5,5,5 "conv_r in=bf16:1 out=bf16:1"; } > narrow.jsonl

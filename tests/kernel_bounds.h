@@ -23,8 +23,15 @@ inline bool always_exact(OpKind kind) {
                                       OpKind::arg_max};
   return kinds.count(kind) > 0;
 }
-/// Activation and pool: exact where slope times input rounds once, as it does for small integers.
-inline bool exact_on_integers(OpKind kind) {
+/// Activation and pool: exact where slope times input rounds once, as it does for small integers. Sums over their
+/// gradients: where it does not round at all, for slopes of 0 and powers of two.
+inline bool exact_on_integers(const Problem& p) {
+  const OpKind kind = p.op.kind;
+  if (kind == OpKind::conv_pool_backward_data || kind == OpKind::conv_pool_backward_weights) {
+    int exponent = 0;
+    const double mantissa = std::frexp(std::abs(p.op.as<ConvPoolAttrs>().pool.activation.slope), &exponent);
+    return mantissa == 0 || mantissa == 0.5;
+  }
   return kind == OpKind::activation_max_pool || kind == OpKind::conv_pool_forward ||
          kind == OpKind::conv_activation_forward;
 }
@@ -62,13 +69,20 @@ struct Slack {
   bool largest = false;  ///< errs with the largest magnitude of all elements
 };
 
+/// Products that an element of output `index` sums up, in the mean; a bias gradient sums the gradient's positions.
+inline double terms_of(const Problem& p, size_t index) {
+  const bool sums_weights = p.op.kind == OpKind::conv_backward_weights || p.op.kind == OpKind::dense_backward_weights ||
+                            p.op.kind == OpKind::conv_pool_backward_weights;
+  if (sums_weights && index == 1) return double(p.in[1].shape.elements() / p.out[1].shape.elements());
+  return double(p.flops()) / 2 / double(std::max<int64_t>(1, p.out[index].shape.elements()));
+}
+
 /// Largest error of output `index` over its bound: the number of terms and the sum of their magnitudes; smooth
 /// functions get a few units in the last place of f32 and one rounding to the storage type. Above 1, or NaN:
 /// wrong. `exact` and `magnitude` are dense f64.
 inline double worst_error(const Problem& p, size_t index, const Tensor& found, const Tensor& exact,
                           const Tensor& magnitude, const Slack& slack = {}) {
-  const double terms =
-      std::max<double>(8, double(p.flops()) / 2 / double(std::max<int64_t>(1, p.out[index].shape.elements())));
+  const double terms = std::max(8.0, terms_of(p, index));
   // An intermediate (the activated pool gradient) may be rounded to the storage type before the result is.
   const bool narrow = p.op.kind == OpKind::conv_pool_backward_weights || p.op.kind == OpKind::conv_pool_backward_data;
   const double storage = 2 * std::max(epsilon_of(p.out[index].dtype), narrow ? epsilon_of(p.in[1].dtype) : 0.0);

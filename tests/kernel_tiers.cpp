@@ -115,7 +115,7 @@ const Kernel& reference_for(const Problem& p) {
 
 Run check_exact_and_bounded(const Kernel& kernel, const Problem& p, Truth& truth, const Execute& run) {
   if (always_exact(p.op.kind)) check_exact(kernel, p, Fill::normal, truth, run);
-  if ((linear(p.op.kind) || exact_on_integers(p.op.kind)) && !rounds_inside(kernel, p))
+  if ((linear(p.op.kind) || exact_on_integers(p)) && !rounds_inside(kernel, p))
     check_exact(kernel, p, Fill::integers, truth, run);
   return check_bounded(kernel, p, truth, run);
 }

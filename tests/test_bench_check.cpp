@@ -1,6 +1,7 @@
 // The benches' own checks: small versions of problems, wrong kernels among right ones, which candidates win.
 #include <thread>
 
+#include "bench/agreement.h"
 #include "bench/candidate.h"
 #include "bench/check.h"
 #include "bench/layer_row.h"
@@ -242,6 +243,55 @@ TEST_CASE("a kernel that was not checked wins over none that was", "[bench]") {
   list[0]->wrong = list[2]->wrong = true;
   CHECK(fastest_kernel(list) == nullptr);
   CHECK(passed_over(list, *list[2]) == nullptr);
+}
+
+TEST_CASE("kernels that disagree at full size are wrong", "[bench]") {
+  const Problem p = testing::problem({OpKind::scale, ScaleAttrs{2}}, {TensorDesc({1, 1, 4, 40, 4}, DType::f32)});
+  const auto twice = [](const KernelArgs& args) {
+    for (int64_t i = 0; i < args.out[0].shape().elements(); ++i)
+      args.out[0].data<float>()[i] = 2 * args.in[0].data<float>()[i];
+  };
+  // Right but for the last element, as where the end of a large tensor is left out.
+  const auto all_but_one = [](const KernelArgs& args) {
+    const int64_t last = args.out[0].shape().elements() - 1;
+    for (int64_t i = 0; i < last; ++i) args.out[0].data<float>()[i] = 2 * args.in[0].data<float>()[i];
+    args.out[0].data<float>()[last] = NAN;
+  };
+  const FunctionKernel right = kernel_of("right", OpKind::scale, twice),
+                       broken = kernel_of("broken", OpKind::scale, all_but_one);
+  const auto marked = [&](std::vector<const Kernel*> kernels, std::vector<bool> checked) {
+    std::vector<std::unique_ptr<Candidate>> list;
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      list.push_back(std::make_unique<Candidate>(*kernels[i], p));
+      list[i]->checked = checked[i];
+      list[i]->run();
+    }
+    mark_disagreement(list, false);
+    std::string text;
+    for (const auto& c : list) text += c->wrong ? 'x' : '.';
+    return text;
+  };
+  CHECK(marked({&right}, {true}) == ".");
+  CHECK(marked({&right, &right}, {true, true}) == "..");
+  CHECK(marked({&broken, &right, &right}, {true, true, true}) == "x..");
+  CHECK(marked({&right, &broken, &right, &right}, {true, true, true, false}) == ".x..");
+  CHECK(marked({&broken, &right}, {false, true}) == "x.");
+  CHECK(marked({&broken, &right}, {true, true}) == "xx");
+  CHECK(marked({&broken, &broken, &right, &right}, {true, true, true, true}) == "xxxx");
+  // Roundings are no disagreement, a value that another channel has is one; of bytes a few may differ.
+  const Tensor a = Tensor::zeros(TensorDesc(Shape::vector(100), DType::f32)), b = Tensor::zeros(a.desc());
+  for (int64_t i = 0; i < 100; ++i) a.set(0, 0, 0, 0, i, double(i % 7) - 3), b.set(0, 0, 0, 0, i, double(i % 7) - 3);
+  b.set(0, 0, 0, 0, 50, a.at(0, 0, 0, 0, 50) + 0.01);
+  CHECK(agree_on_host(a, b, false));
+  b.set(0, 0, 0, 0, 50, a.at(0, 0, 0, 0, 50) + 0.1);
+  CHECK(!agree_on_host(a, b, false));
+  CHECK(agree_on_host(a, b, true));
+  const Tensor winners = Tensor::zeros(TensorDesc(Shape::vector(100), DType::u8)),
+               others = Tensor::zeros(winners.desc());
+  for (int64_t i = 0; i < 3; ++i) others.set(0, 0, 0, 0, i, 1);
+  CHECK(agree_on_host(winners, others, false));
+  others.set(0, 0, 0, 0, 3, 1);
+  CHECK(!agree_on_host(winners, others, false));
 }
 
 TEST_CASE("a definition takes the library's faster layout for each convolution", "[bench]") {

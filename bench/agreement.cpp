@@ -1,0 +1,79 @@
+#include "bench/agreement.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/dtype.h"
+#include "core/parallel.h"
+
+namespace convoy::bench {
+namespace {
+
+/// The sum of f(i) over [0, count), the same for any number of threads.
+template <class F>
+double sum_over(int64_t count, F&& f) {
+  constexpr int64_t chunk = 1 << 16;
+  std::vector<double> partial(static_cast<size_t>((count + chunk - 1) / chunk));
+  parallel_ranges(static_cast<int64_t>(partial.size()), default_threads(), 1, [&](Range r) {
+    for (int64_t k = r.begin; k < r.end; ++k) {
+      double sum = 0;
+      for (int64_t i = k * chunk; i < std::min(count, (k + 1) * chunk); ++i) sum += f(i);
+      partial[static_cast<size_t>(k)] = sum;
+    }
+  });
+  double total = 0;
+  for (double sum : partial) total += sum;
+  return total;
+}
+
+bool agree(const Candidate& a, const Candidate& b, bool narrow) {
+  for (size_t i = 0; i < a.results().size(); ++i)
+    if (!agree_on_host(a.results()[i], b.results()[i], narrow)) return false;
+  return true;
+}
+
+}  // namespace
+
+bool agree_on_host(const Tensor& a, const Tensor& b, bool narrow) {
+  const int64_t count = a.desc().span_bytes() / size_of(a.dtype());
+  bool same = true;
+  dispatch_dtype(a.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto *x = reinterpret_cast<const T*>(a.bytes()), *y = reinterpret_cast<const T*>(b.bytes());
+    if (!is_float(a.dtype())) {
+      const double others = sum_over(count, [=](int64_t i) { return double(to_double(x[i]) != to_double(y[i])); });
+      same = others <= 1 + 0.02 * double(count);
+      return;
+    }
+    const double squares = sum_over(count, [=](int64_t i) {
+      const double value = to_double(y[i]);
+      return std::isfinite(value) ? value * value : 0;
+    });
+    // Winograd's largest errors are 6e-4 of the root mean square in f32; sums in f16 err by a tenth of it.
+    const double tolerance = narrow ? 0.3 : 0.01, size = std::sqrt(squares / double(std::max<int64_t>(1, count)));
+    same = sum_over(count, [=](int64_t i) {
+             const double found = to_double(x[i]), right = to_double(y[i]);
+             if (found == right || (std::isnan(found) && std::isnan(right))) return 0.0;
+             return double(!(std::abs(found - right) <= tolerance * std::max(size, std::abs(right)) + 1e-30));
+           }) == 0;
+  });
+  return same;
+}
+
+void mark_disagreement(const std::vector<std::unique_ptr<Candidate>>& candidates, bool narrow) {
+  std::vector<Candidate*> voters;
+  for (const auto& c : candidates)
+    if (!c->wrong) voters.push_back(c.get());
+  for (const Candidate* pivot : voters) {
+    std::vector<Candidate*> others;
+    for (Candidate* c : voters)
+      if (c != pivot && !agree(*c, *pivot, narrow)) others.push_back(c);
+    if (2 * others.size() >= voters.size()) continue;
+    for (Candidate* c : others) c->wrong = true;
+    return;
+  }
+  const bool one_is_known = voters.size() == 2 && voters[0]->checked != voters[1]->checked;
+  for (Candidate* c : voters) c->wrong = !one_is_known || !c->checked;
+}
+
+}  // namespace convoy::bench
