@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -38,6 +39,40 @@ std::vector<Option> option_list() {
           {"same-days", "", "true", "refuse fields whose times say different days for a step", K::toggle},
           {"labels", "", "false", "label by the detector of climate_simulate (needs TMQ, U850, V850, PSL and T500)",
            K::toggle}};
+}
+
+/// Where the mean of a channel lies over any large part of the globe, in the units of the official files.
+struct UsualMean {
+  double least, most;
+  const char* unit;
+};
+constexpr UsualMean wind{-60, 60, "m/s"}, pressure{4e4, 1.2e5, "Pa"}, temperature{150, 350, "K"};
+constexpr std::array<UsualMean, channel_count> usual_means{{{0, 100, "kg/m2"},
+                                                            wind,
+                                                            wind,
+                                                            wind,
+                                                            wind,
+                                                            {0, 0.05, "kg/kg"},
+                                                            pressure,
+                                                            pressure,
+                                                            temperature,
+                                                            temperature,
+                                                            {0, 1e-5, "m/s"},
+                                                            temperature,
+                                                            temperature,
+                                                            {-2000, 2000, "m"},
+                                                            {7000, 15000, "m"},
+                                                            {0, 2000, "m"}}};
+
+/// Other units train no worse, but mean something else to networks, pictures and the detector of storms.
+void warn_of_units(size_t channel, double mean) {
+  const UsualMean& usual = usual_means[channel];
+  if (mean >= usual.least && mean <= usual.most) return;
+  say(stderr,
+      "warning: channel {}: expected a mean of {:g} to {:g} {}, found {:.6g}: other units? (--map "
+      "{}=FILE:VARIABLE*FACTOR+"
+      "OFFSET)\n",
+      climate_channels[channel], usual.least, usual.most, usual.unit, mean, climate_channels[channel]);
 }
 
 struct Source {
@@ -244,6 +279,7 @@ int convert_main(int argc, char** argv) {
   }
   for (int c = 0; c < channel_count; ++c) {
     const auto k = static_cast<size_t>(c);
+    if (mapped[k]) warn_of_units(k, stats.mean[k]);
     if (mapped[k])
       say("{:<7} from {:.5g} to {:.5g}, {:.2f} % filled from neighbours\n", climate_channels[c], stats.minimum[k],
           stats.maximum[k], 100 * double(filled[c]) / double(steps * height * width));

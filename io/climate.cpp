@@ -237,7 +237,7 @@ std::vector<uint8_t> read_labels(const Hdf5File& file, const ClimateRef& ref, in
   const auto refuse = [&](size_t i, float found) {
     fail_data(ref.path + ": label at row " + std::to_string(box.top + static_cast<int64_t>(i) / w) + ", column " +
               std::to_string(box.left + static_cast<int64_t>(i) % w) + ": expected a class below " +
-              std::to_string(classes) + ", found " + std::to_string(found));
+              std::to_string(classes) + " or 255 (without label), found " + std::to_string(found));
   };
   std::string key = keys[0];
   std::vector<int64_t> start{box.top, box.left}, count{box.height, w};
@@ -253,13 +253,14 @@ std::vector<uint8_t> read_labels(const Hdf5File& file, const ClimateRef& ref, in
   if (ref.format == ClimateFormat::sharded && file.holds(key, DType::u8)) {
     std::vector<uint8_t> labels = read_box<uint8_t>(file, key, DType::u8, start, count);
     for (size_t i = 0; i < labels.size(); ++i)
-      if (labels[i] >= classes) refuse(i, labels[i]);
+      if (labels[i] >= classes && labels[i] != unlabelled) refuse(i, labels[i]);
     return labels;
   }
   const std::vector<float> raw = read_box<float>(file, key, DType::f32, start, count);
   std::vector<uint8_t> labels(raw.size());
   for (size_t i = 0; i < raw.size(); ++i) {
-    if (!(raw[i] >= 0 && raw[i] < float(classes)) || raw[i] != std::floor(raw[i])) refuse(i, raw[i]);
+    const bool is_class = raw[i] >= 0 && raw[i] < float(classes) && raw[i] == std::floor(raw[i]);
+    if (!is_class && raw[i] != float(unlabelled)) refuse(i, raw[i]);
     labels[i] = static_cast<uint8_t>(raw[i]);
   }
   return labels;
@@ -342,11 +343,16 @@ ClimateStats read_stats(const std::string& path) {
   const Hdf5File file(path, Hdf5File::Mode::read);
   ClimateStats s;
   if (file.contains("climate/minval")) {
-    s.mean = read_row(file, "climate/mean", checked_extents(file, "climate/mean", 1, "a number per channel")[0]);
-    s.square_mean = read_row(file, "climate/sqmean", s.channels());
-    s.minimum = read_row(file, "climate/minval", s.channels());
-    s.maximum = read_row(file, "climate/maxval", s.channels());
-    s.images = static_cast<int64_t>(read_row(file, "climate/count", 1)[0]);
+    // Training asks for the extremes alone, and so does MLPerf's reader: files may have no more.
+    const int64_t channels = checked_extents(file, "climate/minval", 1, "a number per channel")[0];
+    const auto row_or_nothing = [&](const std::string& key, int64_t count) {
+      return file.contains(key) ? read_row(file, key, count) : std::vector<double>(static_cast<size_t>(count), NAN);
+    };
+    s.minimum = read_row(file, "climate/minval", channels);
+    s.maximum = read_row(file, "climate/maxval", channels);
+    s.mean = row_or_nothing("climate/mean", channels);
+    s.square_mean = row_or_nothing("climate/sqmean", channels);
+    if (file.contains("climate/count")) s.images = static_cast<int64_t>(read_row(file, "climate/count", 1)[0]);
   } else if (file.contains("climate/stats")) {
     const auto e = checked_extents(file, "climate/stats", 2, "C,4");
     if (e[1] != 4) fail_data(path + ": data set climate/stats is " + extents_text(e) + ", expected C,4");
@@ -357,7 +363,8 @@ ClimateStats read_stats(const std::string& path) {
     }
   } else {
     fail_data(path +
-              ": expected data sets climate/mean, sqmean, minval, maxval and count, or climate/stats; found neither");
+              ": expected data sets climate/minval and maxval (beside mean, sqmean and count), or climate/stats; found "
+              "neither");
   }
   for (size_t c = 0; c < s.mean.size(); ++c)
     if (!(s.maximum[c] > s.minimum[c]))

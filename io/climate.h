@@ -99,8 +99,10 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box);
 bool holds_labels(const Hdf5File& file, const ClimateRef& ref, int set);
 /// Throws Error(data) naming the data sets that were looked for where the image has no labels.
 void expect_labels(const ClimateRef& ref);
+/// A pixel without a class: it counts in no loss and no score.
+constexpr uint8_t unlabelled = 255;
 /// Classes (h, w) of a box, or of the whole image; `set` is 0 or 1 where the file has two sets of labels (shards have
-/// one). Throws Error(data) for classes that are not whole numbers below `classes`.
+/// one). Throws Error(data) for what is neither a whole number below `classes` nor `unlabelled`.
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes, const ImageBox& box);
 std::vector<uint8_t> read_labels(const ClimateRef& ref, int set, int64_t classes);
 struct LabelledImage {
@@ -128,8 +130,9 @@ ClimateStats image_stats(const std::vector<float>& values, int64_t channels);
 /// Normalisation divides by the range: a constant channel gets one of 1, or the least that f32, which files hold, can
 /// tell from none.
 void widen_constant_channels(ClimateStats& stats);
-/// Reads climate/{count,mean,sqmean,minval,maxval} (MLPerf) or climate/stats (C,4) = mean, max, min, deviation. The
-/// count is one of images, as MLPerf's script writes it; old files of ours hold pixels there. Nothing depends on it.
+/// Reads climate/{count,mean,sqmean,minval,maxval} (MLPerf; the first three may lack, and are 0 and NaN then) or
+/// climate/stats (C,4) = mean, max, min, deviation. The count is one of images, as MLPerf's script writes it; old files
+/// of ours hold pixels there. Nothing depends on it.
 ClimateStats read_stats(const std::string& path);
 /// The stats.h5 of a data set, which is a folder or a file: in its folder, in the one above, or beside the first of its
 /// images. Where none is, the first of these paths.

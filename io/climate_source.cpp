@@ -84,7 +84,7 @@ std::shared_ptr<const ClimateSource::StormPixels> ClimateSource::storms(size_t i
   StormPixels all(static_cast<size_t>(reading_.classes));
   const auto classes = read_labels(ref, reading_.label_set, reading_.classes);
   for (size_t i = 0; i < classes.size(); ++i)
-    if (classes[i]) all[classes[i]].push_back(static_cast<int32_t>(i));
+    if (classes[i] != 0 && classes[i] != unlabelled) all[classes[i]].push_back(static_cast<int32_t>(i));
   const auto kept = std::make_shared<StormPixels>();
   constexpr size_t most = 1024;
   for (const auto& list : all) {

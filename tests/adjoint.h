@@ -1,5 +1,5 @@
-// T2 for convolutions: the adjoint identity of the three passes, and random elements of all three results recomputed
-// alone. Needs no reference, so it works at full size.
+// T2 for convolutions: the adjoint identity of the three passes, the bias gradient, and random elements of all three
+// results recomputed alone. Needs no reference, so it works at full size.
 #pragma once
 
 #include <array>
@@ -48,6 +48,8 @@ class Adjoint {
     w_.in[1].copy_from(d_.in[0]);
     for (const Pass pass : {Pass::forward, Pass::data, Pass::weights})
       for (uint64_t i = 0; i < 64; ++i) elements_[size_t(pass)].push_back(element(pass, i));
+    bias_.resize(size_t(channels));
+    for_each_value(w_.in[1], [&](size_t i, double dy) { bias_[i % bias_.size()].add(dy, 1); });
   }
 
   /// Names of all kernels but the references that run one of the passes.
@@ -80,6 +82,7 @@ class Adjoint {
     CHECK(std::abs(one - two) <= bound);
     CHECK(std::abs(one - three) <= bound);
     check_elements(Pass::forward, *forward), check_elements(Pass::data, *data), check_elements(Pass::weights, *weights);
+    check_bias(*weights);
   }
 
  private:
@@ -167,10 +170,21 @@ class Adjoint {
     }
   }
 
+  /// The bias gradient. Of so many terms a bound by their magnitudes would pass zeros: f32 sums of independent ones err
+  /// with the root of their number.
+  void check_bias(const Kernel& kernel) const {
+    for (size_t k = 0; k < bias_.size(); ++k) {
+      const Element& e = bias_[k];
+      const double bound = 1e-4 * std::sqrt(e.terms) + (sums_in_f16(kernel) ? f16_sum_error * e.size : 0);
+      CHECK(std::abs(w_.out[1].at(0, 0, 0, 0, static_cast<int64_t>(k)) - e.sum) <= bound);
+    }
+  }
+
   ConvAttrs attrs_;
   Problem forward_, data_, weights_;
   Run f_, d_, w_;
   std::array<std::vector<Element>, 3> elements_;  ///< of each pass
+  std::vector<Element> bias_;
 };
 
 }  // namespace convoy::testing

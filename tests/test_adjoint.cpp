@@ -1,10 +1,11 @@
-// T2 for convolutions at the size of the models.
+// T2 for convolutions of the kinds and sizes that the models have; of every layer of theirs: test_problem_files
+// "[layers]".
 #include "tests/adjoint.h"
 
 using namespace convoy;
 using namespace convoy::testing;
 
-TEST_CASE("adjoint identity at full size", "[kernels][full]") {
+TEST_CASE("adjoint identity of layers as large as the models have them", "[kernels][full]") {
   struct Layer {
     Shape x;
     int64_t k;

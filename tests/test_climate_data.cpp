@@ -186,10 +186,17 @@ TEST_CASE("damaged climate files are named", "[climate][io]") {
                     Catch::Contains("class.h5") && Catch::Contains("column 5") && Catch::Contains("found 7"));
   write_shard(folder / "shard.h5", values, classes);  // classes as bytes, with the same error
   const ClimateRef shard = images_in(folder / "shard.h5").at(0);
-  CHECK_THROWS_WITH(read_labels(shard, 0, 3),
-                    Catch::Contains("shard.h5: label at row 0, column 5: expected a class below 3, found 7.000000"));
+  CHECK_THROWS_WITH(
+      read_labels(shard, 0, 3),
+      Catch::Contains(
+          "shard.h5: label at row 0, column 5: expected a class below 3 or 255 (without label), found 7.000000"));
   CHECK_THROWS_WITH(read_labels(shard, 0, 7, {0, 4, 2, 3}), Catch::Contains("row 0, column 5: expected a class below"));
   CHECK(read_labels(shard, 0, 8) == classes);
+  classes[5] = unlabelled;  // no class, and no damage
+  write_climate_file(folder / "unlabelled.h5", shape, values, classes, {});
+  CHECK(read_labels(images_in(folder / "unlabelled.h5").at(0), 0, 3) == classes);
+  write_shard(folder / "unlabelled-shard.h5", values, classes);
+  CHECK(read_labels(images_in(folder / "unlabelled-shard.h5").at(0), 0, 3) == classes);
   values[4 * 36 * 4 + 2] = NAN;
   write_climate_file(folder / "nan.h5", shape, values, labels(3), {});
   CHECK_THROWS_WITH(read_image(images_in(folder / "nan.h5").at(0), {3, 0, 4, 36}),
@@ -231,6 +238,17 @@ TEST_CASE("statistics merge, and both forms read back", "[climate][io]") {
     const int64_t extents[] = {2, 4};
     file.write("climate/stats", DType::f32, extents, std::as_bytes(std::span(table)));
   }
+  {  // all that training, and MLPerf's reader, ask for
+    Hdf5File file(folder / "extremes.h5", Hdf5File::Mode::create);
+    const double least[] = {-1, 4}, most[] = {3, 9};
+    const int64_t extents[] = {2};
+    file.write("climate/minval", DType::f64, extents, std::as_bytes(std::span(least)));
+    file.write("climate/maxval", DType::f64, extents, std::as_bytes(std::span(most)));
+  }
+  const ClimateStats extremes = read_stats(folder / "extremes.h5");
+  CHECK(extremes.channels() == 2);
+  CHECK(extremes.maximum == std::vector<double>{3, 9});
+  CHECK(extremes.minimum == std::vector<double>{-1, 4});
   const ClimateStats gb = read_stats(folder / "gb.h5");
   CHECK(gb.maximum == std::vector<double>{3, 9});
   CHECK(gb.minimum == std::vector<double>{-1, 4});

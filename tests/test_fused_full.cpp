@@ -1,5 +1,5 @@
 // T2 for fused convolutions at the size of the CosmoFlow network: every kernel against the plain ops that the fused one
-// stands for, which test_adjoint.cpp checks at full size themselves.
+// stands for, which test_problem_files "[layers]" checks at full size themselves.
 #include "kernels/simd/cpu.h"
 #include "core/passes/passes.h"
 #include "core/select.h"

@@ -29,7 +29,7 @@ TEST_CASE("every kernel on nasty convolutions", "[kernels]") {
       return kernel->name().starts_with("emulated") && kernel->name().ends_with(unit);
     });
     return emulated && cpu_features().avx512 ? "checked on an emulated unit only"
-                                             : "not checked, its emulation wants AVX-512";
+                                             : "not checked: its emulation wants AVX-512, that of tiles with BF16";
   };
   if (!amx_granted()) WARN("AMX is not granted here: direct_amx is " << checked("_amx"));
   if (!cpu_features().fast_bf16_dot)

@@ -24,14 +24,14 @@ class NoData : public Task {
   std::shared_ptr<const SampleSource> training() const override { return nullptr; }
   Quality validate(Program&, Communicator*, const StopPoint&) override { return {}; }
   bool reached(const Quality&) const override { return false; }
-  bool has_target() const override { return false; }
+  std::optional<double> target() const override { return std::nullopt; }
   std::string metric() const override { return "MAE"; }
   void fill_dummy(const Tensor& x, const Tensor& labels, uint64_t) const override {
     std::fill(x.span<float>().begin(), x.span<float>().end(), 1.0f);
     std::fill(labels.span<uint8_t>().begin(), labels.span<uint8_t>().end(), uint8_t{0});
   }
   void log_start(MlLog&, int64_t, int64_t) const override {}
-  void log_quality(MlLog&, const Quality&, int64_t) const override {}
+  void log_quality(MlLog&, const Quality&, const MlLog::Json&) const override {}
 };
 
 /// Two images of ones.
@@ -64,7 +64,7 @@ class Judged final : public NoData {
     return {.loss = 0.5, .metric = 0.5};
   }
   bool reached(const Quality&) const override { return true; }
-  bool has_target() const override { return true; }
+  std::optional<double> target() const override { return 0.5; }
 
  private:
   bool cut_off_;

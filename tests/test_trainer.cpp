@@ -31,7 +31,7 @@ class NoiseTask final : public Task {
   std::shared_ptr<const SampleSource> training() const override { return source_; }
   Quality validate(Program&, Communicator*, const StopPoint&) override { return {}; }
   bool reached(const Quality&) const override { return false; }
-  bool has_target() const override { return false; }
+  std::optional<double> target() const override { return std::nullopt; }
   std::string metric() const override { return "IoU"; }
   void fill_dummy(const Tensor&, const Tensor&, uint64_t) const override {}
   void log_start(MlLog&, int64_t, int64_t) const override {}
@@ -39,7 +39,7 @@ class NoiseTask final : public Task {
     const auto labels = step.tensor("target").span<uint8_t>();
     logged_.emplace_back(labels.begin(), labels.end());
   }
-  void log_quality(MlLog&, const Quality&, int64_t) const override {}
+  void log_quality(MlLog&, const Quality&, const MlLog::Json&) const override {}
 
   const std::vector<std::vector<uint8_t>>& logged() const { return logged_; }
 

@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 
 std::array<int64_t, 3> class_counts(const std::vector<uint8_t>& labels) {
   std::array<int64_t, 3> counts{};
-  for (uint8_t label : labels) ++counts[label];
+  for (uint8_t label : labels)
+    if (label != unlabelled) ++counts[label];
   return counts;
 }
 

@@ -114,10 +114,9 @@ void ClimateTask::log_training(MlLog& log, Executor& step, Communicator* ranks, 
   log.event("train_accuracy", score.mlperf(), metadata);
 }
 
-void ClimateTask::log_quality(MlLog& log, const Quality& quality, int64_t epoch) const {
-  const nlohmann::json number = {{"epoch_num", epoch}};
-  log.event("eval_accuracy", result_->score.mlperf(), number);
-  log.event("eval_loss", quality.loss, number);
+void ClimateTask::log_quality(MlLog& log, const Quality& quality, const MlLog::Json& metadata) const {
+  log.event("eval_accuracy", result_->score.mlperf(), metadata);
+  log.event("eval_loss", quality.loss, metadata);
 }
 
 }  // namespace convoy::apps

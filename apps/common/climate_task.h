@@ -32,13 +32,13 @@ class ClimateTask final : public Task {
   std::shared_ptr<const SampleSource> training() const override { return s_.train; }
   Quality validate(Program& program, Communicator* ranks, const StopPoint& stop) override;
   bool renews_statistics() const override { return s_.recalibration_images > 0; }
-  bool has_target() const override { return s_.target >= 0; }
-  bool reached(const Quality& q) const override { return has_target() && q.metric >= s_.target; }
+  std::optional<double> target() const override { return s_.target >= 0 ? std::optional(s_.target) : std::nullopt; }
+  bool reached(const Quality& q) const override { return target() && q.metric >= *target(); }
   std::string metric() const override { return "IoU"; }
   void fill_dummy(const Tensor& x, const Tensor& target, uint64_t seed) const override;
   void log_start(MlLog& log, int64_t samples_per_pass, int64_t samples_per_step) const override;
   void log_training(MlLog& log, Executor& step, Communicator* ranks, const MlLog::Json& metadata) const override;
-  void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const override;
+  void log_quality(MlLog& log, const Quality& quality, const MlLog::Json& metadata) const override;
 
   /// Empty before the first validation.
   const std::optional<ClimateEvaluation>& last_validation() const { return result_; }

@@ -53,8 +53,8 @@ void CosmoflowTask::log_start(MlLog& log, int64_t, int64_t samples_per_step) con
   log.event("opt_weight_decay", s_.weight_decay);
 }
 
-void CosmoflowTask::log_quality(MlLog& log, const Quality& quality, int64_t epoch) const {
-  log.event("eval_error", quality.metric, {{"epoch_num", epoch}});
+void CosmoflowTask::log_quality(MlLog& log, const Quality& quality, const MlLog::Json& metadata) const {
+  log.event("eval_error", quality.metric, metadata);
 }
 
 }  // namespace convoy::apps

@@ -30,13 +30,15 @@ class CosmoflowTask final : public Task {
   int64_t validation_samples() const override { return static_cast<int64_t>(validation_.size()); }
   std::shared_ptr<const SampleSource> training() const override;
   Quality validate(Program& program, Communicator* ranks, const StopPoint& stop) override;
-  bool has_target() const override { return s_.target_mae >= 0; }
-  bool reached(const Quality& q) const override { return has_target() && q.metric <= s_.target_mae; }
+  std::optional<double> target() const override {
+    return s_.target_mae >= 0 ? std::optional(s_.target_mae) : std::nullopt;
+  }
+  bool reached(const Quality& q) const override { return target() && q.metric <= *target(); }
   std::string metric() const override { return "MAE"; }
   /// Uniform random inputs in [0, 1), or counts of the same mean: what the reference's dummy data set does.
   void fill_dummy(const Tensor& x, const Tensor& target, uint64_t seed) const override;
   void log_start(MlLog& log, int64_t samples_per_pass, int64_t samples_per_step) const override;
-  void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const override;
+  void log_quality(MlLog& log, const Quality& quality, const MlLog::Json& metadata) const override;
 
   const Predictions& last_validation() const { return result_; }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/common/interruption.h"
@@ -32,9 +33,9 @@ class Task {
   virtual Quality validate(Program& program, Communicator* ranks, const StopPoint& stop) = 0;
   /// Whether validate() changes states that checkpoints hold.
   virtual bool renews_statistics() const { return false; }
-  /// Whether the quality that the user asked for is there.
+  /// The metric that the user asked for, and whether it is there.
+  virtual std::optional<double> target() const = 0;
   virtual bool reached(const Quality& quality) const = 0;
-  virtual bool has_target() const = 0;
   /// Name of the measure ("MAE"); in history.csv "val_" and the same in small letters.
   virtual std::string metric() const = 0;
   /// Inputs of a step without data, the same for equal seeds.
@@ -44,7 +45,7 @@ class Task {
   virtual void log_start(MlLog& log, int64_t samples_per_pass, int64_t samples_per_step) const = 0;
   /// What the MLPerf log says of the last pass of training besides loss and rate; every rank calls it.
   virtual void log_training(MlLog&, Executor&, Communicator* /*ranks*/, const MlLog::Json& /*metadata*/) const {}
-  virtual void log_quality(MlLog& log, const Quality& quality, int64_t epoch) const = 0;
+  virtual void log_quality(MlLog& log, const Quality& quality, const MlLog::Json& metadata) const = 0;
 };
 
 /// Dummy inputs: calls set(i, word) with a random word for every element.

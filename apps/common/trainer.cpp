@@ -149,7 +149,7 @@ void Trainer::refill_inputs() {
 
 std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
   if (record.validation.finite() && task_.reached(record.validation)) {
-    mllog_.event("target_accuracy_reached", record.validation.metric, {{"epoch_num", record.epoch + 1}});
+    mllog_.event("target_accuracy_reached", *task_.target(), {{"epoch_num", record.epoch + 1}, {"step_num", step_}});
     return Outcome::target_reached;
   }
   if (!source_ || task_.validation_samples() == 0 || !record.validation.finite()) return std::nullopt;
@@ -301,20 +301,19 @@ void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
                      {},
                      0};
   const auto start = Clock::now();
-  const nlohmann::json number = {{"epoch_num", epoch_ + 1}};
+  const nlohmann::json at = {{"epoch_num", epoch_ + 1}, {"step_num", step_}};
   if (epoch_steps > 0) {
     log_training(record.learning_rate, record.loss);
-    mllog_.event("tracked_stats", {{"throughput", double(epoch_steps * samples_per_step()) / epoch_seconds}},
-                 {{"epoch_num", epoch_ + 1}, {"step_num", step_}});
+    mllog_.event("tracked_stats", {{"throughput", double(epoch_steps * samples_per_step()) / epoch_seconds}}, at);
   }
   if (source_ && task_.validation_samples() > 0) {
     share_statistics();
-    mllog_.start("eval_start", number);
+    mllog_.start("eval_start", at);
     record.validation = task_.validate(program_, ranks_.others(), stop_point());
     validated_ = true;
-    mllog_.end("eval_stop", number);
+    mllog_.end("eval_stop", at);
     note("validation", start);
-    task_.log_quality(mllog_, record.validation, epoch_ + 1);
+    task_.log_quality(mllog_, record.validation, at);
   }
   validation_seconds_ += seconds_since(start);
   record.seconds = epoch_seconds + seconds_since(start);
@@ -360,7 +359,7 @@ void Trainer::log_start() {
 std::optional<Outcome> Trainer::one_epoch() {
   const auto start = Clock::now();
   const int64_t steps_before = step_;
-  mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}});
+  mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}, {"step_num", step_}});
   train_epoch();
   compare_waits();
   // A validation may also find that the network has diverged: until then the checkpoint before this one stays.
@@ -400,7 +399,7 @@ std::optional<Outcome> Trainer::one_epoch() {
   if (due) save(o_.keep_checkpoints);
   if (ranks_.root()) write_history();
   if (due) expect_logs();
-  if (complete)
+  if (complete || step_limit_reached())  // which ends a run that may have reached its target
     if (const auto stopped = stop_rule(history_.back())) return stopped;
   // A signal that came behind the validation ends the run with what is saved, unless there is nothing left to do.
   double requests = wants_stop() ? 1 : 0;
@@ -460,7 +459,7 @@ Outcome Trainer::run_epochs() {
   }
   settle();
   program_.step().leave_peers();
-  const bool success = !task_.has_target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
+  const bool success = !task_.target() ? outcome != Outcome::interrupted : outcome == Outcome::target_reached;
   mllog_.end("run_stop", {{"status", success ? "success" : "aborted"}});
   return outcome;
 }
