@@ -15,8 +15,8 @@ namespace convoy::bench {
 /// all places. `narrow`: the problem has inputs of 16 bits.
 bool agree_on_host(const Tensor& a, const Tensor& b, bool narrow);
 
-/// Of candidates on the CPU that ran once, marks as wrong those whose results are not those of most. Small versions do not
-/// reach what large sizes alone do: stores past the caches, many bands and parts, long pitches. Of two that differ
+/// Of candidates on the CPU that ran once, marks as wrong those whose results are not those of most. Small versions do
+/// not reach what large sizes alone do: stores past the caches, many bands and parts, long pitches. Of two that differ
 /// the one that could not be checked is wrong, or both.
 void mark_disagreement(const std::vector<std::unique_ptr<Candidate>>& candidates, bool narrow);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "bench/kernel_kind.h"
+#include "bench/pixel_pairs.h"
 #include "core/free_memory.h"
 #include "core/median.h"
 #include "core/passes/passes.h"
@@ -66,20 +67,19 @@ std::vector<Tensor> filled_inputs(const Problem& p) {
 
 /// Relative to the root mean square of the right values; of bytes (arg-max) the share that differs.
 bool agree(const Tensor& a, const Tensor& b) {
-  const int64_t bytes = a.desc().span_bytes();
   const Tensor x = Tensor::zeros(a.desc()), y = Tensor::zeros(b.desc());
-  device->download(x.bytes(), a.bytes(), bytes), device->download(y.bytes(), b.bytes(), bytes);
+  device->download(x.bytes(), a.bytes(), a.desc().span_bytes());
+  device->download(y.bytes(), b.bytes(), b.desc().span_bytes());
   device->synchronize();
   double difference = 0, size = 0;
   bool finite = true;
   dispatch_dtype(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    for (int64_t i = 0; i < bytes / size_of(a.dtype()); ++i) {
-      const double found = to_double(x.data<T>()[i]), right = to_double(y.data<T>()[i]);
+    const PixelPairs<decltype(zero)> pairs(x, y);
+    pairs.for_each(0, pairs.pixels(), [&](double found, double right) {
       finite = finite && std::isfinite(found);
       difference += a.dtype() == DType::u8 ? double(found != right) : (found - right) * (found - right);
       size += a.dtype() == DType::u8 ? 1 : right * right;
-    }
+    });
   });
   if (a.dtype() == DType::u8) return difference <= 0.02 * size;
   const double bound = a.dtype() == DType::bf16 ? 1e-2 : a.dtype() == DType::f16 ? 2e-3 : 1e-4;
@@ -137,7 +137,8 @@ Candidate::Candidate(const Kernel& kernel, const Problem& p) : name_(kernel.name
 std::unique_ptr<Candidate> Candidate::of_definition(
     const Problem& p, const std::function<std::vector<const Kernel*>(const Problem&)>& choose) {
   std::unique_ptr<Candidate> c(new Candidate);
-  for (const TensorDesc& desc : p.out) c->results_.push_back(zeros(desc));
+  // Dense, as its ops are: they would take the rows of a slice for their own.
+  for (const TensorDesc& desc : p.out) c->results_.push_back(zeros(TensorDesc(desc.shape, desc.dtype)));
   bool runs = true;
   walk_definition(p, filled_inputs(p), c->results_, zeros,
                   [&](const Problem& q, const std::vector<Tensor>& in, const std::vector<Tensor>& out) {

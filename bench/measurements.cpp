@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <fstream>
 
 #include "kernels/roofline/roofs.h"
@@ -60,6 +61,15 @@ class Reader {
 };
 
 }  // namespace
+
+void Measurements::forget_threads() {
+  const auto forget = [](RowName& row) {
+    row.problem.resize(std::min(row.problem.size(), row.problem.rfind(" threads=")));
+  };
+  for (Measurement& m : timed) forget(m);
+  for (auto* rows : {&wrong, &refused})
+    for (RowName& row : *rows) forget(row);
+}
 
 Measurements read_measurements(const std::string& path) {
   std::ifstream file(path);

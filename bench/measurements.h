@@ -13,10 +13,7 @@ namespace convoy::bench {
 struct RowName {
   std::string name, pass, dtype, kernel, problem;
   int occurrence = 0;  ///< of this problem and kernel in the file, in its order
-  /// Without the threads that it ran on: runs on other numbers of them can be compared, with a warning.
-  std::string key() const {
-    return problem.substr(0, problem.rfind(" threads=")) + " " + kernel + " " + std::to_string(occurrence);
-  }
+  std::string key() const { return problem + " " + kernel + " " + std::to_string(occurrence); }
   std::string text() const { return name + " " + dtype + " " + kernel; }
 };
 
@@ -37,6 +34,8 @@ struct Measurements {
   /// file does not say.
   std::map<std::string, std::set<std::string>> conditions;
   std::vector<std::string> changed_ceilings;  ///< what each run of the file says of the machine at its end
+  /// Takes the threads out of all problems: what is left can be found in a run on another number of them.
+  void forget_threads();
 };
 
 /// Throws Error(data) naming the line; rows of other benches are left out. Numbers that a run cannot tell are null, in

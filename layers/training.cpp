@@ -62,7 +62,7 @@ void check(const Tape& tape, const TrainingOptions& o) {
     fail_usage("training: accumulation: expected 1 or more, found " + std::to_string(o.accumulation));
   if (o.lag != 0 && o.lag != 1) fail_usage("training: lag: expected 0 or 1, found " + std::to_string(o.lag));
   if (o.lag > 0 && !(o.scaling == constant_scaling))
-    fail_usage("gradient lag needs a constant loss scale: f32 or bf16");
+    fail_usage("gradient lag needs a constant loss scale: f32, bf16, or f16 with one (--loss-scale)");
   if (const double scale = o.initial_scale.value_or(1); !(scale > 0) || !std::isfinite(scale))
     fail_usage("training: initial_scale: expected a number above 0, found " + std::to_string(scale));
   if (!(o.l2 >= 0)) fail_usage("training: l2: expected 0 or more, found " + std::to_string(o.l2));

@@ -28,6 +28,7 @@ struct TrainingOptions {
   int64_t lag = 0;
   LossScaleAttrs scaling = constant_scaling;
   std::optional<double> initial_scale;  ///< the factor on the loss at first, above 0; none: 1 (finish_training: f16's)
+  bool scaling_stays = false;           ///< finish_training keeps a constant factor in f16, too
   AveragingOptions averaging;           ///< gradients become means over all ranks
 };
 

@@ -11,6 +11,15 @@ int64_t size_unit(const ClimateConfig& c) {
   return std::max<int64_t>(16, int64_t{1} << (std::clamp<size_t>(c.blocks.size(), 1, 16) - 1));
 }
 
+int64_t unread_parameters(const ClimateConfig& c) {
+  constexpr int64_t last_unit = 2048;  // channels of deeplab's
+  if (c.model == ClimateModel::deeplab) return c.batch_norm ? 2 * last_unit : 0;
+  if (c.model == ClimateModel::deepcam) return 0;
+  int64_t channels = c.first_filters;
+  for (int64_t layers : c.blocks) channels += layers * c.growth;
+  return channels * (channels + 1 + (c.batch_norm ? 2 : 0));  // of a 1x1 convolution, its bias and its norm
+}
+
 ClimateNet record_climate(Tape& tape, const ClimateConfig& c, int64_t batch, DType input_type, Mode mode) {
   const int64_t unit = size_unit(c);
   if (c.height < unit || c.width < unit || c.height % unit || c.width % unit)

@@ -65,6 +65,9 @@ struct ClimateNet {
   ValueId logits = no_value;  ///< (N,1,height,width,classes)
 };
 
+/// Of layers of the published networks that are left out here, because nobody reads them: deeplab's norm behind its
+/// last unit, tiramisu's transition behind the bottom block.
+int64_t unread_parameters(const ClimateConfig& config);
 /// Heights and widths that the network takes are multiples of this.
 int64_t size_unit(const ClimateConfig& config);
 /// Records the network for a batch of normalised images. Throws Error(usage) for sizes that do not divide, naming the

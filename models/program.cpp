@@ -103,7 +103,7 @@ Tape finish_training(Tape forward, const ProgramOptions& o, Ending ending) {
   Tape tape = apply_precision(forward, o.compute);
   if (o.fuse) fuse(tape);
   TrainingOptions training = o.training;
-  if (o.compute == DType::f16) {
+  if (o.compute == DType::f16 && !training.scaling_stays) {
     if (training.scaling == constant_scaling) training.scaling = LossScaleAttrs{};
     if (!training.initial_scale) training.initial_scale = f16_initial_scale;
   }
@@ -189,7 +189,9 @@ NetworkCounts count_network(const CosmoflowConfig& model) {
 NetworkCounts count_network(const ClimateConfig& model) {
   ClimateOptions o;
   o.model = model;
-  return count_tape(training_tape(o));
+  NetworkCounts counts = count_tape(training_tape(o));
+  counts.unread_parameters = unread_parameters(model);
+  return counts;
 }
 
 ProgramTapes evaluation_tapes(const CosmoflowOptions& o) {

@@ -34,9 +34,9 @@ inline constexpr const char* data_loss_name = "data_loss";
 enum class Ending : uint8_t { update, accumulate };
 /// Makes a training tape of a recorded forward pass that keeps `data_loss_name`: precision, fusing, gradients and what
 /// becomes of them (add_training), fusing behind them, as the options say. Values that it keeps stay kept. With compute
-/// f16 a constant loss scale becomes a dynamic one, which begins as 32768 where the options do not say. Throws
-/// Error(usage) where no such loss is kept, for options out of range, and for tapes that were not recorded in the type
-/// of new_tape.
+/// f16 a constant loss scale becomes a dynamic one, which begins as 32768 where the options do not say, unless it
+/// `scaling_stays`. Throws Error(usage) where no such loss is kept, for options out of range, and for tapes that were
+/// not recorded in the type of new_tape.
 Tape finish_training(Tape forward, const ProgramOptions& options, Ending ending = Ending::update);
 /// The same for a forward pass that evaluates: precision and fusing.
 Tape finish_evaluation(Tape forward, const ProgramOptions& options);
@@ -79,7 +79,8 @@ Tape statistics_tape(const ClimateOptions& options);
 
 struct NetworkCounts {
   int64_t parameters = 0;
-  int64_t forward_flops = 0;   ///< convolutions and dense layers, dense count
+  int64_t unread_parameters = 0;  ///< of layers that the published program makes, too, and whose output nobody reads
+  int64_t forward_flops = 0;      ///< convolutions and dense layers, dense count
   int64_t counted_flops = 0;   ///< the same as TensorFlow's graph counter sees it (padding of strided, dilated layers)
   int64_t training_flops = 0;  ///< the same with all backward passes that a step runs
 };

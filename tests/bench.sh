@@ -160,6 +160,8 @@ for threads in 1 2; do
 done
 expect 0 " in common, geometric mean" "$bin/bench_report" compare threads-1.jsonl threads-2.jsonl
 expect 0 "warning: threads: old 1, new 2" "$bin/bench_report" compare threads-1.jsonl threads-2.jsonl
+cat threads-1.jsonl threads-2.jsonl > threads.jsonl
+expect 0 "geometric mean of old/new medians 1.000, 0 faster and 0 slower" "$bin/bench_report" compare threads.jsonl threads.jsonl
 other CONVOY_MAX_ISA "none, new avx2:" m 2 false avx2
 # What an older file does not say is no difference, and not known to be none.
 sed 's/,"cold":false,"CONVOY_MAX_ISA":"","commit":"c1"//' base.jsonl > older.jsonl

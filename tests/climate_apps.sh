@@ -175,12 +175,16 @@ for name in input conv1.forward; do
   [ "$(grep -o "\"name\":\"$name\"" lag/trace.json | wc -l)" -eq 4 ] && ok || bad "trace.json: expected 4 events $name"
 done
 expect 2 "constant loss scale" "${train[@]}" --output-dir x --gradient-lag 1 --compute f16
+expect 0 "finished" "${train[@]}" --output-dir lag16 --gradient-lag 1 --compute f16 --loss-scale 128 --max-steps 3
+expect 4 "not finite" "${train[@]}" --output-dir overflow --compute f16 --loss-scale 1e9 --max-steps 3
+expect 2 "--loss-scale has no effect" "${train[@]}" --output-dir x --loss-scale 128
 expect 0 "target reached" "${train[@]}" --output-dir target --target-iou 0.01 --measure pooled
 target_line() { grep '"key":"target_accuracy_reached"' "$1/mlperf.log" | grep '"value":0.01' | grep '"step_num":[0-9]'; }
 target_line target > /dev/null && ok || bad "no target_accuracy_reached with target and step in mlperf.log"
 # Also where the limit of steps cuts the epoch short.
 expect 0 "target reached" "${train[@]}" --output-dir target-cut --target-iou 0.01 --measure pooled --max-steps 1
 target_line target-cut > /dev/null && ok || bad "no target_accuracy_reached behind a cut epoch"
+expect 0 "target reached: 0 steps" "${train[@]}" --output-dir target-cut --target-iou 0.01 --measure pooled --max-steps 1 --resume
 expect 2 'setting measure: expected "pooled", found "river"' "${train[@]}" --output-dir target --target-iou 0.01 --measure river --resume
 grep -q '^convolution depthwise' <("${train[@]}" --output-dir families --max-steps 2 --profile) && ok || bad "no table of families"
 
@@ -278,6 +282,8 @@ else
 fi
 
 expect 0 "parameters 56454720" "$bin/climseg_train" --summary
+expect 0 "parameters 7504835 (7801315 as published, with 296480 that nothing reads)" "$bin/climseg_train" --model tiramisu --summary
+expect 0 "three times that for training 14410.2" "$bin/climseg_train" --model deeplab --summary
 expect 0 "GFLOP as TensorFlow's graph counter" "$bin/climseg_train" --summary
 expect 0 "GFLOP as TensorFlow's graph counter" "$bin/climseg_train" --summary --model deeplab
 expect 2 "divisible by 16" "${train[@]}" --crop 40x48 --output-dir x

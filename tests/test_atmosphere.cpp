@@ -313,6 +313,56 @@ TEST_CASE("the detector finds cyclones on coarse grids, too", "[atmosphere]") {
   CHECK(double(both) > 0.3 * double(truth));
 }
 
+TEST_CASE("storms cross the seam of longitudes as any other place", "[atmosphere]") {
+  constexpr double degree = std::numbers::pi / 180;
+  struct Seen {
+    int64_t cyclone = 0, river = 0;                  // pixels
+    int64_t largest_cyclone = 0, largest_river = 0;  // of the largest one in a piece
+    int64_t west = 0, east = 0;                      // of the storms' pixels
+    int64_t detected = 0;                            // of the cyclone
+  };
+  const auto look = [&](double middle) {
+    Sky s = calm();
+    Cyclone c;
+    c.latitude = -16 * degree, c.longitude = middle, c.drift_east = c.drift_north = 0;
+    River r;
+    r.latitude = 22 * degree, r.longitude = middle - 15 * degree;
+    r.reach_north = 22 * degree, r.reach_east = 30 * degree;
+    s.day.cyclones = {c}, s.day.rivers = {r};
+    s.image = simulate_atmosphere(s.o, s.day, 6);
+    const Grid& g = s.o.grid;
+    Seen seen;
+    for (const auto& storm : storms_of(g, s.image.truth, ClimateClass::cyclone)) {
+      seen.cyclone += int64_t(storm.size());
+      seen.largest_cyclone = std::max(seen.largest_cyclone, int64_t(storm.size()));
+    }
+    for (const auto& storm : storms_of(g, s.image.truth, ClimateClass::river)) {
+      seen.river += int64_t(storm.size()), seen.largest_river = std::max(seen.largest_river, int64_t(storm.size()));
+    }
+    const auto column = std::lround(middle / (2 * std::numbers::pi) * double(g.width));
+    for (int64_t i = 0; i < g.pixels(); ++i)
+      if (s.image.truth[size_t(i)]) {
+        const int64_t from = (i % g.width - column + 3 * g.width / 2) % g.width - g.width / 2;
+        ++(from < 0 ? seen.west : seen.east);
+      }
+    for (uint8_t k : detect_storms(g, s.image.values, 24)) seen.detected += k == uint8_t(ClimateClass::cyclone);
+    return seen;
+  };
+  const Seen at_seam = look(0), elsewhere = look(std::numbers::pi);
+  for (const Seen* seen : {&at_seam, &elsewhere}) {
+    INFO(seen->cyclone << " " << seen->river << " " << seen->west << " " << seen->east << " " << seen->detected);
+    CHECK(seen->cyclone > 10);
+    CHECK(seen->largest_cyclone > seen->cyclone / 2);
+    CHECK(seen->river > 50);
+    CHECK(seen->largest_river > seen->river / 2);
+    CHECK(seen->west > 20);
+    CHECK(seen->east > 20);
+    CHECK(seen->detected > 0);
+  }
+  CHECK(double(at_seam.cyclone) == Approx(double(elsewhere.cyclone)).epsilon(0.3));
+  CHECK(double(at_seam.river) == Approx(double(elsewhere.river)).epsilon(0.5));
+}
+
 TEST_CASE("masks are what the criteria of their classes call so", "[atmosphere]") {
   AtmosphereOptions o = options();
   o.grid = {384, 576};
@@ -330,6 +380,7 @@ TEST_CASE("masks are what the criteria of their classes call so", "[atmosphere]"
         const auto k = s.image.truth[static_cast<size_t>(row * g.width + w)];
         if (k == uint8_t(ClimateClass::river)) {
           CHECK(s.at(row, w, tmq) > 20);
+          CHECK(s.at(row, w, tmq) * std::hypot(s.at(row, w, u850), s.at(row, w, v850)) > 0.999 * river_transport);
           area += g.spacing_north() * g.spacing_east(row);
           if ((row + w) % 3 == 0) inside.emplace_back(g.latitude(row), g.longitude(w));
         } else if (k == uint8_t(ClimateClass::cyclone)) {

@@ -294,6 +294,26 @@ TEST_CASE("kernels that disagree at full size are wrong", "[bench]") {
   CHECK(!agree_on_host(winners, others, false));
 }
 
+TEST_CASE("a definition agrees with kernels that write into a slice", "[bench]") {
+  const TensorDesc x({1, 1, 12, 14, 16}, DType::f32);
+  Problem p = testing::problem(
+      {OpKind::conv_activation_forward, ConvAttrs{.pad_low = {0, 1, 1}, .pad_high = {0, 1, 1}, .slope = 0.25}},
+      {x, TensorDesc({32, 1, 3, 3, 16}, DType::f32), TensorDesc(Shape::vector(32), DType::f32)});
+  p.out[0] = testing::strided(p.out[0], 96);
+  std::vector<std::unique_ptr<Candidate>> list;
+  for (const auto& kernel : kernel_list())
+    if (kernel->supports(p).ok) list.push_back(std::make_unique<Candidate>(*kernel, p));
+  const size_t kernels = list.size();
+  if (auto definition = Candidate::definition(kernel_list(), p)) list.push_back(std::move(definition));
+  for (const auto& c : list) c->run();
+  mark_disagreement(list, false);
+  for (const auto& c : list) {
+    INFO(c->name());
+    CHECK_FALSE(c->wrong);
+  }
+  CHECK(kernels >= (cpu_features().avx2 ? 2 : 1));
+}
+
 TEST_CASE("a definition takes the library's faster layout for each convolution", "[bench]") {
   const Problem p =
       testing::problem({OpKind::conv_activation_forward, ConvAttrs{.slope = 0.25}},

@@ -558,7 +558,11 @@ TEST_CASE("IoU per sample counts empty classes as 1, pooled does not", "[climate
   CHECK(score.per_sample(1) == Approx(0.75));
   CHECK(score.pooled.iou(1) == Approx(0.5));
   CHECK(score.pooled.iou(0) == Approx(2.0 / 4));
-  CHECK(score.mlperf() == Approx((0.5 * (0.5 + 0.5) + 0.5 * (1 + 0.5) + 0.5 * (2.0 / 3 + 1)) / 3));
+  const double both = (0.5 * (0.5 + 0.5) + 0.5 * (1 + 0.5) + 0.5 * (2.0 / 3 + 1)) / 3;
+  CHECK(score.mlperf() == Approx(both));
+  score.add(std::vector<uint8_t>{255, 255, 255}, std::vector<uint8_t>{0, 1, 2});  // says nothing of any class
+  CHECK(score.samples == 2);
+  CHECK(score.mlperf() == Approx(both));
 }
 
 TEST_CASE("learning rates per step", "[schedule]") {

@@ -25,6 +25,8 @@ double Confusion::mean_iou() const {
 }
 
 void SegmentationScore::add(std::span<const uint8_t> truth, std::span<const uint8_t> predicted) {
+  // 0/0 is 1 for a class, not for an image that says nothing of any.
+  if (std::none_of(truth.begin(), truth.end(), [](uint8_t k) { return k < Confusion::classes; })) return;
   Confusion own;
   own.add(truth, predicted);
   pooled.add(own);

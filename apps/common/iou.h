@@ -32,7 +32,7 @@ class Confusion {
 struct SegmentationScore {
   Confusion pooled;                              ///< one matrix over all samples
   std::array<double, Confusion::classes> sum{};  ///< of the samples' IoU per class
-  int64_t samples = 0;
+  int64_t samples = 0;                           ///< with a label at least
   void add(std::span<const uint8_t> truth, std::span<const uint8_t> predicted);
   void add(const SegmentationScore& other);
   /// Becomes the score over the samples of all ranks.

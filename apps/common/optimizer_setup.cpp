@@ -24,8 +24,13 @@ std::vector<Option> optimizer_options(const OptimizerDefaults& defaults) {
           Option{"gradient-accumulation-frequency", "", "1", "passes whose gradients are averaged before an update",
                  K::integer}
               .within(1, 1 << 20),
-          Option{"gradient-lag", "", "0", "1: apply the gradients of the step before (f32, bf16)", K::integer}.within(
-              0, 1)};
+          Option{"gradient-lag", "", "0", "1: apply the gradients of the step before (in f16 with --loss-scale)",
+                 K::integer}
+              .within(0, 1),
+          Option{"loss-scale", "", "0",
+                 "f16: a constant factor on the loss, which ends the run where gradients overflow (0: one that adapts)",
+                 K::number}
+              .within(0, 1e9)};
 }
 
 std::vector<std::string> optimizer_flags() {
@@ -53,7 +58,8 @@ TrainingOptions optimizer_config(const OptionTable& o) {
                  {"adam-eps", !sgd, "--optimizer " + name},
                  {"weight-decay", !sgd, "--optimizer " + name},
                  {"max-grad-norm", lamb, "--optimizer " + name},
-                 {"larc-eta", larc, "--optimizer " + name}});
+                 {"larc-eta", larc, "--optimizer " + name},
+                 {"loss-scale", o.text("compute") == "f16", "--compute " + o.text("compute")}});
   const auto within = [&](const char* flag, bool good, const char* expected) {
     if (!good) fail_usage(o.name(flag) + ": expected " + expected + ", found " + o.text(flag));
   };
@@ -71,6 +77,7 @@ TrainingOptions optimizer_config(const OptionTable& o) {
   t.sgd.momentum = o.number("momentum");
   t.accumulation = o.integer("gradient-accumulation-frequency");
   t.lag = o.integer("gradient-lag");
+  if (const double scale = o.number("loss-scale"); scale > 0) t.scaling_stays = true, t.initial_scale = scale;
   if (t.lag > 0 && o.text("device") != "cpu")
     fail_usage("--gradient-lag: expected 0 with --device " + o.text("device") + ", found " + o.text("gradient-lag"));
   return t;

@@ -298,9 +298,14 @@ void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const Net
       say("{}", explain(kernel_list(), problem));
     }
   }
-  say("parameters {}\nforward {:.3f} GFLOP per sample, training {:.3f} GFLOP per sample (dense count)\n",
-      counts.parameters, double(counts.forward_flops) * 1e-9, double(counts.training_flops) * 1e-9);
-  say("forward {:.3f} GFLOP as TensorFlow's graph counter sees it\n", double(counts.counted_flops) * 1e-9);
+  say("parameters {}", counts.parameters);
+  if (counts.unread_parameters > 0)
+    say(" ({} as published, with {} that nothing reads)", counts.parameters + counts.unread_parameters,
+        counts.unread_parameters);
+  say("\nforward {:.3f} GFLOP per sample, training {:.3f} GFLOP per sample (dense count)\n",
+      double(counts.forward_flops) * 1e-9, double(counts.training_flops) * 1e-9);
+  say("forward {:.3f} GFLOP as TensorFlow's graph counter sees it, three times that for training {:.3f}\n",
+      double(counts.counted_flops) * 1e-9, 3 * double(counts.counted_flops) * 1e-9);
 }
 
 Json settings_json(const OptionTable& o, const std::vector<std::string>& names) {

@@ -120,7 +120,7 @@ void Trainer::check_finite(float loss) {
   if (lagged_gradients && step_ == 0) return;
   const double* scale = program_.store().get(scale_state_name).data<double>();
   // f16 overflows now and then: the update was skipped and the scale halved. A scale that keeps falling is divergence.
-  const bool scaled = program_.options().compute == DType::f16;
+  const bool scaled = program_.options().compute == DType::f16 && !program_.options().training.scaling_stays;
   if (scaled && std::isfinite(loss) && scale[int(ScaleField::scale)] >= 1) return;
   settle();                    // a replay reads what gradients travel in
   if (saved_step_ == step_) {  // all that goes on from there ends here
@@ -147,11 +147,14 @@ void Trainer::refill_inputs() {
   fill_inputs(program_.step(), &loader);
 }
 
+bool Trainer::reaches_target(const Quality& quality, int64_t epoch) {
+  if (!quality.finite() || !task_.reached(quality)) return false;
+  mllog_.event("target_accuracy_reached", *task_.target(), {{"epoch_num", epoch + 1}, {"step_num", step_}});
+  return true;
+}
+
 std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
-  if (record.validation.finite() && task_.reached(record.validation)) {
-    mllog_.event("target_accuracy_reached", *task_.target(), {{"epoch_num", record.epoch + 1}, {"step_num", step_}});
-    return Outcome::target_reached;
-  }
+  if (reaches_target(record.validation, record.epoch)) return Outcome::target_reached;
   if (!source_ || task_.validation_samples() == 0 || !record.validation.finite()) return std::nullopt;
   // The best one moves with what counts as better: slow progress adds up.
   if (record.validation.loss < best_loss_ - least_improvement)
@@ -369,7 +372,7 @@ std::optional<Outcome> Trainer::one_epoch() {
     expect_logs();
     return Outcome::interrupted;
   }
-  mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}});
+  mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}, {"step_num", step_}});
   const double seconds = seconds_since(start);
   const bool evaluates = source_ && task_.validation_samples() > 0;
   const bool last = epoch_ + 1 >= o_.epochs || step_limit_reached();
@@ -399,8 +402,11 @@ std::optional<Outcome> Trainer::one_epoch() {
   if (due) save(o_.keep_checkpoints);
   if (ranks_.root()) write_history();
   if (due) expect_logs();
-  if (complete || step_limit_reached())  // which ends a run that may have reached its target
+  if (complete)
     if (const auto stopped = stop_rule(history_.back())) return stopped;
+  // A limit of steps ends a run that may have reached its target; the epoch is counted when it is whole.
+  if (!complete && step_limit_reached() && reaches_target(history_.back().validation, epoch_))
+    return Outcome::target_reached;
   // A signal that came behind the validation ends the run with what is saved, unless there is nothing left to do.
   double requests = wants_stop() ? 1 : 0;
   if (ranks_.size() > 1) ranks_.world().all_reduce_sum(std::span(&requests, 1));
@@ -444,13 +450,14 @@ Outcome Trainer::run_epochs() {
   // An epoch whose steps are done lacks its validation, which no limit of steps leaves out.
   const auto unfinished = [this] { return !step_limit_reached() || step_in_epoch_ >= steps_per_epoch(); };
   while (epoch_ < o_.epochs && !stopped && unfinished()) stopped = one_epoch();
-  const Outcome outcome = stopped.value_or(Outcome::finished);
+  Outcome outcome = stopped.value_or(Outcome::finished);
   if (unsaved_) save(o_.keep_checkpoints), expect_logs();  // stopped behind an epoch that is not saved otherwise
   // A resumed run with nothing left to do still reports what its weights are worth.
   if (!validated_ && source_ && task_.validation_samples() > 0 && outcome != Outcome::interrupted) {
     const auto start = Clock::now();
     try {
-      task_.validate(program_, ranks_.others(), stop_point());
+      const Quality quality = task_.validate(program_, ranks_.others(), stop_point());
+      if (outcome == Outcome::finished && reaches_target(quality, epoch_)) outcome = Outcome::target_reached;
     } catch (const Interrupted&) {  // nothing is lost: the weights are saved
       return Outcome::interrupted;
     }

@@ -134,6 +134,8 @@ class Trainer {
   void refill_inputs();
   /// The stop rules, fed one complete epoch after the other; nothing while training should go on.
   std::optional<Outcome> stop_rule(const EpochRecord& record);
+  /// Whether a validation behind (a part of) an epoch has what the user asked for, which the log then says.
+  bool reaches_target(const Quality& quality, int64_t epoch);
   /// Rate, loss and the task's own figures of training, into the MLPerf log.
   void log_training(double rate, double loss);
   void validate(double epoch_seconds, int64_t epoch_steps);

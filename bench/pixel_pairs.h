@@ -1,0 +1,37 @@
+// Two results of one shape, element beside element, whatever lies between their pixels.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/tensor.h"
+
+namespace convoy::bench {
+
+template <class T>
+class PixelPairs {
+ public:
+  PixelPairs(const Tensor& a, const Tensor& b) : a_(a), b_(b) {}
+  int64_t pixels() const { return a_.shape().rows(); }
+  int64_t channels() const { return a_.shape().c(); }
+  /// Calls f(value of a, value of b) for all channels of pixels [begin, end).
+  template <class F>
+  void for_each(int64_t begin, int64_t end, F&& f) const {
+    for (int64_t p = begin; p < end; ++p) {
+      const T *x = at(a_, p), *y = at(b_, p);
+      for (int64_t c = 0; c < channels(); ++c) f(to_double(x[c]), to_double(y[c]));
+    }
+  }
+
+ private:
+  static const T* at(const Tensor& t, int64_t pixel) {
+    const auto* first = reinterpret_cast<const T*>(t.bytes());
+    if (const int64_t pitch = t.desc().pixel_pitch(); pitch >= 0) return first + pixel * pitch;
+    const Shape& s = t.shape();
+    const int64_t w = pixel % s.w(), h = pixel / s.w() % s.h(), d = pixel / (s.w() * s.h()) % s.d();
+    return first + t.desc().offset(pixel / (s.w() * s.h() * s.d()), d, h, w);
+  }
+  const Tensor &a_, &b_;
+};
+
+}  // namespace convoy::bench
