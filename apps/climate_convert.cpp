@@ -68,11 +68,10 @@ constexpr std::array<UsualMean, channel_count> usual_means{{{0, 100, "kg/m2"},
 void warn_of_units(size_t channel, double mean) {
   const UsualMean& usual = usual_means[channel];
   if (mean >= usual.least && mean <= usual.most) return;
-  say(stderr,
-      "warning: channel {}: expected a mean of {:g} to {:g} {}, found {:.6g}: other units? (--map "
-      "{}=FILE:VARIABLE*FACTOR+"
-      "OFFSET)\n",
-      climate_channels[channel], usual.least, usual.most, usual.unit, mean, climate_channels[channel]);
+  const char* name = climate_channels[channel];
+  say(stderr, "warning: channel {}: expected a mean of {:g} to {:g} {}, found {:.6g}: in other units?", name,
+      usual.least, usual.most, usual.unit, mean);
+  say(stderr, " (--map {}=FILE:VARIABLE*FACTOR+OFFSET)\n", name);
 }
 
 struct Source {
