@@ -278,12 +278,13 @@ int convert_main(int argc, char** argv) {
   }
   for (int c = 0; c < channel_count; ++c) {
     const auto k = static_cast<size_t>(c);
-    if (mapped[k]) warn_of_units(k, stats.mean[k]);
-    if (mapped[k])
-      say("{:<7} from {:.5g} to {:.5g}, {:.2f} % filled from neighbours\n", climate_channels[c], stats.minimum[k],
-          stats.maximum[k], 100 * double(filled[c]) / double(steps * height * width));
-    else
+    if (!mapped[k]) {
       say("{:<7} not mapped: 0 everywhere\n", climate_channels[c]);
+      continue;
+    }
+    warn_of_units(k, stats.mean[k]);
+    say("{:<7} from {:.5g} to {:.5g}, {:.2f} % filled from neighbours\n", climate_channels[c], stats.minimum[k],
+        stats.maximum[k], 100 * double(filled[c]) / double(steps * height * width));
   }
   widen_constant_channels(stats);
   write_stats((fs::path(o.text("out")) / "stats.h5").string(), stats);

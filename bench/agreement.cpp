@@ -14,7 +14,7 @@ namespace {
 template <class T, class F>
 double sum_over(const PixelPairs<T>& pairs, F&& f) {
   const int64_t chunk = std::max<int64_t>(1, (1 << 16) / pairs.channels());
-  std::vector<double> partial(static_cast<size_t>((pairs.pixels() + chunk - 1) / chunk));
+  std::vector<double> partial(static_cast<size_t>(ceil_div(pairs.pixels(), chunk)));
   parallel_ranges(static_cast<int64_t>(partial.size()), default_threads(), 1, [&](Range r) {
     for (int64_t k = r.begin; k < r.end; ++k) {
       double sum = 0;

@@ -149,7 +149,7 @@ void Trainer::refill_inputs() {
 
 bool Trainer::reaches_target(const Quality& quality, int64_t epoch) {
   if (!quality.finite() || !task_.reached(quality)) return false;
-  mllog_.event("target_accuracy_reached", *task_.target(), {{"epoch_num", epoch + 1}, {"step_num", step_}});
+  mllog_.event("target_accuracy_reached", *task_.target(), position(epoch));
   return true;
 }
 
@@ -246,7 +246,7 @@ void Trainer::one_step(Loader* loader) {
 }
 
 void Trainer::log_training(double rate, double loss) {
-  const nlohmann::json at = {{"epoch_num", epoch_ + 1}, {"step_num", step_}};
+  const MlLog::Json at = position(epoch_);
   mllog_.event("learning_rate", rate, at);
   mllog_.event("train_loss", loss, at);
   task_.log_training(mllog_, program_.step(), ranks_.others(), at);
@@ -304,7 +304,7 @@ void Trainer::validate(double epoch_seconds, int64_t epoch_steps) {
                      {},
                      0};
   const auto start = Clock::now();
-  const nlohmann::json at = {{"epoch_num", epoch_ + 1}, {"step_num", step_}};
+  const MlLog::Json at = position(epoch_);
   if (epoch_steps > 0) {
     log_training(record.learning_rate, record.loss);
     mllog_.event("tracked_stats", {{"throughput", double(epoch_steps * samples_per_step()) / epoch_seconds}}, at);
@@ -362,7 +362,7 @@ void Trainer::log_start() {
 std::optional<Outcome> Trainer::one_epoch() {
   const auto start = Clock::now();
   const int64_t steps_before = step_;
-  mllog_.start("epoch_start", {{"epoch_num", epoch_ + 1}, {"step_num", step_}});
+  mllog_.start("epoch_start", position(epoch_));
   train_epoch();
   compare_waits();
   // A validation may also find that the network has diverged: until then the checkpoint before this one stays.
@@ -372,7 +372,7 @@ std::optional<Outcome> Trainer::one_epoch() {
     expect_logs();
     return Outcome::interrupted;
   }
-  mllog_.end("epoch_stop", {{"epoch_num", epoch_ + 1}, {"step_num", step_}});
+  mllog_.end("epoch_stop", position(epoch_));
   const double seconds = seconds_since(start);
   const bool evaluates = source_ && task_.validation_samples() > 0;
   const bool last = epoch_ + 1 >= o_.epochs || step_limit_reached();

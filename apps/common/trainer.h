@@ -136,6 +136,8 @@ class Trainer {
   std::optional<Outcome> stop_rule(const EpochRecord& record);
   /// Whether a validation behind (a part of) an epoch has what the user asked for, which the log then says.
   bool reaches_target(const Quality& quality, int64_t epoch);
+  /// Where the run stands, as the MLPerf log says it.
+  MlLog::Json position(int64_t epoch) const { return {{"epoch_num", epoch + 1}, {"step_num", step_}}; }
   /// Rate, loss and the task's own figures of training, into the MLPerf log.
   void log_training(double rate, double loss);
   void validate(double epoch_seconds, int64_t epoch_steps);
