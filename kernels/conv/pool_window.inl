@@ -9,7 +9,7 @@ struct WindowMaximum {
 
 /// leaky_relu of what a stored map would hold.
 template <class T>
-inline Vec leaky(Vec value, Vec slope) {
+[[gnu::always_inline]] inline Vec leaky(Vec value, Vec slope) {
   value = rounded(T{}, value);
   return select(greater(value, Vec::all(0.0f)), value, rounded(T{}, slope * value));
 }
@@ -17,7 +17,7 @@ inline Vec leaky(Vec value, Vec slope) {
 /// Of the values [first, first + count) the largest, the earliest of equal ones. As a tree: one after the other would
 /// wait for compares.
 template <int first, int count>
-inline WindowMaximum window_maximum(const Vec* values) {
+[[gnu::always_inline]] inline WindowMaximum window_maximum(const Vec* values) {
   if constexpr (count == 1) {
     return {values[first], Ints::all(first)};
   } else {
@@ -29,7 +29,7 @@ inline WindowMaximum window_maximum(const Vec* values) {
 }
 /// The activated maximum of a window of 4 or 8 values; value(q) is the one of code q before its activation.
 template <class T, class F>
-inline WindowMaximum pooled(int64_t size, Vec slope, F&& value) {
+[[gnu::always_inline]] inline WindowMaximum pooled(int64_t size, Vec slope, F&& value) {
   Vec values[8];
   if (size == 8) {
 #pragma GCC unroll 8

@@ -208,17 +208,17 @@ template <class S>
   if constexpr (S::p[0] > 1)
     for_lines<S, 1>([&](int first, int step) {
       Vec in[S::p[1]];
-      for (int k = 0; k < S::p[1]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+      read_points<S::p[1]>(line + first * Vec::lanes, step * Vec::lanes, in);
       axis_input<typename S::Height>(in);
-      for (int k = 0; k < S::p[1]; ++k) store(line + (first + k * step) * Vec::lanes, in[k]);
+      write_points<S::p[1]>(in, line + first * Vec::lanes, step * Vec::lanes);
     });
   constexpr int last = S::p[0] > 1 ? 0 : 1;
   using Last = std::conditional_t<last == 0, typename S::Depth, typename S::Height>;
   for_lines<S, last>([&](int first, int step) {
     Vec in[S::p[last]];
-    for (int k = 0; k < S::n[last]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+    read_points<S::n[last]>(line + first * Vec::lanes, step * Vec::lanes, in);
     axis_input<Last>(in);
-    for (int k = 0; k < S::p[last]; ++k) store(to + (first + k * step) * s.v_stride, in[k]);
+    write_points<S::p[last]>(in, to + first * s.v_stride, step * s.v_stride);
   });
 }
 
@@ -257,6 +257,7 @@ void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t c
     for (int r = 0; r < S::n[0] * S::n[1]; ++r) {
       float* to = line + r * S::p[2] * Vec::lanes;
       Vec in[S::p[2]];
+#pragma GCC unroll 10
       for (int k = 0; k < S::n[2]; ++k) {
         const bool inside = input.rows[r] && input.columns[k] >= 0;
         in[k] = inside ? load(input.rows[r] + input.columns[k] + c) : Vec::all(0.0f);
@@ -264,7 +265,7 @@ void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t c
           __builtin_prefetch(input.rows[r] + input.columns[k] + c + next_tile);
       }
       axis_input<typename S::Width>(in);
-      for (int k = 0; k < S::p[2]; ++k) store(to + k * Vec::lanes, in[k]);
+      write_points<S::p[2]>(in, to, Vec::lanes);
     }
     finish_input<S>(s, line, to_points + c);
   }
@@ -297,6 +298,7 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
             g = rounded(T{}, leaky_gradient(load(dy + at), load(y + at), slope));
             winner = load_bytes(arg + at);
           }
+#pragma GCC unroll 8
           for (int q = 0; q < 8; ++q) {
             const int64_t i = 2 * cd + (q >> 2) - d0, j = 2 * ch + (q >> 1 & 1) - h0, k = 2 * cw + (q & 1) - w0;
             if (i < 0 || j < 0 || k < 0 || i >= S::p[0] || j >= S::p[1] || k >= S::p[2]) continue;
@@ -305,9 +307,9 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
         }
     for_lines<S, 2>([&](int first, int step) {
       Vec in[S::p[2]];
-      for (int k = 0; k < S::p[2]; ++k) in[k] = load(line + (first + k * step) * Vec::lanes);
+      read_points<S::p[2]>(line + first * Vec::lanes, step * Vec::lanes, in);
       input_line<S::p[2]>(in);
-      for (int k = 0; k < S::p[2]; ++k) store(line + (first + k * step) * Vec::lanes, in[k]);
+      write_points<S::p[2]>(in, line + first * Vec::lanes, step * Vec::lanes);
     });
     finish_input<S>(s, line, v + slot * channels + c);
   }
@@ -320,8 +322,9 @@ template <class S>
     Vec rows[S::m[1]][S::p[2]];
     for (int k = 0; k < S::p[2]; ++k) {
       Vec in[S::p[1]], done[S::m[1]];
-      for (int j = 0; j < S::p[1]; ++j) in[j] = load(half + ((i * S::p[1] + j) * S::p[2] + k) * Vec::lanes);
+      read_points<S::p[1]>(half + (i * S::p[1] * S::p[2] + k) * Vec::lanes, S::p[2] * Vec::lanes, in);
       axis_output<typename S::Height>(in, done);
+#pragma GCC unroll 10
       for (int j = 0; j < S::m[1]; ++j) rows[j][k] = done[j];
     }
     for (int j = 0; j < S::m[1]; ++j) axis_output<typename S::Width>(rows[j], out + (i * S::m[1] + j) * S::m[2]);
@@ -334,9 +337,9 @@ template <class S>
   alignas(64) float half[S::m[0] * S::p[1] * S::p[2] * Vec::lanes];
   for (int jk = 0; jk < S::p[1] * S::p[2]; ++jk) {
     Vec in[S::p[0]], done[S::m[0]];
-    for (int i = 0; i < S::p[0]; ++i) in[i] = load(m + (i * S::p[1] * S::p[2] + jk) * m_stride);
+    read_points<S::p[0]>(m + jk * m_stride, S::p[1] * S::p[2] * m_stride, in);
     axis_output<typename S::Depth>(in, done);
-    for (int i = 0; i < S::m[0]; ++i) store(half + (i * S::p[1] * S::p[2] + jk) * Vec::lanes, done[i]);
+    write_points<S::m[0]>(done, half + jk * Vec::lanes, S::p[1] * S::p[2] * Vec::lanes);
   }
   output_plane<S>(half, out);
 }
@@ -367,7 +370,8 @@ void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out
 
 /// The maximum of the window at output (i, j, k) of a tile.
 template <class S, class T>
-inline WindowMaximum tile_maximum(const Vec* out, int window, int i, int j, int k, Vec bias, Vec slope) {
+[[gnu::always_inline]] inline WindowMaximum tile_maximum(const Vec* out, int window, int i, int j, int k, Vec bias,
+                                                         Vec slope) {
   return pooled<T>(4 * window, slope, [&](int q) {
     return out[((i + (q >> 2)) * S::m[1] + j + (q >> 1 & 1)) * S::m[2] + k + (q & 1)] + bias;
   });
@@ -479,22 +483,25 @@ template <class S>
   for (int j = 0; j < S::k[1]; ++j)
     for (int k = 0; k < S::k[2]; ++k) {
       Vec in[S::k[0]], out[S::u[0]];
-      for (int i = 0; i < S::k[0]; ++i) in[i] = load(g + ((i * S::k[1] + j) * S::k[2] + k) * Vec::lanes);
+      read_points<S::k[0]>(g + (j * S::k[2] + k) * Vec::lanes, S::k[1] * S::k[2] * Vec::lanes, in);
       axis_weights<typename S::Depth>(in, out);
+#pragma GCC unroll 10
       for (int i = 0; i < S::u[0]; ++i) first[i][j][k] = out[i];
     }
   for (int i = 0; i < S::u[0]; ++i)
     for (int k = 0; k < S::k[2]; ++k) {
       Vec in[S::k[1]], out[S::u[1]];
+#pragma GCC unroll 10
       for (int j = 0; j < S::k[1]; ++j) in[j] = first[i][j][k];
       axis_weights<typename S::Height>(in, out);
+#pragma GCC unroll 10
       for (int j = 0; j < S::u[1]; ++j) second[i][j][k] = out[j];
     }
   for (int i = 0; i < S::u[0]; ++i)
     for (int j = 0; j < S::u[1]; ++j) {
       Vec out[S::u[2]];
       axis_weights<typename S::Width>(second[i][j], out);
-      for (int k = 0; k < S::u[2]; ++k) store(to + ((i * S::u[1] + j) * S::u[2] + k) * pitch, out[k]);
+      write_points<S::u[2]>(out, to + (i * S::u[1] + j) * S::u[2] * pitch, pitch);
     }
 }
 

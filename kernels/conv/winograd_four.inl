@@ -159,9 +159,9 @@ template <class S>
 [[gnu::noinline]] void four_rows_input(float* lines) {
   for (int kc = 0; kc < S::p[2] * 4; ++kc) {
     Vec line[S::p[1]];
-    for (int j = 0; j < S::p[1]; ++j) line[j] = load(lines + (j * S::p[2] * 4 + kc) * Vec::lanes);
+    read_points<S::p[1]>(lines + kc * Vec::lanes, S::p[2] * 4 * Vec::lanes, line);
     input_line<S::p[1]>(line);
-    for (int j = 0; j < S::p[1]; ++j) store(lines + (j * S::p[2] * 4 + kc) * Vec::lanes, line[j]);
+    write_points<S::p[1]>(line, lines + kc * Vec::lanes, S::p[2] * 4 * Vec::lanes);
   }
 }
 
@@ -172,9 +172,9 @@ template <class S>
   for (int jk = 0; jk < plane; ++jk)
     for (int c = 0; c < 4; ++c) {
       Vec line[S::p[0]];
-      for (int i = 0; i < S::p[0]; ++i) line[i] = load(planes + (i * vectors + jk * 4 + c) * Vec::lanes);
+      read_points<S::p[0]>(planes + (jk * 4 + c) * Vec::lanes, vectors * Vec::lanes, line);
       input_line<S::p[0]>(line);
-      for (int i = 0; i < S::p[0]; ++i) store(v + ((jk * S::p[0] + i) * 4 + c) * Vec::lanes, line[i]);
+      write_points<S::p[0]>(line, v + (jk * S::p[0] * 4 + c) * Vec::lanes, 4 * Vec::lanes);
     }
 }
 
@@ -193,8 +193,7 @@ void four_transform(Rows&& rows, float* scratch, float* v) {
 #pragma GCC unroll 8
         for (int k = 0; k < S::p[2]; ++k) line[k] = values[k][c];
         input_line<S::p[2]>(line);
-#pragma GCC unroll 8
-        for (int k = 0; k < S::p[2]; ++k) store(lines + ((j * S::p[2] + k) * 4 + c) * Vec::lanes, line[k]);
+        write_points<S::p[2]>(line, lines + (j * S::p[2] * 4 + c) * Vec::lanes, 4 * Vec::lanes);
       }
     }
     four_rows_input<S>(lines);
