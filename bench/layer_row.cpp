@@ -63,10 +63,10 @@ std::string LayerRow::terminal() const {
   if (ceiling_share) std::snprintf(share, sizeof share, "%.1f%%", 100 * *ceiling_share);
   if (bandwidth_share) std::snprintf(stream, sizeof stream, "%.1f%%", 100 * *bandwidth_share);
   if (library_ratio) std::snprintf(ratio, sizeof ratio, "%.3f", *library_ratio);
-  std::snprintf(line, sizeof line, " %-4s %-17s %-24s %9.3f %9.3f %9.1f %7s %8.1f %9s %9s%s%s",
+  std::snprintf(line, sizeof line, " %-4s %-17s %-24s %9.3f %9.3f %9.1f %9.1f %7s %7.4g %8.1f %9s %9s%s%s",
                 std::string(name_of(named.problem.in[0].dtype)).c_str(), c.name().c_str(),
-                c.detail().substr(0, 24).c_str(), 1e3 * c.minimum(), 1e3 * c.median(), gflops, share, gbs, stream,
-                ratio, c.runs > 1 ? "  median run" : "", verdict);
+                c.detail().substr(0, 24).c_str(), 1e3 * c.minimum(), 1e3 * c.median(), gflops, gflops_valid, share,
+                flop_per_byte(named.problem), gbs, stream, ratio, c.runs > 1 ? "  median run" : "", verdict);
   std::string name = named.name;
   name.resize(std::max<size_t>(name.size(), 36), ' ');
   return name + line;
@@ -95,27 +95,29 @@ std::string LayerRow::csv() const {
   const Problem& p = named.problem;
   std::ostringstream cells;
   cells << csv_field(named.name) << ',' << named.pass << ',' << name_of(p.in[0].dtype) << ',' << c.name() << ','
-        << 1e3 * c.minimum() << ',' << 1e3 * c.median() << ',' << gflops << ',' << number_or(ceiling_share, "") << ','
+        << csv_field(c.detail()) << ',' << 1e3 * c.minimum() << ',' << 1e3 * c.median() << ',' << gflops << ','
+        << number_or(ceiling_share, "") << ',' << ceiling_name << ',' << number_or(bandwidth_share, "") << ','
         << number_or(library_ratio, "") << ','
         << (c.wrong     ? "false"
             : c.checked ? "true"
                         : "")
-        << ',' << gflops_valid << ',' << p.bytes() << ',' << flop_per_byte(p) << ',' << csv_field(p.text());
+        << ',' << gflops_valid << ',' << p.bytes() << ',' << flop_per_byte(p) << ',' << c.runs << ','
+        << csv_field(p.text());
   return cells.str();
 }
 
 std::string terminal_head(DeviceKind device) {
   char line[256];
-  std::snprintf(line, sizeof line, "%-36s %-4s %-17s %-24s %9s %9s %9s %7s %8s %9s %9s", "problem", "type", "kernel",
-                "runs", "min ms", "median", "GFLOP/s", "of peak", "GB/s",
+  std::snprintf(line, sizeof line, "%-36s %-4s %-17s %-24s %9s %9s %9s %9s %7s %7s %8s %9s %9s", "problem", "type",
+                "kernel", "runs", "min ms", "median", "GFLOP/s", "valid", "of peak", "FLOP/B", "GB/s",
                 device == DeviceKind::cpu ? "of memory" : "of copy",
                 device == DeviceKind::cpu ? "vs oneDNN" : "vs cuDNN");
   return line;
 }
 
 std::string csv_head() {
-  return "name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio,correct,gflops_valid,bytes,"
-         "flop_per_byte,problem";
+  return "name,pass,dtype,kernel,detail,min_ms,median_ms,gflops,ceiling_share,ceiling_name,bandwidth_share,"
+         "onednn_ratio,correct,gflops_valid,bytes,flop_per_byte,runs,problem";
 }
 
 std::string refusal_json(const NamedProblem& named, std::string_view kernel, std::string_view reason) {

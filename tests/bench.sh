@@ -9,8 +9,8 @@ expect 0 "winograd" "${layers[@]}" --problem 'conv ic16ih40oc16kh3ph1 n"square"'
 grep -q '"kernel":"winograd.*"correct":true' new.jsonl && ok || bad "no Winograd kernel was checked"
 head -1 new.jsonl | grep -q '"threads":.*"cold":true,"min_seconds":0.0*,.*"CONVOY_MAX_ISA":"' && ok || bad "head of new.jsonl"
 grep -q '"refused":.*"problem":' new.jsonl && ok || bad "refusals do not name their problem"
-[ "$(head -1 new.csv)" = name,pass,dtype,kernel,min_ms,median_ms,gflops,ceiling_share,onednn_ratio,correct,gflops_valid,bytes,flop_per_byte,problem ] && ok || bad "head of new.csv"
-grep -q '^square.forward,.*,true,[0-9.]*,[0-9]*,[0-9.]*,"conv_forward{' new.csv && ok || bad "no valid taps, bytes, FLOP per byte and problem in new.csv"
+[ "$(head -1 new.csv)" = name,pass,dtype,kernel,detail,min_ms,median_ms,gflops,ceiling_share,ceiling_name,bandwidth_share,onednn_ratio,correct,gflops_valid,bytes,flop_per_byte,runs,problem ] && ok || bad "head of new.csv"
+grep -q '^square.forward,.*,true,[0-9.]*,[0-9]*,[0-9.]*,1,"conv_forward{' new.csv && ok || bad "no valid taps, bytes, FLOP per byte, runs and problem in new.csv"
 expect 0 "conv_pool_forward{" "${layers[@]}" --size 16 --match conv1.forward --list
 expect 0 "conv_activation_forward" "${layers[@]}" --model tiramisu --size 16x32 --match down1.layer1.forward --list
 expect 0 "winograd" "${layers[@]}" --model tiramisu --size 64x96 --match down1.layer1.forward --kernels winograd

@@ -345,10 +345,11 @@ TEST_CASE("figures that cannot be told are empty", "[bench]") {
   const LayerRow bare(named, c, {}, 0);
   CHECK_THAT(bare.json(), Catch::Contains("\"ceiling_share\":null") && Catch::Contains("\"onednn_ratio\":null") &&
                               Catch::Contains("\"bandwidth_share\":null") && Catch::Contains("\"correct\":null"));
-  CHECK_THAT(bare.csv(), Catch::StartsWith("\"double, twice\",forward,f32,mine,1,"));
-  CHECK_THAT(bare.csv(), Catch::Contains(",1.6e-05,,,,1.6e-05,128,0.125,scale{"));
+  CHECK_THAT(bare.csv(), Catch::StartsWith("\"double, twice\",forward,f32,mine,,1,"));
+  CHECK_THAT(bare.csv(), Catch::Contains(",1.6e-05,,,,,,1.6e-05,128,0.125,1,scale{"));
+  CHECK_THAT(bare.terminal(), Catch::Contains(" 0.125 ") && Catch::EndsWith("-  not checked"));
   const LayerRow full(named, c, {{"f32_fma", 1.6e-4}, {"triad", 1}}, 3e-3);
   CHECK_THAT(full.json(), Catch::Contains("\"ceiling_share\":0.1,") && Catch::Contains("\"onednn_ratio\":3,") &&
                               Catch::Contains("\"bandwidth_share\":0.000128"));
-  CHECK_THAT(full.csv(), Catch::Contains(",0.1,3,,"));
+  CHECK_THAT(full.csv(), Catch::Contains(",0.1,f32_fma,0.000128,3,,"));
 }
