@@ -34,4 +34,22 @@ columns() {
 # losses FOLDER: of the steps of a run.
 losses() { grep -o '"loss":[^,]*' "$1/metrics.jsonl"; }
 present() { for f in "$@"; do if [ -s "$f" ]; then ok; else bad "$f is missing or empty"; fi; done; }
+# beside FUNCTION: runs its checks beside what follows; join_checks waits for all such, and counts theirs.
+running=()
+beside() {
+  (
+    passed=0 failed=0
+    "$1"
+    echo "$passed $failed" > "$1.counts"
+  ) &
+  running+=("$1")
+}
+join_checks() {
+  wait
+  local name right wrong
+  for name in "${running[@]}"; do
+    if read -r right wrong < "$name.counts"; then passed=$((passed + right)) failed=$((failed + wrong)); else bad "$name was broken off"; fi
+  done
+  running=()
+}
 conclude() { echo "$passed passed, $failed failed"; [ "$failed" -eq 0 ]; }

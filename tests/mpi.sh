@@ -322,26 +322,6 @@ expect 0 "changes from 1 to 5" ranks 5 "${train[@]}" --batch-size 1 --output-dir
 [ "$(sed -n 2p uneven/history.csv | cut -d, -f3)" = "$before" ] && ok || bad "a resume at five ranks changes an epoch's loss: $before, $(cat uneven/history.csv)"
 [ "$(wc -l < uneven/history.csv)" -eq 4 ] && ok || bad "a resume at five ranks loses epochs"
 
-# Who waits for rank 0's checkpoints does not wait for gradients. Rank 0 has a slow disk here.
-cat > slow.c <<'C'
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <unistd.h>
-int fsync(int file) {
-  const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-  if (!rank) rank = getenv("PMI_RANK");
-  if (rank && *rank == '0') usleep(200000);
-  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
-}
-C
-cc -shared -fPIC -o slow.so slow.c -ldl
-expect 0 "finished" ranks 2 env LD_PRELOAD="$work/slow.so" "${train[@]}" --batch-size 1 --n-epochs 2 --output-dir disk --checkpoint-steps 1
-# In gradients the other rank would wait for all of that: half of it in the mean of two.
-awk -F'[:,]' '/"exposed_seconds_per_step"/ { seconds = $2 } /"exposed_fraction"/ { share = $2 } /"steps"/ { steps = $2 } /"checkpoints"/ { disk = $2 }
-  END { exit !(disk > 0 && seconds * steps < disk / 4 && share < 1) }' \
-  disk/summary.json && ok || bad "checkpoints count as communication: $(grep '"exposed\|"steps"\|"checkpoints"' disk/summary.json)"
-
 # A signal during a validation stops the run behind it: here rank 0 gets one while it writes the first epoch's history.
 cat > ask.c <<'C'
 #define _GNU_SOURCE
@@ -371,6 +351,32 @@ lost stalled STOP
 grep -q "has not answered for" stalled.txt && ok || bad "a stalled rank is not told from a dead one"
 # The resumed runs continue the same curve.
 expect 0 "finished" ranks 4 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir quiet --max-steps $reach
+for run in killed stalled; do
+  head -n "$(wc -l < $run/history.csv)" quiet/history.csv > as_long.csv
+  columns same 1-5 as_long.csv $run/history.csv
+done
+
+# What is left mostly sleeps or starts programs: side by side.
+patience() {
+# Who waits for rank 0's checkpoints does not wait for gradients. Rank 0 has a slow disk here.
+cat > slow.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+int fsync(int file) {
+  const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+  if (!rank) rank = getenv("PMI_RANK");
+  if (rank && *rank == '0') usleep(200000);
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
+}
+C
+cc -shared -fPIC -o slow.so slow.c -ldl
+expect 0 "finished" ranks 2 env LD_PRELOAD="$work/slow.so" "${train[@]}" --batch-size 1 --n-epochs 2 --output-dir disk --checkpoint-steps 1
+# In gradients the other rank would wait for all of that: half of it in the mean of two.
+awk -F'[:,]' '/"exposed_seconds_per_step"/ { seconds = $2 } /"exposed_fraction"/ { share = $2 } /"steps"/ { steps = $2 } /"checkpoints"/ { disk = $2 }
+  END { exit !(disk > 0 && seconds * steps < disk / 4 && share < 1) }' \
+  disk/summary.json && ok || bad "checkpoints count as communication: $(grep '"exposed\|"steps"\|"checkpoints"' disk/summary.json)"
 # A rank that is gone while communicators are set up: the other one sits in an MPI call that waits for it.
 if [ "$flavour" = openmpi ]; then
   cat > leave.c <<'C'
@@ -406,11 +412,8 @@ C
       bad "MPI fails, $case: exit $(cat code.0): $(tail -3 failed.txt)"
   done
 fi
-for run in killed stalled; do
-  head -n "$(wc -l < $run/history.csv)" quiet/history.csv > as_long.csv
-  columns same 1-5 as_long.csv $run/history.csv
-done
-
+}
+mistakes_and_staging() {
 # Mistakes: another MPI's launcher, settings that differ, a bad file that one rank meets, impossible wishes.
 expect 2 "setting seed differs between ranks: rank 0 has \"5\", rank 1 has \"6\"" timeout 60 "$launcher" \
   -n 1 "${train[@]}" --batch-size 1 --output-dir y : -n 1 "${train[@]}" --batch-size 1 --output-dir y --seed 6
@@ -495,7 +498,8 @@ expect 0 "staged 5 files as shares of 2 to 4" ranks 4 "${share[@]}" --data-dir s
 expect 2 "--stage-share has no effect without --stage-dir" "$bin/cosmoflow_train" "${common[@]}" --stage-share --output-dir h3
 rm -r broken && cp -r data broken && truncate -s 3000 "broken/train/$(ls broken/train | tail -1)"
 expect 3 "share-1/train/$(ls broken/train | tail -1)" ranks 4 "${share[@]}" --data-dir broken --output-dir h4
-
+}
+climate_over_ranks() {
 # Climate segmentation, with batch-norm statistics over both ranks.
 expect 0 "wrote" "$bin/climate_simulate" --orography none --height 64 --width 96 --days 2 --validation-days 2 --steps 2 --out weather
 climate=("$bin/climseg_train$suffix" --data-dir weather --width-divisor 16 --crop 32x48 --crops-per-image 2 --max-epochs 2 --seed 4 --threads 1)
@@ -532,4 +536,9 @@ expect 0 "finished" "$bin/climseg_train" "${climate[@]:1}" --output-dir c1 --loc
 near 3 2e-2 c1/history.csv c2/history.csv
 expect 2 "--batchnorm-group-size has no effect" ranks 2 "${climate[@]}" --model deeplab --output-dir c5 --batchnorm-group-size 2
 expect 2 "do not divide into groups of 2" ranks 3 "${climate[@]}" --output-dir c3 --batchnorm-group-size 2
+}
+beside patience
+beside mistakes_and_staging
+beside climate_over_ranks
+join_checks
 conclude
