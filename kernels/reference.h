@@ -22,14 +22,4 @@ struct View {
   }
 };
 
-std::vector<KernelPtr> conv_reference_kernels();
-std::vector<KernelPtr> definition_reference_kernels();  ///< of fused ops
-std::vector<KernelPtr> dense_reference_kernels();
-std::vector<KernelPtr> pool_reference_kernels();
-std::vector<KernelPtr> elementwise_reference_kernels();
-std::vector<KernelPtr> norm_reference_kernels();
-std::vector<KernelPtr> resize_reference_kernels();
-std::vector<KernelPtr> pixel_reference_kernels();
-std::vector<KernelPtr> optimizer_reference_kernels();
-
 }  // namespace convoy

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "core/text.h"
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "tests/catch.hpp"
@@ -133,12 +132,16 @@ bool names(std::string_view words, const Kernel& kernel) {
 
 }  // namespace
 
+bool only_some_kernels() {
+  return chosen_kernels();
+}
+
 const std::vector<const Kernel*>& kernels_under_test() {
-  static const KernelList tiles = emulated_amx_kernels(), halves = emulated_fp16_kernels();
+  static const KernelList emulated = make_emulated_kernels();
   static const std::vector<const Kernel*> all = [] {
     std::vector<const Kernel*> list;
     const char* wanted = chosen_kernels();
-    for (const KernelList* from : {&kernel_list(), &tiles, &halves})
+    for (const KernelList* from : {&kernel_list(), &emulated})
       for (const auto& kernel : *from)
         if (!on_device(*kernel) && (!wanted || names(wanted, *kernel))) list.push_back(kernel.get());
     if (list.empty()) FAIL("CONVOY_TEST_KERNELS: no kernel's name begins with one of " << wanted);
@@ -148,8 +151,8 @@ const std::vector<const Kernel*>& kernels_under_test() {
 }
 
 bool none_takes(const Problem& p) {
-  return chosen_kernels() && std::none_of(kernels_under_test().begin(), kernels_under_test().end(),
-                                          [&](const Kernel* kernel) { return kernel->supports(p).ok; });
+  return only_some_kernels() && std::none_of(kernels_under_test().begin(), kernels_under_test().end(),
+                                             [&](const Kernel* kernel) { return kernel->supports(p).ok; });
 }
 
 bool on_device(const Kernel& kernel) {
@@ -243,7 +246,7 @@ void check_many_threads(const std::vector<Problem>& problems) {
       ++ran;
     }
   }
-  if (cpu_features().avx2 && !chosen_kernels()) REQUIRE(ran > 0);
+  if (cpu_features().avx2 && !only_some_kernels()) REQUIRE(ran > 0);
 }
 
 void check_all(const std::vector<Problem>& problems, Checked which) {
@@ -273,7 +276,7 @@ void check_all(const std::vector<Problem>& problems, Checked which) {
       for (int threads : many) check_threads(threads, *kernel, p, truth, run);
     }
   }
-  if (cpu_features().avx2 && !chosen_kernels()) REQUIRE(ran > 0);
+  if (cpu_features().avx2 && !only_some_kernels()) REQUIRE(ran > 0);
 }
 
 }  // namespace convoy::testing

@@ -28,7 +28,7 @@ TEST_CASE("adjoint identity of layers as large as the models have them", "[kerne
       if (type != DType::f32 && layer.x.d() == 64) continue;
       Adjoint adjoint(layer.x, layer.k, layer.kernel, layer.a, type);
       const auto names = adjoint.names();
-      CHECK(!names.empty());
+      if (!only_some_kernels()) CHECK(!names.empty());
       for (const std::string& name : names)
         if (name != "widened") adjoint.check(name);
     }

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "io/safetensors.h"
-#include "kernels/conv/conv_kernels.h"
+#include "kernels/function_kernel.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "models/program.h"
@@ -231,7 +231,8 @@ class Borrowed final : public Kernel {
 
 /// Convolutions in f16 sum in f16 arithmetic: AVX512-FP16, emulated where the CPU has AVX-512 alone.
 KernelList sums_in_f16() {
-  KernelList list = emulated_fp16_kernels();
+  KernelList list = make_emulated_kernels();
+  std::erase_if(list, [](const KernelPtr& kernel) { return kernel->name() != "emulated_fp16"; });
   for (const auto& kernel : kernel_list()) list.push_back(std::make_unique<Borrowed>(*kernel));
   return list;
 }
@@ -254,7 +255,7 @@ TEST_CASE("narrow types follow f32 within their precision", "[golden]") {
     CosmoflowOptions o = options(network);
     o.compute = type;
     Program program(plan_program(o, kernels), o, 1);
-    if (&kernels == &halves && cpu_features().avx512 && !emulated_fp16_kernels().empty())
+    if (&kernels == &halves && cpu_features().avx512 && !make_emulated_kernels().empty())
       CHECK(std::any_of(program.step().plan().nodes.begin(), program.step().plan().nodes.end(),
                         [](const PlannedNode& node) { return node.kernel == "emulated_fp16"; }));
     start(program, g);

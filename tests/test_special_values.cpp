@@ -150,7 +150,7 @@ TEST_CASE("LAMB and LARC take the steps of their papers", "[kernels]") {
         }
       }
     }
-  CHECK(ran >= (cpu_features().avx2 ? 4 : 2));  // beside the references
+  if (!only_some_kernels()) CHECK(ran >= (cpu_features().avx2 ? 4 : 2));  // beside the references
 }
 
 TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]") {
@@ -174,7 +174,8 @@ TEST_CASE("overflow, NaN and a zero flag reach the update kernels", "[kernels]")
       ++ran[update.op.kind];
     }
   }
-  for (const OpKind kind : {OpKind::sgd_update, OpKind::adam_update, OpKind::lamb_update}) CHECK(ran[kind] > 0);
+  for (const OpKind kind : {OpKind::sgd_update, OpKind::adam_update, OpKind::lamb_update})
+    if (!only_some_kernels()) CHECK(ran[kind] > 0);
 }
 
 TEST_CASE("running statistics survive moments that f32 cannot hold", "[kernels]") {
@@ -199,7 +200,7 @@ TEST_CASE("running statistics survive moments that f32 cannot hold", "[kernels]"
     }
     ++ran;
   }
-  CHECK(ran > 1);
+  if (!only_some_kernels()) CHECK(ran > 1);
 }
 
 TEST_CASE("a variance that is no number stays one through a batch norm", "[kernels]") {
@@ -210,7 +211,7 @@ TEST_CASE("a variance that is no number stays one through a batch norm", "[kerne
       check_nan_variance(*kernel, p, [](const Kernel& k, const Problem& q, Run& run) { execute(k, q, run); });
       ++ran;
     }
-    CHECK(ran > 0);
+    if (!only_some_kernels()) CHECK(ran > 0);
   }
 }
 
@@ -250,7 +251,7 @@ TEST_CASE("a NaN wins its pool and stays, the earliest of equal values is rememb
       CHECK(different == 0);
       ++ran;
     }
-    CHECK(ran > 1);
+    if (!only_some_kernels()) CHECK(ran > 1);
   }
 }
 
@@ -275,9 +276,9 @@ TEST_CASE("updates and norms have the same bits with AVX2 and AVX-512", "[kernel
       ++compared;
     }
   }
-  if (cpu_features().avx512)
+  if (cpu_features().avx512 && !only_some_kernels())
     CHECK(compared > 0);
-  else
+  else if (compared == 0)
     WARN("not compared here: a machine with AVX-512 has both");
 }
 

@@ -6,7 +6,5 @@ namespace convoy {
 
 /// What buckets and messages are: dense tensors.
 Support bytes_in_a_row(const Problem& problem);
-std::vector<KernelPtr> communication_kernels();
-std::vector<KernelPtr> communication_cuda_kernels();
 
 }  // namespace convoy

@@ -9,7 +9,6 @@
 
 #include "core/conv_shapes.h"
 #include "core/round_up.h"
-#include "kernels/conv/conv_cuda.h"
 #include "kernels/conv/conv_cuda_passes.h"
 #include "kernels/device/cuda.h"
 #include "kernels/device/cudnn.h"

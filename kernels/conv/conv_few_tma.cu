@@ -16,7 +16,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/conv/conv_cuda.h"
+#include "kernels/function_kernel.h"
 #include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/conv/hopper_images.h"
 #include "kernels/conv/mma_tile.h"
@@ -436,7 +436,7 @@ Support supports(const Problem& p) {
 
 }  // namespace
 
-std::vector<KernelPtr> conv_few_cuda_kernels() {
+std::vector<KernelPtr> conv_few_tma_kernels() {
   std::vector<KernelPtr> list;
   list.push_back(kernel(name, OpKind::conv_forward, supports, prepare_forward));
   list.push_back(kernel(name, OpKind::conv_backward_data, supports, prepare_data));

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "core/round_up.h"
-#include "kernels/conv/conv_cuda.h"
+#include "kernels/function_kernel.h"
 #include "kernels/conv/conv_cuda_passes.h"
 #include "kernels/conv/positions.h"
 #include "kernels/device/sums.h"

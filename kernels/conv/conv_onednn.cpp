@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/conv_shapes.h"
-#include "kernels/onednn/kernels.h"
+#include "kernels/function_kernel.h"
 #include "kernels/onednn/prepared.h"
 #include "kernels/onednn/support.h"
 
@@ -147,7 +147,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p, Layout layout) {
 
 }  // namespace
 
-std::vector<KernelPtr> onednn_conv_kernels() {
+std::vector<KernelPtr> conv_onednn_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_weights}) {
     list.push_back(std::make_unique<FunctionKernel>(

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "kernels/conv/conv_cuda.h"
+#include "kernels/function_kernel.h"
 #include "kernels/conv/hopper_images.h"
 #include "kernels/conv/rows.h"
 #include "kernels/conv/shares.h"
@@ -95,7 +95,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 
 }  // namespace
 
-std::vector<KernelPtr> conv_rows_cuda_kernels() {
+std::vector<KernelPtr> conv_rows_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_activation_forward})
     list.push_back(kernel("cuda_rows", kind, supports, prepare));

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <optional>
 
-#include "kernels/conv/conv_cuda.h"
+#include "kernels/function_kernel.h"
 #include "kernels/conv/hopper_images.h"
 #include "kernels/conv/shares.h"
 #include "kernels/conv/taps.h"
@@ -141,7 +141,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 
 }  // namespace
 
-std::vector<KernelPtr> conv_taps_cuda_kernels() {
+std::vector<KernelPtr> conv_taps_kernels() {
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda_taps", OpKind::conv_backward_weights, supports, prepare));
   return list;

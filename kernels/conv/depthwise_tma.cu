@@ -12,7 +12,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/conv/conv_cuda.h"
+#include "kernels/function_kernel.h"
 #include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/conv/depthwise_geometry.h"
 #include "kernels/conv/hopper_images.h"
@@ -421,7 +421,7 @@ Support supports(const Problem& p) {
 
 }  // namespace
 
-std::vector<KernelPtr> depthwise_tma_cuda_kernels() {
+std::vector<KernelPtr> depthwise_tma_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add})
     list.push_back(kernel(name, kind, supports, prepare_map));

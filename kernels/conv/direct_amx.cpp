@@ -28,21 +28,9 @@
 #include "kernels/simd/set_end.inl"
 #pragma GCC pop_options
 
+#include "kernels/conv/tile_list.inl"
+
 namespace convoy {
-namespace {
-
-template <class Tiles>
-std::vector<KernelPtr> tile_kernels(std::string_view name, Isa isa) {
-  std::vector<KernelPtr> list =
-      pair_kernels(name, isa, set::supports_tiles, set::prepare_tiles<Tiles>, set::prepare_tile_weights<Tiles>);
-  list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_pool_backward_data, set::supports_tiles,
-                                             set::prepare_tiles<Tiles>));
-  list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_pool_backward_weights, set::supports_tiles,
-                                             set::prepare_tile_weights<Tiles>));
-  return list;
-}
-
-}  // namespace
 
 std::vector<KernelPtr> direct_amx_kernels() {
   return tile_kernels<set::HardwareTiles>("direct_amx", Isa::amx);

@@ -196,11 +196,11 @@ bool many_positions(const Problem& p) {
 }  // namespace
 
 bool multiplies_faster([[maybe_unused]] DType type) {
-#ifdef CONVOY_WITHOUT_AVX512
-  return false;
-#else
+#ifdef CONVOY_WITH_AVX512
   const CpuFeatures& cpu = cpu_features();
   return type == DType::bf16 ? cpu.fast_bf16_dot || amx_granted() : type == DType::f16 && cpu.avx512_fp16;
+#else
+  return false;
 #endif
 }
 

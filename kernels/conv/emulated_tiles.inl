@@ -6,7 +6,7 @@ struct EmulatedTiles : TileLines {
   struct Scope {
     Scope() {}
   };
-  static inline thread_local std::array<std::array<uint32_t, 256>, 8> tiles;
+  alignas(64) static inline thread_local std::array<std::array<uint32_t, 256>, 8> tiles;
   template <int tile>
   static void load(const void* from, int64_t pitch) {
     for (int64_t r = 0; r < 16; ++r)
@@ -21,16 +21,21 @@ struct EmulatedTiles : TileLines {
     for (int64_t r = 0; r < 16; ++r)
       std::memcpy(static_cast<char*>(to) + r * pitch, &tiles[tile][static_cast<size_t>(r * 16)], 64);
   }
-  static float widened(uint32_t word, int half) { return std::bit_cast<float>(half ? word & 0xffff0000u : word << 16); }
   template <int sum, int a, int b>
   static void multiply_add() {
-    for (size_t r = 0; r < 16; ++r)
-      for (size_t k = 0; k < 16; ++k)
-        for (size_t c = 0; c < 16; ++c) {
-          float total = std::bit_cast<float>(tiles[sum][r * 16 + c]);
-          for (int half = 0; half < 2; ++half)
-            total += widened(tiles[a][r * 16 + k], half) * widened(tiles[b][k * 16 + c], half);
-          tiles[sum][r * 16 + c] = std::bit_cast<uint32_t>(total);
-        }
+    float* sums = reinterpret_cast<float*>(tiles[sum].data());
+    const uint32_t *left = tiles[a].data(), *right = tiles[b].data();
+    Vec total[16];
+    for (int r = 0; r < 16; ++r) total[r] = set::load(sums + 16 * r);
+    for (int k = 0; k < 16; ++k) {
+      const Vec first = first_halves(right + 16 * k), second = second_halves(right + 16 * k);
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) {
+        const uint32_t word = left[16 * r + k];
+        total[r] = fma(Vec::all(std::bit_cast<float>(word << 16)), first, total[r]);
+        total[r] = fma(Vec::all(std::bit_cast<float>(word & 0xffff0000u)), second, total[r]);
+      }
+    }
+    for (int r = 0; r < 16; ++r) set::store(sums + 16 * r, total[r]);
   }
 };

@@ -29,13 +29,13 @@ struct PairWeightsPlan : WeightsPlan {
 /// 32 positions of 16 channels, `step` values apart, to [channel][position].
 template <class T>
 void turn_block(const T* from, int64_t step, T* to, int64_t to_pitch) {
-  __m512i words[16];
+  Words words[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i)
     words[i] = pair_positions(from + 2 * i * step, from + (2 * i + 1) * step, std::integral_constant<int64_t, 0>{});
   turn_words(words);
 #pragma GCC unroll 16
-  for (int c = 0; c < 16; ++c) _mm512_storeu_si512(to + c * to_pitch, words[c]);
+  for (int c = 0; c < 16; ++c) store_words(reinterpret_cast<uint32_t*>(to + c * to_pitch), words[c]);
 }
 
 /// `count` positions, `step` values apart, of all channels to [channel][position]. The last block of a side overlaps
@@ -102,13 +102,12 @@ void copy_gradient_pairs(const PairWeightsPlan<Engine>& d, const typename Engine
             total[q] = total[q] + get(from + k, n);
             if (both) total[q] = total[q] + get(from + step + k, n);
             if (!Engine::weaves || q == last_alone)
-              _mm512_storeu_si512(row + k,
-                                  both ? pair_positions(from + k, from + step + k, n) : low_halves(from + k, n));
+              store_words(row + k, both ? pair_positions(from + k, from + step + k, n) : low_halves(from + k, n));
           });
       if constexpr (Engine::weaves)
         for (int64_t k = 0; k + Vec::lanes < valid; k += 2 * Vec::lanes) {
           const int64_t n = std::min<int64_t>(valid - k, 2 * Vec::lanes);
-          store_woven(load_pairs(from + k, n), both ? load_pairs(from + step + k, n) : _mm512_setzero_si512(), row + k);
+          store_woven(load_pairs(from + k, n), both ? load_pairs(from + step + k, n) : no_words(), row + k);
         }
     }
   }

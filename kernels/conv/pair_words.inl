@@ -2,41 +2,6 @@
 // that are filled up read neighbouring values against zero weights: where those are infinite or not a number, so is the
 // result beside them.
 
-/// 16 neighbouring values of a 16-bit type, each in the lower half of a lane; a tail of n is filled up with zeros.
-template <class T>
-inline __m512i low_halves(const T* p, std::integral_constant<int64_t, 0>) {
-  return _mm512_cvtepu16_epi32(load_halves(p));
-}
-template <class T>
-inline __m512i low_halves(const T* p, int64_t n) {
-  return _mm512_cvtepu16_epi32(load_halves(p, n));
-}
-
-/// Neighbouring values of a 16-bit type, two in a lane, filled up with zeros behind the first n.
-template <class T>
-inline __m512i load_pairs(const T* p, int64_t n) {
-  return n == 2 * Vec::lanes ? _mm512_loadu_si512(p) : padded_pairs(p, n);
-}
-
-/// The lower halves of one vector's lanes and the upper halves of another's.
-inline __m512i blend_halves(__m512i lower, __m512i upper) {
-  constexpr int lower_where_set = 0xe4;  // of (lower, upper, mask)
-  return _mm512_ternarylogic_epi32(lower, upper, _mm512_set1_epi32(0xffff), lower_where_set);
-}
-
-/// Words of two positions for 32 channels, every other one: those of even channels, then those of odd ones. A pair of
-/// vectors in the order of WovenWords.
-inline void store_woven(__m512i first, __m512i second, uint32_t* to) {
-  _mm512_storeu_si512(to, blend_halves(first, _mm512_slli_epi32(second, 16)));
-  _mm512_storeu_si512(to + Vec::lanes, blend_halves(_mm512_srli_epi32(first, 16), second));
-}
-
-/// Words of two positions for neighbouring channels; of one alone: low_halves.
-template <class T, class N>
-inline __m512i pair_positions(const T* first, const T* second, N n) {
-  return _mm512_or_si512(low_halves(first, n), _mm512_slli_epi32(low_halves(second, n), 16));
-}
-
 template <class T>
 struct PairWords {
   using Value = T;
@@ -91,7 +56,7 @@ struct PairWords {
   static Vec words(const T* p) { return load(reinterpret_cast<const float*>(p)); }
   /// A vector of words of two rows.
   static void store_pairs(const T* first, const T* second, Word* to) {
-    _mm512_storeu_si512(to, pair_positions(first, second, std::integral_constant<int64_t, 0>{}));
+    store_words(to, pair_positions(first, second, std::integral_constant<int64_t, 0>{}));
   }
   static int64_t output_of(int64_t lane, int64_t /*width*/) { return lane; }
   static Word word(T first, T second) {
@@ -111,7 +76,7 @@ struct WovenWords : PairWords<T> {
   }
   /// A pair of vectors of words of two rows.
   static void store_woven_pairs(const T* first, const T* second, uint32_t* to) {
-    store_woven(_mm512_loadu_si512(first), _mm512_loadu_si512(second), to);
+    store_woven(load_pairs(first, 2 * Vec::lanes), load_pairs(second, 2 * Vec::lanes), to);
   }
 };
 
@@ -131,13 +96,6 @@ struct PairEngine : Words {
     run_block<Block>(rows, vectors, call);
   }
 };
-
-/// A word in every lane; `p` may point between two words: weight gradients start runs at odd positions.
-inline __m512i broadcast_word(const uint32_t* p) {
-  int word;
-  std::memcpy(&word, p, sizeof word);
-  return _mm512_set1_epi32(word);
-}
 
 template <class Engine>
 Support supports_pairs(const Problem& p) {

@@ -136,14 +136,6 @@ inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_by
   }
 }
 
-/// The lower halves of the lanes.
-inline void store_halves(bf16* p, Ints a, std::integral_constant<int64_t, 0>) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
-}
-inline void store_halves(bf16* p, Ints a, int64_t n) {
-  _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), a.v);
-}
-
 /// Row `row` of the map that the pool of `p` read, columns [first, first + columns), as its gradient: zero but for the
 /// position of every window that won.
 inline void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input, const Shape& map, int64_t row,

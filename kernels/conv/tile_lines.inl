@@ -10,6 +10,34 @@ struct TileLines {
     _mm512_storeu_si512(low, _mm512_unpacklo_epi16(a, b));
     _mm512_storeu_si512(high, _mm512_unpackhi_epi16(a, b));
   }
+  /// The first n <= 32 values, filled up with zeros.
+  static void copy_line(const bf16* from, int64_t n, bf16* to) {
+    _mm512_storeu_si512(to, _mm512_maskz_loadu_epi16(static_cast<__mmask32>((uint64_t{1} << n) - 1), from));
+  }
+  /// 16 positions of four channels, one behind the other, to rows of channels.
+  static void turn_four(const bf16* from, bf16* to, int64_t pitch) {
+    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14),
+                  odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+    const __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 32);
+    // A 64-bit lane holds the channels of a position; pairs of positions meet in words of a channel.
+    const __m512i first = _mm512_permutex2var_epi64(a, even, b), second = _mm512_permutex2var_epi64(a, odd, b);
+    const __m512i low_mask = _mm512_set1_epi32(0xffff);
+    const __m512i low = _mm512_or_si512(_mm512_and_si512(first, low_mask), _mm512_slli_epi32(second, 16));
+    const __m512i high = _mm512_or_si512(_mm512_srli_epi32(first, 16), _mm512_andnot_si512(low_mask, second));
+    // low: words of channels 0, 2, 0, 2, ...; high: 1, 3, ...
+    const auto put_words = [&](int64_t c, __m512i lanes) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c * pitch), _mm512_cvtepi64_epi32(lanes));
+    };
+    put_words(0, low), put_words(1, high), put_words(2, _mm512_srli_epi64(low, 32)),
+        put_words(3, _mm512_srli_epi64(high, 32));
+  }
+  /// The first and the second values of 16 words.
+  static Vec first_halves(const uint32_t* words) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(words), 16))};
+  }
+  static Vec second_halves(const uint32_t* words) {
+    return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(words), _mm512_set1_epi32(-65536)))};
+  }
   /// 32 rounded sums, subnormal ones as zero.
   static void store_line(bf16* to, Vec low, Vec high, bool streams) {
     const auto line = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v));

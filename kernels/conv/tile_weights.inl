@@ -93,14 +93,6 @@ struct SumTile {
   int64_t row_tap, first, count;
 };
 
-/// bias += both values of 16 words.
-inline void add_words(const uint32_t* words, float* bias) {
-  const __m512i both = _mm512_loadu_si512(words);
-  const Vec first{_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))},
-      second{_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)))};
-  store(bias, load(bias) + (first + second));
-}
-
 template <class T, class Tiles>
 class TileWeightsTask {
  public:
@@ -201,10 +193,8 @@ class TileWeightsTask {
     const int64_t count = last_ - first_;
     for (int64_t c = 0; c < channels_; ++c, from += pitch) {
       T* to = slot + tile_offset(tap * channels_ + c);
-      for (int64_t i = 0; i < count; i += tile_pair_positions, to += tile_halves) {
-        const auto positions = static_cast<__mmask32>((uint64_t{1} << std::min(count - i, tile_pair_positions)) - 1);
-        _mm512_storeu_si512(to, _mm512_maskz_loadu_epi16(positions, from + i));
-      }
+      for (int64_t i = 0; i < count; i += tile_pair_positions, to += tile_halves)
+        Tiles::copy_line(from + i, std::min(count - i, tile_pair_positions), to);
     }
   }
 
@@ -232,25 +222,10 @@ class TileWeightsTask {
       }
   }
 
-  /// Four channels of consecutive positions, eight positions to a vector.
+  /// Four channels of consecutive positions.
   void turn_four(const T* from, int64_t count, T* to, int64_t pitch) const {
-    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14),
-                  odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
     int64_t i = 0;
-    for (; i + 16 <= count; i += 16) {
-      const __m512i a = _mm512_loadu_si512(from + i * 4), b = _mm512_loadu_si512(from + i * 4 + 32);
-      // A 64-bit lane holds the channels of a position; pairs of positions meet in words of a channel.
-      const __m512i first = _mm512_permutex2var_epi64(a, even, b), second = _mm512_permutex2var_epi64(a, odd, b);
-      const __m512i low_mask = _mm512_set1_epi32(0xffff);
-      const __m512i low = _mm512_or_si512(_mm512_and_si512(first, low_mask), _mm512_slli_epi32(second, 16));
-      const __m512i high = _mm512_or_si512(_mm512_srli_epi32(first, 16), _mm512_andnot_si512(low_mask, second));
-      // low: words of channels 0, 2, 0, 2, ...; high: 1, 3, ...
-      const auto put_words = [&](int64_t c, __m512i lanes) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c * pitch + i), _mm512_cvtepi64_epi32(lanes));
-      };
-      put_words(0, low), put_words(1, high), put_words(2, _mm512_srli_epi64(low, 32)),
-          put_words(3, _mm512_srli_epi64(high, 32));
-    }
+    for (; i + 16 <= count; i += 16) Tiles::turn_four(from + i * 4, to + i, pitch);
     for (; i < count; ++i)
       for (int64_t c = 0; c < 4; ++c) to[c * pitch + i] = from[i * 4 + c];
   }
@@ -274,6 +249,12 @@ class TileWeightsTask {
         if (const std::span<const TileSegment> segments = collect(upper, lower, k); !segments.empty() || fresh_)
           multiply(segments, upper, lower, sums + k, valid - k > 16);
       }
+  }
+
+  /// bias += both values of 16 words.
+  static void add_words(const uint32_t* words, float* bias) {
+    constexpr std::integral_constant<int64_t, 0> whole;
+    put(bias, get(bias, whole) + (Tiles::first_halves(words) + Tiles::second_halves(words)), whole);
   }
 
   /// Row r of the band's gradients as [16 channels][step][pair of positions], zero past the end; adds them to the bias
@@ -301,8 +282,7 @@ class TileWeightsTask {
           Tiles::weave(first, second, std::min(n, panel_width), words, words + d_.column_words());
           if (bias) add_words(words + d_.column_words(), bias + k + 16);
         } else {
-          _mm512_storeu_si512(
-              words, first ? second ? pair_positions(first, second, n) : low_halves(first, n) : _mm512_setzero_si512());
+          store_words(words, first ? second ? pair_positions(first, second, n) : low_halves(first, n) : no_words());
         }
         if (bias) add_words(words, bias + k);
       }

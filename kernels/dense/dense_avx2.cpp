@@ -7,7 +7,6 @@
 
 #include "core/parallel.h"
 #include "kernels/conv/direct_shape.h"
-#include "kernels/dense/dense_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 
 #include "kernels/simd/avx2_begin.inl"

@@ -1,6 +1,6 @@
 // Fully connected layers as oneDNN inner products. Weights stay in our K, F order: a step at batch 1 reads each weight
 // once per pass, so packing them would cost as much as the pass itself.
-#include "kernels/onednn/kernels.h"
+#include "kernels/function_kernel.h"
 #include "kernels/onednn/prepared.h"
 #include "kernels/onednn/support.h"
 
@@ -65,7 +65,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 
 }  // namespace
 
-std::vector<KernelPtr> onednn_dense_kernels() {
+std::vector<KernelPtr> dense_onednn_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::dense_forward, OpKind::dense_backward_data, OpKind::dense_backward_weights})
     list.push_back(std::make_unique<FunctionKernel>("onednn", kind, supports, prepare));

@@ -1,7 +1,7 @@
 // Ops along the channel axis on CUDA devices: sums over pixels, scale and shift per channel, and the copies that the
 // slice pass left over. Bound by memory.
 #include "kernels/device/channel_sums.h"
-#include "kernels/elementwise/channel_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

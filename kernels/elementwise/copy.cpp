@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "core/parallel.h"
-#include "kernels/elementwise/vector_kernels.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

@@ -10,7 +10,4 @@ namespace cuda {
 void queue_sum(const Tensor& a, const Tensor& b, const Tensor& sum);
 }  // namespace cuda
 
-std::vector<KernelPtr> elementwise_cuda_kernels();
-std::vector<KernelPtr> cast_cuda_kernels();
-
 }  // namespace convoy

@@ -13,7 +13,6 @@
 #include "core/parallel.h"
 #include "core/sweep.h"
 #include "core/tape.h"
-#include "kernels/elementwise/vector_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 
 #include "kernels/simd/avx2_begin.inl"
@@ -29,7 +28,7 @@
 
 namespace convoy {
 
-std::vector<KernelPtr> avx2_vector_kernels() {
+std::vector<KernelPtr> vector_avx2_kernels() {
   constexpr Isa isa = Isa::avx2;
 #include "kernels/elementwise/vector_list.inl"
 }

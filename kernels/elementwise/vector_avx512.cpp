@@ -13,7 +13,6 @@
 #include "core/parallel.h"
 #include "core/sweep.h"
 #include "core/tape.h"
-#include "kernels/elementwise/vector_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 
 #include "kernels/simd/avx512_begin.inl"
@@ -29,7 +28,7 @@
 
 namespace convoy {
 
-std::vector<KernelPtr> avx512_vector_kernels() {
+std::vector<KernelPtr> vector_avx512_kernels() {
   constexpr Isa isa = Isa::avx512;
 #include "kernels/elementwise/vector_list.inl"
 }

@@ -3,7 +3,7 @@
 #include "core/tape.h"
 #include "kernels/device/last_block.h"
 #include "kernels/device/pixels.h"
-#include "kernels/loss/pixel_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

@@ -2,7 +2,7 @@
 // tensors once, what they find per channel is added up in f64 in the same order in every run.
 #include "kernels/device/channel_sums.h"
 #include "kernels/device/cluster_sums.h"
-#include "kernels/norm/norm_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

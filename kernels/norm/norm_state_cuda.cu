@@ -1,7 +1,7 @@
 // What batch norms leave in the state on CUDA devices: gradients of gamma and beta, running statistics. One launch for
 // many layers.
 #include "kernels/device/joined.h"
-#include "kernels/norm/norm_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/norm/norm_kernels.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

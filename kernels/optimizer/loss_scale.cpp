@@ -2,7 +2,6 @@
 // (listed once under its own name and once as the reference).
 #include "kernels/optimizer/loss_scale.h"
 
-#include "kernels/optimizer/optimizer_kernels.h"
 #include "kernels/reference.h"
 
 namespace convoy {
@@ -14,16 +13,20 @@ void update(const Problem& p, const KernelArgs& args) {
 
 }  // namespace
 
-KernelPtr make_loss_scale_kernel() {
-  return std::make_unique<FunctionKernel>(
+std::vector<KernelPtr> loss_scale_kernels() {
+  std::vector<KernelPtr> list;
+  list.push_back(std::make_unique<FunctionKernel>(
       "scalar", OpKind::loss_scale_update, [](const Problem&) { return Support::yes(); },
       [](const Problem& p) -> std::unique_ptr<Prepared> {
         return std::make_unique<PreparedFunction>([p](const KernelArgs& args) { update(p, args); });
-      });
+      }));
+  return list;
 }
 
-KernelPtr make_loss_scale_reference() {
-  return make_reference(OpKind::loss_scale_update, update);
+std::vector<KernelPtr> loss_scale_reference_kernels() {
+  std::vector<KernelPtr> list;
+  list.push_back(make_reference(OpKind::loss_scale_update, update));
+  return list;
 }
 
 }  // namespace convoy

@@ -6,7 +6,7 @@
 #include "kernels/device/early.h"
 #include "kernels/device/joined.h"
 #include "kernels/optimizer/loss_scale.h"
-#include "kernels/optimizer/optimizer_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

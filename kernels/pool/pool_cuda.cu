@@ -1,7 +1,7 @@
 // Max-pool with its arg-max byte, alone or behind an activation, on CUDA devices: channels-last, eight channels to a
 // thread, bound by memory. Windows lie side by side, so that a position has one, or at an odd end none.
 #include "kernels/device/cuda.h"
-#include "kernels/pool/pool_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

@@ -1,6 +1,6 @@
 // Pooling through oneDNN. Its max-pool workspace is our arg-max byte for byte when the library keeps it as
 // channels-last u8 (window position, first of equals); any other workspace is refused.
-#include "kernels/onednn/kernels.h"
+#include "kernels/function_kernel.h"
 #include "kernels/onednn/prepared.h"
 #include "kernels/onednn/support.h"
 
@@ -72,7 +72,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 
 }  // namespace
 
-std::vector<KernelPtr> onednn_pool_kernels() {
+std::vector<KernelPtr> pool_onednn_kernels() {
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::max_pool, OpKind::max_pool_backward, OpKind::avg_pool, OpKind::avg_pool_backward})
     list.push_back(std::make_unique<FunctionKernel>("onednn", kind, supports, prepare));

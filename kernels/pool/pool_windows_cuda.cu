@@ -2,7 +2,7 @@
 // bytes of its channels to a thread; averages of large windows are shared by the threads of a block. Gradients are
 // gathered window by window, in the same order in every run.
 #include "kernels/device/channel_sums.h"
-#include "kernels/pool/pool_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

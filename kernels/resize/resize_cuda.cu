@@ -1,7 +1,7 @@
 // Bilinear resizing on CUDA devices, a pixel and 16 bytes of its channels to a thread. Gradients are gathered: a thread
 // adds up what outputs took from its input, in the same order in every run.
 #include "kernels/device/channel_sums.h"
-#include "kernels/resize/resize_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

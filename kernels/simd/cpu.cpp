@@ -96,7 +96,7 @@ std::string describe_cpu() {
   };
   add(f.avx2, "avx2"), add(f.avx512, "avx512"), add(f.avx512_bf16, "avx512_bf16"), add(f.avx512_fp16, "avx512_fp16");
   add(f.amx_bf16, "amx_bf16");
-#ifdef CONVOY_WITHOUT_AVX512
+#ifndef CONVOY_WITH_AVX512
   if (f.avx512) text += "; own kernels built without avx512";
 #endif
   return f.model + " [" + (text.empty() ? "baseline x86-64" : text) + "]";

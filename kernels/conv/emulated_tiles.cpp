@@ -1,0 +1,33 @@
+// The loop nests of direct_amx.cpp in portable code, tiles and lines alike, for tests on any CPU. Where a CPU has the
+// instructions around the tiles, `emulated_amx` checks those, too.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "core/parallel.h"
+#include "kernels/conv/addend.h"
+#include "kernels/conv/direct_shape.h"
+#include "kernels/conv/pair_kernels.h"
+
+#include "kernels/simd/portable_begin.inl"
+#include "kernels/conv/pair_direct.inl"
+#include "kernels/conv/tile_direct.inl"
+#include "kernels/conv/tile_weights.inl"
+#include "kernels/conv/portable_lines.inl"
+#include "kernels/conv/emulated_tiles.inl"
+#include "kernels/simd/set_end.inl"
+
+#include "kernels/conv/tile_list.inl"
+
+namespace convoy {
+
+std::vector<KernelPtr> emulated_tiles_kernels() {
+  return tile_kernels<set::EmulatedTiles>("portable_amx", Isa::scalar);
+}
+
+}  // namespace convoy
