@@ -18,16 +18,17 @@ inline constexpr uint32_t philox_factor[] = {0xD2511F53u, 0xCD9E8D57u}, philox_s
 inline constexpr int philox_rounds = 10;
 
 /// Four independent 32-bit words from a 128-bit counter and a 64-bit key.
-constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
+constexpr PhiloxBlock philox(const PhiloxBlock& counter, uint64_t key) {
+  auto [c0, c1, c2, c3] = counter;
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < philox_rounds; ++round) {
-    const uint64_t p0 = uint64_t(philox_factor[0]) * counter[0];
-    const uint64_t p1 = uint64_t(philox_factor[1]) * counter[2];
-    counter = {uint32_t(p1 >> 32) ^ counter[1] ^ k0, uint32_t(p1), uint32_t(p0 >> 32) ^ counter[3] ^ k1, uint32_t(p0)};
+    const uint64_t p0 = uint64_t(philox_factor[0]) * c0, p1 = uint64_t(philox_factor[1]) * c2;
+    c0 = uint32_t(p1 >> 32) ^ c1 ^ k0, c1 = uint32_t(p1);
+    c2 = uint32_t(p0 >> 32) ^ c3 ^ k1, c3 = uint32_t(p0);
     k0 += philox_step[0];
     k1 += philox_step[1];
   }
-  return counter;
+  return {c0, c1, c2, c3};
 }
 
 /// FNV-1a, so that a stream can be named ("dropout1", "shuffle").

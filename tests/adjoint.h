@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
 #include "tests/kernel_check.h"
 #include "tests/kernel_tiers.h"
@@ -88,15 +89,13 @@ class Adjoint {
  private:
   enum class Pass : uint8_t { forward, data, weights };
 
-  /// The kernel of a name, else the first of the list.
+  /// The kernel of a name, else the first of the list, whether it is under test or not.
   static const Kernel* named(const std::string& name, const Problem& p) {
-    const Kernel* first = nullptr;
-    for (const Kernel* kernel : kernels_under_test()) {
-      if (!kernel->supports(p).ok) continue;
-      if (kernel->name() == name) return kernel;
-      if (!first) first = kernel;
-    }
-    return first;
+    for (const Kernel* kernel : kernels_under_test())
+      if (kernel->name() == name && kernel->supports(p).ok) return kernel;
+    for (const auto& kernel : kernel_list())
+      if (kernel->supports(p).ok) return kernel.get();
+    return &reference_for(p);
   }
 
   /// Calls f(output, tap, input) for the taps inside the image along an axis; indices that are given are fixed.

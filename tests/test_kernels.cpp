@@ -27,14 +27,13 @@ TEST_CASE("every kernel on nasty convolutions", "[kernels]") {
     const std::vector<const Kernel*>& all = kernels_under_test();
     return std::any_of(all.begin(), all.end(), [&](const Kernel* kernel) { return kernel->name() == name; });
   };
-  if (!amx_granted())
+  if (!amx_granted() && !only_some_kernels())
     WARN("AMX is not granted here: direct_amx is "
-         << (runs("emulated_amx")   ? "checked on emulated tiles only"
-             : runs("portable_amx") ? "checked in portable code only: the rest wants AVX-512 with BW, VL and BF16"
-                                    : "not checked"));
-  if (!cpu_features().fast_bf16_dot)
+         << (runs("emulated_amx") ? "checked on emulated tiles only"
+                                  : "checked in portable code only: the rest wants AVX-512 with BW, VL and BF16"));
+  if (!cpu_features().fast_bf16_dot && !only_some_kernels())
     WARN("no full-rate VDPBF16PS here: direct_bf16 and pointwise_bf16 are not checked");
-  if (!cpu_features().avx512_fp16)
+  if (!cpu_features().avx512_fp16 && !only_some_kernels())
     WARN("no AVX512-FP16 here: direct_fp16 is "
          << (runs("emulated_fp16") && cpu_features().avx512 ? "checked on an emulated unit only"
                                                             : "not checked: its emulation wants AVX-512"));
