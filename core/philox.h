@@ -19,7 +19,7 @@ inline constexpr int philox_rounds = 10;
 
 /// Four independent 32-bit words from a 128-bit counter and a 64-bit key.
 constexpr PhiloxBlock philox(const PhiloxBlock& counter, uint64_t key) {
-  auto [c0, c1, c2, c3] = counter;
+  auto [c0, c1, c2, c3] = counter;  // builds without optimisation would call operator[] eight times a round
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < philox_rounds; ++round) {
     const uint64_t p0 = uint64_t(philox_factor[0]) * c0, p1 = uint64_t(philox_factor[1]) * c2;

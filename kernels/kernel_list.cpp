@@ -1,6 +1,7 @@
 // THE list. Order is preference: the first that supports a problem runs it, unless an override or the tuned table says
-// otherwise. Every name is a function `std::vector<KernelPtr> name()` of namespace convoy at the end of a file, which
-// nothing else declares. Adding a kernel: README.md, "Adding a kernel".
+// otherwise. Every name is a function `std::vector<KernelPtr> name()` of namespace convoy at the end of a file. Nothing
+// else declares it: one that is missing does not link, one that returns something else does. Adding a kernel:
+// README.md, "Adding a kernel".
 #include "kernels/kernel_list.h"
 
 #include "kernels/function_kernel.h"
@@ -106,16 +107,6 @@ KernelList make_kernel_list() {
 
 const KernelList& kernel_list() {
   static const KernelList list = make_kernel_list();
-  return list;
-}
-
-KernelList make_emulated_kernels() {
-  KernelList list;
-  // clang-format off
-  AVX512(emulated_amx_kernels)
-  if (list.empty()) CPU(emulated_tiles_kernels)
-  AVX512(emulated_fp16_kernels)
-  // clang-format on
   return list;
 }
 

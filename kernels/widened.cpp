@@ -1,12 +1,12 @@
 // Narrow types where only f32 kernels exist: inputs are cast into the workspace, the f32 kernel runs, the output is
 // cast back. The rate is the f32 kernel's; the casts add one read and one write of each operand. Kernels for AVX2 stand
 // ahead of it and take every such problem, so it runs where AVX2 is missing, or where --kernel or a tuned table asks.
-#include "kernels/function_kernel.h"
 
 #include <algorithm>
 
 #include "core/round_up.h"
 #include "core/select.h"
+#include "kernels/function_kernel.h"
 #include "kernels/kernel_list.h"
 
 namespace convoy {

@@ -45,7 +45,9 @@ beside() {
   running+=("$1")
 }
 join_checks() {
+  trap 'kill $(jobs -p); exit 130' INT TERM  # those in the background do not hear of it
   wait
+  trap - INT TERM
   local name right wrong
   for name in "${running[@]}"; do
     if read -r right wrong < "$name.counts"; then passed=$((passed + right)) failed=$((failed + wrong)); else bad "$name was broken off"; fi

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/text.h"
+#include "kernels/emulated_kernels.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
 #include "tests/catch.hpp"

@@ -22,9 +22,8 @@ const std::vector<DType> storage_types{DType::f32, DType::bf16, DType::f16};
 
 /// The kernel that defines a problem's result.
 const Kernel& reference_for(const Problem& p);
-/// The list, and the kernels for AMX and AVX512-FP16 on emulated units: loop nests of tiles are checked on every
-/// machine, the instructions around them and those for f16 on every AVX-512 machine. CONVOY_TEST_KERNELS=mine,direct in
-/// the environment leaves those whose names begin so: one kernel in the making.
+/// The list, and the kernels for AMX and AVX512-FP16 on emulated units (emulated_kernels.h).
+/// CONVOY_TEST_KERNELS=mine,direct in the environment leaves those whose names begin so: one kernel in the making.
 const std::vector<const Kernel*>& kernels_under_test();
 /// Whether it was asked for some only: not every problem finds a kernel then.
 bool only_some_kernels();

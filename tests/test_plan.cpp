@@ -254,7 +254,7 @@ TEST_CASE("what runs once per change of the states is no launch with what runs e
       "joined", OpKind::cast, [](const Problem&) { return Support::yes(); },
       [](const Problem&) -> std::unique_ptr<Prepared> { return std::make_unique<Cast>(); }));
   for (KernelPtr& kernel : make_kernel_list())
-    if (kernel->name() == "reference") kernels.push_back(std::move(kernel));
+    if (kernel->name() == reference_name) kernels.push_back(std::move(kernel));
   Tape tape;
   const TensorDesc desc({1, 1, 2, 3, 4}, DType::f32);
   const auto narrow = [&](const std::string& name, ValueId from) {

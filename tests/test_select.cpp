@@ -179,7 +179,7 @@ TEST_CASE("a kernel that is asked for and takes no slices keeps the copy", "[sel
         return std::make_unique<PreparedFunction>([](const KernelArgs&) {});
       }));
   for (KernelPtr& kernel : make_kernel_list())
-    if (kernel->name() == "reference") kernels.push_back(std::move(kernel));
+    if (kernel->name() == reference_name) kernels.push_back(std::move(kernel));
   Tape tape;
   const ValueId x = tape.input("x", TensorDesc({1, 1, 6, 6, 16}, DType::f32));
   const ValueId a = leaky_relu(tape, "a", x, 0.3), b = leaky_relu(tape, "b", x, 0.1);

@@ -278,7 +278,7 @@ TEST_CASE("updates and norms have the same bits with AVX2 and AVX-512", "[kernel
   }
   if (cpu_features().avx512 && !only_some_kernels())
     CHECK(compared > 0);
-  else if (compared == 0)
+  else if (compared == 0 && !only_some_kernels())
     WARN("not compared here: a machine with AVX-512 has both");
 }
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/ops/communication.h"
-#include "kernels/communication/communication_kernels.h"
+#include "kernels/communication/messages.h"
 
 namespace convoy {
 

@@ -1,7 +1,7 @@
 // Buckets of gradients on CUDA devices, and the device's side of all-reduces, which is none: the executor takes their
 // values to the host and back.
 #include "core/ops/communication.h"
-#include "kernels/communication/communication_kernels.h"
+#include "kernels/communication/messages.h"
 #include "kernels/device/early.h"
 
 namespace convoy {

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "core/parallel.h"
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 
 #include "kernels/simd/avx512_begin.inl"

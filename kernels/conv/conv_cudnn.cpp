@@ -14,6 +14,7 @@
 #include "kernels/device/cudnn.h"
 #include "kernels/device/timing.h"
 #include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

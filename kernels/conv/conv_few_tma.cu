@@ -16,13 +16,13 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/function_kernel.h"
 #include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/conv/hopper_images.h"
 #include "kernels/conv/mma_tile.h"
 #include "kernels/device/bulk.h"
 #include "kernels/device/early.h"
 #include "kernels/device/sums.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

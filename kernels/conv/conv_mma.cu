@@ -2,9 +2,9 @@
 // conv_mma_direct.cu (forward, into a pool, data gradients, those from a pooled gradient), conv_wgmma_direct.cu (the
 // same on Hopper's warpgroup products), conv_mma_weights.cu and conv_wgmma_weights.cu (weight gradients from a pooled
 // gradient), conv_mma_four.cu and conv_wgmma_four.cu (a first layer of four channels).
-#include "kernels/function_kernel.h"
 #include "kernels/conv/conv_mma_kernels.h"
 #include "kernels/conv/pooled_cube.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

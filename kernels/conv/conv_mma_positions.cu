@@ -11,10 +11,10 @@
 #include <optional>
 
 #include "core/round_up.h"
-#include "kernels/function_kernel.h"
 #include "kernels/conv/conv_cuda_passes.h"
 #include "kernels/conv/positions.h"
 #include "kernels/device/sums.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

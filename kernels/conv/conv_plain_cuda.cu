@@ -1,10 +1,10 @@
 // Convolutions of any geometry on CUDA devices, an output element to a thread: what runs where neither cuDNN nor a
 // kernel of our own does, and what those are checked against. Bound by its loads; nothing is kept from one output to
 // the next.
-#include "kernels/function_kernel.h"
 #include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/device/cuda.h"
 #include "kernels/device/sums.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "kernels/function_kernel.h"
 #include "kernels/conv/hopper_images.h"
 #include "kernels/conv/rows.h"
 #include "kernels/conv/shares.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

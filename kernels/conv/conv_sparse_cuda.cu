@@ -6,8 +6,8 @@
 // at most seven apart, meet in few banks. A tile is 32 windows; copies of the next one run beside the sums.
 //
 // Bound by shared memory: 27 reads of 16 bytes for 108 products of each lane. Parts of all blocks are added in order.
-#include "kernels/function_kernel.h"
 #include "kernels/conv/pooled_cube.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <optional>
 
-#include "kernels/function_kernel.h"
 #include "kernels/conv/hopper_images.h"
 #include "kernels/conv/shares.h"
 #include "kernels/conv/taps.h"
 #include "kernels/device/sums.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

@@ -2,10 +2,10 @@
 // tensors and slices. For every tap a product of matrices, gradient channels by input channels, over all positions; a
 // block has 64 x 64 of it, a thread 4 x 4, and positions are shared out until the device is full. Bound by FMA.
 #include "core/round_up.h"
-#include "kernels/function_kernel.h"
 #include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/device/channel_sums.h"
 #include "kernels/device/sums.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

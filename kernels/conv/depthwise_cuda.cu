@@ -4,9 +4,9 @@
 // such strips below each other, whose rows it loads once. Outputs of a strip beyond the image have a gradient of zero:
 // an input that is not finite may reach a tap's gradient that no output of the image gives it. Bound by memory.
 #include "core/conv_shapes.h"
-#include "kernels/function_kernel.h"
 #include "kernels/conv/depthwise_tiles.h"
 #include "kernels/device/sums.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

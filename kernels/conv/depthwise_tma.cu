@@ -12,7 +12,6 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/function_kernel.h"
 #include "kernels/conv/conv_cuda_geometry.h"
 #include "kernels/conv/depthwise_geometry.h"
 #include "kernels/conv/hopper_images.h"
@@ -21,6 +20,7 @@
 #include "kernels/device/early.h"
 #include "kernels/device/pixels.h"
 #include "kernels/device/sums.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

@@ -19,6 +19,7 @@
 #pragma GCC push_options
 #pragma GCC target("avx512bf16,amx-tile,amx-bf16")
 #include "kernels/simd/avx512_begin.inl"
+#include "kernels/simd/avx512_words.inl"
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/tile_direct.inl"
 #include "kernels/conv/tile_weights.inl"

@@ -11,7 +11,6 @@
 
 #include "core/parallel.h"
 #include "kernels/conv/addend.h"
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/conv/direct_shape.h"
 #include "kernels/simd/isa_kernel.h"
 

@@ -17,6 +17,7 @@
 #pragma GCC push_options
 #pragma GCC target("avx512bf16")
 #include "kernels/simd/avx512_begin.inl"
+#include "kernels/simd/avx512_words.inl"
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/bf16_engine.inl"
 #include "kernels/conv/pointwise_weights.inl"

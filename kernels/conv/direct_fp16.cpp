@@ -17,6 +17,7 @@
 #pragma GCC push_options
 #pragma GCC target("avx512fp16")
 #include "kernels/simd/avx512_begin.inl"
+#include "kernels/simd/avx512_words.inl"
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/half_engine.inl"
 

@@ -2,7 +2,6 @@
 
 #include "core/conv_shapes.h"
 #include "core/round_up.h"
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/simd/amx.h"
 #include "kernels/simd/cpu.h"
 

@@ -97,6 +97,12 @@ bool is_depthwise(const Problem& p);
 /// Refuses all but 1x1 convolutions (any pass and stride) without padding, in one group.
 Support needs_pointwise(const Problem& p);
 
+/// Whether the CPU multiplies this 16-bit type faster than f32, so that widening it first must save something else.
+bool multiplies_faster(DType type);
+/// 3x3 convolutions of images forward, with a stride from at most 16 channels, a network's first: Winograd's transforms
+/// cost more than its tiles save (f32 takes 0.5 to 0.97 of the time without them on all CPUs of bench/results).
+bool strides_from_few_channels(const Problem& p);
+
 /// Where the direct and depthwise AVX-512 kernels beat oneDNN's channels-last ones in bench/results: depthwise
 /// convolutions in f32 and bf16; in f32 1x1 ones of 2048 positions and 32 output channels or more, weight gradients of
 /// 3x3 kernels and of strided images, the first layers of strides_from_few_channels, transposed and strided

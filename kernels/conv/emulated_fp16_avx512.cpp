@@ -16,6 +16,7 @@
 #include "kernels/conv/pair_kernels.h"
 
 #include "kernels/simd/avx512_begin.inl"
+#include "kernels/simd/avx512_words.inl"
 #include "kernels/conv/pair_direct.inl"
 #include "kernels/conv/half_engine.inl"
 

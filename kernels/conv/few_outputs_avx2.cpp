@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "core/parallel.h"
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/conv/direct_shape.h"
 #include "kernels/simd/isa_kernel.h"
 

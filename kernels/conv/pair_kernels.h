@@ -1,7 +1,6 @@
 // The direct convolutions on pairs of a 16-bit type: one list for every engine of pair_words.inl.
 #pragma once
 
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 
 namespace convoy {

@@ -29,7 +29,7 @@ struct PairWeightsPlan : WeightsPlan {
 /// 32 positions of 16 channels, `step` values apart, to [channel][position].
 template <class T>
 void turn_block(const T* from, int64_t step, T* to, int64_t to_pitch) {
-  Words words[16];
+  WordVec words[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i)
     words[i] = pair_positions(from + 2 * i * step, from + (2 * i + 1) * step, std::integral_constant<int64_t, 0>{});

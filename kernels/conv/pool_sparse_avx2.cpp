@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "core/parallel.h"
-#include "kernels/conv/conv_kernels.h"
 #include "kernels/simd/isa_kernel.h"
 
 #include "kernels/simd/avx2_begin.inl"

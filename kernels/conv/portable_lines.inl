@@ -22,5 +22,5 @@ struct TileLines {
     return vec_of([=](int i) { return std::bit_cast<float>(words[i] & 0xffff0000u); });
   }
   static void store_line(bf16* to, Vec low, Vec high, bool /*streams*/) { store(to, low), store(to + 16, high); }
-  static constexpr int64_t channels = 0;  // pools channel by channel
+  static constexpr int64_t channels = 0;  // pools a vector of channels at a time
 };

@@ -9,7 +9,7 @@
 #include "core/parallel.h"
 #include "core/conv_shapes.h"
 #include "kernels/conv/addend.h"
-#include "kernels/conv/conv_kernels.h"
+#include "kernels/conv/direct_shape.h"
 #include "kernels/simd/isa_kernel.h"
 
 #include "kernels/simd/avx512_begin.inl"

@@ -1,7 +1,7 @@
 // Fully connected layers on CUDA devices for the few samples of a step: matrix times vectors, bound by reading (or, for
 // weight gradients, writing) the weights once. Samples are taken eight at a time.
-#include "kernels/function_kernel.h"
 #include "kernels/device/cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

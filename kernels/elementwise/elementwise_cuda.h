@@ -1,4 +1,4 @@
-// CUDA kernels of element-wise ops, losses and sums.
+// Sums that kernels of other ops end with.
 #pragma once
 
 #include "kernels/function_kernel.h"

@@ -5,8 +5,8 @@
 
 #include "kernels/device/early.h"
 #include "kernels/device/joined.h"
-#include "kernels/optimizer/loss_scale.h"
 #include "kernels/function_kernel.h"
+#include "kernels/optimizer/loss_scale.h"
 
 namespace convoy {
 namespace {

@@ -7,5 +7,4 @@ namespace convoy {
 namespace {
 namespace set {
 #include "kernels/simd/avx512.inl"
-#include "kernels/simd/avx512_words.inl"
 #include "kernels/simd/common.inl"

@@ -9,11 +9,11 @@ struct Vec {
 struct Mask {
   bool m[16];
 };
-struct Words {
+struct WordVec {
   uint32_t word[16];
 };
 struct Ints {
-  Words v;
+  WordVec v;
   static Ints all(int x);
 };
 
@@ -31,8 +31,8 @@ inline Mask mask_of(F&& f) {
   return a;
 }
 template <class F>
-inline Words words_of(F&& f) {
-  Words a;
+inline WordVec words_of(F&& f) {
+  WordVec a;
   for (int i = 0; i < 16; ++i) a.word[i] = f(i);
   return a;
 }
@@ -104,7 +104,7 @@ inline void store_bytes(uint8_t* p, Ints a, int64_t n = 16) {
 }
 
 /// Rows and columns change places.
-inline void turn_words(Words (&m)[16]) {
+inline void turn_words(WordVec (&m)[16]) {
   for (int r = 0; r < 16; ++r)
     for (int c = 0; c < r; ++c) std::swap(m[r].word[c], m[c].word[r]);
 }
@@ -114,10 +114,10 @@ inline void turn(Vec (&m)[16]) {
 }
 
 /// Words of two 16-bit values.
-inline Words no_words() { return {}; }
-inline void store_words(uint32_t* p, Words a) { std::memcpy(p, a.word, sizeof a.word); }
+inline WordVec no_words() { return {}; }
+inline void store_words(uint32_t* p, WordVec a) { std::memcpy(p, a.word, sizeof a.word); }
 /// bf16 in the lower halves of the lanes.
-inline Words to_bf16(Vec a) {
+inline WordVec to_bf16(Vec a) {
   return words_of([&](int i) { return uint32_t{bf16(a.v[i]).bits}; });
 }
 inline void store_halves(bf16* p, Ints a, int64_t n) {
@@ -126,16 +126,16 @@ inline void store_halves(bf16* p, Ints a, int64_t n) {
 inline void store_halves(bf16* p, Ints a, std::integral_constant<int64_t, 0>) { store_halves(p, a, int64_t{16}); }
 /// Neighbouring values of a 16-bit type, each in the lower half of a lane; a tail of n is filled up with zeros.
 template <class T>
-inline Words low_halves(const T* p, int64_t n) {
+inline WordVec low_halves(const T* p, int64_t n) {
   return words_of([=](int i) { return i < n ? uint32_t{std::bit_cast<uint16_t>(p[i])} : 0u; });
 }
 template <class T>
-inline Words low_halves(const T* p, std::integral_constant<int64_t, 0>) {
+inline WordVec low_halves(const T* p, std::integral_constant<int64_t, 0>) {
   return low_halves(p, int64_t{16});
 }
 /// Words of two positions for neighbouring channels.
 template <class T, class N>
-inline Words pair_positions(const T* first, const T* second, N n) {
-  const Words a = low_halves(first, n), b = low_halves(second, n);
+inline WordVec pair_positions(const T* first, const T* second, N n) {
+  const WordVec a = low_halves(first, n), b = low_halves(second, n);
   return words_of([&](int i) { return a.word[i] | b.word[i] << 16; });
 }

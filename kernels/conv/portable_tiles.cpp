@@ -1,5 +1,5 @@
-// The loop nests of direct_amx.cpp in portable code, tiles and lines alike, for tests on any CPU. Where a CPU has the
-// instructions around the tiles, `emulated_amx` checks those, too.
+// The loop nests of direct_amx.cpp in plain C++, the tiles and the lines around them: for tests on CPUs that lack the
+// instructions around the tiles, where `emulated_amx` cannot run.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -26,7 +26,7 @@
 
 namespace convoy {
 
-std::vector<KernelPtr> emulated_tiles_kernels() {
+std::vector<KernelPtr> portable_tiles_kernels() {
   return tile_kernels<set::EmulatedTiles>("portable_amx", Isa::scalar);
 }
 
