@@ -1,4 +1,4 @@
-// Direct convolution on AMX tiles, and the same loop nests on emulated tiles for tests; see
+// Direct convolution on AMX tiles, and the same on emulated tiles for tests (loop nests alone: portable_tiles.cpp); see
 // tile_direct.inl and tile_weights.inl.
 #include <immintrin.h>
 

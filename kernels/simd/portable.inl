@@ -3,7 +3,8 @@
 
 struct Vec {
   static constexpr int lanes = 16;
-  float v[16];
+  typedef float Lanes __attribute__((vector_size(64)));  // in as many registers as the CPU needs
+  Lanes v;
   static Vec all(float x);
 };
 struct Mask {
@@ -20,7 +21,7 @@ struct Ints {
 /// f(lane) of every lane.
 template <class F>
 inline Vec vec_of(F&& f) {
-  Vec a;
+  Vec a{};
   for (int i = 0; i < 16; ++i) a.v[i] = f(i);
   return a;
 }
@@ -37,18 +38,12 @@ inline WordVec words_of(F&& f) {
   return a;
 }
 
-inline Vec Vec::all(float x) {
-  return vec_of([=](int) { return x; });
-}
+inline Vec Vec::all(float x) { return {x - Lanes{}}; }
 inline Ints Ints::all(int x) {
   return {words_of([=](int) { return static_cast<uint32_t>(x); })};
 }
-inline Vec operator+(Vec a, Vec b) {
-  return vec_of([&](int i) { return a.v[i] + b.v[i]; });
-}
-inline Vec operator*(Vec a, Vec b) {
-  return vec_of([&](int i) { return a.v[i] * b.v[i]; });
-}
+inline Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
+inline Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 inline Mask greater(Vec a, Vec b) {
   return mask_of([&](int i) { return a.v[i] > b.v[i]; });
@@ -110,7 +105,10 @@ inline void turn_words(WordVec (&m)[16]) {
 }
 inline void turn(Vec (&m)[16]) {
   for (int r = 0; r < 16; ++r)
-    for (int c = 0; c < r; ++c) std::swap(m[r].v[c], m[c].v[r]);
+    for (int c = 0; c < r; ++c) {
+      const float other = m[r].v[c];
+      m[r].v[c] = m[c].v[r], m[c].v[r] = other;
+    }
 }
 
 /// Words of two 16-bit values.
