@@ -257,7 +257,7 @@ void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t c
     for (int r = 0; r < S::n[0] * S::n[1]; ++r) {
       float* to = line + r * S::p[2] * Vec::lanes;
       Vec in[S::p[2]];
-#pragma GCC unroll 10
+#pragma GCC unroll all_points
       for (int k = 0; k < S::n[2]; ++k) {
         const bool inside = input.rows[r] && input.columns[k] >= 0;
         in[k] = inside ? load(input.rows[r] + input.columns[k] + c) : Vec::all(0.0f);
@@ -298,7 +298,7 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
             g = rounded(T{}, leaky_gradient(load(dy + at), load(y + at), slope));
             winner = load_bytes(arg + at);
           }
-#pragma GCC unroll 8
+#pragma GCC unroll all_points
           for (int q = 0; q < 8; ++q) {
             const int64_t i = 2 * cd + (q >> 2) - d0, j = 2 * ch + (q >> 1 & 1) - h0, k = 2 * cw + (q & 1) - w0;
             if (i < 0 || j < 0 || k < 0 || i >= S::p[0] || j >= S::p[1] || k >= S::p[2]) continue;
@@ -324,7 +324,7 @@ template <class S>
       Vec in[S::p[1]], done[S::m[1]];
       read_points<S::p[1]>(half + (i * S::p[1] * S::p[2] + k) * Vec::lanes, S::p[2] * Vec::lanes, in);
       axis_output<typename S::Height>(in, done);
-#pragma GCC unroll 10
+#pragma GCC unroll all_points
       for (int j = 0; j < S::m[1]; ++j) rows[j][k] = done[j];
     }
     for (int j = 0; j < S::m[1]; ++j) axis_output<typename S::Width>(rows[j], out + (i * S::m[1] + j) * S::m[2]);
@@ -485,16 +485,16 @@ template <class S>
       Vec in[S::k[0]], out[S::u[0]];
       read_points<S::k[0]>(g + (j * S::k[2] + k) * Vec::lanes, S::k[1] * S::k[2] * Vec::lanes, in);
       axis_weights<typename S::Depth>(in, out);
-#pragma GCC unroll 10
+#pragma GCC unroll all_points
       for (int i = 0; i < S::u[0]; ++i) first[i][j][k] = out[i];
     }
   for (int i = 0; i < S::u[0]; ++i)
     for (int k = 0; k < S::k[2]; ++k) {
       Vec in[S::k[1]], out[S::u[1]];
-#pragma GCC unroll 10
+#pragma GCC unroll all_points
       for (int j = 0; j < S::k[1]; ++j) in[j] = first[i][j][k];
       axis_weights<typename S::Height>(in, out);
-#pragma GCC unroll 10
+#pragma GCC unroll all_points
       for (int j = 0; j < S::u[1]; ++j) second[i][j][k] = out[j];
     }
   for (int i = 0; i < S::u[0]; ++i)
