@@ -29,12 +29,10 @@
 #include "kernels/simd/set_end.inl"
 #pragma GCC pop_options
 
-#include "kernels/conv/tile_list.inl"
-
 namespace convoy {
 
 std::vector<KernelPtr> direct_amx_kernels() {
-  return tile_kernels<set::HardwareTiles>("direct_amx", Isa::amx);
+  return tile_kernels("direct_amx", Isa::amx, set::supports_tiles, set::prepare_tiles<set::HardwareTiles>, set::prepare_tile_weights<set::HardwareTiles>);
 }
 
 std::vector<KernelPtr> emulated_amx_kernels() {
@@ -42,7 +40,7 @@ std::vector<KernelPtr> emulated_amx_kernels() {
   // instructions.
   if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !cpu_features().avx512_bf16)
     return {};
-  return tile_kernels<set::EmulatedTiles>("emulated_amx", Isa::avx512);
+  return tile_kernels("emulated_amx", Isa::avx512, set::supports_tiles, set::prepare_tiles<set::EmulatedTiles>, set::prepare_tile_weights<set::EmulatedTiles>);
 }
 
 }  // namespace convoy

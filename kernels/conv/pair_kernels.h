@@ -18,4 +18,13 @@ inline std::vector<KernelPtr> pair_kernels(std::string_view name, Isa isa, Funct
   return list;
 }
 
+/// The same on tiles of AMX, real or emulated, which take gradients from behind a pool, too.
+inline std::vector<KernelPtr> tile_kernels(std::string_view name, Isa isa, FunctionKernel::Supports supports,
+                                           FunctionKernel::Prepare direct, FunctionKernel::Prepare weights) {
+  std::vector<KernelPtr> list = pair_kernels(name, isa, supports, direct, weights);
+  list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_pool_backward_data, supports, direct));
+  list.push_back(std::make_unique<IsaKernel>(name, isa, OpKind::conv_pool_backward_weights, supports, weights));
+  return list;
+}
+
 }  // namespace convoy

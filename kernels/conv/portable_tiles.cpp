@@ -22,12 +22,10 @@
 #include "kernels/conv/emulated_tiles.inl"
 #include "kernels/simd/set_end.inl"
 
-#include "kernels/conv/tile_list.inl"
-
 namespace convoy {
 
 std::vector<KernelPtr> portable_tiles_kernels() {
-  return tile_kernels<set::EmulatedTiles>("portable_amx", Isa::scalar);
+  return tile_kernels("portable_amx", Isa::scalar, set::supports_tiles, set::prepare_tiles<set::EmulatedTiles>, set::prepare_tile_weights<set::EmulatedTiles>);
 }
 
 }  // namespace convoy

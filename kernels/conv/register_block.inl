@@ -7,13 +7,7 @@
 // Loads per multiply-add: (rows + vectors) / (rows * vectors) = 0.42 and 0.67; the second-level cache supplies
 // `vectors` vectors per rows * vectors multiply-adds (21 bytes per cycle at two FMA per cycle).
 
-// Beside all vectors; narrower blocks take more rows. Sanitizers instrument every unrolled access: small blocks keep
-// their builds short and run the same loops.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int block_rows = 2;
-#else
-constexpr int block_rows = 6;
-#endif
+constexpr int block_rows = sanitized ? 2 : 6;  // beside all vectors; narrower blocks take more rows
 constexpr int block_vectors = Vec::lanes == 16 ? 4 : 2;
 constexpr int64_t block_width = block_vectors * Vec::lanes;
 

@@ -1,7 +1,7 @@
 // Casts on CUDA devices; those of f32 to 16 bits that stand next to each other, as those of a step's weights do, are
 // one launch. Bound by memory.
 #include "kernels/device/joined.h"
-#include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

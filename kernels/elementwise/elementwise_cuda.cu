@@ -6,6 +6,7 @@
 #include "kernels/device/last_block.h"
 #include "kernels/device/pixels.h"
 #include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/function_kernel.h"
 
 namespace convoy {
 namespace {

@@ -1,7 +1,7 @@
 // Sums that kernels of other ops end with.
 #pragma once
 
-#include "kernels/function_kernel.h"
+#include "core/tensor.h"
 
 namespace convoy {
 

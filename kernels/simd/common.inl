@@ -1,5 +1,12 @@
 // Pieces shared by the vector kernels of every instruction set. Included inside the namespace of one of them.
 
+/// Sanitizers instrument every unrolled access: their builds stay short with smaller blocks, which run the same loops.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
 /// Calls f(i, n) for the whole vectors of [begin, end), n a compile-time 0, then once for the n that are left.
 template <class F>
 inline void for_vectors(int64_t begin, int64_t end, F&& f) {
