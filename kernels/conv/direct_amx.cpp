@@ -32,7 +32,8 @@
 namespace convoy {
 
 std::vector<KernelPtr> direct_amx_kernels() {
-  return tile_kernels("direct_amx", Isa::amx, set::supports_tiles, set::prepare_tiles<set::HardwareTiles>, set::prepare_tile_weights<set::HardwareTiles>);
+  return tile_kernels("direct_amx", Isa::amx, set::supports_tiles, set::prepare_tiles<set::HardwareTiles>,
+                      set::prepare_tile_weights<set::HardwareTiles>);
 }
 
 std::vector<KernelPtr> emulated_amx_kernels() {
@@ -40,7 +41,8 @@ std::vector<KernelPtr> emulated_amx_kernels() {
   // instructions.
   if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !cpu_features().avx512_bf16)
     return {};
-  return tile_kernels("emulated_amx", Isa::avx512, set::supports_tiles, set::prepare_tiles<set::EmulatedTiles>, set::prepare_tile_weights<set::EmulatedTiles>);
+  return tile_kernels("emulated_amx", Isa::avx512, set::supports_tiles, set::prepare_tiles<set::EmulatedTiles>,
+                      set::prepare_tile_weights<set::EmulatedTiles>);
 }
 
 }  // namespace convoy

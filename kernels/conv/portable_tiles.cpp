@@ -25,7 +25,8 @@
 namespace convoy {
 
 std::vector<KernelPtr> portable_tiles_kernels() {
-  return tile_kernels("portable_amx", Isa::scalar, set::supports_tiles, set::prepare_tiles<set::EmulatedTiles>, set::prepare_tile_weights<set::EmulatedTiles>);
+  return tile_kernels("portable_amx", Isa::scalar, set::supports_tiles, set::prepare_tiles<set::EmulatedTiles>,
+                      set::prepare_tile_weights<set::EmulatedTiles>);
 }
 
 }  // namespace convoy
