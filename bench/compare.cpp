@@ -118,15 +118,15 @@ void list_differences(const Measurements& before, const Measurements& after) {
 }
 
 /// A problem and a kernel that both runs timed.
-struct Pair {
+struct RowPair {
   const Measurement *before, *after;
   double ratio() const { return middle(*before) / middle(*after); }
 };
 
-std::vector<Pair> pairs(const Measurements& before, const Measurements& after) {
+std::vector<RowPair> pairs(const Measurements& before, const Measurements& after) {
   std::map<std::string, const Measurement*> old_of;
   for (const Measurement& m : before.timed) old_of[m.key()] = &m;
-  std::vector<Pair> both;
+  std::vector<RowPair> both;
   for (const Measurement& m : after.timed)
     if (const auto found = old_of.find(m.key()); found != old_of.end()) both.push_back({found->second, &m});
   return both;
@@ -134,9 +134,9 @@ std::vector<Pair> pairs(const Measurements& before, const Measurements& after) {
 
 /// Rows of a library that is the same in both runs: what their times say is of the machine, where both ran alike.
 /// `own`: the mean of old/new over our rows.
-void print_control(const std::vector<Pair>& both, double own, bool alike) {
+void print_control(const std::vector<RowPair>& both, double own, bool alike) {
   std::vector<double> ratios;
-  for (const Pair& pair : both)
+  for (const RowPair& pair : both)
     if (is_library(pair.after->kernel) && !pair.after->libraries.empty() &&
         pair.before->libraries == pair.after->libraries)
       ratios.push_back(pair.ratio());
@@ -161,7 +161,7 @@ int compare(const std::string& old_path, const std::string& new_path, const Judg
   if (on_one_number(before) && on_one_number(after)) before.forget_threads(), after.forget_threads();
   const bool alike = ran_alike(before, after);
   warn_of_ceilings(before, after);
-  const std::vector<Pair> both = pairs(before, after);
+  const std::vector<RowPair> both = pairs(before, after);
   // A row of so few samples that it cannot be told apart is no test.
   std::vector<double> p, least;
   for (const auto& [o, m] : both) {

@@ -34,7 +34,7 @@ void keep_faster(Measurement& best, const Measurement& m) {
   if (best.kernel.empty() || m.min_ms < best.min_ms) best = m;
 }
 
-struct Pair {
+struct BestOfBoth {
   Measurement ours, library;
   /// Ratios within one file, where both were timed minutes apart: of the file that has the library's fastest.
   std::optional<double> together;
@@ -43,26 +43,26 @@ struct Pair {
 /// All files together, problems in the order of their first rows.
 struct Merged {
   std::vector<std::string> order;
-  std::map<std::string, Pair> pairs;
+  std::map<std::string, BestOfBoth> pairs;
   std::map<std::string, std::map<std::string, Measurement>> library_by_type;  ///< of a geometry
   std::set<std::string> yardsticks;  ///< problems, and geometries, for which the library has code of its own
 
   explicit Merged(const std::vector<std::string>& paths) {
     for (const std::string& path : paths) {
-      std::map<std::string, Pair> own;  // of this file
+      std::map<std::string, BestOfBoth> own;  // of this file
       for (const Measurement& m : read_measurements(path).timed) {
         if (m.kernel == "reference") continue;
-        Pair& here = own[m.problem];
+        BestOfBoth& here = own[m.problem];
         keep_faster(is_library(m.kernel) ? here.library : here.ours, m);
         if (!pairs.count(m.problem)) order.push_back(m.problem);
-        Pair& pair = pairs[m.problem];
+        BestOfBoth& pair = pairs[m.problem];
         keep_faster(is_library(m.kernel) ? pair.library : pair.ours, m);
         if (!is_library(m.kernel)) continue;
         keep_faster(library_by_type[geometry(m.problem)][m.dtype], m);
         if (!is_fallback(m)) yardsticks.insert({m.problem, geometry(m.problem)});
       }
       for (const auto& [problem, here] : own) {
-        Pair& pair = pairs[problem];
+        BestOfBoth& pair = pairs[problem];
         if (!here.ours.kernel.empty() && !here.library.kernel.empty() && here.library.min_ms <= pair.library.min_ms)
           pair.together = here.library.min_ms / here.ours.min_ms;
       }

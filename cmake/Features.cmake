@@ -157,7 +157,7 @@ function(print_features)
 endfunction()
 
 # For builds from nothing, as those of the presets for tests are: parsing these is half the time of a small file. What they
-# would hide from builds without, tests/standard_headers.py finds: files that do not include what they use.
+# would hide from builds without, tests/included_headers.py finds: files that do not include what they use.
 option(CONVOY_PRECOMPILE_HEADERS "Parse standard headers once per library" OFF)
 set(standard_headers <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem> <fstream> <functional> <map> <memory>
                      <mutex> <numeric> <optional> <set> <span> <sstream> <string> <thread> <type_traits> <utility> <vector>)

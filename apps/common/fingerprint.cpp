@@ -21,7 +21,7 @@ constexpr size_t most_files = 64;
 constexpr int64_t block_bytes = 4096;
 
 /// Name, size and digest of the middle; what cannot be read is found when it is trained on.
-Json describe(const std::string& path) {
+Json describe_content(const std::string& path) {
   std::error_code none;
   const auto size = static_cast<int64_t>(fs::file_size(path, none));
   if (none) return {fs::path(path).filename().string(), -1, 0};
@@ -60,7 +60,7 @@ Json fingerprint(const std::vector<std::string>& paths) {
   }
   Json described = Json::array();
   const size_t wanted = std::min(most_files, files.size());
-  for (size_t i = 0; i < wanted; ++i) described.push_back(describe(files[i * files.size() / wanted]));
+  for (size_t i = 0; i < wanted; ++i) described.push_back(describe_content(files[i * files.size() / wanted]));
   return {{"samples", paths.size()}, {"names", names}, {"files", std::move(described)}};
 }
 

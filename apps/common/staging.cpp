@@ -58,7 +58,7 @@ std::vector<std::string> staged_names(const std::string& folder, const std::vect
 }
 
 /// Size and time of change.
-Json describe(const std::string& path) {
+Json describe_size_and_time(const std::string& path) {
   struct stat s {};
   if (stat(path.c_str(), &s) != 0) fail_data(path + ": cannot read its size");
   return {s.st_size, s.st_mtim.tv_sec * 1000000000LL + s.st_mtim.tv_nsec};
@@ -116,7 +116,7 @@ class Staging {
     }
     const Json names = Json::parse(ranks_.broadcast_text(own.dump()));
     const Json found = find_in_turn(names.size(), ranks_, [&](size_t i) {
-      return describe((fs::path(from_) / names[i].get<std::string>()).string());
+      return describe_size_and_time((fs::path(from_) / names[i].get<std::string>()).string());
     });
     for (size_t i = 0; i < names.size(); ++i) files_.push_back({names[i], found[i][0], found[i][1]});
   }

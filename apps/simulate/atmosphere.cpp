@@ -54,9 +54,9 @@ Anomaly front(double x) {
   return {layer * x * (1 - 0.5 * x), 1 - x};
 }
 
-class Simulation {
+class AtmosphereSimulation {
  public:
-  Simulation(const AtmosphereOptions& o, const Day& day, double hour)
+  AtmosphereSimulation(const AtmosphereOptions& o, const Day& day, double hour)
       : o_(o),
         g_(o.grid),
         day_(day),
@@ -403,7 +403,7 @@ double saturated_column(double temperature) {
 }
 
 AtmosphereImage simulate_atmosphere(const AtmosphereOptions& options, const Day& day, double hour) {
-  return Simulation(options, day, hour).run();
+  return AtmosphereSimulation(options, day, hour).run();
 }
 
 }  // namespace convoy::simulate

@@ -31,9 +31,9 @@ bool nyquist(const Fft3& fft, int64_t k) {
   return 2 * std::abs(k) == fft.size();
 }
 
-class Simulation {
+class UniverseSimulation {
  public:
-  Simulation(const Cosmology& cosmology, const UniverseOptions& options)
+  UniverseSimulation(const Cosmology& cosmology, const UniverseOptions& options)
       : cosmology_(cosmology),
         o_(options),
         n_(options.particles),
@@ -295,7 +295,7 @@ class Simulation {
 }  // namespace
 
 Universe simulate_universe(const Cosmology& cosmology, const UniverseOptions& options) {
-  return Simulation(cosmology, options).run();
+  return UniverseSimulation(cosmology, options).run();
 }
 
 double displacement_in_voxels(const Cosmology& cosmology, const UniverseOptions& options) {

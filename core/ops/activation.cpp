@@ -8,7 +8,7 @@
 namespace convoy {
 namespace {
 
-void check_attrs(const Op& op) {
+void check_activation_attrs(const Op& op) {
   const auto& a = op.as<ActivationAttrs>();
   check_slope(op, a.slope);
   if (a.function == Activation::leaky_relu && !(a.scale > 0))
@@ -21,16 +21,16 @@ void check_attrs(const Op& op) {
 std::vector<TensorDesc> infer_activation(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 1, 1);
   check_same_float(op, in);
-  check_attrs(op);
+  check_activation_attrs(op);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 
 /// Inputs: gradient, output of the activation.
-std::vector<TensorDesc> infer_backward(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_activation_backward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
   check_same_shape(op, in);
-  check_attrs(op);
+  check_activation_attrs(op);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 
@@ -76,7 +76,7 @@ std::vector<OpDef> activation_ops() {
            .family = OpFamily::point_wise,
            .name = "activation_backward",
            .default_attrs = ActivationAttrs{},
-           .infer = infer_backward,
+           .infer = infer_activation_backward,
            .flops = element_flops<1>,
            .in_place_input = 0},
           {.kind = OpKind::dropout,

@@ -19,7 +19,7 @@ int64_t conv_extent(const Op& op, int axis, int64_t in, int64_t kernel) {
   return room / a.stride[axis] + 1;
 }
 
-void check_attrs(const Op& op) {
+void check_conv_attrs(const Op& op) {
   const auto& a = op.as<ConvAttrs>();
   for (int i = 0; i < 3; ++i)
     if (a.stride[i] < 1 || a.dilation[i] < 1 || a.pad_low[i] < 0 || a.pad_high[i] < 0)
@@ -33,9 +33,9 @@ void check_attrs(const Op& op) {
 }
 
 /// Inputs: x, weights, optional bias.
-std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_conv_forward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 3);
-  check_attrs(op);
+  check_conv_attrs(op);
   check_same_float(op, in.first(2));
   const auto& a = op.as<ConvAttrs>();
   const Shape &x = in[0].shape, &w = in[1].shape;
@@ -50,9 +50,9 @@ std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> 
 }
 
 /// Inputs: gradient, weights, optional bias (as the forward pass of a transposed convolution).
-std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_conv_backward_data(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 3);
-  check_attrs(op);
+  check_conv_attrs(op);
   check_same_float(op, in.first(2));
   const auto& a = op.as<ConvAttrs>();
   const Shape &y = in[0].shape, &w = in[1].shape;
@@ -73,18 +73,18 @@ std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const Tensor
 }
 
 /// Inputs: gradient, weights and what the convolution's result is added to.
-std::vector<TensorDesc> infer_backward_data_add(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_conv_backward_data_add(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
-  const TensorDesc sum = infer_backward_data(op, in.first(2))[0];
+  const TensorDesc sum = infer_conv_backward_data(op, in.first(2))[0];
   if (in[2].shape != sum.shape || in[2].dtype != sum.dtype)
     fail_op(op, "adds " + sum.str() + " to an input of its own shape and type, found " + in[2].str());
   return {sum};
 }
 
 /// Inputs: x, gradient. Outputs: gradients of the weights and of the bias, in the type that sums have.
-std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_conv_backward_weights(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
-  check_attrs(op);
+  check_conv_attrs(op);
   check_same_float(op, in);
   const auto& a = op.as<ConvAttrs>();
   const Shape &x = in[0].shape, &y = in[1].shape;
@@ -109,7 +109,7 @@ int64_t dense_flops(const Shape& y, const Shape& w) {
   return 2 * y.rows() * w.elements();
 }
 
-int64_t flops_forward(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
+int64_t flops_conv_forward(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
   return dense_flops(out[0].shape, in[1].shape);
 }
 int64_t flops_backward_data(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
@@ -125,7 +125,7 @@ ConvAttrs with_result(const Op& op, const Int3& size) {
   return a;
 }
 
-void gradient_forward(GradientContext& g) {
+void gradient_conv_forward(GradientContext& g) {
   const ValueId x = g.in(0), w = g.in(1), dy = g.out_gradient(0);
   const bool bias = g.inputs() == 3 && g.needs(2);
   if (g.needs(1) || bias) {
@@ -140,7 +140,7 @@ void gradient_forward(GradientContext& g) {
 }
 
 /// Of y = backward_data(x, w): dx = forward(dy, w), dw = backward_weights(input dy, gradient x).
-void gradient_backward_data(GradientContext& g) {
+void gradient_conv_backward_data(GradientContext& g) {
   const ValueId x = g.in(0), w = g.in(1), dy = g.out_gradient(0);
   if (g.needs(1))
     g.add(1, g.emit({OpKind::conv_backward_weights, with_result(g.op(), spatial(g.desc(w).shape))}, "backward_weights",
@@ -240,35 +240,35 @@ std::vector<OpDef> conv_ops() {
            .family = OpFamily::convolution,
            .name = "conv_forward",
            .default_attrs = ConvAttrs{},
-           .infer = infer_forward,
-           .gradient = gradient_forward,
-           .flops = flops_forward},
+           .infer = infer_conv_forward,
+           .gradient = gradient_conv_forward,
+           .flops = flops_conv_forward},
           {.kind = OpKind::conv_backward_data,
            .family = OpFamily::convolution,
            .name = "conv_backward_data",
            .default_attrs = ConvAttrs{},
-           .infer = infer_backward_data,
-           .gradient = gradient_backward_data,
+           .infer = infer_conv_backward_data,
+           .gradient = gradient_conv_backward_data,
            .flops = flops_backward_data},
           {.kind = OpKind::conv_backward_data_add,
            .family = OpFamily::convolution,
            .name = "conv_backward_data_add",
            .default_attrs = ConvAttrs{},
-           .infer = infer_backward_data_add,
+           .infer = infer_conv_backward_data_add,
            .flops = flops_backward_data,
            .lower = lower_backward_data_add},
           {.kind = OpKind::conv_backward_weights,
            .family = OpFamily::convolution,
            .name = "conv_backward_weights",
            .default_attrs = ConvAttrs{},
-           .infer = infer_backward_weights,
+           .infer = infer_conv_backward_weights,
            .flops = flops_backward_weights},
           {.kind = OpKind::conv_activation_forward,
            .family = OpFamily::convolution,
            .name = "conv_activation_forward",
            .default_attrs = ConvAttrs{},
-           .infer = infer_forward,
-           .flops = flops_forward,
+           .infer = infer_conv_forward,
+           .flops = flops_conv_forward,
            .lower = lower_activation_forward},
           {.kind = OpKind::conv_pool_forward,
            .family = OpFamily::convolution,

@@ -16,7 +16,7 @@ void check_no_positions(const Op& op, const char* what, const Shape& s) {
     fail_op(op, std::string(what) + " " + s.str() + ": expected a depth, height and width of 1");
 }
 
-std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_dense_forward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 3);
   check_same_float(op, in.first(2));
   const Shape &x = in[0].shape, &w = in[1].shape;
@@ -27,7 +27,7 @@ std::vector<TensorDesc> infer_forward(const Op& op, std::span<const TensorDesc> 
   return {TensorDesc({x.n(), 1, 1, 1, w.n()}, in[0].dtype)};
 }
 
-std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_dense_backward_data(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
   const Shape &y = in[0].shape, &w = in[1].shape;
@@ -41,7 +41,7 @@ std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const Tensor
   return {TensorDesc({y.n(), size[0], size[1], size[2], w.c() / positions}, in[0].dtype)};
 }
 
-std::vector<TensorDesc> infer_backward_weights(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_dense_backward_weights(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   check_same_float(op, in);
   const Shape &x = in[0].shape, &y = in[1].shape;
@@ -58,7 +58,7 @@ int64_t flops_weights_out(const Op&, std::span<const TensorDesc> in, std::span<c
   return 2 * in[0].shape.n() * out[0].shape.elements();
 }
 
-void gradient_forward(GradientContext& g) {
+void gradient_dense(GradientContext& g) {
   const ValueId x = g.in(0), w = g.in(1), dy = g.out_gradient(0);
   const bool bias = g.inputs() == 3 && g.needs(2);
   if (g.needs(1) || bias) {
@@ -78,20 +78,20 @@ std::vector<OpDef> dense_ops() {
            .family = OpFamily::dense,
            .name = "dense_forward",
            .default_attrs = NoAttrs{},
-           .infer = infer_forward,
-           .gradient = gradient_forward,
+           .infer = infer_dense_forward,
+           .gradient = gradient_dense,
            .flops = flops_weights_second},
           {.kind = OpKind::dense_backward_data,
            .family = OpFamily::dense,
            .name = "dense_backward_data",
            .default_attrs = ConvAttrs{},
-           .infer = infer_backward_data,
+           .infer = infer_dense_backward_data,
            .flops = flops_weights_second},
           {.kind = OpKind::dense_backward_weights,
            .family = OpFamily::dense,
            .name = "dense_backward_weights",
            .default_attrs = NoAttrs{},
-           .infer = infer_backward_weights,
+           .infer = infer_dense_backward_weights,
            .flops = flops_weights_out}};
 }
 

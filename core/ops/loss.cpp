@@ -20,7 +20,7 @@ std::vector<TensorDesc> infer_loss(const Op& op, std::span<const TensorDesc> in)
 }
 
 /// Inputs: prediction, target, loss_scale state. Output: scale * d(loss)/d(prediction); |x| has slope 0 at 0.
-std::vector<TensorDesc> infer_backward(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_loss_backward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
   check_pair(op, in);
   check_loss_scale(op, "third", in[2]);
@@ -52,7 +52,7 @@ std::vector<OpDef> loss_ops() {
            .family = OpFamily::loss,
            .name = "loss_backward",
            .default_attrs = LossAttrs{},
-           .infer = infer_backward,
+           .infer = infer_loss_backward,
            .flops = element_flops<3>,
            .special_input = special_scale}};
 }

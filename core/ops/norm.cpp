@@ -56,7 +56,7 @@ std::vector<TensorDesc> infer_sums(const Op& op, std::span<const TensorDesc> in)
 }
 
 /// Inputs: those of batch_norm_sums, then its output.
-std::vector<TensorDesc> infer_backward_data(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_norm_backward_data(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 6, 6);
   infer_sums(op, in.first(5));
   expect(op, "the input of sums", in[5], pair_desc(in[0].shape.c()));
@@ -154,7 +154,7 @@ std::vector<OpDef> norm_ops() {
            .family = OpFamily::batch_norm,
            .name = "batch_norm_backward_data",
            .default_attrs = BatchNormAttrs{},
-           .infer = infer_backward_data,
+           .infer = infer_norm_backward_data,
            .flops = element_flops<6>,
            .special_input = special_norm,
            .in_place_input = 0},

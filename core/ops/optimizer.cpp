@@ -89,7 +89,7 @@ std::vector<TensorDesc> infer_lamb(const Op& op, std::span<const TensorDesc> in)
 }
 
 /// Inputs: any number of gradients, then loss_scale. Output: the root of the sum of all squares, without the scale.
-std::vector<TensorDesc> infer_norm(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_gradient_norm(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, SIZE_MAX);
   check_same_float(op, in.first(in.size() - 1));
   check_loss_scale(op, "last", in.back());
@@ -111,7 +111,7 @@ bool special_accumulate(const Op&, int index, std::span<const TensorDesc>, const
 }
 
 /// Inputs: finite, then loss_scale.
-std::vector<TensorDesc> infer_scale(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_loss_scale(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
   if (const TensorDesc flag(Shape::vector(1), DType::f32); !(in[0] == flag))
     fail_op(op, "first input must be the finite flag, " + flag.str() + ", found " + in[0].str());
@@ -144,13 +144,13 @@ bool special_update(const Op& op, int index, std::span<const TensorDesc>, const 
   return true;
 }
 
-bool special_norm(const Op&, int index, std::span<const TensorDesc> in, const Tensor& t, const PhiloxStream&) {
+bool special_gradient_norm(const Op&, int index, std::span<const TensorDesc> in, const Tensor& t, const PhiloxStream&) {
   if (index + 1 < static_cast<int>(in.size())) return false;
   t.data<double>()[int(ScaleField::scale)] = 8;
   return true;
 }
 
-bool special_scale(const Op&, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream&) {
+bool special_loss_scale(const Op&, int index, std::span<const TensorDesc>, const Tensor& t, const PhiloxStream&) {
   if (index == 0) {
     t.data<float>()[0] = 1;
   } else {
@@ -160,7 +160,7 @@ bool special_scale(const Op&, int index, std::span<const TensorDesc>, const Tens
   return true;
 }
 
-int64_t flops_norm(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+int64_t flops_gradient_norm(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
   int64_t total = 0;
   for (const TensorDesc& desc : in.first(in.size() - 1)) total += 2 * desc.shape.elements();
   return total;
@@ -209,9 +209,9 @@ std::vector<OpDef> optimizer_ops() {
            .family = OpFamily::update,
            .name = "gradient_norm",
            .default_attrs = NoAttrs{},
-           .infer = infer_norm,
-           .flops = flops_norm,
-           .special_input = special_norm},
+           .infer = infer_gradient_norm,
+           .flops = flops_gradient_norm,
+           .special_input = special_gradient_norm},
           {.kind = OpKind::accumulate,
            .family = OpFamily::update,
            .name = "accumulate",
@@ -224,8 +224,8 @@ std::vector<OpDef> optimizer_ops() {
            .family = OpFamily::update,
            .name = "loss_scale_update",
            .default_attrs = LossScaleAttrs{},
-           .infer = infer_scale,
-           .special_input = special_scale,
+           .infer = infer_loss_scale,
+           .special_input = special_loss_scale,
            .updated_inputs = 1}};
 }
 

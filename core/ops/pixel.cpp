@@ -6,7 +6,7 @@
 namespace convoy {
 namespace {
 
-void check_pair(const Op& op, std::span<const TensorDesc> in) {
+void check_logits_and_labels(const Op& op, std::span<const TensorDesc> in) {
   check_same_float(op, in.first(1));
   const auto& a = op.as<PixelLossAttrs>();
   const int64_t classes = in[0].shape.c();
@@ -20,21 +20,21 @@ void check_pair(const Op& op, std::span<const TensorDesc> in) {
 }
 
 /// Inputs: logits (N,D,H,W,K), labels u8 (N,D,H,W,1). A label of K or more that is not `ignore` makes the loss NaN.
-std::vector<TensorDesc> infer_loss(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_pixel_loss(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 2, 2);
-  check_pair(op, in);
+  check_logits_and_labels(op, in);
   return {TensorDesc(Shape::vector(1), in[0].dtype)};
 }
 
 /// Inputs: logits, labels, loss_scale state. Output: scale * d(loss)/d(logits).
-std::vector<TensorDesc> infer_backward(const Op& op, std::span<const TensorDesc> in) {
+std::vector<TensorDesc> infer_pixel_loss_backward(const Op& op, std::span<const TensorDesc> in) {
   check_inputs(op, in, 3, 3);
-  check_pair(op, in);
+  check_logits_and_labels(op, in);
   check_loss_scale(op, "third", in[2]);
   return {TensorDesc(in[0].shape, in[0].dtype)};
 }
 
-void gradient_loss(GradientContext& g) {
+void gradient_pixel_loss(GradientContext& g) {
   g.add(0, g.emit({OpKind::pixel_loss_backward, g.op().attrs}, "pixel_loss_backward",
                   {g.in(0), g.in(1), g.loss_scale()})[0]);
 }
@@ -70,15 +70,15 @@ std::vector<OpDef> pixel_ops() {
            .family = OpFamily::loss,
            .name = "pixel_loss",
            .default_attrs = PixelLossAttrs{},
-           .infer = infer_loss,
-           .gradient = gradient_loss,
+           .infer = infer_pixel_loss,
+           .gradient = gradient_pixel_loss,
            .flops = element_flops<8>,
            .special_input = special_labels},
           {.kind = OpKind::pixel_loss_backward,
            .family = OpFamily::loss,
            .name = "pixel_loss_backward",
            .default_attrs = PixelLossAttrs{},
-           .infer = infer_backward,
+           .infer = infer_pixel_loss_backward,
            .flops = element_flops<8>,
            .special_input = special_labels},
           {.kind = OpKind::arg_max,

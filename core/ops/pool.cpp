@@ -140,7 +140,7 @@ int64_t window(const Op& op) {
   const Int3& k = pool_of(op).kernel;
   return k[0] * k[1] * k[2];
 }
-int64_t flops_forward(const Op& op, std::span<const TensorDesc>, std::span<const TensorDesc> out) {
+int64_t flops_of_windows(const Op& op, std::span<const TensorDesc>, std::span<const TensorDesc> out) {
   return window(op) * out[0].shape.elements();
 }
 int64_t flops_backward(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
@@ -184,7 +184,7 @@ std::vector<OpDef> pool_ops() {
            .default_attrs = PoolAttrs{},
            .infer = infer_max,
            .gradient = gradient_max,
-           .flops = flops_forward},
+           .flops = flops_of_windows},
           {.kind = OpKind::max_pool_backward,
            .family = OpFamily::pool,
            .name = "max_pool_backward",
@@ -198,7 +198,7 @@ std::vector<OpDef> pool_ops() {
            .default_attrs = PoolAttrs{},
            .infer = infer_avg,
            .gradient = gradient_avg,
-           .flops = flops_forward},
+           .flops = flops_of_windows},
           {.kind = OpKind::avg_pool_backward,
            .family = OpFamily::pool,
            .name = "avg_pool_backward",
@@ -211,7 +211,7 @@ std::vector<OpDef> pool_ops() {
            .default_attrs = ActivationPoolAttrs{},
            .infer = infer_max,
            .gradient = gradient_fused,
-           .flops = flops_forward,
+           .flops = flops_of_windows,
            .lower = lower_fused},
           {.kind = OpKind::activation_max_pool_backward,
            .family = OpFamily::pool,

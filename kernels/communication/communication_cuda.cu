@@ -5,6 +5,7 @@
 #include "kernels/device/early.h"
 
 namespace convoy {
+namespace communication_cuda {
 namespace {
 
 using namespace cuda;
@@ -62,8 +63,10 @@ std::unique_ptr<Prepared> pass_on(const Problem&) {
 }
 
 }  // namespace
+}  // namespace communication_cuda
 
 std::vector<KernelPtr> communication_cuda_kernels() {
+  using namespace communication_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::bucket, bytes_in_a_row, bucket));
   list.push_back(kernel("cuda", OpKind::unbucket, bytes_in_a_row, unbucket));

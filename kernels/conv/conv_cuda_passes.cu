@@ -3,6 +3,7 @@
 #include "kernels/device/channel_sums.h"
 
 namespace convoy::cuda {
+namespace conv_cuda_passes {
 namespace {
 
 constexpr int threads = 256;
@@ -57,8 +58,10 @@ __global__ void widen(int64_t n, const T* narrow, float* wide) {
 }
 
 }  // namespace
+}  // namespace conv_cuda_passes
 
 void queue_bias_activation(const Tensor& from, const Tensor& to, const float* bias, float slope) {
+  using namespace conv_cuda_passes;
   dispatch(to.dtype(), [&](auto zero) {
     using T = decltype(zero);
     with_width<T>({&from, &to}, [&](auto width) {
@@ -69,6 +72,7 @@ void queue_bias_activation(const Tensor& from, const Tensor& to, const float* bi
 }
 
 void queue_place(const Tensor& from, const Tensor& to, const Int3& offset) {
+  using namespace conv_cuda_passes;
   Extents e;
   for (int i = 0; i < 3; ++i)
     e.from[i] = int(from.shape()[i + 1]), e.to[i] = int(to.shape()[i + 1]),
@@ -85,6 +89,7 @@ void queue_place(const Tensor& from, const Tensor& to, const Int3& offset) {
 }
 
 void queue_widen(DType from, int64_t n, const void* narrow, float* wide) {
+  using namespace conv_cuda_passes;
   dispatch(from, [&](auto zero) {
     widen<<<grid_for(n, threads), threads, 0, stream()>>>(n, static_cast<const decltype(zero)*>(narrow), wide);
   });
@@ -92,10 +97,12 @@ void queue_widen(DType from, int64_t n, const void* narrow, float* wide) {
 }
 
 int64_t column_sum_bytes(const Shape& shape) {
+  using namespace conv_cuda_passes;
   return channel_sum_bytes(shape.rows(), shape.c(), 1);
 }
 
 void queue_column_sums(const Tensor& t, std::byte* workspace, float* out) {
+  using namespace conv_cuda_passes;
   queue_channel_sum(t, workspace, out);
 }
 

@@ -25,6 +25,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace conv_few_tma {
 namespace {
 
 using namespace cuda;
@@ -435,8 +436,10 @@ Support supports(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace conv_few_tma
 
 std::vector<KernelPtr> conv_few_tma_kernels() {
+  using namespace conv_few_tma;
   std::vector<KernelPtr> list;
   list.push_back(kernel(name, OpKind::conv_forward, supports, prepare_forward));
   list.push_back(kernel(name, OpKind::conv_backward_data, supports, prepare_data));

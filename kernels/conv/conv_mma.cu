@@ -7,6 +7,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace conv_mma {
 namespace {
 
 using namespace cuda;
@@ -125,7 +126,7 @@ class Direct final : public Prepared {
         shapes_(*conv_shapes(p)),
         setup_((hopper ? wgmma_setup : setup)(shapes_, backward_, slope_of(p))) {}
 
-  std::string detail() const override { return convoy::detail(setup_); }
+  std::string detail() const override { return conv_mma::detail(setup_); }
   int64_t workspace_bytes() const override {
     const MmaConv& p = setup_.p;
     return setup_.cut.splits > 1 ? 4 * int64_t(setup_.cut.splits) * p.n * p.od * p.oh * p.ow * p.k : 0;
@@ -221,8 +222,10 @@ std::unique_ptr<Prepared> prepare_weights(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace conv_mma
 
 std::vector<KernelPtr> conv_mma_kernels() {
+  using namespace conv_mma;
   std::vector<KernelPtr> list;
   for (OpKind kind :
        {OpKind::conv_forward, OpKind::conv_pool_forward, OpKind::conv_backward_data, OpKind::conv_pool_backward_data}) {

@@ -13,6 +13,7 @@
 #include "kernels/conv/conv_mma_kernels.h"
 
 namespace convoy::cuda {
+namespace conv_mma_direct {
 namespace {
 
 constexpr int threads = 128, stages = 3, chunk = 32;
@@ -294,13 +295,16 @@ void launch_kind(const MmaConv& p, const MmaCut& cut, const MmaSource& from, con
 }
 
 }  // namespace
+}  // namespace conv_mma_direct
 
 int mma_direct_shared_bytes() {
+  using namespace conv_mma_direct;
   return shared_bytes<16, 64>();
 }
 
 void queue_mma_direct(DType type, const MmaConv& p, const MmaCut& cut, const MmaSource& from, const void* w,
                       const float* bias, const MmaResult& to) {
+  using namespace conv_mma_direct;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     if (cut.columns == 16)
@@ -314,6 +318,7 @@ void queue_mma_direct(DType type, const MmaConv& p, const MmaCut& cut, const Mma
 }
 
 void queue_mma_finish(DType type, const MmaConv& p, const MmaCut& cut, const float* bias, const MmaResult& to) {
+  using namespace conv_mma_direct;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     to.arg ? launch_finish<T, true>(p, cut, bias, to) : launch_finish<T, false>(p, cut, bias, to);
@@ -321,6 +326,7 @@ void queue_mma_finish(DType type, const MmaConv& p, const MmaCut& cut, const flo
 }
 
 void queue_mma_turn(DType type, int k, int taps, int c, const void* w, void* turned) {
+  using namespace conv_mma_direct;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     turn<<<dim3(static_cast<unsigned>(k / 32), static_cast<unsigned>(c / 32), static_cast<unsigned>(taps)), dim3(32, 8),

@@ -11,6 +11,7 @@
 #include "kernels/conv/conv_mma_kernels.h"
 
 namespace convoy::cuda {
+namespace conv_mma_four {
 namespace {
 
 using B = Tile<16>;
@@ -227,13 +228,16 @@ __global__ void __launch_bounds__(weight_threads, 2)
 }
 
 }  // namespace
+}  // namespace conv_mma_four
 
 int mma_four_shared_bytes() {
+  using namespace conv_mma_four;
   return weight_bytes;
 }
 
 void queue_mma_four(DType type, const MmaConv& p, const void* x, const void* packed, const float* bias,
                     const MmaResult& to) {
+  using namespace conv_mma_four;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     const int blocks = std::min(p.all_tiles(), 4 * multiprocessors());
@@ -244,6 +248,7 @@ void queue_mma_four(DType type, const MmaConv& p, const void* x, const void* pac
 }
 
 void queue_mma_four_pack(DType type, const void* w, void* packed) {
+  using namespace conv_mma_four;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     pack<<<dim3(channels, 2), 160, 0, stream()>>>(static_cast<const T*>(w), static_cast<T*>(packed));
@@ -253,6 +258,7 @@ void queue_mma_four_pack(DType type, const void* w, void* packed) {
 
 void queue_mma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy,
                             float* parts) {
+  using namespace conv_mma_four;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     allow_shared_bytes(reinterpret_cast<const void*>(weights<T>), weight_bytes);

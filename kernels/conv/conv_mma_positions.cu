@@ -17,6 +17,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace conv_mma_positions {
 namespace {
 
 using namespace cuda;
@@ -288,8 +289,10 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace conv_mma_positions
 
 std::vector<KernelPtr> conv_mma_positions_kernels() {
+  using namespace conv_mma_positions;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda_wgmma", OpKind::conv_backward_weights, supports_wgmma, prepare<true>));
   list.push_back(kernel("cuda_mma", OpKind::conv_backward_weights, supports, prepare<false>));

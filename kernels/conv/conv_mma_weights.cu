@@ -10,6 +10,7 @@
 #include "kernels/conv/conv_mma_kernels.h"
 
 namespace convoy::cuda {
+namespace conv_mma_weights {
 namespace {
 
 constexpr int threads = 256, block_k = 64, block_c = 32, stages = 3;
@@ -164,13 +165,16 @@ void launch(const MmaConv& p, int splits, const void* x, const MmaSource& dy, fl
 }
 
 }  // namespace
+}  // namespace conv_mma_weights
 
 int mma_weights_shared_bytes() {
+  using namespace conv_mma_weights;
   return std::max(Layout<16>::bytes, reduction_bytes);
 }
 
 void queue_mma_weights(DType type, const MmaConv& p, int columns, int splits, const void* x, const MmaSource& dy,
                        float* parts) {
+  using namespace conv_mma_weights;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     (columns == 16 ? launch<T, 16> : launch<T, 8>)(p, splits, x, dy, parts);

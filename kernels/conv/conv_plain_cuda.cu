@@ -7,6 +7,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace conv_plain_cuda {
 namespace {
 
 using namespace cuda;
@@ -149,8 +150,10 @@ std::unique_ptr<Prepared> prepare_backward_weights(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace conv_plain_cuda
 
 std::vector<KernelPtr> conv_plain_cuda_kernels() {
+  using namespace conv_plain_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda_plain", OpKind::conv_forward, supports, prepare_forward));
   list.push_back(kernel("cuda_plain", OpKind::conv_backward_data, supports, prepare_backward_data));

@@ -8,6 +8,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace conv_rows {
 namespace {
 
 using namespace cuda;
@@ -94,8 +95,10 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace conv_rows
 
 std::vector<KernelPtr> conv_rows_kernels() {
+  using namespace conv_rows;
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_activation_forward})
     list.push_back(kernel("cuda_rows", kind, supports, prepare));

@@ -10,6 +10,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace conv_sparse_cuda {
 namespace {
 
 using namespace cuda;
@@ -178,8 +179,10 @@ class Sparse final : public Prepared {
 };
 
 }  // namespace
+}  // namespace conv_sparse_cuda
 
 std::vector<KernelPtr> conv_sparse_cuda_kernels() {
+  using namespace conv_sparse_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda_sparse", OpKind::conv_pool_backward_weights, supports,
                         [](const Problem& p) -> std::unique_ptr<Prepared> { return std::make_unique<Sparse>(p); }));

@@ -10,6 +10,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace conv_taps {
 namespace {
 
 using namespace cuda;
@@ -140,8 +141,10 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace conv_taps
 
 std::vector<KernelPtr> conv_taps_kernels() {
+  using namespace conv_taps;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda_taps", OpKind::conv_backward_weights, supports, prepare));
   return list;

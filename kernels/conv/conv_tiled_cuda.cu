@@ -8,6 +8,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace conv_tiled_cuda {
 namespace {
 
 using namespace cuda;
@@ -139,8 +140,10 @@ Support supports(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace conv_tiled_cuda
 
 std::vector<KernelPtr> conv_tiled_cuda_kernels() {
+  using namespace conv_tiled_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda_tiled", OpKind::conv_backward_weights, supports, prepare));
   return list;

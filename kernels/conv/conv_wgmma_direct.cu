@@ -18,6 +18,7 @@
 #include "kernels/device/wgmma.h"
 
 namespace convoy::cuda {
+namespace conv_wgmma_direct {
 namespace {
 
 constexpr int consumers = 2 * warpgroup, threads = consumers + warpgroup;
@@ -400,9 +401,11 @@ void launch_kind(const MmaConv& p, const MmaCut& cut, const MmaSource& from, con
 }
 
 }  // namespace
+}  // namespace conv_wgmma_direct
 
 void queue_wgmma_direct(DType type, const MmaConv& p, const MmaCut& cut, const MmaSource& from, const void* w,
                         const float* bias, const MmaResult& to) {
+  using namespace conv_wgmma_direct;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     if (wgmma_deep(p.k))
@@ -416,6 +419,7 @@ void queue_wgmma_direct(DType type, const MmaConv& p, const MmaCut& cut, const M
 }
 
 void queue_wgmma_pack(DType type, const WgmmaWeights& s, const void* w, void* packed) {
+  using namespace conv_wgmma_direct;
   const int64_t work = wgmma_pack_bytes(s) / 16;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);

@@ -8,6 +8,7 @@
 #include "kernels/conv/gradient_words.h"
 
 namespace convoy::cuda {
+namespace conv_wgmma_four {
 namespace {
 
 using B = Tile<16>;
@@ -153,9 +154,11 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
 }
 
 }  // namespace
+}  // namespace conv_wgmma_four
 
 void queue_wgmma_four_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy,
                               const GradientParts& parts) {
+  using namespace conv_wgmma_four;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     allow_shared_bytes(reinterpret_cast<const void*>(weights<T>), shared_bytes);

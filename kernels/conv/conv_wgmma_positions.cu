@@ -7,6 +7,7 @@
 #include "kernels/conv/positions.h"
 
 namespace convoy::cuda {
+namespace conv_wgmma_positions {
 namespace {
 
 constexpr int tile_k = 128, tile_n = 256, step = 64, stages = 4;
@@ -154,9 +155,11 @@ __global__ void __launch_bounds__(threads, 1)
 }
 
 }  // namespace
+}  // namespace conv_wgmma_positions
 
 void queue_wgmma_positions(DType type, const Positions& g, int splits, const void* x, const void* dy,
                            const GradientParts& out) {
+  using namespace conv_wgmma_positions;
   const dim3 blocks(static_cast<unsigned>((g.k + tile_k - 1) / tile_k),
                     static_cast<unsigned>((g.columns + tile_n - 1) / tile_n), static_cast<unsigned>(splits));
   dispatch_16(type, [&](auto zero) {

@@ -17,6 +17,7 @@
 #include "kernels/device/early.h"
 
 namespace convoy::cuda {
+namespace conv_wgmma_rows {
 namespace {
 
 constexpr int consumers = 2 * warpgroup, threads = consumers + warpgroup;
@@ -223,8 +224,10 @@ __global__ void pack(int k, int taps, int c8, const uint4* w, uint4* packed) {
 }
 
 }  // namespace
+}  // namespace conv_wgmma_rows
 
 void queue_wgmma_rows(DType type, const Rows& r, const CUtensorMap& x, const CUtensorMap& w, const RowsResult& to) {
+  using namespace conv_wgmma_rows;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     const auto kernel = forward<T>;
@@ -238,6 +241,7 @@ void queue_wgmma_rows(DType type, const Rows& r, const CUtensorMap& x, const CUt
 }
 
 void queue_rows_pack(int k, int taps, int c, const void* w, void* packed) {
+  using namespace conv_wgmma_rows;
   const int64_t work = int64_t(k) * taps * (c / 8);
   launch_early(pack, dim3(static_cast<unsigned>(pieces(work, 128))), dim3(128), 0, k, taps, c / 8,
                static_cast<const uint4*>(w), static_cast<uint4*>(packed));

@@ -19,6 +19,7 @@
 #include "kernels/device/early.h"
 
 namespace convoy::cuda {
+namespace conv_wgmma_taps {
 namespace {
 
 constexpr int consumers = 2 * warpgroup, threads = consumers + warpgroup;
@@ -169,9 +170,11 @@ void launch(const Taps& t, int splits, const CUtensorMap (&x)[2], const CUtensor
 }
 
 }  // namespace
+}  // namespace conv_wgmma_taps
 
 void queue_wgmma_taps(DType type, const TapsKind& kind, const Taps& taps, int splits, const CUtensorMap (&x)[2],
                       const CUtensorMap& dy, const GradientParts& out) {
+  using namespace conv_wgmma_taps;
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);
     (kind.each == 1     ? launch<T, 128, 1>

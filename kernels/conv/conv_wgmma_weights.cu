@@ -11,6 +11,7 @@
 #include "kernels/conv/gradient_words.h"
 
 namespace convoy::cuda {
+namespace conv_wgmma_weights {
 namespace {
 
 using B = Tile<wgmma_width>;
@@ -194,9 +195,11 @@ __global__ void __launch_bounds__(threads, 1) weights(const __grid_constant__ Mm
 }
 
 }  // namespace
+}  // namespace conv_wgmma_weights
 
 void queue_wgmma_weights(DType type, const MmaConv& p, int splits, const void* x, const MmaSource& dy,
                          const GradientParts& parts) {
+  using namespace conv_wgmma_weights;
   const dim3 grid(static_cast<unsigned>(p.k / block_k * (p.c / block_c)), 3, static_cast<unsigned>(splits));
   dispatch_16(type, [&](auto zero) {
     using T = decltype(zero);

@@ -9,6 +9,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace depthwise_cuda {
 namespace {
 
 using namespace cuda;
@@ -359,8 +360,10 @@ Support supports(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace depthwise_cuda
 
 std::vector<KernelPtr> depthwise_cuda_kernels() {
+  using namespace depthwise_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda_depthwise", OpKind::conv_forward, supports, prepare_forward));
   list.push_back(kernel("cuda_depthwise", OpKind::conv_backward_data, supports, prepare_backward_data));

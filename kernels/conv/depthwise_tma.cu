@@ -23,6 +23,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace depthwise_tma {
 namespace {
 
 using namespace cuda;
@@ -420,8 +421,10 @@ Support supports(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace depthwise_tma
 
 std::vector<KernelPtr> depthwise_tma_kernels() {
+  using namespace depthwise_tma;
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add})
     list.push_back(kernel(name, kind, supports, prepare_map));

@@ -4,6 +4,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace dense_cuda {
 namespace {
 
 using namespace cuda;
@@ -126,8 +127,10 @@ std::unique_ptr<Prepared> prepare_backward_weights(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace dense_cuda
 
 std::vector<KernelPtr> dense_cuda_kernels() {
+  using namespace dense_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::dense_forward, supports, prepare_forward));
   list.push_back(kernel("cuda", OpKind::dense_backward_data, supports, prepare_backward_data));

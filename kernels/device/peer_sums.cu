@@ -12,6 +12,7 @@
 #include "kernels/device/peer_sums.h"
 
 namespace convoy::cuda {
+namespace peer_sums {
 namespace {
 
 constexpr int most_ranks = 64;
@@ -222,9 +223,11 @@ class CudaPeerSums final : public PeerSums {
 std::string last_refusal;
 
 }  // namespace
+}  // namespace peer_sums
 
 std::unique_ptr<PeerSums> make_peer_sums(Communicator& node, std::shared_ptr<Buffer> arena, std::vector<PeerSum> sums,
                                          std::shared_ptr<Buffer> flags) {
+  using namespace peer_sums;
   auto made = std::make_unique<CudaPeerSums>(node, std::move(arena), std::move(sums), std::move(flags));
   last_refusal = made->meet();
   if (!last_refusal.empty()) return nullptr;
@@ -234,5 +237,5 @@ std::unique_ptr<PeerSums> make_peer_sums(Communicator& node, std::shared_ptr<Buf
 }  // namespace convoy::cuda
 
 const std::string& convoy::why_no_peer_sums() {
-  return cuda::last_refusal;
+  return cuda::peer_sums::last_refusal;
 }

@@ -4,6 +4,7 @@
 #include "kernels/device/timing.h"
 
 namespace convoy {
+namespace probes {
 namespace {
 
 using namespace cuda;
@@ -41,8 +42,10 @@ __global__ void copy(int64_t n, const uint4* from, uint4* to) {
 constexpr int rounds = 20;
 
 }  // namespace
+}  // namespace probes
 
 std::vector<Ceiling> probe_device() {
+  using namespace probes;
   std::vector<Ceiling> list;
   if (!capability()) return list;
   const DeviceBytes out(4);

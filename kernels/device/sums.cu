@@ -1,6 +1,7 @@
 #include "kernels/device/sums.h"
 
 namespace convoy::cuda {
+namespace sums {
 namespace {
 
 /// The sums of few parts.
@@ -41,11 +42,14 @@ void add_up(int parts, int64_t columns, const float* from, const Target& to) {
 }
 
 }  // namespace
+}  // namespace sums
 
 void add_parts(int parts, int64_t columns, const float* from, const ToVector& to) {
+  using namespace sums;
   add_up(parts, columns, from, to);
 }
 void add_parts(int parts, int64_t columns, const float* from, const ToTwoVectors& to) {
+  using namespace sums;
   add_up(parts, columns, from, to);
 }
 

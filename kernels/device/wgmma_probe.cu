@@ -5,6 +5,7 @@
 #include "kernels/device/wgmma.h"
 
 namespace convoy::cuda {
+namespace wgmma_probe {
 namespace {
 
 constexpr int threads = 2 * warpgroup, chains = 4, products = 3, iterations = 1024;
@@ -49,8 +50,10 @@ __global__ void __launch_bounds__(threads, 1) multiply(float* out) {
 }
 
 }  // namespace
+}  // namespace wgmma_probe
 
 double wgmma_rate(DType type, int rounds) {
+  using namespace wgmma_probe;
   const DeviceBytes out(4);
   const double work = 2.0 * 64 * 64 * 16 * chains * products * iterations * (threads / warpgroup) * multiprocessors();
   double rate = 0;

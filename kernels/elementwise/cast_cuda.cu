@@ -4,6 +4,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace cast_cuda {
 namespace {
 
 using namespace cuda;
@@ -90,8 +91,10 @@ Support supports(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace cast_cuda
 
 std::vector<KernelPtr> cast_cuda_kernels() {
+  using namespace cast_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::cast, supports, prepare));
   return list;

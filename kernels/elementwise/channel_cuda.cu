@@ -4,6 +4,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace channel_cuda {
 namespace {
 
 using namespace cuda;
@@ -126,8 +127,10 @@ std::unique_ptr<Prepared> prepare_pad(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace channel_cuda
 
 std::vector<KernelPtr> channel_cuda_kernels() {
+  using namespace channel_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::channel_sum, even_sums, prepare_sum));
   list.push_back(kernel("cuda", OpKind::channel_dot, even_sums, prepare_dot));

@@ -9,6 +9,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace elementwise_cuda {
 namespace {
 
 using namespace cuda;
@@ -346,12 +347,15 @@ std::unique_ptr<Prepared> prepare_all_finite(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace elementwise_cuda
 
 void cuda::queue_sum(const Tensor& a, const Tensor& b, const Tensor& sum) {
+  using namespace elementwise_cuda;
   queue_binary(a, b, sum, Sum{});
 }
 
 std::vector<KernelPtr> elementwise_cuda_kernels() {
+  using namespace elementwise_cuda;
   std::vector<KernelPtr> list;
   const auto add = [&](OpKind kind, FunctionKernel::Supports supports, FunctionKernel::Prepare prepare) {
     list.push_back(kernel("cuda", kind, supports, prepare));

@@ -6,6 +6,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace pixel_cuda {
 namespace {
 
 using namespace cuda;
@@ -158,8 +159,10 @@ std::unique_ptr<Prepared> prepare_arg_max(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace pixel_cuda
 
 std::vector<KernelPtr> pixel_cuda_kernels() {
+  using namespace pixel_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::pixel_loss, supports_loss, prepare_loss));
   list.push_back(kernel("cuda", OpKind::pixel_loss_backward, supports_loss, prepare_loss_backward));

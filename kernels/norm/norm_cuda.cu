@@ -5,6 +5,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace norm_cuda {
 namespace {
 
 using namespace cuda;
@@ -281,8 +282,10 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace norm_cuda
 
 std::vector<KernelPtr> norm_cuda_kernels() {
+  using namespace norm_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::channel_moments, even_sums, prepare<NormSums<ForwardPass>>));
   list.push_back(kernel("cuda", OpKind::batch_norm, even_floats, prepare<NormMap<ForwardPass>>));

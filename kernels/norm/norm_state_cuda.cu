@@ -4,6 +4,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace norm_state_cuda {
 namespace {
 
 using namespace cuda;
@@ -97,8 +98,10 @@ Support supports_vectors(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace norm_state_cuda
 
 std::vector<KernelPtr> norm_state_cuda_kernels() {
+  using namespace norm_state_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::batch_norm_backward_parameters, supports_vectors, prepare_parameters));
   list.push_back(kernel("cuda", OpKind::batch_norm_update, supports_vectors, prepare_update));

@@ -9,6 +9,7 @@
 #include "kernels/optimizer/loss_scale.h"
 
 namespace convoy {
+namespace optimizer_cuda {
 namespace {
 
 using namespace cuda;
@@ -399,8 +400,10 @@ std::unique_ptr<Prepared> prepare_loss_scale(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace optimizer_cuda
 
 std::vector<KernelPtr> optimizer_cuda_kernels() {
+  using namespace optimizer_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::sgd_update, supports_update, prepare_update<Sgd>));
   list.push_back(kernel("cuda", OpKind::adam_update, supports_update, prepare_update<Adam>));

@@ -4,6 +4,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace pool_cuda {
 namespace {
 
 using namespace cuda;
@@ -150,8 +151,10 @@ std::unique_ptr<Prepared> prepare_unpool(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace pool_cuda
 
 std::vector<KernelPtr> pool_cuda_kernels() {
+  using namespace pool_cuda;
   std::vector<KernelPtr> list;
   for (OpKind kind : {OpKind::activation_max_pool, OpKind::max_pool})
     list.push_back(kernel("cuda", kind, supports, prepare_pool));

@@ -5,6 +5,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace pool_windows_cuda {
 namespace {
 
 using namespace cuda;
@@ -253,8 +254,10 @@ std::unique_ptr<Prepared> prepare_avg_backward(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace pool_windows_cuda
 
 std::vector<KernelPtr> pool_windows_cuda_kernels() {
+  using namespace pool_windows_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::max_pool, even_floats, prepare_max));
   list.push_back(kernel("cuda", OpKind::max_pool_backward, even_floats, prepare_max_backward));

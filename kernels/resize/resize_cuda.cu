@@ -4,6 +4,7 @@
 #include "kernels/function_kernel.h"
 
 namespace convoy {
+namespace resize_cuda {
 namespace {
 
 using namespace cuda;
@@ -146,8 +147,10 @@ Support supports(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace resize_cuda
 
 std::vector<KernelPtr> resize_cuda_kernels() {
+  using namespace resize_cuda;
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::resize, supports, prepare));
   list.push_back(kernel("cuda", OpKind::resize_backward, supports, prepare));

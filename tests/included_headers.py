@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Does every source include the standard headers that it uses?   usage: standard_headers.py SOURCE_DIR
+"""Does every source include the headers that it uses?   usage: included_headers.py SOURCE_DIR
 
-The release build precompiles most of them, which hides a missing #include from everybody but those who build without
-(CONVOY_PRECOMPILE_HEADERS=OFF, the default). A header counts when the file, or what it includes of the project, has it.
+The release build precompiles most standard headers and compiles several sources as one, which hides a missing #include
+from everybody but those who build without (CONVOY_PRECOMPILE_HEADERS=OFF and CMAKE_UNITY_BUILD=OFF, the defaults). A
+header counts when the file, or what it includes of the project, has it. Of the project's own headers, those are looked
+for whose types a source names.
 """
 import pathlib
 import re
@@ -49,6 +51,9 @@ USES = {
 # Others that have the same.
 ALSO = {"cmath": {"cstdlib"}, "functional": {"map", "set", "string"}, "nlohmann/json.hpp": {"nlohmann/json_fwd.hpp"},
         "fmt/format.h": {"fmt/core.h", "fmt/ranges.h"}, "string": {"sstream", "filesystem"}}
+TYPE = re.compile(r"^[ \t]*(?:template *<[^;{]*> *)?(?:struct|class|enum class|enum|using) (?:\[\[\w+\]\] )?([A-Z][a-z]\w*)", re.MULTILINE)
+PARAMETER = re.compile(r"\b(?:class|typename)(?: *\.\.\.)? ([A-Z]\w*)")
+NAME = re.compile(r"(?<![:.])\b[A-Z][a-z]\w*\b")
 FOLDERS = "core kernels layers models dist io apps tests bench".split()
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -80,9 +85,20 @@ class Sources:
         return seen
 
 
+def owners(sources, root):
+    """Types that one header of the project alone has, and that header."""
+    found = {}
+    for folder in FOLDERS:
+        for path in (root / folder).rglob("*.h"):
+            for name in set(TYPE.findall(sources.file(path)[0])):
+                found.setdefault(name, set()).add(path)
+    return {name: paths.pop() for name, paths in found.items() if len(paths) == 1}
+
+
 def main():
     root = pathlib.Path(sys.argv[1]).resolve()
     sources, failed, checked = Sources(root), False, 0
+    owner_of = owners(sources, root)
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix not in (".cpp", ".h", ".cu"):  # .inl are parts of those
@@ -99,11 +115,16 @@ def main():
                         print(f"{path.relative_to(root)}: {used.group()} needs #include <{header}>")
                         failed = True
                         break
-    if checked < 1000:
-        print(f"only {checked} uses looked for")
+            known = {name for f in files for kind in (TYPE, PARAMETER) for name in kind.findall(sources.file(f)[0])}
+            for name in sorted({name for part in parts for name in NAME.findall(sources.file(part)[0])} - known):
+                if name in owner_of:
+                    print(f"{path.relative_to(root)}: {name} needs #include \"{owner_of[name].relative_to(root)}\"")
+                    failed = True
+    if checked < 1000 or len(owner_of) < 100:
+        print(f"only {checked} uses and {len(owner_of)} types looked for")
         failed = True
     if not failed:
-        print(f"{checked} uses of standard headers looked for, all included")
+        print(f"{checked} uses of standard headers and {len(owner_of)} types looked for, all included")
     return 1 if failed else 0
 
 
