@@ -28,17 +28,16 @@ template <int first, int count>
   }
 }
 /// The activated maximum of a window of 4 or 8 values; value(q) is the one of code q before its activation.
+template <class T, int size, class F>
+[[gnu::always_inline]] inline WindowMaximum pooled(Vec slope, F&& value) {
+  Vec values[size];
+#pragma GCC unroll 8
+  for (int q = 0; q < size; ++q) values[q] = leaky<T>(value(q), slope);
+  return window_maximum<0, size>(values);
+}
 template <class T, class F>
 [[gnu::always_inline]] inline WindowMaximum pooled(int64_t size, Vec slope, F&& value) {
-  Vec values[8];
-  if (size == 8) {
-#pragma GCC unroll 8
-    for (int q = 0; q < 8; ++q) values[q] = leaky<T>(value(q), slope);
-    return window_maximum<0, 8>(values);
-  }
-#pragma GCC unroll 4
-  for (int q = 0; q < 4; ++q) values[q] = leaky<T>(value(q), slope);
-  return window_maximum<0, 4>(values);
+  return size == 8 ? pooled<T, 8>(slope, value) : pooled<T, 4>(slope, value);
 }
 
 /// Which pools a convolution can end in: 2 wide without overlap or padding along H and W, 2 or 1 along D; leaky_relu.

@@ -44,6 +44,13 @@ constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
 constexpr int64_t weights_stream = 16 << 20;   // from so many bytes on no second-level cache holds U
 constexpr double least_saved = 7.0 / 6;        // times fewer multiplications, for larger tiles
 
+/// A scheme's numbers along D, H, W, for what is done once per convolution: points p, outputs m, taps k.
+struct SchemeNumbers {
+  std::array<int, 3> p{}, m{}, k{};
+  int points = 0, weights = 0;  ///< of a tile
+  bool splits = false, goes_up = false, takes_four = false;
+};
+
 /// Axes D, H, W: points p, outputs m, taps k, inputs n, weights u.
 template <class D, class H, class W>
 struct Scheme {
@@ -58,6 +65,8 @@ struct Scheme {
   static constexpr int points = p[0] * p[1] * p[2], weights = u[0] * u[1] * u[2];
   static constexpr bool goes_up = W::up > 1;
   static constexpr bool takes_four = !W::splits && m[2] < 6;  ///< input channels: winograd_four.inl
+  static constexpr SchemeNumbers numbers{
+      {p[0], p[1], p[2]}, {m[0], m[1], m[2]}, {k[0], k[1], k[2]}, points, weights, W::splits, goes_up, takes_four};
   /// Which transformed weights a point is multiplied by.
   static constexpr int weights_of(int point) {
     const int at[3] = {point / (p[1] * p[2]), point / p[2] % p[1], point % p[2]};
@@ -66,13 +75,13 @@ struct Scheme {
 };
 
 struct WinogradShape {
+  SchemeNumbers scheme;
   TensorDesc x;  // read
   TensorDesc y;  // the convolution's output, stored or not
   bool forward = true, pooled = false, activates = false;
   bool unpools = false;                         // x is given as the pooled gradient and its arg-max
   Int3 pad, dilation, window;                   // zeros in front of x; of the pool
   std::array<std::vector<int64_t>, 3> origins;  // first output of every tile along an axis
-  int points = 0;
   int64_t tile_count = 0, block = 0, blocks = 0, parts = 1, range = 0, v_stride = 0, m_stride = 0;
   int64_t channels_in() const { return x.shape.c(); }
   int64_t channels_out() const { return y.shape.c(); }
@@ -91,16 +100,16 @@ inline const TensorDesc& winograd_weight(const Problem& p) {
 }
 
 /// The tiles that cover y, on every sub-lattice of the dilation.
-template <class S>
-void set_tiles(WinogradShape& s) {
-  s.points = S::points;
+inline void set_tiles(WinogradShape& s, const SchemeNumbers& scheme) {
+  s.scheme = scheme;
   s.tile_count = s.y.shape.n();
   for (int i = 0; i < 3; ++i) {
-    auto& origins = s.origins[static_cast<size_t>(i)];
+    const auto axis = static_cast<size_t>(i);
+    auto& origins = s.origins[axis];
     origins.clear();
-    const int64_t before = S::goes_up ? s.pad[i] : 0;  // tiles of the padded output
+    const int64_t before = scheme.goes_up ? s.pad[i] : 0;  // tiles of the padded output
     for (int64_t r = 0; r < std::min(s.dilation[i], s.y.shape[i + 1]); ++r)
-      for (int64_t o = r - before; o < s.y.shape[i + 1]; o += s.dilation[i] * S::m[i]) origins.push_back(o);
+      for (int64_t o = r - before; o < s.y.shape[i + 1]; o += s.dilation[i] * scheme.m[axis]) origins.push_back(o);
     s.tile_count *= static_cast<int64_t>(origins.size());
   }
 }
@@ -127,8 +136,7 @@ inline void divide_work(WinogradShape& s, int threads) {
   s.blocks = ceil_div(s.tile_count, s.block);
 }
 
-template <class S>
-WinogradShape winograd_shape(const Problem& p) {
+inline WinogradShape winograd_shape(const Problem& p, const SchemeNumbers& scheme) {
   WinogradShape s;
   const ConvAttrs& a = winograd_conv(p);
   s.pooled = p.op.kind == OpKind::conv_pool_forward;
@@ -142,24 +150,25 @@ WinogradShape winograd_shape(const Problem& p) {
   if (s.pooled) s.window = p.op.as<ConvPoolAttrs>().pool.pool.kernel;
   s.dilation = a.dilation;
   for (int i = 0; i < 3; ++i)
-    s.pad[i] = s.forward || S::goes_up ? a.pad_low[i] : a.dilation[i] * (S::k[i] - 1) - a.pad_low[i];
-  set_tiles<S>(s);
+    s.pad[i] = s.forward || scheme.goes_up ? a.pad_low[i]
+                                           : a.dilation[i] * (scheme.k[static_cast<size_t>(i)] - 1) - a.pad_low[i];
+  set_tiles(s, scheme);
   if (s.four()) {
     s.block = Vec::lanes;
     s.blocks = ceil_div(s.tile_count, s.block);
     return s;
   }
   const int64_t in = s.channels_in(), out = round_up(s.channels_out(), gemm_columns);
-  const int64_t fit = winograd_cache / (S::points * 4 * (in + std::max(gemm_columns, in)));
+  const int64_t fit = winograd_cache / (scheme.points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit, 2 * gemm_rows, 64) / gemm_rows * gemm_rows;
   // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
-  if (S::weights * in * out * 4 >= weights_stream)
+  if (scheme.weights * in * out * 4 >= weights_stream)
     s.block = std::clamp<int64_t>(ceil_div(s.tile_count, p.threads), s.block, std::max<int64_t>(s.block, 32));
   s.block = std::min(s.block, s.tile_count);
   divide_work(s, p.threads);
   // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.
-  int64_t room = winograd_cache * 4 / 3 / (S::points * 4 * s.block);
-  if (S::Width::splits) room = std::min<int64_t>(room, 128);  // V alone fills the cache: measured
+  int64_t room = winograd_cache * 4 / 3 / (scheme.points * 4 * s.block);
+  if (scheme.splits) room = std::min<int64_t>(room, 128);  // V alone fills the cache: measured
   s.range = std::clamp(std::min(in, room) / gemm_columns * gemm_columns, gemm_columns, out);
   s.v_stride = s.block * in + point_pad;
   s.m_stride = s.block * s.range + point_pad;
@@ -174,7 +183,7 @@ inline Vec winograd_slope(const Problem& p, const WinogradShape& s) {
 }
 
 inline int64_t winograd_thread_floats(const WinogradShape& s) {
-  return s.points * (s.v_stride + s.m_stride);
+  return s.scheme.points * (s.v_stride + s.m_stride);
 }
 
 struct TileCorner {
@@ -372,9 +381,13 @@ void store_tile(const WinogradShape& s, const TileCorner& corner, const Vec* out
 template <class S, class T>
 [[gnu::always_inline]] inline WindowMaximum tile_maximum(const Vec* out, int window, int i, int j, int k, Vec bias,
                                                          Vec slope) {
-  return pooled<T>(4 * window, slope, [&](int q) {
+  const auto value = [&](int q) {
     return out[((i + (q >> 2)) * S::m[1] + j + (q >> 1 & 1)) * S::m[2] + k + (q & 1)] + bias;
-  });
+  };
+  if constexpr (S::m[0] == 1)
+    return pooled<T, 4>(slope, value);
+  else
+    return pooled<T>(4 * window, slope, value);
 }
 
 /// Cells of the tile whose window is complete: activated, pooled, stored with the position that won.
@@ -464,10 +477,12 @@ void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& ar
             const Vec offset = bias ? load(bias + c) : Vec::all(0.0f);
             // The next vector of channels, or the first one of the tile beside it.
             const int64_t ahead = c + Vec::lanes < last ? Vec::lanes : S::m[2] * s.dilation[2] * addend.pitch - (c - k);
-            if (s.pooled)
-              pool_tile<S>(s, p.out[0], corner, tile, offset, slope, c, y, arg);
-            else
-              store_tile<S>(s, corner, tile, offset, slope, c, y, addend, ahead, streams);
+            if constexpr (!S::Width::splits)
+              if (s.pooled) {
+                pool_tile<S>(s, p.out[0], corner, tile, offset, slope, c, y, arg);
+                continue;
+              }
+            store_tile<S>(s, corner, tile, offset, slope, c, y, addend, ahead, streams);
           }
         }
       }
@@ -563,51 +578,64 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
 
 #include "kernels/conv/winograd_four.inl"
 
+/// The two things that a scheme is compiled for.
+struct WinogradCode {
+  void (*pack)(const WinogradShape& s, const Tensor& weight, float* u, int threads);
+  void (*run)(const Problem& p, const WinogradShape& s, const KernelArgs& args);
+};
 template <class S>
+constexpr WinogradCode winograd_code() {
+  return {[](const WinogradShape& s, const Tensor& weight, float* u, int threads) {
+            by_storage(weight.dtype(), [&](auto zero) {
+              using T = decltype(zero);
+              if constexpr (S::takes_four)
+                if (s.four()) return winograd_pack_four<S, T>(weight, u);
+              winograd_pack<S, T>(s.forward, weight, u, threads);
+            });
+          },
+          [](const Problem& p, const WinogradShape& s, const KernelArgs& args) {
+            by_storage(p.in[0].dtype, [&](auto zero) {
+              using T = decltype(zero);
+              if constexpr (S::takes_four)
+                if (s.four()) return winograd_run_four<S, T>(p, s, args);
+              winograd_run<S, T>(p, s, args);
+            });
+          }};
+}
+
 class PreparedWinograd final : public Prepared {
  public:
-  explicit PreparedWinograd(const Problem& p) : problem_(p), shape_(winograd_shape<S>(without_addend(p))) {}
+  PreparedWinograd(const Problem& p, const SchemeNumbers& scheme, const WinogradCode& code)
+      : problem_(p), shape_(winograd_shape(without_addend(p), scheme)), code_(code) {}
   int64_t workspace_bytes() const override {
-    return problem_.threads * (shape_.four() ? four_thread_floats<S>(shape_) : winograd_thread_floats(shape_)) * 4;
+    return problem_.threads * (shape_.four() ? four_thread_floats(shape_) : winograd_thread_floats(shape_)) * 4;
   }
   std::string detail() const override {
-    return scheme() + (S::p[0] > 1 ? "^3, " : "^2, ") + std::to_string(shape_.block) + " tiles a block" +
+    return name() + (shape_.scheme.p[0] > 1 ? "^3, " : "^2, ") + std::to_string(shape_.block) + " tiles a block" +
            (shape_.parts > 1 ? ", " + std::to_string(shape_.parts) + " parts" : "");
   }
   std::vector<PackRequest> packed_weights() const override {
-    const std::string form = scheme() + (shape_.forward ? " forward" : " backward");
-    return {{winograd_weight_input(problem_), form,
-             S::weights * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4,
-             [four = shape_.four(), forward = shape_.forward, threads = problem_.threads](const Tensor& weight,
-                                                                                          std::byte* packed) {
-               auto* u = reinterpret_cast<float*>(packed);
-               by_storage(weight.dtype(), [&](auto zero) {
-                 using T = decltype(zero);
-                 if constexpr (S::takes_four)
-                   if (four) return winograd_pack_four<S, T>(weight, u);
-                 winograd_pack<S, T>(forward, weight, u, threads);
-               });
+    const int64_t bytes =
+        shape_.scheme.weights * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4;
+    return {{winograd_weight_input(problem_), name() + (shape_.forward ? " forward" : " backward"), bytes,
+             [shape = shape_, pack = code_.pack, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
+               pack(shape, weight, reinterpret_cast<float*>(packed), threads);
              }}};
   }
-  void run(const KernelArgs& args) const override {
-    by_storage(problem_.in[0].dtype, [&](auto zero) {
-      using T = decltype(zero);
-      if constexpr (S::takes_four)
-        if (shape_.four()) return winograd_run_four<S, T>(problem_, shape_, args);
-      winograd_run<S, T>(problem_, shape_, args);
-    });
-  }
+  void run(const KernelArgs& args) const override { code_.run(problem_, shape_, args); }
 
  private:
-  static std::string scheme() {
-    if (S::Width::splits) return S::goes_up ? "up 2 F(3,2)" : "down 2 F(3,2)";
-    const std::string across = std::to_string(S::m[2]);
-    const bool flatter = S::m[0] > 1 && S::m[0] < S::m[2];  // F(4x6x6,3)
-    return "F(" + (flatter ? std::to_string(S::m[0]) + "x" + across + "x" : "") + across + "," +
-           std::to_string(S::k[2]) + ")";
+  std::string name() const {
+    const SchemeNumbers& s = shape_.scheme;
+    if (s.splits) return s.goes_up ? "up 2 F(3,2)" : "down 2 F(3,2)";
+    const std::string across = std::to_string(s.m[2]);
+    const bool flatter = s.m[0] > 1 && s.m[0] < s.m[2];  // F(4x6x6,3)
+    return "F(" + (flatter ? std::to_string(s.m[0]) + "x" + across + "x" : "") + across + "," + std::to_string(s.k[2]) +
+           ")";
   }
   Problem problem_;
   WinogradShape shape_;
+  WinogradCode code_;
 };
 
 #include "kernels/conv/winograd_supports.inl"

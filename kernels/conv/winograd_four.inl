@@ -13,17 +13,16 @@
 constexpr int64_t four_group = Vec::lanes == 16 ? 4 : 2;  // times six points: the accumulators
 
 /// Outputs of a tile, or its cells where it pools.
-template <class S>
-int64_t four_results(const WinogradShape& s) {
-  return s.pooled ? S::m[0] / s.window[0] * (S::m[1] / 2) * (S::m[2] / 2) : S::m[0] * S::m[1] * S::m[2];
+inline int64_t four_results(const WinogradShape& s) {
+  const auto& m = s.scheme.m;
+  return s.pooled ? m[0] / s.window[0] * (m[1] / 2) * (m[2] / 2) : m[0] * m[1] * m[2];
 }
 
 /// V, one group between the axes, and results of a vector of outputs with their arg-max; V half done takes the place of
 /// the last two first.
-template <class S>
-int64_t four_thread_floats(const WinogradShape& s) {
-  const int64_t half = four_group * S::m[0] * S::p[1] * S::p[2];
-  return (S::points * 4 + std::max<int64_t>(S::points * 4, half + 2 * four_results<S>(s) * Vec::lanes)) * Vec::lanes;
+inline int64_t four_thread_floats(const WinogradShape& s) {
+  const int64_t half = four_group * s.scheme.m[0] * s.scheme.p[1] * s.scheme.p[2], points = s.scheme.points * 4;
+  return (points + std::max(points, half + 2 * four_results(s) * Vec::lanes)) * Vec::lanes;
 }
 
 /// Where the tiles of a vector, any ones, begin in a row of x: in place, or, at an edge or where positions do
@@ -328,10 +327,10 @@ void winograd_run_four(const Problem& p, const WinogradShape& s, const KernelArg
   const Vec slope = winograd_slope(p, s);
   const bool streams = streams_output(p.out[0], args.out[0], s.channels_out());
   constexpr int64_t plane = S::p[1] * S::p[2];
-  const int64_t results_floats = four_results<S>(s) * Vec::lanes * Vec::lanes;
+  const int64_t results_floats = four_results(s) * Vec::lanes * Vec::lanes;
   UnitCounter blocks(s.blocks);
   parallel_threads(p.threads, [&](int thread) {
-    float* v = reinterpret_cast<float*>(args.workspace) + thread * four_thread_floats<S>(s);
+    float* v = reinterpret_cast<float*>(args.workspace) + thread * four_thread_floats(s);
     float* half = v + S::points * 4 * Vec::lanes;
     float* results = half + four_group * S::m[0] * plane * Vec::lanes;
     float* winners = results + results_floats;

@@ -33,15 +33,24 @@ Support with_scheme(const Shape& w, F&& f) {
   return Support::no("needs a 3x3, 5x5 or 3x3x3 kernel, found " + w.str());
 }
 
+/// The numbers of that scheme, or no.
+using FindScheme = Support (*)(const Shape& w, SchemeNumbers& scheme);
+template <int outputs>
+Support scheme_numbers(const Shape& w, SchemeNumbers& scheme) {
+  return with_scheme<outputs>(w, [&](auto found) {
+    scheme = found.numbers;
+    return Support::yes();
+  });
+}
+
 /// Whether the tiles of s, of six outputs, take enough fewer multiplications than tiles of four: not where they stick
 /// out of the image, or out of the sub-lattices of a dilation, too far. `w` are the convolution's weights.
 inline Support saves_beside_four(const Shape& w, WinogradShape s) {
-  const double six = double(s.tile_count) * s.points;
-  with_scheme<4>(w, [&](auto four) {
-    set_tiles<decltype(four)>(s);
-    return Support::yes();
-  });
-  if (double(s.tile_count) * s.points >= least_saved * six) return Support::yes();
+  const double six = double(s.tile_count) * s.scheme.points;
+  SchemeNumbers four;
+  scheme_numbers<4>(w, four);
+  set_tiles(s, four);
+  if (double(s.tile_count) * s.scheme.points >= least_saved * six) return Support::yes();
   return Support::no("saves too little beside tiles of four outputs: those of six stick out of the image");
 }
 
@@ -67,13 +76,13 @@ Support supports_strided(const Problem& p) {
                        std::to_string(w.n()));
   if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
   return with_strided_scheme(p, [&](auto scheme) {
-    const int64_t tiles = winograd_shape<decltype(scheme)>(p).tile_count;
+    const int64_t tiles = winograd_shape(p, scheme.numbers).tile_count;
     return tiles >= 64 ? Support::yes() : Support::no("needs 64 tiles, found " + std::to_string(tiles));
   });
 }
 
-template <int outputs>
-Support supports_winograd(const Problem& whole) {
+/// With tiles of so many outputs; `find` gives the scheme of a kernel's extents.
+inline Support supports_winograd(const Problem& whole, int outputs, const FindScheme& find) {
   if (const Support sum = supports_addend(whole); !sum.ok) return sum;
   const Problem p = without_addend(whole);
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
@@ -101,31 +110,34 @@ Support supports_winograd(const Problem& whole) {
     if (pool.pool.result_size != Int3{2 * cells.d(), 2 * cells.h(), 2 * cells.w()})
       return Support::no("un-pools even extents only");
   }
-  return with_scheme<outputs>(w, [&](auto scheme) {
-    using S = decltype(scheme);
-    const WinogradShape s = winograd_shape<S>(p);
-    for (int i = 0; i < 3; ++i)
-      if (s.pad[i] < 0) return Support::no("pads at most dilation * (kernel - 1) in front");
-    // Transformed weights stream once per block: with few tiles that costs more than the products saved, least so in
-    // three dimensions and with many channels.
-    const bool saves_much =
-        outputs > 2 || S::k[0] > 1 || (S::k[2] == 3 && s.channels_in() * s.channels_out() >= 128 * 128);
-    const int64_t least = saves_much ? 64 : 256;
-    if (s.tile_count < least)
-      return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
-    if (outputs == 6)
-      if (const Support saves = saves_beside_four(w, s); !saves.ok) return saves;
-    if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
-    const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
-    return pools ? needs_dense(p) : Support::yes();
-  });
+  SchemeNumbers scheme;
+  if (const Support found = find(w, scheme); !found.ok) return found;
+  const WinogradShape s = winograd_shape(p, scheme);
+  for (int i = 0; i < 3; ++i)
+    if (s.pad[i] < 0) return Support::no("pads at most dilation * (kernel - 1) in front");
+  // Transformed weights stream once per block: with few tiles that costs more than the products saved, least so in
+  // three dimensions and with many channels.
+  const bool saves_much =
+      outputs > 2 || scheme.k[0] > 1 || (scheme.k[2] == 3 && s.channels_in() * s.channels_out() >= 128 * 128);
+  const int64_t least = saves_much ? 64 : 256;
+  if (s.tile_count < least)
+    return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
+  if (outputs == 6)
+    if (const Support saves = saves_beside_four(w, s); !saves.ok) return saves;
+  if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
+  const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
+  return pools ? needs_dense(p) : Support::yes();
+}
+template <int outputs>
+Support supports_winograd(const Problem& p) {
+  return supports_winograd(p, outputs, scheme_numbers<outputs>);
 }
 
 template <int outputs>
 std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
   std::unique_ptr<Prepared> prepared;
   const auto make = [&](auto scheme) {
-    prepared = std::make_unique<PreparedWinograd<decltype(scheme)>>(p);
+    prepared = std::make_unique<PreparedWinograd>(p, scheme.numbers, winograd_code<decltype(scheme)>());
     return Support::yes();
   };
   if (outputs == 2 && winograd_conv(p).stride != Int3{1, 1, 1})
@@ -140,13 +152,10 @@ template <int outputs>
 double tile_products(const ConvShapes& c, bool forward) {
   WinogradShape s;
   s.y = TensorDesc(forward ? c.y : c.x, DType::f32), s.dilation = c.attrs.dilation;
-  double products = INFINITY;
-  with_scheme<outputs>(c.w, [&](auto scheme) {
-    set_tiles<decltype(scheme)>(s);
-    products = double(s.tile_count) * s.points;
-    return Support::yes();
-  });
-  return products;
+  SchemeNumbers scheme;
+  if (!scheme_numbers<outputs>(c.w, scheme).ok) return INFINITY;
+  set_tiles(s, scheme);
+  return double(s.tile_count) * scheme.points;
 }
 
 /// Whether tiles of two outputs go before larger ones, which have more weights to read per tile and stick further out

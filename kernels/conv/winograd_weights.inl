@@ -60,7 +60,7 @@ struct WinogradWeights {
   int64_t tasks() const { return groups * chunks * parts; }
   /// Gradients of a task: [tap][c][width], then the bias.
   int64_t result_floats() const { return (taps * chunk + 1) * width(); }
-  int64_t thread_floats() const { return shape.points * (shape.v_stride + u_stride) + sums * m_stride; }
+  int64_t thread_floats() const { return shape.scheme.points * (shape.v_stride + u_stride) + sums * m_stride; }
   int64_t workspace() const { return tasks() * result_floats() * 4; }
 };
 
@@ -75,16 +75,15 @@ inline void set_chunk(WinogradWeights& w, int64_t in, int threads) {
   w.chunks = ceil_div(in, w.chunk);
 }
 
-template <class S>
-WinogradWeights winograd_weights(const Problem& p) {
-  using L = typename S::Lines;
+/// With the forward pass's scheme.
+inline WinogradWeights winograd_weights(const Problem& p, const SchemeNumbers& scheme) {
   WinogradWeights w;
   WinogradShape& s = w.shape;
   s.x = p.in[0], s.y = p.in[1];
   s.dilation = p.op.as<ConvAttrs>().dilation, s.pad = p.op.as<ConvAttrs>().pad_low;
-  set_tiles<L>(s);
+  set_tiles(s, scheme);
   const int64_t in = s.channels_in(), out = s.channels_out();
-  w.taps = S::taps, w.sums = L::weights;
+  w.taps = scheme.k[0] * scheme.k[1] * scheme.k[2], w.sums = scheme.weights;
   // Both transforms again for every other 128 channels, instead of dy's for every 64: of as large sums, the fewest.
   const int64_t squares = in > weights_square && out > weights_square && w.sums <= most_square_sums ? 2 : 1;
   w.chunks = ceil_div(in, weights_chunk * squares);
@@ -97,7 +96,7 @@ WinogradWeights winograd_weights(const Problem& p) {
   w.groups = ceil_div(w.blocks, w.task_blocks);
   const int64_t whole = w.groups * w.chunks;  // tasks before tiles are split
   const int64_t least = ceil_div(weights_tasks_least, whole), share = ceil_div(s.tile_count, least);
-  w.run = std::clamp<int64_t>(weights_operands / (s.points * 4 * (w.chunk + w.width())), shortest_run, 128);
+  w.run = std::clamp<int64_t>(weights_operands / (scheme.points * 4 * (w.chunk + w.width())), shortest_run, 128);
   w.run = std::min(w.run, std::max(shortest_run, share));
   const int64_t affordable = std::max<int64_t>(1, weights_parts_bytes / (whole * w.result_floats() * 4));
   const int64_t runs = ceil_div(s.tile_count, w.run);
@@ -176,7 +175,7 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
   const int64_t part = task % w.parts, chunk = task / w.parts % w.chunks, group = task / (w.parts * w.chunks);
   const int64_t c_first = chunk * w.chunk, channels = std::min(w.chunk, s.channels_in() - c_first);
   const int64_t k_first = group * w.width(), valid = std::min(w.width(), s.channels_out() - k_first);
-  float *v = scratch, *u = v + s.points * s.v_stride, *m = u + s.points * w.u_stride;
+  float *v = scratch, *u = v + L::points * s.v_stride, *m = u + L::points * w.u_stride;
   float *result = reinterpret_cast<float*>(args.workspace) + task * w.result_floats(),
         *bias = result + w.taps * w.chunk * w.width();
   std::fill(m, m + w.sums * w.m_stride, 0.0f);
@@ -190,7 +189,7 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
       gradient_transform<S, T>(s, dy, first + i, valid, u + i * block_width, w.u_stride, w.run * block_width,
                                chunk == 0 ? bias : nullptr);
     }
-    for (int q = 0; q < s.points; ++q)
+    for (int q = 0; q < L::points; ++q)
       add_point(w, v + q * s.v_stride, u + q * w.u_stride, m + L::weights_of(q) * w.m_stride, count, channels, valid);
   }
   weights_results<S>(w, m, channels, valid, result);
@@ -245,8 +244,18 @@ Support with_weights_scheme(const Problem& p, F&& f) {
   }
 }
 
+/// The numbers of that scheme, or no.
+using FindWeightsScheme = Support (*)(const Problem& p, SchemeNumbers& scheme);
 template <int outputs>
-Support supports_winograd_weights(const Problem& p) {
+Support weights_scheme_numbers(const Problem& p, SchemeNumbers& scheme) {
+  return with_weights_scheme<outputs>(p, [&](auto found) {
+    scheme = found.numbers;
+    return Support::yes();
+  });
+}
+
+/// With tiles of so many outputs; `find` gives the scheme of a problem.
+inline Support supports_winograd_weights(const Problem& p, int outputs, FindWeightsScheme find) {
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
   if (!p.out[0].dense()) return Support::no("writes dense gradients, found " + p.out[0].str());
   const ConvAttrs& a = p.op.as<ConvAttrs>();
@@ -264,49 +273,57 @@ Support supports_winograd_weights(const Problem& p) {
     }
     if (2 * least < most) return Support::no("some taps meet little but padding");
   }
-  return with_weights_scheme<outputs>(p, [&](auto scheme) {
-    using S = WeightsScheme<decltype(scheme)>;
-    const WinogradShape s = winograd_weights<S>(p).shape;
-    // The sums of all points are read and written once per run: few tiles do not pay for that.
-    if (s.tile_count < 12) return Support::no("needs 12 tiles, found " + std::to_string(s.tile_count));
-    const double dense = double(p.in[1].shape.elements() / w.n()) * S::taps, ours = double(s.tile_count) * s.points;
-    const double least = decltype(scheme)::Width::splits ? 1.4 : 2;
-    if (outputs == 6) {
-      if (w.d() > 1) return Support::no("with six outputs a tile takes images only: 384 sums are too many");
-      if (w.w() == 3 && std::min(w.n(), w.c()) < fewest_of_six)
-        return Support::no("with six outputs a tile and 3x3 taps needs " + std::to_string(fewest_of_six) +
-                           " channels, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
-      if (const Support saves = saves_beside_four(w, s); !saves.ok) return saves;
-    }
-    if (dense < least * ours) return Support::no("saves too few multiplications: tiles stick out of the image");
-    return Support::yes();
-  });
+  SchemeNumbers scheme;
+  if (const Support found = find(p, scheme); !found.ok) return found;
+  const WinogradShape s = winograd_weights(p, scheme).shape;
+  // The sums of all points are read and written once per run: few tiles do not pay for that.
+  if (s.tile_count < 12) return Support::no("needs 12 tiles, found " + std::to_string(s.tile_count));
+  if (outputs == 6) {
+    if (w.d() > 1) return Support::no("with six outputs a tile takes images only: 384 sums are too many");
+    if (w.w() == 3 && std::min(w.n(), w.c()) < fewest_of_six)
+      return Support::no("with six outputs a tile and 3x3 taps needs " + std::to_string(fewest_of_six) +
+                         " channels, found " + std::to_string(w.c()) + " and " + std::to_string(w.n()));
+    if (const Support saves = saves_beside_four(w, s); !saves.ok) return saves;
+  }
+  const double dense = double(p.in[1].shape.elements() / w.n()) * double(w.d() * w.h() * w.w());
+  const double ours = double(s.tile_count) * scheme.points, least = scheme.splits ? 1.4 : 2;
+  if (dense < least * ours) return Support::no("saves too few multiplications: tiles stick out of the image");
+  return Support::yes();
+}
+template <int outputs>
+Support supports_winograd_weights(const Problem& p) {
+  return supports_winograd_weights(p, outputs, weights_scheme_numbers<outputs>);
 }
 
+using WeightsTask = void (*)(const WinogradWeights& w, const KernelArgs& args, int64_t task, float* scratch);
+
+inline std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p, const SchemeNumbers& scheme,
+                                                          WeightsTask run_task) {
+  const WinogradWeights w = winograd_weights(p, scheme);
+  const int used = static_cast<int>(std::min<int64_t>(p.threads, w.tasks()));
+  const auto run = [p, w, used, run_task](const KernelArgs& args) {
+    UnitCounter tasks(w.tasks());
+    parallel_some(used, p.threads, [&](int thread) {
+      float* scratch =
+          reinterpret_cast<float*>(args.workspace) + w.tasks() * w.result_floats() + thread * w.thread_floats();
+      for (int64_t task; (task = tasks.take()) >= 0;) run_task(w, args, task, scratch);
+    });
+    winograd_weights_finish(w, p.threads, args);
+  };
+  const std::string detail = (scheme.splits ? std::string("down 2 F(2,3")
+                                            : "F(" + std::to_string(scheme.k[2]) + "," + std::to_string(scheme.m[2])) +
+                             ")^" + (scheme.p[0] > 1 ? "3, " : "2, ") + std::to_string(w.parts) + " parts, " +
+                             std::to_string(w.run) + " tiles a run";
+  return std::make_unique<PreparedFunction>(run, w.workspace() + used * w.thread_floats() * 4, detail);
+}
 template <int outputs>
 std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
   std::unique_ptr<Prepared> made;
   with_weights_scheme<outputs>(p, [&](auto scheme) {
-    using S = WeightsScheme<decltype(scheme)>;
-    const WinogradWeights w = winograd_weights<S>(p);
-    const int used = static_cast<int>(std::min<int64_t>(p.threads, w.tasks()));
-    const auto run = [p, w, used](const KernelArgs& args) {
-      UnitCounter tasks(w.tasks());
-      parallel_some(used, p.threads, [&](int thread) {
-        float* scratch =
-            reinterpret_cast<float*>(args.workspace) + w.tasks() * w.result_floats() + thread * w.thread_floats();
-        for (int64_t task; (task = tasks.take()) >= 0;)
-          by_storage(p.in[0].dtype,
-                     [&](auto zero) { winograd_weights_task<S, decltype(zero)>(w, args, task, scratch); });
-      });
-      winograd_weights_finish(w, p.threads, args);
-    };
-    using L = typename S::Lines;
-    const std::string detail = (L::Width::splits ? std::string("down 2 F(2,3")
-                                                 : "F(" + std::to_string(L::k[2]) + "," + std::to_string(L::m[2])) +
-                               ")^" + (L::p[0] > 1 ? "3, " : "2, ") + std::to_string(w.parts) + " parts, " +
-                               std::to_string(w.run) + " tiles a run";
-    made = std::make_unique<PreparedFunction>(run, w.workspace() + used * w.thread_floats() * 4, detail);
+    by_storage(p.in[0].dtype, [&](auto zero) {
+      using S = WeightsScheme<decltype(scheme)>;
+      made = prepare_winograd_weights(p, scheme.numbers, winograd_weights_task<S, decltype(zero)>);
+    });
     return Support::yes();
   });
   return made;
