@@ -76,6 +76,8 @@ void set_common(const Arguments& a, DeviceKind device, ProgramOptions& o) {
     for (std::string_view part : split(a.text("kernel"), ','))
       o.plan.selection.overrides.push_back(parse_override(part));
   if (!a.text("tuned").empty()) o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
+  if (!a.flag("winograd")) o.plan.selection.excluded.push_back("winograd");
+  o.plan.recompute = a.flag("recompute");
 }
 
 /// Weights of classes and Adam cost time in a step: with some of them, whatever their values.
@@ -84,6 +86,21 @@ void set_training(ClimateOptions& o) {
   o.training.optimizer = OptimizerKind::adam;
 }
 void set_training(CosmoflowOptions&) {}
+
+/// Gradients behind the pools of convolutions, as MLPerf's CosmoFlow has them.
+void set_gradients(const Arguments& a, CosmoflowOptions& o) {
+  o.sparse_gradients = a.flag("sparse-gradients");
+  if (a.given("sparse-gradients") && a.text("model") != "cosmoflow")
+    fail_usage("--sparse-gradients has no effect on " + a.text("model"));
+}
+void set_gradients(const Arguments& a, ClimateOptions&) {
+  if (a.given("sparse-gradients")) fail_usage("--sparse-gradients has no effect on " + a.text("model"));
+}
+
+/// As JSON.
+const char* truth(bool flag) {
+  return flag ? "true" : "false";
+}
 
 /// The extents of a sample as JSON.
 std::string size_of(const CosmoflowOptions& o) {
@@ -102,6 +119,10 @@ int run(int argc, char** argv) {
                                         {"steps", "5", "timed steps, after one that is not"},
                                         {"kernel", "", "overrides node=kernel, comma-separated"},
                                         {"tuned", "", "table of measured choices"},
+                                        {"winograd", "yes", "no: no Winograd convolutions"},
+                                        {"sparse-gradients", "yes",
+                                         "cosmoflow: no: weight gradients are summed over un-pooled gradients"},
+                                        {"recompute", "no", "yes: values are computed again where that saves memory"},
                                         {"nodes", "yes", "no: leave out the per-node table"}}));
   const int threads = static_cast<int>(a.integer_within("threads", 0, 4096));
   set_default_threads(threads ? threads : default_threads());
@@ -113,7 +134,7 @@ int run(int argc, char** argv) {
   std::string size;
   Program program = std::visit(
       [&](auto& o) {
-        set_common(a, choice.kind, o), set_training(o);
+        set_common(a, choice.kind, o), set_training(o), set_gradients(a, o);
         size = size_of(o);
         ProgramPlans plans = plan_program(o, kernel_list());
         const std::string& table = a.text("tuned");
@@ -148,11 +169,12 @@ int run(int argc, char** argv) {
       "{\"framework\":\"convoy\",\"machine\":%s,\"model\":\"%s\",\"device\":\"%s\",\"library\":\"%s\","
       "\"compute\":\"%s\",\"size\":%s,"
       "\"batch\":%lld,"
-      "\"threads\":%d,"
+      "\"threads\":%d,\"winograd\":%s,\"sparse_gradients\":%s,\"recompute\":%s,"
       "\"median_seconds\":%.7f,\"min_seconds\":%.7f,\"arena_mib\":%.1f,\"peak_mib\":%.1f,%s}\n",
       json_string(describe_cpu()).c_str(), a.text("model").c_str(), device ? device->description().c_str() : "cpu",
       kernel_library_versions().c_str(), a.text("compute").c_str(), size.c_str(),
-      static_cast<long long>(program.options().batch), default_threads(), median(seconds),
+      static_cast<long long>(program.options().batch), default_threads(), truth(a.flag("winograd")),
+      truth(program.options().sparse_gradients), truth(a.flag("recompute")), median(seconds),
       *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20), peak,
       made_by.c_str());
   return 0;

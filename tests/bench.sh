@@ -119,6 +119,14 @@ expect 2 'layers.txt: expected problems of this run, found none' "${steps[@]}" -
 sed 's/^[a-z0-9_]*/mine/' tuned.txt > mine.txt
 expect 2 'mine.txt: this build has no kernel called mine' "${steps[@]}" --batch-size 2 --dry-run --tuned mine.txt
 expect 0 ' % of the operations' "$bin/bench_step" --size 16 --batch 2 --threads 1 --steps 1 --tuned tuned.txt
+# Shortcuts that a step can do without.
+"$bin/bench_step" --size 16 --threads 1 --steps 1 > all.txt
+grep -q ' winograd' all.txt && grep -q ' pool_sparse' all.txt && ok || bad "a step without Winograd or sums over pooled gradients: $(cat all.txt)"
+without 0 ' winograd' "$bin/bench_step" --size 16 --threads 1 --steps 1 --winograd no
+without 0 ' pool_sparse' "$bin/bench_step" --size 16 --threads 1 --steps 1 --sparse-gradients no
+expect 2 '--sparse-gradients has no effect on deepcam' "$bin/bench_step" --model deepcam --size 32x48 --sparse-gradients no
+arena() { "$bin/bench_step" --model deepcam --size 64x96 --threads 1 --steps 1 --nodes no "$@" | grep -oE '"arena_mib":[0-9]+' | cut -d: -f2; }
+[ "$(arena --recompute yes)" -lt "$(arena)" ] && ok || bad "--recompute yes does not save memory: $(arena --recompute yes), $(arena) MiB"
 # A GPU's step takes less than a millisecond.
 "$bin/bench_step" --size 16 --threads 1 --steps 1 --nodes no > step.json
 grep -qE '"median_seconds":[0-9]+\.[0-9]{7},"min_seconds":[0-9]+\.[0-9]{7},' step.json && ok || bad "seconds of a step to 100 ns in step.json"

@@ -112,10 +112,10 @@ int64_t dense_flops(const Shape& y, const Shape& w) {
 int64_t flops_conv_forward(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
   return dense_flops(out[0].shape, in[1].shape);
 }
-int64_t flops_backward_data(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+int64_t flops_conv_backward_data(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
   return dense_flops(in[0].shape, in[1].shape);
 }
-int64_t flops_backward_weights(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
+int64_t flops_conv_backward_weights(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) {
   return dense_flops(in[1].shape, out[0].shape);
 }
 
@@ -249,20 +249,20 @@ std::vector<OpDef> conv_ops() {
            .default_attrs = ConvAttrs{},
            .infer = infer_conv_backward_data,
            .gradient = gradient_conv_backward_data,
-           .flops = flops_backward_data},
+           .flops = flops_conv_backward_data},
           {.kind = OpKind::conv_backward_data_add,
            .family = OpFamily::convolution,
            .name = "conv_backward_data_add",
            .default_attrs = ConvAttrs{},
            .infer = infer_conv_backward_data_add,
-           .flops = flops_backward_data,
+           .flops = flops_conv_backward_data,
            .lower = lower_backward_data_add},
           {.kind = OpKind::conv_backward_weights,
            .family = OpFamily::convolution,
            .name = "conv_backward_weights",
            .default_attrs = ConvAttrs{},
            .infer = infer_conv_backward_weights,
-           .flops = flops_backward_weights},
+           .flops = flops_conv_backward_weights},
           {.kind = OpKind::conv_activation_forward,
            .family = OpFamily::convolution,
            .name = "conv_activation_forward",

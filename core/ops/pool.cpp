@@ -140,10 +140,10 @@ int64_t window(const Op& op) {
   const Int3& k = pool_of(op).kernel;
   return k[0] * k[1] * k[2];
 }
-int64_t flops_of_windows(const Op& op, std::span<const TensorDesc>, std::span<const TensorDesc> out) {
+int64_t flops_window_forward(const Op& op, std::span<const TensorDesc>, std::span<const TensorDesc> out) {
   return window(op) * out[0].shape.elements();
 }
-int64_t flops_backward(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
+int64_t flops_window_backward(const Op& op, std::span<const TensorDesc> in, std::span<const TensorDesc>) {
   return window(op) * in[0].shape.elements();
 }
 
@@ -184,13 +184,13 @@ std::vector<OpDef> pool_ops() {
            .default_attrs = PoolAttrs{},
            .infer = infer_max,
            .gradient = gradient_max,
-           .flops = flops_of_windows},
+           .flops = flops_window_forward},
           {.kind = OpKind::max_pool_backward,
            .family = OpFamily::pool,
            .name = "max_pool_backward",
            .default_attrs = PoolAttrs{},
            .infer = infer_max_backward,
-           .flops = flops_backward,
+           .flops = flops_window_backward,
            .special_input = special_max_backward},
           {.kind = OpKind::avg_pool,
            .family = OpFamily::pool,
@@ -198,27 +198,27 @@ std::vector<OpDef> pool_ops() {
            .default_attrs = PoolAttrs{},
            .infer = infer_avg,
            .gradient = gradient_avg,
-           .flops = flops_of_windows},
+           .flops = flops_window_forward},
           {.kind = OpKind::avg_pool_backward,
            .family = OpFamily::pool,
            .name = "avg_pool_backward",
            .default_attrs = PoolAttrs{},
            .infer = infer_avg_backward,
-           .flops = flops_backward},
+           .flops = flops_window_backward},
           {.kind = OpKind::activation_max_pool,
            .family = OpFamily::pool,
            .name = "activation_max_pool",
            .default_attrs = ActivationPoolAttrs{},
            .infer = infer_max,
            .gradient = gradient_fused,
-           .flops = flops_of_windows,
+           .flops = flops_window_forward,
            .lower = lower_fused},
           {.kind = OpKind::activation_max_pool_backward,
            .family = OpFamily::pool,
            .name = "activation_max_pool_backward",
            .default_attrs = ActivationPoolAttrs{},
            .infer = infer_fused_backward,
-           .flops = flops_backward,
+           .flops = flops_window_backward,
            .lower = lower_fused_backward,
            .special_input = special_fused_backward}};
 }

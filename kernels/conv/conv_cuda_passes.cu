@@ -97,12 +97,10 @@ void queue_widen(DType from, int64_t n, const void* narrow, float* wide) {
 }
 
 int64_t column_sum_bytes(const Shape& shape) {
-  using namespace conv_cuda_passes;
   return channel_sum_bytes(shape.rows(), shape.c(), 1);
 }
 
 void queue_column_sums(const Tensor& t, std::byte* workspace, float* out) {
-  using namespace conv_cuda_passes;
   queue_channel_sum(t, workspace, out);
 }
 

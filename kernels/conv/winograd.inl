@@ -100,16 +100,15 @@ inline const TensorDesc& winograd_weight(const Problem& p) {
 }
 
 /// The tiles that cover y, on every sub-lattice of the dilation.
-inline void set_tiles(WinogradShape& s, const SchemeNumbers& scheme) {
-  s.scheme = scheme;
+inline void set_tiles(WinogradShape& s) {
   s.tile_count = s.y.shape.n();
   for (int i = 0; i < 3; ++i) {
     const auto axis = static_cast<size_t>(i);
     auto& origins = s.origins[axis];
     origins.clear();
-    const int64_t before = scheme.goes_up ? s.pad[i] : 0;  // tiles of the padded output
+    const int64_t before = s.scheme.goes_up ? s.pad[i] : 0;  // tiles of the padded output
     for (int64_t r = 0; r < std::min(s.dilation[i], s.y.shape[i + 1]); ++r)
-      for (int64_t o = r - before; o < s.y.shape[i + 1]; o += s.dilation[i] * scheme.m[axis]) origins.push_back(o);
+      for (int64_t o = r - before; o < s.y.shape[i + 1]; o += s.dilation[i] * s.scheme.m[axis]) origins.push_back(o);
     s.tile_count *= static_cast<int64_t>(origins.size());
   }
 }
@@ -138,6 +137,7 @@ inline void divide_work(WinogradShape& s, int threads) {
 
 inline WinogradShape winograd_shape(const Problem& p, const SchemeNumbers& scheme) {
   WinogradShape s;
+  s.scheme = scheme;
   const ConvAttrs& a = winograd_conv(p);
   s.pooled = p.op.kind == OpKind::conv_pool_forward;
   s.activates = p.op.kind == OpKind::conv_activation_forward;
@@ -152,7 +152,7 @@ inline WinogradShape winograd_shape(const Problem& p, const SchemeNumbers& schem
   for (int i = 0; i < 3; ++i)
     s.pad[i] = s.forward || scheme.goes_up ? a.pad_low[i]
                                            : a.dilation[i] * (scheme.k[static_cast<size_t>(i)] - 1) - a.pad_low[i];
-  set_tiles(s, scheme);
+  set_tiles(s);
   if (s.four()) {
     s.block = Vec::lanes;
     s.blocks = ceil_div(s.tile_count, s.block);
@@ -384,7 +384,7 @@ template <class S, class T>
   const auto value = [&](int q) {
     return out[((i + (q >> 2)) * S::m[1] + j + (q >> 1 & 1)) * S::m[2] + k + (q & 1)] + bias;
   };
-  if constexpr (S::m[0] == 1)
+  if constexpr (S::m[0] == 1)  // images pool by 1x2x2
     return pooled<T, 4>(slope, value);
   else
     return pooled<T>(4 * window, slope, value);
@@ -611,13 +611,13 @@ class PreparedWinograd final : public Prepared {
     return problem_.threads * (shape_.four() ? four_thread_floats(shape_) : winograd_thread_floats(shape_)) * 4;
   }
   std::string detail() const override {
-    return name() + (shape_.scheme.p[0] > 1 ? "^3, " : "^2, ") + std::to_string(shape_.block) + " tiles a block" +
-           (shape_.parts > 1 ? ", " + std::to_string(shape_.parts) + " parts" : "");
+    return scheme_name() + (shape_.scheme.p[0] > 1 ? "^3, " : "^2, ") + std::to_string(shape_.block) +
+           " tiles a block" + (shape_.parts > 1 ? ", " + std::to_string(shape_.parts) + " parts" : "");
   }
   std::vector<PackRequest> packed_weights() const override {
     const int64_t bytes =
         shape_.scheme.weights * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4;
-    return {{winograd_weight_input(problem_), name() + (shape_.forward ? " forward" : " backward"), bytes,
+    return {{winograd_weight_input(problem_), scheme_name() + (shape_.forward ? " forward" : " backward"), bytes,
              [shape = shape_, pack = code_.pack, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
                pack(shape, weight, reinterpret_cast<float*>(packed), threads);
              }}};
@@ -625,7 +625,7 @@ class PreparedWinograd final : public Prepared {
   void run(const KernelArgs& args) const override { code_.run(problem_, shape_, args); }
 
  private:
-  std::string name() const {
+  std::string scheme_name() const {
     const SchemeNumbers& s = shape_.scheme;
     if (s.splits) return s.goes_up ? "up 2 F(3,2)" : "down 2 F(3,2)";
     const std::string across = std::to_string(s.m[2]);

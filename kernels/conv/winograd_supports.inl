@@ -37,8 +37,8 @@ Support with_scheme(const Shape& w, F&& f) {
 using FindScheme = Support (*)(const Shape& w, SchemeNumbers& scheme);
 template <int outputs>
 Support scheme_numbers(const Shape& w, SchemeNumbers& scheme) {
-  return with_scheme<outputs>(w, [&](auto found) {
-    scheme = found.numbers;
+  return with_scheme<outputs>(w, [&](auto wanted) {
+    scheme = wanted.numbers;
     return Support::yes();
   });
 }
@@ -47,9 +47,8 @@ Support scheme_numbers(const Shape& w, SchemeNumbers& scheme) {
 /// out of the image, or out of the sub-lattices of a dilation, too far. `w` are the convolution's weights.
 inline Support saves_beside_four(const Shape& w, WinogradShape s) {
   const double six = double(s.tile_count) * s.scheme.points;
-  SchemeNumbers four;
-  scheme_numbers<4>(w, four);
-  set_tiles(s, four);
+  if (const Support four = scheme_numbers<4>(w, s.scheme); !four.ok) return four;
+  set_tiles(s);
   if (double(s.tile_count) * s.scheme.points >= least_saved * six) return Support::yes();
   return Support::no("saves too little beside tiles of four outputs: those of six stick out of the image");
 }
@@ -82,7 +81,7 @@ Support supports_strided(const Problem& p) {
 }
 
 /// With tiles of so many outputs; `find` gives the scheme of a kernel's extents.
-inline Support supports_winograd(const Problem& whole, int outputs, const FindScheme& find) {
+inline Support supports_winograd(const Problem& whole, int outputs, FindScheme find) {
   if (const Support sum = supports_addend(whole); !sum.ok) return sum;
   const Problem p = without_addend(whole);
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
@@ -152,10 +151,9 @@ template <int outputs>
 double tile_products(const ConvShapes& c, bool forward) {
   WinogradShape s;
   s.y = TensorDesc(forward ? c.y : c.x, DType::f32), s.dilation = c.attrs.dilation;
-  SchemeNumbers scheme;
-  if (!scheme_numbers<outputs>(c.w, scheme).ok) return INFINITY;
-  set_tiles(s, scheme);
-  return double(s.tile_count) * scheme.points;
+  if (!scheme_numbers<outputs>(c.w, s.scheme).ok) return INFINITY;
+  set_tiles(s);
+  return double(s.tile_count) * s.scheme.points;
 }
 
 /// Whether tiles of two outputs go before larger ones, which have more weights to read per tile and stick further out

@@ -79,9 +79,9 @@ inline void set_chunk(WinogradWeights& w, int64_t in, int threads) {
 inline WinogradWeights winograd_weights(const Problem& p, const SchemeNumbers& scheme) {
   WinogradWeights w;
   WinogradShape& s = w.shape;
-  s.x = p.in[0], s.y = p.in[1];
+  s.scheme = scheme, s.x = p.in[0], s.y = p.in[1];
   s.dilation = p.op.as<ConvAttrs>().dilation, s.pad = p.op.as<ConvAttrs>().pad_low;
-  set_tiles(s, scheme);
+  set_tiles(s);
   const int64_t in = s.channels_in(), out = s.channels_out();
   w.taps = scheme.k[0] * scheme.k[1] * scheme.k[2], w.sums = scheme.weights;
   // Both transforms again for every other 128 channels, instead of dy's for every 64: of as large sums, the fewest.
@@ -248,8 +248,8 @@ Support with_weights_scheme(const Problem& p, F&& f) {
 using FindWeightsScheme = Support (*)(const Problem& p, SchemeNumbers& scheme);
 template <int outputs>
 Support weights_scheme_numbers(const Problem& p, SchemeNumbers& scheme) {
-  return with_weights_scheme<outputs>(p, [&](auto found) {
-    scheme = found.numbers;
+  return with_weights_scheme<outputs>(p, [&](auto wanted) {
+    scheme = wanted.numbers;
     return Support::yes();
   });
 }
@@ -297,32 +297,42 @@ Support supports_winograd_weights(const Problem& p) {
 
 using WeightsTask = void (*)(const WinogradWeights& w, const KernelArgs& args, int64_t task, float* scratch);
 
-inline std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p, const SchemeNumbers& scheme,
-                                                          WeightsTask run_task) {
-  const WinogradWeights w = winograd_weights(p, scheme);
-  const int used = static_cast<int>(std::min<int64_t>(p.threads, w.tasks()));
-  const auto run = [p, w, used, run_task](const KernelArgs& args) {
+class PreparedWinogradWeights final : public Prepared {
+ public:
+  PreparedWinogradWeights(const Problem& p, const SchemeNumbers& scheme, WeightsTask task)
+      : weights_(winograd_weights(p, scheme)), threads_(p.threads), task_(task) {}
+  int64_t workspace_bytes() const override { return weights_.workspace() + used() * weights_.thread_floats() * 4; }
+  std::string detail() const override {
+    const SchemeNumbers& s = weights_.shape.scheme;
+    return (s.splits ? std::string("down 2 F(2,3") : "F(" + std::to_string(s.k[2]) + "," + std::to_string(s.m[2])) +
+           ")^" + (s.p[0] > 1 ? "3, " : "2, ") + std::to_string(weights_.parts) + " parts, " +
+           std::to_string(weights_.run) + " tiles a run";
+  }
+  void run(const KernelArgs& args) const override {
+    const WinogradWeights& w = weights_;
     UnitCounter tasks(w.tasks());
-    parallel_some(used, p.threads, [&](int thread) {
+    parallel_some(used(), threads_, [&](int thread) {
       float* scratch =
           reinterpret_cast<float*>(args.workspace) + w.tasks() * w.result_floats() + thread * w.thread_floats();
-      for (int64_t task; (task = tasks.take()) >= 0;) run_task(w, args, task, scratch);
+      for (int64_t task; (task = tasks.take()) >= 0;) task_(w, args, task, scratch);
     });
-    winograd_weights_finish(w, p.threads, args);
-  };
-  const std::string detail = (scheme.splits ? std::string("down 2 F(2,3")
-                                            : "F(" + std::to_string(scheme.k[2]) + "," + std::to_string(scheme.m[2])) +
-                             ")^" + (scheme.p[0] > 1 ? "3, " : "2, ") + std::to_string(w.parts) + " parts, " +
-                             std::to_string(w.run) + " tiles a run";
-  return std::make_unique<PreparedFunction>(run, w.workspace() + used * w.thread_floats() * 4, detail);
-}
+    winograd_weights_finish(w, threads_, args);
+  }
+
+ private:
+  int used() const { return static_cast<int>(std::min<int64_t>(threads_, weights_.tasks())); }
+  WinogradWeights weights_;
+  int threads_;
+  WeightsTask task_;
+};
+
 template <int outputs>
 std::unique_ptr<Prepared> prepare_winograd_weights(const Problem& p) {
   std::unique_ptr<Prepared> made;
   with_weights_scheme<outputs>(p, [&](auto scheme) {
     by_storage(p.in[0].dtype, [&](auto zero) {
       using S = WeightsScheme<decltype(scheme)>;
-      made = prepare_winograd_weights(p, scheme.numbers, winograd_weights_task<S, decltype(zero)>);
+      made = std::make_unique<PreparedWinogradWeights>(p, scheme.numbers, winograd_weights_task<S, decltype(zero)>);
     });
     return Support::yes();
   });
