@@ -94,7 +94,7 @@ if(NOT CONVOY_MPI)
   record_feature(MPI off "one rank per run")
 endif()
 
-option(CONVOY_AVX512 "Compile the kernels that need AVX-512, AVX512-FP16 or AMX; without them a build takes two thirds of the time" ON)
+option(CONVOY_AVX512 "Compile the kernels that need AVX-512, AVX512-FP16 or AMX; without them a build takes four fifths of the time" ON)
 if(NOT CONVOY_AVX512)
   record_feature(AVX-512 off "CONVOY_AVX512=OFF: own kernels end at AVX2")
 endif()
