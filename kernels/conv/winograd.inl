@@ -44,11 +44,12 @@ constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
 constexpr int64_t weights_stream = 16 << 20;   // from so many bytes on no second-level cache holds U
 constexpr double least_saved = 7.0 / 6;        // times fewer multiplications, for larger tiles
 
-/// A scheme's numbers along D, H, W, for what is done once per convolution: points p, outputs m, taps k.
+/// A scheme's numbers along D, H, W: points p, outputs m, taps k. What is done once per convolution takes these, and is
+/// compiled once, not for each scheme.
 struct SchemeNumbers {
   std::array<int, 3> p{}, m{}, k{};
   int points = 0, weights = 0;  ///< of a tile
-  bool splits = false, goes_up = false, takes_four = false;
+  bool splits = false, goes_up = false;
 };
 
 /// Axes D, H, W: points p, outputs m, taps k, inputs n, weights u.
@@ -66,7 +67,7 @@ struct Scheme {
   static constexpr bool goes_up = W::up > 1;
   static constexpr bool takes_four = !W::splits && m[2] < 6;  ///< input channels: winograd_four.inl
   static constexpr SchemeNumbers numbers{
-      {p[0], p[1], p[2]}, {m[0], m[1], m[2]}, {k[0], k[1], k[2]}, points, weights, W::splits, goes_up, takes_four};
+      {p[0], p[1], p[2]}, {m[0], m[1], m[2]}, {k[0], k[1], k[2]}, points, weights, W::splits, goes_up};
   /// Which transformed weights a point is multiplied by.
   static constexpr int weights_of(int point) {
     const int at[3] = {point / (p[1] * p[2]), point / p[2] % p[1], point % p[2]};
