@@ -78,6 +78,10 @@ void set_common(const Arguments& a, DeviceKind device, ProgramOptions& o) {
   if (!a.text("tuned").empty()) o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
   if (!a.flag("winograd")) o.plan.selection.excluded.push_back("winograd");
   o.plan.recompute = a.flag("recompute");
+  o.sparse_gradients = a.flag("sparse-gradients");
+  // No other network has weight gradients behind a fused pool: the plans are the same.
+  if (a.given("sparse-gradients") && a.text("model") != "cosmoflow")
+    fail_usage("--sparse-gradients has no effect on " + a.text("model"));
 }
 
 /// Weights of classes and Adam cost time in a step: with some of them, whatever their values.
@@ -86,16 +90,6 @@ void set_training(ClimateOptions& o) {
   o.training.optimizer = OptimizerKind::adam;
 }
 void set_training(CosmoflowOptions&) {}
-
-/// Gradients behind the pools of convolutions, as MLPerf's CosmoFlow has them.
-void set_gradients(const Arguments& a, CosmoflowOptions& o) {
-  o.sparse_gradients = a.flag("sparse-gradients");
-  if (a.given("sparse-gradients") && a.text("model") != "cosmoflow")
-    fail_usage("--sparse-gradients has no effect on " + a.text("model"));
-}
-void set_gradients(const Arguments& a, ClimateOptions&) {
-  if (a.given("sparse-gradients")) fail_usage("--sparse-gradients has no effect on " + a.text("model"));
-}
 
 /// As JSON.
 const char* truth(bool flag) {
@@ -134,7 +128,7 @@ int run(int argc, char** argv) {
   std::string size;
   Program program = std::visit(
       [&](auto& o) {
-        set_common(a, choice.kind, o), set_training(o), set_gradients(a, o);
+        set_common(a, choice.kind, o), set_training(o);
         size = size_of(o);
         ProgramPlans plans = plan_program(o, kernel_list());
         const std::string& table = a.text("tuned");
