@@ -12,10 +12,24 @@ std::vector<ValueId> GradientContext::emit(const Op& op, const std::string& what
   return tape_.add(op, layer_of(node_.name) + "." + what, std::move(in)).out;
 }
 
+ValueId GradientContext::as(ValueId gradient, DType type) {
+  return desc(gradient).dtype == type ? gradient
+                                      : emit({OpKind::cast, CastAttrs{type}}, "cast_gradient", {gradient})[0];
+}
+
+ValueId GradientContext::out_gradient(size_t i) {
+  const ValueId gradient = gradients_.at(out(i));
+  return gradient == no_value || op().kind == OpKind::cast ? gradient : as(gradient, desc(out(i)).dtype);
+}
+
 void GradientContext::add(size_t i, ValueId gradient) {
-  ValueId& slot = gradients_.at(static_cast<size_t>(in(i)));
-  slot = slot == no_value ? gradient : emit(Op{OpKind::add, NoAttrs{}}, "add_gradients", {slot, gradient}).at(0);
-  gradients_.resize(tape_.values().size(), no_value);
+  ValueId& slot = gradients_.at(in(i));
+  if (slot == no_value) {
+    slot = gradient;
+    return;
+  }
+  const DType a = desc(slot).dtype, b = desc(gradient).dtype, wider = size_of(a) >= size_of(b) ? a : b;
+  slot = emit({OpKind::add, NoAttrs{}}, "add_gradients", {as(slot, wider), as(gradient, wider)})[0];
 }
 
 std::vector<ValueId> differentiate(Tape& tape, ValueId loss, ValueId loss_scale, std::span<const ValueId> wanted) {
@@ -26,32 +40,30 @@ std::vector<ValueId> differentiate(Tape& tape, ValueId loss, ValueId loss_scale,
     return kind && node.out.at(0) == loss;
   });
   if (!is_loss) fail_usage("differentiate: expected the output of a loss node, found " + tape.value(loss).name);
-  std::vector<bool> needed(tape.values().size());
-  for (ValueId id : wanted) needed.at(static_cast<size_t>(id)) = true;
+  // Both tables are of the forward pass: nobody asks for gradients of gradients.
+  ByValue<bool> needed(tape.values().size());
+  ByValue<ValueId> gradients(tape.values().size(), no_value);
+  for (ValueId id : wanted) needed.at(id) = true;
   for (const Node& node : forward) {
-    const bool any = op_def(node.op.kind).gradient && std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) {
-                       return needed[static_cast<size_t>(id)];
-                     });
-    for (ValueId id : node.out) needed[static_cast<size_t>(id)] = any;
+    const bool any = op_def(node.op.kind).gradient &&
+                     std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) { return needed[id]; });
+    for (ValueId id : node.out) needed[id] = needed[id] || any;
   }
 
-  std::vector<ValueId> gradients(tape.values().size(), no_value);
   for (auto node = forward.rbegin(); node != forward.rend(); ++node) {
     const bool is_root = std::find(node->out.begin(), node->out.end(), loss) != node->out.end();
-    const bool reached = std::any_of(node->out.begin(), node->out.end(),
-                                     [&](ValueId id) { return gradients[static_cast<size_t>(id)] != no_value; });
-    if (!op_def(node->op.kind).gradient || !needed[static_cast<size_t>(node->out.at(0))] || (!is_root && !reached))
-      continue;
+    const bool reached =
+        std::any_of(node->out.begin(), node->out.end(), [&](ValueId id) { return gradients[id] != no_value; });
+    const bool leads_on = std::any_of(node->in.begin(), node->in.end(), [&](ValueId id) { return needed[id]; });
+    if (!op_def(node->op.kind).gradient || !leads_on || (!is_root && !reached)) continue;
     GradientContext context(tape, *node, gradients, needed, loss_scale);
     op_def(node->op.kind).gradient(context);
-    gradients.resize(tape.values().size(), no_value);
   }
 
   std::vector<ValueId> result;
   for (ValueId id : wanted) {
-    if (gradients[static_cast<size_t>(id)] == no_value)
-      fail_usage("the loss does not depend on " + tape.value(id).name);
-    result.push_back(gradients[static_cast<size_t>(id)]);
+    if (gradients[id] == no_value) fail_usage("the loss does not depend on " + tape.value(id).name);
+    result.push_back(gradients[id]);
   }
   return result;
 }

@@ -1,6 +1,7 @@
 // Reverse-mode differentiation of a tape: appends gradient nodes, one rule per op (OpDef::gradient).
 #pragma once
 
+#include "core/by_value.h"
 #include "core/tape.h"
 
 namespace convoy {
@@ -8,8 +9,7 @@ namespace convoy {
 /// What a gradient rule sees: its node, the gradients of the node's outputs, and where to put those of its inputs.
 class GradientContext {
  public:
-  GradientContext(Tape& tape, Node node, std::vector<ValueId>& gradients, const std::vector<bool>& needed,
-                  ValueId loss_scale)
+  GradientContext(Tape& tape, Node node, ByValue<ValueId>& gradients, const ByValue<bool>& needed, ValueId loss_scale)
       : tape_(tape), node_(std::move(node)), gradients_(gradients), needed_(needed), loss_scale_(loss_scale) {}
 
   const Node& node() const { return node_; }
@@ -18,10 +18,12 @@ class GradientContext {
   ValueId in(size_t i) const { return node_.in.at(i); }
   ValueId out(size_t i) const { return node_.out.at(i); }
   const TensorDesc& desc(ValueId id) const { return tape_.desc(id); }
-  /// Gradient with respect to output i, or no_value when nothing flowed there.
-  ValueId out_gradient(size_t i) const { return gradients_.at(static_cast<size_t>(out(i))); }
+  /// Gradient with respect to output i, or no_value when nothing flowed there. Gradients of weights are as wide as
+  /// their sums: those of weights that were computed get the type of the weights here, unless the op is the cast that
+  /// made it.
+  ValueId out_gradient(size_t i);
   /// Whether anybody wants the gradient of input i.
-  bool needs(size_t i) const { return needed_.at(static_cast<size_t>(in(i))); }
+  bool needs(size_t i) const { return needed_.at(in(i)); }
   /// State holding the factor on the loss.
   ValueId loss_scale() const { return loss_scale_; }
   /// Emits a node named "<layer>.<what>" and returns its outputs.
@@ -30,10 +32,11 @@ class GradientContext {
   void add(size_t i, ValueId gradient);
 
  private:
+  ValueId as(ValueId gradient, DType type);
   Tape& tape_;
   Node node_;  // a copy: the tape's node list grows while the rule runs
-  std::vector<ValueId>& gradients_;
-  const std::vector<bool>& needed_;
+  ByValue<ValueId>& gradients_;
+  const ByValue<bool>& needed_;
   ValueId loss_scale_;
 };
 

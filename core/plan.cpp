@@ -1,14 +1,12 @@
 #include "core/plan.h"
 
 #include <algorithm>
-#include <climits>
 #include <map>
 
 #include "core/conv_shapes.h"
-#include "core/ops/communication.h"
 #include "core/passes/passes.h"
-#include "core/passes/slices.h"
 #include "core/passes/team.h"
+#include "core/placement.h"
 #include "core/sweep.h"
 
 namespace convoy {
@@ -37,7 +35,7 @@ class Planner {
       tape_.set_nodes(nodes_);
       tape_.verify();
     }
-    slices_.assign(plan_.values.size(), {});
+    slices_ = ByValue<SliceOf>(plan_.values.size());
     if (options_.slice_aliasing)
       slices_ = alias_slices(
           plan_.values, nodes_, [&](const Node& node) { return !loses_kernel(node); },
@@ -46,15 +44,14 @@ class Planner {
     hoist_refresh();
     if (options_.team > 1) share_packs(plan_, options_.team), share_updates(plan_, options_.team);
     if (options_.sweep) join_sweeps();
-    place_values();
+    place_values(plan_, slices_, options_);
     return std::move(plan_);
   }
 
  private:
   std::vector<TensorDesc> descs(const std::vector<ValueId>& ids) const {
     std::vector<TensorDesc> result;
-    for (ValueId id : ids)
-      result.push_back(plan_.values.empty() ? tape_.desc(id) : plan_.values[static_cast<size_t>(id)].desc);
+    for (ValueId id : ids) result.push_back(plan_.values.empty() ? tape_.desc(id) : plan_.value(id).desc);
     return result;
   }
 
@@ -167,10 +164,10 @@ class Planner {
     const auto key = std::make_pair(weight, form);
     if (const auto found = packs_.find(key); found != packs_.end()) return found->second;
     const auto id = static_cast<ValueId>(plan_.values.size());
-    const std::string name = plan_.values[static_cast<size_t>(weight)].name + ".pack";
+    const std::string name = plan_.value(weight).name + ".pack";
     plan_.values.push_back(
         {name + "(" + form + ")", TensorDesc(Shape::vector(request.bytes), DType::u8), ValueKind::temporary, false});
-    slices_.emplace_back();
+    slices_.grow(plan_.values.size());
     PlannedNode node;
     node.name = name;
     node.op = {OpKind::pack, NoAttrs{}};
@@ -181,7 +178,7 @@ class Planner {
         [pack = request.pack](const KernelArgs& args) { pack(args.in[0], args.out[0].bytes()); });
     node.in = {weight};
     node.out = {id};
-    node.bytes = plan_.values[static_cast<size_t>(weight)].desc.bytes() + request.bytes;
+    node.bytes = plan_.value(weight).desc.bytes() + request.bytes;
     plan_.nodes.push_back(std::move(node));
     return packs_[key] = id;
   }
@@ -190,12 +187,12 @@ class Planner {
   void hoist_refresh() {
     const bool updates = std::any_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return !n.updated().empty(); });
     if (updates) return;
-    std::vector<bool> constant(plan_.values.size());
-    for (size_t i = 0; i < constant.size(); ++i) constant[i] = plan_.values[i].kind == ValueKind::state;
+    ByValue<bool> constant(plan_.values.size());
+    for (ValueId id : ids_of(plan_.values)) constant[id] = plan_.value(id).kind == ValueKind::state;
     for (PlannedNode& node : plan_.nodes) {
       const bool kind = node.op.kind == OpKind::pack || node.op.kind == OpKind::cast;
-      node.refresh = kind && constant[static_cast<size_t>(node.in[0])];
-      if (node.refresh) constant[static_cast<size_t>(node.out[0])] = true;
+      node.refresh = kind && constant[node.in[0]];
+      if (node.refresh) constant[node.out[0]] = true;
     }
     std::stable_partition(plan_.nodes.begin(), plan_.nodes.end(), [](const PlannedNode& n) { return n.refresh; });
   }
@@ -219,211 +216,12 @@ class Planner {
     }
   }
 
-  /// The nodes that run together with node i, first and last: none of their values may share memory (but see Joinable).
-  std::pair<int, int> together(int i) const {
-    while (plan_.nodes[static_cast<size_t>(i)].sweep_size == 0) --i;
-    return {i, i + plan_.nodes[static_cast<size_t>(i)].sweep_size - 1};
-  }
-
-  bool shared(size_t value) const { return !plan_.shared_offset.empty() && plan_.shared_offset[value] >= 0; }
-
-  /// Nodes that touch a value, first and last; -1: none.
-  struct Use {
-    int first = -1, last = -1;
-    void touch(int at) {
-      first = first < 0 ? at : std::min(first, at);
-      last = std::max(last, at);
-    }
-  };
-  /// Root value and byte offset inside it, for values that share storage.
-  using Home = std::pair<ValueId, int64_t>;
-
-  void place_values() {
-    const std::vector<Use> use = note_uses();
-    const std::vector<Home> home = find_homes(use);
-    if (options_.team > 1) share_buckets_of_team(plan_, home, options_.team, options_.place);
-    count_moved_bytes(home);
-    lay_out(use, home);
-  }
-
-  std::vector<Use> note_uses() const {
-    const int count = static_cast<int>(plan_.nodes.size());
-    std::vector<Use> use(plan_.values.size());
-    for (int i = 0; i < count; ++i) {
-      const PlannedNode& node = plan_.nodes[static_cast<size_t>(i)];
-      const auto [first, last] = together(i);
-      for (const auto* list : {&node.in, &node.out, &node.packed})
-        for (ValueId id : *list) use[static_cast<size_t>(id)].touch(first), use[static_cast<size_t>(id)].touch(last);
-      if (node.refresh) use[static_cast<size_t>(node.out[0])].touch(count - 1);
-    }
-    // Refreshed values outlive the run that made them, so inputs written ahead of a later run may not share their
-    // memory.
-    const auto refreshed =
-        std::count_if(plan_.nodes.begin(), plan_.nodes.end(), [](const PlannedNode& n) { return n.refresh; });
-    for (size_t v = 0; v < use.size(); ++v) {
-      if (plan_.values[v].kind == ValueKind::input)
-        use[v].touch(0), use[v].touch(std::max(0, std::min(static_cast<int>(refreshed), count - 1)));
-      // Also where no node is left that touches it: the parts of a concatenation are written straight into it.
-      if (plan_.values[v].keep) use[v].touch(std::max(0, count - 1));
-    }
-    return use;
-  }
-
-  std::vector<Home> find_homes(const std::vector<Use>& use) const {
-    const size_t values = plan_.values.size();
-    std::vector<Home> home(values);
-    for (size_t v = 0; v < values; ++v) home[v] = {static_cast<ValueId>(v), 0};
-    std::vector<bool> has_slices(values);
-    for (size_t v = 0; v < values; ++v)
-      if (slices_[v].parent != no_value) has_slices[static_cast<size_t>(slices_[v].parent)] = true;
-    if (options_.in_place) {
-      share_in_place(use, has_slices, home);
-      share_buckets(use, has_slices, home);
-    }
-    for (size_t v = 0; v < values; ++v) {
-      int64_t channel = 0;
-      ValueId at = static_cast<ValueId>(v);
-      for (; slices_[static_cast<size_t>(at)].parent != no_value; at = slices_[static_cast<size_t>(at)].parent)
-        channel += slices_[static_cast<size_t>(at)].channel;
-      if (channel || at != static_cast<ValueId>(v)) home[v] = {at, channel * size_of(plan_.values[v].desc.dtype)};
-    }
-    return home;
-  }
-
-  /// How long the storage of each root is in use, by itself and by all values that live there.
-  std::vector<Use> lives(const std::vector<Use>& use, const std::vector<Home>& home) const {
-    std::vector<Use> life(use.size());
-    for (size_t v = 0; v < use.size(); ++v) {
-      if (use[v].first < 0 || plan_.values[v].kind == ValueKind::state || shared(v)) continue;
-      Use& root = life[static_cast<size_t>(home[v].first)];
-      root.touch(use[v].first), root.touch(use[v].last);
-    }
-    return life;
-  }
-
-  /// Places roots and workspaces in the arena.
-  void lay_out(const std::vector<Use>& use, const std::vector<Home>& home) {
-    const size_t values = plan_.values.size();
-    const int count = static_cast<int>(plan_.nodes.size());
-    const std::vector<Use> life = lives(use, home);
-    std::vector<Lifetime> blocks;
-    std::vector<int> block_of(values, -1);
-    for (size_t v = 0; v < values; ++v) {
-      if (life[v].first < 0) continue;
-      block_of[v] = static_cast<int>(blocks.size());
-      blocks.push_back({plan_.values[v].desc.span_bytes(), life[v].first, life[v].last});
-    }
-    const size_t first_workspace = blocks.size();
-    for (int i = 0; i < count; ++i) {
-      const auto [first, last] = together(i);
-      blocks.push_back({plan_.nodes[static_cast<size_t>(i)].workspace_bytes, first, last});
-    }
-
-    const ArenaLayout layout = plan_arena(blocks, options_.reuse_memory ? Reuse::on : Reuse::off);
-    plan_.offset.assign(values, -1);
-    for (size_t v = 0; v < values; ++v)
-      if (const int block = block_of[static_cast<size_t>(home[v].first)]; block >= 0 && use[v].first >= 0)
-        plan_.offset[v] = layout.offset[static_cast<size_t>(block)] + home[v].second;
-    for (int i = 0; i < count; ++i) {
-      plan_.nodes[static_cast<size_t>(i)].workspace_offset = layout.offset[first_workspace + static_cast<size_t>(i)];
-      plan_.workspace_bytes = std::max(plan_.workspace_bytes, plan_.nodes[static_cast<size_t>(i)].workspace_bytes);
-    }
-    plan_.arena_bytes = layout.arena_bytes;
-    plan_.lower_bound = layout.lower_bound;
-    plan_.naive_bytes = layout.naive_bytes;
-  }
-
-  void share_in_place(const std::vector<Use>& use, const std::vector<bool>& has_slices, std::vector<Home>& home) const {
-    const auto plain = [&](ValueId id) {
-      const auto v = static_cast<size_t>(id);
-      const Value& value = plan_.values[v];
-      return value.kind == ValueKind::temporary && !value.keep && value.desc.dense() && !has_slices[v] &&
-             slices_[v].parent == no_value;
-    };
-    for (size_t i = 0; i < plan_.nodes.size(); ++i) {
-      const PlannedNode& node = plan_.nodes[i];
-      const int input = op_def(node.op.kind).in_place_input;
-      if (input < 0 || node.refresh) continue;
-      const ValueId from = node.in.at(static_cast<size_t>(input)), to = node.out.at(0);
-      if (!plain(from) || !plain(to) || use[static_cast<size_t>(from)].last != static_cast<int>(i) ||
-          std::count(node.in.begin(), node.in.end(), from) != 1 ||
-          plan_.values[static_cast<size_t>(from)].desc.bytes() != plan_.values[static_cast<size_t>(to)].desc.bytes())
-        continue;
-      home[static_cast<size_t>(to)] = home[static_cast<size_t>(from)];
-    }
-  }
-
-  /// Gradients are written where their bucket wants them, and averaged ones read from it.
-  void share_buckets(const std::vector<Use>& use, const std::vector<bool>& has_slices, std::vector<Home>& home) const {
-    const auto move = [&](ValueId part, ValueId bucket, int64_t offset, int last_reader, int last_of_bucket) {
-      const auto root = static_cast<size_t>(home[static_cast<size_t>(part)].first);
-      const Value& value = plan_.values[root];
-      const bool whole = home[root] == std::make_pair(static_cast<ValueId>(root), int64_t{0}) &&
-                         value.desc.bytes() == plan_.values[static_cast<size_t>(part)].desc.bytes();
-      if (!whole || value.kind != ValueKind::temporary || value.keep || !value.desc.dense() || has_slices[root] ||
-          slices_[root].parent != no_value)
-        return;
-      // Messages overwrite the bucket: nobody may read a part behind it.
-      for (size_t v = 0; v < home.size(); ++v)
-        if (home[v].first == static_cast<ValueId>(root) && use[v].last > last_reader) return;
-      // What replaces a part in place (the gradient of a penalty) waits until nobody reads the bucket as it was
-      // averaged.
-      for (size_t v = 0; v < home.size(); ++v)
-        if (home[v].first == static_cast<ValueId>(root) && v != static_cast<size_t>(part) &&
-            use[v].first <= last_of_bucket)
-          return;
-      const Home base = home[static_cast<size_t>(bucket)];
-      for (auto& h : home)
-        if (h.first == static_cast<ValueId>(root)) h = {base.first, base.second + offset};
-    };
-    for (size_t n = 0; n < plan_.nodes.size(); ++n) {
-      const PlannedNode& node = plan_.nodes[n];
-      const bool into = node.op.kind == OpKind::bucket;
-      if (!into && node.op.kind != OpKind::unbucket) continue;
-      const auto [whole, parts, offsets] = parts_of(node);
-      if (!into && plan_.values[static_cast<size_t>(whole)].kind != ValueKind::temporary) continue;
-      for (size_t i = 0; i < parts.size(); ++i)
-        if (std::count(parts.begin(), parts.end(), parts[i]) == 1)
-          move(parts[i], whole, offsets[i], into ? static_cast<int>(n) : INT_MAX,
-               into ? -1 : use[static_cast<size_t>(whole)].last);
-    }
-  }
-
-  /// What a bucket or a message joins: a whole, and its parts with the bytes in it where they begin.
-  struct Parts {
-    ValueId whole;
-    std::vector<ValueId> parts;
-    std::vector<int64_t> offsets;
-  };
-  Parts parts_of(const PlannedNode& node) const {
-    const bool out_of = node.op.kind == OpKind::unbucket;
-    Parts p{out_of ? node.in[0] : node.out[0], out_of ? node.out : node.in, {}};
-    if (node.op.kind == OpKind::all_reduce_later) p.parts.resize(1);  // behind it stands the state, which is the whole
-    std::vector<TensorDesc> descs;
-    for (ValueId id : p.parts) descs.push_back(plan_.values[static_cast<size_t>(id)].desc);
-    for (int64_t at : bucket_offsets(descs)) p.offsets.push_back(at * size_of(descs[0].dtype));
-    return p;
-  }
-
-  /// Buckets and messages move only those parts that lie elsewhere than in their whole.
-  void count_moved_bytes(const std::vector<Home>& home) {
-    for (PlannedNode& node : plan_.nodes) {
-      if (family_of(node.op.kind) != OpFamily::communication) continue;
-      const auto [whole, parts, offsets] = parts_of(node);
-      const auto [root, begin] = home[static_cast<size_t>(whole)];
-      node.bytes = 0;
-      for (size_t i = 0; i < parts.size(); ++i)
-        if (const auto part = static_cast<size_t>(parts[i]); home[part] != Home(root, begin + offsets[i]))
-          node.bytes += 2 * plan_.values[part].desc.bytes();
-    }
-  }
-
   Tape tape_;
   const KernelList& kernels_;
   const PlanOptions& options_;
   Plan plan_;
   std::vector<Node> nodes_;
-  std::vector<SliceOf> slices_;
+  ByValue<SliceOf> slices_;
   std::map<std::string, std::shared_ptr<const Prepared>> prepared_;
   std::map<std::pair<ValueId, std::string>, ValueId> packs_;
 };
@@ -438,15 +236,15 @@ PlanOptions plain_options(const PlanOptions& base) {
 }
 
 ValueId Plan::find(const std::string& name) const {
-  for (size_t i = 0; i < values.size(); ++i)
-    if (values[i].name == name) return static_cast<ValueId>(i);
+  for (ValueId id : ids_of(values))
+    if (value(id).name == name) return id;
   fail_usage("no value is named \"" + name + "\"");
 }
 
 Problem Plan::problem_of(const PlannedNode& node) const {
   Problem problem{node.op, {}, {}, device, threads};
-  for (ValueId id : node.in) problem.in.push_back(values[static_cast<size_t>(id)].desc);
-  for (ValueId id : node.out) problem.out.push_back(values[static_cast<size_t>(id)].desc);
+  for (ValueId id : node.in) problem.in.push_back(value(id).desc);
+  for (ValueId id : node.out) problem.out.push_back(value(id).desc);
   return problem;
 }
 

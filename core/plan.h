@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "core/memory_planner.h"
+#include "core/by_value.h"
 #include "core/select.h"
 #include "core/tape.h"
 
@@ -66,9 +66,9 @@ struct Plan {
   std::vector<PlannedNode> nodes;  ///< refresh nodes, or what the team divides, first
   size_t team_nodes = 0;           ///< packs of weights, and casts that they need, ahead of everything else
   size_t first_update = 0;         ///< behind it: what changes states that the team holds once; nobody reads them there
-  std::vector<int64_t> offset;     ///< byte offset of each value in the arena, -1 for all others
+  ByValue<int64_t> offset;         ///< byte offset of each value in the arena, -1 for all others
   /// The memory of the team: packed weights, then a window per member for the buckets that it averages.
-  std::vector<int64_t> shared_offset;  ///< -1 for values that are elsewhere
+  ByValue<int64_t> shared_offset;  ///< -1 for values that are elsewhere
   int64_t shared_bytes = 0;
   int64_t window_begin = 0, window_bytes = 0;  ///< this rank's; windows of others lie as many bytes apart
   /// States that the team holds once, with byte offsets in memory that outlives the plan.
@@ -83,6 +83,7 @@ struct Plan {
   int64_t lower_bound = 0;      ///< most bytes alive at once
   int64_t workspace_bytes = 0;  ///< largest workspace
 
+  const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }
   ValueId find(const std::string& name) const;  ///< throws Error(usage) for unknown names
   /// What the node's kernel was asked for.
   Problem problem_of(const PlannedNode& node) const;

@@ -31,8 +31,9 @@ void expect_accumulation(const ProgramTapes& tapes) {
 }
 
 template <class Options>
-ProgramTapes with_micro(const Options& o, ProgramTapes tapes) {
-  if (o.training.accumulation > 1) tapes.micro = accumulation_tape(o);
+ProgramTapes tapes_of(const Options& o) {
+  ProgramTapes tapes{training_tape(o), evaluation_tape(o), {}, {}};
+  if (o.training.accumulation > 1) tapes.micro = training_tape(o, Ending::accumulate);
   return tapes;
 }
 
@@ -71,28 +72,6 @@ NetworkCounts count_tape(const Tape& tape) {
   return counts;
 }
 
-Tape record_training(const CosmoflowOptions& o, Ending ending) {
-  Tape tape = new_tape(o);
-  const CosmoflowNet net = record_cosmoflow(tape, o.model, o.batch, o.input_type, o.normalisation, Mode::training);
-  const ValueId target = tape.input("target", TensorDesc({o.batch, 1, 1, 1, o.model.targets}, tape.float_type()));
-  tape.keep(regression_loss(tape, "loss", o.loss, net.prediction, target), data_loss_name);
-  ProgramOptions named = o;
-  if (named.training.l2_parameters.empty()) named.training.l2_parameters = net.hidden_dense_weights;
-  return finish_training(std::move(tape), named, ending);
-}
-
-Tape record_training(const ClimateOptions& o, Ending ending) {
-  Tape tape = new_tape(o);
-  const ClimateNet net = record_climate(tape, o.model, o.batch, o.input_type, Mode::training);
-  const ValueId labels = tape.input("target", label_desc(tape.desc(net.logits).shape));
-  if (ending == Ending::update) {  // to be compared behind the step
-    tape.keep(labels, "target");
-    tape.keep(net.logits, "logits");
-  }
-  tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), data_loss_name);
-  return finish_training(std::move(tape), o, ending);
-}
-
 }  // namespace
 
 Tape new_tape(const ProgramOptions& o) {
@@ -126,17 +105,26 @@ Tape finish_evaluation(Tape forward, const ProgramOptions& o) {
   return tape;
 }
 
-Tape training_tape(const CosmoflowOptions& o) {
-  return record_training(o, Ending::update);
+Tape training_tape(const CosmoflowOptions& o, Ending ending) {
+  Tape tape = new_tape(o);
+  const CosmoflowNet net = record_cosmoflow(tape, o.model, o.batch, o.input_type, o.normalisation, Mode::training);
+  const ValueId target = tape.input("target", TensorDesc({o.batch, 1, 1, 1, o.model.targets}, tape.float_type()));
+  tape.keep(regression_loss(tape, "loss", o.loss, net.prediction, target), data_loss_name);
+  ProgramOptions named = o;
+  if (named.training.l2_parameters.empty()) named.training.l2_parameters = net.hidden_dense_weights;
+  return finish_training(std::move(tape), named, ending);
 }
-Tape training_tape(const ClimateOptions& o) {
-  return record_training(o, Ending::update);
-}
-Tape accumulation_tape(const CosmoflowOptions& o) {
-  return record_training(o, Ending::accumulate);
-}
-Tape accumulation_tape(const ClimateOptions& o) {
-  return record_training(o, Ending::accumulate);
+
+Tape training_tape(const ClimateOptions& o, Ending ending) {
+  Tape tape = new_tape(o);
+  const ClimateNet net = record_climate(tape, o.model, o.batch, o.input_type, Mode::training);
+  const ValueId labels = tape.input("target", label_desc(tape.desc(net.logits).shape));
+  if (ending == Ending::update) {  // to be compared behind the step
+    tape.keep(labels, "target");
+    tape.keep(net.logits, "logits");
+  }
+  tape.keep(pixel_loss(tape, "loss", o.loss, net.logits, labels), data_loss_name);
+  return finish_training(std::move(tape), o, ending);
 }
 
 std::vector<std::string> penalised_parameters(const CosmoflowOptions& o) {
@@ -172,10 +160,10 @@ Tape statistics_tape(const ClimateOptions& o) {
 }
 
 ProgramTapes program_tapes(const CosmoflowOptions& o) {
-  return with_micro(o, {training_tape(o), evaluation_tape(o), {}, {}});
+  return tapes_of(o);
 }
 ProgramTapes program_tapes(const ClimateOptions& o) {
-  ProgramTapes tapes = with_micro(o, {training_tape(o), evaluation_tape(o), {}, {}});
+  ProgramTapes tapes = tapes_of(o);
   if (o.statistics_pass) tapes.statistics = statistics_tape(o);
   return tapes;
 }
@@ -194,17 +182,10 @@ NetworkCounts count_network(const ClimateConfig& model) {
   return counts;
 }
 
-ProgramTapes evaluation_tapes(const CosmoflowOptions& o) {
-  return {new_tape(o), evaluation_tape(o), {}, {}};
-}
-ProgramTapes evaluation_tapes(const ClimateOptions& o) {
-  return {new_tape(o), evaluation_tape(o), {}, {}};
-}
-
 int64_t ProgramPlans::own_state_bytes() const {
   int64_t total = 0;
-  for (const StateSpec& spec : step_tape.states()) total += step_tape.desc(spec.value).bytes();
-  for (const auto& [id, at] : step.shared_states) total -= step.values[static_cast<size_t>(id)].desc.bytes();
+  for (const StateSpec& spec : network().states()) total += network().desc(spec.value).bytes();
+  for (const auto& [id, at] : step.shared_states) total -= step.value(id).desc.bytes();
   return total;
 }
 
@@ -239,15 +220,12 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
     : options_(options) {
   if (plans.shared_bytes() > 0 && !shared) fail_usage("a program that shares memory with its team needs that memory");
   for (const auto& [id, at] : plans.step.shared_states) {
-    const Value& state = plans.step.values[static_cast<size_t>(id)];
+    const Value& state = plans.step.value(id);
     store_.place(state.name, Tensor(state.desc, shared, plans.shared_states_begin() + at), options.plan.place == 0);
   }
   initialise(plans, seed);
   const auto arena = std::make_shared<Buffer>(plans.arena_bytes(), Buffer::Fill::none);
-  if (plans.trains()) step_ = std::make_unique<Executor>(std::move(plans.step), store_, arena, shared);
-  if (plans.micro) micro_ = std::make_unique<Executor>(std::move(*plans.micro), store_, arena, shared);
-  if (plans.statistics) statistics_pass_ = std::make_unique<Executor>(std::move(*plans.statistics), store_, arena);
-  evaluate_ = std::make_unique<Executor>(std::move(plans.evaluate), store_, arena);
+  make_executors(plans, [&](Plan& plan) { return std::make_unique<Executor>(std::move(plan), store_, arena, shared); });
 }
 
 Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t seed, std::shared_ptr<Device> device)
@@ -259,9 +237,13 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
   device_states_.initialise(plans.evaluate_tape, seed);
   to_device();
   const auto arena = device_->allocate(plans.arena_bytes());
-  const auto executor = [&](Plan& plan) {
+  make_executors(plans, [&](Plan& plan) {
     return std::make_unique<Executor>(std::move(plan), store_, arena, *device_, device_states_);
-  };
+  });
+}
+
+template <class Make>
+void Program::make_executors(ProgramPlans& plans, Make&& executor) {
   if (plans.trains()) step_ = executor(plans.step);
   if (plans.micro) micro_ = executor(*plans.micro);
   if (plans.statistics) statistics_pass_ = executor(*plans.statistics);
@@ -271,8 +253,7 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
 void Program::initialise(const ProgramPlans& plans, uint64_t seed) {
   store_.initialise(plans.step_tape, seed);
   store_.initialise(plans.evaluate_tape, seed);
-  const Tape& network = plans.trains() ? plans.step_tape : plans.evaluate_tape;
-  for (ValueId id : network.parameters()) parameters_.push_back(network.value(id).name);
+  for (ValueId id : plans.network().parameters()) parameters_.push_back(plans.network().value(id).name);
   for (const StateSpec& state : plans.evaluate_tape.states())
     if (const std::string& name = plans.evaluate_tape.value(state.value).name;
         name.ends_with(".running_mean") || name.ends_with(".running_var"))

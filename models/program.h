@@ -33,10 +33,11 @@ inline constexpr const char* data_loss_name = "data_loss";
 /// Which end a training tape gets: parameters are updated, or gradients added to states (add_accumulation).
 enum class Ending : uint8_t { update, accumulate };
 /// Makes a training tape of a recorded forward pass that keeps `data_loss_name`: precision, fusing, gradients and what
-/// becomes of them (add_training), fusing behind them, as the options say. Values that it keeps stay kept. With compute
-/// f16 a constant loss scale becomes a dynamic one, which begins as 32768 where the options do not say, unless it
-/// `scaling_stays`. Throws Error(usage) where no such loss is kept, for options out of range, and for tapes that were
-/// not recorded in the type of new_tape.
+/// becomes of them (add_training), fusing behind them, as the options say. Values that it keeps stay kept; the loss
+/// itself as "loss" where no penalty is added and neither passes nor ranks are averaged. With compute f16 a constant
+/// loss scale becomes a dynamic one, which begins as 32768 where the options do not say, unless it `scaling_stays`.
+/// Throws Error(usage) where no such loss is kept, for options out of range, and for tapes that were not recorded in
+/// the type of new_tape.
 Tape finish_training(Tape forward, const ProgramOptions& options, Ending ending = Ending::update);
 /// The same for a forward pass that evaluates: precision and fusing.
 Tape finish_evaluation(Tape forward, const ProgramOptions& options);
@@ -59,13 +60,10 @@ struct ClimateOptions : ProgramOptions {
 /// Forward, gradients and update for `batch` samples. Inputs "x" and "target" (N,1,1,1,targets), or labels u8
 /// (N,1,H,W,1); kept "loss", "prediction" (climate: "logits" and "target"), "finite". The L2 penalty applies to the
 /// weights that TrainingOptions names; where it names none, to those of CosmoFlow's hidden dense layers, and climate
-/// networks refuse it.
-Tape training_tape(const CosmoflowOptions& options);
-Tape training_tape(const ClimateOptions& options);
-/// The same up to the gradients, which are added to states: the passes ahead of an update with
-/// TrainingOptions::accumulation above 1.
-Tape accumulation_tape(const CosmoflowOptions& options);
-Tape accumulation_tape(const ClimateOptions& options);
+/// networks refuse it. With Ending::accumulate the same up to the gradients, which are added to states: the passes
+/// ahead of an update with TrainingOptions::accumulation above 1.
+Tape training_tape(const CosmoflowOptions& options, Ending ending = Ending::update);
+Tape training_tape(const ClimateOptions& options, Ending ending = Ending::update);
 /// The weights that the L2 penalty of these applies to.
 std::vector<std::string> penalised_parameters(const CosmoflowOptions& options);
 /// Forward only, for `evaluation_batch` samples. Input "x"; kept "prediction" (climate: the class per pixel, u8, the
@@ -96,9 +94,6 @@ struct ProgramTapes {
 };
 ProgramTapes program_tapes(const CosmoflowOptions& options);
 ProgramTapes program_tapes(const ClimateOptions& options);
-/// Of a program that only predicts: its step is empty.
-ProgramTapes evaluation_tapes(const CosmoflowOptions& options);
-ProgramTapes evaluation_tapes(const ClimateOptions& options);
 
 /// Plans of the tapes; nothing is allocated (the trainer's --dry-run stops here).
 struct ProgramPlans {
@@ -117,6 +112,8 @@ struct ProgramPlans {
     return std::max({step.arena_bytes, evaluate.arena_bytes, micro ? micro->arena_bytes : 0,
                      statistics ? statistics->arena_bytes : 0});
   }
+  /// What holds the network's parameters: the step's tape, or the evaluation's where nothing trains.
+  const Tape& network() const { return trains() ? step_tape : evaluate_tape; }
   /// States that this rank has for itself.
   int64_t own_state_bytes() const;
   int64_t own_bytes() const { return own_state_bytes() + arena_bytes(); }
@@ -134,7 +131,7 @@ ProgramPlans plan_program(const Options& options, const KernelList& kernels) {
 /// For a program that only predicts: no memory for gradients, nor states of an optimizer.
 template <class Options>
 ProgramPlans plan_evaluation(const Options& options, const KernelList& kernels) {
-  return plan_program(evaluation_tapes(options), options.plan, kernels);
+  return plan_program({new_tape(options), evaluation_tape(options), {}, {}}, options.plan, kernels);
 }
 
 /// A network in training. Ahead of each step().run() the host fills the inputs of the step, whose memory it uses again,
@@ -173,6 +170,8 @@ class Program {
 
  private:
   void initialise(const ProgramPlans& plans, uint64_t seed);
+  template <class Make>
+  void make_executors(ProgramPlans& plans, Make&& executor);
   void upload(const std::string& state);
   void download(const std::string& state);
   ProgramOptions options_;

@@ -191,6 +191,58 @@ TEST_CASE("gradients against central differences", "[gradients]") {
   });
 }
 
+TEST_CASE("weights may be computed, and read as data too, in any storage type", "[gradients]") {
+  const auto gradient = [](DType compute) {
+    Tape forward;
+    const TensorDesc small({3, 1, 3, 3, 3}, DType::f32);
+    const ValueId x = forward.input("x", small),
+                  w = forward.parameter("w", small.shape, {StateInit::Kind::he_normal, 0, 27, 0}),
+                  used = leaky_relu(forward, "used", w, 0.5),
+                  y = forward.emit({OpKind::conv_forward, ConvAttrs{}}, "conv.forward", {x, used}),
+                  mean = avg_pool(forward, "mean", used, {.kernel = {1, 3, 3}}),
+                  sum = forward.emit({OpKind::add, NoAttrs{}}, "sum.forward", {y, mean}),
+                  target = forward.input("target", forward.desc(sum));
+    forward.keep(regression_loss(forward, "loss", Loss::mse, sum, target), "loss");
+    Tape tape = apply_precision(forward, compute);
+    const TensorDesc counters(Shape::vector(int64_t(ScaleField::count)), DType::f64);
+    const ValueId scale = tape.state(scale_state_name, counters, {StateInit::Kind::constant, 1});
+    const std::vector<ValueId> wanted{tape.find("w")};
+    const ValueId result = differentiate(tape, tape.find("loss"), scale, wanted).at(0);
+    CHECK(tape.desc(result).dtype == DType::f32);
+    tape.keep(result, "gradient");
+    StateStore store;
+    store.initialise(tape, 3);
+    const Plan plan = make_plan(tape, kernel_list(), {});
+    Executor e(plan, store, std::make_shared<Buffer>(plan.arena_bytes, Buffer::Fill::none));
+    for (const char* input : {"x", "target"}) {
+      int i = 0;
+      for (float& v : e.tensor(input).span<float>()) v = float(++i % 7) / 4 - 0.75f;
+    }
+    e.refresh();
+    e.run();
+    const auto span = e.tensor("gradient").span<float>();
+    return std::vector<float>(span.begin(), span.end());
+  };
+  const std::vector<float> wide = gradient(DType::f32), narrow = gradient(DType::bf16);
+  float largest = 0, error = 0;
+  for (size_t i = 0; i < wide.size(); ++i) {
+    largest = std::max(largest, std::abs(wide[i]));
+    error = std::max(error, std::abs(wide[i] - narrow[i]));
+  }
+  CHECK(largest > 0);
+  CHECK(error < 0.02f * largest);
+}
+
+TEST_CASE("gradients may be asked for of what is computed", "[gradients]") {
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc({2, 1, 1, 1, 3}, DType::f32)), y = leaky_relu(tape, "y", x, 0.5),
+                target = tape.input("target", tape.desc(y)), loss = regression_loss(tape, "loss", Loss::mse, y, target),
+                scale = tape.state(scale_state_name, TensorDesc(Shape::vector(int64_t(ScaleField::count)), DType::f64));
+  const std::vector<ValueId> alone{y}, both{y, x};
+  CHECK(tape.desc(differentiate(tape, loss, scale, alone).at(0)) == tape.desc(y));
+  CHECK(tape.desc(differentiate(tape, loss, scale, both).at(1)) == tape.desc(x));
+}
+
 TEST_CASE("the L2 penalty enters loss and gradient as in Keras", "[gradients]") {
   Tape tape(DType::f64);
   const ValueId x = tape.state("x", TensorDesc({1, 1, 1, 1, 3}, DType::f64), {StateInit::Kind::constant, 1, 0, 0});

@@ -219,7 +219,7 @@ TEST_CASE("small nodes of a kind stand next to each other for a device", "[plann
   several.training.accumulation = 2;
   std::vector<std::pair<Tape, bool>> tapes{{training_tape(o), false},
                                            {training_tape(several), true},
-                                           {accumulation_tape(several), true},
+                                           {training_tape(several, Ending::accumulate), true},
                                            {evaluation_tape(o), false},
                                            {statistics_tape(o), false}};
   for (auto& [tape, accumulates] : tapes) {

@@ -4,27 +4,43 @@
 #include <map>
 #include <optional>
 
+#include "core/by_value.h"
 #include "core/passes/passes.h"
 
 namespace convoy {
 namespace {
 
-std::vector<int> count_readers(const Tape& tape) {
-  std::vector<int> readers(tape.values().size());
+ByValue<int> count_readers(const Tape& tape) {
+  ByValue<int> readers(tape.values().size());
   for (const Node& node : tape.nodes())
-    for (ValueId id : node.in) ++readers[static_cast<size_t>(id)];
+    for (ValueId id : node.in) ++readers[id];
   return readers;
 }
 
 /// Whether one node alone reads the value, and nobody keeps it.
-bool is_read_once(const Tape& tape, const std::vector<int>& readers, ValueId id) {
-  return readers[static_cast<size_t>(id)] == 1 && !tape.value(id).keep;
+bool is_read_once(const Tape& tape, const ByValue<int>& readers, ValueId id) {
+  return readers[id] == 1 && !tape.value(id).keep;
 }
 
-/// What becomes of nodes: another one, or nothing where another absorbed them.
-using Changes = std::map<const Node*, std::optional<Node>>;
+/// Of two nodes that become one: whose place it takes.
+enum class Place : uint8_t { first, second };
 
-void carry_out(Tape& tape, const Changes& changes) {
+/// Where nobody but one node reads the first output of another, `merge(first, second)` may give the node that stands
+/// for both.
+template <class Merge>
+void merge_pairs(Tape& tape, Place place, Merge&& merge) {
+  const ByValue<int> readers = count_readers(tape);
+  std::map<ValueId, const Node*> writer;
+  std::map<const Node*, std::optional<Node>> changes;  // nodes that become another one, or go
+  for (const Node& node : tape.nodes()) {
+    const auto found = node.in.empty() ? writer.end() : writer.find(node.in[0]);
+    if (found != writer.end() && is_read_once(tape, readers, node.in[0]) && !changes.contains(found->second))
+      if (std::optional<Node> both = merge(*found->second, node)) {
+        changes[place == Place::first ? &node : found->second] = std::nullopt;
+        changes[place == Place::first ? found->second : &node] = std::move(both);
+      }
+    if (!node.out.empty()) writer[node.out[0]] = &node;
+  }
   std::vector<Node> result;
   for (const Node& node : tape.nodes()) {
     const auto found = changes.find(&node);
@@ -36,48 +52,46 @@ void carry_out(Tape& tape, const Changes& changes) {
   tape.set_nodes(std::move(result));
 }
 
-void fuse_batch_norms(Tape& tape) {
-  const std::vector<int> readers = count_readers(tape);
-  std::map<ValueId, const Node*> norms;
-  Changes changes;
-  for (const Node& node : tape.nodes()) {
-    if (node.op.kind == OpKind::batch_norm && is_read_once(tape, readers, node.out[0])) norms[node.out[0]] = &node;
-    if (node.op != Op{OpKind::activation, ActivationAttrs{}}) continue;  // leaky_relu of slope 0
-    const auto found = norms.find(node.in[0]);
-    if (found == norms.end()) continue;
-    const Node& norm = *found->second;
-    BatchNormAttrs attrs = norm.op.as<BatchNormAttrs>();
-    attrs.relu = 1;
-    changes[&norm] = Node{norm.name, {OpKind::batch_norm, attrs}, norm.in, node.out};
-    changes[&node] = std::nullopt;
-  }
-  carry_out(tape, changes);
+bool is_unscaled_leaky_relu(const ActivationAttrs& a) {
+  return a.function == Activation::leaky_relu && a.scale == 1;
+}
+bool is_unscaled_leaky_relu(const Node& node) {
+  return node.op.kind == OpKind::activation && is_unscaled_leaky_relu(node.op.as<ActivationAttrs>());
 }
 
-/// leaky_relu without a scale.
-bool is_unscaled_leaky_relu(const Node& node) {
-  if (node.op.kind != OpKind::activation) return false;
-  const auto& a = node.op.as<ActivationAttrs>();
-  return a.function == Activation::leaky_relu && a.scale == 1;
+std::optional<Node> norm_and_relu(const Node& norm, const Node& relu) {
+  if (norm.op.kind != OpKind::batch_norm || relu.op != Op{OpKind::activation, ActivationAttrs{}}) return {};
+  auto attrs = norm.op.as<BatchNormAttrs>();
+  attrs.relu = 1;
+  return Node{norm.name, {OpKind::batch_norm, attrs}, norm.in, relu.out};
 }
 
 /// A factor above 0 may as well follow the activation.
-void fuse_scales(Tape& tape) {
-  const std::vector<int> readers = count_readers(tape);
-  std::map<ValueId, const Node*> scales;
-  Changes changes;
-  for (const Node& node : tape.nodes()) {
-    if (node.op.kind == OpKind::scale && node.op.as<ScaleAttrs>().alpha > 0 && is_read_once(tape, readers, node.out[0]))
-      scales[node.out[0]] = &node;
-    if (!is_unscaled_leaky_relu(node)) continue;
-    const auto found = scales.find(node.in[0]);
-    if (found == scales.end()) continue;
-    auto attrs = node.op.as<ActivationAttrs>();
-    attrs.scale = found->second->op.as<ScaleAttrs>().alpha;
-    changes[&node] = Node{node.name, {OpKind::activation, attrs}, found->second->in, node.out};
-    changes[found->second] = std::nullopt;
+std::optional<Node> scale_and_activation(const Node& scale, const Node& activation) {
+  if (scale.op.kind != OpKind::scale || !is_unscaled_leaky_relu(activation)) return {};
+  auto attrs = activation.op.as<ActivationAttrs>();
+  attrs.scale = scale.op.as<ScaleAttrs>().alpha;
+  if (!(attrs.scale > 0)) return {};
+  return Node{activation.name, {OpKind::activation, attrs}, scale.in, activation.out};
+}
+
+std::optional<Node> activation_and_pool(const Node& activation, const Node& pool) {
+  if (!is_unscaled_leaky_relu(activation) || pool.op.kind != OpKind::max_pool) return {};
+  const ActivationPoolAttrs attrs{activation.op.as<ActivationAttrs>(), pool.op.as<PoolAttrs>()};
+  return Node{pool.name, {OpKind::activation_max_pool, attrs}, activation.in, pool.out};
+}
+
+std::optional<Node> convolution_and_more(const Node& conv, const Node& behind) {
+  if (conv.op.kind != OpKind::conv_forward) return {};
+  auto attrs = conv.op.as<ConvAttrs>();
+  if (behind.op.kind == OpKind::activation_max_pool) {
+    const auto& pool = behind.op.as<ActivationPoolAttrs>();
+    if (!is_unscaled_leaky_relu(pool.activation)) return {};
+    return Node{conv.name, {OpKind::conv_pool_forward, ConvPoolAttrs{attrs, pool}}, conv.in, behind.out};
   }
-  carry_out(tape, changes);
+  if (!is_unscaled_leaky_relu(behind) || attrs.groups != 1) return {};
+  attrs.slope = behind.op.as<ActivationAttrs>().slope;
+  return Node{conv.name, {OpKind::conv_activation_forward, attrs}, conv.in, behind.out};
 }
 
 }  // namespace
@@ -99,50 +113,13 @@ void LoweringContext::emit_final(const Op& op, const std::string& what, std::vec
 }
 
 void fuse(Tape& tape) {
-  fuse_batch_norms(tape);
-  const std::vector<int> readers = count_readers(tape);
-  std::map<ValueId, const Node*> activations;
-  for (const Node& node : tape.nodes())
-    if (is_unscaled_leaky_relu(node) && is_read_once(tape, readers, node.out[0])) activations[node.out[0]] = &node;
-
-  Changes changes;
-  for (const Node& node : tape.nodes()) {
-    if (node.op.kind != OpKind::max_pool) continue;
-    const auto found = activations.find(node.in[0]);
-    if (found == activations.end()) continue;
-    const Op op{OpKind::activation_max_pool,
-                ActivationPoolAttrs{found->second->op.as<ActivationAttrs>(), node.op.as<PoolAttrs>()}};
-    changes[&node] = Node{node.name, op, found->second->in, node.out};
-    changes[found->second] = std::nullopt;
-  }
-  carry_out(tape, changes);
-  fuse_scales(tape);
+  merge_pairs(tape, Place::first, norm_and_relu);
+  merge_pairs(tape, Place::second, activation_and_pool);
+  merge_pairs(tape, Place::second, scale_and_activation);
 }
 
 void fuse_convolutions(Tape& tape) {
-  const std::vector<int> readers = count_readers(tape);
-  std::map<ValueId, const Node*> convolutions;
-  for (const Node& node : tape.nodes())
-    if (node.op.kind == OpKind::conv_forward && is_read_once(tape, readers, node.out[0]))
-      convolutions[node.out[0]] = &node;
-  Changes changes;
-  for (const Node& node : tape.nodes()) {
-    const auto found = node.in.empty() ? convolutions.end() : convolutions.find(node.in[0]);
-    if (found == convolutions.end()) continue;
-    const Node& conv = *found->second;
-    auto attrs = conv.op.as<ConvAttrs>();
-    if (node.op.kind == OpKind::activation_max_pool) {
-      const Op op{OpKind::conv_pool_forward, ConvPoolAttrs{attrs, node.op.as<ActivationPoolAttrs>()}};
-      changes[&conv] = Node{conv.name, op, conv.in, node.out};
-    } else if (is_unscaled_leaky_relu(node) && attrs.groups == 1) {
-      attrs.slope = node.op.as<ActivationAttrs>().slope;
-      changes[&conv] = Node{conv.name, {OpKind::conv_activation_forward, attrs}, conv.in, node.out};
-    } else {
-      continue;
-    }
-    changes[&node] = std::nullopt;
-  }
-  carry_out(tape, changes);
+  merge_pairs(tape, Place::first, convolution_and_more);
 }
 
 void forget_dropped(Tape& tape) {
@@ -166,7 +143,9 @@ void fuse_backward(Tape& tape) {
   std::map<ValueId, Node> unpooled;
   std::vector<Node> result;
   for (Node node : tape.nodes()) {
-    if (node.op.kind == OpKind::activation_max_pool_backward) unpooled.emplace(node.out[0], node);
+    if (node.op.kind == OpKind::activation_max_pool_backward &&
+        is_unscaled_leaky_relu(node.op.as<ActivationPoolAttrs>().activation))
+      unpooled.emplace(node.out[0], node);
     if (node.op.kind == OpKind::conv_backward_data && node.in.size() == 2) {
       if (const auto found = unpooled.find(node.in[0]); found != unpooled.end()) {
         const Node& pool = found->second;
@@ -189,25 +168,24 @@ void fuse_backward(Tape& tape) {
 }
 
 void fuse_gradient_sums(Tape& tape) {
-  const std::vector<int> readers = count_readers(tape);
-  std::vector<size_t> writer(tape.values().size());  // node + 1 that writes a value, 0 for inputs and states
+  const ByValue<int> readers = count_readers(tape);
+  ByValue<size_t> writer(tape.values().size());  // node + 1 that writes a value, 0 for inputs and states
   std::vector<Node> nodes = tape.nodes();
   std::vector<bool> dropped(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
-    for (ValueId id : nodes[i].out) writer[static_cast<size_t>(id)] = i + 1;
+    for (ValueId id : nodes[i].out) writer[id] = i + 1;
     if (nodes[i].op.kind != OpKind::add) continue;
     for (size_t which : {1, 0}) {
       const ValueId gradient = nodes[i].in[which], other = nodes[i].in[1 - which];
-      const size_t at = writer[static_cast<size_t>(gradient)];
+      const size_t at = writer[gradient];
       if (at == 0 || !is_read_once(tape, readers, gradient)) continue;
       Node& conv = nodes[at - 1];
       // What it adds to must be there already: a later place of the convolution would keep its inputs alive.
-      if (conv.op.kind != OpKind::conv_backward_data || conv.in.size() != 2 || writer[static_cast<size_t>(other)] >= at)
-        continue;
+      if (conv.op.kind != OpKind::conv_backward_data || conv.in.size() != 2 || writer[other] >= at) continue;
       conv.op.kind = OpKind::conv_backward_data_add;
       conv.in.push_back(other);
       conv.out = nodes[i].out;
-      writer[static_cast<size_t>(conv.out[0])] = at;
+      writer[conv.out[0]] = at;
       dropped[i] = true;
       break;
     }
@@ -247,15 +225,13 @@ Definition definition_of(const Op& op, std::span<const TensorDesc> in) {
 }
 
 void drop_dead_nodes(Tape& tape) {
-  std::vector<bool> live(tape.values().size());
-  for (size_t i = 0; i < live.size(); ++i) live[i] = tape.values()[i].keep;
+  ByValue<bool> live(tape.values().size());
+  for (ValueId id : ids_of(tape.values())) live[id] = tape.value(id).keep;
   std::vector<Node> kept;
   for (auto node = tape.nodes().rbegin(); node != tape.nodes().rend(); ++node) {
     const bool root = !node->updated().empty();
-    if (!root &&
-        std::none_of(node->out.begin(), node->out.end(), [&](ValueId id) { return live[static_cast<size_t>(id)]; }))
-      continue;
-    for (ValueId id : node->in) live[static_cast<size_t>(id)] = true;
+    if (!root && std::none_of(node->out.begin(), node->out.end(), [&](ValueId id) { return live[id]; })) continue;
+    for (ValueId id : node->in) live[id] = true;
     kept.push_back(*node);
   }
   std::reverse(kept.begin(), kept.end());
@@ -263,11 +239,11 @@ void drop_dead_nodes(Tape& tape) {
 }
 
 void merge_equal_nodes(Tape& tape) {
-  std::vector<ValueId> replacement(tape.values().size());
-  for (size_t i = 0; i < replacement.size(); ++i) replacement[i] = static_cast<ValueId>(i);
+  ByValue<ValueId> replacement(tape.values().size());
+  for (ValueId id : ids_of(tape.values())) replacement[id] = id;
   std::vector<Node> kept;
   for (Node node : tape.nodes()) {
-    for (ValueId& id : node.in) id = replacement[static_cast<size_t>(id)];
+    for (ValueId& id : node.in) id = replacement[id];
     const bool pure = node.updated().empty() &&
                       std::none_of(node.out.begin(), node.out.end(), [&](ValueId id) { return tape.value(id).keep; });
     const auto twin = std::find_if(kept.begin(), kept.end(), [&](const Node& other) {
@@ -277,7 +253,7 @@ void merge_equal_nodes(Tape& tape) {
       kept.push_back(std::move(node));
       continue;
     }
-    for (size_t i = 0; i < node.out.size(); ++i) replacement[static_cast<size_t>(node.out[i])] = twin->out[i];
+    for (size_t i = 0; i < node.out.size(); ++i) replacement[node.out[i]] = twin->out[i];
   }
   tape.set_nodes(std::move(kept));
 }

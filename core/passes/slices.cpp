@@ -11,13 +11,13 @@ class SliceAliasing {
                 bool even_places)
       : values_(values), nodes_(nodes), accepts_(accepts), even_places_(even_places), slice_(values.size()) {}
 
-  std::vector<SliceOf> run() {
+  ByValue<SliceOf> run() {
     std::vector<bool> removed(nodes_.size());
     // Outer concatenations first, so that the strides of an inner one are known when its inputs are moved.
     for (size_t i = nodes_.size(); i-- > 0;)
       if (nodes_[i].op.kind == OpKind::concat) removed[i] = alias_concat(nodes_[i]);
     for (size_t i = 0; i < nodes_.size(); ++i)
-      if (nodes_[i].op.kind == OpKind::slice && slice_[static_cast<size_t>(nodes_[i].out[0])].parent == no_value)
+      if (nodes_[i].op.kind == OpKind::slice && slice_[nodes_[i].out[0]].parent == no_value)
         removed[i] = try_alias({{nodes_[i].out[0], {nodes_[i].in[0], nodes_[i].op.as<SliceAttrs>().begin}}}, nodes_[i]);
     std::vector<Node> kept;
     for (size_t i = 0; i < nodes_.size(); ++i)
@@ -29,15 +29,15 @@ class SliceAliasing {
  private:
   using Move = std::pair<ValueId, SliceOf>;
 
+  Value& at(ValueId id) const { return values_[static_cast<size_t>(id)]; }
+
   bool alias_concat(const Node& node) {
     std::vector<Move> moves;
     int64_t channel = 0;
     for (ValueId id : node.in) {
-      const Value& value = values_[static_cast<size_t>(id)];
+      const Value& value = at(id);
       const bool twice = std::count(node.in.begin(), node.in.end(), id) > 1;
-      if (value.kind != ValueKind::temporary || value.keep || slice_[static_cast<size_t>(id)].parent != no_value ||
-          twice)
-        return false;
+      if (value.kind != ValueKind::temporary || value.keep || slice_[id].parent != no_value || twice) return false;
       moves.push_back({id, {node.out[0], channel}});
       channel += value.desc.shape.c();
     }
@@ -48,8 +48,8 @@ class SliceAliasing {
   bool try_alias(const std::vector<Move>& moves, const Node& origin) {
     std::vector<TensorDesc> before;
     for (const auto& [id, slice] : moves) {
-      Value& value = values_[static_cast<size_t>(id)];
-      const Value& parent = values_[static_cast<size_t>(slice.parent)];
+      Value& value = at(id);
+      const Value& parent = at(slice.parent);
       if (value.keep || parent.kind == ValueKind::state || (even_places_ && is_odd(value, slice)))
         return undo(moves, before);
       before.push_back(value.desc);
@@ -64,16 +64,15 @@ class SliceAliasing {
       });
       if (touched && !accepts_(node)) return undo(moves, before);
     }
-    for (const auto& [id, slice] : moves) slice_[static_cast<size_t>(id)] = slice;
+    for (const auto& [id, slice] : moves) slice_[id] = slice;
     return true;
   }
 
   bool is_odd(const Value& value, const SliceOf& slice) const {
     if (size_of(value.desc.dtype) != 2) return false;
     int64_t first = slice.channel;
-    for (ValueId id = slice.parent; id != no_value; id = slice_[static_cast<size_t>(id)].parent)
-      first += slice_[static_cast<size_t>(id)].channel;
-    const int64_t pitch = values_[static_cast<size_t>(slice.parent)].desc.pixel_pitch();
+    for (ValueId id = slice.parent; id != no_value; id = slice_[id].parent) first += slice_[id].channel;
+    const int64_t pitch = at(slice.parent).desc.pixel_pitch();
     const auto odd = [&](int64_t lanes) {
       return value.desc.shape.c() % lanes == 0 && pitch % lanes == 0 && first % lanes != 0;
     };
@@ -81,7 +80,7 @@ class SliceAliasing {
   }
 
   bool undo(const std::vector<Move>& moves, const std::vector<TensorDesc>& before) {
-    for (size_t i = 0; i < before.size(); ++i) values_[static_cast<size_t>(moves[i].first)].desc = before[i];
+    for (size_t i = 0; i < before.size(); ++i) at(moves[i].first).desc = before[i];
     return false;
   }
 
@@ -89,13 +88,13 @@ class SliceAliasing {
   std::vector<Node>& nodes_;
   const std::function<bool(const Node&)>& accepts_;
   bool even_places_;
-  std::vector<SliceOf> slice_;
+  ByValue<SliceOf> slice_;
 };
 
 }  // namespace
 
-std::vector<SliceOf> alias_slices(std::vector<Value>& values, std::vector<Node>& nodes,
-                                  const std::function<bool(const Node&)>& accepts, bool even_places) {
+ByValue<SliceOf> alias_slices(std::vector<Value>& values, std::vector<Node>& nodes,
+                              const std::function<bool(const Node&)>& accepts, bool even_places) {
   return SliceAliasing(values, nodes, accepts, even_places).run();
 }
 

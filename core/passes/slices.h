@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "core/by_value.h"
 #include "core/tape.h"
 
 namespace convoy {
@@ -18,7 +19,7 @@ struct SliceOf {
 /// would see a strided value, with `values` already changed; a copy stays wherever it says no. So it does, with
 /// `even_places`, for a value of 16 bits whose first channel is less even than its channels and the distance of its
 /// pixels tell: kernels of devices read eight, or two, channels at a time by those, before anything has a place.
-std::vector<SliceOf> alias_slices(std::vector<Value>& values, std::vector<Node>& nodes,
-                                  const std::function<bool(const Node&)>& accepts, bool even_places = false);
+ByValue<SliceOf> alias_slices(std::vector<Value>& values, std::vector<Node>& nodes,
+                              const std::function<bool(const Node&)>& accepts, bool even_places = false);
 
 }  // namespace convoy

@@ -47,10 +47,10 @@ Part part_of_update(Problem& problem, int team, int place) {
 }
 
 void share_packs(Plan& plan, int team) {
-  plan.shared_offset.assign(plan.values.size(), -1);
-  std::vector<bool> moved(plan.values.size());  // values whose writer moves
+  plan.shared_offset = ByValue<int64_t>(plan.values.size(), -1);
+  ByValue<bool> moved(plan.values.size());  // values whose writer moves
   std::vector<PlannedNode*> packs;
-  const auto is_weight = [&](ValueId id) { return plan.values[static_cast<size_t>(id)].kind == ValueKind::state; };
+  const auto is_weight = [&](ValueId id) { return plan.value(id).kind == ValueKind::state; };
   for (PlannedNode& node : plan.nodes) {
     if (node.refresh || node.op.kind != OpKind::pack) continue;
     if (!is_weight(node.in[0])) {
@@ -58,20 +58,18 @@ void share_packs(Plan& plan, int team) {
         return n.op.kind == OpKind::cast && n.out[0] == node.in[0] && is_weight(n.in[0]);
       });
       if (cast == plan.nodes.end()) continue;
-      moved[static_cast<size_t>(node.in[0])] = true;
+      moved[node.in[0]] = true;
     }
-    moved[static_cast<size_t>(node.out[0])] = true;
+    moved[node.out[0]] = true;
     packs.push_back(&node);
   }
   divide(packs, team);
   for (const PlannedNode* pack : packs) {
-    const auto v = static_cast<size_t>(pack->out[0]);
-    plan.shared_offset[v] = plan.shared_bytes;
-    plan.shared_bytes += whole_pages(plan.values[v].desc.bytes());
+    plan.shared_offset[pack->out[0]] = plan.shared_bytes;
+    plan.shared_bytes += whole_pages(plan.value(pack->out[0]).desc.bytes());
   }
-  const auto rest = std::stable_partition(plan.nodes.begin(), plan.nodes.end(), [&](const PlannedNode& n) {
-    return !n.out.empty() && moved[static_cast<size_t>(n.out[0])];
-  });
+  const auto rest = std::stable_partition(plan.nodes.begin(), plan.nodes.end(),
+                                          [&](const PlannedNode& n) { return !n.out.empty() && moved[n.out[0]]; });
   plan.team_nodes = static_cast<size_t>(rest - plan.nodes.begin());
 }
 
@@ -88,30 +86,29 @@ void share_updates(Plan& plan, int team) {
     if (node->part.count == 0) whole.push_back(&*node);
     for (ValueId state : std::span(node->in).last(static_cast<size_t>(def.updated_inputs))) {
       plan.shared_states.emplace_back(state, plan.shared_state_bytes);
-      plan.shared_state_bytes += round_up(plan.values[static_cast<size_t>(state)].desc.bytes(), line);
+      plan.shared_state_bytes += round_up(plan.value(state).desc.bytes(), line);
     }
   }
   divide(whole, team);
 }
 
-void share_buckets_of_team(Plan& plan, const std::vector<std::pair<ValueId, int64_t>>& home, int team, int place) {
-  const auto shared = [&](size_t value) { return plan.shared_offset[value] >= 0; };
+void share_buckets_of_team(Plan& plan, const ByValue<Home>& home, int team, int place) {
   const int64_t packs = plan.shared_bytes;
+  std::vector<ValueId> buckets;
   for (const PlannedNode& node : plan.nodes) {
     if (node.op.kind != OpKind::bucket) continue;
-    const auto v = static_cast<size_t>(node.out[0]);
-    if (home[v].first != node.out[0] || plan.values[v].kind != ValueKind::temporary) continue;
-    plan.shared_offset[v] = plan.window_bytes;
-    plan.window_bytes += whole_pages(plan.values[v].desc.bytes());
+    const ValueId bucket = node.out[0];
+    if (home[bucket].root != bucket || plan.value(bucket).kind != ValueKind::temporary) continue;
+    plan.shared_offset[bucket] = plan.window_bytes;
+    plan.window_bytes += whole_pages(plan.value(bucket).desc.bytes());
+    buckets.push_back(bucket);
   }
   plan.window_begin = packs + place * plan.window_bytes;
   plan.shared_bytes = packs + team * plan.window_bytes;
-  for (const PlannedNode& node : plan.nodes)
-    if (node.op.kind == OpKind::bucket && shared(static_cast<size_t>(node.out[0])))
-      plan.shared_offset[static_cast<size_t>(node.out[0])] += plan.window_begin;
-  for (size_t v = 0; v < home.size(); ++v)
-    if (const auto root = static_cast<size_t>(home[v].first); root != v && shared(root))
-      plan.shared_offset[v] = plan.shared_offset[root] + home[v].second;
+  for (ValueId bucket : buckets) plan.shared_offset[bucket] += plan.window_begin;
+  for (ValueId id : ids_of(plan.values))
+    if (const Home& at = home[id]; at.root != id && plan.shared_offset[at.root] >= 0)
+      plan.shared_offset[id] = plan.shared_offset[at.root] + at.begin;
 }
 
 }  // namespace convoy

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/kernel.h"
-#include "core/plan.h"
+#include "core/placement.h"
 
 namespace convoy {
 
@@ -18,7 +18,7 @@ void share_packs(Plan& plan, int team);
 /// memory that all see. Whatever reads states goes ahead of the first of these updates.
 void share_updates(Plan& plan, int team);
 
-/// Buckets get places in this rank's window. `home`: the value, and the byte in it, where each value lies.
-void share_buckets_of_team(Plan& plan, const std::vector<std::pair<ValueId, int64_t>>& home, int team, int place);
+/// Buckets get places in this rank's window. `home`: where each value lies.
+void share_buckets_of_team(Plan& plan, const ByValue<Home>& home, int team, int place);
 
 }  // namespace convoy
