@@ -264,7 +264,8 @@ struct LambAttrs {
   bool operator==(const LambAttrs&) const = default;
 };
 
-/// Dynamic loss scaling: multiply by `growth` after `interval` finite steps, by `backoff` after an overflow.
+/// Dynamic loss scaling: multiply by `growth` after `interval` finite steps, by `backoff` after an overflow, unless
+/// that were less than 2^-14.
 struct LossScaleAttrs {
   double growth = 2, backoff = 0.5;
   int64_t interval = 1000;

@@ -399,6 +399,15 @@ std::vector<Problem> update_problems(int64_t elements) {
   return list;
 }
 
+std::vector<Problem> pools_to_a_plane(DType type) {
+  PoolAttrs a;
+  const Problem largest = problem({OpKind::max_pool, a}, {TensorDesc({1, 2, 6, 4, 32}, type)});
+  const Problem mean = problem({OpKind::avg_pool, a}, largest.in);
+  a.result_size = {2, 6, 4};
+  return {largest, mean, problem({OpKind::max_pool_backward, a}, {largest.out[0], largest.out[1]}),
+          problem({OpKind::avg_pool_backward, a}, {largest.out[0]})};
+}
+
 std::vector<Problem> other_problems(DType type) {
   std::vector<Problem> list;
   const TensorDesc x({2, 5, 6, 7, 19}, type), even({1, 4, 6, 8, 32}, type), image({1, 1, 9, 8, 24}, type);
@@ -478,6 +487,8 @@ std::vector<Problem> other_problems(DType type) {
   }
   list.push_back(problem({OpKind::max_pool, flat}, {image}));
   list.push_back(problem({OpKind::avg_pool, flat}, {image}));
+  const std::vector<Problem> plane = pools_to_a_plane(type);
+  list.insert(list.end(), plane.begin(), plane.end());
   // one window over each image, and what spreads its value over one
   for (const TensorDesc& in : {x, TensorDesc({2, 1, 9, 8, 40}, type)})
     list.push_back(problem({OpKind::avg_pool, PoolAttrs{.kernel = {in.shape.d(), in.shape.h(), in.shape.w()}}}, {in}));

@@ -22,5 +22,7 @@ std::vector<Problem> divided_problems(DType type);
 std::vector<Problem> update_problems(int64_t elements);
 /// All other ops, at sizes that no vector divides.
 std::vector<Problem> other_problems(DType type);
+/// Pools of a volume down to a depth of one, forward and backward; among the others, too.
+std::vector<Problem> pools_to_a_plane(DType type);
 
 }  // namespace convoy::testing

@@ -162,6 +162,17 @@ TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
   for (DType type : storage_types) check_all(other_problems(type));
 }
 
+TEST_CASE("a pool down to one plane is no image's for oneDNN", "[kernels]") {
+  const auto library = [](const Kernel* kernel) { return kernel->name() == "onednn"; };
+  std::vector<const Kernel*> kernels = kernels_under_test();
+  std::erase_if(kernels, std::not_fn(library));
+  for (const Problem& p : pools_to_a_plane(DType::f32)) {
+    INFO(p.text());
+    const auto takes = [&](const Kernel* kernel) { return kernel->supports(p).ok; };
+    CHECK((kernels.empty() || std::any_of(kernels.begin(), kernels.end(), takes)));
+  }
+}
+
 TEST_CASE("many threads give the bits of one", "[kernels]") {
   // Other problems in check_all.
   for (DType type : storage_types) check_many_threads(divided_problems(type));

@@ -56,12 +56,6 @@ memory::data_type type_of_desc(const memory::desc& d) {
 }
 #endif
 
-memory::desc channels_last(const TensorDesc& d) {
-  const Shape& s = d.shape;
-  if (s.d() == 1) return {{s.n(), s.c(), s.h(), s.w()}, type_of(d.dtype), memory::format_tag::nhwc};
-  return {{s.n(), s.c(), s.d(), s.h(), s.w()}, type_of(d.dtype), memory::format_tag::ndhwc};
-}
-
 }  // namespace
 
 const dnnl::engine& engine() {
@@ -244,10 +238,16 @@ dnnl::inner_product_backward_weights::primitive_desc dense_backward_weights(cons
 #endif
 }
 
+memory::desc channels_last(const TensorDesc& d, bool image) {
+  const Shape& s = d.shape;
+  if (image) return {{s.n(), s.c(), s.h(), s.w()}, type_of(d.dtype), memory::format_tag::nhwc};
+  return {{s.n(), s.c(), s.d(), s.h(), s.w()}, type_of(d.dtype), memory::format_tag::ndhwc};
+}
+
 dnnl::pooling_forward::primitive_desc pool_forward(dnnl::algorithm algorithm, const PoolAttrs& a, const TensorDesc& x,
                                                    const TensorDesc& y) {
   const bool image = x.shape.d() == 1;
-  const memory::desc from = channels_last(x), to = channels_last(y);
+  const memory::desc from = channels_last(x, image), to = channels_last(y, image);
   const memory::dims stride = spatial(a.stride, image), kernel = spatial(a.kernel, image),
                      low = spatial(a.pad_low, image), high = spatial(a.pad_high, image);
   constexpr auto prop = dnnl::prop_kind::forward_training;
@@ -262,7 +262,7 @@ dnnl::pooling_backward::primitive_desc pool_backward(dnnl::algorithm algorithm, 
                                                      const TensorDesc& y) {
   const auto hint = pool_forward(algorithm, a, x, y);
   const bool image = x.shape.d() == 1;
-  const memory::desc from = channels_last(x), to = channels_last(y);
+  const memory::desc from = channels_last(x, image), to = channels_last(y, image);
   const memory::dims stride = spatial(a.stride, image), kernel = spatial(a.kernel, image),
                      low = spatial(a.pad_low, image), high = spatial(a.pad_high, image);
 #if DNNL_VERSION_MAJOR >= 3

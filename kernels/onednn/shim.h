@@ -63,6 +63,9 @@ dnnl::inner_product_backward_weights::primitive_desc dense_backward_weights(cons
                                                                             const dnnl::memory::desc& dw,
                                                                             const dnnl::memory::desc& db);
 
+/// A dense tensor. Whether depth is left out is for both sides of a problem to agree on: a volume may be pooled to a
+/// depth of one.
+dnnl::memory::desc channels_last(const TensorDesc& d, bool image);
 dnnl::pooling_forward::primitive_desc pool_forward(dnnl::algorithm algorithm, const PoolAttrs& attrs,
                                                    const TensorDesc& x, const TensorDesc& y);
 dnnl::pooling_backward::primitive_desc pool_backward(dnnl::algorithm algorithm, const PoolAttrs& attrs,

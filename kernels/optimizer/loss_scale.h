@@ -5,6 +5,9 @@
 
 namespace convoy {
 
+/// Below it gradients in f16 would all round to zero, and in the end a rate over the scale to infinity.
+inline constexpr double smallest_loss_scale = 0x1p-14;
+
 /// What a step with finite or other gradients makes of the loss scale's state.
 constexpr void advance_loss_scale(const LossScaleAttrs& a, bool finite, double* state) {
   double &scale = state[int(ScaleField::scale)], &good = state[int(ScaleField::good_steps)];
@@ -14,7 +17,7 @@ constexpr void advance_loss_scale(const LossScaleAttrs& a, bool finite, double* 
     if (good >= double(a.interval)) scale *= a.growth, good = 0;
   } else {
     state[int(ScaleField::skipped)] += 1;
-    scale *= a.backoff;
+    if (scale * a.backoff >= smallest_loss_scale) scale *= a.backoff;
     good = 0;
   }
 }

@@ -22,12 +22,6 @@ dnnl::algorithm algorithm_of(const Problem& p) {
                                             : dnnl::algorithm::pooling_avg_exclude_padding;
 }
 
-memory::desc channels_last(const TensorDesc& d, bool image) {
-  const Shape& s = d.shape;
-  return image ? memory::desc({s.n(), s.c(), s.h(), s.w()}, onednn::type_of(d.dtype), memory::format_tag::nhwc)
-               : memory::desc({s.n(), s.c(), s.d(), s.h(), s.w()}, onednn::type_of(d.dtype), memory::format_tag::ndhwc);
-}
-
 template <class F>
 void with_descriptor(const Problem& p, F&& f) {
   const auto& a = p.op.as<PoolAttrs>();
@@ -46,7 +40,7 @@ Support supports(const Problem& p) {
     with_descriptor(p, [&](const auto& pd) {
       Support& verdict = check(pd);
       const TensorDesc& arg = is_forward(p.op.kind) ? p.out.back() : p.in.back();
-      if (verdict.ok && is_max(p.op.kind) && !(pd.workspace_desc() == channels_last(arg, x.d() == 1)))
+      if (verdict.ok && is_max(p.op.kind) && !(pd.workspace_desc() == onednn::channels_last(arg, x.d() == 1)))
         verdict = Support::no("oneDNN keeps another arg-max layout");
     });
   });
@@ -59,7 +53,7 @@ std::unique_ptr<Prepared> prepare(const Problem& p) {
     const bool image = (forward ? p.in[0] : p.out[0]).shape.d() == 1;
     auto k = std::make_unique<onednn::PreparedPrimitive>(dnnl::primitive(pd.get()), pd.scratchpad_desc(),
                                                          pd.impl_info_str());
-    const memory::desc in = channels_last(p.in[0], image), out = channels_last(p.out[0], image);
+    const memory::desc in = onednn::channels_last(p.in[0], image), out = onednn::channels_last(p.out[0], image);
     k->add_input(forward ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST, 0, in, in);
     k->add_output(forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, 0, out, out);
     if (p.op.kind == OpKind::max_pool) k->add_output(DNNL_ARG_WORKSPACE, 1, pd.workspace_desc(), pd.workspace_desc());

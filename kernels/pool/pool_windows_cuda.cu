@@ -1,6 +1,8 @@
 // Max and average pools of any window, stride and padding on CUDA devices, dense tensors and slices: a position and 16
 // bytes of its channels to a thread; averages of large windows are shared by the threads of a block. Gradients are
 // gathered window by window, in the same order in every run.
+#include <limits>
+
 #include "kernels/device/channel_sums.h"
 #include "kernels/function_kernel.h"
 
@@ -225,6 +227,13 @@ std::unique_ptr<Prepared> prepare_image_average(const Problem& p) {
       channel_sum_bytes(each, x.c(), 1));
 }
 
+/// A block to each pixel of the output.
+Support supports_avg(const Problem& p) {
+  if (p.out[0].shape.rows() > std::numeric_limits<int>::max())
+    return Support::no("at most 2^31 - 1 pixels, found " + std::to_string(p.out[0].shape.rows()));
+  return even_sums(p);
+}
+
 std::unique_ptr<Prepared> prepare_avg(const Problem& p) {
   const PoolAttrs& attrs = p.op.as<PoolAttrs>();
   const Shape& image = p.in[0].shape;
@@ -261,7 +270,7 @@ std::vector<KernelPtr> pool_windows_cuda_kernels() {
   std::vector<KernelPtr> list;
   list.push_back(kernel("cuda", OpKind::max_pool, even_floats, prepare_max));
   list.push_back(kernel("cuda", OpKind::max_pool_backward, even_floats, prepare_max_backward));
-  list.push_back(kernel("cuda", OpKind::avg_pool, even_sums, prepare_avg));
+  list.push_back(kernel("cuda", OpKind::avg_pool, supports_avg, prepare_avg));
   list.push_back(kernel("cuda", OpKind::avg_pool_backward, even_floats, prepare_avg_backward));
   return list;
 }
