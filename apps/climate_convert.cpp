@@ -192,7 +192,11 @@ int convert_main(int argc, char** argv) {
     return 0;
   expect_single_task();
   const bool lists = !o.text("list").empty();
-  o.refuse_idle({{"map", !lists, "--list"}, {"out", !lists, "--list"}});  // it writes nothing
+  // It writes nothing.
+  std::vector<IdleFlag> rules;
+  for (const Option& option : option_list())
+    if (option.flag != "list") rules.push_back({option.flag, !lists, "--list"});
+  o.refuse_idle(rules);
   if (lists) {
     const NetcdfFile file(o.text("list"));
     for (const std::string& name : file.fields()) try {

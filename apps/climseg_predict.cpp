@@ -127,6 +127,7 @@ int predict_main(int argc, char** argv) {
     return 0;
   expect_single_task();
   fill_climate_defaults(o);
+  if (fs::is_regular_file(o.text("data-dir"))) o.refuse_idle({{"split", false, "one file"}});
   const std::vector<ClimateRef> images = images_below(split_folder(o));
   std::vector<std::string> paths;
   for (const ClimateRef& ref : images) paths.push_back(ref.path);

@@ -4,7 +4,8 @@
  * Start the program with mpirun; alone it is the only rank and every mean is the value itself. All ranks must make the
  * same calls in the same order. A rank that dies, that ends its run while others still wait for it, or whose calling
  * thread makes no call for ten minutes while others wait, ends the process of every other with exit code 76 and one
- * line on standard error that names it. */
+ * line on standard error that names it. Of several teams (below) one that stops while another goes on is not
+ * noticed. */
 #ifndef CONVOY_COMM_H
 #define CONVOY_COMM_H
 

@@ -1,5 +1,6 @@
 #include "io/cosmoflow_source.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -105,6 +106,9 @@ Sample CosmoflowSource::read(int64_t index) const {
   }
   if (!(sample.shape == reading_.expected))
     fail_data(ref.path + ": expected " + reading_.expected.str() + ", found " + sample.shape.str());
+  if (reading_.by_mean &&
+      std::all_of(sample.voxels.begin(), sample.voxels.end(), [](std::byte b) { return b == std::byte{0}; }))
+    fail_data(ref.path + ": expected particles, found none: a volume without any cannot be divided by its mean");
   return sample;
 }
 

@@ -200,7 +200,9 @@ NewDataSet::NewDataSet(const std::set<std::string>& folders) : NewDataSet() {
 }
 
 NewDataSet::~NewDataSet() {
-  for (const auto& [folder, made] : made_) {
+  // A folder that holds another one comes ahead of it by name: the inner ones go first.
+  for (auto entry = made_.rbegin(); entry != made_.rend(); ++entry) {
+    const auto& [folder, made] = *entry;
     std::error_code failed;
     {
       const std::lock_guard lock(in_the_making().mutex);

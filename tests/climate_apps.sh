@@ -97,6 +97,7 @@ same sized/data-2106-01-05-00-0.h5 a/validation/data-2106-01-05-00-0.h5
 expect 0 "1 images, masks in sized-alone" "$bin/climseg_predict" --data-dir sizes/data-2106-01-04-01-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out sized-alone
 same sized/data-2106-01-04-01-0.h5 sized-alone/data-2106-01-04-01-0.h5
 expect 0 "wrote 1 + 1 images of 38x57x16" "$bin/climate_simulate" --orography none --height 38 --width 57 --days 1 --validation-days 1 --steps 1 --out odd
+expect 2 "--split has no effect on one file" "$bin/climseg_predict" --data-dir sizes/data-2106-01-04-01-0.h5 --split test --width-divisor 16 --checkpoint whole --out x
 expect 3 "odd/validation/data-2106-01-02-00-0.h5: images of 38x57: expected height and width divisible by 16" "$bin/climseg_predict" --data-dir odd --width-divisor 16 --checkpoint whole --out x
 # Two images of one name would have one mask.
 mkdir doubles && cp data/validation/data-2106-01-04-00-0.h5 doubles && cp data/validation/data-2106-01-05-00-0.h5 doubles/data-2106-01-04-00-0.hdf5
@@ -231,7 +232,10 @@ if [ -x "$bin/climate_convert" ]; then
   expect 3 "a,b.nc: no such file" "$bin/climate_convert" --map TS=a,b.nc:SST,PSL=c.nc:SLP --out x
   echo text > text.nc
   expect 3 "expected a NetCDF file" "$bin/climate_convert" --list text.nc
-  expect 2 "--out has no effect on --list" "$bin/climate_convert" --list text.nc --out x
+  for flag in "out x" "steps 3" "labels"; do
+    # shellcheck disable=SC2086
+    expect 2 "--${flag% *} has no effect on --list" "$bin/climate_convert" --list text.nc --$flag
+  done
   if [ -e $coads ]; then
     expect 0 "wrote 2 images of 64x96x16" "$bin/climate_convert" --map "PSL=$coads:SLP*100" --map TS=$coads:SST+273.15 --out real --height 64 --width 96 --steps 2
     expect 0 "2 images read, 0 bad" "$bin/convoy_data" verify real

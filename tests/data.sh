@@ -91,6 +91,10 @@ expect 3 "lost/convoy.unfinished: " "$data" verify lost
 # Nothing but the mark goes with a conversion that wrote nothing; folders that were there stay.
 rm broken/univ_ics_a0000000.hdf5 && mkdir stays && mkdir target && ln -s target linked
 for out in stays linked fresh; do expect 3 "bytes: truncated or damaged" "$data" convert broken --out $out; done
+# Folders within each other go, too, from the innermost on.
+mkdir -p deep/inner && cp $second deep/a.hdf5 && cp raw/train/univ_ics_a0000000.hdf5 deep/inner/b.hdf5
+expect 3 "deep/a.hdf5: " "$data" convert deep --out nested
+[ ! -e nested ] && ok || bad "a conversion of nothing leaves $(find nested)"
 [ -d stays ] && [ -d target ] && [ -z "$(find stays target -type f)" ] && [ -L linked ] && [ ! -e fresh ] && ok || bad "a conversion of nothing leaves $(ls -d stays/* target/* linked fresh 2> /dev/null)"
 # What means nothing for the data is refused, not ignored.
 for format in tfrecord raw-hdf5 split-hdf5; do
@@ -162,7 +166,7 @@ fields() { netcdf "$1" "$(netcdf "$1" 0 | wc -c)"; word 0 11 12 -45 45 0 120 240
 if [ -x "$bin/climate_convert" ]; then
   convert=("$bin/climate_convert" --height 32 --width 48)
   fields "hours since 2106-03-04 12:00" > dated.nc && fields steps > steps.nc
-  expect 0 "v  3 steps" "${convert[@]}" --list dated.nc
+  expect 0 "v  3 steps" "$bin/climate_convert" --list dated.nc
   expect 0 "PSL     from 101 to 118," "${convert[@]}" --map PSL=dated.nc:v*1e+0+1e+2 --out scaled
   # Images of one day are called so.
   expect 0 "wrote 3 images" "${convert[@]}" --map PSL=dated.nc:v --out dated
@@ -188,7 +192,7 @@ if [ -x "$bin/climate_convert" ]; then
     variable lat degrees_north 8 "$1" 0; variable lon degrees_east 12 $(($1 + 8)) 1; variable v "" 24 $(($1 + 20)) 0 1
   }
   { still "$(still 0 | wc -c)"; word -45 45 0 120 240 $(seq 6); } > still.nc
-  expect 0 "v  no time" "${convert[@]}" --list still.nc
+  expect 0 "v  no time" "$bin/climate_convert" --list still.nc
   expect 0 "wrote 3 images" "${convert[@]}" --map PSL=dated.nc:v --map TS=still.nc:v --out stands
   # Heights of land alone: missing ones are sea, over which cyclones live; without any there is no place for these.
   heights() { still "$(still 0 | wc -c)"; word -45 45 0 120 240 "$@"; }

@@ -27,4 +27,11 @@ TEST_CASE("a regression predicts as many labels as the network", "[apps]") {
     CHECK(p.truth[static_cast<size_t>(targets)] == 0.1f);
     CHECK(p.mae(0) < 1e-4);
   }
+  // Training may have left this one out.
+  const float few[] = {0.1f, 0.2f, 0.3f};
+  write_file(samples[2].path, encode_tfrecord(std::vector<std::byte>(4096), few));
+  for (const auto& [train, validation] :
+       {std::pair(samples, std::vector(1, samples[0])), std::pair(std::vector(1, samples[0]), samples)})
+    CHECK_THROWS_WITH(variance_regression(train, validation, ReadOptions(), 4),
+                      Catch::Contains("2.tfrecord: expected 4 targets, found 3"));
 }

@@ -432,6 +432,17 @@ TEST_CASE("samples with more targets than the first are refused unless fewer are
   CHECK_NOTHROW(load(true));
 }
 
+TEST_CASE("a volume without particles is refused where it would be divided by their mean", "[loader]") {
+  const TemporaryFolder folder;
+  write_file(folder / "u.tfrecord", encode_tfrecord(std::vector<std::byte>(512), std::vector<float>(4)));
+  CosmoflowReading reading;
+  reading.read = {4, 4}, reading.expected = {4, 4, 4, DType::i16}, reading.by_mean = true;
+  std::vector<std::byte> voxels(512), targets(16);
+  const CosmoflowSource source(samples_below(folder.path(), {4, 4}), reading);
+  CHECK_THROWS_WITH(source.load(0, 0, voxels.data(), targets.data()),
+                    Catch::Contains("u.tfrecord: expected particles"));
+}
+
 TEST_CASE("permuted targets are those of other samples, whether samples are kept or not", "[loader]") {
   const TemporaryFolder folder;
   constexpr int samples = 9;

@@ -25,11 +25,16 @@ namespace {
 /// Trains on noise; keeps the labels that the log asked for.
 class NoiseTask final : public Task {
  public:
-  explicit NoiseTask(int64_t samples) : source_(std::make_shared<testing::NoiseImages>(samples)) {}
+  /// The validations end with the losses given, one after the other; without any there are none.
+  explicit NoiseTask(int64_t samples, std::vector<double> validations = {})
+      : source_(std::make_shared<testing::NoiseImages>(samples)), validations_(std::move(validations)) {}
   int64_t training_samples() const override { return source_->size(); }
-  int64_t validation_samples() const override { return 0; }
+  int64_t validation_samples() const override { return validations_.empty() ? 0 : 1; }
   std::shared_ptr<const SampleSource> training() const override { return source_; }
-  Quality validate(Program&, Communicator*, const StopPoint&) override { return {}; }
+  Quality validate(Program&, Communicator*, const StopPoint&) override {
+    const double value = validations_.at(done_++);
+    return {.loss = value, .metric = value};
+  }
   bool reached(const Quality&) const override { return false; }
   std::optional<double> target() const override { return std::nullopt; }
   std::string metric() const override { return "IoU"; }
@@ -45,6 +50,8 @@ class NoiseTask final : public Task {
 
  private:
   std::shared_ptr<const SampleSource> source_;
+  std::vector<double> validations_;
+  size_t done_ = 0;
   mutable std::vector<std::vector<uint8_t>> logged_;
 };
 
@@ -89,6 +96,17 @@ Trained train(const std::shared_ptr<Device>& device, int64_t accumulation) {
   for (std::string line; std::getline(metrics, line);)
     result.losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
   return result;
+}
+
+/// Two epochs of two steps with these losses of their validations.
+void train_validated(TrainerOptions o, std::vector<double> validations) {
+  OptionTable table(rank_options());
+  Ranks ranks(table);
+  const ClimateOptions shape = small_network();
+  Program program(plan_program(shape, kernel_list()), shape, 5);
+  NoiseTask task(2, std::move(validations));
+  o.epochs = 2;
+  Trainer(program, task, ranks, std::move(o)).run();
 }
 
 /// Up to six steps with lagged gradients, behind what `spoil` does to the states: the summary, or, where the run
@@ -244,4 +262,22 @@ TEST_CASE("a checkpoint that can only diverge is set aside for the one before", 
   CHECK_THAT(train_lagged(o).diverged, Catch::Contains("step 3: not finite"));
   CHECK(checkpoints_in(other) == 1);
   CHECK(checkpoints_in(folder) == 1);
+}
+
+TEST_CASE("a validation that is not finite takes the only checkpoint from nobody", "[apps]") {
+  if (!has_hdf5()) return;
+  const testing::TemporaryFolder folder;
+  TrainerOptions o = options_for(folder);
+  CHECK_THROWS_WITH(train_validated(o, {NAN}), Catch::Contains("the validation is not finite"));
+  CHECK(newest_checkpoint(folder.path())->path() == folder / "checkpoint-000000002.h5");
+  // A start that begins with the validation did not write what it goes on from.
+  o.resume = o.continues = true;
+  o.checkpoint = newest_checkpoint(folder.path());
+  CHECK_THROWS_WITH(train_validated(o, {NAN}), Catch::Contains("the validation is not finite"));
+  CHECK(newest_checkpoint(folder.path())->path() == folder / "checkpoint-000000002.h5");
+  // With an older one to go on from it is set aside.
+  o.checkpoint = newest_checkpoint(folder.path());
+  CHECK_THROWS_WITH(train_validated(o, {0.5, NAN}), Catch::Contains("the validation is not finite"));
+  CHECK(newest_checkpoint(folder.path())->path() == folder / "checkpoint-000000002.h5");
+  CHECK(std::filesystem::exists(folder / "checkpoint-000000004.h5.diverged"));
 }

@@ -48,14 +48,26 @@ Row features(double v) {
 
 }  // namespace
 
+namespace {
+
+Sample read_counts(const SampleRef& ref, const ReadOptions& read, int64_t targets) {
+  Sample s = read_sample(ref, read);
+  if (s.shape.dtype != DType::i16) fail_usage("--baseline needs counts, " + ref.path + " holds " + s.shape.str());
+  if (static_cast<int64_t>(s.target.size()) < targets)
+    fail_data(ref.path + ": expected " + std::to_string(targets) + " targets, found " +
+              std::to_string(s.target.size()));
+  return s;
+}
+
+}  // namespace
+
 Predictions variance_regression(const std::vector<SampleRef>& train, const std::vector<SampleRef>& validation,
                                 const ReadOptions& read, int64_t targets) {
   std::vector<Row> rows;
   std::vector<std::vector<float>> labels;
   double centre = 0;
   for (const SampleRef& ref : train) {
-    const Sample s = read_sample(ref, read);
-    if (s.shape.dtype != DType::i16) fail_usage("--baseline needs counts, " + ref.path + " holds " + s.shape.str());
+    const Sample s = read_counts(ref, read, targets);
     rows.push_back({log_variance(s), 0, 0});
     centre += rows.back()[0] / double(train.size());
     labels.push_back(s.target);
@@ -78,7 +90,7 @@ Predictions variance_regression(const std::vector<SampleRef>& train, const std::
   Predictions result;
   result.targets = targets;
   for (const SampleRef& ref : validation) {
-    const Sample s = read_sample(ref, read);
+    const Sample s = read_counts(ref, read, targets);
     const Row f = features(log_variance(s) - centre);
     for (size_t t = 0; t < count; ++t) {
       result.predicted.push_back(float(f[0] * weights[t][0] + f[1] * weights[t][1] + f[2] * weights[t][2]));

@@ -305,6 +305,16 @@ SampleShape data_shape(const OptionTable& o, const std::vector<SampleRef>& sampl
   return seen_shape(o, samples.at(0).path, {found[0], found[1], found[2], DType(found[3].get<int>())});
 }
 
+namespace {
+
+Normalisation normalisation_of(const OptionTable& o, const SampleShape& shape) {
+  if (shape.dtype != DType::i16) return Normalisation::none;  // values come normalised
+  const bool logs = o.toggle("apply-log") && model_config(o).variant != CosmoflowVariant::sc18;
+  return logs ? Normalisation::log1p : Normalisation::mean;
+}
+
+}  // namespace
+
 CosmoflowOptions program_options(const OptionTable& o, const SampleShape& shape) {
   CosmoflowOptions p;
   p.model = model_config(o);
@@ -315,11 +325,7 @@ CosmoflowOptions program_options(const OptionTable& o, const SampleShape& shape)
   if (shape.dtype != DType::i16 && o.is_set("apply-log") && !made_up)
     fail_usage(o.name("apply-log") + ": expected counts, found " + shape.str() +
                ": floating point is taken as already normalised");
-  if (shape.dtype != DType::i16)
-    p.normalisation = Normalisation::none;  // values come normalised
-  else
-    p.normalisation =
-        o.toggle("apply-log") && p.model.variant != CosmoflowVariant::sc18 ? Normalisation::log1p : Normalisation::mean;
+  p.normalisation = normalisation_of(o, shape);
   return p;
 }
 
@@ -327,6 +333,7 @@ CosmoflowReading reading_options(const OptionTable& o, const SampleShape& shape)
   CosmoflowReading l;
   l.read = read_options(o);
   l.expected = shape;
+  l.by_mean = normalisation_of(o, shape) == Normalisation::mean;
   if (model_config(o).variant == CosmoflowVariant::sc18) {
     l.take_channel = 0;                      // the paper's volumes are z = 0 alone
     l.target_scale = float(std::sqrt(3.0));  // labels flat in [-1,1] have deviation 1/sqrt(3): this z-scores them

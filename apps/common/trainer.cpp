@@ -124,7 +124,7 @@ void Trainer::check_finite(float loss) {
   if (scaled && std::isfinite(loss) && scale[int(ScaleField::scale)] >= 1) return;
   settle();                    // a replay reads what gradients travel in
   if (saved_step_ == step_) {  // all that goes on from there ends here
-    if (ranks_.root()) set_newest_aside();
+    if (ranks_.root()) set_newest_aside("every run that goes on from it diverges at once");
     ranks_.world().barrier();  // nobody ends the run before that is done
   }
   const std::string first = lagged_gradients ? fmt::format("the gradients of step {}", step_ - 1) : first_not_finite();
@@ -389,7 +389,7 @@ std::optional<Outcome> Trainer::one_epoch() {
     return Outcome::interrupted;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::diverged) {
-      if (ranks_.root()) discard_newest();
+      if (ranks_.root()) set_newest_aside("its validation is not finite");
       ranks_.world().barrier();                 // nobody ends the run before that is done
     } else if (!saved && ranks_.size() == 1) {  // a sample that cannot be read; others could not join in saving
       save(with_older);

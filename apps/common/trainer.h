@@ -144,10 +144,8 @@ class Trainer {
   /// Writes a checkpoint and deletes all but the newest `keep`. Every rank calls it, and none returns before it is
   /// there.
   void save(int keep);
-  /// Deletes the checkpoint that was saved last.
-  void discard_newest();
-  /// Renames it, where there is another one, so that a resume goes on from that.
-  void set_newest_aside();
+  /// Renames the checkpoint that was saved last, where there is an older one, so that a resume goes on from that.
+  void set_newest_aside(std::string_view why);
   std::string meta() const;
   void open_metrics();
   /// What it cannot write, lost_log() tells.

@@ -180,7 +180,7 @@ bool Trainer::lagged_finite() const {
                      [](const auto& state) { return !state.first.ends_with(".lagged") || all_finite(state.second); });
 }
 
-void Trainer::set_newest_aside() {
+void Trainer::set_newest_aside(std::string_view why) {
   if (newest_.empty()) return;
   std::error_code failed;
   try {
@@ -192,14 +192,8 @@ void Trainer::set_newest_aside() {
   } catch (const std::exception& error) {  // a folder that cannot be listed
     return say(stderr, "warning: {}\n", error.what());
   }
-  say(stderr, "warning: {}: {}\n", newest_,
-      failed ? "cannot be set aside: " + failed.message()
-             : "every run that goes on from it diverges at once: set aside as " + newest_ + ".diverged");
-}
-
-void Trainer::discard_newest() {
-  std::error_code ignored;
-  if (!newest_.empty()) std::filesystem::remove(newest_, ignored);
+  if (failed) return say(stderr, "warning: {}: cannot be set aside: {}\n", newest_, failed.message());
+  say(stderr, "warning: {0}: {1}: set aside as {0}.diverged\n", newest_, why);
 }
 
 }  // namespace convoy::apps
