@@ -48,7 +48,8 @@ struct PackRequest {
   std::function<void(const Tensor& weight, std::byte* packed)> pack;
 };
 
-/// Pointers for one run. `out` holds the outputs, then the updated states (which are also the last inputs).
+/// Pointers for one run. `out` holds the outputs, then the updated states (which are also the last inputs). Tensors may
+/// be slices of wider ones where `supports` took such descriptors (TensorDesc::dense, pixel_pitch).
 struct KernelArgs {
   std::span<const Tensor> in;
   std::span<const Tensor> out;

@@ -23,68 +23,73 @@ inline TensorDesc label_desc(const Shape& logits) {
   return TensorDesc({logits.n(), logits.d(), logits.h(), logits.w(), 1}, DType::u8);
 }
 
-/// In any order: texts, tables and reports know kinds by their names and families.
+/// Kinds, with their inputs -> outputs, as kernels find them in Problem and KernelArgs; in any order, since texts,
+/// tables and reports know kinds by name and family. x, y, dx, dy are activations and gradients (N, D, H, W, C), often
+/// slices of wider ones, w weights (K, KD, KH, KW, C / groups); biases, gradients of weights and what is summed have
+/// the accumulation type (f32, of f64 f64); arg-max is a byte per output: the position in its window. Behind a
+/// semicolon stand states that the op rewrites: the last inputs, and once more behind the outputs. Attributes:
+/// core/attrs.h.
 enum class OpKind : uint8_t {
-  conv_forward,
-  conv_backward_data,
-  conv_backward_data_add,
-  conv_backward_weights,
-  conv_activation_forward,
-  conv_pool_forward,
-  conv_pool_backward_data,
-  conv_pool_backward_weights,
-  dense_forward,
-  dense_backward_data,
-  dense_backward_weights,
-  max_pool,
-  max_pool_backward,
-  avg_pool,
-  avg_pool_backward,
-  activation,
-  activation_backward,
-  activation_max_pool,
-  activation_max_pool_backward,
-  dropout,
-  loss,
-  loss_backward,
-  log1p,
-  divide_by_mean,
-  cast,
-  add,
-  add_scaled,
-  sum_squares,
-  channel_sum,
-  channel_dot,
-  channel_scale,
-  channel_moments,
-  batch_norm,
-  batch_norm_sums,
-  batch_norm_backward_data,
-  batch_norm_backward_parameters,
-  batch_norm_update,
-  resize,
-  resize_backward,
-  pixel_loss,
-  pixel_loss_backward,
-  arg_max,
-  scale,
-  concat,
-  slice,
-  pad_channels,
-  bucket,
-  unbucket,
-  all_reduce_start,
-  all_reduce_wait,
-  all_reduce_later,
-  all_finite,
-  loss_scale_update,
-  sgd_update,
-  adam_update,
-  lamb_update,
-  gradient_norm,
-  accumulate,
-  pack,
-  count  ///< number of kinds, not an op
+  conv_forward,                  ///< x, w[, bias] -> y
+  conv_backward_data,            ///< dy, w[, bias] -> dx; with a bias the forward pass of a transposed convolution
+  conv_backward_data_add,        ///< dy, w, a -> dx + a
+  conv_backward_weights,         ///< x, dy -> dw, dbias
+  conv_activation_forward,       ///< x, w[, bias] -> y behind a leaky_relu
+  conv_pool_forward,             ///< x, w[, bias] -> pooled y behind a leaky_relu, arg-max
+  conv_pool_backward_data,       ///< gradient of pooled y, pooled y, arg-max, w -> dx
+  conv_pool_backward_weights,    ///< x, gradient of pooled y, pooled y, arg-max -> dw, dbias
+  dense_forward,                 ///< x, w[, bias] -> y
+  dense_backward_data,           ///< dy, w -> dx
+  dense_backward_weights,        ///< x, dy -> dw, dbias
+  max_pool,                      ///< x -> y, arg-max
+  max_pool_backward,             ///< dy, arg-max -> dx
+  avg_pool,                      ///< x -> y
+  avg_pool_backward,             ///< dy -> dx
+  activation,                    ///< x -> y
+  activation_backward,           ///< dy, y -> dx
+  activation_max_pool,           ///< x -> y, arg-max
+  activation_max_pool_backward,  ///< dy, y, arg-max -> dx
+  dropout,                       ///< x, step_state -> y; its gradient is the same op
+  loss,                          ///< prediction, target -> scalar
+  loss_backward,                 ///< prediction, target, loss_scale -> gradient of the prediction
+  log1p,                         ///< counts or floats -> floats
+  divide_by_mean,                ///< counts or floats -> floats
+  cast,                          ///< x -> x in another type
+  add,                           ///< a, b -> a + b
+  add_scaled,                    ///< a, b, loss_scale -> a + alpha * scale * b
+  sum_squares,                   ///< x -> scalar
+  channel_sum,                   ///< x -> vector of C
+  channel_dot,                   ///< a, b -> vector of C: sums of a * b
+  channel_scale,                 ///< x, factors of C[, shifts of C] -> y
+  channel_moments,               ///< x -> moments: means, then mean squares, f64
+  batch_norm,                ///< x, gamma, beta, moments -> y; or with running mean and variance in place of moments
+  batch_norm_sums,           ///< dy, x, gamma, beta, moments -> sums: means of dy, then of dy * normalised x, f64
+  batch_norm_backward_data,  ///< dy, x, gamma, beta, moments, sums -> dx
+  batch_norm_backward_parameters,  ///< sums, gamma -> dgamma, dbeta
+  batch_norm_update,               ///< moments; running mean, running variance
+  resize,                          ///< x -> y
+  resize_backward,                 ///< dy -> dx
+  pixel_loss,                      ///< logits, labels (u8) -> scalar
+  pixel_loss_backward,             ///< logits, labels, loss_scale -> gradient of the logits
+  arg_max,                         ///< logits -> classes (u8)
+  scale,                           ///< x -> alpha * x
+  concat,                          ///< any number of x -> y with all their channels
+  slice,                           ///< x -> some of its channels
+  pad_channels,                    ///< x -> y with zeros around its channels
+  bucket,                          ///< any number of tensors -> one vector
+  unbucket,                        ///< the vector, tensors of the parts' shapes -> the parts
+  all_reduce_start,                ///< bucket -> bucket
+  all_reduce_wait,                 ///< bucket -> bucket, the mean over ranks
+  all_reduce_later,                ///< bucket; the state that holds it until the next step
+  all_finite,                      ///< any number of tensors -> 1 or 0, f32
+  loss_scale_update,               ///< finite; loss_scale
+  sgd_update,                      ///< gradient, step_state, loss_scale, finite; parameter, velocity
+  adam_update,                     ///< gradient, step_state, loss_scale, finite; parameter, first and second moment
+  lamb_update,    ///< gradient, step_state, loss_scale, finite, norm; parameter, first and second moment
+  gradient_norm,  ///< any number of gradients, loss_scale -> scalar, f64
+  accumulate,     ///< gradient, step_state; sum
+  pack,           ///< placed by plans alone: w -> bytes in a kernel's own order
+  count           ///< number of kinds, not an op
 };
 
 struct Op {

@@ -119,8 +119,10 @@ class Tape {
 inline constexpr const char* step_state_name = "step_state";
 inline constexpr const char* scale_state_name = "loss_scale";
 
-/// Fields of `step_state`, an f64 vector that the host writes before each step. micro_step counts the passes whose
-/// gradients are added up before one update.
+/// Fields of `step_state`, an f64 vector that the host writes before each step: the rate of the update, the number of
+/// the step (from 0), the lower and upper 32 bits of the seed that dropout draws from, the number of this pass's first
+/// sample among those of all ranks since the first step (so that n ranks of b samples drop what one rank of n * b
+/// would), and the pass among those whose gradients are added up before one update.
 enum class StepField : int { learning_rate, step, seed_low, seed_high, first_sample, micro_step, count = 8 };
 /// Fields of `loss_scale`, an f64 vector that loss_scale_update advances: the factor on the loss, finite steps since it
 /// last changed, steps skipped for overflow (with lagged gradients also the first one, which has none to apply),

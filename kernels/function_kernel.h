@@ -7,6 +7,7 @@
 
 namespace convoy {
 
+/// `name` is not copied: a literal, or what outlives the kernel.
 class FunctionKernel final : public Kernel {
  public:
   using Supports = Support (*)(const Problem&);

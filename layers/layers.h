@@ -100,10 +100,12 @@ ValueId slice(Tape& tape, const std::string& name, ValueId x, int64_t begin, int
 /// Mean over all pixels: (N,D,H,W,C) -> (N,1,1,1,C).
 ValueId global_avg_pool(Tape& tape, const std::string& name, ValueId x);
 
-/// Scalar loss over class logits (N,D,H,W,K) and labels u8 (N,D,H,W,1). Class weights, where given, number K.
+/// Scalar loss over class logits (N,D,H,W,K), in f32 or f64, and labels u8 (N,D,H,W,1). Class weights, where given,
+/// number K. A label of K or more that is not the one to ignore makes the loss NaN.
 ValueId pixel_loss(Tape& tape, const std::string& name, const PixelLossAttrs& attrs, ValueId logits, ValueId labels);
 
-/// Scalar loss over prediction and target of equal shape.
+/// Scalar loss over prediction and target of equal shape, in f32 or f64: the mean over samples and outputs of squared
+/// or absolute differences.
 ValueId regression_loss(Tape& tape, const std::string& name, Loss loss, ValueId prediction, ValueId target);
 
 }  // namespace convoy

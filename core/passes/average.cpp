@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "core/by_value.h"
+
 namespace convoy {
 namespace {
 
@@ -15,10 +17,10 @@ AllReduceAttrs mean_over(int64_t ranks, int64_t group, int64_t id, DType wire) {
 }
 
 /// Index of the node that writes each value, -1 for inputs and states.
-std::vector<int> writers(const Tape& tape) {
-  std::vector<int> writer(tape.values().size(), -1);
+ByValue<int> writers(const Tape& tape) {
+  ByValue<int> writer(tape.values().size(), -1);
   for (size_t i = 0; i < tape.nodes().size(); ++i)
-    for (ValueId id : tape.nodes()[i].out) writer[static_cast<size_t>(id)] = static_cast<int>(i);
+    for (ValueId id : tape.nodes()[i].out) writer[id] = static_cast<int>(i);
   return writer;
 }
 
@@ -28,12 +30,11 @@ DType wire_of(const TensorDesc& desc, const AveragingOptions& o) {
 
 /// Gradients by bucket, in the order in which they become ready.
 std::vector<std::vector<size_t>> fill_buckets(const Tape& tape, const std::vector<ValueId>& gradients, int64_t bytes) {
-  const std::vector<int> writer = writers(tape);
+  const ByValue<int> writer = writers(tape);
   std::vector<size_t> order(gradients.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return writer[static_cast<size_t>(gradients[a])] < writer[static_cast<size_t>(gradients[b])];
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return writer[gradients[a]] < writer[gradients[b]]; });
   std::vector<std::vector<size_t>> buckets;
   int64_t filled = 0;
   for (size_t i : order) {
@@ -48,15 +49,14 @@ std::vector<std::vector<size_t>> fill_buckets(const Tape& tape, const std::vecto
 
 void hoist(Tape& tape, const std::function<bool(const Node&)>& movable) {
   const std::vector<Node>& nodes = tape.nodes();
-  const std::vector<int> writer = writers(tape);
+  const ByValue<int> writer = writers(tape);
   std::vector<int> place(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     place[i] = static_cast<int>(i);
     if (!movable(nodes[i])) continue;
     place[i] = -1;
     for (ValueId id : nodes[i].in)
-      if (const int w = writer[static_cast<size_t>(id)]; w >= 0)
-        place[i] = std::max(place[i], place[static_cast<size_t>(w)]);
+      if (const int w = writer[id]; w >= 0) place[i] = std::max(place[i], place[static_cast<size_t>(w)]);
   }
   std::vector<size_t> order(nodes.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -1,8 +1,10 @@
 // Memory for time ("sublinear memory cost", arXiv:1604.06174, for the ops that cost least): a value that the backward
 // pass reads is dropped behind its last forward reader and made again in front of its first backward reader.
 #include <algorithm>
+#include <climits>
 #include <map>
 
+#include "core/by_value.h"
 #include "core/passes/passes.h"
 
 namespace convoy {
@@ -28,7 +30,7 @@ bool is_cheap(OpKind kind) {
 
 class Recomputation {
  public:
-  explicit Recomputation(Tape& tape) : tape_(tape), nodes_(tape.nodes()) {}
+  explicit Recomputation(Tape& tape) : tape_(tape), nodes_(tape.nodes()), use_(tape.values().size()) {}
 
   void run() {
     const auto loss = std::find_if(nodes_.begin(), nodes_.end(), [](const Node& n) {
@@ -43,59 +45,60 @@ class Recomputation {
  private:
   struct Use {
     int writer = -1;
-    int first = -1, last = -1;  ///< readers behind the loss
-    bool joined = false;        ///< part of a concatenation, which is written in place
-    bool chosen = false;
+    int first = -1;  ///< reader behind the loss
+    /// The last node ahead of which it lies in memory anyway: the last reader behind the loss, without end for states,
+    /// none for what is chosen.
+    int there_until = -1;
+    bool joined = false;  ///< part of a concatenation, which is written in place
+    bool chosen = false;  ///< to be made again
     ValueId again = no_value;
   };
-  Use& use(ValueId id) { return use_[static_cast<size_t>(id)]; }
 
   void note_readers() {
-    use_.resize(tape_.values().size());
     for (int i = 0; i < static_cast<int>(nodes_.size()); ++i) {
       const Node& node = nodes_[static_cast<size_t>(i)];
-      for (ValueId id : node.out) use(id).writer = i;
+      for (ValueId id : node.out) use_[id].writer = i;
       if (node.op.kind == OpKind::concat)
-        for (ValueId id : node.in) use(id).joined = true;
+        for (ValueId id : node.in) use_[id].joined = true;
       if (i <= loss_) continue;
       for (ValueId id : node.in) {
-        if (use(id).first < 0) use(id).first = i;
-        use(id).last = i;
+        if (use_[id].first < 0) use_[id].first = i;
+        use_[id].there_until = i;
       }
     }
+    for (const StateSpec& state : tape_.states()) use_[state.value].there_until = INT_MAX;
   }
 
   /// The node of the forward pass that could write the value a second time, or null.
   const Node* maker(ValueId id) {
-    const int writer = use(id).writer;
+    const int writer = use_[id].writer;
     if (writer < 0 || writer >= loss_) return nullptr;
     const Node& node = nodes_[static_cast<size_t>(writer)];
     return is_cheap(node.op.kind) && node.out.size() == 1 ? &node : nullptr;
   }
 
-  /// Whether the value lies in memory when node `at` runs, whatever this pass does.
-  bool lies_there(ValueId id, int at) {
-    return tape_.value(id).kind == ValueKind::state || (!use(id).chosen && use(id).last >= at);
-  }
+  bool lies_there(ValueId id, int at) const { return use_[id].there_until >= at; }
 
   /// Whether `id` can be had in front of node `at` from what lies there. What is made again itself does not count:
   /// leaning on it would bring a whole chain of values back at once.
   bool within_reach(ValueId id, int at) {
     if (lies_there(id, at)) return true;
-    const Node* node = use(id).chosen ? nullptr : maker(id);
+    const Node* node = use_[id].chosen ? nullptr : maker(id);
     return node && std::all_of(node->in.begin(), node->in.end(), [&](ValueId in) { return within_reach(in, at); });
   }
 
-  /// A part of a concatenation lies in it: neither is worth making again while the other stays.
+  /// In the order of the forward pass: what is chosen lies there for nobody behind it. A part of a concatenation lies
+  /// in it: neither is worth making again while the other stays.
   void choose() {
     for (const Node& node : nodes_) {
       if (node.out.size() != 1) continue;
-      Use& u = use(node.out[0]);
+      Use& u = use_[node.out[0]];
       if (u.first < 0 || u.joined || !maker(node.out[0]) || tape_.value(node.out[0]).keep) continue;
       const bool joins = node.op.kind == OpKind::concat;
       u.chosen = std::all_of(node.in.begin(), node.in.end(), [&](ValueId in) {
         return within_reach(in, u.first) && !(joins && lies_there(in, u.first));
       });
+      if (u.chosen) u.there_until = -1;
     }
   }
 
@@ -116,12 +119,12 @@ class Recomputation {
       Node node = nodes_[static_cast<size_t>(i)];
       if (i > loss_)
         for (ValueId& id : node.in) {
-          if (!use(id).chosen) continue;
-          if (use(id).again == no_value) {
+          if (!use_[id].chosen) continue;
+          if (use_[id].again == no_value) {
             std::map<ValueId, ValueId> made;
-            use(id).again = make(id, i, again, made);
+            use_[id].again = make(id, i, again, made);
           }
-          id = use(id).again;
+          id = use_[id].again;
         }
       result_.push_back(std::move(node));
     }
@@ -130,7 +133,7 @@ class Recomputation {
 
   Tape& tape_;
   const std::vector<Node> nodes_;
-  std::vector<Use> use_;
+  ByValue<Use> use_;
   std::vector<Node> result_;
   int loss_ = 0;
 };
