@@ -263,7 +263,7 @@ int data_main(int argc, char** argv) {
   CLI::App app(
       "Inspects, verifies and converts CosmoFlow and climate data. Exit codes: 0 good, 1 run-time error, 2 usage, 3 "
       "bad data.");
-  app.set_version_flag("--version", build_text());
+  app.set_version_flag("--version", long_version_text());
   app.require_subcommand(1);
   ReadOptions read;
   std::string path, out, format = "tfrecord", stats;

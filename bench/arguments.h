@@ -10,13 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "bench/provenance.h"
 #include "core/text.h"
 
 namespace convoy::bench {
 
 class Arguments {
  public:
-  /// Known flags with their defaults and help; prints help and exits on --help, throws Error(usage) on anything else.
+  /// Known flags with their defaults and help; prints help or the version and exits on --help and --version, throws
+  /// Error(usage) on anything else.
   /// --flag value and --flag=value are the same; a flag whose default is yes or no may stand alone for yes. One that is
   /// given twice is refused unless it repeats.
   struct Flag {
@@ -32,6 +34,10 @@ class Arguments {
       if (whole == "--help") {
         for (const Flag& f : flags_)
           std::printf("  --%-14s %s [%s]\n", f.name.c_str(), f.help.c_str(), f.value.c_str());
+        std::exit(0);
+      }
+      if (whole == "--version") {
+        std::printf("%s\n", build_text().c_str());
         std::exit(0);
       }
       Flag* found = nullptr;

@@ -5,8 +5,13 @@
 
 #include "commit.h"
 #include "core/text.h"
+#include "build_features.h"
 
 namespace convoy::bench {
+
+std::string build_text() {
+  return "convoy " CONVOY_VERSION " (commit " CONVOY_COMMIT ", g++ " __VERSION__ ")\n" CONVOY_FEATURES;
+}
 
 std::string provenance() {
   std::string text = "\"version\":" + json_string(CONVOY_VERSION) + ",\"commit\":" + json_string(CONVOY_COMMIT);

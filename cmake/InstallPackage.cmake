@@ -4,4 +4,8 @@ configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/convoyConfig.cmake.in ${
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/convoyConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/convoyConfig.cmake ${CMAKE_BINARY_DIR}/convoyConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/convoy)
+# What programs are started with.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/bench/problems DESTINATION ${CMAKE_INSTALL_DATADIR}/convoy)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/apps/launch DESTINATION ${CMAKE_INSTALL_DATADIR}/convoy USE_SOURCE_PERMISSIONS)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(EXPORT convoyTargets NAMESPACE convoy:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/convoy)

@@ -3,7 +3,8 @@
 # prediction, conversion, and every documented refusal.   usage: apps.sh BIN_DIR
 set -u
 bin=$1
-. "$(dirname "$0")/expect.sh"
+source=$(cd "$(dirname "$0")/.." && pwd)
+. "$source/tests/expect.sh"
 
 expect 0 "wrote 12 + 4 universes" "$bin/cosmoflow_simulate" --out data --universes 12 --validation 4 --size 16 --steps 4
 expect 0 "wrote" "$bin/cosmoflow_simulate" --out again --universes 12 --validation 4 --size 16 --steps 4 --threads 1
@@ -264,6 +265,8 @@ train:
     loss: mse
     metrics: ['mae']
 Y
+without 0 "sets no" "$bin/cosmoflow_train" "$source/apps/launch/cosmo.yaml" --data dummy --dry-run
+expect 0 "(YAML: data.batch_size)" "$bin/cosmoflow_train" --help
 expect 0 "finished: 1 steps" "$bin/cosmoflow_train" cosmo.yaml --optimizer Adam --max-steps 1 --output-dir other  # momentum is idle
 expect 0 "warning: cosmo.yaml sets no kernel_size" "$bin/cosmoflow_train" cosmo.yaml
 # A checkpoint whose settings are spelled as in YAML.

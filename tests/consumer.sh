@@ -4,13 +4,18 @@ set -euo pipefail
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
 cmake --install "$2" --prefix "$prefix/install" > /dev/null
-sed -n '/^```cpp$/,/^```$/p' "$1/models/README.md" | grep -v '^```' > "$prefix/network.cpp"
-cmake -S "$1/tests/consumer" -B "$prefix/build" -DCMAKE_PREFIX_PATH="$prefix/install" -DNETWORK="$prefix/network.cpp" > /dev/null
+program_in() { sed -n '/^```cpp$/,/^```$/p' "$1" | grep -v '^```'; }
+program_in "$1/models/README.md" > "$prefix/network.cpp"
+program_in "$1/dist/README.md" > "$prefix/ranks_network.cpp"
+cmake -S "$1/tests/consumer" -B "$prefix/build" -DCMAKE_PREFIX_PATH="$prefix/install" -DNETWORK="$prefix/network.cpp" \
+  -DRANKS_NETWORK="$prefix/ranks_network.cpp" > /dev/null
 cmake --build "$prefix/build" --parallel 2 > /dev/null
 "$prefix/build/consumer" > "$prefix/said"
 cat "$prefix/said"
 grep -q "[1-9][0-9]* nodes run by a kernel of this program" "$prefix/said"
 "$prefix/build/consumer_network"
+"$prefix/build/consumer_network_ranks"
+[ ! -e "$prefix/build/consumer_files" ] || (cd "$prefix" && build/consumer_files)
 "$prefix/build/consumer_ranks"
 # Ranks find each other also where the launcher does not say how many they are.
 launcher=$(sed -n 's/^MPIEXEC_EXECUTABLE:[A-Z]*=//p' "$2/CMakeCache.txt")
@@ -19,6 +24,9 @@ if [ -x "$launcher" ] && ! "$prefix/build/consumer_ranks" | grep -q ', none$'; t
   "$launcher" -n 2 env -u OMPI_COMM_WORLD_SIZE "$prefix/build/consumer_ranks" > "$prefix/said"
   cat "$prefix/said"
   [ "$(grep -c '^2 ranks, ' "$prefix/said")" -eq 2 ]
+  "$launcher" -n 2 "$prefix/build/consumer_network_ranks" > "$prefix/said"
+  cat "$prefix/said"
+  [ "$(grep -c '^2 ranks: loss' "$prefix/said")" -eq 2 ] && [ "$(sort -u "$prefix/said" | wc -l)" -eq 1 ]  # one loss on both
 fi
 "$prefix/build/consumer_average"
 "$prefix/install/bin/cosmoflow_train" --version

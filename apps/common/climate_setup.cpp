@@ -151,7 +151,7 @@ std::vector<Option> climate_training_options() {
       {"lr-schedule", "", "constant",
        "constant, multistep, cosine_annealing or polynomial; or type=multistep,milestones=8192 16384,decay_rate=0.1"},
       {"lr-milestones", "", "", "multistep: steps behind the warm-up", K::numbers},
-      Option{"lr-decay-rate", "", "0.1", "multistep", K::number}.within(0),
+      Option{"lr-decay-rate", "", "0.1", "multistep: factor on the rate at each milestone", K::number}.within(0),
       {"lr-t-max", "", "0",
        "cosine, polynomial: steps to the end, behind which cosine rises again (0 = all of the run's)", K::integer},
       Option{"lr-eta-min", "", "0", "cosine, polynomial: rate at the end", K::number}.within(0),

@@ -79,7 +79,7 @@ std::vector<Option> training_options() {
       Option{"batch-norm-momentum", "", "0.01", "share of a batch in the running statistics", K::number}.within(0, 1),
       Option{"batchnorm-group-size", "", "1", "so many neighbouring ranks share batch-norm statistics", K::integer}
           .within(1),
-      {"n-epochs", "data.n_epochs", "128", "", K::integer},
+      {"n-epochs", "data.n_epochs", "128", "epochs of the whole run, those of a checkpoint included", K::integer},
       {"cache", "", "false",
        "keep decoded samples in memory: every rank, in the end, all samples, which are dealt out anew each epoch",
        K::toggle},
@@ -97,7 +97,8 @@ std::vector<Option> training_options() {
       Option{"lr-scaling", "lr_schedule.scaling", "none", "none, linear or sqrt in the batch size"}.one_of(
           {{"none"}, {"linear"}, {"sqrt"}}),
       {"base-batch-size", "lr_schedule.base_batch_size", "64", "batch size that lr is meant for", K::number},
-      {"warmup-epochs", "lr_schedule.n_warmup_epochs", "0", "", K::integer},
+      {"warmup-epochs", "lr_schedule.n_warmup_epochs", "0",
+       "epochs in which the rate grows, one by one, from --lr to what --lr-scaling makes of it", K::integer},
       {"decay-schedule", "lr_schedule.decay_schedule", "", "epoch:multiplier pairs, acting after that epoch index",
        K::list},
       Option{"target-mae", "train.target_mae", "", "stop when the validation MAE is at most this", K::number}.within(0),

@@ -323,7 +323,7 @@ std::vector<std::string> OptionTable::join_words(int argc, char** argv) const {
 
 bool OptionTable::read(int argc, char** argv, const std::string& description, YamlFile* yaml) {
   CLI::App app(description);
-  app.set_version_flag("--version", build_text());
+  app.set_version_flag("--version", long_version_text());
   app.footer(
       "A switch may be followed by true or false. Every flag is also an environment variable: CONVOY_THREADS is "
       "--threads.");
@@ -332,7 +332,8 @@ bool OptionTable::read(int argc, char** argv, const std::string& description, Ya
   std::vector<CLI::Option*> handles;
   for (size_t i = 0; i < options_.size(); ++i) {
     const Option& o = options_[i];
-    const std::string help = o.help + (o.value.empty() ? "" : " [" + o.value + "]");
+    const std::string help = o.help + (o.value.empty() ? "" : " [" + o.value + "]") +
+                             (yaml && !o.yaml.empty() ? " (YAML: " + o.yaml + ")" : "");
     const std::string names = "--" + o.flag + (o.alias.empty() ? "" : ",--" + o.alias);
     if (o.kind == Option::Kind::toggle)
       handles.push_back(app.add_flag(names + ",!--no-" + o.flag, help));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -111,10 +112,14 @@ std::string profile_rows(const Executor& executor, std::span<const Ceiling> ceil
   using Json = nlohmann::json;
   const Plan& plan = executor.plan();
   const Roofs roofs = roofs_of(ceilings);
+  const char* limit = std::getenv("CONVOY_MAX_ISA");
   std::string text = Json{{"machine", describe_cpu()},
                           {"libraries", kernel_library_versions()},
                           {"threads", plan.threads},
-                          {"version", build_text()}}
+                          {"version", build_text()},
+                          {"commit", commit_text()},
+                          {"cold", false},
+                          {"CONVOY_MAX_ISA", limit ? limit : ""}}
                          .dump() +
                      "\n";
   for (const Ceiling& c : ceilings)

@@ -80,7 +80,7 @@ std::vector<Option> run_options() {
 std::vector<Option> loop_options(const std::string& output_dir, const std::string& unit) {
   std::vector<Option> list{
       {"output-dir", "output_dir", output_dir, "folder for everything the run writes"},
-      {"n-train", "data.n_train", "0", "training samples (0 = all found)", K::integer},
+      {"n-train", "data.n_train", "0", "training samples (0 = all found; of --data dummy some)", K::integer},
       {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
       {"valid-share", "", "0.2",
        "share of the " + unit + " that validate where data-dir has no validation/: of train/ alone where it has that",
@@ -115,13 +115,13 @@ std::vector<Option> loop_options(const std::string& output_dir, const std::strin
        "profile.jsonl",
        K::toggle},
       {"trace", "", "false", "write trace.json for chrome://tracing", K::toggle},
-      {"mlperf-org", "mlperf.org", "unknown", "for the MLPerf log"},
+      {"mlperf-org", "mlperf.org", "unknown", "submission_org in mlperf.log"},
       Option{"mlperf-division", "mlperf.division", "open",
              "closed or open; closed refuses what the benchmark's rules fix otherwise"}
           .one_of({{"closed"}, {"open"}}),
       Option{"mlperf-status", "mlperf.status", "research", "cloud, onprem, preview or research"}.one_of(
           {{"cloud"}, {"onprem"}, {"preview"}, {"research"}}),
-      {"mlperf-platform", "mlperf.platform", "unknown", "for the MLPerf log"},
+      {"mlperf-platform", "mlperf.platform", "unknown", "submission_platform in mlperf.log"},
       {"mlperf-cache-clear", "", "false", "for the MLPerf log: the job script has dropped the nodes' page caches",
        K::toggle}};
   append(list, rank_options());

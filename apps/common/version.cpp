@@ -1,6 +1,7 @@
 #include "apps/common/version.h"
 
 #include "commit.h"
+#include "build_features.h"
 #include "io/hdf5.h"
 #include "kernels/versions.h"
 
@@ -19,8 +20,16 @@ std::string build_text() {
   return text("commit " CONVOY_COMMIT ", ");
 }
 
+std::string long_version_text() {
+  return build_text() + "\n" CONVOY_FEATURES;
+}
+
 std::string version_text() {
   return text("");
+}
+
+std::string commit_text() {
+  return CONVOY_COMMIT;
 }
 
 }  // namespace convoy::apps

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/parallel.h"
 #include "kernels/function_kernel.h"
 #include "kernels/kernel_list.h"
 #include "models/program.h"
@@ -38,6 +39,7 @@ KernelPtr my_dense() {
 std::vector<float> train(const KernelList& kernels) {
   CosmoflowOptions options;
   options.model.size = 16;
+  options.plan.threads = default_threads();
   Program program(plan_program(options, kernels), options, 1);
   Executor& step = program.step();
   double* state = program.store().get(step_state_name).data<double>();
