@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", choices=CONFIGURATIONS, help="one configuration, in this process")
     args = parser.parse_args()
     if args.only:

@@ -8,6 +8,7 @@ each configuration runs in a process of its own. CUDA ones share a process. All 
 """
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -113,7 +114,7 @@ def main():
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--network", choices=("mlperf", "lbann", "lbann_bn"), default="mlperf")
     parser.add_argument("--only", help="one configuration of the device, in this process")

@@ -8,6 +8,7 @@ that ran only that configuration. Each configuration runs in a process of its ow
 """
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -166,7 +167,7 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--configurations", help="default: all of the device")
     parser.add_argument("--one", help="measure this configuration in this process")
