@@ -11,7 +11,9 @@
 
 #include "apps/common/climate_setup.h"
 #include "apps/common/ranks.h"
+#include "apps/common/run.h"
 #include "apps/common/say.h"
+#include "apps/common/trained_state.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "kernels/kernel_list.h"

@@ -9,6 +9,7 @@
 #include "apps/common/climate_task.h"
 #include "apps/common/listing.h"
 #include "apps/common/optimizer_setup.h"
+#include "apps/common/run.h"
 #include "apps/common/say.h"
 #include "apps/common/staged_data.h"
 #include "apps/common/svg.h"

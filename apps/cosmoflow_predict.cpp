@@ -8,7 +8,9 @@
 
 #include "apps/common/cosmoflow_setup.h"
 #include "apps/common/physical_scale.h"
+#include "apps/common/run.h"
 #include "apps/common/say.h"
+#include "apps/common/trained_state.h"
 #include "core/text.h"
 #include "io/file.h"
 #include "kernels/kernel_list.h"

@@ -4,7 +4,7 @@
 
 #include "apps/common/cosmoflow_setup.h"
 #include "apps/common/options.h"
-#include "apps/common/run.h"
+#include "apps/common/run_settings.h"
 #include "apps/common/trainer.h"
 #include "io/hdf5.h"
 #include "kernels/kernel_list.h"

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <map>
 
-#include "apps/common/run.h"
+#include "apps/common/trained_state.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "kernels/kernel_list.h"

@@ -5,7 +5,7 @@
 
 #include "apps/common/interruption.h"
 #include "apps/common/iou.h"
-#include "apps/common/run.h"
+#include "apps/common/run_settings.h"
 #include "io/climate_source.h"
 #include "layers/schedule.h"
 

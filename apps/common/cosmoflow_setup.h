@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/common/interruption.h"
-#include "apps/common/run.h"
+#include "apps/common/run_settings.h"
 #include "io/cosmoflow_source.h"
 #include "layers/schedule.h"
 #include "models/program.h"

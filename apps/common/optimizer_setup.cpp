@@ -1,6 +1,6 @@
 #include "apps/common/optimizer_setup.h"
 
-#include "apps/common/run.h"
+#include "apps/common/run_settings.h"
 
 namespace convoy::apps {
 

@@ -11,8 +11,8 @@
 
 #include "apps/common/cores.h"
 #include "apps/common/fingerprint.h"
-#include "apps/common/run.h"
 #include "apps/common/run_lock.h"
+#include "apps/common/run_settings.h"
 #include "apps/common/say.h"
 #include "core/median.h"
 #include "core/parallel.h"

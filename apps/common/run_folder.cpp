@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "apps/common/run.h"
+#include "apps/common/run_settings.h"
 #include "apps/common/say.h"
 #include "core/error.h"
 #include "io/file.h"

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "apps/common/mllog.h"
-#include "apps/common/run.h"
+#include "apps/common/run_settings.h"
 #include "apps/common/say.h"
 #include "apps/common/staging.h"
 #include "io/file.h"
