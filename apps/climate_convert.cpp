@@ -192,9 +192,8 @@ int convert_main(int argc, char** argv) {
     return 0;
   expect_single_task();
   const bool lists = !o.text("list").empty();
-  // It writes nothing.
-  std::vector<IdleFlag> rules;
-  for (const Option& option : option_list())
+  std::vector<IdleFlag> rules;  // a list depends on the file alone
+  for (const Option& option : o.all())
     if (option.flag != "list") rules.push_back({option.flag, !lists, "--list"});
   o.refuse_idle(rules);
   if (lists) {

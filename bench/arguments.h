@@ -37,7 +37,7 @@ class Arguments {
         std::exit(0);
       }
       if (whole == "--version") {
-        std::printf("%s\n", build_text().c_str());
+        std::printf("%s\n", long_version_text().c_str());
         std::exit(0);
       }
       Flag* found = nullptr;

@@ -3,13 +3,13 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "build_features.h"
 #include "commit.h"
 #include "core/text.h"
-#include "build_features.h"
 
 namespace convoy::bench {
 
-std::string build_text() {
+std::string long_version_text() {
   return "convoy " CONVOY_VERSION " (commit " CONVOY_COMMIT ", g++ " __VERSION__ ")\n" CONVOY_FEATURES;
 }
 

@@ -18,8 +18,9 @@ ValueId GradientContext::as(ValueId gradient, DType type) {
 }
 
 ValueId GradientContext::out_gradient(size_t i) {
-  const ValueId gradient = gradients_.at(out(i));
-  return gradient == no_value || op().kind == OpKind::cast ? gradient : as(gradient, desc(out(i)).dtype);
+  ValueId& gradient = gradients_.at(out(i));
+  if (gradient != no_value && op().kind != OpKind::cast) gradient = as(gradient, desc(out(i)).dtype);
+  return gradient;
 }
 
 void GradientContext::add(size_t i, ValueId gradient) {

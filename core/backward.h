@@ -18,9 +18,8 @@ class GradientContext {
   ValueId in(size_t i) const { return node_.in.at(i); }
   ValueId out(size_t i) const { return node_.out.at(i); }
   const TensorDesc& desc(ValueId id) const { return tape_.desc(id); }
-  /// Gradient with respect to output i, or no_value when nothing flowed there. Gradients of weights are as wide as
-  /// their sums: those of weights that were computed get the type of the weights here, unless the op is the cast that
-  /// made it.
+  /// Gradient of output i, in the output's type, or no_value when nothing flowed there. A wider sum (the gradient of
+  /// weights that this op computes) is cast, except for cast ops, whose rule does it.
   ValueId out_gradient(size_t i);
   /// Whether anybody wants the gradient of input i.
   bool needs(size_t i) const { return needed_.at(in(i)); }
@@ -44,7 +43,8 @@ class GradientContext {
 std::string layer_of(const std::string& node_name);
 
 /// Appends the gradients of the scalar `loss` (the output of a loss node), multiplied by the state `loss_scale`, with
-/// respect to `wanted`. Returns one gradient per wanted value; throws Error(usage) when no path leads to one of them.
+/// respect to `wanted`. Returns one gradient per wanted value, of weights in the type of their sums; throws
+/// Error(usage) when no path leads to one of them, or one is the loss itself.
 std::vector<ValueId> differentiate(Tape& tape, ValueId loss, ValueId loss_scale, std::span<const ValueId> wanted);
 
 }  // namespace convoy

@@ -18,14 +18,14 @@ BoundPlan::BoundPlan(Plan plan, const StateStore& states, std::shared_ptr<Buffer
                  std::to_string(plan_.arena_bytes));
   if (plan_.shared_bytes > 0 && (!shared_ || shared_->bytes() < plan_.shared_bytes))
     fail_runtime("the plan needs " + std::to_string(plan_.shared_bytes) + " bytes of memory shared with its team");
-  for (size_t v = 0; v < plan_.values.size(); ++v) {
-    const Value& value = plan_.values[v];
+  for (ValueId id : ids_of(plan_.values)) {
+    const Value& value = plan_.value(id);
     if (value.kind == ValueKind::state)
       tensors_.push_back(states.contains(value.name) ? states.get(value.name) : Tensor());
-    else if (plan_.offset[v] >= 0)
-      tensors_.emplace_back(value.desc, arena_, plan_.offset[v]);
-    else if (!plan_.shared_offset.empty() && plan_.shared_offset[v] >= 0)
-      tensors_.emplace_back(value.desc, shared_, plan_.shared_offset[v]);
+    else if (plan_.offset[id] >= 0)
+      tensors_.emplace_back(value.desc, arena_, plan_.offset[id]);
+    else if (!plan_.shared_offset.empty() && plan_.shared_offset[id] >= 0)
+      tensors_.emplace_back(value.desc, shared_, plan_.shared_offset[id]);
     else
       tensors_.emplace_back();
   }
@@ -43,7 +43,7 @@ BoundPlan::BoundPlan(Plan plan, const StateStore& states, std::shared_ptr<Buffer
 
 const Tensor& BoundPlan::stored(ValueId id) const {
   const Tensor& t = tensor(id);
-  if (t.empty()) fail_usage("value " + plan_.values[static_cast<size_t>(id)].name + " has no storage in this plan");
+  if (t.empty()) fail_usage("value " + plan_.value(id).name + " has no storage in this plan");
   return t;
 }
 

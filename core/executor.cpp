@@ -25,7 +25,7 @@ Executor::Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> a
 const Tensor& Executor::tensor(ValueId id) const {
   if (const Tensor* host = device_ ? device_->on_host(id) : nullptr) return *host;
   const Tensor& stored = bound_.stored(id);
-  const Value& value = plan().values[static_cast<size_t>(id)];
+  const Value& value = plan().value(id);
   if (value.kind == ValueKind::temporary && !value.keep && (plan().reuses_memory || device_))
     fail_usage("value " + value.name + ": expected an input, a state or a kept value (Tape::keep" +
                (device_ ? "" : ", or PlanOptions::reuse_memory, in_place and slice_aliasing = false") +
@@ -133,7 +133,7 @@ std::string Executor::find_non_finite() {
     if (op_def(node.op.kind).updated_inputs > 0 || node.owner >= 0) continue;  // shared packs are what they were
     const KernelArgs args = bound_.args(i);
     for (size_t k = 0; k < node.in.size(); ++k) {
-      const Value& value = plan().values[static_cast<size_t>(node.in[k])];
+      const Value& value = plan().value(node.in[k]);
       if (value.kind != ValueKind::temporary && !all_finite(on_host(args.in[k]))) return value.name;
     }
     node.prepared->run(args);

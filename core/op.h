@@ -25,46 +25,46 @@ inline TensorDesc label_desc(const Shape& logits) {
 
 /// Kinds, with their inputs -> outputs, as kernels find them in Problem and KernelArgs; in any order, since texts,
 /// tables and reports know kinds by name and family. x, y, dx, dy are activations and gradients (N, D, H, W, C), often
-/// slices of wider ones, w weights (K, KD, KH, KW, C / groups); biases, gradients of weights and what is summed have
-/// the accumulation type (f32, of f64 f64); arg-max is a byte per output: the position in its window. Behind a
-/// semicolon stand states that the op rewrites: the last inputs, and once more behind the outputs. Attributes:
-/// core/attrs.h.
+/// slices of wider ones, w weights (K, KD, KH, KW, C / groups); biases, factors and shifts of channels, running
+/// statistics, gradients of weights and what is summed have the accumulation type (f32, of f64 f64); arg-max is a byte
+/// per output: the position in its window. Behind a semicolon stand states that the op rewrites: the last inputs, and
+/// once more behind the outputs. Attributes: core/attrs.h.
 enum class OpKind : uint8_t {
-  conv_forward,                  ///< x, w[, bias] -> y
-  conv_backward_data,            ///< dy, w[, bias] -> dx; with a bias the forward pass of a transposed convolution
-  conv_backward_data_add,        ///< dy, w, a -> dx + a
-  conv_backward_weights,         ///< x, dy -> dw, dbias
-  conv_activation_forward,       ///< x, w[, bias] -> y behind a leaky_relu
-  conv_pool_forward,             ///< x, w[, bias] -> pooled y behind a leaky_relu, arg-max
-  conv_pool_backward_data,       ///< gradient of pooled y, pooled y, arg-max, w -> dx
-  conv_pool_backward_weights,    ///< x, gradient of pooled y, pooled y, arg-max -> dw, dbias
-  dense_forward,                 ///< x, w[, bias] -> y
-  dense_backward_data,           ///< dy, w -> dx
-  dense_backward_weights,        ///< x, dy -> dw, dbias
-  max_pool,                      ///< x -> y, arg-max
-  max_pool_backward,             ///< dy, arg-max -> dx
-  avg_pool,                      ///< x -> y
-  avg_pool_backward,             ///< dy -> dx
-  activation,                    ///< x -> y
-  activation_backward,           ///< dy, y -> dx
-  activation_max_pool,           ///< x -> y, arg-max
-  activation_max_pool_backward,  ///< dy, y, arg-max -> dx
-  dropout,                       ///< x, step_state -> y; its gradient is the same op
-  loss,                          ///< prediction, target -> scalar
-  loss_backward,                 ///< prediction, target, loss_scale -> gradient of the prediction
-  log1p,                         ///< counts or floats -> floats
-  divide_by_mean,                ///< counts or floats -> floats
-  cast,                          ///< x -> x in another type
-  add,                           ///< a, b -> a + b
-  add_scaled,                    ///< a, b, loss_scale -> a + alpha * scale * b
-  sum_squares,                   ///< x -> scalar
-  channel_sum,                   ///< x -> vector of C
-  channel_dot,                   ///< a, b -> vector of C: sums of a * b
-  channel_scale,                 ///< x, factors of C[, shifts of C] -> y
-  channel_moments,               ///< x -> moments: means, then mean squares, f64
-  batch_norm,                ///< x, gamma, beta, moments -> y; or with running mean and variance in place of moments
-  batch_norm_sums,           ///< dy, x, gamma, beta, moments -> sums: means of dy, then of dy * normalised x, f64
-  batch_norm_backward_data,  ///< dy, x, gamma, beta, moments, sums -> dx
+  conv_forward,                    ///< x, w[, bias] -> y
+  conv_backward_data,              ///< dy, w[, bias] -> dx (with a bias the forward pass of a transposed convolution)
+  conv_backward_data_add,          ///< dy, w, a -> dx + a
+  conv_backward_weights,           ///< x, dy -> dw, dbias
+  conv_activation_forward,         ///< x, w[, bias] -> y behind a leaky_relu
+  conv_pool_forward,               ///< x, w[, bias] -> pooled y behind a leaky_relu, arg-max
+  conv_pool_backward_data,         ///< gradient of pooled y, pooled y, arg-max, w -> dx
+  conv_pool_backward_weights,      ///< x, gradient of pooled y, pooled y, arg-max -> dw, dbias
+  dense_forward,                   ///< x, w[, bias] -> y
+  dense_backward_data,             ///< dy, w -> dx
+  dense_backward_weights,          ///< x, dy -> dw, dbias
+  max_pool,                        ///< x -> y, arg-max
+  max_pool_backward,               ///< dy, arg-max -> dx
+  avg_pool,                        ///< x -> y
+  avg_pool_backward,               ///< dy -> dx
+  activation,                      ///< x -> y
+  activation_backward,             ///< dy, y -> dx
+  activation_max_pool,             ///< x -> y, arg-max
+  activation_max_pool_backward,    ///< dy, y, arg-max -> dx
+  dropout,                         ///< x, step_state -> y (its gradient is the same op)
+  loss,                            ///< prediction, target -> scalar
+  loss_backward,                   ///< prediction, target, loss_scale -> gradient of the prediction
+  log1p,                           ///< counts or floats -> floats
+  divide_by_mean,                  ///< counts or floats -> floats
+  cast,                            ///< x -> x in another type
+  add,                             ///< a, b -> a + b
+  add_scaled,                      ///< a, b, loss_scale -> a + alpha * scale * b
+  sum_squares,                     ///< x -> alpha * sum of squares
+  channel_sum,                     ///< x -> vector of C
+  channel_dot,                     ///< a, b -> vector of C: sums of a * b
+  channel_scale,                   ///< x, factors of C[, shifts of C] -> y
+  channel_moments,                 ///< x -> moments: means, then mean squares, f64
+  batch_norm,                      ///< x, gamma, beta, moments (or running mean, running variance) -> y
+  batch_norm_sums,                 ///< dy, x, gamma, beta, moments -> sums: means of dy, then of dy * normalised x, f64
+  batch_norm_backward_data,        ///< dy, x, gamma, beta, moments, sums -> dx
   batch_norm_backward_parameters,  ///< sums, gamma -> dgamma, dbeta
   batch_norm_update,               ///< moments; running mean, running variance
   resize,                          ///< x -> y

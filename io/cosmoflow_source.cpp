@@ -106,7 +106,7 @@ Sample CosmoflowSource::read(int64_t index) const {
   }
   if (!(sample.shape == reading_.expected))
     fail_data(ref.path + ": expected " + reading_.expected.str() + ", found " + sample.shape.str());
-  if (reading_.by_mean &&
+  if (reading_.refuse_empty &&
       std::all_of(sample.voxels.begin(), sample.voxels.end(), [](std::byte b) { return b == std::byte{0}; }))
     fail_data(ref.path + ": expected particles, found none: a volume without any cannot be divided by its mean");
   return sample;

@@ -201,8 +201,8 @@ NewDataSet::NewDataSet(const std::set<std::string>& folders) : NewDataSet() {
 
 NewDataSet::~NewDataSet() {
   // A folder that holds another one comes ahead of it by name: the inner ones go first.
-  for (auto entry = made_.rbegin(); entry != made_.rend(); ++entry) {
-    const auto& [folder, made] = *entry;
+  for (auto last = made_.rbegin(); last != made_.rend(); ++last) {
+    const auto& [folder, made] = *last;
     std::error_code failed;
     {
       const std::lock_guard lock(in_the_making().mutex);

@@ -419,8 +419,8 @@ GriddedField NetcdfFile::read(const std::string& name, int64_t step, std::option
   }
   const size_t rows = a.extent[*lat], columns = a.extent[*lon];
   // All of the first dimension that is read: records, if the file has some.
-  const size_t behind = start.empty() ? 1 : std::max<size_t>(start[0] + count[0], 1);
-  expect_held(a.variable, static_cast<int64_t>(behind - 1), path_ + ": variable " + name);
+  const size_t end = std::max<size_t>(start[0] + count[0], 1);
+  expect_held(a.variable, static_cast<int64_t>(end - 1), path_ + ": variable " + name);
   // As f64: what a fill value of that type does not fit would be an error of the library.
   std::vector<double> raw(checked_count({rows, columns}, path_ + ": variable " + name));
   if (const int code = nc_get_vara_double(id_, a.variable, start.data(), count.data(), raw.data()); code != NC_NOERR)

@@ -243,11 +243,11 @@ Program::Program(ProgramPlans plans, const ProgramOptions& options, uint64_t see
 }
 
 template <class Make>
-void Program::make_executors(ProgramPlans& plans, Make&& executor) {
-  if (plans.trains()) step_ = executor(plans.step);
-  if (plans.micro) micro_ = executor(*plans.micro);
-  if (plans.statistics) statistics_pass_ = executor(*plans.statistics);
-  evaluate_ = executor(plans.evaluate);
+void Program::make_executors(ProgramPlans& plans, Make&& make) {
+  if (plans.trains()) step_ = make(plans.step);
+  if (plans.micro) micro_ = make(*plans.micro);
+  if (plans.statistics) statistics_pass_ = make(*plans.statistics);
+  evaluate_ = make(plans.evaluate);
 }
 
 void Program::initialise(const ProgramPlans& plans, uint64_t seed) {

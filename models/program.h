@@ -33,11 +33,11 @@ inline constexpr const char* data_loss_name = "data_loss";
 /// Which end a training tape gets: parameters are updated, or gradients added to states (add_accumulation).
 enum class Ending : uint8_t { update, accumulate };
 /// Makes a training tape of a recorded forward pass that keeps `data_loss_name`: precision, fusing, gradients and what
-/// becomes of them (add_training), fusing behind them, as the options say. Values that it keeps stay kept; the loss
-/// itself as "loss" where no penalty is added and neither passes nor ranks are averaged. With compute f16 a constant
-/// loss scale becomes a dynamic one, which begins as 32768 where the options do not say, unless it `scaling_stays`.
-/// Throws Error(usage) where no such loss is kept, for options out of range, and for tapes that were not recorded in
-/// the type of new_tape.
+/// becomes of them (add_training), fusing behind them, as the options say. Values that it keeps stay kept; where
+/// no penalty is added and neither passes nor ranks are averaged, the loss is called "loss" from there on. With compute
+/// f16 a constant loss scale becomes a dynamic one, which begins as 32768 where the options do not say, unless it
+/// `scaling_stays`. Throws Error(usage) where no such loss is kept, for options out of range, and for tapes that were
+/// not recorded in the type of new_tape.
 Tape finish_training(Tape forward, const ProgramOptions& options, Ending ending = Ending::update);
 /// The same for a forward pass that evaluates: precision and fusing.
 Tape finish_evaluation(Tape forward, const ProgramOptions& options);
@@ -171,7 +171,7 @@ class Program {
  private:
   void initialise(const ProgramPlans& plans, uint64_t seed);
   template <class Make>
-  void make_executors(ProgramPlans& plans, Make&& executor);
+  void make_executors(ProgramPlans& plans, Make&& make);
   void upload(const std::string& state);
   void download(const std::string& state);
   ProgramOptions options_;

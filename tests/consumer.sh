@@ -15,7 +15,7 @@ cat "$prefix/said"
 grep -q "[1-9][0-9]* nodes run by a kernel of this program" "$prefix/said"
 "$prefix/build/consumer_network"
 "$prefix/build/consumer_network_ranks"
-[ ! -e "$prefix/build/consumer_files" ] || (cd "$prefix" && build/consumer_files)
+(cd "$prefix" && build/consumer_files)
 "$prefix/build/consumer_ranks"
 # Ranks find each other also where the launcher does not say how many they are.
 launcher=$(sed -n 's/^MPIEXEC_EXECUTABLE:[A-Z]*=//p' "$2/CMakeCache.txt")
@@ -29,7 +29,11 @@ if [ -x "$launcher" ] && ! "$prefix/build/consumer_ranks" | grep -q ', none$'; t
   [ "$(grep -c '^2 ranks: loss' "$prefix/said")" -eq 2 ] && [ "$(sort -u "$prefix/said" | wc -l)" -eq 1 ]  # one loss on both
 fi
 "$prefix/build/consumer_average"
-"$prefix/install/bin/cosmoflow_train" --version
+"$prefix/install/bin/cosmoflow_train" --version > "$prefix/said"
+cat "$prefix/said"
+grep -q '^convoy .*commit' "$prefix/said" && grep -qE '^  (oneDNN|MPI|CUDA) (on|off)' "$prefix/said"
+"$prefix/install/bin/bench_step" --version | grep -q '^convoy .*commit'
+for file in problems/deepcam.txt launch/slurm.sh launch/cosmo.yaml; do [ -s "$prefix/install/share/convoy/$file" ]; done
 # Installed headers are C++ for any compiler, but for those of devices and oneDNN.
 include=$prefix/install/include/convoy
 others=(! -path '*/onednn/*')

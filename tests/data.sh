@@ -91,11 +91,11 @@ expect 3 "lost/convoy.unfinished: " "$data" verify lost
 # Nothing but the mark goes with a conversion that wrote nothing; folders that were there stay.
 rm broken/univ_ics_a0000000.hdf5 && mkdir stays && mkdir target && ln -s target linked
 for out in stays linked fresh; do expect 3 "bytes: truncated or damaged" "$data" convert broken --out $out; done
+[ -d stays ] && [ -d target ] && [ -z "$(find stays target -type f)" ] && [ -L linked ] && [ ! -e fresh ] && ok || bad "a conversion of nothing leaves $(ls -d stays/* target/* linked fresh 2> /dev/null)"
 # Folders within each other go, too, from the innermost on.
 mkdir -p deep/inner && cp $second deep/a.hdf5 && cp raw/train/univ_ics_a0000000.hdf5 deep/inner/b.hdf5
 expect 3 "deep/a.hdf5: " "$data" convert deep --out nested
 [ ! -e nested ] && ok || bad "a conversion of nothing leaves $(find nested)"
-[ -d stays ] && [ -d target ] && [ -z "$(find stays target -type f)" ] && [ -L linked ] && [ ! -e fresh ] && ok || bad "a conversion of nothing leaves $(ls -d stays/* target/* linked fresh 2> /dev/null)"
 # What means nothing for the data is refused, not ignored.
 for format in tfrecord raw-hdf5 split-hdf5; do
   expect 2 "--shard has no effect on --format $format" "$data" convert raw --crop 16 --out x --format $format --shard 5

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Several ranks end to end: algorithms, both trainers, resume at another rank count, signals, lost ranks, the C interface.
+# Several ranks end to end: algorithms, training, resume at another rank count, signals, lost ranks, the C interface.
 # It measures how long ranks are silent and wait: nothing else may run meanwhile. `short` leaves out what does not depend
 # on the MPI library. LAUNCHER starts ranks where Debian's mpirun.openmpi or mpirun.mpich is missing.
 # usage: mpi.sh BUILD_DIR openmpi|mpich [full|short] [LAUNCHER]
@@ -129,7 +129,6 @@ expect 0 "rank 2: code 0, 0 communicators left" ranks 3 ./cycles
 # Alone nothing of MPI was started, so that it may be started again.
 sed -i '$a for again in range(2): print("again:", lib.convoy_comm_initialise((ctypes.c_int * 1)(1), 1), lib.convoy_comm_finalise())' sizes.py
 expect 0 "again: 0 0" /usr/bin/python3 sizes.py "$build/lib/libconvoy_comm$suffix.so"
-
 
 # Two ranks with one sample each see what one rank with two samples sees, up to the order of sums.
 expect 0 "finished: 18 steps" "$bin/cosmoflow_train" "${common[@]}" --batch-size 2 --output-dir one --save one.safetensors

@@ -276,7 +276,7 @@ TEST_CASE("a team divides packing and updating and averages buckets in place, wi
   for (const PlannedNode& node : plan.nodes)
     if (node.op.kind == OpKind::bucket)
       for (ValueId id : {node.in[0], node.out[0]}) {
-        const int64_t at = plan.shared_offset[static_cast<size_t>(id)];
+        const int64_t at = plan.shared_offset[id];
         CHECK(at >= plan.window_begin);
         CHECK(at < plan.window_begin + plan.window_bytes);
       }
@@ -348,10 +348,10 @@ TEST_CASE("gradients are written into their buckets and read from them without c
     if (started && node.name.ends_with("backward_weights")) ++backward;
     const bool into = node.op.kind == OpKind::bucket;
     if (!into && node.op.kind != OpKind::unbucket) continue;
-    const int64_t from = plan.offset[static_cast<size_t>((into ? node.out : node.in)[0])];
+    const int64_t from = plan.offset[(into ? node.out : node.in)[0]];
     const int64_t length = plan.values[static_cast<size_t>((into ? node.out : node.in)[0])].desc.bytes();
     for (ValueId id : into ? node.in : node.out) {
-      const int64_t at = plan.offset[static_cast<size_t>(id)];
+      const int64_t at = plan.offset[id];
       ++parts, in_place += at >= from && at < from + length;
     }
   }

@@ -436,7 +436,7 @@ TEST_CASE("a volume without particles is refused where it would be divided by th
   const TemporaryFolder folder;
   write_file(folder / "u.tfrecord", encode_tfrecord(std::vector<std::byte>(512), std::vector<float>(4)));
   CosmoflowReading reading;
-  reading.read = {4, 4}, reading.expected = {4, 4, 4, DType::i16}, reading.by_mean = true;
+  reading.read = {4, 4}, reading.expected = {4, 4, 4, DType::i16}, reading.refuse_empty = true;
   std::vector<std::byte> voxels(512), targets(16);
   const CosmoflowSource source(samples_below(folder.path(), {4, 4}), reading);
   CHECK_THROWS_WITH(source.load(0, 0, voxels.data(), targets.data()),

@@ -162,7 +162,7 @@ TEST_CASE("every kernel on other ops at odd sizes", "[kernels]") {
   for (DType type : storage_types) check_all(other_problems(type));
 }
 
-TEST_CASE("a pool down to one plane is no image's for oneDNN", "[kernels]") {
+TEST_CASE("oneDNN pools a volume to a depth of one", "[kernels]") {
   const auto library = [](const Kernel* kernel) { return kernel->name() == "onednn"; };
   std::vector<const Kernel*> kernels = kernels_under_test();
   std::erase_if(kernels, std::not_fn(library));

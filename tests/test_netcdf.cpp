@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "io/dates.h"
@@ -239,6 +240,34 @@ TEST_CASE("the library's own files are as long as their headers say", "[netcdf]"
       CHECK(needed <= held);
       CHECK(needed > held - 4);  // the last value may be padded
     }
+}
+
+TEST_CASE("rows that are records are looked for up to the last one", "[netcdf]") {
+  const TemporaryFolder folder;
+  const std::string whole = folder / "rows.nc", cut = folder / "cut.nc";
+  int file = 0, dimensions[2] = {}, axis[2] = {}, field = 0;
+  REQUIRE(nc_create(whole.c_str(), NC_CLOBBER, &file) == NC_NOERR);
+  nc_def_dim(file, "lat", NC_UNLIMITED, &dimensions[0]), nc_def_dim(file, "lon", 3, &dimensions[1]);
+  const char *names[] = {"lat", "lon"}, *units[] = {"degrees_north", "degrees_east"};
+  for (int i : {0, 1}) {
+    nc_def_var(file, names[i], NC_DOUBLE, 1, &dimensions[i], &axis[i]);
+    nc_put_att_text(file, axis[i], "units", std::strlen(units[i]), units[i]);
+  }
+  nc_def_var(file, "field", NC_DOUBLE, 2, dimensions, &field);
+  nc_enddef(file);
+  const double longitudes[] = {0, 120, 240};
+  nc_put_var_double(file, axis[1], longitudes);
+  for (size_t row : {0, 1, 2}) {
+    const size_t start[] = {row, 0}, count[] = {1, 3};
+    const double latitude = 45 * double(row) - 45, values[] = {1, 2, 3};
+    nc_put_var1_double(file, axis[0], start, &latitude);
+    nc_put_vara_double(file, field, start, count, values);
+  }
+  REQUIRE(nc_close(file) == NC_NOERR);
+  CHECK(NetcdfFile(whole).read("field", 0, std::nullopt).at(2, 2) == 3);
+  const std::vector<std::byte> bytes = read_file(whole);
+  write_file(cut, std::span(bytes).first(bytes.size() - 8));  // the last latitude is there, its row is not whole
+  CHECK_THROWS_WITH(NetcdfFile(cut).read("field", 0, std::nullopt), Catch::Contains(": truncated, or never written"));
 }
 #endif
 

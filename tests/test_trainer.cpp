@@ -267,17 +267,22 @@ TEST_CASE("a checkpoint that can only diverge is set aside for the one before", 
 TEST_CASE("a validation that is not finite takes the only checkpoint from nobody", "[apps]") {
   if (!has_hdf5()) return;
   const testing::TemporaryFolder folder;
+  const auto newest = [&] {
+    const auto found = newest_checkpoint(folder.path());
+    REQUIRE(found);
+    return found->path();
+  };
   TrainerOptions o = options_for(folder);
   CHECK_THROWS_WITH(train_validated(o, {NAN}), Catch::Contains("the validation is not finite"));
-  CHECK(newest_checkpoint(folder.path())->path() == folder / "checkpoint-000000002.h5");
+  CHECK(newest() == folder / "checkpoint-000000002.h5");
   // A start that begins with the validation did not write what it goes on from.
   o.resume = o.continues = true;
   o.checkpoint = newest_checkpoint(folder.path());
   CHECK_THROWS_WITH(train_validated(o, {NAN}), Catch::Contains("the validation is not finite"));
-  CHECK(newest_checkpoint(folder.path())->path() == folder / "checkpoint-000000002.h5");
+  CHECK(newest() == folder / "checkpoint-000000002.h5");
   // With an older one to go on from it is set aside.
   o.checkpoint = newest_checkpoint(folder.path());
   CHECK_THROWS_WITH(train_validated(o, {0.5, NAN}), Catch::Contains("the validation is not finite"));
-  CHECK(newest_checkpoint(folder.path())->path() == folder / "checkpoint-000000002.h5");
+  CHECK(newest() == folder / "checkpoint-000000002.h5");
   CHECK(std::filesystem::exists(folder / "checkpoint-000000004.h5.diverged"));
 }

@@ -2,7 +2,9 @@
 #include <limits>
 
 #include "core/executor.h"
+#include "core/passes/passes.h"
 #include "kernels/kernel_list.h"
+#include "kernels/optimizer/loss_scale.h"
 #include "layers/layers.h"
 #include "layers/training.h"
 #include "tests/catch.hpp"
@@ -77,4 +79,36 @@ TEST_CASE("training options out of range are refused with what was found", "[tra
   AveragingOptions none;
   none.ranks = 0;
   CHECK_THROWS_WITH(add_accumulation(tape, loss, none), Catch::Contains("averaging.ranks: expected 1 or more"));
+}
+
+TEST_CASE("overflows without end leave a loss scale that updates may divide by", "[training]") {
+  double state[int(ScaleField::count)] = {32768};
+  for (int i = 0; i < 300; ++i) advance_loss_scale(LossScaleAttrs{}, false, state);
+  CHECK(state[int(ScaleField::scale)] == 0x1p-14);
+  CHECK(state[int(ScaleField::skipped)] == 300);
+  for (int i = 0; i < 1000; ++i) advance_loss_scale(LossScaleAttrs{}, true, state);
+  CHECK(state[int(ScaleField::scale)] == 0x1p-13);
+  state[int(ScaleField::scale)] = 1e-9;  // whoever wants a smaller one keeps it
+  advance_loss_scale(constant_scaling, false, state);
+  CHECK(state[int(ScaleField::scale)] == 1e-9);
+}
+
+TEST_CASE("convolutions end in pools behind a leaky_relu, and in no other", "[passes]") {
+  for (const Activation function : {Activation::leaky_relu, Activation::tanh}) {
+    const ActivationPoolAttrs pool{{.function = function, .slope = 0.1}, {.kernel = {1, 2, 2}, .stride = {1, 2, 2}}};
+    Tape tape;
+    const ValueId x = tape.input("x", TensorDesc({1, 1, 4, 4, 3}, DType::f32));
+    const ValueId y = conv(tape, "conv", x, {.channels = 2, .kernel = {1, 3, 3}});
+    tape.keep(tape.emit({OpKind::activation_max_pool, pool}, "pool.forward", {y}), "pooled");
+    fuse_convolutions(tape);
+    const bool fuses = function == Activation::leaky_relu;
+    CHECK(tape.nodes().size() == (fuses ? 1 : 2));
+    const Op fused{OpKind::conv_pool_forward, ConvPoolAttrs{{}, pool}};
+    const TensorDesc weights({2, 1, 3, 3, 3}, DType::f32);
+    const std::vector<TensorDesc> in{tape.desc(x), weights};
+    if (fuses)
+      CHECK_NOTHROW(infer(fused, in));
+    else
+      CHECK_THROWS_WITH(infer(fused, in), Catch::Contains("behind a leaky_relu without a scale, found tanh"));
+  }
 }

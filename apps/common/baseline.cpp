@@ -46,10 +46,6 @@ Row features(double v) {
   return {1, v, v * v};
 }
 
-}  // namespace
-
-namespace {
-
 Sample read_counts(const SampleRef& ref, const ReadOptions& read, int64_t targets) {
   Sample s = read_sample(ref, read);
   if (s.shape.dtype != DType::i16) fail_usage("--baseline needs counts, " + ref.path + " holds " + s.shape.str());

@@ -334,7 +334,7 @@ CosmoflowReading reading_options(const OptionTable& o, const SampleShape& shape)
   CosmoflowReading l;
   l.read = read_options(o);
   l.expected = shape;
-  l.by_mean = normalisation_of(o, shape) == Normalisation::mean;
+  l.refuse_empty = normalisation_of(o, shape) == Normalisation::mean;
   if (model_config(o).variant == CosmoflowVariant::sc18) {
     l.take_channel = 0;                      // the paper's volumes are z = 0 alone
     l.target_scale = float(std::sqrt(3.0));  // labels flat in [-1,1] have deviation 1/sqrt(3): this z-scores them

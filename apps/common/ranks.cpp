@@ -189,11 +189,10 @@ std::shared_ptr<Buffer> Ranks::share(const ProgramPlans& plans) {
   std::string layout = std::to_string(plans.shared_bytes());
   for (const Plan* plan : {&plans.step, plans.micro ? &*plans.micro : nullptr})
     if (plan)
-      for (size_t v = 0; v < plan->values.size(); ++v)
-        if (plan->shared_offset[v] >= 0)
-          layout += fmt::format("{} {}\n", plan->values[v].name, plan->values[v].desc.bytes());
-  for (const auto& [id, at] : plans.step.shared_states)
-    layout += fmt::format("{} {}\n", plans.step.values[static_cast<size_t>(id)].name, at);
+      for (ValueId id : ids_of(plan->values))
+        if (plan->shared_offset[id] >= 0)
+          layout += fmt::format("{} {}\n", plan->value(id).name, plan->value(id).desc.bytes());
+  for (const auto& [id, at] : plans.step.shared_states) layout += fmt::format("{} {}\n", plans.step.value(id).name, at);
   const size_t mine = std::hash<std::string>()(layout);
   std::vector<size_t> all(static_cast<size_t>(team_size()));
   team_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));

@@ -73,14 +73,14 @@ void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const Net
   say("{:<34} {:<30} {:<30} {:>10} {:<14} {}\n", "node", "first input", "output", "GFLOP", "kernel", "why");
   for (const PlannedNode& node : plans.step.nodes) {
     const auto desc = [&](const std::vector<ValueId>& ids) {
-      return ids.empty() ? std::string("-") : plans.step.values[static_cast<size_t>(ids[0])].desc.str();
+      return ids.empty() ? std::string("-") : plans.step.value(ids[0]).desc.str();
     };
     say("{:<34} {:<30} {:<30} {:>10.4f} {:<14} {}\n", node.name, desc(node.in), desc(node.out),
         double(node.flops) * 1e-9, node.kernel, node.why);
     if (explained && node.op.kind != OpKind::pack) {
       Problem problem{node.op, {}, {}, p.plan.device, p.plan.threads};
-      for (ValueId id : node.in) problem.in.push_back(plans.step.values[static_cast<size_t>(id)].desc);
-      for (ValueId id : node.out) problem.out.push_back(plans.step.values[static_cast<size_t>(id)].desc);
+      for (ValueId id : node.in) problem.in.push_back(plans.step.value(id).desc);
+      for (ValueId id : node.out) problem.out.push_back(plans.step.value(id).desc);
       say("{}", explain(kernel_list(), problem));
     }
   }

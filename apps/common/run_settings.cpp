@@ -58,7 +58,8 @@ std::vector<Option> run_options() {
 std::vector<Option> loop_options(const std::string& output_dir, const std::string& unit) {
   std::vector<Option> list{
       {"output-dir", "output_dir", output_dir, "folder for everything the run writes"},
-      {"n-train", "data.n_train", "0", "training samples (0 = all found; of --data dummy some)", K::integer},
+      {"n-train", "data.n_train", "0",
+       "training samples (0 = all found; of --data dummy 256 volumes, or images for four steps)", K::integer},
       {"n-valid", "data.n_valid", "0", "validation samples (0 = all found)", K::integer},
       {"valid-share", "", "0.2",
        "share of the " + unit + " that validate where data-dir has no validation/: of train/ alone where it has that",

@@ -1,7 +1,7 @@
 #include "apps/common/version.h"
 
-#include "commit.h"
 #include "build_features.h"
+#include "commit.h"
 #include "io/hdf5.h"
 #include "kernels/versions.h"
 

@@ -25,10 +25,10 @@ bool is_read_once(const Tape& tape, const ByValue<int>& readers, ValueId id) {
 /// Of two nodes that become one: whose place it takes.
 enum class Place : uint8_t { first, second };
 
-/// Where nobody but one node reads the first output of another, `merge(first, second)` may give the node that stands
-/// for both.
+/// Where the first input of a node is the first output of another, which nobody else reads, `merge(first, second)` may
+/// give the node that stands for both.
 template <class Merge>
-void merge_pairs(Tape& tape, Place place, Merge&& merge) {
+void merge_pairs(Tape& tape, Place place, const Merge& merge) {
   const ByValue<int> readers = count_readers(tape);
   std::map<ValueId, const Node*> writer;
   std::map<const Node*, std::optional<Node>> changes;  // nodes that become another one, or go

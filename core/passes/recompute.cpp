@@ -48,7 +48,7 @@ class Recomputation {
     int first = -1;  ///< reader behind the loss
     /// The last node ahead of which it lies in memory anyway: the last reader behind the loss, without end for states,
     /// none for what is chosen.
-    int there_until = -1;
+    int live_until = -1;
     bool joined = false;  ///< part of a concatenation, which is written in place
     bool chosen = false;  ///< to be made again
     ValueId again = no_value;
@@ -63,10 +63,10 @@ class Recomputation {
       if (i <= loss_) continue;
       for (ValueId id : node.in) {
         if (use_[id].first < 0) use_[id].first = i;
-        use_[id].there_until = i;
+        use_[id].live_until = i;
       }
     }
-    for (const StateSpec& state : tape_.states()) use_[state.value].there_until = INT_MAX;
+    for (const StateSpec& state : tape_.states()) use_[state.value].live_until = INT_MAX;
   }
 
   /// The node of the forward pass that could write the value a second time, or null.
@@ -77,7 +77,7 @@ class Recomputation {
     return is_cheap(node.op.kind) && node.out.size() == 1 ? &node : nullptr;
   }
 
-  bool lies_there(ValueId id, int at) const { return use_[id].there_until >= at; }
+  bool lies_there(ValueId id, int at) const { return use_[id].live_until >= at; }
 
   /// Whether `id` can be had in front of node `at` from what lies there. What is made again itself does not count:
   /// leaning on it would bring a whole chain of values back at once.
@@ -98,7 +98,7 @@ class Recomputation {
       u.chosen = std::all_of(node.in.begin(), node.in.end(), [&](ValueId in) {
         return within_reach(in, u.first) && !(joins && lies_there(in, u.first));
       });
-      if (u.chosen) u.there_until = -1;
+      if (u.chosen) u.live_until = -1;
     }
   }
 

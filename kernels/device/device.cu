@@ -137,6 +137,12 @@ class CudaFence final : public Fence {
   cudaEvent_t event = nullptr;
 };
 
+#ifdef CONVOY_CUDA_HARDLY_OPTIMISED
+constexpr const char* how_compiled = ", kernels compiled as a check (CONVOY_CUDA_CHECK): times say nothing";
+#else
+constexpr const char* how_compiled = "";
+#endif
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) {
@@ -184,10 +190,8 @@ class CudaDevice final : public Device {
     current.multiprocessors = properties.multiProcessorCount;
     current.shared_memory = int(properties.sharedMemPerBlockOptin);
     description_ = std::string(properties.name) + ", compute capability " + std::to_string(properties.major) + "." +
-                   std::to_string(properties.minor) + ", " + std::to_string(properties.totalGlobalMem >> 20) + " MiB";
-#ifdef CONVOY_CUDA_HARDLY_OPTIMISED
-    description_ += ", by kernels that were compiled as a check (CONVOY_CUDA_CHECK): times say nothing";
-#endif
+                   std::to_string(properties.minor) + ", " + std::to_string(properties.totalGlobalMem >> 20) + " MiB" +
+                   how_compiled;
   }
   ~CudaDevice() override {
     clear_marks();
@@ -197,12 +201,8 @@ class CudaDevice final : public Device {
     current = {};
   }
 
-  std::string description() const override {
-    return description_;
-  }
-  std::string identity() const override {
-    return identity_;
-  }
+  std::string description() const override { return description_; }
+  std::string identity() const override { return identity_; }
 
   std::shared_ptr<Buffer> allocate(int64_t bytes) override {
     void* memory = nullptr;
@@ -234,18 +234,10 @@ class CudaDevice final : public Device {
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, uploads_), "copying ahead");
     check(cudaEventRecord(staged_, uploads_), "recording an event");
   }
-  void await_staged() override {
-    check(cudaStreamWaitEvent(current.stream, staged_), "waiting for inputs");
-  }
-  void staging_free() override {
-    check(cudaEventRecord(free_, current.stream), "recording an event");
-  }
-  void wait_until_staged() override {
-    check(cudaEventSynchronize(staged_), "copying ahead");
-  }
-  std::unique_ptr<Fence> fence() override {
-    return std::make_unique<CudaFence>();
-  }
+  void await_staged() override { check(cudaStreamWaitEvent(current.stream, staged_), "waiting for inputs"); }
+  void staging_free() override { check(cudaEventRecord(free_, current.stream), "recording an event"); }
+  void wait_until_staged() override { check(cudaEventSynchronize(staged_), "copying ahead"); }
+  std::unique_ptr<Fence> fence() override { return std::make_unique<CudaFence>(); }
   void fetch(void* to, const void* from, int64_t bytes, Fence& arrived) override {
     cudaEvent_t event = dynamic_cast<CudaFence&>(arrived).event;
     check(cudaEventRecord(event, current.stream), "recording an event");
@@ -260,9 +252,7 @@ class CudaDevice final : public Device {
   void copy(void* to, const void* from, int64_t bytes) override {
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, current.stream), "copying");
   }
-  void synchronize() override {
-    check(cudaStreamSynchronize(current.stream), "running the queue");
-  }
+  void synchronize() override { check(cudaStreamSynchronize(current.stream), "running the queue"); }
 
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     check(cudaStreamBeginCapture(current.stream, cudaStreamCaptureModeThreadLocal), "starting a recording");

@@ -5,7 +5,7 @@
 
 namespace convoy {
 
-/// Below it gradients in f16 would all round to zero, and in the end a rate over the scale to infinity.
+/// So that no row of overflows drives to zero what updates divide by.
 inline constexpr double smallest_loss_scale = 0x1p-14;
 
 /// What a step with finite or other gradients makes of the loss scale's state.

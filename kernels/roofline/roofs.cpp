@@ -33,7 +33,7 @@ Bound bound_of(const Roofs& roofs, const std::string& dtype, double flops, doubl
 }
 
 Bound bound_of_node(const Plan& plan, const PlannedNode& node, const Roofs& roofs) {
-  const DType type = node.in.empty() ? DType::f32 : plan.values[static_cast<size_t>(node.in[0])].desc.dtype;
+  const DType type = node.in.empty() ? DType::f32 : plan.value(node.in[0]).desc.dtype;
   return bound_of(roofs, std::string(name_of(type)), double(node.flops), double(node.bytes));
 }
 
