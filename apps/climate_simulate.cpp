@@ -12,7 +12,7 @@
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
-#include "apps/common/run_settings.h"
+#include "apps/common/simulation_record.h"
 #include "apps/common/say.h"
 #include "apps/simulate/atmosphere.h"
 #include "core/error.h"

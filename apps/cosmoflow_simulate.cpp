@@ -8,7 +8,7 @@
 
 #include "apps/common/options.h"
 #include "apps/common/ranks.h"
-#include "apps/common/run_settings.h"
+#include "apps/common/simulation_record.h"
 #include "apps/common/say.h"
 #include "apps/common/svg.h"
 #include "apps/simulate/universe.h"

@@ -10,6 +10,7 @@
 #include "bench/arguments.h"
 #include "bench/compare.h"
 #include "bench/measurements.h"
+#include "bench/provenance.h"
 #include "bench/summary.h"
 #include "core/error.h"
 #include "io/file.h"
@@ -84,7 +85,7 @@ int roofline(const std::string& path, const std::string& out) {
 
 int run(int argc, char** argv) {
   CLI::App app("Reports on the JSON lines of bench_layers");
-  app.set_version_flag("--version", long_version_text());
+  app.set_version_flag("--version", convoy::bench::long_version_text());
   app.require_subcommand(1);
   std::string first, second, json, out = "roofline.svg";
   std::vector<std::string> files;

@@ -8,7 +8,8 @@ install(FILES ${CMAKE_BINARY_DIR}/convoyConfig.cmake ${CMAKE_BINARY_DIR}/convoyC
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/bench/problems DESTINATION ${CMAKE_INSTALL_DATADIR}/convoy)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/apps/launch DESTINATION ${CMAKE_INSTALL_DATADIR}/convoy USE_SOURCE_PERMISSIONS)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-foreach(document README.md core/README.md kernels/README.md kernels/NOTES.md layers/README.md models/README.md dist/README.md io/README.md apps/README.md bench/README.md bench/results/README.md)
+foreach(document README.md core/README.md kernels/README.md kernels/NOTES.md layers/README.md models/README.md dist/README.md io/README.md apps/README.md apps/climate-example.png bench/README.md
+        bench/results/README.md tests/README.md)
   get_filename_component(folder ${document} DIRECTORY)
   install(FILES ${CMAKE_SOURCE_DIR}/${document} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()

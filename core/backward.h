@@ -43,7 +43,7 @@ class GradientContext {
 std::string layer_of(const std::string& node_name);
 
 /// Appends the gradients of the scalar `loss` (the output of a loss node), multiplied by the state `loss_scale`, with
-/// respect to `wanted`. Returns one gradient per wanted value, of weights in the type of their sums; throws
+/// respect to `wanted`. Returns one gradient per wanted value, of parameters in the type of their sums; throws
 /// Error(usage) when no path leads to one of them, or one is the loss itself.
 std::vector<ValueId> differentiate(Tape& tape, ValueId loss, ValueId loss_scale, std::span<const ValueId> wanted);
 

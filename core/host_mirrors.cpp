@@ -13,9 +13,9 @@ constexpr int64_t late_bytes = int64_t{1} << 20;
 HostMirrors::HostMirrors(const BoundPlan& bound, const StateStore& host, Device& device) : device_(device) {
   const Plan& plan = bound.plan();
   mirror_of_.assign(plan.values.size(), -1);
-  std::vector<bool> written(plan.values.size());
+  ByValue<bool> written(plan.values.size());
   for (const PlannedNode& node : plan.nodes)
-    for (ValueId id : node.out) written[static_cast<size_t>(id)] = true;
+    for (ValueId id : node.out) written[id] = true;
   for (size_t v = 0; v < plan.values.size(); ++v) {
     const Value& value = plan.values[v];
     const Tensor& there = bound.tensor(static_cast<ValueId>(v));

@@ -1,5 +1,5 @@
-// MPI-3.1 calls only. All of them happen under one lock (MPI_THREAD_SERIALIZED): the caller's, a progress thread's and
-// the watchdog's.
+// MPI-3.1 calls only. All of them happen under one lock, the watchdog's (MPI_THREAD_SERIALIZED): the caller's, a
+// progress thread's and the watchdog's own; but for MPI_Finalize and MPI_Abort, behind which there are none.
 #include "dist/mpi.h"
 
 #include <mpi.h>

@@ -26,8 +26,8 @@ struct MpiOptions {
   /// Shared memory per rank and communicator; -1: 40 MiB divided by the ranks of a node, 3 to 16; groups 256 KiB.
   int shared_mib = -1;
   int ranks_per_node = 0;  ///< > 0: pretend that nodes hold so many ranks (for tests of hierarchical algorithms)
-  /// Called in a thread of its own when a rank is lost, with the sentence that names it; the process ends with exit
-  /// code 76 afterwards.
+  /// Called when a rank is lost, with the sentence that names it, mostly in the watchdog's thread, and maybe ahead of
+  /// the end of start_mpi: it may not call the session. The process ends with exit code 76 afterwards.
   std::function<void(const std::string&)> lost;
   /// Called on one rank of a communicator, once per process, with what takes more time than it should: ranks of a node
   /// that share no memory.

@@ -62,7 +62,7 @@ void Watchdog::waits_no_longer() {
 void Watchdog::say_goodbye() {
   const std::lock_guard lock(mutex_);
   for (int r = 0; r < size_; ++r)
-    if (r != rank_) send_note(r, {Word::leaving, rank_, 0, {}});
+    if (r != rank_) send_note(r, {Word::leaving, 0, {}});
 }
 
 void Watchdog::complete(int code, MPI_Request request, const std::string& what) {
@@ -84,13 +84,15 @@ void Watchdog::complete(int code, MPI_Request request, const std::string& what) 
 void Watchdog::failed(int code) {
   std::this_thread::sleep_for(std::chrono::seconds(2));
   char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, text, &length);
+  int length = 0, kind = MPI_ERR_UNKNOWN;
+  {
+    const std::lock_guard lock(mutex_);
+    MPI_Error_string(code, text, &length);
+    MPI_Error_class(code, &kind);
+  }
   // Libraries tell of a process that is gone by many classes, of their own, too; these are not among them.
   constexpr int mistakes[] = {MPI_ERR_NO_MEM, MPI_ERR_TRUNCATE, MPI_ERR_BUFFER, MPI_ERR_COUNT,   MPI_ERR_TYPE,
                               MPI_ERR_TAG,    MPI_ERR_COMM,     MPI_ERR_RANK,   MPI_ERR_REQUEST, MPI_ERR_OP};
-  int kind = MPI_ERR_UNKNOWN;
-  MPI_Error_class(code, &kind);
   const bool mistake = std::find(std::begin(mistakes), std::end(mistakes), kind) != std::end(mistakes);
   throw Error(mistake ? ErrorKind::runtime : ErrorKind::lost_rank,
               "MPI: " + std::string(text, static_cast<size_t>(length)));
@@ -197,7 +199,7 @@ bool Watchdog::read_notes() {
     WatchedRank& from = of(status.MPI_SOURCE);
     ++from.read;
     if (note.word == Word::ask) {
-      send_note(status.MPI_SOURCE, {Word::answer, rank_, silence(), {}});
+      send_note(status.MPI_SOURCE, {Word::answer, silence(), {}});
     } else if (note.word == Word::answer) {
       // Whoever answers lives; a main thread that has stood still for very long does not count as living.
       from.waits = note.silent == waiting_long;
@@ -238,7 +240,7 @@ void Watchdog::question_the_silent() {
     }
     const std::unique_lock lock = lock_unless_blocked();
     if (!lock) return;
-    send_note(r, {Word::ask, rank_, 0, {}});
+    send_note(r, {Word::ask, 0, {}});
   }
 }
 
@@ -276,7 +278,7 @@ void Watchdog::give_up(int lost, const std::string& why) {
   std::string sentence = "rank " + std::to_string(lost) + " on " + of(lost).host;
   if (of(lost).pid) sentence += " (process " + std::to_string(of(lost).pid) + ")";
   sentence += " " + why;
-  Note note{Word::lost, lost, 0, {}};
+  Note note{Word::lost, 0, {}};
   std::snprintf(note.text, sizeof note.text, "%s", sentence.c_str());
   {
     const std::unique_lock lock = lock_unless_blocked();

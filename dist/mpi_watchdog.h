@@ -37,11 +37,12 @@ class Watchdog {
   /// `ranks`: all of MPI_COMM_WORLD, their hosts and process numbers. Collective.
   Watchdog(const MpiOptions& options, std::vector<WatchedRank> ranks);
   ~Watchdog() { stop(); }
-  /// Nobody is watched, nor answered, before.
+  /// Starts the thread; before, nobody is watched, nor answered.
   void start();
   void stop();
 
-  /// Taken around every MPI call (MPI_THREAD_SERIALIZED).
+  /// Taken around every MPI call of the session, its transports and this (MPI_THREAD_SERIALIZED), but for those that
+  /// end MPI.
   std::mutex& mutex() { return mutex_; }
   /// A communicator of its own over all ranks, for notes and other small messages (with tags above 1).
   MPI_Comm notes() const { return notes_; }
@@ -49,7 +50,7 @@ class Watchdog {
   /// This rank is at work.
   void sign_of_life() { alive_ = seconds_now(); }
   void set_busy(bool busy);
-  /// It has waited for so long, and goes on to.
+  /// It has waited for `what` for so many seconds, and goes on to.
   void waits_for(const std::string& what, double seconds);
   void waits_no_longer();
   /// It is through; the others need not say that it is gone.
@@ -57,20 +58,21 @@ class Watchdog {
 
   /// Waits for a message of `notes` that was started with `code`: a rank that is lost meanwhile is named.
   void complete(int code, MPI_Request request, const std::string& what);
-  /// Where an MPI call failed: because a rank is gone, which the watchdog is about to tell, or for a reason of its own.
+  /// Where an MPI call failed: because a rank is gone, which the watchdog is about to tell within the two seconds that
+  /// this waits, or for a reason of its own.
   /// Throws Error(runtime) where the error can be no other rank's end, else Error(lost_rank).
-  [[noreturn]] static void failed(int code);
+  [[noreturn]] void failed(int code);
 
-  /// The end in agreement: every rank calls it, and stops to be watched.
+  /// The end in agreement: every rank calls it, and is no longer watched.
   void finish();
-  /// Behind it, where MPI goes on: nothing of this is left in it.
+  /// Behind finish(), where the caller goes on using MPI: receives notes that nobody has read, frees the communicator.
   void free_notes();
 
  private:
+  /// Questions and answers between watchdogs.
   enum class Word : int { ask, answer, lost, leaving };
   struct Note {
     Word word;
-    int rank;        ///< lost: who
     double silent;   ///< answer: seconds since its main thread gave a sign of life; negative: busy or waiting itself
     char text[200];  ///< lost: the sentence
   };
@@ -91,15 +93,18 @@ class Watchdog {
 
   MpiOptions options_;
   int rank_ = 0, size_ = 1;
-  std::vector<WatchedRank> ranks_;
   MPI_Comm notes_ = MPI_COMM_NULL;
-  std::mutex mutex_;
   std::thread thread_;
   std::atomic<bool> stop_{false}, busy_{false}, waiting_{false}, finishing_{false};
   std::atomic<double> alive_{0};
+
   std::mutex reason_mutex_;
-  std::string reason_;        ///< what this rank waits for
-  double asked_ = 0;          ///< when the silent were asked first, 0: not yet
+  std::string reason_;  ///< what this rank waits for
+  double asked_ = 0;    ///< when the silent were asked first, 0: not yet
+
+  std::mutex mutex_;
+  // Of the thread, until it is stopped; what was sent, under mutex_.
+  std::vector<WatchedRank> ranks_;
   int looked_at_ = 0;         ///< whose process was checked last
   double blocked_since_ = 0;  ///< when the watchdog first could not have the lock, 0: it could
 };

@@ -29,7 +29,7 @@ struct CosmoflowReading {
   int64_t take_targets = 0;    ///< expect so many targets; 0: any number
   bool fewer_targets = false;  ///< samples may have more, of which the first ones are kept
   float target_scale = 1;      ///< multiplies the targets (z-scoring of labels flat in [-1,1]: sqrt(3))
-  bool refuse_empty = false;   ///< of volumes that will be divided by their mean: those without particles
+  bool refuse_empty = false;   ///< volumes without particles, which cannot be divided by their mean
   bool permute_targets =
       false;  ///< give each sample the targets of another one, fixed by the seed (control experiments)
   Augment augment = Augment::none;

@@ -211,7 +211,7 @@ struct Hdf5File::Box {
     layout = layout_of(what, set, space);
     memory.emplace(H5Screate_simple(static_cast<int>(box.size()), box.data(), nullptr), H5Sclose);
     if (!memory->ok() || !select(space, from, box)) fail_data(what + ": the box asked for lies outside");
-    convoy::expect_written(what, set, space, layout, from, box);
+    hdf5::expect_written(what, set, space, layout, from, box);
   }
   Id set, space;
   std::optional<Id> memory;

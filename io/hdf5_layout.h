@@ -67,7 +67,7 @@ void expect_written(const std::string& what, hid_t set, hid_t space, const Layou
 /// plugins register theirs as optional, and chunks that were left out of those are read without.
 std::optional<Filter> lacking_filter(hid_t set, const Layout& layout, const std::vector<hsize_t>& from,
                                      const std::vector<hsize_t>& box);
-/// LZF, Blosc, Zstd and others come as plugins.
+/// Throws Error(data): LZF, Blosc, Zstd and others come as plugins.
 [[noreturn]] void fail_lacking(const std::string& what, const Filter& filter);
 
 /// Where the values of a box lie in a file that is open for reading; nothing where only the library can read them:

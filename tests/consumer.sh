@@ -32,8 +32,12 @@ fi
 "$prefix/install/bin/cosmoflow_train" --version > "$prefix/said"
 cat "$prefix/said"
 grep -q '^convoy .*commit' "$prefix/said" && grep -qE '^  (oneDNN|MPI|CUDA) (on|off)' "$prefix/said"
-"$prefix/install/bin/bench_step" --version | grep -q '^convoy .*commit'
-for file in problems/deepcam.txt launch/slurm.sh launch/cosmo.yaml; do [ -s "$prefix/install/share/convoy/$file" ]; done
+for program in bench_step bench_report; do  # where benches are built
+  [ ! -e "$prefix/install/bin/$program" ] || "$prefix/install/bin/$program" --version | grep -q '^convoy .*commit'
+done
+for file in convoy/problems/deepcam.txt convoy/launch/slurm.sh convoy/launch/cosmo.yaml doc/convoy/README.md doc/convoy/kernels/NOTES.md; do
+  [ -s "$prefix/install/share/$file" ]
+done
 # Installed headers are C++ for any compiler, but for those of devices and oneDNN.
 include=$prefix/install/include/convoy
 others=(! -path '*/onednn/*')

@@ -3,7 +3,7 @@
 # it sleeps or starts programs: side by side, and beside other tests.
 # usage: mpi_more.sh BUILD_DIR openmpi|mpich [LAUNCHER]
 set -u
-build=$1 flavour=$2 launcher=${3:-mpirun}
+build=$1 flavour=$2 launcher=${3:-mpirun} silence=60  # others compute meanwhile
 . "$(dirname "$0")/ranks.sh"
 
 failing_mpi() {

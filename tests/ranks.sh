@@ -1,5 +1,5 @@
-# Sourced by the tests of several ranks, behind `build`, `flavour` (openmpi or mpich) and `launcher`: how they are started,
-# a small data set, and what training on it takes.
+# Sourced by the tests of several ranks, behind `build`, `flavour` (openmpi or mpich), `launcher` and, where ranks may be
+# silent for longer than 8 seconds, `silence`: how they are started, a small data set, and what training on it takes.
 bin=$build/bin
 source=$(cd "$(dirname "$0")/.." && pwd)
 . "$source/tests/expect.sh"
@@ -29,5 +29,5 @@ messages() {
 }
 
 expect 0 "wrote 12 + 5 universes" "$bin/cosmoflow_simulate" --out data --universes 12 --validation 5 --size 16 --steps 4
-common=(--data-dir data --n-epochs 3 --optimizer Adam --augment cube --seed 5 --fc1-size 16 --fc2-size 8 --threads 1 --comm-timeout 8)
+common=(--data-dir data --n-epochs 3 --optimizer Adam --augment cube --seed 5 --fc1-size 16 --fc2-size 8 --threads 1 --comm-timeout "${silence:-8}")
 train=("$bin/cosmoflow_train$suffix" "${common[@]}")

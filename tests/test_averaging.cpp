@@ -349,7 +349,7 @@ TEST_CASE("gradients are written into their buckets and read from them without c
     const bool into = node.op.kind == OpKind::bucket;
     if (!into && node.op.kind != OpKind::unbucket) continue;
     const int64_t from = plan.offset[(into ? node.out : node.in)[0]];
-    const int64_t length = plan.values[static_cast<size_t>((into ? node.out : node.in)[0])].desc.bytes();
+    const int64_t length = plan.value((into ? node.out : node.in)[0]).desc.bytes();
     for (ValueId id : into ? node.in : node.out) {
       const int64_t at = plan.offset[id];
       ++parts, in_place += at >= from && at < from + length;
@@ -366,7 +366,7 @@ TEST_CASE("gradients are written into their buckets and read from them without c
       const bool into = node.op.kind == OpKind::bucket;
       auto& [counted, all] = found[node.op.kind];
       counted += node.bytes;
-      for (ValueId id : into ? node.in : node.out) all += 2 * p.values[static_cast<size_t>(id)].desc.bytes();
+      for (ValueId id : into ? node.in : node.out) all += 2 * p.value(id).desc.bytes();
     }
     return found;
   };

@@ -8,7 +8,8 @@
 #include <sstream>
 
 #include "apps/common/recalibration.h"
-#include "apps/common/run.h"
+#include "apps/common/options.h"
+#include "apps/common/ranks.h"
 #include "apps/common/trainer.h"
 #include "io/hdf5.h"
 #include "kernels/kernel_list.h"

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -101,12 +102,12 @@ Ranks::Ranks(const OptionTable& o) {
   MpiOptions m;
   m.timeout = o.number("comm-timeout");
   m.ranks_per_node = static_cast<int>(o.integer("ranks-per-node"));
-  auto number = std::make_shared<int>(-1);
+  auto number = std::make_shared<std::atomic<int>>(-1);  // the watchdog may call ahead of its value
   m.lost = [number, mark](const std::string& sentence) {
     leave_mark(mark, sentence);  // ahead of the lock, with which an empty folder goes
     release_run_lock();
     // Without exceptions, which nobody could catch here: stderr may lie on a full disk.
-    std::fprintf(stderr, "[rank %d] error: %s; what was saved last can be continued with --resume\n", *number,
+    std::fprintf(stderr, "[rank %d] error: %s; what was saved last can be continued with --resume\n", number->load(),
                  sentence.c_str());
     std::fflush(stderr);
   };

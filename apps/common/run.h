@@ -1,4 +1,4 @@
-// A training run from plans to reports.
+// What programs print of their plans, and a training run from plans to reports.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ void print_summary(const ProgramOptions& program, const ProgramPlans& plans, con
 /// Throws Error(usage) where the table decides no node of them, or names kernels that this build lacks.
 void report_tuned(const OptionTable& options, const TunedTable& table, const std::vector<const Plan*>& plans);
 
-/// A training run from plans to reports.
+/// A training run.
 class Run {
  public:
   /// Prints what --summary, --explain and --dry-run ask for and the memory plan. `stops()` says whether that was all.

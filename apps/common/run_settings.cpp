@@ -6,7 +6,6 @@
 
 #include "apps/common/fingerprint.h"
 #include "apps/common/say.h"
-#include "apps/common/version.h"
 #include "core/parallel.h"
 #include "io/file.h"
 #include "kernels/device/device.h"
@@ -231,13 +230,6 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
       json[option.flag] = option.value;
     }
   return json;
-}
-
-void write_simulation(const std::string& folder, const std::string& program, const OptionTable& o) {
-  Json made{{"program", program}, {"version", build_text()}};
-  for (const Option& option : o.all()) made["settings"][option.flag] = option.value;
-  // A path that is no UTF-8 is no reason to lose a set behind hours of work.
-  write_text(folder + "/simulation.json", made.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace convoy::apps

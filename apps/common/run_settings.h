@@ -85,7 +85,4 @@ void check_division(const OptionTable& options, const std::vector<ClosedRule>& r
 /// Values of the named settings, of all when none are named.
 nlohmann::json settings_json(const OptionTable& options, const std::vector<std::string>& names = {});
 
-/// Into a simulated set's folder: simulation.json with the program, its version and all settings.
-void write_simulation(const std::string& folder, const std::string& program, const OptionTable& options);
-
 }  // namespace convoy::apps

@@ -1,4 +1,4 @@
-// What a training run leaves and a predicting program takes: weights, and checkpoints with their settings.
+// What a predicting program takes of a training run: weights, or a checkpoint with its settings; and its samples.
 #pragma once
 
 #include <filesystem>

@@ -162,17 +162,15 @@ Op conv_op(const Op& op) {
 }
 
 /// The text of these ops, by which plans tell problems apart, knows no other activation.
-void check_conv_pool_activation(const Op& op) {
+void check_leaky_relu(const Op& op) {
   const ActivationAttrs& a = op.as<ConvPoolAttrs>().pool.activation;
   if (a.function != Activation::leaky_relu || a.scale != 1)
-    fail_op(op,
-            "pools behind a leaky_relu without a scale, found " +
-                std::string(a.function == Activation::leaky_relu ? "a scale of " + std::to_string(a.scale) : "tanh"));
+    fail_op(op, "expected a leaky_relu without a scale ahead of the pool, found " + to_text({OpKind::activation, a}));
 }
 
 /// Inputs: x, weights and, where the convolution has one, a bias. Outputs: pooled map and arg-max.
 std::vector<TensorDesc> infer_pool_forward(const Op& op, std::span<const TensorDesc> in) {
-  check_conv_pool_activation(op);
+  check_leaky_relu(op);
   return infer(pool_op(op), infer(conv_op(op), in));
 }
 
@@ -203,7 +201,7 @@ Op weights_op(const Op& op) {
 
 /// Inputs: x, gradient of the pooled map, pooled map, arg-max.
 std::vector<TensorDesc> infer_pool_weights(const Op& op, std::span<const TensorDesc> in) {
-  check_conv_pool_activation(op);
+  check_leaky_relu(op);
   check_inputs(op, in, 4, 4);
   const std::vector<TensorDesc> weights_in{in[0], infer(unpool_op(op), in.subspan(1))[0]};
   return infer(weights_op(op), weights_in);
@@ -220,7 +218,7 @@ void lower_pool_weights(LoweringContext& l) {
 
 /// Inputs: gradient of the pooled map, pooled map, arg-max, weights.
 std::vector<TensorDesc> infer_pool_data(const Op& op, std::span<const TensorDesc> in) {
-  check_conv_pool_activation(op);
+  check_leaky_relu(op);
   check_inputs(op, in, 4, 4);
   const std::vector<TensorDesc> data_in{infer(unpool_op(op), in.first(3))[0], in[3]};
   return infer({OpKind::conv_backward_data, op.as<ConvPoolAttrs>().conv}, data_in);

@@ -25,8 +25,8 @@ bool is_read_once(const Tape& tape, const ByValue<int>& readers, ValueId id) {
 /// Of two nodes that become one: whose place it takes.
 enum class Place : uint8_t { first, second };
 
-/// Where the first input of a node is the first output of another, which nobody else reads, `merge(first, second)` may
-/// give the node that stands for both.
+/// Where the first input of a node is the first output of another, which nobody else reads or keeps,
+/// `merge(first, second)` may give the node that stands for both.
 template <class Merge>
 void merge_pairs(Tape& tape, Place place, const Merge& merge) {
   const ByValue<int> readers = count_readers(tape);

@@ -77,12 +77,12 @@ class Recomputation {
     return is_cheap(node.op.kind) && node.out.size() == 1 ? &node : nullptr;
   }
 
-  bool lies_there(ValueId id, int at) const { return use_[id].live_until >= at; }
+  bool is_live(ValueId id, int at) const { return use_[id].live_until >= at; }
 
   /// Whether `id` can be had in front of node `at` from what lies there. What is made again itself does not count:
   /// leaning on it would bring a whole chain of values back at once.
   bool within_reach(ValueId id, int at) {
-    if (lies_there(id, at)) return true;
+    if (is_live(id, at)) return true;
     const Node* node = use_[id].chosen ? nullptr : maker(id);
     return node && std::all_of(node->in.begin(), node->in.end(), [&](ValueId in) { return within_reach(in, at); });
   }
@@ -95,9 +95,8 @@ class Recomputation {
       Use& u = use_[node.out[0]];
       if (u.first < 0 || u.joined || !maker(node.out[0]) || tape_.value(node.out[0]).keep) continue;
       const bool joins = node.op.kind == OpKind::concat;
-      u.chosen = std::all_of(node.in.begin(), node.in.end(), [&](ValueId in) {
-        return within_reach(in, u.first) && !(joins && lies_there(in, u.first));
-      });
+      u.chosen = std::all_of(node.in.begin(), node.in.end(),
+                             [&](ValueId in) { return within_reach(in, u.first) && !(joins && is_live(in, u.first)); });
       if (u.chosen) u.live_until = -1;
     }
   }
@@ -107,7 +106,7 @@ class Recomputation {
     if (const auto found = made.find(id); found != made.end()) return found->second;
     const Node& original = *maker(id);
     Node node{original.name + suffix, original.op, {}, {}};
-    for (ValueId in : original.in) node.in.push_back(lies_there(in, at) ? in : make(in, at, ahead + node.name, made));
+    for (ValueId in : original.in) node.in.push_back(is_live(in, at) ? in : make(in, at, ahead + node.name, made));
     node.out = {tape_.temporary(node.name, tape_.desc(id))};
     made[id] = node.out[0];
     result_.push_back(node);

@@ -5,7 +5,7 @@
 
 namespace convoy {
 
-/// So that no row of overflows drives to zero what updates divide by.
+/// So that no run of overflows drives to zero what updates divide by.
 inline constexpr double smallest_loss_scale = 0x1p-14;
 
 /// What a step with finite or other gradients makes of the loss scale's state.

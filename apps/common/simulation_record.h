@@ -1,0 +1,13 @@
+// What a simulated data set says of its making.
+#pragma once
+
+#include <string>
+
+#include "apps/common/options.h"
+
+namespace convoy::apps {
+
+/// Into a simulated set's folder: simulation.json with the program, its version and all settings.
+void write_simulation(const std::string& folder, const std::string& program, const OptionTable& options);
+
+}  // namespace convoy::apps
