@@ -31,7 +31,6 @@ class ByValue {
   const_reference at(ValueId id) const { return entries_.at(static_cast<size_t>(id)); }
 
   bool empty() const { return entries_.empty(); }
-  size_t size() const { return entries_.size(); }
   /// Room for values that were added behind; entries that are there stay.
   void grow(size_t values, const T& each = T()) { entries_.resize(values, each); }
 

@@ -108,13 +108,7 @@ class Placement {
   /// Gradients are written where their bucket wants them. Messages overwrite it: nobody may read a part behind node i,
   /// which would copy it.
   void write_into_bucket(int i) {
-    const Parts p = parts_of(node(i));
-    for (size_t k = 0; k < p.parts.size(); ++k) {
-      if (!p.has_once(p.parts[k])) continue;
-      const std::vector<ValueId> tenants = movable_with(p.parts[k]);
-      if (std::all_of(tenants.begin(), tenants.end(), [&](ValueId id) { return use_[id].last <= i; }))
-        move(tenants, p.whole, p.begin[k]);
-    }
+    move_into_whole(parts_of(node(i)), [&](ValueId, ValueId tenant) { return use_[tenant].last <= i; });
   }
 
   /// Averaged gradients are read from their bucket. What replaces one in place (the gradient of a penalty) waits until
@@ -122,11 +116,17 @@ class Placement {
   void read_from_bucket(const PlannedNode& unbucket) {
     const Parts p = parts_of(unbucket);
     if (plan_.value(p.whole).kind != ValueKind::temporary) return;
+    move_into_whole(
+        p, [&](ValueId part, ValueId tenant) { return tenant == part || use_[tenant].first > use_[p.whole].last; });
+  }
+
+  /// Moves each part to its place in the whole for which `may(part, tenant)` holds of all values in its storage.
+  template <class May>
+  void move_into_whole(const Parts& p, const May& may) {
     for (size_t k = 0; k < p.parts.size(); ++k) {
       if (!p.has_once(p.parts[k])) continue;
       const std::vector<ValueId> tenants = movable_with(p.parts[k]);
-      if (std::all_of(tenants.begin(), tenants.end(),
-                      [&](ValueId id) { return id == p.parts[k] || use_[id].first > use_[p.whole].last; }))
+      if (std::all_of(tenants.begin(), tenants.end(), [&](ValueId tenant) { return may(p.parts[k], tenant); }))
         move(tenants, p.whole, p.begin[k]);
     }
   }
