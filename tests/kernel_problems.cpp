@@ -361,13 +361,17 @@ std::vector<Problem> conv_problems(DType type) {
 std::vector<Problem> divided_problems(DType type) {
   struct Layer {
     Shape x;
-    int64_t outputs, kernel, groups;
+    int64_t outputs, kernel, groups, dilation = 1;
   };
   std::vector<Problem> list;
   for (const Layer& layer : {Layer{{1, 1, 24, 20, 80}, 160, 3, 1}, Layer{{1, 1, 24, 20, 200}, 200, 3, 200},
-                             Layer{{1, 1, 6, 150, 512}, 512, 3, 512}, Layer{{2, 1, 20, 20, 200}, 200, 1, 1}}) {
-    const int64_t pad = layer.kernel / 2;
-    const ConvAttrs same{.pad_low = {0, pad, pad}, .pad_high = {0, pad, pad}, .groups = layer.groups};
+                             Layer{{1, 1, 6, 150, 512}, 512, 3, 512}, Layer{{2, 1, 20, 20, 200}, 200, 1, 1},
+                             Layer{{1, 1, 16, 20, 48}, 160, 3, 1, 6}}) {
+    const int64_t pad = layer.kernel / 2 * layer.dilation;
+    const ConvAttrs same{.dilation = {1, layer.dilation, layer.dilation},
+                         .pad_low = {0, pad, pad},
+                         .pad_high = {0, pad, pad},
+                         .groups = layer.groups};
     const TensorDesc x(layer.x, type),
         w({layer.outputs, 1, layer.kernel, layer.kernel, layer.x.c() / layer.groups}, type);
     ConvAttrs data = same, weights = same;

@@ -178,6 +178,23 @@ TEST_CASE("many threads give the bits of one", "[kernels]") {
   for (DType type : storage_types) check_many_threads(divided_problems(type));
 }
 
+TEST_CASE("direct convolutions of few rows divide their outputs between many threads", "[kernels]") {
+  // ASPP's rows: those in the middle have taps inside the image above and below.
+  const ConvAttrs dilated{.dilation = {1, 18, 18}, .pad_low = {0, 18, 18}, .pad_high = {0, 18, 18}};
+  Problem few = problem({OpKind::conv_forward, dilated},
+                        {TensorDesc({1, 1, 48, 72, 64}, DType::f32), TensorDesc({256, 1, 3, 3, 64}, DType::f32)});
+  Problem many = few;
+  few.threads = 2, many.threads = 64;
+  bool any = false;
+  for (const Kernel* kernel : kernels_under_test())
+    if (kernel->name() == "direct_avx512" && kernel->supports(few).ok) {
+      any = true;
+      CHECK_THAT(kernel->prepare(few)->detail(), !Catch::Contains("channels a unit"));
+      CHECK_THAT(kernel->prepare(many)->detail(), Catch::Contains("64 channels a unit"));
+    }
+  if (cpu_features().avx512 && !only_some_kernels()) CHECK(any);
+}
+
 TEST_CASE("tiles give the same bits with all positions of a part of the outputs first", "[kernels]") {
   // As in the input gradient of ASPP: the weights of 256 of 1024 outputs fit a cache that those of all do not fit.
   const ConvAttrs dilated{

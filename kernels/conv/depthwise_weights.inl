@@ -349,18 +349,34 @@ void depthwise_unit(const DepthwiseWeightsPlan& d, const KernelArgs& args, int64
   depthwise_part<T>(slice.shape, some, d.positions, rows, d.sums(args.workspace, part, slice));
 }
 
-/// A slice's sums, those of all parts, into its gradients.
-void depthwise_finish(const DepthwiseWeightsPlan& d, const KernelArgs& args, const DepthwiseSlice& slice) {
+/// The sums of all parts, in order, into the gradients of some channels.
+void depthwise_finish(const DepthwiseWeightsPlan& d, const KernelArgs& args, Range all) {
   const DirectShape& s = d.shape;
-  const int64_t per_channel = s.row_taps() * s.kernel[2], channels = slice.channels.size();
-  const float* from = d.sums(args.workspace, 0, slice);
-  float* dw = args.out[0].data<float>() + slice.channels.begin * per_channel;
-  std::fill(dw, dw + channels * per_channel, 0.0f);
-  for (int64_t t = 0; t < s.row_taps(); ++t)
-    for (int64_t q = 0; q < s.column_taps; ++q, from += channels)
-      for (int64_t c = 0; c < channels; ++c)
-        dw[c * per_channel + t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight] = from[c];
-  std::copy_n(from, channels, args.out[1].data<float>() + slice.channels.begin);
+  const int64_t per_channel = s.row_taps() * s.kernel[2];
+  float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
+  // Taps that only meet padding.
+  if (s.column_taps < s.kernel[2]) std::fill(dw + all.begin * per_channel, dw + all.end * per_channel, 0.0f);
+  for (const DepthwiseSlice& slice : d.slices) {
+    const int64_t begin = std::max(all.begin, slice.channels.begin), end = std::min(all.end, slice.channels.end);
+    const float* first = d.sums(args.workspace, 0, slice) - slice.channels.begin;
+    for_vectors(begin, end, [&](int64_t c, auto n) {
+      const float* from = first + c;
+      const auto next_sum = [&] {
+        Vec total = Vec::all(0.0f);
+        for (int64_t part = 0; part < d.parts; ++part) total = total + get(from + part * d.part_floats(), n);
+        from += slice.channels.size();
+        return total;
+      };
+      alignas(64) float of_tap[Vec::lanes];
+      for (int64_t t = 0; t < s.row_taps(); ++t)
+        for (int64_t q = 0; q < s.column_taps; ++q) {
+          store(of_tap, next_sum());
+          float* to = dw + c * per_channel + t * s.kernel[2] + s.phases[0].taps[static_cast<size_t>(q)].weight;
+          for (int64_t i = 0; i < std::min<int64_t>(Vec::lanes, end - c); ++i) to[i * per_channel] = of_tap[i];
+        }
+      put(db + c, next_sum(), n);
+    });
+  }
 }
 
 std::unique_ptr<Prepared> prepare_depthwise_weights(const Problem& p) {
@@ -371,18 +387,7 @@ std::unique_ptr<Prepared> prepare_depthwise_weights(const Problem& p) {
           for (int64_t unit = r.begin; unit < r.end; ++unit)
             by_storage(type, [&](auto zero) { depthwise_unit<decltype(zero)>(d, args, unit); });
         });
-        // The sums of all parts into those of the first.
-        auto* sums = reinterpret_cast<float*>(args.workspace);
-        parallel_ranges(d.part_floats(), threads, 1024, [&](Range r) {
-          for_vectors(r.begin, r.end, [&](int64_t i, auto n) {
-            Vec total = Vec::all(0.0f);
-            for (int64_t part = 0; part < d.parts; ++part) total = total + get(sums + part * d.part_floats() + i, n);
-            put(sums + i, total, n);
-          });
-        });
-        parallel_ranges(int64_t(d.slices.size()), threads, 1, [&](Range r) {
-          for (int64_t i = r.begin; i < r.end; ++i) depthwise_finish(d, args, d.slices[size_t(i)]);
-        });
+        parallel_ranges(d.shape.groups, threads, Vec::lanes, [&](Range r) { depthwise_finish(d, args, r); });
       },
       plan.parts * plan.part_floats() * 4);
 }

@@ -129,7 +129,7 @@ class DirectUnit {
 
   void run(int64_t index, int64_t /*next*/) {
     unit_ = d_.unit(index);
-    std::fill(m_.bias, m_.bias + unit_channels, 0.0f);
+    std::fill(m_.bias, m_.bias + d_.part_channels, 0.0f);
     if (bias_)
       std::copy(bias_ + unit_.group * s_.out + unit_.k_first, bias_ + unit_.group * s_.out + unit_.k_last, m_.bias);
     const int64_t sources = RowSet::collect(s_, unit_.rows.begin, unit_.rows.size(), m_.slots, m_.sources);
@@ -307,7 +307,8 @@ class DirectUnit {
 template <class Engine>
 class PreparedDirect final : public Prepared {
  public:
-  explicit PreparedDirect(const Problem& p) : problem_(p), plan_(without_addend(p), {.word_channels = Engine::pair}) {}
+  explicit PreparedDirect(const Problem& p)
+      : problem_(p), plan_(without_addend(p), {.word_channels = Engine::pair, .copying = 16 * Engine::pair}) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override { return plan_.detail(); }
   std::vector<PackRequest> packed_weights() const override { return {direct_pack_request<Engine>(problem_, plan_, 1)}; }

@@ -76,7 +76,8 @@ void pack_side_by_side(const T* from, int64_t per_k, int64_t channels, int64_t o
     }
 }
 
-/// Packs K, KD, KH, KW, C/groups into the order in which DirectUnit reads them.
+/// Packs K, KD, KH, KW, C/groups into the order in which DirectUnit reads them. A piece is a row tap of a chunk for one
+/// block of outputs or four, or a share of its channels where there are few pieces for the threads.
 template <class T, class Engine>
 void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Word* to, int threads) {
   using Block = PackedBlock<typename Engine::Word>;
@@ -85,39 +86,49 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
   const Shape& w = weight.shape();
   const int64_t blocks = ceil_div(d.padded_out, d.block), per_tap = w.c(), per_k = s.row_taps() * s.kernel[2] * per_tap;
   const int64_t together = s.forward ? 1 : 4, runs = ceil_div(blocks, together);
-  parallel_ranges(s.groups * runs * d.chunks, threads, 1, [&](Range range) {
+  constexpr int64_t grain = Vec::lanes * Engine::pair;
+  const int64_t larger = s.groups * runs * d.chunks * s.row_taps(),
+                shares = std::clamp<int64_t>(ceil_div(4 * threads, larger), 1, ceil_div(d.chunk, grain));
+  parallel_ranges(larger * shares, threads, 1, [&](Range range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t chunk = i % d.chunks, run = i / d.chunks % runs, group = i / (d.chunks * runs);
-      const int64_t c_first = chunk * d.chunk, channels = std::min(d.chunk, s.in - c_first),
-                    words = d.words_of(channels);
+      const int64_t t = i / shares % s.row_taps(), chunk = i / (shares * s.row_taps()) % d.chunks,
+                    run = i / (shares * s.row_taps() * d.chunks) % runs,
+                    group = i / (shares * s.row_taps() * d.chunks * runs);
+      const int64_t chunk_channels = std::min(d.chunk, s.in - chunk * d.chunk), words = d.words_of(chunk_channels);
+      const Range share = split_range(chunk_channels, static_cast<int>(i % shares), static_cast<int>(shares), grain);
+      if (share.size() == 0) continue;
+      const int64_t c_first = chunk * d.chunk + share.begin, word = share.begin / Engine::pair;
       std::array<Block, 4> list;
       size_t count = 0;
       for (int64_t k = run * together * d.block; k < std::min((run + 1) * together * d.block, d.padded_out);
            k += d.block) {
         const int64_t width = std::min(d.block, d.padded_out - k);
-        const Block block{k, std::min(width, s.out - k), width, to + d.block_words(group, k, width, chunk)};
-        // Lanes past the last channel and the filling of runs.
-        if (block.valid < width || d.run_multiple > 1)
-          std::memset(block.at, 0, static_cast<size_t>(s.row_taps() * d.tap_words(words) * width * 4));
-        list[count++] = block;
+        list[count++] = {k, std::min(width, s.out - k), width, to + d.block_words(group, k, width, chunk)};
       }
-      int64_t offset = 0;
-      for (int64_t t = 0; t < s.row_taps(); ++t)
-        for (const ColumnPhase& phase : s.phases) {
-          for (size_t tap = 0; tap < phase.taps.size(); ++tap) {
-            const int64_t here = offset + static_cast<int64_t>(tap) * (phase.contiguous ? words : d.padded_run(words));
-            const T* taps = from + (t * s.kernel[2] + phase.taps[tap].weight) * per_tap;
-            if (s.forward) {  // the sum runs over the weight's C, results are its K
-              const Block& block = list[0];
-              pack_turned<Engine>(taps + (group * s.out + block.first) * per_k + c_first, per_k, channels, per_tap,
-                                  block, block.at + here * block.width);
-            } else {
-              pack_side_by_side<Engine>(taps + (group * s.in + c_first) * per_k, per_k, channels, here,
-                                        std::span<const Block>(list).first(count));
-            }
+      int64_t offset = t * d.tap_words(words);
+      for (const ColumnPhase& phase : s.phases) {
+        const int64_t behind = offset + d.phase_words(phase, words);
+        for (size_t tap = 0; tap < phase.taps.size(); ++tap) {
+          const int64_t step = phase.contiguous ? words : d.padded_run(words),
+                        first = offset + static_cast<int64_t>(tap) * step, here = first + word,
+                        next = tap + 1 < phase.taps.size() ? first + step : behind,
+                        end = share.end < chunk_channels ? here + share.size() / Engine::pair : next;
+          // Lanes past the last channel and the filling of runs.
+          for (const Block& block : std::span(list).first(count))
+            if (block.valid < block.width || d.run_multiple > 1)
+              std::memset(block.at + here * block.width, 0, static_cast<size_t>((end - here) * block.width * 4));
+          const T* taps = from + (t * s.kernel[2] + phase.taps[tap].weight) * per_tap;
+          if (s.forward) {  // the sum runs over the weight's C, results are its K
+            const Block& block = list[0];
+            pack_turned<Engine>(taps + (group * s.out + block.first) * per_k + c_first, per_k, share.size(), per_tap,
+                                block, block.at + here * block.width);
+          } else {
+            pack_side_by_side<Engine>(taps + (group * s.in + c_first) * per_k, per_k, share.size(), here,
+                                      std::span<const Block>(list).first(count));
           }
-          offset += d.phase_words(phase, words);
         }
+        offset = behind;
+      }
     }
   });
 }

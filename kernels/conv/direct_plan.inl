@@ -18,12 +18,17 @@ struct DirectPlan {
   struct Layout {
     int64_t word_channels, run_multiple = 1, spare_rows = 0, block = block_width, grain = 1,
                            weight_bytes = weight_cache, patch_bytes = patch_cache, least_chunk = direct_chunk_words * 2;
-    int64_t part_bytes =
-        0;  ///< second-level cache for the weights of one part of the output channels; 0: see parts_last
+    /// Second-level cache for the weights of one part of the output channels; 0: see parts_last.
+    int64_t part_bytes = 0;
+    /// Of a unit's input, in output channels whose sums take as long.
+    int64_t copying = 16;
   };
   DirectPlan(const Problem& p, const Layout& layout);
   /// Chooses chunks of at most `fit` channels, tiles and bands; false where a unit has few positions.
   bool cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows);
+  /// Gives every thread a run of units, so that the most rows of taps inside the image that one has are as few as can
+  /// be; returns those (of several threads).
+  int64_t share_units(int threads);
   DirectShape shape;
   int64_t chunk, chunks;  ///< input channels per pass over the patch
   int64_t chunk_words;    ///< words that hold a chunk's channels
@@ -31,6 +36,8 @@ struct DirectPlan {
   int64_t run_multiple, spare_rows, spare_words, block;
   bool single_taps = true;  ///< no phase has two column taps
   int64_t tiles, bands, channel_parts;
+  int64_t part_channels = unit_channels;  ///< output channels of a unit at most
+  std::vector<int64_t> first_units;       ///< of the threads, then the number of all units
   /// Whether units go through all positions of one part of the output channels before they turn to the next part, and
   /// not through all parts of a band.
   bool parts_last = false;
@@ -39,25 +46,31 @@ struct DirectPlan {
   int64_t units() const { return bands * tiles * shape.groups * channel_parts; }
   std::string detail() const {
     return std::to_string(band_rows) + "x" + std::to_string(tile_positions) + " positions, " + std::to_string(chunks) +
-           " chunks" + (parts_last ? ", parts last" : "");
+           " chunks" +
+           (part_channels < unit_channels ? ", " + std::to_string(part_channels) + " channels a unit" : "") +
+           (parts_last ? ", parts last" : "");
   }
+  int64_t in_part() const { return units() / channel_parts; }
+  int64_t unit_in_part(int64_t index) const { return parts_last ? index % in_part() : index / channel_parts; }
+  int64_t band_of(int64_t index) const { return unit_in_part(index) / shape.groups / tiles; }
   /// A unit's output rows, positions of every phase, and output channels within its group.
   struct Unit {
     Range rows;
     int64_t group, first, last, k_first, k_last;
   };
   Unit unit(int64_t index) const {
-    const int64_t outer = parts_last ? units() / channel_parts : 1;  // units from part to part
-    const int64_t part = parts_last ? index / outer : index % channel_parts,
-                  rest = parts_last ? index % outer : index / channel_parts;
+    const int64_t part = parts_last ? index / in_part() : index % channel_parts, rest = unit_in_part(index);
     const int64_t group = rest % shape.groups, others = rest / shape.groups, tile = others % tiles,
                   band = others / tiles;
     return {RowSet::band(shape, band, bands),
             group,
             tile * tile_positions,
             std::min((tile + 1) * tile_positions, shape.positions),
-            part * unit_channels,
-            std::min((part + 1) * unit_channels, shape.out)};
+            part * part_channels,
+            std::min((part + 1) * part_channels, shape.out)};
+  }
+  Range share(int thread, int /*threads*/) const {
+    return {first_units[static_cast<size_t>(thread)], first_units[static_cast<size_t>(thread) + 1]};
   }
   int64_t words_of(int64_t channels) const { return ceil_div(channels, pair); }
   /// 1x1 without padding, at stride 1 or in the view that has it, all positions in one row.
@@ -95,7 +108,7 @@ struct DirectPlan {
     return group * group_words() + k * channel_words() +
            width * shape.row_taps() * chunk_index * tap_words(chunk_words);
   }
-  int64_t sums_pitch() const { return std::min(padded_out, unit_channels); }
+  int64_t sums_pitch() const { return std::min(padded_out, part_channels); }
   int64_t unit_rows() const { return band_rows * static_cast<int64_t>(shape.phases.size()) * tile_positions; }
   int64_t segment_count() const { return shape.row_taps() * std::max<int64_t>(1, shape.column_taps); }
   // The thread's memory, in bytes from its start.
@@ -106,7 +119,7 @@ struct DirectPlan {
     return round_up(chunks > 1 || shape.pooled() ? (unit_rows() + spare_rows) * sums_pitch() * 4 : 0, 64);
   }
   int64_t thread_bytes() const {
-    return patch_bytes() + sums_bytes() + round_up(unit_channels * 4, 64) + round_up(rounded_floats * 4, 64) +
+    return patch_bytes() + sums_bytes() + round_up(part_channels * 4, 64) + round_up(rounded_floats * 4, 64) +
            round_up(segment_count() * int64_t(sizeof(Segment<float>)), 64) +
            round_up(band_rows * shape.row_taps() * 4, 64) + round_up(patch_rows * 8, 64);
   }
@@ -137,6 +150,16 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
   alone.threads = 1;
   while (!cut(alone, layout, fit, met_rows) && fit > layout.least_chunk)
     fit = std::max(layout.least_chunk, fit / 2 / 16 * 16);
+  // Fewer output channels a unit where that leaves the slowest thread less to do.
+  const auto time = [&](int64_t width) {
+    part_channels = width;
+    cut(p, layout, fit, met_rows);
+    return share_units(p.threads) * tile_positions * (std::min(padded_out, width) + layout.copying);
+  };
+  int64_t best = unit_channels, best_time = time(best);
+  for (int64_t width = best / 2; width >= block_width && units() < 8 * p.threads; width /= 2)
+    if (const int64_t narrower = time(width); 10 * narrower < 9 * best_time) best = width, best_time = narrower;
+  part_channels = best;
   cut(p, layout, fit, met_rows);
   // Weights of a part that stay in the second-level cache while positions pass are worth copying the input again for
   // every part, where that is the lesser traffic by half. Threads get runs of units: parts must be equal.
@@ -144,8 +167,55 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
                 own_bands = std::max<int64_t>(1, bands * tiles / p.threads),
                 again = (channel_parts - 1) * own_bands * patch_rows * row_words * chunks * 4,
                 saved = (own_bands - 1) * channel_parts * part_weights;
-  parts_last = channel_parts > 1 && shape.groups == 1 && shape.out % unit_channels == 0 && saved > 2 * again &&
+  parts_last = channel_parts > 1 && shape.groups == 1 && shape.out % part_channels == 0 && saved > 2 * again &&
                part_weights <= layout.part_bytes && channel_parts * part_weights > layout.part_bytes;
+  share_units(p.threads);
+}
+
+int64_t DirectPlan::share_units(int threads) {
+  if (threads == 1) {
+    first_units = {0, units()};
+    return 0;
+  }
+  std::vector<int64_t> of_band;  // what a unit of it costs
+  for (int64_t band = 0; band < bands; ++band) {
+    const Range rows = RowSet::band(shape, band, bands);
+    int64_t inside = 0;
+    for (int64_t index = rows.begin; index < rows.end; ++index)
+      for (int64_t t = 0, row = shape.row_at(index); t < shape.row_taps(); ++t) inside += shape.source_row(row, t) >= 0;
+    of_band.push_back(inside);
+  }
+  const auto cost = [&](int64_t unit) { return of_band[static_cast<size_t>(band_of(unit))]; };
+  const int64_t most = *std::max_element(of_band.begin(), of_band.end()),
+                all = std::accumulate(of_band.begin(), of_band.end(), int64_t{0}) * (units() / bands);
+  // Runs that begin where `begins(costs before, of the unit, of the run, runs)` says; returns the largest.
+  const auto cut_runs = [&](auto begins) {
+    first_units.assign(1, 0);
+    int64_t before = 0, in_run = 0, largest = 0;
+    for (int64_t unit = 0; unit < units(); ++unit) {
+      const int64_t here = cost(unit);
+      while (begins(before, here, in_run, static_cast<int64_t>(first_units.size())))
+        first_units.push_back(unit), in_run = 0;
+      before += here, in_run += here, largest = std::max(largest, in_run);
+    }
+    return largest;
+  };
+  const auto fits = [&](int64_t limit) {
+    cut_runs([&](int64_t, int64_t here, int64_t in_run, int64_t) { return in_run > 0 && in_run + here > limit; });
+    return first_units.size() <= static_cast<size_t>(threads);
+  };
+  int64_t least = std::max(most, ceil_div(all, threads));
+  for (int64_t high = least + most; least < high;) {
+    const int64_t middle = (least + high) / 2;
+    fits(middle) ? high = middle : least = middle + 1;
+  }
+  // Even runs where those are no longer, or what is left over would all be the last thread's.
+  const int64_t even = cut_runs([&](int64_t before, int64_t here, int64_t, int64_t runs) {
+    return runs < threads && 2 * before + here > 2 * all * runs / threads;
+  });
+  if (even > least) fits(least);
+  first_units.resize(static_cast<size_t>(threads) + 1, units());
+  return std::min(even, least);
 }
 
 bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows) {
@@ -164,7 +234,7 @@ bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_
   };
   while (tile_of() > std::max<int64_t>(12, layout.grain) && row_bytes(tile_of()) * met_rows > layout.patch_bytes)
     ++tiles;
-  channel_parts = ceil_div(padded_out, unit_channels);
+  channel_parts = ceil_div(padded_out, part_channels);
   // Few units: the same number for every thread.
   const auto uneven = [&](int64_t units) { return units < 8 * p.threads && units % p.threads; };
   while (product && tile_of() > std::max<int64_t>(12, layout.grain) && uneven(tiles * shape.groups * channel_parts))
@@ -181,7 +251,7 @@ bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_
   // Few output channels: more rows make as many sums, and share more of the rows they read.
   if (shape.row_taps() > 1)
     rows = std::max(
-        rows, std::min(shared_rows, rows_of(unit_positions * unit_channels / std::min(padded_out, unit_channels))));
+        rows, std::min(shared_rows, rows_of(unit_positions * part_channels / std::min(padded_out, part_channels))));
   const int64_t others = tiles * shape.groups * channel_parts;
   const auto bands_of = [&](int64_t most) {
     int64_t count = ceil_div(all, most);
@@ -207,7 +277,7 @@ struct DirectScratch {
     };
     take(patch, d.patch_bytes());
     take(sums, d.sums_bytes());
-    take(bias, unit_channels * 4);
+    take(bias, d.part_channels * 4);
     take(rounded, rounded_floats * 4);
     take(segments, d.segment_count() * int64_t(sizeof(Segment<Word>)));
     take(slots, d.band_rows * d.shape.row_taps() * 4);
@@ -259,7 +329,7 @@ void run_units(const Problem& p, const Plan& d, const KernelArgs& args) {
   parallel_threads(p.threads, [&](int thread) {
     const Scope scope;
     Work work(p, d, args, args.workspace + thread * d.thread_bytes());
-    const Range mine = split_range(d.units(), thread, p.threads);
+    const Range mine = d.share(thread, p.threads);
     for (int64_t unit = mine.begin; unit < mine.end; ++unit) work.run(unit, unit + 1 < mine.end ? unit + 1 : -1);
     if (work.streams()) fence();
   });

@@ -60,6 +60,7 @@ struct PointwisePlan {
   const DirectShape& shape() const { return direct.shape; }
   int64_t positions() const { return shape().rows() * shape().positions; }
   int64_t units() const { return tiles * parts; }
+  Range share(int thread, int threads) const { return split_range(units(), thread, threads); }
   /// So many that the slowest thread has the least to do.
   int64_t best_parts(int threads) const {
     return cheapest(std::min<int64_t>(blocks, 2 * threads), [&](int64_t count) {

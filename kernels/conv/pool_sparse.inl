@@ -2,19 +2,21 @@
 // and channel carries a gradient, so the sums run over cells, not positions: an eighth of the dense arithmetic, and the
 // un-pooled gradient is never stored.
 //
-// Loops: a task is a slice of 16 input channels and a part of the blocks of pooled cells. The input under a block is
-// copied, zero-padded and widened to f32, into a patch that stays in the first-level cache; gradients and window
-// offsets (from the arg-max byte) of the block go beside it, turned so that a channel's follow each other. Then for
-// every output channel the accumulators of all taps, or of as many as there are registers for (AVX2), stay in registers
-// over the cells of the block: per cell one broadcast, and multiply-adds with the input as memory operand.
+// Loops: a task is a slice of 16 input channels, a group of output channels (all of them, unless threads are many) and
+// a part of the blocks of pooled cells. The input under a block is copied, zero-padded and widened to f32, into a patch
+// that stays in the first-level cache; gradients and window offsets (from the arg-max byte) of the block go beside it,
+// turned so that a channel's follow each other. Then for every output channel the accumulators of all taps, or of as
+// many as there are registers for (AVX2), stay in registers over the cells of the block: per cell one broadcast, and
+// multiply-adds with the input as memory operand.
 // Channels: multiples of 16, or 4 (three taps of four channels are 12 contiguous floats).
-// Tasks depend on the problem alone and their sums are added in order: the same bits for any number of threads.
+// Parts depend on the problem alone and their sums are added in order: the same bits for any number of threads.
 // Limit: an eighth of the dense count at the FMA rate; accumulators pass through the second-level cache once per block.
 //
 // Refuses: other geometries than 3x3x3 stride 1 padding 1 before 2x2x2 stride 2, odd extents, strided tensors.
 
-constexpr int64_t sparse_tasks = 32;            // enough to keep this many threads busy
+constexpr int64_t sparse_tasks = 32;            // at least, where there are blocks and memory for them
 constexpr int64_t sparse_sum_bytes = 24 << 20;  // of all tasks' accumulators at most
+constexpr int64_t sparse_copying = 8;           // a block's copies, in output channels whose sums take as long
 
 /// The patch under a block of cells, with a border of one, in floats: constants, so that the 27 windows are offsets in
 /// the instructions. `runs`: accumulators of 16 floats per (kd, kh).
@@ -34,12 +36,14 @@ struct SparseShape {
   Shape x, cells;
   Int3 block;  // cells of a block along D, H, W
   Int3 blocks;
-  int64_t slices, patch, cell_pitch, block_count, parts;          // cell_pitch: cells of a block, in whole vectors
-  int64_t taps;                                                   // accumulator floats of one output channel
-  int64_t task_floats() const { return cells.c() * (taps + 1); }  // sums, then the bias
-  int64_t tasks() const { return slices * parts; }
+  int64_t slices, patch, cell_pitch, block_count, parts;      // cell_pitch: cells of a block, in whole vectors
+  int64_t taps;                                               // accumulator floats of one output channel
+  int64_t width, groups;                                      // output channels of a task, tasks that they make
+  int64_t task_floats() const { return width * (taps + 1); }  // sums, then the bias
+  int64_t tasks() const { return slices * groups * parts; }
+  int64_t first_task(int64_t slice, int64_t group) const { return (slice * groups + group) * parts; }
   int64_t thread_floats() const { return patch + 2 * cell_floats(); }
-  int64_t cell_floats() const { return cell_pitch * round_up(cells.c(), 16); }
+  int64_t cell_floats() const { return cell_pitch * round_up(width, 16); }
 };
 
 inline SparseShape sparse_shape(const Problem& p) {
@@ -56,8 +60,15 @@ inline SparseShape sparse_shape(const Problem& p) {
   }
   s.cell_pitch = round_up(s.block[0] * s.block[1] * s.block[2], 16);
   s.taps = 9 * 16 * (four ? FourChannels::runs : SixteenChannels::runs);
-  const int64_t affordable = std::max<int64_t>(1, sparse_sum_bytes / (s.slices * s.task_floats() * 4));
+  const int64_t out = s.cells.c(),
+                affordable = std::max<int64_t>(1, sparse_sum_bytes / (s.slices * out * (s.taps + 1) * 4));
   s.parts = std::clamp<int64_t>(ceil_div(sparse_tasks, s.slices), 1, std::min(affordable, s.block_count));
+  const auto width = [&](int64_t groups) { return std::min(out, round_up(ceil_div(out, groups), 16)); };
+  s.width = width(cheapest(ceil_div(out, 16), [&](int64_t groups) {
+    const int64_t tasks = s.slices * ceil_div(out, width(groups)) * s.parts;
+    return ceil_div(tasks, p.threads) * (width(groups) + sparse_copying);
+  }));
+  s.groups = ceil_div(out, s.width);
   return s;
 }
 
@@ -108,11 +119,11 @@ void copy_patch(const SparseShape& s, const TensorDesc& desc, const T* x, const 
     }
 }
 
-/// Gradients (slope applied, rounded to the storage type) and window offsets of a block, [channel][s.cell_pitch]: an
-/// output channel then walks along cells.
+/// Gradients (slope applied, rounded to the storage type) and window offsets of a block for output channels [first,
+/// last), [channel][s.cell_pitch]: an output channel then walks along cells.
 template <class Patch, class T>
 void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, float slope, const CellBlock& b,
-                float* gradient, int32_t* offset, float* bias) {
+                int64_t first, int64_t last, float* gradient, int32_t* offset, float* bias) {
   constexpr int lanes = Vec::lanes;
   const Vec none = Vec::all(0.0f), leak = Vec::all(slope);
   int32_t in_window[lanes];
@@ -120,7 +131,7 @@ void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, 
     in_window[k] =
         static_cast<int32_t>((k >> 2 & 1) * Patch::plane + (k >> 1 & 1) * Patch::row + (k & 1) * Patch::lane_step);
   const Ints positions = load_ints(in_window);
-  for_vectors(0, s.cells.c(), [&](int64_t c, auto count) {
+  for_vectors(0, last - first, [&](int64_t c, auto count) {
     Vec gradients[lanes], offsets[lanes];
     int64_t cell = 0;
     const auto turn_to = [&](const Vec* rows, float* to) {
@@ -131,15 +142,15 @@ void read_cells(const SparseShape& s, const Problem& p, const KernelArgs& args, 
 #pragma GCC unroll 16
       for (int i = 0; i < lanes; ++i) store(to + (c + i) * s.cell_pitch, words[i]);
     };
-    const auto flush = [&](int64_t first) {
-      turn_to(gradients, gradient + first), turn_to(offsets, reinterpret_cast<float*>(offset) + first);
+    const auto flush = [&](int64_t at) {
+      turn_to(gradients, gradient + at), turn_to(offsets, reinterpret_cast<float*>(offset) + at);
     };
     Vec total = none;
     const int64_t next_block = Patch::block[2] * s.cells.c();
     for (int64_t i = 0; i < b.count[0]; ++i)
       for (int64_t j = 0; j < b.count[1]; ++j)
         for (int64_t k = 0; k < b.count[2]; ++k, ++cell) {
-          const int64_t at = p.in[1].offset(b.n, b.first[0] + i, b.first[1] + j, b.first[2] + k) + c;
+          const int64_t at = p.in[1].offset(b.n, b.first[0] + i, b.first[1] + j, b.first[2] + k) + first + c;
           const T *dy = args.in[1].data<T>() + at, *y = args.in[2].data<T>() + at;
           for (const T* ahead : {dy, y}) __builtin_prefetch(ahead + next_block);
           const Vec g = rounded(T{}, leaky_gradient(get(dy, count), get(y, count), leak));
@@ -200,9 +211,10 @@ inline void accumulate(const float* patch, const float* gradient, const int32_t*
 template <class Patch, class T>
 void sparse_task(const SparseShape& s, const Problem& p, const KernelArgs& args, int64_t task, float* total,
                  float* memory) {
-  const int64_t channels = s.cells.c(), slice = task / s.parts;
+  const int64_t slice = task / (s.parts * s.groups), first = task / s.parts % s.groups * s.width,
+                last = std::min(first + s.width, s.cells.c());
   const auto slope = static_cast<float>(p.op.as<ConvPoolAttrs>().pool.activation.slope);
-  float *patch = memory, *gradient = patch + s.patch, *bias = total + channels * s.taps;
+  float *patch = memory, *gradient = patch + s.patch, *bias = total + s.width * s.taps;
   auto* offset = reinterpret_cast<int32_t*>(gradient + s.cell_floats());
   std::fill(patch, patch + s.patch, 0.0f);
   std::fill(total, total + s.task_floats(), 0.0f);
@@ -210,9 +222,9 @@ void sparse_task(const SparseShape& s, const Problem& p, const KernelArgs& args,
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const CellBlock b = cell_block(s, i);
     copy_patch<Patch>(s, p.in[0], args.in[0].data<T>(), b, slice, patch);
-    read_cells<Patch, T>(s, p, args, slope, b, gradient, offset, slice == 0 ? bias : nullptr);
+    read_cells<Patch, T>(s, p, args, slope, b, first, last, gradient, offset, slice == 0 ? bias : nullptr);
     const int64_t cells = b.count[0] * b.count[1] * b.count[2];
-    for (int64_t k = 0; k < channels; ++k)
+    for (int64_t k = 0; k < last - first; ++k)
       accumulate<Patch>(patch, gradient + k * s.cell_pitch, offset + k * s.cell_pitch, cells, total + k * s.taps);
   }
 }
@@ -222,20 +234,25 @@ inline void sparse_finish(const SparseShape& s, int threads, const KernelArgs& a
   const auto* sums = reinterpret_cast<const float*>(args.workspace);
   float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
   const int64_t channels = s.cells.c(), inputs = s.x.c(), width = std::min<int64_t>(inputs, 16);
-  parallel_ranges(channels, threads, 1, [&](Range range) {
-    for (int64_t k = range.begin; k < range.end; ++k) {
-      for (int64_t slice = 0; slice < s.slices; ++slice)
-        for (int64_t tap = 0; tap < 27; ++tap) {
-          const int64_t at = inputs == 4 ? tap / 3 * 16 + tap % 3 * 4 : tap * 16;
-          const float* from = sums + slice * s.parts * s.task_floats() + k * s.taps + at;
-          for_vectors(0, width, [&](int64_t c, auto count) {
-            Vec sum = get(from + c, count);
-            for (int64_t part = 1; part < s.parts; ++part) sum = sum + get(from + part * s.task_floats() + c, count);
-            put(dw + (k * 27 + tap) * inputs + slice * 16 + c, sum, count);
-          });
-        }
+  constexpr int64_t depths = 3;  // a depth of taps at a time, for as many threads as channels times that
+  parallel_ranges(channels * s.slices * depths, threads, 1, [&](Range range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const int64_t depth = i % depths, slice = i / depths % s.slices, k = i / (depths * s.slices), group = k / s.width,
+                    in_group = k % s.width;
+      const float* of_group = sums + s.first_task(slice, group) * s.task_floats();
+      for (int64_t tap = 9 * depth; tap < 9 * (depth + 1); ++tap) {
+        const int64_t at = inputs == 4 ? tap / 3 * 16 + tap % 3 * 4 : tap * 16;
+        const float* from = of_group + in_group * s.taps + at;
+        for_vectors(0, width, [&](int64_t c, auto count) {
+          Vec sum = get(from + c, count);
+          for (int64_t part = 1; part < s.parts; ++part) sum = sum + get(from + part * s.task_floats() + c, count);
+          put(dw + (k * 27 + tap) * inputs + slice * 16 + c, sum, count);
+        });
+      }
+      if (slice > 0 || depth > 0) continue;
+      const float* bias = of_group + s.width * s.taps + in_group;
       float sum = 0;
-      for (int64_t part = 0; part < s.parts; ++part) sum += sums[part * s.task_floats() + channels * s.taps + k];
+      for (int64_t part = 0; part < s.parts; ++part) sum += bias[part * s.task_floats()];
       db[k] = sum;
     }
   });

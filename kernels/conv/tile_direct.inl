@@ -30,7 +30,8 @@ constexpr DirectPlan::Layout tile_layout{.word_channels = 2,
                                          .weight_bytes = 256 << 10,
                                          .patch_bytes = 512 << 10,
                                          .least_chunk = 128,
-                                         .part_bytes = 1280 << 10};
+                                         .part_bytes = 1280 << 10,
+                                         .copying = 64};
 
 /// 16 positions along a row of the unit, or fewer at its end.
 struct RowTile {
@@ -200,7 +201,7 @@ class TileUnit {
     const DirectPlan::Unit unit = d_.unit(index);
     rows_ = unit.rows, group_ = unit.group;
     first_ = unit.first, last_ = unit.last, k_first_ = unit.k_first, k_last_ = unit.k_last;
-    std::fill(m_.bias, m_.bias + unit_channels, 0.0f);
+    std::fill(m_.bias, m_.bias + d_.part_channels, 0.0f);
     if (bias_) std::copy(bias_ + group_ * s_.out + k_first_, bias_ + group_ * s_.out + k_last_, m_.bias);
     const int64_t sources = RowSet::collect(s_, rows_.begin, rows_.size(), m_.slots, m_.sources);
     for (chunk_ = 0; chunk_ < d_.chunks; ++chunk_) {

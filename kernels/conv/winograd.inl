@@ -118,11 +118,11 @@ inline void set_tiles(WinogradShape& s) {
 /// inputs again: so that the slowest thread has the least to do. Costs are those of an output channel's product of a
 /// tile: an input's transform takes as long as so many, and a column of weights, read once per unit, as so many tiles.
 inline void divide_work(WinogradShape& s, int threads) {
-  constexpr int64_t transform = 24, reading = 8;
+  constexpr int64_t transform = 24, reading = 8, fewest_tiles = 4;
   const int64_t columns = ceil_div(s.channels_out(), gemm_columns), fewest = ceil_div(s.tile_count, s.block);
   const auto size_of = [&, most = s.block](int64_t blocks) {
     const int64_t even = ceil_div(s.tile_count, blocks), whole = round_up(even, gemm_rows);
-    return whole <= most ? whole : even;
+    return whole <= most && even > gemm_rows ? whole : even;
   };
   const auto time = [&](int64_t size, int64_t parts) {
     const int64_t units = ceil_div(s.tile_count, size) * parts, width = ceil_div(columns, parts) * gemm_columns;
@@ -130,7 +130,8 @@ inline void divide_work(WinogradShape& s, int threads) {
   };
   s.block = size_of(fewest);
   // Of many units no thread has much more than its share.
-  for (int64_t blocks = fewest; blocks <= std::min<int64_t>(4 * threads, ceil_div(s.tile_count, gemm_rows)); ++blocks)
+  for (int64_t blocks = fewest; blocks <= std::min<int64_t>(4 * threads, ceil_div(s.tile_count, fewest_tiles));
+       ++blocks)
     for (int64_t parts = 1; parts <= columns && blocks * parts <= 4 * threads; ++parts)
       if (time(size_of(blocks), parts) < time(s.block, s.parts)) s.block = size_of(blocks), s.parts = parts;
   s.blocks = ceil_div(s.tile_count, s.block);
@@ -553,24 +554,31 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
   const int64_t in = forward ? w.c() : w.n(), out = forward ? w.n() : w.c(), point = winograd_point_floats(in, out);
   const T* from = weight.data<T>();
   // Points lie a power of two apart: a single line for each of them in turn would be the slowest way to fill memory. A
-  // piece of every point is put together in the second-level cache, then written as a whole.
-  constexpr int64_t piece = pack_inputs * gemm_columns, pitch = piece + point_pad;
-  const int64_t pieces = in / pack_inputs;
-  parallel_ranges(ceil_div(out, gemm_columns) * pieces, threads, 1, [&](Range range) {
+  // piece of every point is put together in the second-level cache, then written as a whole: smaller pieces only where
+  // there are fewer than threads.
+  constexpr int64_t pitch = pack_inputs * gemm_columns + point_pad;
+  int64_t wide = gemm_columns, inputs = pack_inputs;  // of a piece
+  const auto pieces = [&] { return ceil_div(out, wide) * (in / inputs); };
+  if (pieces() < 2 * threads) wide = Vec::lanes;
+  while (inputs > 4 && pieces() < 2 * threads) inputs /= 2;
+  parallel_ranges(pieces(), threads, 1, [&](Range range) {
     alignas(64) float g[taps * Vec::lanes * Vec::lanes], stage[S::weights * pitch];
     for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t block = i / pieces * gemm_columns, input = i % pieces * pack_inputs;
-      const int64_t columns = std::min(gemm_columns, out - block);
+      const int64_t first = i / (in / inputs) * wide, input = i % (in / inputs) * inputs;
+      const int64_t columns = std::min(wide, out - first);
       for (int64_t k = 0; k < columns; k += Vec::lanes)
-        for (int64_t c = 0; c < pack_inputs; ++c) {
-          if (c % Vec::lanes == 0) gather_taps<taps>(forward, from, w.c(), block + k, input + c, Vec::lanes, g);
-          transform_taps<S>(g + c % Vec::lanes * taps * Vec::lanes, stage + c * gemm_columns + k, pitch);
+        for (int64_t c = 0; c < inputs; ++c) {
+          const int64_t lane = (input + c) % Vec::lanes;
+          if (c == 0 || lane == 0) gather_taps<taps>(forward, from, w.c(), first + k, input + c - lane, Vec::lanes, g);
+          transform_taps<S>(g + lane * taps * Vec::lanes, stage + c * gemm_columns + k, pitch);
         }
+      const int64_t column = first % gemm_columns;
       for (int64_t q = 0; q < S::weights; ++q) {
-        float* to = u + q * point + block * in + input * gemm_columns;
-        for (int64_t v = 0; v < piece; v += Vec::lanes)
-          if (v % gemm_columns < columns)
-            put_output(to + v, load(stage + q * pitch + v), std::integral_constant<int64_t, 0>{}, Vec::lanes == 16);
+        float* to = u + q * point + (first - column) * in + input * gemm_columns + column;
+        for (int64_t c = 0; c < inputs; ++c, to += gemm_columns)
+          for (int64_t k = 0; k < columns; k += Vec::lanes)
+            put_output(to + k, load(stage + q * pitch + c * gemm_columns + k), std::integral_constant<int64_t, 0>{},
+                       Vec::lanes == 16);
       }
     }
     fence();
@@ -590,7 +598,7 @@ constexpr WinogradCode winograd_code() {
             by_storage(weight.dtype(), [&](auto zero) {
               using T = decltype(zero);
               if constexpr (S::takes_four)
-                if (s.four()) return winograd_pack_four<S, T>(weight, u);
+                if (s.four()) return winograd_pack_four<S, T>(weight, u, threads);
               winograd_pack<S, T>(s.forward, weight, u, threads);
             });
           },

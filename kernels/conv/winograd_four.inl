@@ -354,11 +354,12 @@ void winograd_run_four(const Problem& p, const WinogradShape& s, const KernelArg
 
 /// See above for the form.
 template <class S, class T>
-void winograd_pack_four(const Tensor& weight, float* u) {
+void winograd_pack_four(const Tensor& weight, float* u, int threads) {
   constexpr int64_t taps = S::k[0] * S::k[1] * S::k[2], plane = S::p[1] * S::p[2];
   const T* from = weight.data<T>();
-  for (int64_t first = 0; first < weight.shape().n(); first += Vec::lanes)
-    for (int64_t c = 0; c < 4; ++c) {
+  parallel_ranges(weight.shape().n() / Vec::lanes * 4, threads, 1, [&](Range range) {
+    for (int64_t at = range.begin; at < range.end; ++at) {
+      const int64_t first = at / 4 * Vec::lanes, c = at % 4;
       alignas(64) float g[taps * Vec::lanes], transformed[S::weights * Vec::lanes];
       gather_taps<taps>(true, from, 4, first, c, 1, g);
       transform_taps<S>(g, transformed, Vec::lanes);
@@ -371,4 +372,5 @@ void winograd_pack_four(const Tensor& weight, float* u) {
         }
       }
     }
+  });
 }

@@ -168,23 +168,37 @@ void map_pixels(const Shape& s, int threads, bool streams, std::span<const Pixel
 inline int64_t run_sum_bytes(const Shape& s) {
   return PixelRuns(s.rows()).count() * 2 * s.c() * int64_t{sizeof(float)};
 }
-/// A channel's first or second (`which` 1) sums of all runs.
-inline double total_of_runs(const Shape& s, const float* partial, int64_t c, int64_t which = 0) {
+/// f(c, totals) for every channel of a range: its first `sums` sums, those of all runs.
+template <size_t sums, class F>
+void for_totals(const Shape& s, const float* partial, Range range, F&& f) {
+  constexpr int64_t together = 16;  // channels: one by one, every sum would wait for the one before
   const int64_t channels = s.c(), runs = PixelRuns(s.rows()).count();
-  double total = 0;
-  for (int64_t k = 0; k < runs; ++k) total += double(partial[(k * 2 + which) * channels + c]);
-  return total;
+  const auto some = [&](int64_t first, auto count) {
+    std::array<std::array<double, together>, sums> totals{};
+    for (int64_t k = 0; k < runs; ++k)
+      for (size_t which = 0; which < sums; ++which)
+        for (int64_t i = 0; i < count; ++i)
+          totals[which][size_t(i)] += double(partial[(2 * k + int64_t(which)) * channels + first + i]);
+    for (int64_t i = 0; i < count; ++i) {
+      std::array<double, sums> of_channel;
+      for (size_t which = 0; which < sums; ++which) of_channel[which] = totals[which][size_t(i)];
+      f(first + i, of_channel);
+    }
+  };
+  int64_t c = range.begin;
+  for (; c + together <= range.end; c += together) some(c, std::integral_constant<int64_t, together>{});
+  if (c < range.end) some(c, range.end - c);
 }
 
 /// f(Range) over the channels: what is left to do with the sums of all runs takes a single thread longer than those
 /// of a small image take all.
 template <class F>
 void for_channels(int64_t channels, int threads, F&& f) {
-  constexpr int64_t fewest = 64;
+  constexpr int64_t fewest = 16;
   parallel_ranges(channels, threads, fewest, f);
 }
 
-/// Sums of all channels of dense or evenly spaced pixels into `partial`, for total_of_runs.
+/// Sums of all channels of dense or evenly spaced pixels into `partial`, for for_totals.
 template <class T>
 void sum_channels(const Shape& s, int64_t pitch, int threads, const T* x, float* partial) {
   sum_pixels(s, threads, partial, std::array{PixelSource(x, pitch, s.c())},
@@ -195,7 +209,7 @@ void sum_channels(const Shape& s, int64_t pitch, int threads, const T* x, float*
 template <class T>
 void finish_sums(const Shape& s, int threads, const float* partial, T* y, float factor) {
   for_channels(s.c(), threads, [=](Range range) {
-    for (int64_t c = range.begin; c < range.end; ++c) y[c] = T(float(total_of_runs(s, partial, c)) * factor);
+    for_totals<1>(s, partial, range, [=](int64_t c, const auto& totals) { y[c] = T(float(totals[0]) * factor); });
   });
 }
 
@@ -378,14 +392,12 @@ std::unique_ptr<Prepared> prepare_batch_norm_sums(const Problem& p) {
         });
         double* means = args.out[0].data<double>();
         for_channels(channels, p.threads, [&](Range range) {
-          for (int64_t c = range.begin; c < range.end; ++c) {
-            const double sum = total_of_runs(p.in[0].shape, partial, c);
-            double dot = total_of_runs(p.in[0].shape, partial, c, 1);
+          for_totals<2>(p.in[0].shape, partial, range, [&](int64_t c, const auto& totals) {
             const ChannelNorm norm = channel_norm(p, args, 1, c);
             // The pixels were shifted by the mean as f32 rounds it.
-            dot = (dot + (double(mean[c]) - norm.mean) * sum) * norm.inverse;
+            const double sum = totals[0], dot = (totals[1] + (double(mean[c]) - norm.mean) * sum) * norm.inverse;
             means[c] = sum / double(rows), means[channels + c] = dot / double(rows);
-          }
+          });
         });
       },
       3 * p.in[0].shape.c() * int64_t{sizeof(float)} + run_sum_bytes(p.in[0].shape));
