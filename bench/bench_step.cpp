@@ -4,6 +4,7 @@
 
 #include "bench/network.h"
 #include "bench/provenance.h"
+#include "bench/thread_shares.h"
 #include "core/median.h"
 #include "core/parallel.h"
 #include "core/peak_memory.h"
@@ -77,6 +78,10 @@ void set_common(const Arguments& a, DeviceKind device, ProgramOptions& o) {
       o.plan.selection.overrides.push_back(parse_override(part));
   if (!a.text("tuned").empty()) o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
   if (!a.flag("winograd")) o.plan.selection.excluded.push_back("winograd");
+  if (a.flag("shares")) {
+    if (device != DeviceKind::cpu) fail_usage("--shares is about threads of a CPU");
+    o.plan.selection.excluded.push_back("onednn");  // whose regions are its own
+  }
   o.plan.recompute = a.flag("recompute");
   o.sparse_gradients = a.flag("sparse-gradients");
   // No other network has weight gradients behind a fused pool: the plans are the same.
@@ -105,6 +110,48 @@ std::string size_of(const ClimateOptions& o) {
   return text.append(std::to_string(o.model.height)).append("x").append(std::to_string(o.model.width)).append("\"");
 }
 
+/// What a line of JSON says first of a run.
+std::string described(const Arguments& a, const Program& program, const std::string& device, const std::string& size) {
+  std::string text = R"("framework":"convoy","machine":)" + json_string(describe_cpu());
+  const auto add = [&](const char* name, const std::string& value) {
+    text.append(",\"").append(name).append("\":").append(value);
+  };
+  add("model", json_string(a.text("model")));
+  add("device", json_string(device));
+  add("library", json_string(kernel_library_versions()));
+  add("compute", json_string(a.text("compute")));
+  add("size", size);
+  add("batch", std::to_string(program.options().batch));
+  add("threads", std::to_string(default_threads()));
+  add("winograd", truth(a.flag("winograd")));
+  add("sparse_gradients", truth(program.options().sparse_gradients));
+  add("recompute", truth(a.flag("recompute")));
+  return text;
+}
+
+/// A line per node: the times of an even share and of the slowest thread; then the whole step as JSON.
+void report_shares(const Arguments& a, Executor& e, int64_t steps, const std::string& step,
+                   const std::string& made_by) {
+  ThreadShares shares(e);
+  for (int64_t s = 0; s < steps + 1; ++s) {
+    fill(e);
+    shares.run_step();
+  }
+  const std::vector<ThreadShare> nodes = shares.of_nodes();
+  ThreadShare all;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const PlannedNode& node = e.plan().nodes[i];
+    const ThreadShare& of = nodes[i];
+    all.even += of.even, all.slowest += of.slowest, all.regions += of.regions;
+    if (a.flag("nodes") && of.slowest > 0)
+      std::printf("%-36s %-18s %3lld regions  even %9.4f ms  slowest %9.4f ms  %5.1f%%\n", node.name.c_str(),
+                  node.kernel.c_str(), static_cast<long long>(of.regions), 1e3 * of.even, 1e3 * of.slowest,
+                  100 * of.even / of.slowest);
+  }
+  std::printf("{%s,\"even_seconds\":%.7f,\"slowest_seconds\":%.7f,\"share\":%.4f,\"regions\":%lld,%s}\n", step.c_str(),
+              all.even, all.slowest, all.even / all.slowest, static_cast<long long>(all.regions), made_by.c_str());
+}
+
 int run(int argc, char** argv) {
   const Arguments a(argc, argv,
                     with_network_flags({{"compute", "f32", "f32, bf16 or f16"},
@@ -117,6 +164,9 @@ int run(int argc, char** argv) {
                                         {"sparse-gradients", "yes",
                                          "cosmoflow: no: weight gradients are summed over un-pooled gradients"},
                                         {"recompute", "no", "yes: values are computed again where that saves memory"},
+                                        {"shares", "no",
+                                         "yes: how evenly --threads threads would share the work; they run one after "
+                                         "the other, on any machine, without oneDNN"},
                                         {"nodes", "yes", "no: leave out the per-node table"}}));
   const int threads = static_cast<int>(a.integer_within("threads", 0, 4096));
   set_default_threads(threads ? threads : default_threads());
@@ -141,6 +191,11 @@ int run(int argc, char** argv) {
   const int64_t steps = a.integer_within("steps", 1);
   Executor& e = program.step();
   program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 1e-4;
+  const std::string step = described(a, program, device ? device->description() : "cpu", size);
+  if (a.flag("shares")) {
+    report_shares(a, e, steps, step, made_by);
+    return 0;
+  }
   std::vector<double> seconds;
   if (device) {
     std::fprintf(stderr, "%s\n", device->description().c_str());
@@ -159,18 +214,9 @@ int run(int argc, char** argv) {
   }
   const double peak = peak_resident_mib();  // ahead of the ceilings' own memory
   if (a.flag("nodes")) print_nodes(e);
-  std::printf(
-      "{\"framework\":\"convoy\",\"machine\":%s,\"model\":\"%s\",\"device\":\"%s\",\"library\":\"%s\","
-      "\"compute\":\"%s\",\"size\":%s,"
-      "\"batch\":%lld,"
-      "\"threads\":%d,\"winograd\":%s,\"sparse_gradients\":%s,\"recompute\":%s,"
-      "\"median_seconds\":%.7f,\"min_seconds\":%.7f,\"arena_mib\":%.1f,\"peak_mib\":%.1f,%s}\n",
-      json_string(describe_cpu()).c_str(), a.text("model").c_str(), device ? device->description().c_str() : "cpu",
-      kernel_library_versions().c_str(), a.text("compute").c_str(), size.c_str(),
-      static_cast<long long>(program.options().batch), default_threads(), truth(a.flag("winograd")),
-      truth(program.options().sparse_gradients), truth(a.flag("recompute")), median(seconds),
-      *std::min_element(seconds.begin(), seconds.end()), double(e.plan().arena_bytes) / (1 << 20), peak,
-      made_by.c_str());
+  std::printf("{%s,\"median_seconds\":%.7f,\"min_seconds\":%.7f,\"arena_mib\":%.1f,\"peak_mib\":%.1f,%s}\n",
+              step.c_str(), median(seconds), *std::min_element(seconds.begin(), seconds.end()),
+              double(e.plan().arena_bytes) / (1 << 20), peak, made_by.c_str());
   return 0;
 }
 

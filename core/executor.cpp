@@ -110,6 +110,7 @@ void Executor::run_nodes(size_t begin, size_t end) {
       run_together();
     const Clock::time_point after = Clock::now();
     times_.note(plan(), turn_, before, after - before);
+    if (after_node_) after_node_(turn_[0]);
     before = after;
     if (!groups_.empty()) {
       groups_[0]->progress();

@@ -61,6 +61,8 @@ class Executor {
 
   const std::vector<NodeTime>& times() const { return times_.times(); }
   void reset_times() { times_.reset(); }
+  /// On the CPU: calls f(node) behind every node, of those that run together with the first.
+  void after_nodes(std::function<void(size_t node)> f) { after_node_ = std::move(f); }
   /// The ranks that all-reduces of this plan talk to, by AllReduceAttrs::group; the executor drives their messages on
   /// between nodes. None: every mean is the value itself. Values of a device travel through memory of the host, while
   /// the device goes on. Call it ahead of the first run. Throws Error(usage) where a group that the plan
@@ -89,6 +91,7 @@ class Executor {
   std::unique_ptr<DeviceRun> device_;  ///< none on the CPU
   std::vector<Communicator*> groups_;
   Communicator* team_ = nullptr;
+  std::function<void(size_t node)> after_node_;  ///< or none
   // For reuse: nodes run without allocating.
   std::vector<size_t> turn_;  ///< nodes that run, or ran, as one
   std::vector<Swept> swept_;  ///< the same, where they run together

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "core/round_up.h"
+#include "core/team_stand_in.h"
 
 #if defined(__SANITIZE_THREAD__)
 #include <thread>
@@ -64,6 +65,7 @@ void parallel_threads(int threads, F&& body) {
     body(0);
     return;
   }
+  if (team_stand_in) return team_stand_in->run(threads, ThreadBody(body));
 #if defined(__SANITIZE_THREAD__)
   std::vector<std::thread> team;
   for (int t = 1; t < threads; ++t) team.emplace_back([&body, t] { body(t); });
@@ -96,8 +98,11 @@ class UnitCounter {
   explicit UnitCounter(int64_t total) : total_(total) {}
   /// The next unit, or -1 when none is left.
   int64_t take() {
+    if (team_stand_in) team_stand_in->next_unit();
     const int64_t unit = next_.fetch_add(1, std::memory_order_relaxed);
-    return unit < total_ ? unit : -1;
+    if (unit < total_) return unit;
+    if (team_stand_in) team_stand_in->no_unit();
+    return -1;
   }
 
  private:
