@@ -78,10 +78,7 @@ void set_common(const Arguments& a, DeviceKind device, ProgramOptions& o) {
       o.plan.selection.overrides.push_back(parse_override(part));
   if (!a.text("tuned").empty()) o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
   if (!a.flag("winograd")) o.plan.selection.excluded.push_back("winograd");
-  if (a.flag("shares")) {
-    if (device != DeviceKind::cpu) fail_usage("--shares is about threads of a CPU");
-    o.plan.selection.excluded.push_back("onednn");  // whose regions are its own
-  }
+  if (a.flag("shares")) o.plan.selection.excluded.push_back("onednn");  // whose regions are its own
   o.plan.recompute = a.flag("recompute");
   o.sparse_gradients = a.flag("sparse-gradients");
   // No other network has weight gradients behind a fused pool: the plans are the same.
@@ -172,6 +169,7 @@ int run(int argc, char** argv) {
   set_default_threads(threads ? threads : default_threads());
   const std::string made_by = provenance();  // the load is of before this run
   Network network = wanted_network(a);
+  if (a.flag("shares") && a.text("device") != "cpu") fail_usage("--shares is about threads of a CPU");
   const DeviceChoice choice = parse_device(a.text("device"));
   std::shared_ptr<Device> device;
   if (choice.kind != DeviceKind::cpu) device = open_cuda_device(choice.ordinal);

@@ -124,8 +124,8 @@ expect 0 ' % of the operations' "$bin/bench_step" --size 16 --batch 2 --threads 
 grep -q ' winograd' all.txt && grep -q ' pool_sparse' all.txt && ok || bad "a step without Winograd or sums over pooled gradients: $(cat all.txt)"
 without 0 ' winograd' "$bin/bench_step" --size 16 --threads 1 --steps 1 --winograd no
 without 0 ' pool_sparse' "$bin/bench_step" --size 16 --threads 1 --steps 1 --sparse-gradients no
-expect 0 'regions  even .* slowest ' "$bin/bench_step" --size 16 --threads 8 --steps 1 --shares yes
-expect 0 '"threads":8,.*"even_seconds":.*"slowest_seconds":.*"share":0' "$bin/bench_step" --size 16 --threads 8 --steps 1 --shares yes --nodes no
+expect 0 ' regions  even ' "$bin/bench_step" --size 16 --threads 8 --steps 1 --shares yes
+expect 0 ',"slowest_seconds":0.0' "$bin/bench_step" --size 16 --threads 8 --steps 1 --shares yes --nodes no
 expect 2 '--shares is about threads of a CPU' "$bin/bench_step" --size 16 --device cuda --shares yes
 expect 2 '--sparse-gradients has no effect on deepcam' "$bin/bench_step" --model deepcam --size 32x48 --sparse-gradients no
 arena() { "$bin/bench_step" --model deepcam --size 64x96 --threads 1 --steps 1 --nodes no "$@" | grep -oE '"arena_mib":[0-9]+' | cut -d: -f2; }

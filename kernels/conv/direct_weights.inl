@@ -131,8 +131,7 @@ WeightsPlan::WeightsPlan(const Problem& p, const WeightsLayout& layout) : shape(
   row_floats = shape.columns(tile_positions) * chunk;
   const int64_t affordable = std::max<int64_t>(
       1, (product ? product_parts_bytes : layout.parts_bytes) / (shape.groups * blocks * chunks * sum_floats() * 4));
-  parts = std::clamp<int64_t>(ceil_div(weight_tasks, shape.groups * task_blocks() * chunks), 1,
-                              std::min(affordable, shape.rows()));
+  parts = std::min({even_parts(shape.groups * task_blocks() * chunks, weight_tasks), affordable, shape.rows()});
   // Which blocks share a task changes no sum: fewer where there are many threads.
   while (task_width > 1 && tasks() < 2 * p.threads) task_width = (task_width + 1) / 2;
   int64_t rows = std::max<int64_t>(

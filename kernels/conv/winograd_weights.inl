@@ -58,8 +58,9 @@ struct WinogradWeights {
   int64_t u_stride = 0, m_stride = 0;  ///< floats between points; those of V in shape
   int64_t width() const { return task_blocks * block_width; }
   int64_t tasks() const { return groups * chunks * parts; }
-  /// Gradients of a task: [tap][c][width], then the bias.
-  int64_t result_floats() const { return (taps * chunk + 1) * width(); }
+  /// Gradients of a task: [tap][c][result_width], then the bias.
+  int64_t result_width() const { return std::min(width(), shape.channels_out()); }
+  int64_t result_floats() const { return (taps * chunk + 1) * result_width(); }
   int64_t thread_floats() const { return shape.scheme.points * (shape.v_stride + u_stride) + sums * m_stride; }
   int64_t workspace() const { return tasks() * result_floats() * 4; }
 };
@@ -100,7 +101,7 @@ inline WinogradWeights winograd_weights(const Problem& p, const SchemeNumbers& s
   w.run = std::min(w.run, std::max(shortest_run, share));
   const int64_t affordable = std::max<int64_t>(1, weights_parts_bytes / (whole * w.result_floats() * 4));
   const int64_t runs = ceil_div(s.tile_count, w.run);
-  w.parts = std::clamp<int64_t>(ceil_div(weights_tasks, whole), 1, std::min(affordable, runs));
+  w.parts = std::min({even_parts(whole, weights_tasks), affordable, runs});
   set_chunk(w, in, p.threads);  // parts and runs stay those of the largest chunk
   s.v_stride = w.run * w.chunk + point_pad;
   w.u_stride = w.run * w.width() + point_pad;
@@ -155,7 +156,7 @@ void gradient_transform(const WinogradShape& s, const T* dy, int64_t tile, int64
   }
 }
 
-/// A^T M A of a task: result[tap][c][width].
+/// A^T M A of a task: result[tap][c][result_width].
 template <class S>
 [[gnu::noinline]] void weights_results(const WinogradWeights& w, const float* m, int64_t channels, int64_t valid,
                                        float* result) {
@@ -164,7 +165,7 @@ template <class S>
       Vec taps[S::taps];
       output_lines<typename S::Results>(m + (k / block_width * w.chunk + c) * block_width + k % block_width, w.m_stride,
                                         taps);
-      for (int t = 0; t < S::taps; ++t) store(result + (t * w.chunk + c) * w.width() + k, taps[t]);
+      for (int t = 0; t < S::taps; ++t) store(result + (t * w.chunk + c) * w.result_width() + k, taps[t]);
     }
 }
 
@@ -177,9 +178,9 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
   const int64_t k_first = group * w.width(), valid = std::min(w.width(), s.channels_out() - k_first);
   float *v = scratch, *u = v + L::points * s.v_stride, *m = u + L::points * w.u_stride;
   float *result = reinterpret_cast<float*>(args.workspace) + task * w.result_floats(),
-        *bias = result + w.taps * w.chunk * w.width();
+        *bias = result + w.taps * w.chunk * w.result_width();
   std::fill(m, m + w.sums * w.m_stride, 0.0f);
-  std::fill(bias, bias + w.width(), 0.0f);
+  std::fill(bias, bias + w.result_width(), 0.0f);
   const T *x = args.in[0].data<T>() + c_first, *dy = args.in[1].data<T>() + k_first;
   const Range tiles = split_range(s.tile_count, int(part), int(w.parts));
   for (int64_t first = tiles.begin; first < tiles.end; first += w.run) {
@@ -195,15 +196,15 @@ void winograd_weights_task(const WinogradWeights& w, const KernelArgs& args, int
   weights_results<S>(w, m, channels, valid, result);
 }
 
-/// Adds the parts in order and turns [tap][c][width] into K, KD, KH, KW, C.
+/// Adds the parts in order and turns [tap][c][result_width] into K, KD, KH, KW, C.
 inline void winograd_weights_finish(const WinogradWeights& w, int threads, const KernelArgs& args) {
   float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
-  const int64_t in = w.shape.channels_in(), width = w.width();
+  const int64_t in = w.shape.channels_in(), width = w.result_width();
   parallel_ranges(w.groups * w.chunks * w.taps, threads, 1, [&](Range range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t t = i % w.taps, chunk = i / w.taps % w.chunks, group = i / (w.taps * w.chunks);
       const int64_t c_first = chunk * w.chunk, channels = std::min(w.chunk, in - c_first);
-      const int64_t k_first = group * width, valid = std::min(width, w.shape.channels_out() - k_first);
+      const int64_t k_first = group * w.width(), valid = std::min(width, w.shape.channels_out() - k_first);
       float* results =
           reinterpret_cast<float*>(args.workspace) + (group * w.chunks + chunk) * w.parts * w.result_floats();
       const auto add_parts = [&](float* to, int64_t count) {

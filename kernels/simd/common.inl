@@ -31,6 +31,18 @@ inline int64_t cheapest(int64_t most, Time&& time) {
     if (time(count) < time(best)) best = count;
   return best;
 }
+/// Into how many parts to cut each of `whole` tasks so that they make about `wanted`, whatever the number of threads:
+/// of the two nearest numbers the one that leaves less idle on 16, 32 and 64.
+inline int64_t even_parts(int64_t whole, int64_t wanted) {
+  const int64_t fewer = std::max<int64_t>(1, wanted / whole), more = ceil_div(wanted, whole);
+  const auto time = [&](int64_t parts) {
+    const int64_t tasks = whole * parts;
+    double sum = 0;
+    for (int64_t threads : {16, 32, 64}) sum += double(ceil_div(tasks, threads) * threads) / double(tasks);
+    return sum;
+  };
+  return time(more) < time(fewer) ? more : fewer;
+}
 /// `chunk`, or a smaller multiple of `grain` where that saves a tenth of time(chunk).
 template <class Time>
 inline int64_t smaller_chunk(int64_t chunk, int64_t grain, Time&& time) {
