@@ -78,7 +78,9 @@ void set_common(const Arguments& a, DeviceKind device, ProgramOptions& o) {
       o.plan.selection.overrides.push_back(parse_override(part));
   if (!a.text("tuned").empty()) o.plan.selection.tuned = TunedTable::load(a.text("tuned"));
   if (!a.flag("winograd")) o.plan.selection.excluded.push_back("winograd");
-  if (a.flag("shares")) o.plan.selection.excluded.push_back("onednn");  // whose regions are its own
+  // Whose regions are its own, and what may call it.
+  if (a.flag("shares"))
+    for (const char* kernel : {"onednn", "widened"}) o.plan.selection.excluded.push_back(kernel);
   o.plan.recompute = a.flag("recompute");
   o.sparse_gradients = a.flag("sparse-gradients");
   // No other network has weight gradients behind a fused pool: the plans are the same.
@@ -129,6 +131,9 @@ std::string described(const Arguments& a, const Program& program, const std::str
 /// A line per node: the times of an even share and of the slowest thread; then the whole step as JSON.
 void report_shares(const Arguments& a, Executor& e, int64_t steps, const std::string& step,
                    const std::string& made_by) {
+  for (const PlannedNode& node : e.plan().nodes)
+    if (node.kernel.starts_with("onednn") || node.kernel == "widened")
+      fail_usage(node.name + ": expected a kernel of our own beside --shares, found " + node.kernel);
   ThreadShares shares(e);
   for (int64_t s = 0; s < steps + 1; ++s) {
     fill(e);
@@ -191,6 +196,8 @@ int run(int argc, char** argv) {
   program.store().get(step_state_name).data<double>()[int(StepField::learning_rate)] = 1e-4;
   const std::string step = described(a, program, device ? device->description() : "cpu", size);
   if (a.flag("shares")) {
+    // A step whose gradients overflow would skip its updates.
+    program.store().get(scale_state_name).data<double>()[int(ScaleField::scale)] = 1;
     report_shares(a, e, steps, step, made_by);
     return 0;
   }

@@ -35,7 +35,7 @@ ThreadShares::~ThreadShares() {
 }
 
 void ThreadShares::run_step() {
-  node_ = {}, in_regions_ = 0;
+  node_ = {}, in_regions_ = 0, in_region_ = false, in_unit_ = false;
   node_start_ = Clock::now();
   executor_.run();
 }

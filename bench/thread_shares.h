@@ -26,7 +26,8 @@ class ThreadShares final : public TeamStandIn {
   ~ThreadShares() override;
   ThreadShares(const ThreadShares&) = delete;
 
-  /// Runs the executor once; every run must take the same regions.
+  /// Runs the executor once; every run must take the same regions. The first node's have one more, in which the threads
+  /// are told what subnormal numbers are worth.
   void run_step();
   /// Of every node of the plan; nodes that run together count for the first.
   std::vector<ThreadShare> of_nodes() const;

@@ -9,12 +9,13 @@ class ThreadBody {
  public:
   template <class F>
   explicit ThreadBody(F& body)
-      : what_(&body), call_([](void* what, int thread) { (*static_cast<F*>(what))(thread); }) {}
+      : what_(&body),
+        call_([](const void* what, int thread) { (*static_cast<F*>(const_cast<void*>(what)))(thread); }) {}
   void operator()(int thread) const { call_(what_, thread); }
 
  private:
-  void* what_;
-  void (*call_)(void*, int);
+  const void* what_;
+  void (*call_)(const void*, int);
 };
 
 class TeamStandIn {

@@ -125,7 +125,8 @@ grep -q ' winograd' all.txt && grep -q ' pool_sparse' all.txt && ok || bad "a st
 without 0 ' winograd' "$bin/bench_step" --size 16 --threads 1 --steps 1 --winograd no
 without 0 ' pool_sparse' "$bin/bench_step" --size 16 --threads 1 --steps 1 --sparse-gradients no
 expect 0 ' regions  even ' "$bin/bench_step" --size 16 --threads 8 --steps 1 --shares yes
-expect 0 ',"slowest_seconds":0.0' "$bin/bench_step" --size 16 --threads 8 --steps 1 --shares yes --nodes no
+expect 0 ',"slowest_seconds":0.' "$bin/bench_step" --size 16 --threads 8 --steps 1 --shares yes --nodes no
+expect 2 'dense1.forward: expected a kernel of our own beside --shares, found widened' "$bin/bench_step" --size 16 --compute bf16 --threads 2 --shares yes --kernel dense1.forward=widened
 expect 2 '--shares is about threads of a CPU' "$bin/bench_step" --size 16 --device cuda --shares yes
 expect 2 '--sparse-gradients has no effect on deepcam' "$bin/bench_step" --model deepcam --size 32x48 --sparse-gradients no
 arena() { "$bin/bench_step" --model deepcam --size 64x96 --threads 1 --steps 1 --nodes no "$@" | grep -oE '"arena_mib":[0-9]+' | cut -d: -f2; }

@@ -27,7 +27,7 @@ struct DirectPlan {
   /// Chooses chunks of at most `fit` channels, tiles and bands; false where a unit has few positions.
   bool cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows);
   /// Gives every thread a run of units, so that the most rows of taps inside the image that one has are as few as can
-  /// be; returns those (of several threads).
+  /// be; returns those, 0 for a single thread.
   int64_t share_units(int threads);
   DirectShape shape;
   int64_t chunk, chunks;  ///< input channels per pass over the patch
@@ -157,8 +157,10 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
     return share_units(p.threads) * tile_positions * (std::min(padded_out, width) + layout.copying);
   };
   int64_t best = unit_channels, best_time = time(best);
-  for (int64_t width = best / 2; width >= block_width && units() < 8 * p.threads; width /= 2)
+  for (int64_t width = best / 2; width >= block_width && units() < 8 * p.threads; width /= 2) {
+    if (width >= padded_out) continue;
     if (const int64_t narrower = time(width); 10 * narrower < 9 * best_time) best = width, best_time = narrower;
+  }
   part_channels = best;
   cut(p, layout, fit, met_rows);
   // Weights of a part that stay in the second-level cache while positions pass are worth copying the input again for

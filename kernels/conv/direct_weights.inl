@@ -10,7 +10,7 @@
 // threads.
 // Limit: the f32 FMA rate; the gradient streams from the second-level cache, 21 bytes per cycle at two FMA per cycle.
 
-constexpr int64_t weight_tasks = 64;              // enough to keep this many threads busy
+constexpr int64_t weight_tasks = 64;              // about, for as many threads
 constexpr int64_t weight_parts_bytes = 16 << 20;  // of sums at most for splitting positions
 constexpr int64_t product_parts_bytes =
     6 << 20;  // the same for 1x1 in f32 and for narrow types, where clearing and adding up more shows
@@ -46,12 +46,12 @@ struct WeightsPlan {
   int64_t even_chunk(int64_t count) const {
     return std::min(shape.in, ceil_div(ceil_div(shape.in, grain), count) * grain);
   }
-  /// Fewer channels a chunk where that leaves the slowest thread less to do: a sum is the same in any chunk. Parts and
-  /// bands stay those of the largest.
-  void divide_channels(int threads) {
+  /// Fewer channels a chunk, `step` by step, where that leaves the slowest thread less to do: a sum is the same in any
+  /// chunk. Parts and bands stay those of the largest.
+  void divide_channels(int threads, int64_t step) {
     constexpr int64_t copying = 16;  // a task's operands, in channels whose products take as long
     const int64_t tasks_each = shape.groups * task_blocks() * parts;
-    cut_channels(smaller_chunk(chunk, grain, [&](int64_t fit) {
+    cut_channels(smaller_chunk(chunk, step, [&](int64_t fit) {
       const int64_t count = ceil_div(shape.in, fit);
       return ceil_div(tasks_each * count, threads) * (even_chunk(count) + copying);
     }));
@@ -379,7 +379,7 @@ std::unique_ptr<Prepared> prepare_weights(const Problem& p, const Plan& d, Task 
 
 inline std::unique_ptr<Prepared> prepare_direct_weights(const Problem& p) {
   WeightsPlan plan(p);
-  plan.divide_channels(p.threads);
+  plan.divide_channels(p.threads, plan.grain);
   return prepare_weights<F32Engine::Scope>(
       p, plan, [type = p.in[0].dtype](const WeightsPlan& d, const KernelArgs& args, int64_t task, std::byte* memory) {
         by_storage(type, [&](auto zero) { weights_task<decltype(zero)>(d, args, task, memory); });

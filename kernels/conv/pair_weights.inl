@@ -16,7 +16,7 @@ struct PairWeightsPlan : WeightsPlan {
     // Eight halves more, so that a power of two of channels does not meet in one cache set.
     pitch += pitch % 32 == 0 ? 8 : 0;
     channel_words = advance * pitch / 2;
-    divide_channels(p.threads);
+    divide_channels(p.threads, 16);  // fewer are turned one by one
   }
   int64_t run;            // words of a row of positions
   int64_t pitch;          // halves of a (channel, residue)

@@ -9,11 +9,11 @@
 // whole tiles, 1 KiB for 32 input and 16 output channels, and stream past the first cache (TILELOADDT1) from the
 // second: 32 bytes a cycle of the 45 that it was measured to supply to tile loads. Values stay in the first cache:
 // column taps read the same lines, and panels whose weights fit the second-level cache together follow each other on
-// one block of positions. Where all parts of the output channels (256 each) have more weights than that cache holds,
-// and one part's fit, units pass all positions for one part before they turn to the next. What a data gradient is added
-// to (addend.h) joins the finished sums. Where only one of two row tiles meets a tap, the other reads a row of zeros.
-// 1x1 convolutions over whole words read their input where it is, but for slices and rows whole pages apart.
-// Limit: the tile product rate; 16-channel inputs and odd rests of 32 waste the remainder of a step.
+// one block of positions. Where all parts of the output channels (256 each, fewer for many threads) have more weights
+// than that cache holds, and one part's fit, units pass all positions for one part before they turn to the next. What a
+// data gradient is added to (addend.h) joins the finished sums. Where only one of two row tiles meets a tap, the other
+// reads a row of zeros. 1x1 convolutions over whole words read their input where it is, but for slices and rows whole
+// pages apart. Limit: the tile product rate; 16-channel inputs and odd rests of 32 waste the remainder of a step.
 
 constexpr int64_t tile_rows = 16, tile_step = 16;  // rows of a tile; words of a step: 32 bf16
 constexpr int64_t panel_width = 32;                // output channels of a panel: two tiles of columns

@@ -555,7 +555,7 @@ void winograd_pack(bool forward, const Tensor& weight, float* u, int threads) {
   const T* from = weight.data<T>();
   // Points lie a power of two apart: a single line for each of them in turn would be the slowest way to fill memory. A
   // piece of every point is put together in the second-level cache, then written as a whole: smaller pieces only where
-  // there are fewer than threads.
+  // there are less than two for a thread.
   constexpr int64_t pitch = pack_inputs * gemm_columns + point_pad;
   int64_t wide = gemm_columns, inputs = pack_inputs;  // of a piece
   const auto pieces = [&] { return ceil_div(out, wide) * (in / inputs); };
