@@ -50,9 +50,9 @@ void ThreadShares::run(int threads, ThreadBody body) {
   node_.regions.emplace_back().threads.reserve(static_cast<size_t>(threads));
   for (int thread = 0; thread < threads; ++thread) {
     in_units_ = 0;
-    thread_start_ = Clock::now();
+    const auto thread_start = Clock::now();
     body(thread);
-    node_.regions.back().threads.push_back(std::max(0.0, seconds(Clock::now() - thread_start_) - in_units_));
+    node_.regions.back().threads.push_back(std::max(0.0, seconds(Clock::now() - thread_start) - in_units_));
   }
   in_region_ = false;
   in_regions_ += seconds(Clock::now() - start);

@@ -52,7 +52,7 @@ class ThreadShares final : public TeamStandIn {
   Executor& executor_;
   std::vector<Node> best_;  ///< of all runs
   Node node_;               ///< that runs
-  Clock::time_point node_start_, thread_start_, unit_start_;
+  Clock::time_point node_start_, unit_start_;
   double in_regions_ = 0, in_units_ = 0;
   bool in_region_ = false, in_unit_ = false;
 };

@@ -161,8 +161,7 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
     if (width >= padded_out) continue;
     if (const int64_t narrower = time(width); 10 * narrower < 9 * best_time) best = width, best_time = narrower;
   }
-  part_channels = best;
-  cut(p, layout, fit, met_rows);
+  if (part_channels != best) time(best);
   // Weights of a part that stay in the second-level cache while positions pass are worth copying the input again for
   // every part, where that is the lesser traffic by half. Threads get runs of units: parts must be equal.
   const int64_t part_weights = group_words() * 4 / channel_parts,
@@ -171,7 +170,7 @@ DirectPlan::DirectPlan(const Problem& p, const Layout& layout)
                 saved = (own_bands - 1) * channel_parts * part_weights;
   parts_last = channel_parts > 1 && shape.groups == 1 && shape.out % part_channels == 0 && saved > 2 * again &&
                part_weights <= layout.part_bytes && channel_parts * part_weights > layout.part_bytes;
-  share_units(p.threads);
+  if (parts_last) share_units(p.threads);  // in another order
 }
 
 int64_t DirectPlan::share_units(int threads) {
@@ -190,20 +189,14 @@ int64_t DirectPlan::share_units(int threads) {
   const auto cost = [&](int64_t unit) { return of_band[static_cast<size_t>(band_of(unit))]; };
   const int64_t most = *std::max_element(of_band.begin(), of_band.end()),
                 all = std::accumulate(of_band.begin(), of_band.end(), int64_t{0}) * (units() / bands);
-  // Runs that begin where `begins(costs before, of the unit, of the run, runs)` says; returns the largest.
-  const auto cut_runs = [&](auto begins) {
-    first_units.assign(1, 0);
-    int64_t before = 0, in_run = 0, largest = 0;
-    for (int64_t unit = 0; unit < units(); ++unit) {
-      const int64_t here = cost(unit);
-      while (begins(before, here, in_run, static_cast<int64_t>(first_units.size())))
-        first_units.push_back(unit), in_run = 0;
-      before += here, in_run += here, largest = std::max(largest, in_run);
-    }
-    return largest;
-  };
+  // Runs as long as a limit allows: whether there are enough threads for them.
   const auto fits = [&](int64_t limit) {
-    cut_runs([&](int64_t, int64_t here, int64_t in_run, int64_t) { return in_run > 0 && in_run + here > limit; });
+    first_units.assign(1, 0);
+    int64_t in_run = 0;
+    for (int64_t unit = 0; unit < units(); ++unit) {
+      if (in_run > 0 && in_run + cost(unit) > limit) first_units.push_back(unit), in_run = 0;
+      in_run += cost(unit);
+    }
     return first_units.size() <= static_cast<size_t>(threads);
   };
   int64_t least = std::max(most, ceil_div(all, threads));
@@ -211,13 +204,9 @@ int64_t DirectPlan::share_units(int threads) {
     const int64_t middle = (least + high) / 2;
     fits(middle) ? high = middle : least = middle + 1;
   }
-  // Even runs where those are no longer, or what is left over would all be the last thread's.
-  const int64_t even = cut_runs([&](int64_t before, int64_t here, int64_t, int64_t runs) {
-    return runs < threads && 2 * before + here > 2 * all * runs / threads;
-  });
-  if (even > least) fits(least);
+  fits(least);
   first_units.resize(static_cast<size_t>(threads) + 1, units());
-  return std::min(even, least);
+  return least;
 }
 
 bool DirectPlan::cut(const Problem& p, const Layout& layout, int64_t fit, int64_t met_rows) {

@@ -7,10 +7,10 @@
 // widened to f32, into a patch that stays in the first-level cache; gradients and window offsets (from the arg-max
 // byte) of the block go beside it, turned so that a channel's follow each other. Then for every output channel the
 // accumulators of all taps, or of as many as there are registers for (AVX2), stay in registers over the cells of the
-// block: per cell one broadcast, and multiply-adds with the input as memory operand. Channels: multiples of 16, or 4
-// (three taps of four channels are 12 contiguous floats). Parts depend on the problem alone and their sums are added in
-// order: the same bits for any number of threads. Limit: an eighth of the dense count at the FMA rate; accumulators
-// pass through the second-level cache once per block.
+// block: per cell one broadcast, and multiply-adds with the input as memory operand.
+// Channels: multiples of 16, or 4 (three taps of four channels are 12 contiguous floats).
+// Parts depend on the problem alone and their sums are added in order: the same bits for any number of threads.
+// Limit: an eighth of the dense count at the FMA rate; accumulators pass through the second-level cache once per block.
 //
 // Refuses: other geometries than 3x3x3 stride 1 padding 1 before 2x2x2 stride 2, odd extents, strided tensors.
 

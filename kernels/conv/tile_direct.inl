@@ -13,7 +13,8 @@
 // than that cache holds, and one part's fit, units pass all positions for one part before they turn to the next. What a
 // data gradient is added to (addend.h) joins the finished sums. Where only one of two row tiles meets a tap, the other
 // reads a row of zeros. 1x1 convolutions over whole words read their input where it is, but for slices and rows whole
-// pages apart. Limit: the tile product rate; 16-channel inputs and odd rests of 32 waste the remainder of a step.
+// pages apart.
+// Limit: the tile product rate; 16-channel inputs and odd rests of 32 waste the remainder of a step.
 
 constexpr int64_t tile_rows = 16, tile_step = 16;  // rows of a tile; words of a step: 32 bf16
 constexpr int64_t panel_width = 32;                // output channels of a panel: two tiles of columns
