@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "apps/common/climate_setup.h"
+#include "apps/common/onnx_output.h"
 #include "apps/common/ranks.h"
 #include "apps/common/run.h"
 #include "apps/common/say.h"
@@ -29,6 +30,7 @@ std::vector<Option> option_list() {
   list.push_back({"out", "", "results/masks", "folder for NAME.h5 (data set labels, u8) and NAME.png"});
   list.push_back(
       {"pictures", "", "true", "also draw the vapour with predicted and true classes", Option::Kind::toggle});
+  list.push_back(onnx_option());
   return list;
 }
 
@@ -121,6 +123,21 @@ std::vector<std::vector<ClimateRef>> by_size(const std::vector<ClimateRef>& imag
   return groups;
 }
 
+/// What files of fields go through ahead of the network; nothing where they are shards, which did.
+OnnxNormalisation normalisation(const ClimateReading& reading, const ClimateRef& image) {
+  OnnxNormalisation n;
+  if (is_normalised(image)) return n;
+  std::vector<int64_t> channels = reading.channels;
+  for (int64_t c = 0; channels.size() < static_cast<size_t>(image.shape.channels) && reading.channels.empty(); ++c)
+    channels.push_back(c);
+  for (const int64_t c : channels) {
+    const auto at = static_cast<size_t>(c);
+    n.low.push_back(float(reading.stats.minimum[at]));
+    n.factor.push_back(float(1 / (reading.stats.maximum[at] - reading.stats.minimum[at])));
+  }
+  return n;
+}
+
 int predict_main(int argc, char** argv) {
   OptionTable o(option_list());
   if (!o.read(argc, argv,
@@ -134,6 +151,9 @@ int predict_main(int argc, char** argv) {
   std::vector<std::string> paths;
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);
+  paths.push_back(o.text("weights"));
+  for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) paths.push_back(file.path);
+  expect_onnx_writable(o, InputFiles(paths));
   refuse_inside(split_folder(o).string(), o.text("out"));
   for (const char* split : {"train", "validation", "test"})
     if (const fs::path samples = fs::path(o.text("data-dir")) / split; fs::is_directory(samples))
@@ -151,6 +171,9 @@ int predict_main(int argc, char** argv) {
   std::vector<std::shared_ptr<const ClimateSource>> sources;
   for (const std::vector<ClimateRef>& group : by_size(images))
     sources.push_back(std::make_shared<ClimateSource>(group, reading));
+  if (!o.text("onnx").empty() && sources.size() > 1)
+    fail_usage(fmt::format("--onnx: expected images of one size, which the model keeps, found {}: {} and {}",
+                           sources.size(), sources[0]->images()[0].path, sources[1]->images()[0].path));
   TrainedState state(o);
   std::vector<ClimateOptions> options;
   std::vector<ProgramPlans> plans;
@@ -170,6 +193,10 @@ int predict_main(int argc, char** argv) {
     const auto made = trained_program(o, options[s], std::move(plans[s]), state);
     if (s == 0) warn_of_other_reading(o, reading.stats, state.identity());
     Program& program = *made;
+    write_network(o, options[s], program, {"logits", "prediction"},
+                  normalisation(source->reading(), source->images()[0]),
+                  is_normalised(source->images()[0]) ? "normalised fields: row, column, channel"
+                                                     : "fields in the units of the data set: row, column, channel");
     make_folders(o.text("out"));
     const auto write = [&](int64_t i, std::span<const uint8_t> classes) {
       const ClimateRef& ref = source->images()[static_cast<size_t>(i)];

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/common/cosmoflow_setup.h"
+#include "apps/common/onnx_output.h"
 #include "apps/common/physical_scale.h"
 #include "apps/common/run.h"
 #include "apps/common/say.h"
@@ -24,6 +25,7 @@ std::vector<Option> option_list() {
   std::vector<Option> list = model_options();
   append(list, prediction_options());
   list.push_back({"out", "", "", "CSV file to write"});
+  list.push_back(onnx_option());
   return list;
 }
 
@@ -50,14 +52,15 @@ int predict_main(int argc, char** argv) {
   if (fs::is_regular_file(o.text("data-dir"))) o.refuse_idle({{"split", false, "one file"}});
   const ReadOptions read = read_options(o);
   const std::vector<SampleRef> samples = samples_below(split_folder(o).string(), read);
+  std::vector<std::string> paths{o.text("weights"), o.text("checkpoint")};
+  for (const SampleRef& ref : samples) paths.push_back(ref.path);
+  for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) paths.push_back(file.path);
+  const InputFiles inputs(paths);
   if (const std::string& out = o.text("out"); !out.empty()) {
-    std::vector<std::string> inputs{o.text("weights")};
-    for (const SampleRef& ref : samples) inputs.push_back(ref.path);
-    for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) inputs.push_back(file.path);
-    inputs.push_back(o.text("checkpoint"));
-    InputFiles(inputs).refuse(out);
+    inputs.refuse(out);
     expect_writable(out, "--out");
   }
+  expect_onnx_writable(o, inputs);
   const SampleShape shape = data_shape(o, samples, read);
   TrainedState state(o);
   const CosmoflowOptions options = program_options(o, shape);
@@ -68,6 +71,7 @@ int predict_main(int argc, char** argv) {
   const auto made = make_program(o, std::move(plans), options, 0);
   Program& program = *made;
   state.restore(o, program, {"model", "apply-log", "hidden-activation"});
+  write_network(o, options, program, {"prediction"}, {}, "counts of particles per voxel: z, y, x, channel");
   const Predictions p = predict(program, samples, reading_options(o, shape), loader_options(o));
 
   const auto names = target_names(p.targets);

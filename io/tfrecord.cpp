@@ -10,6 +10,7 @@
 
 #include "io/crc32c.h"
 #include "io/decompressor.h"
+#include "io/protobuf.h"
 
 namespace convoy {
 namespace {
@@ -158,26 +159,14 @@ void append(std::vector<std::byte>& out, const void* data, size_t bytes) {
   std::memcpy(out.data() + at, data, bytes);
 }
 
-void append_varint(std::vector<std::byte>& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(std::byte(uint8_t(value) | 0x80));
-  out.push_back(std::byte(uint8_t(value)));
-}
-
-/// field `number`, length-delimited
-std::vector<std::byte> field(int number, Bytes content) {
-  std::vector<std::byte> out;
-  out.reserve(content.size() + 12);
-  append_varint(out, uint64_t(number) << 3 | 2);
-  append_varint(out, content.size());
-  append(out, content.data(), content.size());
-  return out;
-}
-
-std::vector<std::byte> map_entry(const std::string& key, const std::vector<std::byte>& feature) {
-  std::vector<std::byte> entry = field(1, std::as_bytes(std::span(key)));
-  const std::vector<std::byte> value = field(2, feature);
-  entry.insert(entry.end(), value.begin(), value.end());
-  return field(1, entry);
+/// An entry of a map from names to features, whose `kind` is 1 for bytes, 2 for floats.
+ProtobufMessage map_entry(std::string_view key, int kind, Bytes content) {
+  ProtobufMessage list, feature, entry;
+  list.bytes(1, content);
+  feature.message(kind, list);
+  entry.text(1, key);
+  entry.message(2, feature);
+  return entry;
 }
 
 }  // namespace
@@ -201,11 +190,11 @@ Sample decode_tfrecord(Bytes file, const std::string& path, int64_t channels) {
 }
 
 std::vector<std::byte> encode_tfrecord(Bytes voxels, std::span<const float> target) {
-  const std::vector<std::byte> x = map_entry("x", field(1, field(1, voxels)));
-  const std::vector<std::byte> y = map_entry("y", field(2, field(1, std::as_bytes(target))));
-  std::vector<std::byte> features = x;
-  features.insert(features.end(), y.begin(), y.end());
-  const std::vector<std::byte> example = field(1, features);
+  ProtobufMessage features, message;
+  features.message(1, map_entry("x", 1, voxels));
+  features.message(1, map_entry("y", 2, std::as_bytes(target)));
+  message.message(1, features);
+  const std::vector<std::byte>& example = message.data();
   std::vector<std::byte> out;
   out.reserve(example.size() + 16);
   const uint64_t length = example.size();

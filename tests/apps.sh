@@ -110,6 +110,14 @@ expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data
 expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out q.csv
 same p.csv q.csv
 expect 1 "--out: nowhere/p.csv: cannot create" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out nowhere/p.csv
+# The network for programs of others, whatever the arithmetic here; what it computes is test_onnx's.
+expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --onnx net.onnx
+expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --onnx net16.onnx --compute bf16
+same net.onnx net16.onnx
+[ "$(stat -c %s net.onnx)" -gt "$(stat -c %s whole.safetensors)" ] && ok || bad "net.onnx: smaller than its weights"
+expect 2 "--onnx: whole.safetensors is read from and would be overwritten" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --onnx whole.safetensors
+expect 2 "--onnx: expected another file than --out, found p.csv" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out p.csv --onnx p.csv
+expect 1 "--onnx: nowhere/net.onnx: cannot create" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --onnx nowhere/net.onnx
 expect 2 "--split has no effect on one file" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data/train/univ_0000003_000.tfrecord "${shape[@]}" --split train
 # LBANN's network with batch norms: running statistics are trained, too, and another network is not taken for it.
 lbann=(--model lbann --conv-size 4 "${shape[@]}" --batch-norm)

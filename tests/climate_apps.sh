@@ -94,6 +94,9 @@ expect 0 "wrote 1 + 1 images of 48x64x16" "$bin/climate_simulate" --orography no
 mkdir sizes && cp data/validation/data-2106-01-0[45]-00-0.h5 sizes && cp small/validation/*.h5 sizes/data-2106-01-04-01-0.h5
 expect 0 "3 images, masks in sized" "$bin/climseg_predict" --data-dir sizes --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out sized
 same sized/data-2106-01-05-00-0.h5 a/validation/data-2106-01-05-00-0.h5
+expect 2 "--onnx: expected images of one size, which the model keeps, found 2" "$bin/climseg_predict" --data-dir sizes --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out sized --onnx net.onnx
+expect 0 "4 images, masks in o" "$bin/climseg_predict" --data-dir data --width-divisor 16 --checkpoint whole --out o --onnx net.onnx --no-pictures
+grep -q logits net.onnx && grep -q "fields in the units of the data set" net.onnx && ok || bad "net.onnx: expected logits of fields"
 expect 0 "1 images, masks in sized-alone" "$bin/climseg_predict" --data-dir sizes/data-2106-01-04-01-0.h5 --stats data/stats.h5 --width-divisor 16 --checkpoint whole --out sized-alone
 same sized/data-2106-01-04-01-0.h5 sized-alone/data-2106-01-04-01-0.h5
 expect 0 "wrote 1 + 1 images of 38x57x16" "$bin/climate_simulate" --orography none --height 38 --width 57 --days 1 --validation-days 1 --steps 1 --out odd
