@@ -58,10 +58,12 @@ bool agree_on_host(const Tensor& a, const Tensor& b, bool narrow) {
   return same;
 }
 
-void mark_disagreement(const std::vector<std::unique_ptr<Candidate>>& candidates, bool narrow) {
+void mark_disagreement(const std::vector<std::unique_ptr<Candidate>>& candidates, bool narrow,
+                       const std::vector<std::unique_ptr<Candidate>>& referees) {
   std::vector<Candidate*> voters;
-  for (const auto& c : candidates)
-    if (!c->wrong) voters.push_back(c.get());
+  for (const auto* list : {&candidates, &referees})
+    for (const auto& c : *list)
+      if (!c->wrong) voters.push_back(c.get());
   for (const Candidate* pivot : voters) {
     std::vector<Candidate*> others;
     for (Candidate* c : voters)

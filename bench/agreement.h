@@ -15,8 +15,10 @@ namespace convoy::bench {
 bool agree_on_host(const Tensor& a, const Tensor& b, bool narrow);
 
 /// Of candidates on the CPU that ran once, marks as wrong those whose results are not those of most. Small versions do
-/// not reach what large sizes alone do: stores past the caches, many bands and parts, long pitches. Of two that differ
-/// the one that could not be checked is wrong, or both.
-void mark_disagreement(const std::vector<std::unique_ptr<Candidate>>& candidates, bool narrow);
+/// not reach what large sizes alone do: stores past the caches, many bands and parts, long pitches. `referees`, which
+/// ran as well, are there for their results alone. Of two that differ the one that could not be checked is wrong, or
+/// both.
+void mark_disagreement(const std::vector<std::unique_ptr<Candidate>>& candidates, bool narrow,
+                       const std::vector<std::unique_ptr<Candidate>>& referees = {});
 
 }  // namespace convoy::bench

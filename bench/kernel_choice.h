@@ -22,9 +22,19 @@ class KernelChoice {
     return (wanted_.empty() || any(wanted_, kernel)) && !any(skipped_, kernel);
   }
 
-  /// Whether --kernels gives this very name.
-  bool asks_for(std::string_view kernel) const {
-    return std::find(wanted_.begin(), wanted_.end(), kernel) != wanted_.end();
+  /// Whether --kernels gives this very name, or a word that fits no other of the list.
+  bool asks_for(std::string_view kernel, const KernelList& list) const {
+    return std::any_of(wanted_.begin(), wanted_.end(), [&](const std::string& word) {
+      if (word == kernel) return true;
+      return names(word, kernel) && std::none_of(list.begin(), list.end(), [&](const auto& other) {
+               return other->name() != kernel && names(word, other->name());
+             });
+    });
+  }
+  /// Whether a word of --kernels fits both.
+  bool asks_for_both(std::string_view one, std::string_view other) const {
+    return std::any_of(wanted_.begin(), wanted_.end(),
+                       [&](const std::string& word) { return names(word, one) && names(word, other); });
   }
 
  private:

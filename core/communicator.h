@@ -34,7 +34,8 @@ struct CommunicationTimes {
   double in_flight = 0;  ///< seconds between start and finish of all-reduces, summed
   double exposed = 0;    ///< seconds that the caller spent in start, wait and progress
   double met = 0;        ///< of these in barriers, waiting for others
-  int64_t reductions = 0, bytes = 0;
+  int64_t reductions = 0;
+  int64_t bytes = 0;  ///< of the values that were averaged, as they travel
 };
 
 /// Collective calls must be made by every rank in the same order. Where another rank is gone or silent for too long,

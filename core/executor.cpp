@@ -48,14 +48,22 @@ void Executor::set_groups(std::vector<Communicator*> groups) {
 }
 
 bool Executor::meet_peers(Communicator& world, const std::function<std::shared_ptr<Buffer>(int64_t bytes)>& flags) {
-  return device_->meet_peers(world, flags);
+  return device_ && device_->meet_peers(world, flags);
 }
 
 void Executor::leave_peers() {
   if (device_) device_->leave_peers();
 }
 
+void Executor::expect_fresh() {
+  if (bound_.refresh_nodes() > 0 && !bound_.arena()->held_by(this))
+    fail_usage("run: expected refresh() ahead of it, found " + plan().nodes[0].name +
+               " not made yet, or overwritten by another executor of the arena");
+  bound_.arena()->hold(this);
+}
+
 void Executor::refresh() {
+  bound_.arena()->hold(this);
   if (device_) return device_->refresh();
   run_nodes(0, bound_.refresh_nodes());
 }
@@ -65,6 +73,7 @@ void Executor::run() {
     stage_inputs(), start(), finish();
     return;
   }
+  expect_fresh();
   const FlushSubnormals flush(plan().threads);
   if (plan().shared_bytes + plan().shared_state_bytes == 0)
     return run_nodes(bound_.refresh_nodes(), plan().nodes.size());
@@ -83,6 +92,7 @@ void Executor::stage_inputs() {
 
 void Executor::start() {
   if (!device_) return run();
+  expect_fresh();
   device_->start();
 }
 

@@ -27,10 +27,11 @@ class Executor {
 
   Executor(const Executor&) = delete;  // its parts know each other's places
 
-  /// Runs the nodes that depend on states alone; call after the states changed and before the next run. A plan without
-  /// such nodes needs no call.
+  /// Runs the nodes that depend on states alone: ahead of the first run, and again after the states changed or another
+  /// executor of the arena ran, which overwrites what they made. A plan without such nodes needs no call.
   void refresh();
-  /// With a team: what it shares must be there, on every member, before the first run.
+  /// With a team: what it shares must be there, on every member, before the first run. Throws Error(usage) where a
+  /// refresh is due because of another executor; that states changed it does not see.
   void run();
   /// Runs again, on this rank alone, stopping at the first node that reads an input or state, or writes a value, that
   /// is not finite; returns the name of that input or state, or of the node, or an empty string. States are left as
@@ -84,6 +85,7 @@ class Executor {
  private:
   void run_nodes(size_t begin, size_t end);
   void run_together();
+  void expect_fresh();
   Tensor on_host(const Tensor& t) const { return device_ ? device_->copy_of(t) : t; }
 
   BoundPlan bound_;

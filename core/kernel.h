@@ -40,7 +40,8 @@ struct Support {
 };
 
 /// A weight in a kernel's own order. The plan runs `pack` once per update of the weight, in a node of its own that all
-/// kernels asking for the same (weight, form) share.
+/// nodes of one kernel's name asking for the same (weight, form) share, whatever their op. The weight is dense,
+/// `packed` 64-byte aligned; `pack` may use threads (core/parallel.h).
 struct PackRequest {
   int input = 1;     ///< which input of the op
   std::string form;  ///< equal forms of one kernel hold equal bytes
@@ -49,7 +50,8 @@ struct PackRequest {
 };
 
 /// Pointers for one run. `out` holds the outputs, then the updated states (which are also the last inputs). Tensors may
-/// be slices of wider ones where `supports` took such descriptors (TensorDesc::dense, pixel_pitch).
+/// be slices of wider ones where `supports` took such descriptors (TensorDesc::dense, pixel_pitch). Of ops with an
+/// OpDef::in_place_input the first output may lie where that input does.
 struct KernelArgs {
   std::span<const Tensor> in;
   std::span<const Tensor> out;

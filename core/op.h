@@ -27,8 +27,8 @@ inline TensorDesc label_desc(const Shape& logits) {
 /// tables and reports know kinds by name and family. x, y, dx, dy are activations and gradients (N, D, H, W, C), often
 /// slices of wider ones, w weights (K, KD, KH, KW, C / groups); biases, factors and shifts of channels, running
 /// statistics, gradients of weights and what is summed have the accumulation type (f32, of f64 f64); arg-max is a byte
-/// per output: the position in its window. Behind a semicolon stand states that the op rewrites: the last inputs, and
-/// once more behind the outputs. Attributes: core/attrs.h.
+/// per output: the position in its window, W fastest; of equal values the first wins, NaN over all. Behind a semicolon
+/// stand states that the op rewrites: the last inputs, and once more behind the outputs. Attributes: core/attrs.h.
 enum class OpKind : uint8_t {
   conv_forward,                    ///< x, w[, bias] -> y
   conv_backward_data,              ///< dy, w[, bias] -> dx (with a bias the forward pass of a transposed convolution)
@@ -138,6 +138,8 @@ struct OpDef {
   std::vector<TensorDesc> (*infer)(const Op&, std::span<const TensorDesc> in) = nullptr;
   /// Emits gradient nodes; null where no gradient flows.
   void (*gradient)(GradientContext&) = nullptr;
+  /// Without a gradient of its own: those of the nodes that read it take it into account.
+  bool gradient_in_readers = false;
   /// Floating-point operations of the dense definition (2 per multiply-add, border taps included).
   int64_t (*flops)(const Op&, std::span<const TensorDesc> in, std::span<const TensorDesc> out) = nullptr;
   /// Emits the plain nodes that define a fused op; null for plain ops.

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <span>
 
@@ -38,15 +39,26 @@ inline int default_threads() {
 #if defined(__SANITIZE_THREAD__)
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 #elif defined(_OPENMP)
-  return omp_get_max_threads();
+  return std::min(omp_get_max_threads(), omp_get_thread_limit());
 #else
   return 1;
 #endif
 }
 
-/// Sets the size of the OpenMP team for our kernels and for oneDNN alike.
+/// Threads that OpenMP grants at most (OMP_THREAD_LIMIT).
+inline int thread_limit() {
+#if !defined(__SANITIZE_THREAD__) && defined(_OPENMP)
+  return omp_get_thread_limit();
+#else
+  return std::numeric_limits<int>::max();
+#endif
+}
+
+/// Sets the size of the OpenMP team for our kernels and for oneDNN alike. Teams have that size: oneDNN's wait for
+/// threads that OpenMP left out of a smaller one for the machine's load (OMP_DYNAMIC).
 inline void set_default_threads([[maybe_unused]] int threads) {
 #if !defined(__SANITIZE_THREAD__) && defined(_OPENMP)
+  omp_set_dynamic(0);
   omp_set_num_threads(threads);
 #endif
 }

@@ -245,6 +245,7 @@ Problem Plan::problem_of(const PlannedNode& node) const {
   Problem problem{node.op, {}, {}, device, threads};
   for (ValueId id : node.in) problem.in.push_back(value(id).desc);
   for (ValueId id : node.out) problem.out.push_back(value(id).desc);
+  if (node.part.count > 0) take_part(problem, node.part);
   return problem;
 }
 

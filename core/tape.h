@@ -129,6 +129,21 @@ enum class StepField : int { learning_rate, step, seed_low, seed_high, first_sam
 /// updates applied.
 enum class ScaleField : int { scale, good_steps, skipped, applied, count = 4 };
 
+/// The first of these as the host sets them ahead of a pass (Program::set_clock).
+struct StepClock {
+  double learning_rate = 0;
+  int64_t step = 0;
+  uint64_t seed = 0;
+  int64_t first_sample = 0;
+  int64_t micro_step = 0;  ///< of the passes ahead of an update from 0 on, of the update's own the last
+  void write(double* step_state) const {
+    const auto set = [&](StepField field, double value) { step_state[int(field)] = value; };
+    set(StepField::learning_rate, learning_rate), set(StepField::step, double(step));
+    set(StepField::seed_low, double(seed & 0xffffffffu)), set(StepField::seed_high, double(seed >> 32));
+    set(StepField::first_sample, double(first_sample)), set(StepField::micro_step, double(micro_step));
+  }
+};
+
 inline TensorDesc step_state_desc() {
   return TensorDesc(Shape::vector(int64_t(StepField::count)), DType::f64);
 }

@@ -76,10 +76,14 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
+  /// Of those who take turns with the memory, the one who writes from here on.
+  void hold(const void* user) { holder_ = user; }
+  bool held_by(const void* user) const { return holder_ == user; }
 
  private:
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
+  const void* holder_ = nullptr;
   std::function<void()> release_;  ///< empty: from the heap
 };
 

@@ -94,9 +94,9 @@ Collectives::~Collectives() {
 
 void Collectives::set_options(CommunicationOptions options) {
   const std::lock_guard lock(mutex_);
-  options_ = std::move(options);
   for (const auto& [id, op] : operations_)
     if (op.active) fail_runtime("communication options changed while " + op.what.name + " is under way");
+  options_ = std::move(options);
   plans_.clear();
 }
 
@@ -225,7 +225,8 @@ void Collectives::start(int64_t id, const AllReduce& what) {
                  " is started before " + op.what.name + " has ended");
   begin(operations_[id], plan_for(what), what, tag);
   ++next_tag_;
-  ++times_.reductions, times_.bytes += static_cast<int64_t>(what.data.size());
+  ++times_.reductions;
+  times_.bytes += static_cast<int64_t>(what.data.size()) / size_of(what.type) * size_of(what.wire);
   advance_all();
   times_.exposed += seconds_between(before, Clock::now());
 }

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <limits>
 #include <set>
+#include <sstream>
+#include <string>
 
 #include "core/philox.h"
 #include "io/file.h"
@@ -366,10 +368,17 @@ ClimateStats read_stats(const std::string& path) {
               ": expected data sets climate/minval and maxval (beside mean, sqmean and count), or climate/stats; found "
               "neither");
   }
-  for (size_t c = 0; c < s.mean.size(); ++c)
+  for (size_t c = 0; c < s.mean.size(); ++c) {
+    const std::string channel = path + ": channel " + std::to_string(c);
     if (!(s.maximum[c] > s.minimum[c]))
-      fail_data(path + ": channel " + std::to_string(c) + ": expected a maximum above the minimum, found " +
-                std::to_string(s.maximum[c]) + " and " + std::to_string(s.minimum[c]));
+      fail_data(channel + ": expected a maximum above the minimum, found " + std::to_string(s.maximum[c]) + " and " +
+                std::to_string(s.minimum[c]));
+    if (!std::isfinite(float(s.minimum[c])) || !std::isfinite(float(1 / (s.maximum[c] - s.minimum[c])))) {
+      std::ostringstream found;
+      found << s.minimum[c] << " to " << s.maximum[c];
+      fail_data(channel + ": expected a range that f32 can normalise by, found " + found.str());
+    }
+  }
   return s;
 }
 

@@ -266,10 +266,16 @@ void refuse_among_samples(const std::string& data, const std::string& output, co
 InputFiles::InputFiles(const std::vector<std::string>& paths) : paths_(paths.begin(), paths.end()) {}
 
 void InputFiles::refuse(const std::string& output, const std::string& flag) const {
-  if (!std::filesystem::exists(output)) return;  // what is read is there
+  // What is read is there; what cannot be looked at is no input, and cannot be written either.
+  std::error_code failed;
+  if (!std::filesystem::exists(output, failed)) return;
+  const auto canonical = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(path, failed).string();
+  };
   if (canonical_.empty())
-    for (const std::string& path : paths_) canonical_.insert(std::filesystem::weakly_canonical(path).string());
-  if (canonical_.count(std::filesystem::weakly_canonical(output).string()))
+    for (const std::string& path : paths_)
+      if (!path.empty()) canonical_.insert(canonical(path));
+  if (canonical_.count(canonical(output)))
     fail_usage(flag + ": " + output + " is read from and would be overwritten: choose another place");
 }
 
@@ -289,7 +295,9 @@ std::string files_digest(const std::vector<std::string>& paths) {
 }
 
 void expect_writable(const std::string& path, const std::string& flag) {
-  if (std::filesystem::is_directory(path)) fail_runtime(flag + ": " + path + ": expected a file, found a folder");
+  std::error_code failed;
+  if (std::filesystem::is_directory(path, failed))
+    fail_runtime(flag + ": " + path + ": expected a file, found a folder");
   expect_replaceable(path);
   if (const std::string why = why_not_replaceable(path); !why.empty()) fail_runtime(flag + ": " + path + ": " + why);
 }

@@ -208,7 +208,7 @@ struct Hdf5File::Box {
     box = sizes(wanted), from = count.empty() ? std::vector<hsize_t>(box.size()) : sizes(start);
     if (const int rank = H5Sget_simple_extent_ndims(space); rank != static_cast<int>(box.size()))
       fail_data(what + ": expected " + std::to_string(box.size()) + " dimensions, found " + std::to_string(rank));
-    layout = layout_of(what, set, space);
+    layout = layout_of(what, set, space, file.path_);
     memory.emplace(H5Screate_simple(static_cast<int>(box.size()), box.data(), nullptr), H5Sclose);
     if (!memory->ok() || !select(space, from, box)) fail_data(what + ": the box asked for lies outside");
     hdf5::expect_written(what, set, space, layout, from, box);

@@ -51,13 +51,13 @@ struct Layout {
   hsize_t chunks = 0;           ///< that all values fill
   std::vector<Filter> filters;  ///< of chunks
   bool means_fill = false;      ///< values that are left out are meant to be the file's fill value
-  bool elsewhere = false;       ///< in other files
+  bool elsewhere = false;       ///< in other files, also where a link leads to one
   bool uneven = false;          ///< chunks at the edges are stored in another way
 };
 
 /// Throws Error(data) for a damaged one: HDF5 takes the extents of chunks from the file as they are, and writes beyond
-/// its buffers where they are larger than the data set.
-Layout layout_of(const std::string& what, hid_t set, hid_t space);
+/// its buffers where they are larger than the data set. `path` is the file that was opened.
+Layout layout_of(const std::string& what, hid_t set, hid_t space, const std::string& path);
 
 /// HDF5 gives zeros for what is not there, of a writer that was killed or wrote a part.
 void expect_written(const std::string& what, hid_t set, hid_t space, const Layout& layout,

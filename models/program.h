@@ -134,9 +134,8 @@ ProgramPlans plan_evaluation(const Options& options, const KernelList& kernels) 
   return plan_program({new_tape(options), evaluation_tape(options), {}, {}}, options.plan, kernels);
 }
 
-/// A network in training. Ahead of each step().run() the host fills the inputs of the step, whose memory it uses again,
-/// and, in the state `step_state_name` of the store, the fields of StepField: the learning rate (0 at first: nothing is
-/// learnt), the step and the seeds that dropout draws from.
+/// A network in training. Ahead of each run of step() or micro() the host fills its inputs, whose memory it uses again,
+/// and sets the clock. With gradient accumulation micro() runs `accumulation` - 1 times ahead of each step().
 class Program {
  public:
   /// Draws initial parameters from `seed` and allocates; `options` are those that the tapes and plans were made with.
@@ -157,6 +156,9 @@ class Program {
   /// Not of plan_evaluation's.
   Executor& step() { return *step_; }
   Executor& evaluate() { return *evaluate_; }
+  /// What the next pass is: the learning rate (0 at first: nothing is learnt), what dropout draws from, and, with
+  /// gradient accumulation, which pass of its step (StepClock::micro_step: 0 begins a new sum).
+  void set_clock(const StepClock& clock) { clock.write(store_.get(step_state_name).data<double>()); }
   /// The pass that only adds up gradients; null without accumulation.
   Executor* micro() { return micro_.get(); }
   /// The pass that takes the moments of its images as running statistics; null without ClimateOptions::statistics_pass.

@@ -110,6 +110,32 @@ expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data
 expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out q.csv
 same p.csv q.csv
 expect 1 "--out: nowhere/p.csv: cannot create" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out nowhere/p.csv
+# Weights take the place of nothing that the run reads or writes.
+printf 'data: {n_train: 4}\n' > own.yaml
+cp whole.safetensors first.safetensors
+expect 2 "--save: own.yaml is read from and would be overwritten" "${train[@]}" own.yaml --output-dir own --save own.yaml
+expect 2 "--save: first.safetensors is read from and would be overwritten" "${train[@]}" --output-dir own --init first.safetensors --save first.safetensors
+expect 2 "--save: own/summary.json: expected a name that the run itself does not write" "${train[@]}" --output-dir own --save own/summary.json
+# What an empty variable of a script leaves.
+expect 2 "--output-dir: expected a value, found none" "${train[@]}" --output-dir= --resume
+printf '? [a, b]\n: 2\n' > keys.yaml
+expect 2 "keys.yaml:1: expected a key, found a list or a map" "${train[@]}" keys.yaml --output-dir own
+printf '"": sc18\n' > keys.yaml
+expect 2 "keys.yaml:1: expected a key, found an empty one" "${train[@]}" keys.yaml --output-dir own
+printf 'output_dir: [a, b]\n' > keys.yaml
+expect 2 "keys.yaml:1: output_dir: expected a value, found a list" "$bin/cosmoflow_train" keys.yaml --data-dir data "${shape[@]}"
+printf 'lr_schedule: {decay_schedule: {1: 0.5, 1: 0.25}}\n' > keys.yaml
+expect 2 "epoch 1 is given twice" "${train[@]}" keys.yaml --output-dir own
+OMP_THREAD_LIMIT=1 expect 2 "--threads: expected no more than OMP_THREAD_LIMIT's 1, found 2" "${train[@]}" --output-dir own --threads 2
+# A sample that is gone in mid-run: what was learnt until then is kept.
+cp -r data fading
+last=$(ls fading/train/*.tfrecord | tail -1)
+truncate -s 1000 "$last"
+expect 3 "$last: " "$bin/cosmoflow_train" --data-dir fading "${shape[@]}" --batch-size 2 --n-epochs 2 --checkpoint-epochs 0 --no-shuffle --output-dir faded
+cp "data/train/${last##*/}" "$last"
+expect 0 "resuming from faded/checkpoint-000000005.h5" "$bin/cosmoflow_train" --data-dir fading "${shape[@]}" --batch-size 2 --n-epochs 2 --checkpoint-epochs 0 --no-shuffle --output-dir faded --resume --save faded.safetensors
+expect 0 "finished: 12 steps" "$bin/cosmoflow_train" --data-dir data "${shape[@]}" --batch-size 2 --n-epochs 2 --no-shuffle --output-dir unfaded --save unfaded.safetensors
+same faded.safetensors unfaded.safetensors
 # The network for programs of others, whatever the arithmetic here; what it computes is test_onnx's.
 expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --onnx net.onnx
 expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --onnx net16.onnx --compute bf16

@@ -3,8 +3,8 @@
 # With SOURCE_DIR it also compiles the direct convolutions with -march=knl and holds that object to rule 1: what intrinsics
 # and target pragmas ask for is there at any level of optimization.
 #  1. *_avx512 objects use AVX-512 Foundation alone (no BW, DQ, VL): Knights Landing runs them.
-#  2. Functions that other files may share (weak template instances without our namespace) use no vector extension at all:
-#     the linker keeps one copy, and it must run on every CPU.
+#  2. Functions that other files may share or call (weak template instances without our namespace `set`, functions that are
+#     not local to their file) use no vector extension at all: the linker keeps one copy, and it must run on every CPU.
 set -u -o pipefail  # nothing is wrong with what cannot be read
 dir=$1 source=${2:-} failed=0 checked=0
 knl=$(mktemp -d) && trap 'rm -rf "$knl"' EXIT
@@ -17,8 +17,13 @@ words='^vp(add|adds|addus|sub|subs|subus|minu|mins|maxu|maxs|cmpeq|cmpgt|cmpu?|s
 dq='^(vandps|vandpd|vorps|vorpd|vxorps|vxorpd|vandnps|vandnpd|vpmullq|vextract[fi](32x8|64x2)|vinsert[fi](32x8|64x2)|vbroadcast[fi](32x2|32x8|64x2)|vrange|vreduce|vfpclass|vcvt.*(qq|uqq))'
 while read -r object; do
   checked=$((checked + 1))
-  bad=$(objdump -d --no-show-raw-insn -C "$object" | awk -v bw="$bw" -v words="$words" -v dq="$dq" -v wide="$object" '
-    /^[0-9a-f]+ <.*>:$/ { name = $0; sub(/^[0-9a-f]+ </, "", name); own = name ~ /set::/; next }
+  bad=$( { nm -C "$object" | sed -n 's/^[0-9a-f]* t /local /p'; objdump -d --no-show-raw-insn -C "$object"; } | awk -v bw="$bw" -v words="$words" -v dq="$dq" -v wide="$object" '
+    /^local / { local[substr($0, 7)] = 1; next }
+    /^[0-9a-f]+ <.*>:$/ {
+      name = $0; sub(/^[0-9a-f]+ </, "", name)
+      own = name ~ /set::/ || substr(name, 1, length(name) - 2) in local
+      next
+    }
     /^ +[0-9a-f]+:\t/ {
       ++instructions
       split($0, part, "\t"); text = part[2]

@@ -252,6 +252,7 @@ TEST_CASE("a team divides packing and updating and averages buckets in place, wi
     CHECK(node.part.begin % 16 == 0);
     CHECK(node.part.begin == Approx(double(elements) / 3).margin(16));
     CHECK(node.part.count == Approx(double(elements) / 3).margin(16));
+    CHECK(plan.problem_of(node).in[0].shape.elements() == node.part.count);
   }
   CHECK(by_element == 1);
   CHECK(*std::min_element(updates.begin(), updates.end()) > 0);

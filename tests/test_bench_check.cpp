@@ -278,6 +278,14 @@ TEST_CASE("kernels that disagree at full size are wrong", "[bench]") {
   CHECK(marked({&broken, &right}, {false, true}) == "x.");
   CHECK(marked({&broken, &right}, {true, true}) == "xx");
   CHECK(marked({&broken, &broken, &right, &right}, {true, true, true, true}) == "xxxx");
+  // Others may vote that are no candidates.
+  std::vector<std::unique_ptr<Candidate>> alone, referees;
+  alone.push_back(std::make_unique<Candidate>(broken, p));
+  for (int i = 0; i < 2; ++i) referees.push_back(std::make_unique<Candidate>(right, p));
+  for (const auto* list : {&alone, &referees})
+    for (const auto& c : *list) c->run();
+  mark_disagreement(alone, false, referees);
+  CHECK(alone[0]->wrong);
   // Roundings are no disagreement, a value that another channel has is one; of bytes a few may differ.
   const Tensor a = Tensor::zeros(TensorDesc(Shape::vector(100), DType::f32)), b = Tensor::zeros(a.desc());
   for (int64_t i = 0; i < 100; ++i) a.set(0, 0, 0, 0, i, double(i % 7) - 3), b.set(0, 0, 0, 0, i, double(i % 7) - 3);

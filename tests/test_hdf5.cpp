@@ -342,6 +342,42 @@ TEMPLATE_TEST_CASE("boxes hold their values however far apart they lie in the fi
                         Catch::Contains(": the file is truncated"));
 }
 
+TEST_CASE("values behind links to other files and in virtual data sets are those of their files", "[hdf5]") {
+  const TemporaryFolder folder;
+  write_numbers(folder / "numbers.h5", 0);
+  const std::string other = folder / "other.h5";
+  {
+    const hid_t file = H5Fcreate(other.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    const hsize_t many = 100000, count = numbers.size();
+    // Where the linked values lie in their file, this one has others.
+    const hid_t space = H5Screate_simple(1, &many, nullptr), rows = H5Screate_simple(1, &count, nullptr);
+    const std::vector<float> padding(many, 7.0f);
+    const hid_t set = H5Dcreate2(file, "padding", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Dwrite(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, padding.data());
+    H5Dclose(set);
+    H5Lcreate_external("numbers.h5", "/group/numbers", file, "linked", H5P_DEFAULT, H5P_DEFAULT);
+    for (const char* source : {"numbers.h5", "gone.h5"}) {
+      const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+      H5Pset_virtual(properties, rows, source, "/group/numbers", rows);
+      const std::string name = std::string("virtual-") + source;
+      H5Dclose(H5Dcreate2(file, name.c_str(), H5T_NATIVE_FLOAT, rows, H5P_DEFAULT, properties, H5P_DEFAULT));
+      H5Pclose(properties);
+    }
+    H5Sclose(space), H5Sclose(rows);
+    H5Fclose(file);
+  }
+  const Hdf5File file(other, Hdf5File::Mode::read);
+  std::vector<float> values(numbers.size());
+  for (const char* name : {"linked", "virtual-numbers.h5"}) {
+    INFO(name);
+    std::fill(values.begin(), values.end(), -1.0f);
+    file.read(name, DType::f32, std::as_writable_bytes(std::span(values)));
+    CHECK(values == numbers);
+  }
+  CHECK_THROWS_WITH(file.read("virtual-gone.h5", DType::f32, std::as_writable_bytes(std::span(values))),
+                    Catch::Contains("is virtual, expected data set /group/numbers of") && Catch::Contains("gone.h5"));
+}
+
 TEST_CASE("only values of exactly one type are held in it", "[hdf5]") {
   const TemporaryFolder folder;
   const std::string path = folder / "types.h5";

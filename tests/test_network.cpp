@@ -1,6 +1,7 @@
 // Networks that are none of models/: recorded by a caller, finished, planned and run as a program.
 #include <algorithm>
 
+#include "core/backward.h"
 #include "kernels/kernel_list.h"
 #include "layers/layers.h"
 #include "models/program.h"
@@ -32,12 +33,10 @@ ProgramTapes tapes_of(const ProgramOptions& o) {
 /// Losses of a few updates on one batch.
 std::vector<double> losses(const ProgramOptions& o) {
   Program program(plan_program(tapes_of(o), o.plan, kernel_list()), o, 3);
-  double* state = program.store().get(step_state_name).data<double>();
-  state[int(StepField::learning_rate)] = 1e-3;
   std::vector<double> list;
   for (int i = 0; i < 8 * o.training.accumulation; ++i) {
     const int64_t pass = i % o.training.accumulation;
-    state[int(StepField::micro_step)] = double(pass);
+    program.set_clock({.learning_rate = 1e-3, .micro_step = pass});
     Executor& e = pass + 1 < o.training.accumulation ? *program.micro() : program.step();
     const Tensor x = e.tensor("x"), y = e.tensor("target");
     int64_t at = 0;
@@ -109,4 +108,38 @@ TEST_CASE("options of a network of one's own reach its tapes", "[program]") {
   lonely.micro.reset();
   CHECK_THROWS_WITH(plan_program(std::move(lonely), o.plan, kernel_list()),
                     Catch::Contains("averages several passes: expected micro tape, found none"));
+}
+
+TEST_CASE("an evaluation behind a step says that its packed weights are gone", "[program]") {
+  const ProgramOptions o;
+  Program program(plan_program(tapes_of(o), o.plan, kernel_list()), o, 3);
+  Executor& e = program.evaluate();
+  const auto answer = [&] {
+    std::fill(e.tensor("x").span<float>().begin(), e.tensor("x").span<float>().end(), 0.5f);
+    e.run();
+    return e.tensor("prediction").at(0, 0, 0, 0, 0);
+  };
+  CHECK_THROWS_WITH(answer(), Catch::Contains("expected refresh()"));
+  e.refresh();
+  const double first = answer();
+  CHECK(answer() == first);
+  for (const char* input : {"x", "target"})
+    for (float& v : program.step().tensor(input).span<float>()) v = 0;
+  program.step().run();  // at a rate of 0
+  CHECK_THROWS_WITH(answer(), Catch::Contains("expected refresh()") && Catch::Contains("another executor"));
+  e.refresh();
+  CHECK(answer() == Approx(first).margin(0.05));  // running statistics moved
+}
+
+TEST_CASE("a loss that depends on a parameter through an op without a gradient is refused", "[program]") {
+  Tape tape;
+  ValueId x = tape.input("x", TensorDesc({2, 1, 4, 4, 3}, DType::f32));
+  x = conv(tape, "conv1", x, {.channels = 4, .kernel = {1, 3, 3}});
+  const ValueId sum = tape.emit({OpKind::channel_sum, NoAttrs{}}, "squeeze", {x});
+  x = dense(tape, "head", tape.emit({OpKind::channel_scale, NoAttrs{}}, "excite", {x, sum}), {.units = 1});
+  const ValueId loss = regression_loss(tape, "loss", Loss::mse, x, tape.input("target", tape.desc(x)));
+  const std::vector<ValueId> wanted = tape.parameters();
+  const ValueId scale = tape.state(scale_state_name, scale_state_desc(), scale_state_init());
+  CHECK_THROWS_WITH(differentiate(tape, loss, scale, wanted),
+                    Catch::Contains("squeeze") && Catch::Contains("no gradient flows through channel_sum"));
 }

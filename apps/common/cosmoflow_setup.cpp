@@ -197,11 +197,13 @@ CosmoflowConfig model_config(const OptionTable& o) {
 }
 
 void refuse_idle_flags(const OptionTable& o) {
-  std::vector<IdleFlag> rules{{"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
-                              {"sparse-gradients", o.text("model") == "mlperf" && !o.toggle("batch-norm"),
-                               "networks that pool by means or normalise"},
-                              {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},
-                              {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"}};
+  std::vector<IdleFlag> rules{
+      {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
+      {"warmup-epochs", o.text("lr-scaling") != "none" || o.integer("warmup-epochs") == 0, "--lr-scaling none"},
+      {"sparse-gradients", o.text("model") == "mlperf" && !o.toggle("batch-norm"),
+       "networks that pool by means or normalise"},
+      {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},
+      {"batchnorm-group-size", o.toggle("batch-norm"), "networks without batch norm"}};
   for (const char* flag :
        {"data-dir", "cache", "shuffle", "shuffle-labels", "augment", "n-valid", "valid-share", "target-mae", "baseline",
         "print-fom", "early-stopping", "prefetch", "n-parallel-reads", "apply-log"})
@@ -228,6 +230,8 @@ LrSchedule schedule_config(const OptionTable& o) {
     const auto multiplier = parse_number<double>(trim(parts[1]), what);
     if (epoch < 0 || !(multiplier >= 0) || std::isinf(multiplier))
       fail_usage(what + ": expected epochs and finite multipliers of 0 or more, found " + pair);
+    for (const auto& [other, factor] : s.decay)
+      if (other == epoch) fail_usage(fmt::format("{}: epoch {} is given twice", what, epoch));
     s.decay.emplace_back(epoch, multiplier);
   }
   return s;

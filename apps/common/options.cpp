@@ -248,6 +248,8 @@ void OptionTable::load_yaml(const YamlFile& file) {
         if (value.IsNull()) fail_usage(fmt::format("{}: expected a value, found none", what));
         if (option.kind != Option::Kind::list && (value.IsMap() || (value.size() > 0 && value[0].IsMap())))
           fail_usage(fmt::format("{}: expected a value, found a map", what));
+        if (value.IsSequence() && value.size() > 0 && !option.takes_several())
+          fail_usage(fmt::format("{}: expected a value, found a list", what));
         const std::string text = yaml_text(value, what);
         set(option.flag, key.ends_with("_dir") ? expand_variables(text) : text, where);
         if (refuses && agrees(option.flag, refusal->refused))
@@ -261,16 +263,22 @@ void OptionTable::load_yaml(const YamlFile& file) {
     return std::any_of(options_.begin(), options_.end(),
                        [&](const Option& option) { return option.yaml.starts_with(name + "."); });
   };
+  const auto key_of = [&](const YAML::Node& node) {
+    const std::string key = node.IsScalar() ? node.Scalar() : "";
+    if (key.empty())
+      fail_usage(fmt::format("{}:{}: expected a key, found {}", path, node.Mark().line + 1,
+                             node.IsScalar() ? "an empty one" : "a list or a map"));
+    return key;
+  };
   for (const auto& section : root) {
-    const std::string name = section.first.IsScalar() ? section.first.Scalar() : "";
+    const std::string name = key_of(section.first);
     if (section.second.IsNull() && known_section(name)) continue;  // all of it is commented out
     const bool leaf = !section.second.IsMap();
     if (leaf) {
       apply_leaf(name, section.first, section.second);
       continue;
     }
-    for (const auto& item : section.second)
-      apply_leaf(name + "." + (item.first.IsScalar() ? item.first.Scalar() : ""), item.first, item.second);
+    for (const auto& item : section.second) apply_leaf(name + "." + key_of(item.first), item.first, item.second);
   }
 }
 
@@ -299,7 +307,9 @@ std::vector<std::string> OptionTable::join_words(int argc, char** argv) const {
       });
       const bool known = named != options_.end(), toggles = known && named->kind == Option::Kind::toggle,
                  takes_numbers = known && named->kind == Option::Kind::numbers;
-      // What an empty variable of a script leaves behind: --output-dir --resume.
+      // What an empty variable of a script leaves behind: --output-dir= and --output-dir --resume.
+      if (known && name_end != word.end() && name_end + 1 == word.end())
+        fail_usage("--" + name + ": expected a value, found none");
       if (known && !toggles && name_end == word.end() && i + 1 < argc &&
           std::string_view(argv[i + 1]).starts_with("--"))
         fail_usage("--" + name + ": expected a value, found " + argv[i + 1]);
@@ -417,6 +427,8 @@ std::vector<double> OptionTable::numbers(const std::string& flag) const {
 
 int wanted_threads(const OptionTable& options) {
   const int64_t wish = options.integer("threads");
+  if (wish > thread_limit())
+    fail_usage(fmt::format("--threads: expected no more than OMP_THREAD_LIMIT's {}, found {}", thread_limit(), wish));
   if (wish > 0) return static_cast<int>(wish);
   const int granted = default_threads();
   if (granted > most_threads)

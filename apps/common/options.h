@@ -24,6 +24,8 @@ struct Option {
   /// The words that it may have, each followed by others that mean the same; empty: any text.
   std::vector<std::vector<std::string>> words{};
 
+  /// Values that a YAML list may hold: words or numbers by commas, and shapes, which say so in their names.
+  bool takes_several() const { return kind == Kind::list || kind == Kind::numbers || flag.ends_with("-shape"); }
   Option within(double from, double to = INFINITY) && {
     least = from, most = to;
     return std::move(*this);
@@ -97,6 +99,8 @@ class OptionTable {
   std::vector<double> numbers(const std::string& flag) const;    ///< comma-separated
   void set(const std::string& flag, const std::string& value, const std::string& origin);
   const std::vector<Option>& all() const { return options_; }
+  /// The YAML file that was read, or empty.
+  const std::string& file() const { return file_; }
   /// Throws Error(usage) for the first one that a flag or the environment sets and that is not used; a file may hold
   /// settings for another choice than this run's, and a toggle that is what it is anyway asks for nothing.
   void refuse_idle(const std::vector<IdleFlag>& rules) const;

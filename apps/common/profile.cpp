@@ -226,7 +226,9 @@ std::string memory_text(const ProgramPlans& plans, int team) {
         name, mib(p.arena_bytes), mib(p.naive_bytes), mib(p.lower_bound), mib(p.workspace_bytes));
   };
   const int64_t shared = plans.shared_bytes() / team;
-  std::string text = line("step", plans.step) + line("evaluate", plans.evaluate);
+  std::string text = line("step", plans.step);
+  if (plans.micro) text += line("accumulate", *plans.micro);
+  text += line("evaluate", plans.evaluate);
   if (plans.statistics) text += line("statistics", *plans.statistics);
   if (shared > 0)
     text += fmt::format("  {:<10} {:>14.1f} MiB parameters, moments, packed weights, buckets: a rank's share for {}\n",

@@ -50,7 +50,7 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
   };
   std::vector<double> sums(3 * channels);  // of means, of mean squares, and how many
   std::vector<std::byte> labels(static_cast<size_t>(images->target_bytes()));
-  try {
+  const auto take_moments = [&] {
     for (int64_t i = drawn.rank; i < count; i += drawn.ranks) {
       if (ranks) ranks->progress();  // whoever waits for this rank sees that it is at work
       stop(i / drawn.ranks, count / drawn.ranks);
@@ -71,19 +71,22 @@ void renew_statistics(Program& program, const std::shared_ptr<const SampleSource
           sums[2 * channels + at] += 1;
         }
     }
+    if (ranks) ranks->all_reduce_sum(std::span(sums));
+  };
+  try {
+    take_moments();
   } catch (...) {  // a checkpoint may be written behind an interruption or an image that cannot be read
     restore();
     throw;
   }
-  if (ranks) ranks->all_reduce_sum(std::span(sums));
   const std::span<const double> counts = std::span(sums).subspan(2 * channels);
   if (std::find(counts.begin(), counts.end(), 0.0) != counts.end()) {
+    restore();
     const std::string what =
         "batch-norm recalibration: a channel's moments are finite on none of " + std::to_string(count) + " images";
     // Whole images may overflow f16 where steps, which are scaled down and skipped, go on.
     if (program.options().compute != DType::f16) throw Error(ErrorKind::diverged, what);
     if (order.rank == 0) say(stderr, "warning: {}: training's statistics stay\n", what);
-    restore();
     return;
   }
   size_t at = 0;

@@ -46,6 +46,21 @@ Json found_settings(const Json& meta, int ranks) {
   return settings;
 }
 
+/// Throws Error(usage) where the weights would take the place of a file that the run reads or writes.
+void refuse_in_use(const OptionTable& o, const std::string& save) {
+  std::vector<std::string> read{o.file()};
+  for (const char* flag : {"init", "checkpoint", "stats", "tuned", "comm-table"})
+    if (o.has(flag)) read.push_back(o.text(flag));
+  if (o.has("stats") && o.text("stats").empty()) read.push_back(o.text("data-dir") + "/stats.h5");
+  InputFiles(read).refuse(save, "--save");
+  const std::filesystem::path path = std::filesystem::absolute(save).lexically_normal(),
+                              own = std::filesystem::absolute(o.text("output-dir") + "/").lexically_normal();
+  static const std::set<std::string> written{"metrics.jsonl", "history.csv",   "summary.json", "mlperf.log",
+                                             "trace.json",    "profile.jsonl", "loss.svg",     "scatter.svg"};
+  if (path.parent_path() == own.parent_path() && written.contains(path.filename().string()))
+    fail_usage("--save: " + save + ": expected a name that the run itself does not write");
+}
+
 }  // namespace
 
 RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
@@ -65,6 +80,7 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
     if (const std::string& save = o.text("save"); !looks && !save.empty()) {
       if (named_like_checkpoint(std::filesystem::path(save).filename().string()))
         fail_usage("--save: " + save + ": expected another name than a checkpoint's");
+      refuse_in_use(o, save);
       expect_writable(save, "--save");
     }
     if (!looks && !resume && !list_checkpoints(folder).empty())

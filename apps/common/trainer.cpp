@@ -186,10 +186,11 @@ void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
   }
   // Dummy inputs are rewritten because the arena reuses their memory; that is not part of the step.
   if (!loader) dummy_seconds_ += seconds_since(start);
-  double* state = program_.store().get(step_state_name).data<double>();
-  state[int(StepField::micro_step)] = double(pass);
-  state[int(StepField::first_sample)] =
-      double(step_ * samples_per_step() + pass * global_batch() + ranks_.rank() * batch());
+  program_.set_clock({.learning_rate = o_.rate(epoch_, position()),
+                      .step = step_,
+                      .seed = o_.seed,
+                      .first_sample = step_ * samples_per_step() + pass * global_batch() + ranks_.rank() * batch(),
+                      .micro_step = pass});
   e.start();
   inputs_ahead_ = loader && fills_ahead();
   if (inputs_ahead_) {
@@ -210,11 +211,6 @@ void Trainer::one_step(Loader* loader) {
   }
   const auto start = Clock::now();
   const double wait_before = loader ? loader->wait_seconds() : 0, dummy_before = dummy_seconds_;
-  double* state = program_.store().get(step_state_name).data<double>();
-  state[int(StepField::learning_rate)] = rate;
-  state[int(StepField::step)] = double(step_);
-  state[int(StepField::seed_low)] = double(o_.seed & 0xffffffffu);
-  state[int(StepField::seed_high)] = double(o_.seed >> 32);
   const CommunicationTimes before = ranks_.times();
   ranks_.world().take_first_wait();  // of what lies behind: only waits of this step count
   for (int64_t pass = 0; pass + 1 < passes(); ++pass) one_pass(*program_.micro(), loader, pass);
@@ -264,7 +260,15 @@ void Trainer::train_epoch() {
   const bool terminal = !ranks_.session() && isatty(STDOUT_FILENO);
   if (step_in_epoch_ == 0) epoch_loss_ = 0;
   while (step_in_epoch_ < steps_per_epoch() && !step_limit_reached()) {
-    one_step(loader.get());
+    try {
+      one_step(loader.get());
+    } catch (const Error& error) {
+      // A sample that cannot be read: what was learnt until here is kept. Other ranks could not join in saving, and a
+      // device is at work by then.
+      if (error.kind() == ErrorKind::data && ranks_.size() == 1 && !fills_ahead() && step_ > first_step_ && has_hdf5())
+        save(o_.keep_checkpoints + 1);
+      throw;
+    }
     if (terminal) {
       say("\repoch {} step {}/{} loss {:.4f} {:.2f} s/step ", epoch_ + 1, step_in_epoch_, steps_per_epoch(),
           epoch_loss_ / double(step_in_epoch_), step_seconds_.back());

@@ -133,6 +133,7 @@ std::vector<OpDef> norm_ops() {
            .name = "channel_moments",
            .default_attrs = NoAttrs{},
            .infer = infer_moments,
+           .gradient_in_readers = true,
            .flops = element_flops<3>},
           {.kind = OpKind::batch_norm,
            .family = OpFamily::batch_norm,

@@ -40,10 +40,15 @@ Part part_of_update(Problem& problem, int team, int place) {
   const int64_t unit = line / size_of(whole.dtype), lines = ceil_div(elements, unit);
   const auto begin_of = [&](int member) { return std::min(elements, lines * member / team * unit); };
   const Part part{begin_of(place), begin_of(place + 1) - begin_of(place)};
+  take_part(problem, part);
+  return part;
+}
+
+void take_part(Problem& problem, const Part& part) {
+  const TensorDesc whole = problem.in[0];
   for (auto* list : {&problem.in, &problem.out})
     for (TensorDesc& desc : *list)
       if (desc == whole) desc = TensorDesc(Shape::vector(part.count), desc.dtype);
-  return part;
 }
 
 void share_packs(Plan& plan, int team) {

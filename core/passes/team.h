@@ -9,6 +9,8 @@ namespace convoy {
 /// Narrows the problem of an update that is divided by element to this member's share, and tells which one that is;
 /// leaves others, and those of small parameters, as they are. Bits stay.
 Part part_of_update(Problem& problem, int team, int place);
+/// What part_of_update makes of the problem of an update of which this is a member's part.
+void take_part(Problem& problem, const Part& part);
 
 /// Moves what packs weights of a training plan to the front, where every member packs some of them. Weights change at
 /// the end of a plan only.

@@ -42,11 +42,9 @@ std::vector<float> train(const KernelList& kernels) {
   options.plan.threads = default_threads();
   Program program(plan_program(options, kernels), options, 1);
   Executor& step = program.step();
-  double* state = program.store().get(step_state_name).data<double>();
-  state[int(StepField::learning_rate)] = 1e-3;  // 0 at first: the host sets it, the step and seeds
   std::vector<float> losses;
   for (int i = 0; i < 10; ++i) {
-    state[int(StepField::step)] = i;
+    program.set_clock({.learning_rate = 1e-3, .step = i, .first_sample = i});
     // A step takes the memory of its inputs for other things.
     for (int16_t& v : step.tensor("x").span<int16_t>()) v = 1;
     for (float& v : step.tensor("target").span<float>()) v = 0.5f;
