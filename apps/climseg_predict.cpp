@@ -78,7 +78,7 @@ std::unique_ptr<Program> trained_program(const OptionTable& o, const ClimateOpti
   });
   if (units_begin_with_factor(options.model) && !state.identity().empty() && !state.identity().contains(units_begin))
     fail_usage(
-        o.text("checkpoint") +
+        (o.text("checkpoint").empty() ? o.text("weights") : o.text("checkpoint")) +
         ": trained by an earlier version, whose DeepLab without batch norm had a ReLU ahead of its units; expected "
         "none, as in the record runs");
   return program;

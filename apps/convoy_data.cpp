@@ -309,7 +309,11 @@ int data_main(int argc, char** argv) {
     fail_usage(error.what());
   }
   if (app.got_subcommand("convert") || app.got_subcommand("stats")) expect_single_task();
-  if (shard < 1 || read.crop < 1 || read.channels < 1) fail_usage("--shard, --crop and --channels must be at least 1");
+  for (const auto& [flag, found] :
+       {std::pair{"--shard", shard}, std::pair{"--crop", read.crop}, std::pair{"--channels", read.channels}})
+    if (found < 1) fail_usage(fmt::format("{}: expected 1 or more, found {}", flag, found));
+  for (const char* flag : {"convert", "stats"})
+    if (app.got_subcommand(flag) && out.empty()) fail_usage("--out: expected a name, found none");
   if (limit < 0) fail_usage(fmt::format("--limit: expected 0 or more, found {}", limit));
   if (threads == 0) threads = default_threads();
   const CLI::App& chosen = *app.get_subcommands().front();

@@ -72,8 +72,8 @@ FileFormat identify_hdf5(const Hdf5File& file) {
   if (file.contains("x") && file.contains("y")) return FileFormat::split_hdf5;
   std::string found;
   for (const std::string& name : file.datasets()) found += (found.empty() ? "" : ", ") + name;
-  fail_data(file.path() + ": expected data sets full+unitPar, x+y, or voxels+unitPar; found " +
-            (found.empty() ? "none" : found));
+  fail_data(file.path() + ": expected data sets full+unitPar, x+y, or voxels+unitPar and the attribute format = " +
+            std::string(shard_format) + "; found " + (found.empty() ? "none" : found));
 }
 
 struct RawLayout {

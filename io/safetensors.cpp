@@ -97,24 +97,42 @@ std::optional<NamedArray> parse_entry(const std::string& path, const std::string
   return array;
 }
 
-}  // namespace
-
-std::vector<NamedArray> read_safetensors(const std::string& path) {
-  const std::vector<std::byte> file = read_file(path);
+/// The header's text, behind its length.
+std::string_view header_text(const std::string& path, std::span<const std::byte> file) {
   uint64_t header_bytes = 0;
   if (file.size() >= 8) std::memcpy(&header_bytes, file.data(), 8);
   if (file.size() < 8 || header_bytes > file.size() - 8)
     fail_data(path + ": a safetensors header of " + std::to_string(header_bytes) + " bytes does not fit a file of " +
               std::to_string(file.size()));
-  const char* text = reinterpret_cast<const char*>(file.data()) + 8;
-  const auto data = std::span(file).subspan(8 + header_bytes);
+  return {reinterpret_cast<const char*>(file.data()) + 8, header_bytes};
+}
+
+constexpr const char *metadata = "__metadata__", *note_key = "convoy";
+
+}  // namespace
+
+std::string read_safetensors_note(const std::string& path) {
+  const std::vector<std::byte> file = read_file(path);
+  try {
+    const json header = json::parse(header_text(path, file));
+    return header.is_object() && header.contains(metadata) ? header[metadata].value(note_key, std::string())
+                                                           : std::string();
+  } catch (const json::exception& error) {
+    fail_data(path + ": damaged safetensors header: " + error.what());
+  }
+}
+
+std::vector<NamedArray> read_safetensors(const std::string& path) {
+  const std::vector<std::byte> file = read_file(path);
+  const std::string_view text = header_text(path, file);
+  const auto data = std::span(file).subspan(8 + text.size());
   std::vector<NamedArray> arrays;
   std::vector<Extent> extents;
   try {
-    const json header = json::parse(text, text + header_bytes);
+    const json header = json::parse(text);
     if (!header.is_object()) fail_data(path + ": expected a safetensors header object");
     for (const auto& [name, entry] : header.items())
-      if (name != "__metadata__")
+      if (name != metadata)
         if (auto array = parse_entry(path, name, entry, data, extents)) arrays.push_back(std::move(*array));
   } catch (const json::exception& error) {
     fail_data(path + ": damaged safetensors header: " + error.what());
@@ -133,8 +151,9 @@ std::vector<NamedArray> read_safetensors(const std::string& path) {
   return arrays;
 }
 
-void write_safetensors(const std::string& path, const std::vector<NamedArray>& arrays) {
-  json header = {{"__metadata__", {{"format", "pt"}, {"producer", "convoy"}}}};
+void write_safetensors(const std::string& path, const std::vector<NamedArray>& arrays, const std::string& note) {
+  json header = {{metadata, {{"format", "pt"}, {"producer", "convoy"}}}};
+  if (!note.empty()) header[metadata][note_key] = note;
   uint64_t offset = 0;
   for (const NamedArray& a : arrays) {
     header[a.name] = {

@@ -19,7 +19,10 @@ struct NamedArray {
 /// All arrays, but for `*.num_batches_tracked` of types that are no DType (PyTorch has int64 there). Throws Error(data)
 /// naming file, tensor, expected and found for anything damaged and for other arrays of such types.
 std::vector<NamedArray> read_safetensors(const std::string& path);
-void write_safetensors(const std::string& path, const std::vector<NamedArray>& arrays);
+/// With a text of the writer's own beside them; empty: none.
+void write_safetensors(const std::string& path, const std::vector<NamedArray>& arrays, const std::string& note = {});
+/// That text; empty where the file has none. Throws as read_safetensors does.
+std::string read_safetensors_note(const std::string& path);
 
 /// Our parameter -> the array PyTorch would hold: convolution weights K,KD,KH,KW,C become K,C,KD,KH,KW, or K,C,KH,KW
 /// for images; dense weights K,F (features in channels-last order); biases K. `rank` says which (StateSpec::rank); with

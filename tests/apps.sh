@@ -110,6 +110,13 @@ expect 0 "4 samples" "$bin/cosmoflow_predict" --weights whole.safetensors --data
 expect 0 "4 samples" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out q.csv
 same p.csv q.csv
 expect 1 "--out: nowhere/p.csv: cannot create" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out nowhere/p.csv
+# Weights know what network they are of.
+expect 0 "finished" "${train[@]}" --output-dir linear --no-apply-log --max-steps 1 --save linear.safetensors
+expect 2 'linear.safetensors: trained with --apply-log "false", found "true"' "$bin/cosmoflow_predict" --weights linear.safetensors --data-dir data "${shape[@]}"
+expect 0 "4 samples" "$bin/cosmoflow_predict" --weights linear.safetensors --data-dir data "${shape[@]}" --no-apply-log
+expect 0 "nothing was left to train" "${train[@]}" --output-dir whole --resume
+expect 2 "output-dir: expected a folder, found none" "${train[@]}" --output-dir ""
+expect 2 "--shard: expected 1 or more, found 0" "$bin/convoy_data" convert data --format sharded-hdf5 --out shards0 --shard 0
 # Weights take the place of nothing that the run reads or writes.
 printf 'data: {n_train: 4}\n' > own.yaml
 cp whole.safetensors first.safetensors

@@ -13,6 +13,7 @@
 #include "apps/common/first_of.h"
 #include "apps/common/say.h"
 #include "core/parallel.h"
+#include "io/checkpoint.h"
 #include "io/climate_source.h"
 #include "io/file.h"
 #include "io/hdf5.h"
@@ -175,6 +176,10 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
   const std::vector<std::string> files = climate_files(path);
   if (files.empty()) fail_data(path + ": expected .h5 or .hdf5 files, found none");
   InputFiles(files).refuse(out);
+  const fs::path name = fs::path(out).filename();
+  if (named_like_checkpoint(name.string())) fail_usage("--out: " + out + ": expected another name than a checkpoint's");
+  // Readers take any other .h5 file of a data set for images.
+  if (name != "stats.h5" && (name.extension() == ".h5" || name.extension() == ".hdf5")) refuse_inside(path, out);
   if (const fs::path folder = fs::absolute(out).parent_path(); !fs::is_directory(folder) || fs::is_directory(out))
     fail_usage("--out: " + out + ": expected a file in a folder that exists, found " +
                (fs::is_directory(out) ? "a folder" : "no folder " + folder.string()));

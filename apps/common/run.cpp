@@ -153,9 +153,10 @@ Program& Run::start() {
 Outcome Run::train(Task& task, TrainerOptions trainer) {
   std::fflush(stdout);
   install_signal_handlers();
+  const Json identity = trainer.identity;
   trainer_ = std::make_unique<Trainer>(*program_, task, ranks_, std::move(trainer));
   const Outcome outcome = trainer_->run();
-  if (ranks_.root() && !options_.text("save").empty()) save_weights(options_.text("save"), *program_);
+  if (ranks_.root() && !options_.text("save").empty()) save_weights(options_.text("save"), *program_, identity);
   summary_ = summarize(outcome);
   // Who resumes a finished run has nothing new to say of its steps.
   owns_summary_ = ranks_.root() && (summary_["steps"] != 0 || !std::filesystem::exists(summary_path()));
@@ -219,6 +220,7 @@ int Run::finish(Outcome outcome, const Json& more) {
       summary["mean_samples_per_second"].get<double>(), summary["gflops"].get<double>(),
       100 * summary["data_wait_fraction"].get<double>(), summary["peak_resident_mib"].get<double>(),
       summary["planned_mib"].get<double>());
+  if (summary["steps"] == 0) say("nothing was left to train: the run had come to its end before\n");
   if (ranks_.size() > 1)
     say("{} ranks: {:.1f} MiB in {:.0f} all-reduces per step, {:.2f} ms in flight, {:.2f} ms exposed ({:.2f} % of the "
         "step), {:.2f} ms of it for late ranks\n",

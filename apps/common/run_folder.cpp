@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include "apps/common/run_settings.h"
 #include "apps/common/say.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "io/file.h"
 
 namespace convoy::apps {
@@ -31,14 +33,15 @@ const std::set<std::string> of_one_start{
     "peer-access"};
 
 /// What the run that wrote a checkpoint found by itself, by flag, and which decides bits at the same number of ranks:
-/// threads, and where gradients were cut into buckets by measured times.
+/// threads, where that many may run here, and where gradients were cut into buckets by measured times.
 Json found_settings(const Json& meta, int ranks) {
   Json settings = Json::object();
   if (meta.value("ranks", 1) != ranks) return settings;
   const Json threads = meta.at("identity").value("threads", Json()), bytes = meta.value("bucket_bytes", Json());
+  const auto fits = [](const Json& n) { return n.is_number_integer() && n.get<int64_t>() <= default_threads(); };
   if (!std::getenv("OMP_NUM_THREADS")) {
-    if (threads.is_number_integer()) settings["threads"] = threads.dump();
-    if (threads.is_array() && std::ssize(threads) == ranks)
+    if (fits(threads)) settings["threads"] = threads.dump();
+    if (threads.is_array() && std::ssize(threads) == ranks && std::all_of(threads.begin(), threads.end(), fits))
       for (const Json& of_rank : threads) settings["threads"].push_back(of_rank.dump());
   }
   if (bytes.is_number_integer() && ranks > 1)
@@ -68,6 +71,7 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
   const bool resume = o.toggle("resume"), looks = only_looks(o);
   const std::string& from = o.text("checkpoint");
   const bool continues = resume || !from.empty();
+  if (folder.empty()) fail_usage(o.name("output-dir") + ": expected a folder, found none");
   o.refuse_idle({{"init", from.empty(), "a run that continues a checkpoint"}});
   Json saved = Json::object(), found = Json::object();
   if (ranks.root()) {

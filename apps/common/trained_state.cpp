@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "apps/common/climate_setup.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
 
@@ -36,12 +37,17 @@ void load_weights(const std::string& path, Program& program, Needed needed) {
   program.to_device();
 }
 
-void save_weights(const std::string& path, Program& program) {
+void save_weights(const std::string& path, Program& program, const Json& identity) {
   program.to_host();
+  Json settings = Json::object();
+  for (const char* key : {"model", "apply-log", "hidden-activation", "batch-norm", "output-stride", "width-divisor",
+                          "low-level-relu", "decoder", "decoder-relu", "resize-corners", "deconv-crop", "blocks",
+                          "growth", "filter", "first-filters", "channels", "batch-norm-evaluation", units_begin})
+    if (identity.contains(key)) settings[key] = identity[key];
   std::vector<NamedArray> arrays;
   for (const std::string& name : weight_names(program))
     arrays.push_back(to_torch(name, program.store().get(name), program.store().rank(name)));
-  write_safetensors(path, arrays);
+  write_safetensors(path, arrays, settings.empty() ? "" : settings.dump());
 }
 
 std::vector<Option> prediction_options() {
@@ -65,10 +71,14 @@ std::filesystem::path split_folder(const OptionTable& o) {
   return root / split;
 }
 
-TrainedState::TrainedState(const OptionTable& o) : path_(o.text("weights")) {
-  if (path_.empty() == o.text("checkpoint").empty())
+TrainedState::TrainedState(const OptionTable& o) : weights_path_(o.text("weights")) {
+  if (weights_path_.empty() == o.text("checkpoint").empty())
     fail_usage("exactly one of --weights and --checkpoint is required");
-  if (!path_.empty()) return;
+  if (!weights_path_.empty()) {
+    const Json note = Json::parse(read_safetensors_note(weights_path_), nullptr, false);
+    if (note.is_object()) identity_ = note;
+    return;
+  }
   checkpoint_ = named_checkpoint(o.text("checkpoint"));
   identity_ = Json::parse(checkpoint_->meta()).value("identity", Json::object());
 }
@@ -86,7 +96,7 @@ void TrainedState::expect_settings(const OptionTable& o, const std::vector<std::
         fmt::format("{}--{} {}, found {}", different.empty() ? "" : "; ", key, saved.dump(), Json(o.text(key)).dump());
   }
   if (!different.empty() && !(same && same(trained)))
-    fail_usage(fmt::format("{}: trained with {}", checkpoint_->path(), different));
+    fail_usage(fmt::format("{}: trained with {}", checkpoint_ ? checkpoint_->path() : weights_path_, different));
 }
 
 void TrainedState::restore(const OptionTable& o, Program& program, const std::vector<std::string>& settings,
@@ -100,12 +110,12 @@ void TrainedState::restore(const OptionTable& o, Program& program, const std::ve
     for (const std::string& name : names) tape.parameter(name, program.store().get(name).shape(), {});
     weights_ = std::make_unique<StateStore>();
     weights_->initialise(tape, 0);
+    expect_settings(o, settings, same);
     if (checkpoint_) {
-      expect_settings(o, settings, same);
       checkpoint_->restore(*weights_);
       checkpoint_.reset();
     } else {
-      load_weights(path_, program, Needed::all);
+      load_weights(weights_path_, program, Needed::all);
       copy(program.store(), *weights_);
     }
   }

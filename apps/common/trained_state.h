@@ -21,7 +21,8 @@ std::vector<std::string> weight_names(const Program& program);
 enum class Needed : uint8_t { parameters, all };
 /// Reads "<parameter>" and running statistics; throws Error(data) for missing or surplus names.
 void load_weights(const std::string& path, Program& program, Needed needed);
-void save_weights(const std::string& path, Program& program);
+/// With those of a run's settings (its identity) that say what network the weights are of, beyond their shapes.
+void save_weights(const std::string& path, Program& program, const nlohmann::json& identity = nlohmann::json::object());
 
 /// --weights or --checkpoint of a predicting program, and --split of --data-dir.
 std::vector<Option> prediction_options();
@@ -31,10 +32,10 @@ class TrainedState {
  public:
   /// Throws Error(usage) unless exactly one of them is given.
   explicit TrainedState(const OptionTable& options);
-  /// All settings that identify the checkpoint's run; none for weights.
+  /// All settings that identify the checkpoint's run; of weights those of their network, if the file tells.
   const nlohmann::json& identity() const { return identity_; }
-  /// Fills parameters and running statistics. A checkpoint that was trained with another text for one of `settings` is
-  /// refused with Error(usage), unless `same` says that the table with those texts means the same network.
+  /// Fills parameters and running statistics. What was trained with another text for one of `settings` is refused with
+  /// Error(usage), unless `same` says that the table with those texts means the same network.
   void restore(const OptionTable& options, Program& program, const std::vector<std::string>& settings,
                const std::function<bool(const OptionTable& trained)>& same = nullptr);
 
@@ -42,7 +43,7 @@ class TrainedState {
   using SameNetwork = std::function<bool(const OptionTable&)>;
   void expect_settings(const OptionTable& options, const std::vector<std::string>& settings,
                        const SameNetwork& same) const;
-  std::string path_;                              ///< of safetensors weights; empty: a checkpoint
+  std::string weights_path_;                      ///< of safetensors weights; empty: a checkpoint
   std::shared_ptr<const Checkpoint> checkpoint_;  ///< until its weights are taken: it holds moments, too
   nlohmann::json identity_ = nlohmann::json::object();
   std::unique_ptr<StateStore> weights_;

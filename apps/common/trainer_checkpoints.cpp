@@ -58,6 +58,13 @@ void Trainer::expect_same_run(const nlohmann::json& meta, const std::string& pat
     const std::string text = saved.is_string() ? saved.get<std::string>() : std::string();
     const bool has_meaning = o_.agrees && (saved.is_string() || (saved.is_null() && value.is_string()));
     if (saved != value && !(has_meaning && o_.agrees(key, saved.is_null() ? nullptr : &text))) {
+      if (key == "threads") {
+        say(stderr,
+            "warning: {}: was written with {} threads, found {}: from here on the run's numbers may differ in their "
+            "last bits\n",
+            path, saved.dump(), value.dump());
+        continue;
+      }
       const auto source = o_.decided_by.find(key);
       fail_usage(fmt::format("{}: {}: setting {}{}: expected {}, found {}", asked, path, key,
                              source == o_.decided_by.end() ? "" : " (from " + source->second + ")", saved.dump(),
