@@ -1,5 +1,4 @@
-// Attributes of ops: plain structs of numbers. Each lists its fields once, in `visit`; printing, parsing and comparing
-// all use that list.
+// Attributes of ops: plain structs of numbers. Each lists in `visit` the fields that are printed and parsed.
 #pragma once
 
 #include <algorithm>

@@ -75,8 +75,8 @@ class Tape {
     return add(op, name, std::move(in)).out.at(0);
   }
 
-  /// Lets the host read a computed value, or an input, behind a run, under this name, its last
-  /// one if it is kept twice. Throws Error(usage) for states and for a name that another value has.
+  /// Lets the host read a computed value, or an input, after a run. The value is called so from here on: who keeps it
+  /// twice finds it by the later name. Throws Error(usage) for states and for a name that another value has.
   void keep(ValueId id, const std::string& name);
   ValueId find(const std::string& name) const;  ///< no_value when absent
 

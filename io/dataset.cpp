@@ -344,7 +344,8 @@ DataSplit split_samples(const std::string& folder, const ListSamples& list, doub
   if (!folders.validation.empty())
     return {list(folders.train, limits.train), list(folders.validation, limits.validation)};
   if (!(validation_share > 0 && validation_share < 1))
-    fail_usage("the validation share must lie between 0 and 1, found " + std::to_string(validation_share));
+    fail_usage("the validation share (--valid-share): expected one above 0 and below 1, found " +
+               std::to_string(validation_share));
   const std::vector<SampleRef> all = list(folders.train, 0);
   std::set<std::string> names;
   for (const SampleRef& ref : all) names.insert(universe_of(ref));

@@ -150,6 +150,9 @@ ValueId tanh(Tape& tape, const std::string& name, ValueId x, double scale) {
 
 ValueId dropout(Tape& tape, const std::string& name, ValueId x, double rate) {
   if (rate == 0) return x;
+  const std::vector<Node>& nodes = tape.nodes();
+  if (std::any_of(nodes.begin(), nodes.end(), [&](const Node& n) { return n.name == name + ".forward"; }))
+    fail_usage("dropout: expected a name of its own, by which it draws, found " + name + " twice");
   const ValueId step = tape.state(step_state_name, step_state_desc());
   const auto stream = static_cast<int64_t>(hash_name(name) & 0xffffffffu);
   return tape.emit({OpKind::dropout, DropoutAttrs{rate, stream}}, name + ".forward", {x, step});

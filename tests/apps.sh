@@ -133,6 +133,7 @@ printf 'output_dir: [a, b]\n' > keys.yaml
 expect 2 "keys.yaml:1: output_dir: expected a value, found a list" "$bin/cosmoflow_train" keys.yaml --data-dir data "${shape[@]}"
 printf 'lr_schedule: {decay_schedule: {1: 0.5, 1: 0.25}}\n' > keys.yaml
 expect 2 "epoch 1 is given twice" "${train[@]}" keys.yaml --output-dir own
+OMP_STACKSIZE=16k expect 2 "OMP_STACKSIZE: expected a megabyte (1M) or more, found 16k" "${train[@]}" --output-dir own
 OMP_THREAD_LIMIT=1 expect 2 "--threads: expected no more than OMP_THREAD_LIMIT's 1, found 2" "${train[@]}" --output-dir own --threads 2
 # A sample that is gone in mid-run: what was learnt until then is kept.
 cp -r data fading

@@ -131,6 +131,13 @@ TEST_CASE("an evaluation behind a step says that its packed weights are gone", "
   CHECK(answer() == Approx(first).margin(0.05));  // running statistics moved
 }
 
+TEST_CASE("two dropouts draw by names of their own", "[program]") {
+  Tape tape;
+  const ValueId x = tape.input("x", TensorDesc({2, 1, 4, 4, 3}, DType::f32));
+  const ValueId once = dropout(tape, "drop", x, 0.5);
+  CHECK_THROWS_WITH(dropout(tape, "drop", once, 0.5), Catch::Contains("found drop twice"));
+}
+
 TEST_CASE("a loss that depends on a parameter through an op without a gradient is refused", "[program]") {
   Tape tape;
   ValueId x = tape.input("x", TensorDesc({2, 1, 4, 4, 3}, DType::f32));

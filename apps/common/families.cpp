@@ -7,14 +7,11 @@
 #include <set>
 
 #include "apps/common/profile.h"
+#include "core/backward.h"
 #include "core/conv_shapes.h"
 
 namespace convoy::apps {
 namespace {
-
-std::string layer_of(const PlannedNode& node) {
-  return node.name.substr(0, node.name.rfind('.'));
-}
 
 std::string conv_family(const ConvAttrs& a, const Shape& w, bool transposed) {
   if (a.groups > 1 && w.c() == 1) return "convolution depthwise";
@@ -41,14 +38,14 @@ std::vector<FamilyTime> family_times(const Executor& executor, const Roofs& roof
   // The forward pass of a transposed convolution is a convolution's backward_data.
   std::set<std::string> transposed;
   for (const PlannedNode& node : plan.nodes)
-    if (is_data_gradient(node.op.kind) && node.name.ends_with(".forward")) transposed.insert(layer_of(node));
+    if (is_data_gradient(node.op.kind) && node.name.ends_with(".forward")) transposed.insert(layer_of(node.name));
   std::map<std::string, FamilyTime> families;
   for (size_t i = 0; i < plan.nodes.size(); ++i) {
     const NodeTime& t = executor.times()[i];
     if (t.runs == 0) continue;
     const PlannedNode& node = plan.nodes[i];
     const auto conv = conv_shapes(plan.problem_of(node));
-    const std::string name = conv ? conv_family(conv->attrs, conv->w, transposed.count(layer_of(node)) > 0)
+    const std::string name = conv ? conv_family(conv->attrs, conv->w, transposed.count(layer_of(node.name)) > 0)
                                   : std::string(name_of(family_of(node.op.kind)));
     FamilyTime& f = families[name];
     f.name = name;

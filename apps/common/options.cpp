@@ -22,6 +22,7 @@
 #include "apps/common/version.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/thread_stack.h"
 #include "core/text.h"
 
 namespace convoy::apps {
@@ -426,6 +427,7 @@ std::vector<double> OptionTable::numbers(const std::string& flag) const {
 }
 
 int wanted_threads(const OptionTable& options) {
+  expect_thread_stack();
   const int64_t wish = options.integer("threads");
   if (wish > thread_limit())
     fail_usage(fmt::format("--threads: expected no more than OMP_THREAD_LIMIT's {}, found {}", thread_limit(), wish));

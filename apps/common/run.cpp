@@ -69,7 +69,7 @@ void print_header(const OptionTable& o) {
   say("  defaults:\n{}{}\n", rest, line);
 }
 
-void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const NetworkCounts& counts, bool explained) {
+void print_summary(const ProgramPlans& plans, const NetworkCounts& counts, bool explained) {
   say("{:<34} {:<30} {:<30} {:>10} {:<14} {}\n", "node", "first input", "output", "GFLOP", "kernel", "why");
   for (const PlannedNode& node : plans.step.nodes) {
     const auto desc = [&](const std::vector<ValueId>& ids) {
@@ -77,12 +77,7 @@ void print_summary(const ProgramOptions& p, const ProgramPlans& plans, const Net
     };
     say("{:<34} {:<30} {:<30} {:>10.4f} {:<14} {}\n", node.name, desc(node.in), desc(node.out),
         double(node.flops) * 1e-9, node.kernel, node.why);
-    if (explained && node.op.kind != OpKind::pack) {
-      Problem problem{node.op, {}, {}, p.plan.device, p.plan.threads};
-      for (ValueId id : node.in) problem.in.push_back(plans.step.value(id).desc);
-      for (ValueId id : node.out) problem.out.push_back(plans.step.value(id).desc);
-      say("{}", explain(kernel_list(), problem));
-    }
+    if (explained && node.op.kind != OpKind::pack) say("{}", explain(kernel_list(), plans.step.problem_of(node)));
   }
   say("parameters {}", counts.parameters);
   if (counts.unread_parameters > 0)
@@ -115,7 +110,7 @@ Run::Run(const OptionTable& o, Ranks& ranks, const ProgramOptions& program, Prog
       say(stderr, "warning: {} ranks of a node share {} device{}\n", ranks_.on_node(), devices,
           devices == 1 ? "" : "s");
   }
-  if (o.toggle("summary") || o.toggle("explain")) print_summary(program, *plans_, counts, o.toggle("explain"));
+  if (o.toggle("summary") || o.toggle("explain")) print_summary(*plans_, counts, o.toggle("explain"));
   report_tuned(o, program.plan.selection.tuned, plans_->all());
   if (ranks_.root()) warn_of_idle_overrides(program.plan.selection, plans_->all());
   say("{}", ranks_.report(program.plan.threads, program.training.averaging));

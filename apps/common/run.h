@@ -19,8 +19,7 @@ void warn_of_plain_kernels(const std::vector<const Plan*>& plans);
 /// A warning for every pattern of --kernel whose kernel runs none of the nodes of `plans` that it matches.
 void warn_of_idle_overrides(const Selection& selection, const std::vector<const Plan*>& plans);
 void print_header(const OptionTable& options);
-void print_summary(const ProgramOptions& program, const ProgramPlans& plans, const NetworkCounts& counts,
-                   bool explained);
+void print_summary(const ProgramPlans& plans, const NetworkCounts& counts, bool explained);
 /// Prints how much of a run the table of --tuned decides; without the flag: nothing. `plans`: what the run executes.
 /// Throws Error(usage) where the table decides no node of them, or names kernels that this build lacks.
 void report_tuned(const OptionTable& options, const TunedTable& table, const std::vector<const Plan*>& plans);
