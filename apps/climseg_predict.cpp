@@ -151,7 +151,9 @@ int predict_main(int argc, char** argv) {
   std::vector<std::string> paths;
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);
-  paths.push_back(o.text("weights"));
+  for (const std::string& path : {o.text("weights"), o.text("checkpoint"), o.text("tuned"), o.text("stats"),
+                                  find_stats(o.text("data-dir"), images.at(0))})
+    paths.push_back(path);
   for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) paths.push_back(file.path);
   expect_onnx_writable(o, InputFiles(paths));
   refuse_inside(split_folder(o).string(), o.text("out"));
@@ -193,10 +195,11 @@ int predict_main(int argc, char** argv) {
     const auto made = trained_program(o, options[s], std::move(plans[s]), state);
     if (s == 0) warn_of_other_reading(o, reading.stats, state.identity());
     Program& program = *made;
-    write_network(o, options[s], program, {"logits", "prediction"},
+    write_network(o, options[s], program, {{"logits"}, {"prediction"}},
                   normalisation(source->reading(), source->images()[0]),
-                  is_normalised(source->images()[0]) ? "normalised fields: row, column, channel"
-                                                     : "fields in the units of the data set: row, column, channel");
+                  is_normalised(source->images()[0])
+                      ? "normalised fields: row, column, channel"
+                      : "fields in the units of the data set, at the resolution of --downsample: row, column, channel");
     make_folders(o.text("out"));
     const auto write = [&](int64_t i, std::span<const uint8_t> classes) {
       const ClimateRef& ref = source->images()[static_cast<size_t>(i)];

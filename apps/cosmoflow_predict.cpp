@@ -52,7 +52,7 @@ int predict_main(int argc, char** argv) {
   if (fs::is_regular_file(o.text("data-dir"))) o.refuse_idle({{"split", false, "one file"}});
   const ReadOptions read = read_options(o);
   const std::vector<SampleRef> samples = samples_below(split_folder(o).string(), read);
-  std::vector<std::string> paths{o.text("weights"), o.text("checkpoint")};
+  std::vector<std::string> paths{o.text("weights"), o.text("checkpoint"), o.text("tuned")};
   for (const SampleRef& ref : samples) paths.push_back(ref.path);
   for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) paths.push_back(file.path);
   const InputFiles inputs(paths);
@@ -71,8 +71,11 @@ int predict_main(int argc, char** argv) {
   const auto made = make_program(o, std::move(plans), options, 0);
   Program& program = *made;
   state.restore(o, program, {"model", "apply-log", "hidden-activation"});
-  write_network(o, options, program, {"prediction"}, {}, "counts of particles per voxel: z, y, x, channel");
-  const Predictions p = predict(program, samples, reading_options(o, shape), loader_options(o));
+  const CosmoflowReading reading = reading_options(o, shape);
+  write_network(o, options, program, {{"prediction", 1 / double(reading.target_scale)}}, {},
+                reading.take_channel == 0 ? "counts of particles per voxel: z, y, x, the first channel alone"
+                                          : "counts of particles per voxel: z, y, x, channel");
+  const Predictions p = predict(program, samples, reading, loader_options(o));
 
   const auto names = target_names(p.targets);
   std::string csv = "file,index";

@@ -159,15 +159,19 @@ bool attempt(const NamedProblem& named, std::string_view kernel, Report& report,
 
 /// Further kernels that ran the problem once, where fewer than three candidates could not outvote one that is wrong at
 /// this size alone.
-Candidates referees_of(const Candidates& candidates, const Problem& p) {
+Candidates referees_of(const Candidates& candidates, const Problem& p, const KernelChoice& chosen) {
   Candidates referees;
   for (const auto& kernel : kernel_list()) {
     if (candidates.size() + referees.size() >= 3) break;
     const auto same = [&](const auto& c) { return c->name() == kernel->name(); };
     if (kernel->name() == reference_name || std::any_of(candidates.begin(), candidates.end(), same)) continue;
-    if (!kernel->supports(p).ok) continue;
-    referees.push_back(std::make_unique<Candidate>(*kernel, p));
-    referees.back()->run();
+    if (chosen.skips(kernel->name()) || !kernel->supports(p).ok) continue;
+    try {
+      auto referee = std::make_unique<Candidate>(*kernel, p);
+      referee->run();
+      referees.push_back(std::move(referee));
+    } catch (const std::exception&) {  // too large for the memory, for one: nobody asked for it
+    }
   }
   return referees;
 }
@@ -375,7 +379,8 @@ int run(int argc, char** argv) {
     const auto time = [&] {
       for (const auto& c : candidates) c->run();  // page faults, first touches
       if (!device)
-        mark_disagreement(candidates, size_of(named.problem.in[0].dtype) == 2, referees_of(candidates, named.problem));
+        mark_disagreement(candidates, size_of(named.problem.in[0].dtype) == 2,
+                          referees_of(candidates, named.problem, chosen));
       time_candidates(candidates, patience, flush);
       if (const double ratio = library_ratio(candidates); ratio > 0 && ratio < rerun_below)
         measure_again(candidates, patience, flush);

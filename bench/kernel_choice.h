@@ -22,6 +22,7 @@ class KernelChoice {
     return (wanted_.empty() || any(wanted_, kernel)) && !any(skipped_, kernel);
   }
 
+  bool skips(std::string_view kernel) const { return any(skipped_, kernel); }
   /// Whether --kernels gives this very name, or a word that fits no other of the list.
   bool asks_for(std::string_view kernel, const KernelList& list) const {
     return std::any_of(wanted_.begin(), wanted_.end(), [&](const std::string& word) {

@@ -1,7 +1,5 @@
 #include "io/hdf5_layout.h"
 
-#include <filesystem>
-
 #include <algorithm>
 #include <cstdint>
 
@@ -85,43 +83,12 @@ void fail_lacking(const std::string& what, const Filter& f) {
             ", which the HDF5 library here lacks: expected none, shuffle or gzip, or its plugin in HDF5_PLUGIN_PATH");
 }
 
-namespace {
-
-/// The file that an object lies in, which is another than its link's where that is an external one.
 std::string file_of(hid_t object) {
   const ssize_t length = H5Fget_name(object, nullptr, 0);
   std::string name(length > 0 ? static_cast<size_t>(length) : 0, '\0');
   if (length > 0) H5Fget_name(object, name.data(), name.size() + 1);
   return name;
 }
-
-/// HDF5 reads zeros where the source of a virtual data set is missing.
-void expect_sources(const std::string& what, hid_t set) {
-  const Id properties(H5Dget_create_plist(set), H5Pclose);
-  size_t count = 0;
-  if (!properties.ok() || H5Pget_virtual_count(properties, &count) < 0) fail_data(what + " has no layout: damaged");
-  const std::filesystem::path folder = std::filesystem::path(file_of(set)).parent_path();
-  for (size_t i = 0; i < count; ++i) {
-    const auto text = [&](ssize_t (*get)(hid_t, size_t, char*, size_t)) {
-      const ssize_t length = get(properties, i, nullptr, 0);
-      std::string name(length > 0 ? static_cast<size_t>(length) : 0, '\0');
-      if (length > 0) get(properties, i, name.data(), name.size() + 1);
-      return name;
-    };
-    const std::string source = text(H5Pget_virtual_filename), inside = text(H5Pget_virtual_dsetname);
-    // A pattern stands for as many files as there are.
-    if (source.find('%') != std::string::npos || inside.find('%') != std::string::npos) continue;
-    const std::string path = source == "." ? file_of(set) : (folder / source).string();
-    const Id file(H5Fopen((std::filesystem::exists(path) ? path : source).c_str(), H5F_ACC_RDONLY, H5P_DEFAULT),
-                  H5Fclose);
-    const Id there(file.ok() ? H5Dopen2(file, inside.c_str(), H5P_DEFAULT) : -1, H5Dclose);
-    if (!there.ok())
-      fail_data(what + ": is virtual, expected data set " + inside + " of " + path + ", found " +
-                (file.ok() ? "none there" : "no such HDF5 file"));
-  }
-}
-
-}  // namespace
 
 Layout layout_of(const std::string& what, hid_t set, hid_t space, const std::string& path) {
   const Id properties(H5Dget_create_plist(set), H5Pclose);
@@ -157,7 +124,7 @@ Layout layout_of(const std::string& what, hid_t set, hid_t space, const std::str
 void expect_written(const std::string& what, hid_t set, hid_t space, const Layout& layout,
                     const std::vector<hsize_t>& from, const std::vector<hsize_t>& box) {
   if (H5Sget_simple_extent_npoints(space) <= 0 || layout.means_fill) return;
-  if (layout.kind == H5D_VIRTUAL) return expect_sources(what, set);
+  if (layout.kind == H5D_VIRTUAL) return expect_sources(what, set, from, box);
   if (layout.kind != H5D_CHUNKED) {
     if (H5Dget_storage_size(set) == 0) fail_data(what + ": expected values, found none: nobody wrote them");
     return;

@@ -55,6 +55,9 @@ struct Layout {
   bool uneven = false;          ///< chunks at the edges are stored in another way
 };
 
+/// The file that an object lies in, which is another than its link's where that is an external one.
+std::string file_of(hid_t object);
+
 /// Throws Error(data) for a damaged one: HDF5 takes the extents of chunks from the file as they are, and writes beyond
 /// its buffers where they are larger than the data set. `path` is the file that was opened.
 Layout layout_of(const std::string& what, hid_t set, hid_t space, const std::string& path);
@@ -62,6 +65,10 @@ Layout layout_of(const std::string& what, hid_t set, hid_t space, const std::str
 /// HDF5 gives zeros for what is not there, of a writer that was killed or wrote a part.
 void expect_written(const std::string& what, hid_t set, hid_t space, const Layout& layout,
                     const std::vector<hsize_t>& from, const std::vector<hsize_t>& box);
+
+/// The same of a virtual data set: HDF5 gives zeros where the source of a box is missing.
+void expect_sources(const std::string& what, hid_t set, const std::vector<hsize_t>& from,
+                    const std::vector<hsize_t>& box);
 
 /// The first filter without code here that a chunk of a box went through, for why the library cannot read it: h5py and
 /// plugins register theirs as optional, and chunks that were left out of those are read without.

@@ -129,18 +129,18 @@ class Translation {
   Translation(const Tape& tape, const StateStore& states)
       : tape_(tape), states_(states), names_(tape.values().size()), flat_(tape.values().size()) {}
 
-  Graph run(const std::vector<std::string>& outputs, const OnnxNormalisation& normalisation, const std::string& text) {
+  Graph run(const std::vector<OnnxOutput>& outputs, const OnnxNormalisation& normalisation, const std::string& text) {
     const ValueId x = tape_.find("x");
     axes_ = tape_.desc(x).shape.d() > 1 ? 3 : 2;
     begin(x, normalisation, text);
     std::vector<bool> read(tape_.values().size());
-    for (const std::string& name : outputs) read[index(tape_.find(name))] = true;
+    for (const OnnxOutput& o : outputs) read[index(tape_.find(o.name))] = true;
     for (auto n = tape_.nodes().rbegin(); n != tape_.nodes().rend(); ++n)
       if (std::any_of(n->out.begin(), n->out.end(), [&](ValueId id) { return read[index(id)]; }))
         for (ValueId id : n->in) read[index(id)] = true;
     for (const Node& n : tape_.nodes())
       if (read[index(n.out.at(0))]) names_[index(n.out[0])] = translate(n);
-    for (const std::string& name : outputs) end(name, tape_.find(name));
+    for (const OnnxOutput& o : outputs) end(o, tape_.find(o.name));
     return std::move(graph_);
   }
 
@@ -191,18 +191,20 @@ class Translation {
   }
 
   /// Outputs are called as the tape keeps them; the value itself has its own name.
-  void end(const std::string& kept, ValueId id) {
+  void end(const OnnxOutput& output, ValueId id) {
+    const std::string& kept = output.name;
     const Shape& s = tape_.desc(id).shape;
     const bool classes = tape_.desc(id).dtype == DType::u8;
     if (classes) {
       graph_.node("Cast", kept, {names_[index(id)]}, Attributes().integer("to", type_u8));
       return graph_.output(kept, type_u8, spatial({s.d(), s.h(), s.w()}));
     }
+    const std::string value = times(kept, names_[index(id)], output.factor);
     if (flat_[index(id)]) {
-      graph_.node("Identity", kept, {names_[index(id)]});
+      graph_.node("Identity", kept, {value});
       return graph_.output(kept, type_float, {s.c()});
     }
-    channels_last(names_[index(id)], kept);
+    channels_last(value, kept);
     graph_.output(kept, type_float, extents(s));
   }
 
@@ -410,7 +412,7 @@ class Translation {
 }  // namespace
 
 void write_onnx(const std::string& path, const Tape& tape, const StateStore& states,
-                const std::vector<std::string>& outputs, const OnnxNormalisation& normalisation,
+                const std::vector<OnnxOutput>& outputs, const OnnxNormalisation& normalisation,
                 const OnnxDescription& description) {
   Graph graph = Translation(tape, states).run(outputs, normalisation, description.input);
   constexpr int64_t most = int64_t{2} << 30;

@@ -189,9 +189,9 @@ void scatter(StateStore& store, uint64_t seed) {
   }
 }
 
-/// The largest difference between the program's outputs and those of its ONNX model, of the largest value.
+/// The largest difference between a program's output, times a factor, and that of its ONNX model, of the largest value.
 template <class Options>
-double difference(Options o, const std::vector<std::string>& outputs) {
+double difference(Options o, const std::string& name, double factor = 1) {
   o.evaluation_batch = 2;
   Program program(plan_evaluation(o, kernel_list()), o, 3);
   scatter(program.store(), 20);
@@ -216,22 +216,18 @@ double difference(Options o, const std::vector<std::string>& outputs) {
   const TemporaryFolder folder;
   const std::string path = folder / "net.onnx";
   o.evaluation_batch = 1, o.fuse = false;
-  write_onnx(path, evaluation_tape(o), program.store(), outputs, normalisation, {"net", "1", "values"});
+  write_onnx(path, evaluation_tape(o), program.store(), {{name, factor}}, normalisation, {"net", "1", "values"});
   const auto written = run(onnx::model(path), x);
-  double worst = 0;
-  for (const std::string& name : outputs) {
-    const std::vector<double> ours = values(e.tensor(name));
-    const OnnxTensor& theirs = written.at(name);
-    REQUIRE(theirs.data.size() == ours.size());
-    double size = 0, most = 0;
-    for (size_t k = 0; k < ours.size(); ++k) {
-      size = std::max(size, std::abs(ours[k]));
-      most = std::max(most, std::abs(ours[k] - theirs.data[k]));
-    }
-    CHECK(size > 0);
-    worst = std::max(worst, most / size);
+  const std::vector<double> ours = values(e.tensor(name));
+  const OnnxTensor& theirs = written.at(name);
+  REQUIRE(theirs.data.size() == ours.size());
+  double size = 0, most = 0;
+  for (size_t k = 0; k < ours.size(); ++k) {
+    size = std::max(size, std::abs(factor * ours[k]));
+    most = std::max(most, std::abs(factor * ours[k] - theirs.data[k]));
   }
-  return worst;
+  CHECK(size > 0);
+  return most / size;
 }
 
 }  // namespace
@@ -248,7 +244,7 @@ TEST_CASE("CosmoFlow as an ONNX model", "[onnx]") {
     o.model = CosmoflowConfig::lbann();
     o.model.size = 32, o.model.layers = 3, o.model.fc1_size = 64;
   }
-  CHECK(difference(o, {"prediction"}) < 2e-5);
+  CHECK(difference(o, "prediction", 0.75) < 2e-5);
 }
 
 TEST_CASE("climate networks as ONNX models", "[onnx]") {
@@ -264,7 +260,7 @@ TEST_CASE("climate networks as ONNX models", "[onnx]") {
   SECTION("Tiramisu with batch norm") {
     o.model.model = ClimateModel::tiramisu;
   }
-  CHECK(difference(o, {"logits"}) < 5e-5);
+  CHECK(difference(o, "logits") < 5e-5);
 }
 
 TEST_CASE("resizes in an ONNX model find the same pixels", "[onnx]") {
@@ -273,7 +269,7 @@ TEST_CASE("resizes in an ONNX model find the same pixels", "[onnx]") {
     const ValueId x = tape.input("x", TensorDesc({2, 1, 4, 5, 3}, DType::f32));
     tape.keep(tape.emit({OpKind::resize, ResizeAttrs{corners, {1, 9, 7}}}, "larger", {x}), "y");
     const TemporaryFolder folder;
-    write_onnx(folder / "net.onnx", tape, StateStore(), {"y"}, {}, {});
+    write_onnx(folder / "net.onnx", tape, StateStore(), {{"y"}}, {}, {});
     OnnxTensor image = tensor({2, 4, 5, 3});
     for (size_t i = 0; i < image.data.size(); ++i) image.data[i] = float(i * 7 % 11);
     const auto written = run(onnx::model(folder / "net.onnx"), image);
@@ -291,6 +287,6 @@ TEST_CASE("what an ONNX model cannot hold is refused by name", "[onnx]") {
   Tape tape;
   const ValueId x = tape.input("x", TensorDesc({1, 1, 4, 4, 2}, DType::f32));
   tape.keep(tape.emit({OpKind::pad_channels, SliceAttrs{1, 4}}, "wider", {x}), "y");
-  CHECK_THROWS_WITH(write_onnx("/dev/null", tape, StateStore(), {"y"}, {}, {}),
+  CHECK_THROWS_WITH(write_onnx("/dev/null", tape, StateStore(), {{"y"}}, {}, {}),
                     Catch::Contains("wider (pad_channels)"));
 }

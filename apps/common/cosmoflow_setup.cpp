@@ -199,7 +199,9 @@ CosmoflowConfig model_config(const OptionTable& o) {
 void refuse_idle_flags(const OptionTable& o) {
   std::vector<IdleFlag> rules{
       {"base-batch-size", o.text("lr-scaling") != "none", "--lr-scaling none"},
-      {"warmup-epochs", o.text("lr-scaling") != "none" || o.integer("warmup-epochs") == 0, "--lr-scaling none"},
+      {"warmup-epochs",
+       o.text("lr-scaling") != "none" || o.integer("warmup-epochs") == 0 || !o.list("decay-schedule").empty(),
+       "--lr-scaling none"},
       {"sparse-gradients", o.text("model") == "mlperf" && !o.toggle("batch-norm"),
        "networks that pool by means or normalise"},
       {"batch-norm-momentum", o.toggle("batch-norm"), "networks without batch norm"},

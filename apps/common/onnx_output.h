@@ -1,7 +1,9 @@
 // --onnx of a predicting program: the network that it runs, for programs of others.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "apps/common/options.h"
@@ -22,13 +24,17 @@ inline void expect_onnx_writable(const OptionTable& o, const InputFiles& inputs)
   const std::string& path = o.text("onnx");
   if (path.empty()) return;
   inputs.refuse(path, "--onnx");
-  if (path == o.text("out")) fail_usage("--onnx: expected another file than --out, found " + path);
+  const auto place = [](const std::string& name) {
+    std::error_code unknown;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(name, unknown), unknown);
+  };
+  if (place(path) == place(o.text("out"))) fail_usage("--onnx: expected another file than --out, found " + path);
   expect_writable(path, "--onnx");
 }
 
 /// Writes it, if it is asked for. The arithmetic of the run (--compute) does not show in the model.
 template <class Options>
-void write_network(const OptionTable& o, Options options, Program& program, const std::vector<std::string>& outputs,
+void write_network(const OptionTable& o, Options options, Program& program, const std::vector<OnnxOutput>& outputs,
                    const OnnxNormalisation& normalisation, const std::string& input) {
   if (o.text("onnx").empty()) return;
   options.fuse = false, options.compute = DType::f32;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -33,15 +32,14 @@ const std::set<std::string> of_one_start{
     "peer-access"};
 
 /// What the run that wrote a checkpoint found by itself, by flag, and which decides bits at the same number of ranks:
-/// threads, where that many may run here, and where gradients were cut into buckets by measured times.
+/// threads, and where gradients were cut into buckets by measured times.
 Json found_settings(const Json& meta, int ranks) {
   Json settings = Json::object();
   if (meta.value("ranks", 1) != ranks) return settings;
   const Json threads = meta.at("identity").value("threads", Json()), bytes = meta.value("bucket_bytes", Json());
-  const auto fits = [](const Json& n) { return n.is_number_integer() && n.get<int64_t>() <= default_threads(); };
   if (!std::getenv("OMP_NUM_THREADS")) {
-    if (fits(threads)) settings["threads"] = threads.dump();
-    if (threads.is_array() && std::ssize(threads) == ranks && std::all_of(threads.begin(), threads.end(), fits))
+    if (threads.is_number_integer()) settings["threads"] = threads.dump();
+    if (threads.is_array() && std::ssize(threads) == ranks)
       for (const Json& of_rank : threads) settings["threads"].push_back(of_rank.dump());
   }
   if (bytes.is_number_integer() && ranks > 1)
@@ -114,6 +112,7 @@ RunFolder::RunFolder(OptionTable& o, Ranks& ranks) {
     if (text.is_object()) o.set(flag, text.value("outdone", std::string()), "default");
     const Json& own = text.is_array() ? text.at(static_cast<size_t>(ranks.rank())) : text;
     if (!own.is_string()) continue;
+    if (flag == "threads" && std::stoll(own.get<std::string>()) > default_threads()) continue;  // may not run here
     o.set(flag, own.get<std::string>(), "checkpoint");
     if (!o.is_standard(flag)) taken += fmt::format(" --{} {}", flag, o.text(flag));
   }

@@ -263,10 +263,10 @@ void Trainer::train_epoch() {
     try {
       one_step(loader.get());
     } catch (const Error& error) {
-      // A sample that cannot be read: what was learnt until here is kept. Other ranks could not join in saving, and a
-      // device is at work by then.
-      if (error.kind() == ErrorKind::data && ranks_.size() == 1 && !fills_ahead() && step_ > first_step_ && has_hdf5())
-        save(o_.keep_checkpoints + 1);
+      // A sample that cannot be read: what was learnt until here is kept. Other ranks could not join in saving; a
+      // device is at work by then, and the passes of a step have renewed running statistics.
+      const bool between_steps = ranks_.size() == 1 && !fills_ahead() && passes() == 1;
+      if (error.kind() == ErrorKind::data && between_steps && step_ > first_step_ && has_hdf5()) save_or_warn();
       throw;
     }
     if (terminal) {
@@ -280,6 +280,14 @@ void Trainer::train_epoch() {
       save(o_.keep_checkpoints);
   }
   if (terminal) say("\r\033[K");
+}
+
+void Trainer::save_or_warn() {
+  try {
+    save(o_.keep_checkpoints + 1);
+  } catch (const Error& error) {
+    say(stderr, "warning: {}\n", error.what());
+  }
 }
 
 std::string Trainer::lost_log() const {

@@ -144,6 +144,8 @@ class Trainer {
   /// Writes a checkpoint and deletes all but the newest `keep`. Every rank calls it, and none returns before it is
   /// there.
   void save(int keep);
+  /// The same behind another error, which is the one to end with.
+  void save_or_warn();
   /// Renames the checkpoint that was saved last, where there is an older one, so that a resume goes on from that.
   void set_newest_aside(std::string_view why);
   std::string meta() const;
