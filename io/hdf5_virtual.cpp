@@ -56,11 +56,11 @@ void expect_sources(const std::string& what, hid_t set, const std::vector<hsize_
   size_t count = 0;
   if (!properties.ok() || H5Pget_virtual_count(properties, &count) < 0) fail_data(what + " has no layout: damaged");
   for (size_t i = 0; i < count; ++i) {
+    if (!meets(properties, i, from, box)) continue;
     const std::string source = text_of(H5Pget_virtual_filename, properties, i),
                       inside = text_of(H5Pget_virtual_dsetname, properties, i);
     // A pattern stands for as many files as there are.
     if (source.find('%') != std::string::npos || inside.find('%') != std::string::npos) continue;
-    if (!meets(properties, i, from, box)) continue;
     bool there = false;
     for (const std::string& place : places_of(source, file_of(set))) {
       std::error_code unknown;
