@@ -128,8 +128,8 @@ OnnxNormalisation normalisation(const ClimateReading& reading, const ClimateRef&
   OnnxNormalisation n;
   if (is_normalised(image)) return n;
   std::vector<int64_t> channels = reading.channels;
-  for (int64_t c = 0; channels.size() < static_cast<size_t>(image.shape.channels) && reading.channels.empty(); ++c)
-    channels.push_back(c);
+  if (channels.empty())
+    for (int64_t c = 0; c < image.shape.channels; ++c) channels.push_back(c);
   for (const int64_t c : channels) {
     const auto at = static_cast<size_t>(c);
     n.low.push_back(float(reading.stats.minimum[at]));

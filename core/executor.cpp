@@ -137,6 +137,7 @@ void Executor::run_together() {
 }
 
 std::string Executor::find_non_finite() {
+  bound_.arena()->hold(this);
   const FlushSubnormals flush(plan().threads);  // as in the step that is looked into
   if (device_) device_->stage_inputs(), device_->place_inputs();
   for (size_t i = 0; i < plan().nodes.size(); ++i) {

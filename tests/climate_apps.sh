@@ -221,6 +221,7 @@ expect 2 "--gradient-sums has no effect" "${train[@]}" --no-gradient-sums --no-p
 expect 2 "--recompute has no effect on this network" "$bin/climseg_train" --model tiramisu --dry-run --recompute
 expect 2 "no node has that name" "$bin/climseg_train" --data dummy --summary --recompute --kernel deconv3.bn.forward/again=reference
 expect 2 "expected numbers of 0 to 15, found 99" "$bin/climseg_train" --data dummy --summary --channels 99
+expect 2 "unknown flag or word: --n-epochs (here --max-epochs is its like)" "$bin/climseg_train" --summary --n-epochs 3
 expect 2 "unknown flag or word: --no-sparse-gradients" "$bin/climseg_train" --summary --no-sparse-gradients
 expect 2 "--logging-frequency: expected 0 or more, found -1" "${train[@]}" --logging-frequency -1 --output-dir x
 expect 2 "--deconv-crop has no effect" "$bin/climseg_train" --model deeplab --decoder bilinear --summary --deconv-crop pytorch

@@ -22,8 +22,8 @@
 #include "apps/common/version.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "core/thread_stack.h"
 #include "core/text.h"
+#include "core/thread_stack.h"
 
 namespace convoy::apps {
 namespace {
@@ -332,6 +332,17 @@ std::vector<std::string> OptionTable::join_words(int argc, char** argv) const {
   return words;
 }
 
+std::string OptionTable::known_instead(const std::string& word) const {
+  static constexpr std::pair<const char*, const char*> names[] = {
+      {"batch-size", "local-batch-size"},   {"n-epochs", "max-epochs"},   {"lr", "start-lr"},
+      {"warmup-epochs", "lr-warmup-steps"}, {"target-mae", "target-iou"}, {"decay-schedule", "lr-schedule"}};
+  const std::string flag = word.substr(0, word.find('='));
+  for (const auto& [one, other] : names)
+    for (const auto& [asked, here] : {std::pair{one, other}, std::pair{other, one}})
+      if (flag == std::string("--") + asked && has(here)) return std::string("here --") + here + " is its like";
+  return "--help lists the flags";
+}
+
 bool OptionTable::read(int argc, char** argv, const std::string& description, YamlFile* yaml) {
   CLI::App app(description);
   app.set_version_flag("--version", long_version_text());
@@ -369,7 +380,7 @@ bool OptionTable::read(int argc, char** argv, const std::string& description, Ya
     fail_usage(error.what());
   }
   if (const std::vector<std::string> unknown = app.remaining(); !unknown.empty())
-    fail_usage("unknown flag or word: " + unknown.front() + " (--help lists the flags)");
+    fail_usage("unknown flag or word: " + unknown.front() + " (" + known_instead(unknown.front()) + ")");
   if (yaml && !yaml->path.empty()) load_yaml(*yaml);
   load_environment();
   for (size_t i = 0; i < options_.size(); ++i) {

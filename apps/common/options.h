@@ -113,6 +113,8 @@ class OptionTable {
   std::vector<std::string> join_words(int argc, char** argv) const;
   void load_yaml(const YamlFile& file);
   void load_environment();
+  /// What to say of a word that no flag has: the other trainer may know it, whose names are those of its reference.
+  std::string known_instead(const std::string& word) const;
   void check(const Option& option) const;
   std::vector<Option> options_;
   std::string file_;  ///< that settings were read from
