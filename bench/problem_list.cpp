@@ -138,6 +138,8 @@ std::vector<NamedProblem> wanted_problems(const Arguments& a, int threads, Devic
       std::string line;
       for (int number = 1; std::getline(file, line); ++number)
         add_line_from(std::string(path) + ":" + std::to_string(number), a, line, threads, list);
+      if (!file.eof())
+        fail_data(std::string(path) + ": expected a file of problems, found one that cannot be read, or a folder");
     }
   if (!lines) list = model_problems(a, threads, device);
   for (NamedProblem& n : list) n.problem.device = device;

@@ -25,6 +25,7 @@ expect 3 'none.txt: cannot open' "${layers[@]}" --problems none.txt
 small='conv ic16ih40oc16kh3ph1'
 expect 2 '--dtype: expected f32, bf16 or f16, found f64' "${layers[@]}" --dtype f64 --problem "$small"
 expect 2 'error: --batch: expected 1 to 1048576, found 0' "${layers[@]}" --batch 0 --problem "$small"
+expect 3 ".: expected a file of problems, found one that cannot be read, or a folder" "${layers[@]}" --problems .
 expect 2 '--threads: expected 0 to' "${layers[@]}" --threads -3 --problem "$small"
 expect 2 '--model has no effect beside' "${layers[@]}" --model deepcam --problem "$small"
 expect 2 '--batch-norm has no effect on cosmoflow' "${layers[@]}" --size 16 --batch-norm on

@@ -221,6 +221,8 @@ expect 2 "--gradient-sums has no effect" "${train[@]}" --no-gradient-sums --no-p
 expect 2 "--recompute has no effect on this network" "$bin/climseg_train" --model tiramisu --dry-run --recompute
 expect 2 "no node has that name" "$bin/climseg_train" --data dummy --summary --recompute --kernel deconv3.bn.forward/again=reference
 expect 2 "expected numbers of 0 to 15, found 99" "$bin/climseg_train" --data dummy --summary --channels 99
+expect 0 "finished" "$bin/cosmoflow_train" --data dummy --size 16 --conv-size 4 --batch-size 1 --n-train 1 --n-epochs 1 --output-dir cosmo --save cosmo.safetensors
+expect 2 'cosmo.safetensors: trained with --model "mlperf", found "deepcam"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --weights cosmo.safetensors --out x
 expect 2 "unknown flag or word: --n-epochs (here --max-epochs is its like)" "$bin/climseg_train" --summary --n-epochs 3
 expect 2 "unknown flag or word: --no-sparse-gradients" "$bin/climseg_train" --summary --no-sparse-gradients
 expect 2 "--logging-frequency: expected 0 or more, found -1" "${train[@]}" --logging-frequency -1 --output-dir x

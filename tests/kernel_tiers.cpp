@@ -327,7 +327,7 @@ void check_all(const std::vector<Problem>& problems, Checked which) {
     }
   }
   if (only_some_kernels())
-    WARN(ran << " problems of " << problems.size() << ", and " << slices << " of slices of their tensors");
+    WARN(ran << " runs on " << problems.size() << " problems, and " << slices << " on slices of their tensors");
   else if (cpu_features().avx2)
     REQUIRE(ran > 0);
 }

@@ -90,12 +90,23 @@ void TrainedState::expect_settings(const OptionTable& o, const std::vector<std::
   std::string different;
   for (const std::string& key : settings) {
     const Json saved = identity_.value(key, Json());
-    if (!saved.is_string() || o.agrees(key, saved.get<std::string>())) continue;
-    trained.set(key, saved.get<std::string>(), "default");
+    if (!saved.is_string()) continue;
+    try {
+      if (o.agrees(key, saved.get<std::string>())) continue;
+      trained.set(key, saved.get<std::string>(), "default");
+    } catch (const Error&) {  // a word of another program: different, too
+    }
     different +=
         fmt::format("{}--{} {}, found {}", different.empty() ? "" : "; ", key, saved.dump(), Json(o.text(key)).dump());
   }
-  if (!different.empty() && !(same && same(trained)))
+  const auto means_the_same = [&] {
+    try {
+      return same && same(trained);
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  if (!different.empty() && !means_the_same())
     fail_usage(fmt::format("{}: trained with {}", checkpoint_ ? checkpoint_->path() : weights_path_, different));
 }
 
