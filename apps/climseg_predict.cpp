@@ -131,9 +131,8 @@ OnnxNormalisation normalisation(const ClimateReading& reading, const ClimateRef&
   if (channels.empty())
     for (int64_t c = 0; c < image.shape.channels; ++c) channels.push_back(c);
   for (const int64_t c : channels) {
-    const auto at = static_cast<size_t>(c);
-    n.low.push_back(float(reading.stats.minimum[at]));
-    n.factor.push_back(float(1 / (reading.stats.maximum[at] - reading.stats.minimum[at])));
+    n.low.push_back(reading.stats.low(static_cast<size_t>(c)));
+    n.factor.push_back(reading.stats.factor(static_cast<size_t>(c)));
   }
   return n;
 }
@@ -148,14 +147,11 @@ int predict_main(int argc, char** argv) {
   fill_climate_defaults(o);
   if (fs::is_regular_file(o.text("data-dir"))) o.refuse_idle({{"split", false, "one file"}});
   const std::vector<ClimateRef> images = images_below(split_folder(o));
-  std::vector<std::string> paths;
+  std::vector<std::string> paths = files_of_settings(o);
+  paths.insert(paths.end(), {o.text("stats"), find_stats(o.text("data-dir"), images.at(0))});
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);
-  for (const std::string& path : {o.text("weights"), o.text("checkpoint"), o.text("tuned"), o.text("stats"),
-                                  find_stats(o.text("data-dir"), images.at(0))})
-    paths.push_back(path);
-  for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) paths.push_back(file.path);
-  expect_onnx_writable(o, InputFiles(paths));
+  expect_onnx_writable(o, inputs);
   refuse_inside(split_folder(o).string(), o.text("out"));
   for (const char* split : {"train", "validation", "test"})
     if (const fs::path samples = fs::path(o.text("data-dir")) / split; fs::is_directory(samples))

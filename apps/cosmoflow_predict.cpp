@@ -52,9 +52,8 @@ int predict_main(int argc, char** argv) {
   if (fs::is_regular_file(o.text("data-dir"))) o.refuse_idle({{"split", false, "one file"}});
   const ReadOptions read = read_options(o);
   const std::vector<SampleRef> samples = samples_below(split_folder(o).string(), read);
-  std::vector<std::string> paths{o.text("weights"), o.text("checkpoint"), o.text("tuned")};
+  std::vector<std::string> paths = files_of_settings(o);
   for (const SampleRef& ref : samples) paths.push_back(ref.path);
-  for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) paths.push_back(file.path);
   const InputFiles inputs(paths);
   if (const std::string& out = o.text("out"); !out.empty()) {
     inputs.refuse(out);

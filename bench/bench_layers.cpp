@@ -23,7 +23,7 @@
 #include "core/parallel.h"
 #include "core/select.h"
 #include "core/text.h"
-#include "core/thread_stack.h"
+#include "core/thread_limits.h"
 #include "kernels/device/device.h"
 #include "kernels/device/probes.h"
 #include "kernels/simd/cpu.h"
@@ -338,7 +338,7 @@ int run(int argc, char** argv) {
   const Arguments a(argc, argv, std::move(flags));
   const int64_t wish = a.integer_within("threads", 0, 4096);
   const int threads = wish > 0 ? static_cast<int>(wish) : default_threads();
-  expect_thread_stack();
+  expect_granted(wish);
   set_default_threads(threads);
   const double min_seconds = a.number("min-seconds");
   if (!(min_seconds >= 0 && min_seconds < 1e6))

@@ -9,7 +9,7 @@
 #include "core/parallel.h"
 #include "core/peak_memory.h"
 #include "core/text.h"
-#include "core/thread_stack.h"
+#include "core/thread_limits.h"
 #include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
 #include "kernels/roofline/roofs.h"
@@ -172,7 +172,7 @@ int run(int argc, char** argv) {
                                          "the other, on any machine, without oneDNN"},
                                         {"nodes", "yes", "no: leave out the per-node table"}}));
   const int threads = static_cast<int>(a.integer_within("threads", 0, 4096));
-  expect_thread_stack();
+  expect_granted(threads);
   set_default_threads(threads ? threads : default_threads());
   const std::string made_by = provenance();  // the load is of before this run
   Network network = wanted_network(a);

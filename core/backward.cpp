@@ -51,16 +51,14 @@ std::vector<ValueId> differentiate(Tape& tape, ValueId loss, ValueId loss_scale,
     if (std::any_of(node->out.begin(), node->out.end(), [&](ValueId id) { return leads[id]; }))
       for (ValueId id : node->in) leads[id] = true;
   for (const Node& node : forward) {
+    if (std::none_of(node.in.begin(), node.in.end(), [&](ValueId id) { return needed[id]; })) continue;
     const OpDef& def = op_def(node.op.kind);
-    const bool lost = !def.gradient && !def.gradient_in_readers &&
-                      std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) { return needed[id]; }) &&
-                      std::any_of(node.out.begin(), node.out.end(), [&](ValueId id) { return leads[id]; });
-    if (lost)
+    if (!def.gradient && !def.gradient_in_readers &&
+        std::any_of(node.out.begin(), node.out.end(), [&](ValueId id) { return leads[id]; }))
       fail_usage("differentiate: the loss depends on " + node.name + ", but no gradient flows through " +
                  std::string(def.name));
-    const bool any = op_def(node.op.kind).gradient &&
-                     std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) { return needed[id]; });
-    for (ValueId id : node.out) needed[id] = needed[id] || any;
+    if (def.gradient)
+      for (ValueId id : node.out) needed[id] = true;
   }
 
   for (auto node = forward.rbegin(); node != forward.rend(); ++node) {

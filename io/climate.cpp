@@ -373,7 +373,7 @@ ClimateStats read_stats(const std::string& path) {
     if (!(s.maximum[c] > s.minimum[c]))
       fail_data(channel + ": expected a maximum above the minimum, found " + std::to_string(s.maximum[c]) + " and " +
                 std::to_string(s.minimum[c]));
-    if (!std::isfinite(float(s.minimum[c])) || !std::isfinite(float(1 / (s.maximum[c] - s.minimum[c])))) {
+    if (!std::isfinite(s.low(c)) || !std::isfinite(s.factor(c))) {
       std::ostringstream found;
       found << s.minimum[c] << " to " << s.maximum[c];
       fail_data(channel + ": expected a range that f32 can normalise by, found " + found.str());

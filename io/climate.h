@@ -123,6 +123,9 @@ struct ClimateStats {
   std::vector<double> mean, square_mean, minimum, maximum;
   int64_t channels() const { return static_cast<int64_t>(mean.size()); }
   double deviation(size_t channel) const;
+  /// By which images are normalised, in f32: (x - low) * factor.
+  float low(size_t channel) const { return float(minimum[channel]); }
+  float factor(size_t channel) const { return float(1 / (maximum[channel] - minimum[channel])); }
   void add(const ClimateStats& other);
 };
 /// Statistics of one image, accumulated in double.

@@ -10,8 +10,7 @@ void normalise(std::vector<float>& values, const ClimateStats& stats) {
   const auto channels = static_cast<size_t>(stats.channels());
   std::vector<float> low(channels), factor(channels);
   for (size_t c = 0; c < channels; ++c) {
-    low[c] = float(stats.minimum[c]);
-    factor[c] = float(1 / (stats.maximum[c] - stats.minimum[c]));
+    low[c] = stats.low(c), factor[c] = stats.factor(c);
   }
   if (channels == 0 || values.size() % channels != 0)
     fail_data("expected statistics of the image's channels, found " + std::to_string(channels));

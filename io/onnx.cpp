@@ -208,31 +208,42 @@ class Translation {
     graph_.output(kept, type_float, extents(s));
   }
 
-  /// A state as a constant: weights in ONNX' order, vectors as they are.
-  std::string state(const Node& n, size_t input) {
+  const Value& state_of(const Node& n, size_t input) const {
     const Value& v = tape_.value(n.in.at(input));
     if (v.kind != ValueKind::state) refuse(n);
+    return v;
+  }
+  /// A state as a constant: weights in ONNX' order, vectors as they are.
+  std::string state(const Node& n, size_t input) {
+    const Value& v = state_of(n, input);
     if (graph_.has(v.name)) return v.name;
     const NamedArray array = to_torch(v.name, states_.get(v.name), states_.rank(v.name));
     return graph_.constant(v.name, array.shape,
                            {reinterpret_cast<const float*>(array.data.data()), array.data.size() / sizeof(float)});
   }
+  /// x, the weights and, where the node has one, the bias.
+  Names with_weights(const Node& n, const std::string& x) {
+    Names in{x, state(n, 1)};
+    if (n.in.size() > 2) in.push_back(state(n, 2));
+    return in;
+  }
   /// A vector of channels that a turned value is multiplied by, or that is added to it.
   std::string channels(const Node& n, size_t input) {
     if (flat(n)) return state(n, input);
-    const Value& v = tape_.value(n.in.at(input));
-    if (v.kind != ValueKind::state) refuse(n);
+    const Value& v = state_of(n, input);
     const std::string name = v.name + ".channels";
     if (graph_.has(name)) return name;
     Ints dims(static_cast<size_t>(axes_) + 1, 1);
     dims[0] = v.desc.shape.c();
     return graph_.constant(name, dims, {states_.get(v.name).data<float>(), static_cast<size_t>(dims[0])});
   }
+  std::string scalar(const std::string& name, double number) {
+    const auto value = static_cast<float>(number);
+    return graph_.constant(name, {}, {&value, 1});
+  }
 
   std::string times(const std::string& name, const std::string& x, double factor) {
-    if (factor == 1) return x;
-    const auto value = static_cast<float>(factor);
-    return graph_.node("Mul", name + ".scaled", {x, graph_.constant(name + ".factor", {}, {&value, 1})});
+    return factor == 1 ? x : graph_.node("Mul", name + ".scaled", {x, scalar(name + ".factor", factor)});
   }
 
   [[noreturn]] static void refuse(const Node& n) {
@@ -262,9 +273,7 @@ class Translation {
         return n.in.size() > 2 ? graph_.node("Add", n.name, {scaled, channels(n, 2)}) : scaled;
       }
       case OpKind::log1p: {
-        const float one = 1;
-        const std::string more =
-            graph_.node("Add", n.name + ".plus_one", {name(n), graph_.constant(n.name + ".one", {}, {&one, 1})});
+        const std::string more = graph_.node("Add", n.name + ".plus_one", {name(n), scalar(n.name + ".one", 1)});
         return graph_.node("Log", n.name, {more});
       }
       case OpKind::divide_by_mean: {
@@ -314,9 +323,7 @@ class Translation {
     attributes.ints("kernel_shape", spatial({w.d(), w.h(), w.w()})).ints("strides", spatial(a.stride));
     attributes.ints("dilations", spatial(a.dilation)).ints("pads", pads(a.pad_low, high)).integer("group", a.groups);
     if (transposed) attributes.ints("output_padding", spatial(more));
-    Names in{name(n), state(n, 1)};
-    if (n.in.size() > 2) in.push_back(state(n, 2));
-    return graph_.node(transposed ? "ConvTranspose" : "Conv", n.name, in, attributes);
+    return graph_.node(transposed ? "ConvTranspose" : "Conv", n.name, with_weights(n, name(n)), attributes);
   }
 
   /// Features count the last map in the order of its values, channels last.
@@ -326,9 +333,7 @@ class Translation {
       x = channels_last(x, n.name + ".channels_last");
       x = graph_.node("Flatten", n.name + ".features", {x}, Attributes().integer("axis", 1));
     }
-    Names in{x, state(n, 1)};
-    if (n.in.size() > 2) in.push_back(state(n, 2));
-    return graph_.node("Gemm", n.name, in, Attributes().integer("transB", 1));
+    return graph_.node("Gemm", n.name, with_weights(n, x), Attributes().integer("transB", 1));
   }
 
   std::string activation(const Node& n) {
@@ -371,9 +376,8 @@ class Translation {
       graph_.node("BatchNormalization", normal, {name(n), state(n, 1), state(n, 2), state(n, 3), state(n, 4)},
                   Attributes().real("epsilon", a.epsilon));
     } else {
-      const auto epsilon = static_cast<float>(a.epsilon);
-      const std::string sum = graph_.node("Add", n.name + ".above_zero",
-                                          {name(n, 3), graph_.constant(n.name + ".epsilon", {}, {&epsilon, 1})});
+      const std::string sum =
+          graph_.node("Add", n.name + ".above_zero", {name(n, 3), scalar(n.name + ".epsilon", a.epsilon)});
       const std::string deviation = graph_.node("Sqrt", n.name + ".deviation", {sum});
       const std::string unit = graph_.node("Div", n.name + ".unit", {rests_.at(n.in[3]), deviation});
       const std::string scaled = graph_.node("Mul", n.name + ".scaled", {unit, channels(n, 1)});

@@ -1,7 +1,10 @@
 #include "io/safetensors.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -97,14 +100,14 @@ std::optional<NamedArray> parse_entry(const std::string& path, const std::string
   return array;
 }
 
-/// The header's text, behind its length.
-std::string_view header_text(const std::string& path, std::span<const std::byte> file) {
-  uint64_t header_bytes = 0;
-  if (file.size() >= 8) std::memcpy(&header_bytes, file.data(), 8);
-  if (file.size() < 8 || header_bytes > file.size() - 8)
-    fail_data(path + ": a safetensors header of " + std::to_string(header_bytes) + " bytes does not fit a file of " +
-              std::to_string(file.size()));
-  return {reinterpret_cast<const char*>(file.data()) + 8, header_bytes};
+/// The length of the header behind the first 8 bytes of a file of `size` bytes.
+uint64_t header_bytes(const std::string& path, std::span<const std::byte> first, uint64_t size) {
+  uint64_t bytes = 0;
+  if (first.size() >= 8) std::memcpy(&bytes, first.data(), 8);
+  if (size < 8 || bytes > size - 8)
+    fail_data(path + ": a safetensors header of " + std::to_string(bytes) + " bytes does not fit a file of " +
+              std::to_string(size));
+  return bytes;
 }
 
 constexpr const char *metadata = "__metadata__", *note_key = "convoy";
@@ -112,9 +115,16 @@ constexpr const char *metadata = "__metadata__", *note_key = "convoy";
 }  // namespace
 
 std::string read_safetensors_note(const std::string& path) {
-  const std::vector<std::byte> file = read_file(path);
+  std::ifstream file(path, std::ios::binary);
+  std::error_code failed;
+  const uint64_t size = std::filesystem::file_size(path, failed);
+  if (!file || failed) fail_data(path + ": cannot open");
+  std::array<char, 8> first{};
+  file.read(first.data(), first.size());
+  std::string text(header_bytes(path, std::as_bytes(std::span(first)), size), '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
   try {
-    const json header = json::parse(header_text(path, file));
+    const json header = json::parse(text);
     return header.is_object() && header.contains(metadata) ? header[metadata].value(note_key, std::string())
                                                            : std::string();
   } catch (const json::exception& error) {
@@ -124,7 +134,7 @@ std::string read_safetensors_note(const std::string& path) {
 
 std::vector<NamedArray> read_safetensors(const std::string& path) {
   const std::vector<std::byte> file = read_file(path);
-  const std::string_view text = header_text(path, file);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + 8, header_bytes(path, file, file.size()));
   const auto data = std::span(file).subspan(8 + text.size());
   std::vector<NamedArray> arrays;
   std::vector<Extent> extents;

@@ -23,7 +23,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "core/text.h"
-#include "core/thread_stack.h"
+#include "core/thread_limits.h"
 
 namespace convoy::apps {
 namespace {
@@ -438,10 +438,8 @@ std::vector<double> OptionTable::numbers(const std::string& flag) const {
 }
 
 int wanted_threads(const OptionTable& options) {
-  expect_thread_stack();
   const int64_t wish = options.integer("threads");
-  if (wish > thread_limit())
-    fail_usage(fmt::format("--threads: expected no more than OMP_THREAD_LIMIT's {}, found {}", thread_limit(), wish));
+  expect_granted(wish);
   if (wish > 0) return static_cast<int>(wish);
   const int granted = default_threads();
   if (granted > most_threads)

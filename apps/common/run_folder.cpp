@@ -16,6 +16,7 @@
 #include "apps/common/say.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "io/climate.h"
 #include "io/file.h"
 
 namespace convoy::apps {
@@ -52,7 +53,7 @@ void refuse_in_use(const OptionTable& o, const std::string& save) {
   std::vector<std::string> read{o.file()};
   for (const char* flag : {"init", "checkpoint", "stats", "tuned", "comm-table"})
     if (o.has(flag)) read.push_back(o.text(flag));
-  if (o.has("stats") && o.text("stats").empty()) read.push_back(o.text("data-dir") + "/stats.h5");
+  if (o.has("stats") && !o.text("data-dir").empty()) read.push_back(find_stats(o.text("data-dir"), {}));
   InputFiles(read).refuse(save, "--save");
   const std::filesystem::path path = std::filesystem::absolute(save).lexically_normal(),
                               own = std::filesystem::absolute(o.text("output-dir") + "/").lexically_normal();

@@ -57,6 +57,12 @@ std::vector<Option> prediction_options() {
            "train, validation or test, or all files below data-dir; auto = validation where it exists, else train"}};
 }
 
+std::vector<std::string> files_of_settings(const OptionTable& o) {
+  std::vector<std::string> files{o.text("weights"), o.text("checkpoint"), o.text("tuned")};
+  for (const CheckpointFile& file : list_checkpoints(o.text("checkpoint"))) files.push_back(file.path);
+  return files;
+}
+
 std::filesystem::path split_folder(const OptionTable& o) {
   const std::filesystem::path root(o.text("data-dir"));
   const std::string& split = o.text("split");

@@ -26,6 +26,8 @@ void save_weights(const std::string& path, Program& program, const nlohmann::jso
 
 /// --weights or --checkpoint of a predicting program, and --split of --data-dir.
 std::vector<Option> prediction_options();
+/// Files that such a program reads beside its samples: weights, checkpoints, the table of --tuned.
+std::vector<std::string> files_of_settings(const OptionTable& options);
 
 /// What --weights or --checkpoint names, read once for all programs of a network.
 class TrainedState {

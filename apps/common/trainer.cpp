@@ -177,7 +177,7 @@ void Trainer::stage(Executor& e) {
   e.stage_inputs();
 }
 
-void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
+void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass, double rate) {
   const auto start = Clock::now();
   if (!inputs_ahead_) {
     fill_inputs(e, loader);
@@ -186,7 +186,7 @@ void Trainer::one_pass(Executor& e, Loader* loader, int64_t pass) {
   }
   // Dummy inputs are rewritten because the arena reuses their memory; that is not part of the step.
   if (!loader) dummy_seconds_ += seconds_since(start);
-  program_.set_clock({.learning_rate = o_.rate(epoch_, position()),
+  program_.set_clock({.learning_rate = rate,
                       .step = step_,
                       .seed = o_.seed,
                       .first_sample = step_ * samples_per_step() + pass * global_batch() + ranks_.rank() * batch(),
@@ -213,9 +213,9 @@ void Trainer::one_step(Loader* loader) {
   const double wait_before = loader ? loader->wait_seconds() : 0, dummy_before = dummy_seconds_;
   const CommunicationTimes before = ranks_.times();
   ranks_.world().take_first_wait();  // of what lies behind: only waits of this step count
-  for (int64_t pass = 0; pass + 1 < passes(); ++pass) one_pass(*program_.micro(), loader, pass);
+  for (int64_t pass = 0; pass + 1 < passes(); ++pass) one_pass(*program_.micro(), loader, pass, rate);
   const bool several = ranks_.size() > 1;
-  one_pass(program_.step(), loader, passes() - 1);
+  one_pass(program_.step(), loader, passes() - 1, rate);
   // All ranks see the same requests in the same step.
   stop_requested_ = several ? program_.step().tensor("stop_requests").data<float>()[0] > 0 : wants_stop();
   const float loss = program_.step().tensor("loss").data<float>()[0];

@@ -121,7 +121,7 @@ class Trainer {
   /// Tells the other ranks of a request to stop with these inputs.
   void stage(Executor& executor);
   /// Fills the inputs of one pass and runs it; a device works while the next ones are filled.
-  void one_pass(Executor& executor, Loader* loader, int64_t pass);
+  void one_pass(Executor& executor, Loader* loader, int64_t pass, double rate);
   /// Whether the inputs of the next step may be filled while this one runs: nobody asks for this one's labels then.
   bool fills_ahead() const;
   /// Throws Error(diverged) where the step's loss, or the gradients that it was to apply, are not finite.

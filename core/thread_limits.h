@@ -1,17 +1,23 @@
-// The stack that OpenMP gives to its threads.
+// What the environment grants to OpenMP's threads.
 #pragma once
 
 #include <cctype>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 
 #include "core/error.h"
+#include "core/parallel.h"
 
 namespace convoy {
 
-/// Throws Error(usage) where OMP_STACKSIZE asks for less than a megabyte, which kernels take on their threads: too
-/// little ends in a segmentation fault. What OpenMP cannot read it leaves out, and so does this.
-inline void expect_thread_stack() {
+/// Throws Error(usage) where --threads, 0 if it is not given, asks for more threads than OMP_THREAD_LIMIT grants, for
+/// which oneDNN would wait, and where OMP_STACKSIZE asks for less than a megabyte, which kernels take on their threads:
+/// too little ends in a segmentation fault. What OpenMP cannot read it leaves out, and so does this.
+inline void expect_granted(int64_t threads) {
+  if (threads > thread_limit())
+    fail_usage("--threads: expected no more than OMP_THREAD_LIMIT's " + std::to_string(thread_limit()) + ", found " +
+               std::to_string(threads));
   for (const char* name : {"OMP_STACKSIZE", "GOMP_STACKSIZE"}) {
     const char* text = std::getenv(name);
     if (!text) continue;
