@@ -173,6 +173,7 @@ int predict_main(int argc, char** argv) {
     fail_usage(fmt::format("--onnx: expected images of one size, which the model keeps, found {}: {} and {}",
                            sources.size(), sources[0]->images()[0].path, sources[1]->images()[0].path));
   TrainedState state(o);
+  report_plugins();
   std::vector<ClimateOptions> options;
   std::vector<ProgramPlans> plans;
   for (const auto& source : sources) {

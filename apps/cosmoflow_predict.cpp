@@ -63,6 +63,7 @@ int predict_main(int argc, char** argv) {
   const SampleShape shape = data_shape(o, samples, read);
   TrainedState state(o);
   const CosmoflowOptions options = program_options(o, shape);
+  report_plugins();
   ProgramPlans plans = plan_evaluation(options, kernel_list());
   report_tuned(o, options.plan.selection.tuned, {&plans.evaluate});
   warn_of_idle_overrides(options.plan.selection, {&plans.evaluate});

@@ -26,6 +26,7 @@
 #include "core/thread_limits.h"
 #include "kernels/device/device.h"
 #include "kernels/device/probes.h"
+#include "kernels/plugin_list.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
 
@@ -96,9 +97,12 @@ class Report {
   /// What the run's rows were measured on and beside, and how.
   void machine(const std::string& name, const std::string& libraries, int threads, bool cold, double min_seconds) {
     std::printf("%s, %s, %d threads\n", name.c_str(), libraries.c_str(), threads);
+    const std::string plugins = plugin_text();
+    if (!plugins.empty()) std::printf("plugins: %s\n", plugins.c_str());
     json_.head("{\"machine\":" + json_string(name) + ",\"libraries\":" + json_string(libraries) +
                ",\"threads\":" + std::to_string(threads) + ",\"cold\":" + (cold ? "true" : "false") +
-               ",\"min_seconds\":" + std::to_string(min_seconds) + "," + provenance() + "}");
+               ",\"min_seconds\":" + std::to_string(min_seconds) + ",\"plugins\":" + json_string(plugins) + "," +
+               provenance() + "}");
   }
   void ceiling(const Ceiling& c) {
     std::printf("  ceiling %-9s %8.1f %s\n", c.name.c_str(), c.value, c.unit.c_str());

@@ -12,6 +12,7 @@
 #include "core/thread_limits.h"
 #include "kernels/device/device.h"
 #include "kernels/kernel_list.h"
+#include "kernels/plugin_list.h"
 #include "kernels/roofline/roofs.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
@@ -119,6 +120,7 @@ std::string described(const Arguments& a, const Program& program, const std::str
   add("model", json_string(a.text("model")));
   add("device", json_string(device));
   add("library", json_string(kernel_library_versions()));
+  add("plugins", json_string(plugin_text()));
   add("compute", json_string(a.text("compute")));
   add("size", size);
   add("batch", std::to_string(program.options().batch));

@@ -5,6 +5,7 @@
 #include "kernels/kernel_list.h"
 
 #include "kernels/function_kernel.h"
+#include "kernels/plugin_list.h"
 
 // Declares a function and appends what it lists. Those of files that a build leaves out are not asked.
 #define APPEND(function)                                                     \
@@ -102,7 +103,7 @@ KernelList make_kernel_list() {
   CUDA(conv_tiled_cuda_kernels)
   CUDA(conv_plain_cuda_kernels)
   // clang-format on
-  return list;
+  return with_plugins(std::move(list));
 }
 
 const KernelList& kernel_list() {

@@ -5,7 +5,8 @@
 
 namespace convoy {
 
-/// Best first, the plain reference last of the CPU's; those for CUDA devices follow. Built once, on first use.
+/// Best first, those of plugins (plugin_list.h, whose errors it throws) ahead of ours; the plain reference is the last
+/// of the CPU's, those for CUDA devices follow. Built once, on first use.
 const KernelList& kernel_list();
 
 /// The same anew, for a program that puts kernels of its own in front, where the first that supports a problem runs it,

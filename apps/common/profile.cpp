@@ -13,6 +13,7 @@
 #include "apps/common/version.h"
 #include "core/median.h"
 #include "core/text.h"
+#include "kernels/plugin_list.h"
 #include "kernels/simd/cpu.h"
 #include "kernels/versions.h"
 
@@ -119,7 +120,8 @@ std::string profile_rows(const Executor& executor, std::span<const Ceiling> ceil
                           {"version", build_text()},
                           {"commit", commit_text()},
                           {"cold", false},
-                          {"CONVOY_MAX_ISA", limit ? limit : ""}}
+                          {"CONVOY_MAX_ISA", limit ? limit : ""},
+                          {"plugins", plugin_text()}}
                          .dump() +
                      "\n";
   for (const Ceiling& c : ceilings)

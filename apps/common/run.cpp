@@ -18,6 +18,7 @@
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "kernels/kernel_list.h"
+#include "kernels/plugin_list.h"
 #include "kernels/simd/cpu.h"
 #include "models/idle_overrides.h"
 #include "models/tuned_share.h"
@@ -52,8 +53,13 @@ void warn_of_idle_overrides(const Selection& selection, const std::vector<const 
   for (const std::string& line : lines) say(stderr, "warning: {}\n", line);
 }
 
+void report_plugins() {
+  if (const std::string plugins = plugin_text(); !plugins.empty()) say("plugins: {}\n", plugins);
+}
+
 void print_header(const OptionTable& o) {
   say("{}\n{}\n", build_text(), describe_cpu());
+  report_plugins();
   std::string line = " ", rest;
   constexpr size_t width = 120;
   for (const Option& option : o.all()) {

@@ -18,6 +18,8 @@ namespace convoy::apps {
 void warn_of_plain_kernels(const std::vector<const Plan*>& plans);
 /// A warning for every pattern of --kernel whose kernel runs none of the nodes of `plans` that it matches.
 void warn_of_idle_overrides(const Selection& selection, const std::vector<const Plan*>& plans);
+/// Says which plugins are loaded (kernels/plugin_list.h, whose errors it throws); nothing where none is.
+void report_plugins();
 void print_header(const OptionTable& options);
 void print_summary(const ProgramPlans& plans, const NetworkCounts& counts, bool explained);
 /// Prints how much of a run the table of --tuned decides; without the flag: nothing. `plans`: what the run executes.

@@ -10,30 +10,9 @@
 
 using namespace convoy;
 
-namespace {
+std::vector<KernelPtr> my_kernels();  // my_dense.cpp
 
-/// y = W x + b in f32, as one would write it first.
-KernelPtr my_dense() {
-  const auto supports = [](const Problem& p) {
-    for (const std::vector<TensorDesc>* side : {&p.in, &p.out})
-      for (const TensorDesc& d : *side)
-        if (d.dtype != DType::f32 || !d.dense()) return Support::no("takes f32 without gaps");
-    return p.in.size() == 3 ? Support::yes() : Support::no("takes a bias");
-  };
-  const auto prepare = [](const Problem&) -> std::unique_ptr<Prepared> {
-    return std::make_unique<PreparedFunction>([](const KernelArgs& a) {
-      const int64_t outputs = a.in[1].shape().n(), features = a.in[1].shape().c();
-      const float *x = a.in[0].data<float>(), *w = a.in[1].data<float>(), *bias = a.in[2].data<float>();
-      for (int64_t i = 0; i < a.out[0].shape().elements(); ++i) {
-        const float *row = x + i / outputs * features, *weights = w + i % outputs * features;
-        float sum = bias[i % outputs];
-        for (int64_t f = 0; f < features; ++f) sum += row[f] * weights[f];
-        a.out[0].data<float>()[i] = sum;
-      }
-    });
-  };
-  return std::make_unique<FunctionKernel>("mine", OpKind::dense_forward, supports, prepare);
-}
+namespace {
 
 /// The losses of ten steps on one sample.
 std::vector<float> train(const KernelList& kernels) {
@@ -62,7 +41,7 @@ std::vector<float> train(const KernelList& kernels) {
 
 int main() {
   KernelList kernels = make_kernel_list();
-  kernels.insert(kernels.begin(), my_dense());
+  for (KernelPtr& kernel : my_kernels()) kernels.insert(kernels.begin(), std::move(kernel));
   const std::vector<float> plain = train(kernel_list()), own = train(kernels);
   const bool learns = own.back() < own.front(), same = std::fabs(own.back() - plain.back()) < 1e-4f;
   if (!learns || !same) std::printf("expected a loss that falls, and the same one without this kernel\n");

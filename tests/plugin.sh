@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Kernels in shared libraries, loaded by every program that runs kernels.   usage: plugin.sh SOURCE_DIR BUILD_DIR
+set -u
+source=$1 build=$2 bin=$2/bin
+. "$(dirname "$0")/expect.sh"
+compile() { "${CXX:-c++}" -std=c++20 -O2 -fopenmp -fPIC -shared -Wl,-Bsymbolic-functions "$@" -I"$source" -I"$build/generated"; }
+compile "$source/tests/consumer/my_dense.cpp" -o libmine.so || exit 1
+train=("$bin/cosmoflow_train" --data dummy --size 16 --conv-size 8 --n-train 4 --n-epochs 1 --batch-size 2 --dropout 0)
+
+# It runs where it can, in trainers, predictors and benches, which say so; the loss is that of other kernels.
+expect 0 "finished" "${train[@]}" --output-dir plain
+expect 0 "plugins: ./libmine.so (mine)" env CONVOY_PLUGINS=./libmine.so "${train[@]}" --output-dir mine --profile
+for run in plain mine; do losses $run | grep -oE '[0-9.e-]+$' > $run.txt; done
+[ -s mine.txt ] && paste plain.txt mine.txt | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5 * $1) exit 1 }' && ok || bad "losses with another dense kernel: $(paste plain.txt mine.txt)"
+grep -q '"kernel":"mine"' mine/profile.jsonl && head -1 mine/profile.jsonl | grep -q '"plugins":"./libmine.so (mine)"' && ok || bad "no node of the profile is the plugin's"
+CONVOY_PLUGINS=$PWD/libmine.so "${train[@]}" --summary --dry-run > summary.txt
+grep -q '^dense1.forward .* mine ' summary.txt && ok || bad "dense1.forward is not the plugin's"
+"$bin/cosmoflow_simulate" --out data --universes 2 --validation 2 --size 16 --steps 4 > /dev/null 2>&1 || bad "no data"
+expect 0 "plugins: ./libmine.so (mine)" env CONVOY_PLUGINS=./libmine.so "$bin/cosmoflow_predict" --checkpoint plain --data-dir data --conv-size 8
+dense='dense_forward{} in=f32:2x1x1x1x64|f32:16x1x1x1x64|f32:1x1x1x1x16'
+expect 0 " mine " env CONVOY_PLUGINS=./libmine.so "$bin/bench_layers" --problem "$dense" --min-seconds 0 --json rows.jsonl
+head -1 rows.jsonl | grep -q '"plugins":"./libmine.so (mine)"' && grep -q '"kernel":"mine".*"correct":true' rows.jsonl && ok || bad "rows.jsonl: $(cut -c1-300 rows.jsonl)"
+expect 0 '"plugins":"./libmine.so (mine)"' env CONVOY_PLUGINS=./libmine.so "$bin/bench_step" --size 16 --steps 1 --nodes no --kernel 'dense1.forward=mine'
+[ ! -x "$bin/test_kernels" ] || expect 0 "runs on 2" env CONVOY_PLUGINS=./libmine.so CONVOY_TEST_KERNELS=mine "$bin/test_kernels" "every kernel on other ops*"
+
+# One that is wrong is found out before it is timed; other faults are of its list.
+{
+  sed 's/float sum = bias/float sum = 1 + bias/; s/"mine"/"off_by_one"/; /^CONVOY_PLUGIN/d' "$source/tests/consumer/my_dense.cpp"
+  cat << 'T'
+#include <cstdlib>
+namespace convoy { std::vector<KernelPtr> copy_kernels(); }
+// Called like one of ours, which it does not take the place of.
+std::vector<KernelPtr> convoy::copy_kernels() {
+  const std::string_view fault = std::getenv("FAULT");
+  if (fault == "throws") throw std::runtime_error("no licence");
+  if (fault == "empty") return {};
+  if (fault == "null") return std::vector<KernelPtr>(1);
+  return my_kernels();
+}
+CONVOY_PLUGIN(convoy::copy_kernels)
+T
+} > faulty.cpp
+compile faulty.cpp -o faulty.so || exit 1
+expect 1 "WRONG" env FAULT=sum CONVOY_PLUGINS=./faulty.so:./libmine.so "$bin/bench_layers" --problem "$dense" --min-seconds 0
+
+# What cannot be loaded ends the program before it begins.
+refused() { expect 2 "CONVOY_PLUGINS: $1" env CONVOY_PLUGINS="$2" "${train[@]}" --output-dir never; }
+FAULT=throws refused "faulty.so: no licence" faulty.so
+FAULT=empty refused "faulty.so: lists no kernels" faulty.so
+FAULT=null refused "faulty.so: lists a kernel that is null" faulty.so
+refused "./libmine.so: its kernel \"mine\" has a name that is taken" ./libmine.so:./libmine.so
+refused "none.so: no such file" none.so
+refused "expected paths separated by colons, found \"./libmine.so:\"" ./libmine.so:
+echo text > text.so
+refused "text.so: " text.so
+small() { printf '%s\n' "$2" | "${CXX:-c++}" -x c++ -fPIC -shared - -o "$1" || exit 1; }
+small nothing.so 'int nothing;'
+refused "nothing.so: has no convoy_plugin" nothing.so
+small missing.so 'void elsewhere(); extern "C" const void* convoy_plugin() { elsewhere(); return 0; }'
+refused "missing.so: undefined symbol" missing.so
+small older.so 'struct { const char* headers; void* kernels; } plugin{"0.0.1 abc", 0}; extern "C" const void* convoy_plugin() { return &plugin; }'
+refused "older.so: expected a library compiled with the headers of this build" older.so
+[ ! -e never ] && ok || bad "a run without its plugins left a folder"
+conclude
