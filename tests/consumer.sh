@@ -29,8 +29,8 @@ if [ -x "$launcher" ] && ! "$prefix/build/consumer_ranks" | grep -q ', none$'; t
   [ "$(grep -c '^2 ranks: loss' "$prefix/said")" -eq 2 ] && [ "$(sort -u "$prefix/said" | wc -l)" -eq 1 ]  # one loss on both
 fi
 "$prefix/build/consumer_average"
-# One command makes a plugin of the same kernel, from installed headers.
-"${CXX:-c++}" -std=c++20 -O2 -fopenmp -fPIC -shared -Wl,-Bsymbolic-functions -I"$prefix/install/include/convoy" "$1/tests/consumer/my_dense.cpp" -o "$prefix/libmine.so"
+# One command makes a plugin of the same kernel, from what is installed.
+"${CXX:-c++}" -std=c++20 -O2 -fopenmp -fPIC -shared -Wl,-Bsymbolic-functions -I"$prefix/install/include/convoy" "$prefix/install/share/convoy/plugins/my_dense.cpp" -o "$prefix/libmine.so"
 CONVOY_PLUGINS=$prefix/libmine.so "$prefix/install/bin/cosmoflow_train" --data dummy --size 16 --summary --dry-run > "$prefix/said"
 grep '^dense1.forward .* mine ' "$prefix/said"
 "$prefix/install/bin/cosmoflow_train" --version > "$prefix/said"

@@ -23,6 +23,20 @@ head -1 rows.jsonl | grep -q '"plugins":"./libmine.so (mine)"' && grep -q '"kern
 expect 0 '"plugins":"./libmine.so (mine)"' env CONVOY_PLUGINS=./libmine.so "$bin/bench_step" --size 16 --steps 1 --nodes no --kernel 'dense1.forward=mine'
 [ ! -x "$bin/test_kernels" ] || expect 0 "runs on 2" env CONVOY_PLUGINS=./libmine.so CONVOY_TEST_KERNELS=mine "$bin/test_kernels" "every kernel on other ops*"
 
+# One with packed weights, threads and an instruction set; the library named first goes first.
+compile "$source/tests/consumer/my_conv.cpp" -o my_conv.so || exit 1
+if grep -qw avx2 /proc/cpuinfo; then
+  export CONVOY_PLUGINS=./my_conv.so:./libmine.so
+  conv='conv ic16ih20oc40kh3ph1'
+  expect 0 " my_conv_avx2 " "$bin/bench_layers" --problem "$conv" --pass forward --kernels my_conv,direct --min-seconds 0 --json conv.jsonl
+  grep -q '"kernel":"my_conv_avx2".*"correct":true' conv.jsonl && ok || bad "no checked my_conv_avx2 in conv.jsonl"
+  expect 0 "plugins: ./my_conv.so (my_conv_avx2), ./libmine.so (mine)" "$bin/climseg_train" --data dummy --image-size 64x96 --width-divisor 16 --n-train 2 --max-epochs 1 --output-dir sky
+  grep -q my_conv_avx2 sky/summary.json && ok || bad "climseg_train did not run my_conv_avx2"
+  [ ! -x "$bin/test_kernels" ] || CONVOY_TEST_KERNELS=my_conv expect 0 "runs on 200" "$bin/test_kernels" "*random*"
+  CONVOY_MAX_ISA=scalar expect 0 "refuses: needs AVX2" "$bin/bench_layers" --problem "$conv" --pass forward --kernels my_conv,reference --min-seconds 0
+  unset CONVOY_PLUGINS
+fi
+
 # One that is wrong is found out before it is timed; other faults are of its list.
 {
   sed 's/float sum = bias/float sum = 1 + bias/; s/"mine"/"off_by_one"/; /^CONVOY_PLUGIN/d' "$source/tests/consumer/my_dense.cpp"
