@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "apps/common/options.h"
+#include "apps/common/physical_scale.h"
 #include "apps/common/ranks.h"
 #include "apps/common/simulation_record.h"
 #include "apps/common/say.h"
@@ -60,13 +61,12 @@ struct Drawn {
 
 /// Omega_m, sigma_8, n_s, H_0: flat within centre * (1 +- spread). unitPar is in [-1, 1).
 Drawn draw_parameters(uint64_t seed, int64_t universe, double spread) {
-  constexpr double centre[4] = {0.30, 0.80, 0.96, 70};
   const PhiloxStream random(seed, hash_name("parameters"));
   Drawn d;
   for (size_t i = 0; i < 4; ++i) {
     const double u = 2.0 * random.uniform(static_cast<uint64_t>(universe) * 4 + i) - 1.0;
     d.unit[i] = static_cast<float>(u);
-    d.physical[i] = static_cast<float>(centre[i] * (1 + spread * u));
+    d.physical[i] = static_cast<float>(parameter_centres[i] * (1 + spread * u));
   }
   d.cosmology = {.omega_m = d.physical[0], .sigma_8 = d.physical[1], .n_s = d.physical[2], .h = d.physical[3] / 100.0};
   return d;
@@ -75,7 +75,7 @@ Drawn draw_parameters(uint64_t seed, int64_t universe, double spread) {
 /// `wish` with the voxel of this universe: --voxel is in units of (H_0/70) Mpc/h.
 UniverseOptions options_of(const UniverseOptions& wish, const Drawn& d) {
   UniverseOptions o = wish;
-  o.voxel = wish.voxel * d.physical[3] / 70.0;
+  o.voxel = wish.voxel * d.physical[3] / parameter_centres[3];
   return o;
 }
 

@@ -133,9 +133,9 @@ void open_standard_streams() {
 
 }  // namespace
 
-const Option& OptionTable::find(const std::string& flag) const {
-  for (const Option& option : options_)
-    if (option.flag == flag) return option;
+size_t OptionTable::index_of(const std::string& flag) const {
+  for (size_t i = 0; i < options_.size(); ++i)
+    if (options_[i].flag == flag) return i;
   fail_usage("no setting is named " + flag);
 }
 
@@ -202,7 +202,7 @@ void OptionTable::check(const Option& option) const {
 }
 
 void OptionTable::set(const std::string& flag, const std::string& value, const std::string& origin) {
-  Option& option = const_cast<Option&>(find(flag));
+  Option& option = options_[index_of(flag)];
   // A repeated list flag adds to itself; another source replaces it.
   const bool add = option.kind == Option::Kind::list && option.origin == origin && !option.value.empty();
   option.origin = origin;  // by which errors call it

@@ -106,7 +106,8 @@ class OptionTable {
   void refuse_idle(const std::vector<IdleFlag>& rules) const;
 
  private:
-  const Option& find(const std::string& flag) const;
+  size_t index_of(const std::string& flag) const;
+  const Option& find(const std::string& flag) const { return options_[index_of(flag)]; }
   std::string name(const Option& option) const;
   /// The one spelling that all texts of a meaning share.
   std::string canonical(const Option& option, const std::string& value) const;

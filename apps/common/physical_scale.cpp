@@ -6,8 +6,7 @@ namespace convoy::apps {
 namespace {
 
 PhysicalScale official_scale(size_t target) {
-  constexpr double centres[4] = {0.30, 0.80, 0.96, 70};
-  const double centre = target < 4 ? centres[target] : 1;
+  const double centre = target < parameter_centres.size() ? parameter_centres[target] : 1;
   return {centre, 0.1 * centre};
 }
 

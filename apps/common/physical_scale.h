@@ -1,11 +1,15 @@
 // From labels in [-1, 1] to cosmological parameters.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace convoy::apps {
+
+/// Omega_m, sigma_8, n_s and H_0 in km/s/Mpc in the middle of the official set.
+inline constexpr std::array<double, 4> parameter_centres{0.30, 0.80, 0.96, 70};
 
 /// What labels of one target stand for.
 struct PhysicalScale {
