@@ -11,6 +11,7 @@
 #include "apps/common/families.h"
 #include "apps/common/profile.h"
 #include "apps/common/say.h"
+#include "apps/common/stop_signal.h"
 #include "apps/common/trained_state.h"
 #include "apps/common/version.h"
 #include "core/passes/passes.h"

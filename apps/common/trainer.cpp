@@ -4,16 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
-#include <csignal>
-#include <ctime>
 #include <optional>
 #include <span>
 
-#include "apps/common/run_lock.h"
 #include "apps/common/say.h"
+#include "apps/common/stop_signal.h"
 #include "apps/common/version.h"
 #include "io/hdf5.h"
 
@@ -21,29 +18,6 @@ namespace convoy::apps {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-volatile std::sig_atomic_t signal_received = 0;
-
-/// Of the first one, by a clock that only goes on.
-std::atomic<int64_t> signal_milliseconds{0};
-static_assert(std::atomic<int64_t>::is_always_lock_free);  // what a signal handler may use
-
-/// Launchers pass the same request on by more than one way: only one that comes two seconds later is a second request.
-extern "C" void on_signal(int number) {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  const int64_t milliseconds = int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
-  // Beyond a limit of processor time the system sends another SIGXCPU each second.
-  if (signal_received && number != SIGXCPU && milliseconds - signal_milliseconds >= 2000) {
-    release_run_lock();
-    _exit(128 + number);
-  }
-  if (!signal_received) signal_milliseconds = milliseconds;
-  signal_received = number;
-}
-
-/// By which a validation loss has to fall to count as better.
-constexpr double least_improvement = 1e-5;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -56,19 +30,19 @@ bool meets(int64_t count, int64_t interval) {
 
 }  // namespace
 
-void install_signal_handlers() {
-  for (int number : {SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGINT}) std::signal(number, on_signal);
-  // A terminal that goes away, unless nohup asked for nothing to happen then.
-  if (std::signal(SIGHUP, on_signal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
-}
-
 void expect_whole_step(int64_t samples_per_step, int64_t samples) {
   if (samples_per_step > samples)
     fail_usage(fmt::format("a step takes {} samples, more than the {} training samples", samples_per_step, samples));
 }
 
 Trainer::Trainer(Program& program, Task& task, Ranks& ranks, TrainerOptions options)
-    : program_(program), task_(task), ranks_(ranks), source_(task.training()), o_(std::move(options)) {
+    : program_(program),
+      task_(task),
+      ranks_(ranks),
+      source_(task.training()),
+      o_(std::move(options)),
+      communication_(ranks),
+      early_stop_(o_.early_stopping) {
   for (Executor* executor : {&program_.step(), program_.micro()})
     if (executor) executor->set_groups(ranks_.groups()), executor->set_team(ranks_.team());
   ranks_.set_window(program_.step().window());
@@ -156,12 +130,7 @@ bool Trainer::reaches_target(const Quality& quality, int64_t epoch) {
 std::optional<Outcome> Trainer::stop_rule(const EpochRecord& record) {
   if (reaches_target(record.validation, record.epoch)) return Outcome::target_reached;
   if (!source_ || task_.validation_samples() == 0 || !record.validation.finite()) return std::nullopt;
-  // The best one moves with what counts as better: slow progress adds up.
-  if (record.validation.loss < best_loss_ - least_improvement)
-    best_loss_ = record.validation.loss, since_best_ = 0;
-  else
-    ++since_best_;
-  if (o_.early_stopping > 0 && since_best_ >= o_.early_stopping) return Outcome::stopped_early;
+  if (early_stop_.counts(record.validation.loss)) return Outcome::stopped_early;
   return std::nullopt;
 }
 
@@ -211,8 +180,7 @@ void Trainer::one_step(Loader* loader) {
   }
   const auto start = Clock::now();
   const double wait_before = loader ? loader->wait_seconds() : 0, dummy_before = dummy_seconds_;
-  const CommunicationTimes before = ranks_.times();
-  ranks_.world().take_first_wait();  // of what lies behind: only waits of this step count
+  communication_.begin_step();
   for (int64_t pass = 0; pass + 1 < passes(); ++pass) one_pass(*program_.micro(), loader, pass, rate);
   const bool several = ranks_.size() > 1;
   one_pass(program_.step(), loader, passes() - 1, rate);
@@ -223,18 +191,14 @@ void Trainer::one_step(Loader* loader) {
   const double wait = loader ? loader->wait_seconds() - wait_before : 0;
   const double seconds = seconds_since(start) - (dummy_seconds_ - dummy_before);
   wait_seconds_ += wait, train_seconds_ += seconds, epoch_loss_ += double(loss);
-  const CommunicationTimes after = ranks_.times();
-  steps_communication_.in_flight += after.in_flight - before.in_flight;
-  if (several)
-    waits_.push_back(
-        {ranks_.world().take_first_wait(), after.exposed - before.exposed, after.met - before.met, seconds});
-  steps_communication_.reductions += after.reductions - before.reductions;
-  steps_communication_.bytes += after.bytes - before.bytes;
+  communication_.end_step(seconds);
   step_seconds_.push_back(seconds);
-  metrics_ << nlohmann::json{{"step", step_},         {"epoch", epoch_},    {"loss", loss},
-                             {"learning_rate", rate}, {"seconds", seconds}, {"data_wait_seconds", wait}}
-                  .dump()
-           << std::endl;
+  tables_.add_step({{"step", step_},
+                    {"epoch", epoch_},
+                    {"loss", loss},
+                    {"learning_rate", rate},
+                    {"seconds", seconds},
+                    {"data_wait_seconds", wait}});
   ++step_, ++step_in_epoch_;
   // At an epoch's end its mean is logged, unless the run stops there.
   const bool ends = (step_in_epoch_ >= steps_per_epoch() || step_limit_reached()) && !stop_requested_;
@@ -291,13 +255,12 @@ void Trainer::save_or_warn() {
 }
 
 std::string Trainer::lost_log() const {
-  if (!metrics_) return o_.output_dir + "/metrics.jsonl: cannot write (disk full?)";
-  if (mllog_.failed()) return mllog_.path() + ": cannot write (disk full?)";
-  return history_failure_;
+  if (const std::string lost = tables_.lost(); !lost.empty()) return lost;
+  return mllog_.failed() ? mllog_.path() + ": cannot write (disk full?)" : "";
 }
 
 bool Trainer::wants_stop() const {
-  return signal_received != 0 || !lost_log().empty();
+  return stop_signalled() || !lost_log().empty();
 }
 
 StopPoint Trainer::stop_point() const {
@@ -376,7 +339,7 @@ std::optional<Outcome> Trainer::one_epoch() {
   const int64_t steps_before = step_;
   mllog_.start("epoch_start", position(epoch_));
   train_epoch();
-  compare_waits();
+  communication_.end_epoch(!lagged_.empty());
   // A validation may also find that the network has diverged: until then the checkpoint before this one stays.
   const int with_older = o_.keep_checkpoints + 1;
   if (stop_requested_) {
@@ -412,7 +375,7 @@ std::optional<Outcome> Trainer::one_epoch() {
   if (complete) ++epoch_, step_in_epoch_ = 0;
   unsaved_ = true;
   if (due) save(o_.keep_checkpoints);
-  if (ranks_.root()) write_history();
+  if (ranks_.root()) tables_.write_history(history_, task_.metric());
   if (due) expect_logs();
   if (complete)
     if (const auto stopped = stop_rule(history_.back())) return stopped;
@@ -434,9 +397,9 @@ Outcome Trainer::run() {
   if (!has_hdf5()) say(stderr, "warning: this build has no HDF5: no checkpoints are written\n");
   if (o_.continues) resume();
   first_step_ = step_;
-  clock_offset_ = ranks_.clock_offset();
-  open_metrics();
-  if (ranks_.root() && o_.resume && lacks_history()) write_history();
+  communication_.begin();
+  tables_.open(ranks_.root() ? o_.output_dir : "", o_.resume ? step_ : -1);
+  if (ranks_.root() && o_.resume && tables_.lacks(history_)) tables_.write_history(history_, task_.metric());
   mllog_.open(ranks_.root() ? MlLog::path_of_attempt(o_.output_dir, o_.resume) : "/dev/null");
   if (o_.trace) {
     if (program_.micro()) program_.micro()->start_trace();

@@ -3,16 +3,18 @@
 
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "apps/common/checkpoints.h"
+#include "apps/common/communication_record.h"
+#include "apps/common/early_stop.h"
 #include "apps/common/mllog.h"
 #include "apps/common/profile.h"
 #include "apps/common/ranks.h"
+#include "apps/common/run_tables.h"
 #include "apps/common/task.h"
 
 namespace convoy::apps {
@@ -49,14 +51,6 @@ struct TrainerOptions {
   /// Of the identity, what may differ when a run goes on at another number of ranks.
   std::vector<std::string> per_rank;
   std::vector<std::string> count_steps;  ///< settings whose numbers are of steps, for a message there
-};
-
-/// One line of history.csv.
-struct EpochRecord {
-  int64_t epoch = 0;  ///< counted from 0
-  double learning_rate = 0, loss = 0;
-  Quality validation;
-  double seconds = 0;
 };
 
 enum class Outcome : uint8_t { finished, target_reached, stopped_early, interrupted };
@@ -149,16 +143,6 @@ class Trainer {
   /// Renames the checkpoint that was saved last, where there is an older one, so that a resume goes on from that.
   void set_newest_aside(std::string_view why);
   std::string meta() const;
-  void open_metrics();
-  /// What it cannot write, lost_log() tells.
-  void write_history();
-  /// Whether history.csv has fewer rows than epochs are done: its program was killed behind their checkpoint.
-  bool lacks_history() const;
-  /// Adds an epoch's waits of all ranks up: in all, and for ranks that came late to the update or, in a team, to the
-  /// end of packing and updating (those that come late to shared batch-norm statistics are not told apart). Every rank
-  /// calls it.
-  void compare_waits();
-  nlohmann::json communication() const;
   /// Puts what was done since `start` into the trace.
   void note(const char* what, std::chrono::steady_clock::time_point start);
   bool step_limit_reached() const { return o_.max_steps > 0 && step_ >= o_.max_steps; }
@@ -170,8 +154,7 @@ class Trainer {
   TrainerOptions o_;
   MlLog mllog_;
   std::vector<int64_t> lagged_;  ///< ids of all-reduces that end in the next step
-  std::ofstream metrics_;
-  std::string history_failure_;  ///< why history.csv could not be written
+  RunTables tables_;
   int64_t epoch_ = 0, step_in_epoch_ = 0, step_ = 0, first_step_ = 0;
   double epoch_loss_ = 0;
   std::vector<EpochRecord> history_;
@@ -181,21 +164,12 @@ class Trainer {
   bool stop_requested_ = false;
   bool inputs_ahead_ = false;           ///< the next step's are filled and staged
   std::vector<HostEvent> host_events_;  ///< while tracing
-  CommunicationTimes steps_communication_;
-  /// Of a step: seconds of the clock when this rank first waited for a message, seconds exposed, of these at barriers,
-  /// seconds in all.
-  struct Wait {
-    double arrival, exposed, met, seconds;
-  };
-  std::vector<Wait> waits_;                                     ///< of the current epoch
-  double clock_offset_ = 0;                                     ///< to rank 0, at the end of the epoch before
-  double mean_exposed_ = 0, mean_late_ = 0, mean_seconds_ = 0;  ///< over ranks, of all steps
+  CommunicationRecord communication_;
   /// Checkpoint that was saved last or loaded, if no epoch with steps of its own has ended since.
   std::string newest_;
   int64_t saved_step_ = -1;  ///< that the newest checkpoint holds
   bool unsaved_ = false;     ///< an epoch has ended since
-  double best_loss_ = INFINITY;
-  int64_t since_best_ = 0;
+  EarlyStop early_stop_;
 };
 
 /// What tells the samples of a run from others, of their files in order: data_digest and, on rank 0, fingerprint.
@@ -204,9 +178,5 @@ void tell_samples(TrainerOptions& options, const std::vector<std::string>& paths
 
 /// Throws Error(usage) where a step takes more samples than there are.
 void expect_whole_step(int64_t samples_per_step, int64_t samples);
-
-/// SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU ask running trainers to save and stop; another one (but for
-/// SIGXCPU) two seconds later ends the process at once.
-void install_signal_handlers();
 
 }  // namespace convoy::apps
