@@ -135,7 +135,7 @@ int simulate_main(int argc, char** argv) {
   if (validation == 0) refuse_used_folder(out / "validation");
   std::set<std::string> folders{out / "train"};
   if (validation > 0) folders.insert(out / "validation");
-  NewDataSet data_set(folders);
+  NewDataSet data_set(folders, {out / "stats.h5", out / simulation_file});
 
   // Images in parallel, each on one thread; statistics are merged in image order.
   const int64_t images = (train + validation) * steps;

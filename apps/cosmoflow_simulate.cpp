@@ -28,6 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* power_file = "power_spectrum.svg";
+
 /// Particles, meshes and counts of one universe, measured.
 constexpr int64_t bytes_per_voxel = 64;
 
@@ -226,7 +228,7 @@ int simulate_main(int argc, char** argv) {
   const auto left = free_memory();
   if (left && *left < bytes)
     fail_runtime(fmt::format("--size {}: a universe needs {} MiB, {} MiB are free", size, bytes >> 20, *left >> 20));
-  NewDataSet data_set(folders);
+  NewDataSet data_set(folders, {fs::path(out) / power_file, fs::path(out) / simulation_file});
   expect_displacements(wish, train + validation, spread, threads);
 
   std::mutex mutex;
@@ -256,7 +258,7 @@ int simulate_main(int argc, char** argv) {
       write_raw(job, u, d);
     else
       write_records(job, u, d);
-    if (universe == 0) write_power_plot((fs::path(out) / "power_spectrum.svg").string(), u, d, transfer);
+    if (universe == 0) write_power_plot((fs::path(out) / power_file).string(), u, d, transfer);
     const std::lock_guard lock(mutex);
     if (++done % std::max<int64_t>(1, (train + validation) / 10) == 0)
       say("{} of {} universes\n", done, train + validation), std::fflush(stdout);

@@ -112,7 +112,8 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) ? 2 : 0;
+    if (e.get_exit_code() == 0) return app.exit(e);  // help, version
+    convoy::fail_usage(e.what());
   }
   if (!(judgement.significance > 0 && judgement.significance < 1))
     convoy::fail_usage(

@@ -63,8 +63,9 @@ struct Merged {
       }
       for (const auto& [problem, here] : own) {
         BestOfBoth& pair = pairs[problem];
-        if (!here.ours.kernel.empty() && !here.library.kernel.empty() && here.library.min_ms <= pair.library.min_ms)
-          pair.together = here.library.min_ms / here.ours.min_ms;
+        if (here.library.kernel.empty() || here.library.min_ms > pair.library.min_ms) continue;
+        pair.together.reset();
+        if (!here.ours.kernel.empty()) pair.together = here.library.min_ms / here.ours.min_ms;
       }
     }
   }

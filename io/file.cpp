@@ -115,7 +115,9 @@ std::string why_withheld(const std::string& path) {
 
 std::vector<std::string> files_below(const std::string& folder, const std::vector<std::string>& extensions,
                                      BrokenLinks broken) {
-  if (!std::filesystem::is_directory(folder)) fail_data(folder + ": no such folder");
+  if (!std::filesystem::is_directory(folder))
+    fail_data(folder + (std::filesystem::exists(folder) ? ": expected a file or a folder, found a device or a pipe"
+                                                        : ": no such folder"));
   std::vector<std::string> paths;
   const auto wanted = [&](const std::filesystem::path& path) {
     return std::find(extensions.begin(), extensions.end(), path.extension()) != extensions.end();
@@ -189,8 +191,12 @@ bool make_folders(const std::string& folder) {
 }
 
 // Behind the delegated constructor, the destructor withdraws what is made ahead of a folder that fails.
-NewDataSet::NewDataSet(const std::set<std::string>& folders) : NewDataSet() {
+NewDataSet::NewDataSet(const std::set<std::string>& folders, const std::vector<std::string>& files) : NewDataSet() {
   for (const std::string& folder : folders) refuse_used_folder(folder);
+  std::error_code ignored;
+  for (const std::string& file : files)
+    if (std::filesystem::exists(std::filesystem::symlink_status(file, ignored)))
+      fail_usage(file + ": is there already, of another data set perhaps: remove it, or name another folder");
   for (const std::string& folder : folders) {
     made_[folder] = make_folders(folder);
     write_text((std::filesystem::path(folder) / unfinished).string(), "");

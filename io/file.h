@@ -63,9 +63,10 @@ bool make_folders(const std::string& folder);
 /// failed or was killed; files that are written there meanwhile are synced to disk by complete().
 class NewDataSet {
  public:
-  /// Makes the folders. Throws Error(usage) where one of them holds anything, Error(runtime) where one cannot be made,
-  /// and leaves them as they were then.
-  explicit NewDataSet(const std::set<std::string>& folders);
+  /// Makes the folders. Throws Error(usage) where one of them holds anything or one of `files`, which are to be written
+  /// beside them, is there: of another data set, perhaps; Error(runtime) where one cannot be made. Leaves all as it was
+  /// then.
+  explicit NewDataSet(const std::set<std::string>& folders, const std::vector<std::string>& files = {});
   /// Without complete(): folders that nothing was written into lose their mark and, if this made them, go.
   ~NewDataSet();
   NewDataSet(const NewDataSet&) = delete;

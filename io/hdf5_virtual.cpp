@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "io/file.h"
 #include "io/hdf5_layout.h"
 
 namespace convoy::hdf5 {
@@ -62,16 +63,21 @@ void expect_sources(const std::string& what, hid_t set, const std::vector<hsize_
     // A pattern stands for as many files as there are.
     if (source.find('%') != std::string::npos || inside.find('%') != std::string::npos) continue;
     bool there = false;
+    std::string withheld;
     for (const std::string& place : places_of(source, file_of(set))) {
       std::error_code unknown;
       if (!fs::exists(place, unknown)) continue;
       const Id file(H5Fopen(place.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
-      if (!file.ok()) continue;
+      if (!file.ok()) {
+        if (const std::string why = why_withheld(place); !why.empty()) withheld = ": " + place + ": " + why;
+        continue;
+      }
       there = Id(H5Dopen2(file, inside.c_str(), H5P_DEFAULT), H5Dclose).ok();
       break;
     }
     if (!there)
-      fail_data(what + ": is virtual, expected data set " + inside + " of the HDF5 file " + source + ", found none");
+      fail_data(what + ": is virtual, expected data set " + inside + " of the HDF5 file " + source + ", found none" +
+                withheld);
   }
 }
 

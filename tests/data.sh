@@ -42,6 +42,19 @@ expect 2 "shards/train: expected an empty folder or none, found shard-0000" "$da
 expect 2 "records/train: expected an empty folder or none, found universe-" "$data" convert raw --crop 16 --out records
 expect 2 "cubes: expected an empty folder or none, found univ" "$data" convert cubes/univ0_0_0_0.hdf5 --out cubes
 expect 0 "24 samples, 0 bad" "$data" verify records
+# A set in parts joins none that lies there, and stands beside no samples.
+expect 0 "wrote 16 samples" "$data" convert raw/train --crop 16 --out parts/train --format raw-hdf5
+expect 2 "parts/train: expected an empty folder or none, found univ" "$data" convert raw --crop 16 --out parts --format raw-hdf5
+expect 0 "wrote 8 samples" "$data" convert raw/validation --crop 16 --out parts/validation --format raw-hdf5
+mkdir only && cp -r raw/train only/train
+expect 0 "wrote 8 samples" "$data" convert raw/validation --crop 16 --out joined/validation
+expect 2 "joined/validation: expected an empty folder or none, found univ" "$data" convert only --crop 16 --out joined
+expect 0 "wrote 16 samples" "$data" convert raw/train --crop 16 --out roots --format sharded-hdf5
+expect 2 "roots: expected no samples beside roots/train, found shard-00000.h5" "$data" convert only --crop 16 --out roots
+expect 3 "/dev/null: expected a file or a folder, found a device or a pipe" "$data" inspect /dev/null
+mkdir taken && echo mine > taken/power_spectrum.svg
+expect 2 "taken/power_spectrum.svg: is there already" "$bin/cosmoflow_simulate" --out taken --universes 1 --validation 0 --size 16 --steps 2
+[ "$(cat taken/power_spectrum.svg)" = mine ] && [ ! -e taken/train ] && ok || bad "a refused simulation left something in taken"
 # Links that lead back are named, not followed for ever.
 cp -r records loop
 ln -s . loop/train/again
@@ -121,6 +134,9 @@ expect 0 "1 samples, 0 bad" "$data" verify records/train/universe-00001_007.tfre
 # Climate images.
 expect 0 "wrote 1 + 1 images" "$bin/climate_simulate" --orography none --height 32 --width 48 --days 1 --validation-days 1 --steps 1 --out sky
 cp sky/train/*.h5 one.h5 && cp one.h5 kept.h5
+mkdir normalised && cp sky/stats.h5 normalised
+expect 2 "normalised/stats.h5: is there already" "$bin/climate_simulate" --orography none --height 32 --width 48 --days 1 --validation-days 0 --steps 1 --out normalised
+same sky/stats.h5 normalised/stats.h5
 expect 2 "--out: ./one.h5 is read from and would be overwritten" "$data" stats one.h5 --out ./one.h5
 ln -s one.h5 alias.h5
 expect 2 "--out: alias.h5 is read from and would be overwritten" "$data" stats one.h5 --out alias.h5

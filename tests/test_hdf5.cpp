@@ -376,6 +376,13 @@ TEST_CASE("values behind links to other files and in virtual data sets are those
   }
   CHECK_THROWS_WITH(file.read("virtual-gone.h5", DType::f32, std::as_writable_bytes(std::span(values))),
                     Catch::Contains("is virtual, expected data set /group/numbers of") && Catch::Contains("gone.h5"));
+  if (std::getenv("HDF5_USE_FILE_LOCKING")) return;  // the user decides
+  write_numbers(folder / "gone.h5", 0);
+  const int writer = open((folder / "gone.h5").c_str(), O_RDONLY);
+  REQUIRE(flock(writer, LOCK_EX | LOCK_NB) == 0);
+  CHECK_THROWS_WITH(file.read("virtual-gone.h5", DType::f32, std::as_writable_bytes(std::span(values))),
+                    Catch::Contains("gone.h5: cannot open: another process holds a lock on it"));
+  close(writer);
 }
 
 TEST_CASE("only values of exactly one type are held in it", "[hdf5]") {

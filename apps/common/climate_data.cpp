@@ -75,6 +75,13 @@ class ShardWriter {
   std::vector<uint8_t> labels_;
 };
 
+/// By its name, as readers find samples.
+bool is_sample(const fs::path& file) {
+  const std::string ending = file.extension().string();
+  return file.filename() != "stats.h5" &&
+         (ending == ".tfrecord" || ending == ".gz" || ending == ".hdf5" || ending == ".h5");
+}
+
 }  // namespace
 
 std::string target_folder(const std::string& path, const std::string& file, const std::string& out) {
@@ -87,6 +94,16 @@ std::set<std::string> target_folders(const std::string& path, const std::vector<
   refuse_inside(path, out);
   std::set<std::string> folders;
   for (const std::string& file : files) folders.insert(target_folder(path, file, out));
+  if (folders.contains(out)) return folders;
+  // Of a set in parts, others that lie there would join it; samples beside them are not read by trainers any longer.
+  for (const char* part : {"train", "validation", "test"})
+    if (const std::string folder = (fs::path(out) / part).string(); !folders.contains(folder))
+      refuse_used_folder(folder);
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(out, missing))
+    if (entry.is_regular_file() && is_sample(entry.path()))
+      fail_usage(fmt::format("{}: expected no samples beside {}, found {}: remove them, or name another folder", out,
+                             *folders.begin(), entry.path().filename().string()));
   return folders;
 }
 

@@ -11,7 +11,7 @@ void write_simulation(const std::string& folder, const std::string& program, con
   nlohmann::json made{{"program", program}, {"version", build_text()}};
   for (const Option& option : o.all()) made["settings"][option.flag] = option.value;
   // A path that is no UTF-8 is no reason to lose a set behind hours of work.
-  write_text(folder + "/simulation.json", made.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_text(folder + "/" + simulation_file, made.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace convoy::apps

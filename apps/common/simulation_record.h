@@ -7,7 +7,9 @@
 
 namespace convoy::apps {
 
-/// Into a simulated set's folder: simulation.json with the program, its version and all settings.
+inline constexpr const char* simulation_file = "simulation.json";
+
+/// Into a simulated set's folder: simulation_file with the program, its version and all settings.
 void write_simulation(const std::string& folder, const std::string& program, const OptionTable& options);
 
 }  // namespace convoy::apps
