@@ -13,6 +13,7 @@
 #include "bench/candidate.h"
 #include "bench/changed_ceilings.h"
 #include "bench/check.h"
+#include "bench/crash_note.h"
 #include "bench/kernel_choice.h"
 #include "bench/kernel_kind.h"
 #include "bench/layer_row.h"
@@ -151,6 +152,7 @@ using Candidates = std::vector<std::unique_ptr<Candidate>>;
 /// Whether the work on one kernel came to its end; otherwise its error is reported, and the rest of the run goes on.
 bool attempt(const NamedProblem& named, std::string_view kernel, Report& report, const std::function<void()>& work) {
   std::string message;
+  CrashNote::of_kernel(kernel);
   try {
     work();
     return true;
@@ -170,6 +172,7 @@ Candidates referees_of(const Candidates& candidates, const Problem& p, const Ker
     const auto same = [&](const auto& c) { return c->name() == kernel->name(); };
     if (kernel->name() == reference_name || std::any_of(candidates.begin(), candidates.end(), same)) continue;
     if (chosen.skips(kernel->name()) || !kernel->supports(p).ok) continue;
+    CrashNote::of_kernel(kernel->name());
     try {
       auto referee = std::make_unique<Candidate>(*kernel, p);
       referee->run();
@@ -183,6 +186,7 @@ Candidates referees_of(const Candidates& candidates, const Problem& p, const Ker
 /// The candidates of one problem, checked.
 Candidates find_candidates(const NamedProblem& named, const KernelChoice& chosen, Report& report) {
   const Problem& p = named.problem;
+  CrashNote::of_problem(named.name + ", " + p.text());
   const bool cpu = p.device == DeviceKind::cpu;
   Candidates candidates;
   std::unique_ptr<Candidate> plain;
@@ -257,6 +261,7 @@ void time_candidates(const Candidates& candidates, Patience patience, CacheFlush
   for (int round = 0; round < least_rounds || (Clock::now() - begin < enough && round < patience.most_rounds); ++round)
     for (const auto& c : candidates) {
       flush();
+      CrashNote::of_kernel(c->name());
       c->seconds.push_back(c->run());
     }
 }
@@ -340,6 +345,7 @@ int run(int argc, char** argv) {
             "climseg_train --tuned)"}})
     flags.push_back(std::move(flag));
   const Arguments a(argc, argv, std::move(flags));
+  CrashNote::install();
   const int64_t wish = a.integer_within("threads", 0, 4096);
   const int threads = wish > 0 ? static_cast<int>(wish) : default_threads();
   expect_granted(wish);
@@ -381,7 +387,7 @@ int run(int argc, char** argv) {
   for (const NamedProblem& named : problems) {
     const Candidates candidates = find_candidates(named, chosen, report);
     const auto time = [&] {
-      for (const auto& c : candidates) c->run();  // page faults, first touches
+      for (const auto& c : candidates) CrashNote::of_kernel(c->name()), c->run();  // page faults, first touches
       if (!device)
         mark_disagreement(candidates, size_of(named.problem.in[0].dtype) == 2,
                           referees_of(candidates, named.problem, chosen));

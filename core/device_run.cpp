@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "core/node_failure.h"
 #include "core/ops/communication.h"
 
 namespace convoy {
@@ -90,12 +91,16 @@ void DeviceRun::queue_nodes(size_t begin, size_t end, bool marks) {
   // Without groups: a device's kernels talk to nobody, receive() does.
   for (size_t i = begin; i < end;) {
     const size_t next = bound_.next_turn(i);
-    if (const auto* first = dynamic_cast<const Joinable*>(nodes[i].prepared.get())) {
-      std::vector<KernelRun> all;
-      for (size_t k = i; k < next; ++k) all.push_back({nodes[k].prepared.get(), bound_.args(k)});
-      first->run_joined(all);
-    } else {
-      for (size_t k = i; k < next; ++k) nodes[k].prepared->run(bound_.args(k));
+    try {
+      if (const auto* first = dynamic_cast<const Joinable*>(nodes[i].prepared.get())) {
+        std::vector<KernelRun> all;
+        for (size_t k = i; k < next; ++k) all.push_back({nodes[k].prepared.get(), bound_.args(k)});
+        first->run_joined(all);
+      } else {
+        for (size_t k = i; k < next; ++k) nodes[k].prepared->run(bound_.args(k));
+      }
+    } catch (...) {
+      rethrow_of(nodes[i]);
     }
     for (; i < next; ++i)
       if (marks) device_.mark();

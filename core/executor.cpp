@@ -2,6 +2,7 @@
 
 #include "core/all_finite.h"
 #include "core/flush_subnormals.h"
+#include "core/node_failure.h"
 
 namespace convoy {
 namespace {
@@ -114,10 +115,14 @@ void Executor::run_nodes(size_t begin, size_t end) {
     for (; i < next; ++i)
       if (const int owner = nodes[i].owner; owner < 0 || owner == team_->rank()) turn_.push_back(i);
     if (turn_.empty()) continue;
-    if (turn_.size() == 1)
-      nodes[turn_[0]].prepared->run(bound_.args(turn_[0], groups_));
-    else
-      run_together();
+    try {
+      if (turn_.size() == 1)
+        nodes[turn_[0]].prepared->run(bound_.args(turn_[0], groups_));
+      else
+        run_together();
+    } catch (...) {
+      rethrow_of(nodes[turn_[0]]);
+    }
     const Clock::time_point after = Clock::now();
     times_.note(plan(), turn_, before, after - before);
     if (after_node_) after_node_(turn_[0]);

@@ -20,7 +20,7 @@ struct Problem {
   std::vector<TensorDesc> in;
   std::vector<TensorDesc> out;
   DeviceKind device = DeviceKind::cpu;
-  int threads = 1;
+  int threads = 1;  ///< for the kernel to use: it is told when it is prepared, not when it runs
 
   /// "conv_forward{stride=2,2,2} in=f32:1x8x8x8x4|f32:32x3x3x3x4 out=f32:1x3x3x3x32 device=cpu threads=2"
   std::string text() const;
@@ -40,8 +40,9 @@ struct Support {
 };
 
 /// A weight in a kernel's own order. The plan runs `pack` once per update of the weight, in a node of its own that all
-/// nodes of one kernel's name asking for the same (weight, form) share, whatever their op. The weight is dense,
-/// `packed` 64-byte aligned; `pack` may use threads (core/parallel.h).
+/// nodes of one kernel's name asking for the same (weight, form) share, whatever their op. The weight has the problem's
+/// descriptor, which in plans is dense: `supports` refuses others that `pack` cannot read. `packed` is 64-byte aligned;
+/// `pack` may use threads (core/parallel.h).
 struct PackRequest {
   int input = 1;     ///< which input of the op
   std::string form;  ///< equal forms of one kernel hold equal bytes

@@ -54,7 +54,7 @@ void TunedTable::save(const std::string& path) const {
 void TunedTable::require_kernels(const KernelList& list, const std::string& path) const {
   for (const auto& [problem, name] : best_)
     if (std::none_of(list.begin(), list.end(), [&, &wanted = name](const auto& k) { return k->name() == wanted; }))
-      fail_usage(path + ": this build has no kernel called " + name);
+      fail_usage(path + ": no kernel is called " + name + ", of this build or of CONVOY_PLUGINS");
 }
 
 std::string TunedTable::find(const Problem& problem) const {
@@ -118,8 +118,8 @@ void require_kernel(const KernelList& list, const KernelOverride& wish) {
   }
   std::string names;
   for (const std::string_view name : alike) names.append(names.empty() ? " (there is " : ", ").append(name);
-  fail_usage("--kernel " + wish.node + "=" + wish.kernel + ": no kernel has that name" + names +
-             (names.empty() ? "" : ")"));
+  fail_usage("--kernel " + wish.node + "=" + wish.kernel +
+             ": no kernel of this build or of CONVOY_PLUGINS has that name" + names + (names.empty() ? "" : ")"));
 }
 
 std::vector<const KernelOverride*> wishes_of(const KernelList& list, const std::string& node,

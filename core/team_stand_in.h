@@ -30,6 +30,7 @@ class TeamStandIn {
 };
 
 /// Runs all regions of more than one thread while it is not null; to be set where none runs.
-inline TeamStandIn* team_stand_in = nullptr;
+/// One in a process, plugins that hide their symbols included.
+__attribute__((visibility("default"))) inline TeamStandIn* team_stand_in = nullptr;
 
 }  // namespace convoy

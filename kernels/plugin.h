@@ -10,20 +10,35 @@
 #include "kernels/function_kernel.h"
 #include "kernels/headers_digest.h"
 
+#if !defined(_OPENMP) && !defined(__SANITIZE_THREAD__)
+#error "compile plugins with -fopenmp: core/parallel.h has one thread without"
+#endif
+
+// What has to be the same in a plugin and in the program that loads it: headers, and the layout of library types.
+#ifdef _GLIBCXX_DEBUG
+#define CONVOY_LIBRARY_MODE " _GLIBCXX_DEBUG"
+#else
+#define CONVOY_LIBRARY_MODE ""
+#endif
+#define CONVOY_TEXT_OF(macro) CONVOY_TEXT(macro)
+#define CONVOY_TEXT(words) #words
+#define CONVOY_PLUGIN_INTERFACE \
+  CONVOY_HEADERS_DIGEST ", C++11 ABI " CONVOY_TEXT_OF(_GLIBCXX_USE_CXX11_ABI) CONVOY_LIBRARY_MODE
+
 namespace convoy {
 
 /// What a plugin's one exported function, convoy_plugin, returns.
 struct Plugin {
-  const char* headers;  ///< those it was compiled with: a program refuses others than its own
+  const char* interface;  ///< that it was compiled for: a program refuses others than its own
   std::vector<KernelPtr> (*kernels)();
 };
 
 }  // namespace convoy
 
 /// To stand once in a plugin, outside of namespaces. `function`, a std::vector<convoy::KernelPtr>(), lists its kernels,
-/// best first.
+/// best first. Their names are letters, digits and _, not one that others have.
 #define CONVOY_PLUGIN(function)                                                             \
   extern "C" __attribute__((visibility("default"))) const convoy::Plugin* convoy_plugin() { \
-    static constexpr convoy::Plugin plugin{CONVOY_HEADERS_DIGEST, function};                \
+    static constexpr convoy::Plugin plugin{CONVOY_PLUGIN_INTERFACE, function};              \
     return &plugin;                                                                         \
   }

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -13,14 +15,51 @@
 namespace convoy {
 namespace {
 
-struct LoadedPlugin {
+struct Library {
   std::string path;
-  std::vector<KernelPtr> kernels;
+  std::vector<std::shared_ptr<const Kernel>> kernels;
 };
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   fail_usage("CONVOY_PLUGINS: " + path + ": " + why);
 }
+
+/// A plugin's kernel, which lists share. What it throws says whose it is.
+class PluginKernel final : public Kernel {
+ public:
+  PluginKernel(std::shared_ptr<const Kernel> kernel, std::string path)
+      : kernel_(std::move(kernel)), path_(std::move(path)) {}
+  std::string_view name() const override { return kernel_->name(); }
+  Support supports(const Problem& p) const override {
+    return naming("supports", p, [&] { return kernel_->supports(p); });
+  }
+  bool preferred(const Problem& p) const override {
+    return naming("preferred", p, [&] { return kernel_->preferred(p); });
+  }
+  std::unique_ptr<Prepared> prepare(const Problem& p) const override {
+    return naming("prepare", p, [&] {
+      std::unique_ptr<Prepared> prepared = kernel_->prepare(p);
+      if (!prepared) throw std::runtime_error("returns null");
+      for (const PackRequest& request : prepared->packed_weights())
+        if (request.input < 0 || request.input >= std::ssize(p.in))
+          throw std::runtime_error("asks for packed input " + std::to_string(request.input) + " of " +
+                                   std::to_string(p.in.size()));
+      return prepared;
+    });
+  }
+
+ private:
+  template <class F>
+  auto naming(const char* what, const Problem& p, F&& f) const -> decltype(f()) {
+    try {
+      return f();
+    } catch (const std::exception& error) {
+      fail_runtime(path_ + ": " + std::string(name()) + ", " + what + ": " + error.what() + ": " + p.text());
+    }
+  }
+  std::shared_ptr<const Kernel> kernel_;
+  std::string path_;
+};
 
 /// The text of the loader's latest error, without the path that it may begin with.
 std::string loader_error(const std::string& path) {
@@ -30,41 +69,64 @@ std::string loader_error(const std::string& path) {
   return text;
 }
 
-LoadedPlugin load(const std::string& path) {
+/// Names stand in flags, tables and reports, some of which know the libraries' rows by how they begin.
+void expect_name(const std::string& path, std::string_view name) {
+  const bool plain = !name.empty() &&
+                     std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+  if (!plain || name.starts_with("onednn") || name.starts_with("cudnn"))
+    refuse(path,
+           "expected kernels whose names are letters, digits and _, and do not begin with onednn or cudnn, found \"" +
+               std::string(name) + "\"");
+}
+
+Library load(const std::string& path) {
   std::error_code error;
   const std::filesystem::path file = std::filesystem::absolute(path, error);  // else the system's folders are searched
   if (error || !std::filesystem::exists(file, error)) refuse(path, "no such file");
-  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) refuse(path, loader_error(file.string()));
-  const auto entry = reinterpret_cast<const Plugin* (*)()>(dlsym(library, "convoy_plugin"));
+  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) refuse(path, loader_error(file.string()));
+  const auto entry = reinterpret_cast<const Plugin* (*)()>(dlsym(handle, "convoy_plugin"));
   if (!entry) refuse(path, "has no convoy_plugin, which CONVOY_PLUGIN of kernels/plugin.h defines");
   const Plugin& plugin = *entry();
-  if (std::string_view(plugin.headers) != CONVOY_HEADERS_DIGEST)
-    refuse(path, "expected a library compiled with the headers of this build, " CONVOY_HEADERS_DIGEST
-                 ", found one of " +
-                     std::string(plugin.headers) + ": compile it again");
-  LoadedPlugin loaded{path, {}};
+  if (const std::string_view ours = CONVOY_PLUGIN_INTERFACE; plugin.interface != ours)
+    refuse(path, "expected a library compiled with the headers and options of this program (" + std::string(ours) +
+                     "), found " + plugin.interface + ": compile it again");
+  Library library{path, {}};
   try {
-    loaded.kernels = plugin.kernels();
+    for (KernelPtr& kernel : plugin.kernels()) library.kernels.push_back(std::move(kernel));
   } catch (const std::exception& thrown) {
     refuse(path, thrown.what());
   }
-  for (const KernelPtr& kernel : loaded.kernels)
+  if (library.kernels.empty()) refuse(path, "lists no kernels");
+  for (const auto& kernel : library.kernels) {
     if (!kernel) refuse(path, "lists a kernel that is null");
-  if (loaded.kernels.empty()) refuse(path, "lists no kernels");
+    expect_name(path, kernel->name());
+  }
+  return library;
+}
+
+const std::vector<Library>& libraries() {
+  static const std::vector<Library> loaded = [] {
+    std::vector<Library> list;
+    const char* text = std::getenv("CONVOY_PLUGINS");
+    if (!text || !*text) return list;
+    for (const std::string_view path : split(text, ':')) {
+      if (path.empty())
+        fail_usage("CONVOY_PLUGINS: expected paths separated by colons, found \"" + std::string(text) + "\"");
+      list.push_back(load(std::string(path)));
+    }
+    return list;
+  }();
   return loaded;
 }
 
-std::vector<LoadedPlugin> load_plugins() {
-  std::vector<LoadedPlugin> plugins;
-  const char* text = std::getenv("CONVOY_PLUGINS");
-  if (!text || !*text) return plugins;
-  for (const std::string_view path : split(text, ':')) {
-    if (path.empty())
-      fail_usage("CONVOY_PLUGINS: expected paths separated by colons, found \"" + std::string(text) + "\"");
-    plugins.push_back(load(std::string(path)));
-  }
-  return plugins;
+/// Without those that are there already: a kernel to each op.
+std::string names_of(const Library& library) {
+  std::string text;
+  std::set<std::string_view> said;
+  for (const auto& kernel : library.kernels)
+    if (said.insert(kernel->name()).second) text += (text.empty() ? "" : ", ") + std::string(kernel->name());
+  return text;
 }
 
 }  // namespace
@@ -73,14 +135,13 @@ KernelList with_plugins(KernelList ours) {
   std::set<std::string, std::less<>> taken;
   for (const auto& kernel : ours) taken.emplace(kernel->name());
   KernelList list;
-  for (LoadedPlugin& plugin : load_plugins()) {
-    for (const KernelPtr& kernel : plugin.kernels)
+  for (const Library& library : libraries()) {
+    for (const auto& kernel : library.kernels) {
       if (taken.contains(kernel->name()))
-        refuse(plugin.path, "its kernel \"" + std::string(kernel->name()) + "\" has a name that is taken");
-    for (KernelPtr& kernel : plugin.kernels) {
-      taken.emplace(kernel->name());
-      list.push_back(std::move(kernel));
+        refuse(library.path, "its kernel \"" + std::string(kernel->name()) + "\" has a name that is taken");
+      list.push_back(std::make_unique<PluginKernel>(kernel, library.path));
     }
+    for (const auto& kernel : library.kernels) taken.emplace(kernel->name());
   }
   for (auto& kernel : ours) list.push_back(std::move(kernel));
   return list;
@@ -88,13 +149,14 @@ KernelList with_plugins(KernelList ours) {
 
 std::string plugin_text() {
   std::string text;
-  for (const LoadedPlugin& plugin : load_plugins()) {
-    std::string names;
-    std::set<std::string_view> said;  // a kernel to each op
-    for (const KernelPtr& kernel : plugin.kernels)
-      if (said.insert(kernel->name()).second) names += (names.empty() ? "" : ", ") + std::string(kernel->name());
-    text += (text.empty() ? "" : ", ") + plugin.path + " (" + names + ")";
-  }
+  for (const Library& library : libraries())
+    text += (text.empty() ? "" : ", ") + library.path + " (" + names_of(library) + ")";
+  return text;
+}
+
+std::string plugin_kernels() {
+  std::string text;
+  for (const Library& library : libraries()) text += (text.empty() ? "" : ", ") + names_of(library);
   return text;
 }
 

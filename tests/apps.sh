@@ -253,7 +253,7 @@ tuned 3 "data: cannot read the tuned table" data
 printf 'reference\tconv_forward{} in=f32:1x1x8x8x4|f32:16x1x1x1x4\n' > other.txt
 tuned 2 "other.txt: expected problems of this run, found none among 1" other.txt
 sed 's/^reference/mine/' other.txt > mine.txt
-tuned 2 "mine.txt: this build has no kernel called mine" mine.txt
+tuned 2 "mine.txt: no kernel is called mine, of this build or of CONVOY_PLUGINS" mine.txt
 
 # Every format into every other, voxels bit-identical.
 digests() { "$bin/convoy_data" inspect "$1" "${crop[@]}" --limit 1000 | sed -n 's/.*labels\(.*\)$/\1/p'; }
@@ -354,7 +354,7 @@ expect 3 "asked for 99 samples, found 12" "${train[@]}" --n-train 99 --output-di
 expect 3 "no such folder" "$bin/cosmoflow_train" --data-dir nowhere
 expect 3 "expected cubes of 32, found 16" "${train[@]}" --size 32 --output-dir x
 expect 2 "--compute" "${train[@]}" --compute f8 --output-dir x
-expect 2 "no kernel has that name" "${train[@]}" --kernel conv1.forward=fast --output-dir x
+expect 2 "no kernel of this build or of CONVOY_PLUGINS has that name" "${train[@]}" --kernel conv1.forward=fast --output-dir x
 expect 2 "unknown flag or word: --bogus" "${train[@]}" --bogus
 expect 0 "parameters 8907556" "$bin/cosmoflow_train" --summary
 expect 0 "planned in all" "$bin/cosmoflow_train" --dry-run

@@ -118,7 +118,7 @@ expect 0 ' % of the operations' "${steps[@]}" --batch-size 2 --dry-run
 grep -P '\tconv' tuned.txt > layers.txt
 expect 2 'layers.txt: expected problems of this run, found none' "${steps[@]}" --batch-size 4 --dry-run --tuned layers.txt
 sed 's/^[a-z0-9_]*/mine/' tuned.txt > mine.txt
-expect 2 'mine.txt: this build has no kernel called mine' "${steps[@]}" --batch-size 2 --dry-run --tuned mine.txt
+expect 2 'mine.txt: no kernel is called mine, of this build or of CONVOY_PLUGINS' "${steps[@]}" --batch-size 2 --dry-run --tuned mine.txt
 expect 0 ' % of the operations' "$bin/bench_step" --size 16 --batch 2 --threads 1 --steps 1 --tuned tuned.txt
 # Shortcuts that a step can do without.
 "$bin/bench_step" --size 16 --threads 1 --steps 1 > all.txt
@@ -136,7 +136,7 @@ arena() { "$bin/bench_step" --model deepcam --size 64x96 --threads 1 --steps 1 -
 "$bin/bench_step" --size 16 --threads 1 --steps 1 --nodes no > step.json
 grep -qE '"median_seconds":[0-9]+\.[0-9]{7},"min_seconds":[0-9]+\.[0-9]{7},' step.json && ok || bad "seconds of a step to 100 ns in step.json"
 expect 2 'layers.txt: expected problems of this run, found none' "$bin/bench_step" --size 16 --batch 4 --threads 1 --tuned layers.txt
-expect 2 'mine.txt: this build has no kernel called mine' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned mine.txt
+expect 2 'mine.txt: no kernel is called mine, of this build or of CONVOY_PLUGINS' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned mine.txt
 sed '1s/in=[^ ]*/in=f32:0x1x1x1x1/' tuned.txt > damaged.txt
 expect 3 'damaged.txt:1: ' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned damaged.txt
 expect 3 ': cannot read the tuned table' "$bin/bench_step" --size 16 --batch 2 --threads 1 --tuned .
@@ -152,6 +152,13 @@ library() { echo '{"machine":"m","libraries":"oneDNN '"$1"'","threads":1}'; }
 { library 2; line mine "" 2.0 2.0,2.1,2.2,2.3,2.4; line onednn jit 1.4 1.4,1.6,1.8; } > slow.jsonl
 { library 3; tail -n +2 slow.jsonl; } > newer.jsonl
 without 0 "rows of the same library" "$bin/bench_report" compare old.jsonl newer.jsonl
+expect 2 "bench_report: error: new is required" "$bin/bench_report" compare old.jsonl
+# Ratios within a file are of the one with the library's fastest, whatever the order, and none where it lacks ours.
+{ library 2; line mine "" 1 1,1,1; line onednn jit 2.0 2,2,2; } > both.jsonl
+{ library 3; line onednn jit 1.5 2,2,2; } > theirs.jsonl
+for order in "both.jsonl theirs.jsonl" "theirs.jsonl both.jsonl"; do
+  without 0 "beside ours of the same file" "$bin/bench_report" summary $order
+done
 # What else differs between two runs is told; that the machine took longer only where nothing does.
 ran() { echo '{"machine":"'"$1"'","libraries":"oneDNN 2","threads":'"$2"',"cold":'"$3"',"CONVOY_MAX_ISA":"'"$4"'","commit":"'"$5"'"}'; line mine "" "$6" "$6"; line onednn jit "$6" "$6"; }
 ran m 2 false "" c1 1.0 > base.jsonl

@@ -20,7 +20,7 @@ namespace convoy::testing {
 
 /// Memory that ends at an unmapped page: one byte too far is a crash, not a silent read. Maps are kept for what needs
 /// as much or down to half as much, then with whole pages in front out of reach: thousands of runs would spend more on
-/// page faults than on kernels. Not for several threads at once.
+/// page faults than on kernels. What is left of a page in front is watched. Not for several threads at once.
 class GuardedBytes {
  public:
   explicit GuardedBytes(int64_t bytes, int64_t element = 1) {
@@ -38,6 +38,11 @@ class GuardedBytes {
     data_ = base_ + length_ - page - (bytes + element - 1) / element * element;
     front_ = static_cast<size_t>(data_ - base_) / page * page;
     if (front_ > 0) mprotect(base_, front_, PROT_NONE);
+    std::fill(base_ + front_, data_, watched);
+  }
+  /// Whether nothing was written in front.
+  bool front_untouched() const {
+    return std::all_of(base_ + front_, data_, [](std::byte b) { return b == watched; });
   }
   ~GuardedBytes() {
     if (!base_) return;
@@ -62,6 +67,7 @@ class GuardedBytes {
   std::byte* data() const { return data_; }
 
  private:
+  static constexpr std::byte watched{0x5a};
   static inline std::multimap<size_t, std::byte*> unused_;  // by length
   static inline size_t kept_bytes_ = 0;
   std::byte *base_ = nullptr, *data_ = nullptr;
@@ -208,9 +214,20 @@ inline void execute_on(const Kernel& kernel, const Problem& p, std::span<const T
     packed.push_back(packs.back().data());
   }
   prepared->run({in, out, packed, workspace.data()});
+  const auto untouched = [](const GuardedBytes& memory) { return memory.front_untouched(); };
+  if (!untouched(workspace) || !std::all_of(packs.begin(), packs.end(), untouched))
+    throw std::runtime_error("wrote in front of its workspace or of packed weights");
 }
 inline void execute(const Kernel& kernel, const Problem& p, Run& run) {
+  const size_t inputs = p.in.size() - static_cast<size_t>(op_def(p.op.kind).updated_inputs);
+  std::vector<std::vector<std::byte>> before;
+  for (size_t i = 0; i < inputs; ++i) before.emplace_back(run.in[i].bytes(), run.in[i].bytes() + p.in[i].span_bytes());
   execute_on(kernel, p, run.in, run.out);
+  for (size_t i = 0; i < inputs; ++i)
+    if (!std::equal(before[i].begin(), before[i].end(), run.in[i].bytes()))
+      throw std::runtime_error("wrote into input " + std::to_string(i));
+  for (const GuardedBytes& memory : run.memory)
+    if (!memory.front_untouched()) throw std::runtime_error("wrote in front of a tensor");
 }
 
 /// The same problem with every floating-point type replaced by f64.

@@ -3,6 +3,7 @@
 # it sleeps or starts programs: side by side, and beside other tests.
 # usage: mpi_more.sh BUILD_DIR openmpi|mpich [LAUNCHER]
 set -u
+source=$(cd "$(dirname "$0")/.." && pwd)
 build=$1 flavour=$2 launcher=${3:-mpirun} silence=60  # others compute meanwhile
 . "$(dirname "$0")/ranks.sh"
 
@@ -52,6 +53,9 @@ differs() { # TEXT "FLAGS OF RANK 0" "FLAGS OF RANK 1"
   expect 2 "$1" timeout 90 "$launcher" -n 1 "${train[@]}" --batch-size 1 --output-dir y $2 : -n 1 "${train[@]}" --batch-size 1 --output-dir y $3
 }
 differs 'setting all-reduce differs between ranks: rank 0 has "ring", rank 1 has "shared"' '--all-reduce ring' '--all-reduce shared'
+"${CXX:-c++}" -std=c++20 -O1 -fopenmp -fPIC -shared -Wl,-Bsymbolic-functions -I"$source" -I"$build/generated" "$source/tests/consumer/my_dense.cpp" -o mine.so
+expect 2 'setting plugins (CONVOY_PLUGINS) differs between ranks: rank 0 has "", rank 1 has "mine"' timeout 90 "$launcher" \
+  -n 1 "${train[@]}" --batch-size 1 --output-dir y : -n 1 env CONVOY_PLUGINS=./mine.so "${train[@]}" --batch-size 1 --output-dir y
 echo '2 1 4 shared' > table
 differs 'setting comm-table differs between ranks' "--comm-table $work/table" ''
 mkdir -p node.0 node.1 && cp table node.0/table && echo '2 1 4 ring' > node.1/table

@@ -37,31 +37,61 @@ if grep -qw avx2 /proc/cpuinfo; then
   unset CONVOY_PLUGINS
 fi
 
-# One that is wrong is found out before it is timed; other faults are of its list.
+# Faults of a kernel are found out before it is timed, with its name.
 {
-  sed 's/float sum = bias/float sum = 1 + bias/; s/"mine"/"off_by_one"/; /^CONVOY_PLUGIN/d' "$source/tests/consumer/my_dense.cpp"
+  echo '#include <csignal>
+#include <cstdlib>'
+  sed 's/float sum = bias/float sum = (std::getenv("FAULT") == std::string("sum")) + bias/; s/"mine"/"inner"/; /^CONVOY_PLUGIN/d' "$source/tests/consumer/my_dense.cpp"
   cat << 'T'
-#include <cstdlib>
-namespace convoy { std::vector<KernelPtr> copy_kernels(); }
+static std::unique_ptr<Prepared> prepare_faulty(const Problem& p) {
+  const std::string fault = std::getenv("FAULT");
+  if (fault == "nothing") return nullptr;
+  if (fault == "prepare") throw std::runtime_error("has no room");
+  std::shared_ptr<Prepared> inner = my_kernels()[0]->prepare(p);
+  return std::make_unique<PreparedFunction>([=](const KernelArgs& a) {
+    if (fault == "run") throw std::runtime_error("lost its way");
+    inner->run(a);
+    if (fault == "front") a.out[0].data<float>()[-1] = 1;
+    if (fault == "input") a.in[0].data<float>()[0] += 1;
+    if (fault == "crash") std::raise(SIGSEGV);
+  });
+}
 // Called like one of ours, which it does not take the place of.
-std::vector<KernelPtr> convoy::copy_kernels() {
-  const std::string_view fault = std::getenv("FAULT");
+namespace convoy {
+std::vector<KernelPtr> copy_kernels() {
+  const std::string fault = std::getenv("FAULT");
   if (fault == "throws") throw std::runtime_error("no licence");
   if (fault == "empty") return {};
   if (fault == "null") return std::vector<KernelPtr>(1);
-  return my_kernels();
+  std::vector<KernelPtr> list;
+  list.push_back(std::make_unique<FunctionKernel>(fault == "name" ? "onednn_mine" : fault == "words" ? "my dense" : "faulty", OpKind::dense_forward,
+                                                  [](const Problem& p) { return my_kernels()[0]->supports(p); }, prepare_faulty));
+  return list;
+}
 }
 CONVOY_PLUGIN(convoy::copy_kernels)
 T
 } > faulty.cpp
 compile faulty.cpp -o faulty.so || exit 1
-expect 1 "WRONG" env FAULT=sum CONVOY_PLUGINS=./faulty.so:./libmine.so "$bin/bench_layers" --problem "$dense" --min-seconds 0
+faulty=(env CONVOY_PLUGINS=./faulty.so)
+FAULT=sum expect 1 "WRONG" "${faulty[@]}" "$bin/bench_layers" --problem "$dense" --min-seconds 0
+FAULT=run expect 1 "dense1.forward, run by faulty: lost its way" "${faulty[@]}" "${train[@]}" --output-dir never
+FAULT=prepare expect 1 "./faulty.so: faulty, prepare: has no room: dense_forward{" "${faulty[@]}" "${train[@]}" --output-dir never
+FAULT=nothing expect 1 "./faulty.so: faulty, prepare: returns null: dense_forward{" "${faulty[@]}" "${train[@]}" --output-dir never
+FAULT=crash expect 139 "bench_layers: error: crashed; the kernel that ran last is faulty, on " "${faulty[@]}" "$bin/bench_layers" --problem "$dense" --min-seconds 0
+if [ -x "$bin/test_kernels" ]; then
+  FAULT=front expect 1 "wrote in front of a tensor" "${faulty[@]}" CONVOY_TEST_KERNELS=faulty "$bin/test_kernels" "every kernel on other ops*"
+  FAULT=input expect 1 "wrote into input 0" "${faulty[@]}" CONVOY_TEST_KERNELS=faulty "$bin/test_kernels" "every kernel on other ops*"
+fi
+rm -rf never
 
 # What cannot be loaded ends the program before it begins.
-refused() { expect 2 "CONVOY_PLUGINS: $1" env CONVOY_PLUGINS="$2" "${train[@]}" --output-dir never; }
+refused() { expect 2 "$1" env CONVOY_PLUGINS="$2" "${train[@]}" --output-dir never; }
 FAULT=throws refused "faulty.so: no licence" faulty.so
 FAULT=empty refused "faulty.so: lists no kernels" faulty.so
 FAULT=null refused "faulty.so: lists a kernel that is null" faulty.so
+FAULT=name refused 'faulty.so: expected kernels whose names are letters, digits and _, and do not begin with onednn or cudnn, found "onednn_mine"' faulty.so
+FAULT=words refused 'and do not begin with onednn or cudnn, found "my dense"' faulty.so
 refused "./libmine.so: its kernel \"mine\" has a name that is taken" ./libmine.so:./libmine.so
 refused "none.so: no such file" none.so
 refused "expected paths separated by colons, found \"./libmine.so:\"" ./libmine.so:
@@ -73,6 +103,8 @@ refused "nothing.so: has no convoy_plugin" nothing.so
 small missing.so 'void elsewhere(); extern "C" const void* convoy_plugin() { elsewhere(); return 0; }'
 refused "missing.so: undefined symbol" missing.so
 small older.so 'struct { const char* headers; void* kernels; } plugin{"0.0.1 abc", 0}; extern "C" const void* convoy_plugin() { return &plugin; }'
-refused "older.so: expected a library compiled with the headers of this build" older.so
+refused "older.so: expected a library compiled with the headers and options of this program" older.so
+# Without OpenMP all kernels would run on one thread, and nobody would know.
+expect 1 "compile plugins with -fopenmp" "${CXX:-c++}" -std=c++20 -fPIC -shared -I"$source" -I"$build/generated" "$source/tests/consumer/my_dense.cpp" -o alone.so
 [ ! -e never ] && ok || bad "a run without its plugins left a folder"
 conclude

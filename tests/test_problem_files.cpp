@@ -91,7 +91,7 @@ TEST_CASE("adjoint identity of every layer of the problem files at its own size"
   // Minutes for a network and a type: test_problem_files "[layers]" -c cosmoflow -c f32.
   for (const char* name : {"cosmoflow", "deepcam", "deeplab", "tiramisu"})
     SECTION(name) for (DType type : storage_types) SECTION(std::string(name_of(type))) {
-      std::ifstream file(std::string(CONVOY_SOURCE_DIR) + "/bench/problems/" + name + ".txt");
+      std::ifstream file(CONVOY_SOURCE_DIR "/bench/problems/" + std::string(name) + ".txt");
       REQUIRE(file);
       for (std::string line; std::getline(file, line);) {
         if (line.empty() || line[0] == '#') continue;

@@ -22,6 +22,7 @@
 #include "io/crc32c.h"
 #include "io/file.h"
 #include "kernels/device/device.h"
+#include "kernels/plugin_list.h"
 
 namespace convoy::apps {
 namespace {
@@ -127,6 +128,7 @@ void Ranks::connect(const OptionTable& o) {
   for (const Option& option : o.all())
     if (!own.count(option.flag)) expect_text(option.value), settings[option.flag] = option.value;
   settings["comm-table (contents)"] = table_digest(o);
+  settings["plugins (CONVOY_PLUGINS)"] = plugin_kernels();
   agree(settings);
 }
 

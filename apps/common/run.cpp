@@ -181,6 +181,7 @@ Json Run::summarize(Outcome outcome) const {
   summary["planned_mib"] = double(planned_) / (1 << 20);
   summary["kernels"] = kernels_;
   summary["machine"] = describe_cpu();
+  summary["plugins"] = plugin_text();
   summary["version"] = build_text();
   summary["threads"] = program_options_.plan.threads;
   summary["settings"] = settings_json(options_);
