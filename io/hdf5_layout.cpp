@@ -198,9 +198,13 @@ std::optional<StoredValues> stored_values(hid_t set, hid_t space, const Layout& 
              deflates = !filters.empty() && filters.back().id == H5Z_FILTER_DEFLATE;
   const bool simple = filters.size() == size_t{shuffles} + size_t{deflates};
   if (layout.kind != H5D_CHUNKED || !simple || layout.uneven) return std::nullopt;
-  // The library walks through all chunks of a data set to say where one lies.
-  constexpr hsize_t most_steps = 1'000'000;
-  if (count_chunks(layout, from, box) > most_steps / std::max<hsize_t>(1, layout.chunks)) return std::nullopt;
+  // The library walks through all chunks of a data set to say where one lies: a step takes as long as some bytes of
+  // values, and only so much of them is worth it.
+  constexpr hsize_t few_steps = 1000, most_steps = 1'000'000, bytes_per_step = 32;
+  hsize_t bytes = static_cast<hsize_t>(stored.element);
+  for (hsize_t e : box) bytes *= e;
+  const hsize_t steps = std::clamp(bytes / bytes_per_step, few_steps, most_steps);
+  if (count_chunks(layout, from, box) > steps / std::max<hsize_t>(1, layout.chunks)) return std::nullopt;
   stored.piece.assign(layout.chunk.begin(), layout.chunk.end());
   int64_t whole = stored.element;
   for (int64_t e : stored.piece) whole *= e;  // HDF5 holds chunks below 4 GiB
