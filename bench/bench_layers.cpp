@@ -149,10 +149,12 @@ class Report {
 
 using Candidates = std::vector<std::unique_ptr<Candidate>>;
 
+constexpr std::string_view all_kernels = "all";
+
 /// Whether the work on one kernel came to its end; otherwise its error is reported, and the rest of the run goes on.
 bool attempt(const NamedProblem& named, std::string_view kernel, Report& report, const std::function<void()>& work) {
   std::string message;
-  CrashNote::of_kernel(kernel);
+  CrashNote::of_kernel(kernel == all_kernels ? std::string_view() : kernel);  // those are noted one by one
   try {
     work();
     return true;
@@ -171,9 +173,10 @@ Candidates referees_of(const Candidates& candidates, const Problem& p, const Ker
     if (candidates.size() + referees.size() >= 3) break;
     const auto same = [&](const auto& c) { return c->name() == kernel->name(); };
     if (kernel->name() == reference_name || std::any_of(candidates.begin(), candidates.end(), same)) continue;
-    if (chosen.skips(kernel->name()) || !kernel->supports(p).ok) continue;
+    if (chosen.skips(kernel->name())) continue;
     CrashNote::of_kernel(kernel->name());
     try {
+      if (!kernel->supports(p).ok) continue;
       auto referee = std::make_unique<Candidate>(*kernel, p);
       referee->run();
       referees.push_back(std::move(referee));
@@ -395,11 +398,11 @@ int run(int argc, char** argv) {
       if (const double ratio = library_ratio(candidates); ratio > 0 && ratio < rerun_below)
         measure_again(candidates, patience, flush);
     };
-    if (candidates.empty() || !attempt(named, "all", report, time)) continue;
+    if (candidates.empty() || !attempt(named, all_kernels, report, time)) continue;
     const double library = fastest_seconds(candidates, Whose::library);
     for (const auto& c : candidates) report.timed({named, *c, roofline.roofs(), library});
     if (const Candidate* best = fastest_kernel(candidates); best && tunes && !adds_to_value(named.problem))
-      attempt(named, "all", report, [&] {
+      attempt(named, all_kernels, report, [&] {
         const Candidate& choice = worth_choosing(*best, candidates, named.problem);
         tuned.set(named.problem, choice.name());
         if (const Candidate* faster = passed_over(candidates, choice)) warn_of_unchecked(named, *faster, choice);

@@ -12,9 +12,11 @@ namespace convoy::bench {
 
 class CrashNote {
  public:
-  /// From here on a crash, or a call of abort(), tells what was noted, and ends the process as it would have.
+  /// From here on a crash, or a call of abort(), tells what was noted, and ends the process as it would have. Those
+  /// that a sanitizer has taken on stay its own; a stack that overflows leaves no room to tell.
   static void install() {
-    for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) std::signal(number, tell);
+    for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT})
+      if (const auto other = std::signal(number, tell); other != SIG_DFL) std::signal(number, other);
   }
   static void of_problem(std::string_view text) { problem_.keep(text); }
   static void of_kernel(std::string_view name) { kernel_.keep(name); }

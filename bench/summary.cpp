@@ -38,6 +38,7 @@ struct BestOfBoth {
   Measurement ours, library;
   /// Ratios within one file, where both were timed minutes apart: of the file that has the library's fastest.
   std::optional<double> together;
+  double together_ms = INFINITY;  ///< the library's there
 };
 
 /// All files together, problems in the order of their first rows.
@@ -63,8 +64,8 @@ struct Merged {
       }
       for (const auto& [problem, here] : own) {
         BestOfBoth& pair = pairs[problem];
-        if (here.library.kernel.empty() || here.library.min_ms > pair.library.min_ms) continue;
-        pair.together.reset();
+        if (here.library.kernel.empty() || here.library.min_ms > pair.together_ms) continue;
+        if (here.library.min_ms < pair.together_ms) pair.together.reset(), pair.together_ms = here.library.min_ms;
         if (!here.ours.kernel.empty()) pair.together = here.library.min_ms / here.ours.min_ms;
       }
     }
@@ -115,7 +116,7 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
   Mean mean, together_mean, any_mean;
   std::multimap<double, const Measurement*> lacking;
   for (const std::string& problem : merged.order) {
-    const auto& [ours, library, together] = merged.pairs.at(problem);
+    const auto& [ours, library, together, together_ms] = merged.pairs.at(problem);
     if (ours.kernel.empty()) continue;
     const Measurement* any = merged.library_in_any_type(ours);
     const bool fallback = !merged.yardsticks.count(problem), any_fallback = !merged.yardsticks.count(geometry(problem));

@@ -10,6 +10,8 @@
 
 namespace convoy {
 
+inline constexpr const char* no_exception = "threw what is no std::exception";
+
 /// To be called while an exception is handled, which it throws again: an Error, whose kind says what to do, and want of
 /// memory as they are, others as Error(runtime) with the node and its kernel in front.
 [[noreturn]] inline void rethrow_of(const PlannedNode& node) {
@@ -21,6 +23,8 @@ namespace convoy {
     throw;
   } catch (const std::exception& error) {
     fail_runtime(node.name + ", run by " + node.kernel + ": " + error.what());
+  } catch (...) {
+    fail_runtime(node.name + ", run by " + node.kernel + ": " + no_exception);
   }
 }
 

@@ -48,6 +48,24 @@ inline std::string csv_field(std::string_view text) {
   return quoted + '"';
 }
 
+/// Whether the bytes are UTF-8 (RFC 3629), as JSON wants them.
+inline bool is_utf8(std::string_view text) {
+  const auto byte = [&](size_t i) -> unsigned { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
+  for (size_t i = 0; i < text.size();) {
+    const unsigned lead = byte(i), second = byte(i + 1);
+    const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+    if (length == 0) return false;
+    // Longer than need be, a surrogate, beyond the last code point.
+    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second >= 0xa0) || (lead == 0xf0 && second < 0x90) ||
+        (lead == 0xf4 && second >= 0x90))
+      return false;
+    for (size_t k = 1; k < length; ++k)
+      if (byte(i + k) < 0x80 || byte(i + k) >= 0xc0) return false;
+    i += length;
+  }
+  return true;
+}
+
 /// A JSON string, quotes included (RFC 8259): for programs that build without a JSON library.
 inline std::string json_string(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";

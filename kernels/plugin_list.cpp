@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/node_failure.h"
 #include "core/text.h"
 #include "kernels/plugin.h"
 
@@ -54,8 +55,13 @@ class PluginKernel final : public Kernel {
     try {
       return f();
     } catch (const std::exception& error) {
-      fail_runtime(path_ + ": " + std::string(name()) + ", " + what + ": " + error.what() + ": " + p.text());
+      fail(what, error.what(), p);
+    } catch (...) {
+      fail(what, no_exception, p);
     }
+  }
+  [[noreturn]] void fail(const char* what, const std::string& why, const Problem& p) const {
+    fail_runtime(path_ + ": " + std::string(name()) + ", " + what + ": " + why + ": " + p.text());
   }
   std::shared_ptr<const Kernel> kernel_;
   std::string path_;
@@ -80,6 +86,7 @@ void expect_name(const std::string& path, std::string_view name) {
 }
 
 Library load(const std::string& path) {
+  if (!is_utf8(path)) refuse(path, "expected a path in UTF-8, found other bytes");  // it stands in JSON
   std::error_code error;
   const std::filesystem::path file = std::filesystem::absolute(path, error);  // else the system's folders are searched
   if (error || !std::filesystem::exists(file, error)) refuse(path, "no such file");
@@ -96,6 +103,8 @@ Library load(const std::string& path) {
     for (KernelPtr& kernel : plugin.kernels()) library.kernels.push_back(std::move(kernel));
   } catch (const std::exception& thrown) {
     refuse(path, thrown.what());
+  } catch (...) {
+    refuse(path, no_exception);
   }
   if (library.kernels.empty()) refuse(path, "lists no kernels");
   for (const auto& kernel : library.kernels) {

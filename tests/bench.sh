@@ -156,8 +156,12 @@ expect 2 "bench_report: error: new is required" "$bin/bench_report" compare old.
 # Ratios within a file are of the one with the library's fastest, whatever the order, and none where it lacks ours.
 { library 2; line mine "" 1 1,1,1; line onednn jit 2.0 2,2,2; } > both.jsonl
 { library 3; line onednn jit 1.5 2,2,2; } > theirs.jsonl
+{ library 4; line onednn jit 2.0 2,2,2; } > as-fast.jsonl
 for order in "both.jsonl theirs.jsonl" "theirs.jsonl both.jsonl"; do
   without 0 "beside ours of the same file" "$bin/bench_report" summary $order
+done
+for order in "both.jsonl as-fast.jsonl" "as-fast.jsonl both.jsonl"; do
+  expect 0 "1 of them beside ours of the same file: geometric mean 2.000" "$bin/bench_report" summary $order
 done
 # What else differs between two runs is told; that the machine took longer only where nothing does.
 ran() { echo '{"machine":"'"$1"'","libraries":"oneDNN 2","threads":'"$2"',"cold":'"$3"',"CONVOY_MAX_ISA":"'"$4"'","commit":"'"$5"'"}'; line mine "" "$6" "$6"; line onednn jit "$6" "$6"; }

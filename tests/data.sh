@@ -51,6 +51,8 @@ expect 0 "wrote 8 samples" "$data" convert raw/validation --crop 16 --out joined
 expect 2 "joined/validation: expected an empty folder or none, found univ" "$data" convert only --crop 16 --out joined
 expect 0 "wrote 16 samples" "$data" convert raw/train --crop 16 --out roots --format sharded-hdf5
 expect 2 "roots: expected no samples beside roots/train, found shard-00000.h5" "$data" convert only --crop 16 --out roots
+cp raw/validation/*.hdf5 only
+expect 2 "only: expected samples in train or beside it, found both" "$data" convert only --crop 16 --out x
 expect 3 "/dev/null: expected a file or a folder, found a device or a pipe" "$data" inspect /dev/null
 mkdir taken && echo mine > taken/power_spectrum.svg
 expect 2 "taken/power_spectrum.svg: is there already" "$bin/cosmoflow_simulate" --out taken --universes 1 --validation 0 --size 16 --steps 2

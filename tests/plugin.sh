@@ -2,8 +2,9 @@
 # Kernels in shared libraries, loaded by every program that runs kernels.   usage: plugin.sh SOURCE_DIR BUILD_DIR
 set -u
 source=$1 build=$2 bin=$2/bin
+compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$2/CMakeCache.txt")
 . "$(dirname "$0")/expect.sh"
-compile() { "${CXX:-c++}" -std=c++20 -O2 -fopenmp -fPIC -shared -Wl,-Bsymbolic-functions "$@" -I"$source" -I"$build/generated"; }
+compile() { "$compiler" -std=c++20 -O2 -fopenmp -fPIC -shared -Wl,-Bsymbolic-functions "$@" -I"$source" -I"$build/generated"; }
 compile "$source/tests/consumer/my_dense.cpp" -o libmine.so || exit 1
 train=("$bin/cosmoflow_train" --data dummy --size 16 --conv-size 8 --n-train 4 --n-epochs 1 --batch-size 2 --dropout 0)
 
@@ -21,7 +22,13 @@ dense='dense_forward{} in=f32:2x1x1x1x64|f32:16x1x1x1x64|f32:1x1x1x1x16'
 expect 0 " mine " env CONVOY_PLUGINS=./libmine.so "$bin/bench_layers" --problem "$dense" --min-seconds 0 --json rows.jsonl
 head -1 rows.jsonl | grep -q '"plugins":"./libmine.so (mine)"' && grep -q '"kernel":"mine".*"correct":true' rows.jsonl && ok || bad "rows.jsonl: $(cut -c1-300 rows.jsonl)"
 expect 0 '"plugins":"./libmine.so (mine)"' env CONVOY_PLUGINS=./libmine.so "$bin/bench_step" --size 16 --steps 1 --nodes no --kernel 'dense1.forward=mine'
-[ ! -x "$bin/test_kernels" ] || expect 0 "runs on 2" env CONVOY_PLUGINS=./libmine.so CONVOY_TEST_KERNELS=mine "$bin/test_kernels" "every kernel on other ops*"
+# tests FILTER: the tests of kernels pass, and there were problems that the kernels under test took.
+tests() {
+  [ -x "$bin/test_kernels" ] || return 0
+  expect 0 "All tests passed" "$bin/test_kernels" "$1"
+  "$bin/test_kernels" "$1" 2>&1 | grep -qE '(^| )[1-9][0-9]* runs on ' && ok || bad "$CONVOY_TEST_KERNELS took no problem of $1"
+}
+CONVOY_PLUGINS=./libmine.so CONVOY_TEST_KERNELS=mine tests "every kernel on other ops*"
 
 # One with packed weights, threads and an instruction set; the library named first goes first.
 compile "$source/tests/consumer/my_conv.cpp" -o my_conv.so || exit 1
@@ -32,7 +39,7 @@ if grep -qw avx2 /proc/cpuinfo; then
   grep -q '"kernel":"my_conv_avx2".*"correct":true' conv.jsonl && ok || bad "no checked my_conv_avx2 in conv.jsonl"
   expect 0 "plugins: ./my_conv.so (my_conv_avx2), ./libmine.so (mine)" "$bin/climseg_train" --data dummy --image-size 64x96 --width-divisor 16 --n-train 2 --max-epochs 1 --output-dir sky
   grep -q my_conv_avx2 sky/summary.json && ok || bad "climseg_train did not run my_conv_avx2"
-  [ ! -x "$bin/test_kernels" ] || CONVOY_TEST_KERNELS=my_conv expect 0 "runs on 200" "$bin/test_kernels" "*random*"
+  CONVOY_TEST_KERNELS=my_conv tests "*random*"
   CONVOY_MAX_ISA=scalar expect 0 "refuses: needs AVX2" "$bin/bench_layers" --problem "$conv" --pass forward --kernels my_conv,reference --min-seconds 0
   unset CONVOY_PLUGINS
 fi
@@ -49,12 +56,17 @@ static std::unique_ptr<Prepared> prepare_faulty(const Problem& p) {
   if (fault == "prepare") throw std::runtime_error("has no room");
   std::shared_ptr<Prepared> inner = my_kernels()[0]->prepare(p);
   return std::make_unique<PreparedFunction>([=](const KernelArgs& a) {
+    if (fault == "number") throw 5;
     if (fault == "run") throw std::runtime_error("lost its way");
     inner->run(a);
     if (fault == "front") a.out[0].data<float>()[-1] = 1;
     if (fault == "input") a.in[0].data<float>()[0] += 1;
     if (fault == "crash") std::raise(SIGSEGV);
   });
+}
+static Support supports_faulty(const Problem& p) {
+  if (std::getenv("FAULT") == std::string("supports")) throw std::runtime_error("is confused");
+  return my_kernels()[0]->supports(p);
 }
 // Called like one of ours, which it does not take the place of.
 namespace convoy {
@@ -65,7 +77,7 @@ std::vector<KernelPtr> copy_kernels() {
   if (fault == "null") return std::vector<KernelPtr>(1);
   std::vector<KernelPtr> list;
   list.push_back(std::make_unique<FunctionKernel>(fault == "name" ? "onednn_mine" : fault == "words" ? "my dense" : "faulty", OpKind::dense_forward,
-                                                  [](const Problem& p) { return my_kernels()[0]->supports(p); }, prepare_faulty));
+                                                  supports_faulty, prepare_faulty));
   return list;
 }
 }
@@ -76,6 +88,8 @@ compile faulty.cpp -o faulty.so || exit 1
 faulty=(env CONVOY_PLUGINS=./faulty.so)
 FAULT=sum expect 1 "WRONG" "${faulty[@]}" "$bin/bench_layers" --problem "$dense" --min-seconds 0
 FAULT=run expect 1 "dense1.forward, run by faulty: lost its way" "${faulty[@]}" "${train[@]}" --output-dir never
+FAULT=number expect 1 "dense1.forward, run by faulty: threw what is no std::exception" "${faulty[@]}" "${train[@]}" --output-dir never
+FAULT=supports expect 0 " onednn " "${faulty[@]}" "$bin/bench_layers" --problem "$dense" --min-seconds 0 --kernels onednn,dense
 FAULT=prepare expect 1 "./faulty.so: faulty, prepare: has no room: dense_forward{" "${faulty[@]}" "${train[@]}" --output-dir never
 FAULT=nothing expect 1 "./faulty.so: faulty, prepare: returns null: dense_forward{" "${faulty[@]}" "${train[@]}" --output-dir never
 FAULT=crash expect 139 "bench_layers: error: crashed; the kernel that ran last is faulty, on " "${faulty[@]}" "$bin/bench_layers" --problem "$dense" --min-seconds 0
@@ -95,9 +109,11 @@ FAULT=words refused 'and do not begin with onednn or cudnn, found "my dense"' fa
 refused "./libmine.so: its kernel \"mine\" has a name that is taken" ./libmine.so:./libmine.so
 refused "none.so: no such file" none.so
 refused "expected paths separated by colons, found \"./libmine.so:\"" ./libmine.so:
+cp libmine.so $'odd\xff.so'
+refused "expected a path in UTF-8, found other bytes" $'./odd\xff.so'
 echo text > text.so
 refused "text.so: " text.so
-small() { printf '%s\n' "$2" | "${CXX:-c++}" -x c++ -fPIC -shared - -o "$1" || exit 1; }
+small() { printf '%s\n' "$2" | "$compiler" -x c++ -fPIC -shared - -o "$1" || exit 1; }
 small nothing.so 'int nothing;'
 refused "nothing.so: has no convoy_plugin" nothing.so
 small missing.so 'void elsewhere(); extern "C" const void* convoy_plugin() { elsewhere(); return 0; }'
@@ -105,6 +121,6 @@ refused "missing.so: undefined symbol" missing.so
 small older.so 'struct { const char* headers; void* kernels; } plugin{"0.0.1 abc", 0}; extern "C" const void* convoy_plugin() { return &plugin; }'
 refused "older.so: expected a library compiled with the headers and options of this program" older.so
 # Without OpenMP all kernels would run on one thread, and nobody would know.
-expect 1 "compile plugins with -fopenmp" "${CXX:-c++}" -std=c++20 -fPIC -shared -I"$source" -I"$build/generated" "$source/tests/consumer/my_dense.cpp" -o alone.so
+expect 1 "compile plugins with -fopenmp" "$compiler" -std=c++20 -fPIC -shared -I"$source" -I"$build/generated" "$source/tests/consumer/my_dense.cpp" -o alone.so
 [ ! -e never ] && ok || bad "a run without its plugins left a folder"
 conclude

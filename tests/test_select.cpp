@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/select.h"
+#include "core/text.h"
 #include "kernels/function_kernel.h"
 #include "kernels/kernel_list.h"
 #include "kernels/simd/cpu.h"
@@ -311,4 +312,13 @@ TEST_CASE("a tuned table that cannot be written leaves the one before", "[select
   CHECK(std::filesystem::is_symlink(folder / "link.txt"));
   CHECK(TunedTable::load(path).find(any_problem()) == "after");
   CHECK_FALSE(std::filesystem::exists(temporary));
+}
+
+TEST_CASE("UTF-8 is told from other bytes", "[text]") {
+  for (const char* text :
+       {"", "plain", "\xc3\xa4", "\xe2\x82\xac", "\xed\x9f\xbf", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"})
+    CHECK(is_utf8(text));
+  for (const char* text : {"\xff", "a\x80", "\xc3", "\xc3z", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xe2\x82",
+                           "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80"})
+    CHECK_FALSE(is_utf8(text));
 }

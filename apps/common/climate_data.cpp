@@ -94,11 +94,16 @@ std::set<std::string> target_folders(const std::string& path, const std::vector<
   refuse_inside(path, out);
   std::set<std::string> folders;
   for (const std::string& file : files) folders.insert(target_folder(path, file, out));
-  if (folders.contains(out)) return folders;
   // Of a set in parts, others that lie there would join it; samples beside them are not read by trainers any longer.
-  for (const char* part : {"train", "validation", "test"})
-    if (const std::string folder = (fs::path(out) / part).string(); !folders.contains(folder))
-      refuse_used_folder(folder);
+  const bool beside = folders.contains(out);
+  for (const char* part : {"train", "validation", "test"}) {
+    const std::string folder = (fs::path(out) / part).string();
+    if (beside && folders.contains(folder))
+      fail_usage(
+          fmt::format("{}: expected samples in {} or beside it, found both: convert them one by one", path, part));
+    if (!beside && !folders.contains(folder)) refuse_used_folder(folder);
+  }
+  if (beside) return folders;
   std::error_code missing;
   for (const auto& entry : fs::directory_iterator(out, missing))
     if (entry.is_regular_file() && is_sample(entry.path()))

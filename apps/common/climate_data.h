@@ -18,8 +18,8 @@ int verify_climate(const std::string& path, int threads);
 int write_climate_stats(const std::string& path, const std::string& out, int threads);
 /// Where the files of one folder of the data set `path` go below `out`.
 std::string target_folder(const std::string& path, const std::string& file, const std::string& out);
-/// These targets of all files. Throws Error(usage) where they belong to the data set itself: samples of both sides of a
-/// conversion would be mixed.
+/// These targets of all files. Throws Error(usage) where samples would be mixed: with the data set itself, with other
+/// parts (train, validation, test) that `out` has, or with samples beside those.
 std::set<std::string> target_folders(const std::string& path, const std::vector<std::string>& files,
                                      const std::string& out);
 /// The path of a folder's next shard, counted on.

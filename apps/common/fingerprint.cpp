@@ -9,6 +9,7 @@
 
 #include "apps/common/say.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "io/crc32c.h"
 
 namespace convoy::apps {
@@ -34,17 +35,8 @@ Json describe_content(const std::string& path) {
 
 }  // namespace
 
-bool is_text(const std::string& text) {
-  try {
-    (void)Json(text).dump();
-    return true;
-  } catch (const Json::exception&) {
-    return false;
-  }
-}
-
 void expect_text(const std::string& path) {
-  if (!is_text(path)) fail_data(path + ": expected a name in UTF-8, found other bytes");
+  if (!is_utf8(path)) fail_data(path + ": expected a name in UTF-8, found other bytes");
 }
 
 Json fingerprint(const std::vector<std::string>& paths) {

@@ -7,8 +7,6 @@
 
 namespace convoy::apps {
 
-/// Whether JSON, and with it a checkpoint or a log, can hold a text: it must be UTF-8.
-bool is_text(const std::string& text);
 /// Throws Error(data) where a file's name is not UTF-8: checkpoints and logs, which tell it, are.
 void expect_text(const std::string& path);
 

@@ -7,6 +7,7 @@
 #include "apps/common/fingerprint.h"
 #include "apps/common/say.h"
 #include "core/parallel.h"
+#include "core/text.h"
 #include "io/file.h"
 #include "kernels/device/device.h"
 
@@ -225,7 +226,7 @@ Json settings_json(const OptionTable& o, const std::vector<std::string>& names) 
   Json json;
   for (const Option& option : o.all())
     if (names.empty() || std::find(names.begin(), names.end(), option.flag) != names.end()) {
-      if (!is_text(option.value))
+      if (!is_utf8(option.value))
         fail_usage("--" + option.flag + " (" + option.origin + "): expected UTF-8, found other bytes");
       json[option.flag] = option.value;
     }

@@ -255,8 +255,8 @@ void Trainer::save_or_warn() {
 }
 
 std::string Trainer::lost_log() const {
-  if (const std::string lost = tables_.lost(); !lost.empty()) return lost;
-  return mllog_.failed() ? mllog_.path() + ": cannot write (disk full?)" : "";
+  const std::string lost = tables_.lost();
+  return lost.empty() && mllog_.failed() ? mllog_.path() + ": cannot write (disk full?)" : lost;
 }
 
 bool Trainer::wants_stop() const {

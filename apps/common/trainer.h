@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// What a training run tells of itself: lines and tables while it goes on, times and rates at its end.
+// What a training run tells of itself at its end: times, rates and the trace.
 #include <fmt/format.h>
 
 #include <algorithm>
