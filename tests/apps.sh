@@ -28,7 +28,8 @@ expect 0 "validation MAE" "${train[@]}" --output-dir whole --save whole.safetens
 present whole/history.csv whole/metrics.jsonl whole/mlperf.log whole/summary.json whole/loss.svg whole/scatter.svg whole/trace.json whole/profile.jsonl
 [ "$(wc -l < whole/metrics.jsonl)" -eq 18 ] && ok || bad "metrics.jsonl does not have one line per step"
 grep -q '"flops_per_sample": [1-9]' whole/summary.json && grep -q '"gflops": [0-9.]*[1-9]' whole/summary.json && ok || bad "summary.json: no rate of arithmetic"
-grep -q '"key":"eval_error"' whole/mlperf.log && ok || bad "no eval_error in mlperf.log"
+error=$(grep '"key":"eval_error"' whole/mlperf.log | tail -1 | grep -o '"value":[0-9.e-]*' | cut -d: -f2)
+awk -F, -v e="$error" 'END { d = e - $5; exit !(e > 0 && d * d < 1e-12) }' whole/history.csv && ok || bad "eval_error of mlperf.log: $error, expected the last of $(cut -d, -f5 whole/history.csv | tr '\n' ' ')"
 
 large=("${train[@]}" --optimizer LAMB --weight-decay 0.01 --gradient-accumulation-frequency 2 --gradient-lag 1)
 expect 0 "finished: 9 steps" "${large[@]}" --output-dir large --save large.safetensors
@@ -244,6 +245,10 @@ expect 0 "stopped early: 0 steps" "${train[@]}" --output-dir rarely --resume
 for l2 in 0 1; do expect 0 "FoM: " "${train[@]}" --n-epochs 1 --lr 1e-12 --l2 $l2 --output-dir "l2-$l2" --print-fom; done
 paste -d, l2-0/history.csv l2-1/history.csv | awk -F, 'NR == 2 { trained = $9 - $3; validated = $10 - $4 }
   END { exit !(trained > 1 && (validated - trained) ^ 2 < 1e-6 * trained ^ 2) }' && ok || bad "the penalty of training and validation: $(cat l2-?/history.csv)"
+# The figure of merit is the best validation loss, which need not be the last.
+fom=$("${train[@]}" --n-epochs 6 --lr 0.1 --output-dir fom --print-fom | grep -o 'FoM: [0-9.e+-]*' | cut -c6-)
+awk -F, -v f="$fom" 'NR > 1 { last = $4; if (best == "" || $4 < best) best = $4 }
+  END { exit !(f != "" && last > best && (f / best - 1) ^ 2 < 1e-8) }' fom/history.csv && ok || bad "FoM: $fom, found $(cut -d, -f4 fom/history.csv | tr '\n' ' ')"
 mkdir -p barred/history.csv
 expect 1 "barred/history.csv: expected a file or none, found a folder" "${train[@]}" --output-dir barred
 expect 1 "cannot write" sh -c 'ulimit -f 20; exec "$@"' run "${train[@]}" --output-dir limited --max-steps 1

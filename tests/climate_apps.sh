@@ -59,7 +59,9 @@ expect 0 "finished" "${train[@]}" --output-dir part --max-steps 8
 expect 0 "resuming from" "${train[@]}" --output-dir part --resume --save part.safetensors
 same whole.safetensors part.safetensors
 expect 2 "setting schedule_steps (from --lr-t-max or, without it, --max-epochs): expected 16, found 22" "${train[@]}" --output-dir part --resume --max-epochs 4
-expect 2 "setting crop" "${train[@]}" --output-dir part --resume --crop 48x48
+for other in "crop 48x48" "crop-balance 1" "crops-per-image 3" "class-weights none" "seed 5" "loss-type weighted" "start-lr 0.5"; do
+  expect 2 "setting ${other% *}: expected" "${train[@]}" --output-dir part --resume --${other% *} ${other#* }
+done
 
 # A schedule in one text is single settings to a resume; a dry run finds what a run would.
 expect 0 "finished: 2 steps" "${train[@]}" --output-dir spread --lr-schedule "type=multistep,milestones=1 2,decay_rate=0.5" --max-steps 2
@@ -189,6 +191,16 @@ target_line target > /dev/null && ok || bad "no target_accuracy_reached with tar
 expect 0 "target reached" "${train[@]}" --output-dir target-cut --target-iou 0.01 --measure pooled --max-steps 1
 target_line target-cut > /dev/null && ok || bad "no target_accuracy_reached behind a cut epoch"
 expect 0 "target reached: 0 steps" "${train[@]}" --output-dir target-cut --target-iou 0.01 --measure pooled --max-steps 1 --resume
+# What a measure is called is what it measures.
+for class in cyclone river; do
+  expect 0 "finished: 1 steps" "${train[@]}" --output-dir by-$class --measure $class --max-steps 1
+  pooled=$(sed -n '/"pooled": {/,/}/p' by-$class/summary.json | grep "\"$class\"" | grep -o '[0-9.e-]*,\?$' | tr -d ,)
+  awk -F, -v p="$pooled" 'END { d = p - $5; exit !(p != "" && d * d < 1e-14) }' by-$class/history.csv && ok || bad "--measure $class: $pooled, found $(tail -1 by-$class/history.csv)"
+done
+unlike "--measure" by-cyclone/history.csv by-river/history.csv
+# The rate of an epoch is that of its last step.
+last=$(grep '"epoch":1,' whole/metrics.jsonl | tail -1 | grep -o '"learning_rate":[0-9.e-]*' | cut -d: -f2)
+awk -F, -v l="$last" 'NR == 3 { d = $2 / l - 1; exit !(d * d < 1e-14) }' whole/history.csv && ok || bad "rate of the second epoch: $last, found $(sed -n 3p whole/history.csv)"
 expect 2 'setting measure: expected "pooled", found "river"' "${train[@]}" --output-dir target --target-iou 0.01 --measure river --resume
 grep -q '^convolution depthwise' <("${train[@]}" --output-dir families --max-steps 2 --profile) && ok || bad "no table of families"
 

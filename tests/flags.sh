@@ -35,7 +35,12 @@ mllog() { if grep -q "\"key\":\"$2\".*\"value\":$3}" "$1/mlperf.log"; then ok; e
 
 cosmo=("$bin/cosmoflow_train" --data dummy --size 16 --conv-size 8 --n-train 8 --n-epochs 2 --batch-size 2 --dropout 0)
 changes --adam-eps 0.1 -- "${cosmo[@]}" --optimizer Adam
-changes --larc-eta 0.02 -- "${cosmo[@]}" --optimizer LARC-SGD
+for larc in LARC-SGD LARC-Adam; do changes --larc-eta 0.02 -- "${cosmo[@]}" --optimizer $larc; done
+# A step's samples, of all its passes, decide the rate.
+start "${cosmo[@]}" --lr 0.001 --lr-scaling linear --base-batch-size 2 --gradient-accumulation-frequency 2
+mllog $run opt_base_learning_rate 0.002
+awk "BEGIN { exit !(($(fact $run samples_per_second) * $(fact $run median_step_seconds) - 4) ^ 2 < 1e-6) }" && ok || bad "samples of two passes: $(fact $run samples_per_second) a second"
+[ "$(sed -n 2p $run/history.csv | cut -d, -f2)" = 0.002 ] && ok || bad "rate of two passes: $(sed -n 2p $run/history.csv)"
 changes --max-grad-norm 0.0000001 -- "${cosmo[@]}" --optimizer LAMB
 expect 2 "--shuffle has no effect on dummy data" "${cosmo[@]}" --no-shuffle --output-dir never
 changes --kernel-size 2 -- "${cosmo[@]}"
@@ -83,6 +88,11 @@ expect 2 "--universes, --validation: expected one or more in all, found none" "$
 files=("$bin/cosmoflow_train" --data-dir data --n-epochs 1 --batch-size 2 --dropout 0)
 changes --no-shuffle -- "${files[@]}"
 changes --shuffle-labels -- "${files[@]}"
+# Labels of training alone: without steps that change anything, validation is what it was.
+once "${files[@]}" --lr 0; plain=$run
+start "${files[@]}" --lr 0 --shuffle-labels
+columns unlike 3 $plain/history.csv $run/history.csv
+columns same 4,5 $plain/history.csv $run/history.csv
 keeps --prefetch 1 -- "${files[@]}"
 keeps --max-inter-threads 2 -- "${files[@]}"
 keeps --cache -- "${files[@]}"

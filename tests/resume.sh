@@ -15,6 +15,9 @@ expect 0 "finished: 18 steps" "${train[@]}" --output-dir whole --save whole.safe
 # Settings that are not given are the checkpoint's, those that are must agree with it.
 expect 0 "finished: 4 steps" "${train[@]}" --output-dir part --max-steps 4
 expect 2 "setting optimizer: expected \"Adam\", found \"SGD\"" "${resume[@]}" part --optimizer SGD
+for other in "augment cube" "seed 77" "dropout 0.25" "loss l1" "batch-size 3" "decay-schedule 1:0.5" "adam-eps 0.1"; do
+  expect 2 "setting ${other% *}: expected" "${resume[@]}" part --${other% *} ${other#* }
+done
 expect 0 "settings of the checkpoint: --batch-size 2 --conv-size 8 --data-dir data" "${resume[@]}" part --max-steps 5
 expect 0 "finished: 13 steps" "${resume[@]}" part --save part.safetensors
 same whole.safetensors part.safetensors

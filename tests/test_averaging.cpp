@@ -48,7 +48,7 @@ void fill(const Tensor& t, int64_t batch, int64_t first, uint64_t stream) {
 }
 
 struct Result {
-  std::vector<double> weights, start;
+  std::vector<double> weights, start, statistics;
   std::vector<double> losses;
 };
 
@@ -73,10 +73,10 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
     throw std::runtime_error("nothing travels from device to device");
   if (team) team->barrier();  // initial parameters are there
   if (team) world.set_window(program.step().window());
-  const auto weights = [&] {
+  const auto values_of = [&](const std::vector<std::string>& names) {
     program.to_host();
     std::vector<double> all;
-    for (const std::string& name : program.parameters()) {
+    for (const std::string& name : names) {
       const Tensor& t = program.store().get(name);
       for_each_index(t.shape(), [&](int64_t n, int64_t d, int64_t h, int64_t w, int64_t c) {
         all.push_back(t.at(n, d, h, w, c));
@@ -85,7 +85,7 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
     return all;
   };
   Result result;
-  result.start = weights();
+  result.start = values_of(program.parameters());
   double* state = program.store().get(step_state_name).template data<double>();
   state[int(StepField::learning_rate)] = rate;
   const int64_t passes = o.training.accumulation, each = o.batch * world.size();
@@ -112,7 +112,7 @@ Result train(Options o, Collectives& world, Communicator* batch_norm, int steps,
   if (o.training.lag > 0)
     for (const PlannedNode& node : program.step().plan().nodes)
       if (node.op.kind == OpKind::all_reduce_later) world.wait(node.op.template as<AllReduceAttrs>().id);
-  result.weights = weights();
+  result.weights = values_of(program.parameters()), result.statistics = values_of(program.statistics());
   return result;
 }
 
@@ -291,6 +291,13 @@ TEST_CASE("batch-norm statistics over a group of ranks are those of the whole ba
     INFO(ranks << " ranks");
     CHECK(distance(one, many) < 1e-7);
     for (size_t i = 0; i < one.losses.size(); ++i) CHECK(many.losses[i] == Approx(one.losses[i]).epsilon(1e-7));
+    // The variance of a small batch is made unbiased by the pixels of all ranks.
+    REQUIRE(!one.statistics.empty());
+    REQUIRE(many.statistics.size() == one.statistics.size());
+    double worst = 0;
+    for (size_t i = 0; i < one.statistics.size(); ++i)
+      worst = std::max(worst, std::abs(many.statistics[i] - one.statistics[i]) / (1 + std::abs(one.statistics[i])));
+    CHECK(worst < 1e-7);
   }
 }
 

@@ -122,6 +122,10 @@ TEST_CASE("kernel overrides, patterns, tuned table and explain", "[select]") {
   Selection tuned;
   tuned.tuned.set(p, "reference");
   CHECK(choose_kernel(kernel_list(), p, "conv1.forward", tuned).why == "tuned");
+  // No table brings back what is left out.
+  const std::string first(choose_kernel(kernel_list(), p, "conv1.forward", {}).kernel->name());
+  tuned.tuned.set(p, first), tuned.excluded = {first};
+  if (first != reference_name) CHECK(choose_kernel(kernel_list(), p, "conv1.forward", tuned).kernel->name() != first);
   CHECK(explain(kernel_list(), p).find("reference: yes") != std::string::npos);
 }
 
