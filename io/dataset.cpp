@@ -242,7 +242,7 @@ std::vector<SampleRef> samples_in(const std::string& path, const ReadOptions& op
 
 std::vector<std::string> sample_files(const std::string& path, BrokenLinks broken) {
   if (fs::is_regular_file(path)) return {path};
-  return files_below(path, {".tfrecord", ".gz", ".hdf5", ".h5"}, broken);
+  return files_below(path, sample_endings, broken);
 }
 
 std::vector<SampleRef> first_samples(

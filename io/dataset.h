@@ -54,6 +54,9 @@ std::vector<std::string> sample_files(const std::string& path, BrokenLinks broke
 std::vector<SampleRef> first_samples(
     std::span<const std::string> files, int64_t most,
     const std::function<std::vector<SampleRef>(std::span<const std::string> files)>& open);
+/// Endings of the files that samples of either kind are looked for in.
+inline const std::vector<std::string> sample_endings{".tfrecord", ".gz", ".hdf5", ".h5"};
+
 /// All their samples or, at least, the first `most`; throws Error(data) when there are none.
 std::vector<SampleRef> samples_below(const std::string& path, const ReadOptions& options, int64_t most = 0);
 /// Reads and checks one sample: CRCs, shape, finite labels and voxels, counts of at least 0.

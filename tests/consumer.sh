@@ -30,7 +30,7 @@ if [ -x "$launcher" ] && ! "$prefix/build/consumer_ranks" | grep -q ', none$'; t
 fi
 "$prefix/build/consumer_average"
 # One command makes a plugin of the same kernel, from what is installed.
-"$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$2/CMakeCache.txt")" -std=c++20 -O2 -fopenmp -fPIC -shared -Wl,-Bsymbolic-functions -I"$prefix/install/include/convoy" "$prefix/install/share/convoy/plugins/my_dense.cpp" -o "$prefix/libmine.so"
+"$1/tests/compile_plugin.sh" "$2" -I"$prefix/install/include/convoy" "$prefix/install/share/convoy/plugins/my_dense.cpp" -o "$prefix/libmine.so"
 CONVOY_PLUGINS=$prefix/libmine.so "$prefix/install/bin/cosmoflow_train" --data dummy --size 16 --summary --dry-run > "$prefix/said"
 grep '^dense1.forward .* mine ' "$prefix/said"
 "$prefix/install/bin/cosmoflow_train" --version > "$prefix/said"

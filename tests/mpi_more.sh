@@ -53,7 +53,7 @@ differs() { # TEXT "FLAGS OF RANK 0" "FLAGS OF RANK 1"
   expect 2 "$1" timeout 90 "$launcher" -n 1 "${train[@]}" --batch-size 1 --output-dir y $2 : -n 1 "${train[@]}" --batch-size 1 --output-dir y $3
 }
 differs 'setting all-reduce differs between ranks: rank 0 has "ring", rank 1 has "shared"' '--all-reduce ring' '--all-reduce shared'
-"$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")" -std=c++20 -O1 -fopenmp -fPIC -shared -Wl,-Bsymbolic-functions -I"$source" -I"$build/generated" "$source/tests/consumer/my_dense.cpp" -o mine.so || bad "no plugin"
+"$source/tests/compile_plugin.sh" "$build" -I"$source" -I"$build/generated" "$source/tests/consumer/my_dense.cpp" -o mine.so || bad "no plugin"
 expect 2 'setting plugins (CONVOY_PLUGINS) differs between ranks: rank 0 has "", rank 1 has "mine"' timeout 90 "$launcher" \
   -n 1 "${train[@]}" --batch-size 1 --output-dir y : -n 1 env CONVOY_PLUGINS=./mine.so "${train[@]}" --batch-size 1 --output-dir y
 echo '2 1 4 shared' > table

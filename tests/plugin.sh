@@ -4,7 +4,7 @@ set -u
 source=$1 build=$2 bin=$2/bin
 compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$2/CMakeCache.txt")
 . "$(dirname "$0")/expect.sh"
-compile() { "$compiler" -std=c++20 -O2 -fopenmp -fPIC -shared -Wl,-Bsymbolic-functions "$@" -I"$source" -I"$build/generated"; }
+compile() { "$source/tests/compile_plugin.sh" "$build" "$@" -I"$source" -I"$build/generated"; }
 compile "$source/tests/consumer/my_dense.cpp" -o libmine.so || exit 1
 train=("$bin/cosmoflow_train" --data dummy --size 16 --conv-size 8 --n-train 4 --n-epochs 1 --batch-size 2 --dropout 0)
 

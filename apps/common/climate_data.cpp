@@ -15,6 +15,7 @@
 #include "core/parallel.h"
 #include "io/checkpoint.h"
 #include "io/climate_source.h"
+#include "io/dataset.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 
@@ -77,9 +78,8 @@ class ShardWriter {
 
 /// By its name, as readers find samples.
 bool is_sample(const fs::path& file) {
-  const std::string ending = file.extension().string();
   return file.filename() != "stats.h5" &&
-         (ending == ".tfrecord" || ending == ".gz" || ending == ".hdf5" || ending == ".h5");
+         std::find(sample_endings.begin(), sample_endings.end(), file.extension()) != sample_endings.end();
 }
 
 }  // namespace

@@ -29,14 +29,13 @@ void keep_lines_before(const std::string& path, int64_t step) {
 
 }  // namespace
 
-void RunTables::open(const std::string& folder, int64_t resume_at) {
+void RunTables::open(const std::string& folder, std::optional<int64_t> resumed_at) {
   folder_ = folder;
   const std::string path = folder.empty() ? "/dev/null" : folder + "/metrics.jsonl";
   if (!folder.empty())  // a pipe would be waited for, and a folder found when there is something to lose
     for (const char* name : {"metrics.jsonl", "history.csv", "summary.json"}) expect_replaceable(folder + "/" + name);
-  const bool resumes = resume_at >= 0;
-  if (resumes && !folder.empty() && std::filesystem::exists(path)) keep_lines_before(path, resume_at);
-  metrics_.open(path, resumes ? std::ios::app : std::ios::trunc);
+  if (resumed_at && !folder.empty() && std::filesystem::exists(path)) keep_lines_before(path, *resumed_at);
+  metrics_.open(path, resumed_at ? std::ios::app : std::ios::trunc);
   if (!metrics_) fail_runtime(path + ": cannot open for writing");
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,9 @@ struct EpochRecord {
 
 class RunTables {
  public:
-  /// `folder`: empty on ranks that write none. Throws Error(runtime) for files that cannot be written. With
-  /// `resume_at`, not negative, the folder's lines of earlier steps stay.
-  void open(const std::string& folder, int64_t resume_at);
+  /// `folder`: empty on ranks that write none. Of a run that is resumed at a step the folder's lines of earlier ones
+  /// stay. Throws Error(runtime) for files that cannot be written.
+  void open(const std::string& folder, std::optional<int64_t> resumed_at);
   /// A line of metrics.jsonl.
   void add_step(const nlohmann::json& line);
   /// `metric`: what a task calls its measure.

@@ -16,6 +16,7 @@
 #include "apps/common/listing.h"
 #include "apps/common/stage_lock.h"
 #include "io/crc32c.h"
+#include "io/dataset.h"
 #include "io/file.h"
 
 namespace convoy::apps {
@@ -27,7 +28,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* manifest_name = ".convoy-stage.json";
 constexpr const char* node_name = ".convoy-stage.node";
-const std::vector<std::string> data_extensions{".tfrecord", ".gz", ".hdf5", ".h5"};
 
 struct Entry {
   std::string path;                ///< below the data folder
@@ -37,9 +37,9 @@ struct Entry {
 /// What training reads of a data set: no samples for a test, and nothing that runs write beside its folders.
 std::vector<std::string> training_files(const std::string& folder) {
   const SampleFolders folders = sample_folders(folder);
-  std::vector<std::string> paths = files_below(folders.train, data_extensions);
+  std::vector<std::string> paths = files_below(folders.train, sample_endings);
   if (!folders.validation.empty()) {
-    const std::vector<std::string> more = files_below(folders.validation, data_extensions);
+    const std::vector<std::string> more = files_below(folders.validation, sample_endings);
     paths.insert(paths.end(), more.begin(), more.end());
   }
   const fs::path statistics = fs::path(folder) / "stats.h5";
@@ -196,7 +196,7 @@ class Staging {
     std::set<std::string> wanted;
     for (size_t i = 0; i < files_.size(); ++i)
       if (this->wanted(i, node_)) wanted.insert(files_[i].path);
-    for (const std::string& path : files_below(to_, data_extensions)) {
+    for (const std::string& path : files_below(to_, sample_endings)) {
       const std::string name = name_below(to_, path);
       if (wanted.count(name)) continue;
       if (!manifest_.contains(name)) fail_data(path + ": is no staged file, and training would read it");
