@@ -16,6 +16,7 @@
 
 constexpr int64_t sparse_tasks = 32;            // at least, where there are blocks and memory for them
 constexpr int64_t sparse_sum_bytes = 24 << 20;  // of all tasks' accumulators at most
+constexpr int64_t sparse_few_bytes = 12 << 20;  // there are more parts while their accumulators are so few
 constexpr int64_t sparse_copying = 8;           // a block's copies, in output channels whose sums take as long
 
 /// The patch under a block of cells, with a border of one, in floats: constants, so that the 27 windows are offsets in
@@ -46,6 +47,14 @@ struct SparseShape {
   int64_t cell_floats() const { return cell_pitch * round_up(width, 16); }
 };
 
+/// Into how many parts blocks are cut, whatever the number of threads.
+inline int64_t sparse_parts(const SparseShape& s) {
+  const int64_t wanted = ceil_div(sparse_tasks, s.slices), bytes = s.slices * s.cells.c() * (s.taps + 1) * 4;
+  for (int64_t times : {6, 3})  // 192 or 96 tasks divide evenly for most numbers of threads
+    if (times * wanted <= std::min(sparse_few_bytes / bytes, s.block_count)) return times * wanted;
+  return std::clamp<int64_t>(wanted, 1, std::min(std::max<int64_t>(1, sparse_sum_bytes / bytes), s.block_count));
+}
+
 inline SparseShape sparse_shape(const Problem& p) {
   SparseShape s;
   s.x = p.in[0].shape, s.cells = p.in[1].shape;
@@ -60,9 +69,8 @@ inline SparseShape sparse_shape(const Problem& p) {
   }
   s.cell_pitch = round_up(s.block[0] * s.block[1] * s.block[2], 16);
   s.taps = 9 * 16 * (four ? FourChannels::runs : SixteenChannels::runs);
-  const int64_t out = s.cells.c(),
-                affordable = std::max<int64_t>(1, sparse_sum_bytes / (s.slices * out * (s.taps + 1) * 4));
-  s.parts = std::clamp<int64_t>(ceil_div(sparse_tasks, s.slices), 1, std::min(affordable, s.block_count));
+  s.parts = sparse_parts(s);
+  const int64_t out = s.cells.c();
   const auto width = [&](int64_t groups) { return std::min(out, round_up(ceil_div(out, groups), 16)); };
   s.width = width(cheapest(ceil_div(out, 16), [&](int64_t groups) {
     const int64_t tasks = s.slices * ceil_div(out, width(groups)) * s.parts;
@@ -231,23 +239,28 @@ void sparse_task(const SparseShape& s, const Problem& p, const KernelArgs& args,
 
 /// Adds the parts in order and brings them into K, 3, 3, 3, C.
 inline void sparse_finish(const SparseShape& s, int threads, const KernelArgs& args) {
+  constexpr int64_t depths = 3, prefetched_parts = 4;  // a depth of taps at a time: a contiguous run of every part
   const auto* sums = reinterpret_cast<const float*>(args.workspace);
   float *dw = args.out[0].data<float>(), *db = args.out[1].data<float>();
-  const int64_t channels = s.cells.c(), inputs = s.x.c(), width = std::min<int64_t>(inputs, 16);
-  constexpr int64_t depths = 3;  // a depth of taps at a time, for as many threads as channels times that
+  const int64_t channels = s.cells.c(), inputs = s.x.c(), width = std::min<int64_t>(inputs, 16), run = s.taps / depths;
   parallel_ranges(channels * s.slices * depths, threads, 1, [&](Range range) {
+    alignas(64) float total[SixteenChannels::runs * depths * 16];
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t depth = i % depths, slice = i / depths % s.slices, k = i / (depths * s.slices), group = k / s.width,
                     in_group = k % s.width;
-      const float* of_group = sums + s.first_task(slice, group) * s.task_floats();
-      for (int64_t tap = 9 * depth; tap < 9 * (depth + 1); ++tap) {
-        const int64_t at = inputs == 4 ? tap / 3 * 16 + tap % 3 * 4 : tap * 16;
-        const float* from = of_group + in_group * s.taps + at;
-        for_vectors(0, width, [&](int64_t c, auto count) {
-          Vec sum = get(from + c, count);
-          for (int64_t part = 1; part < s.parts; ++part) sum = sum + get(from + part * s.task_floats() + c, count);
-          put(dw + (k * 27 + tap) * inputs + slice * 16 + c, sum, count);
-        });
+      const float *of_group = sums + s.first_task(slice, group) * s.task_floats(),
+                  *from = of_group + in_group * s.taps + depth * run;
+      std::copy(from, from + run, total);
+      for (int64_t part = 1; part < s.parts; ++part) {
+        from += s.task_floats();
+        if (part + prefetched_parts < s.parts)
+          prefetch(from + prefetched_parts * s.task_floats(), run * int64_t{sizeof(float)});
+        for (int64_t j = 0; j < run; j += Vec::lanes) store(total + j, load(total + j) + load(from + j));
+      }
+      for (int64_t tap = 0; tap < 9; ++tap) {
+        const float* taps = total + (inputs == 4 ? tap / 3 * 16 + tap % 3 * 4 : tap * 16);
+        float* to = dw + (k * 27 + 9 * depth + tap) * inputs + slice * 16;
+        for_vectors(0, width, [&](int64_t c, auto count) { put(to + c, get(taps + c, count), count); });
       }
       if (slice > 0 || depth > 0) continue;
       const float* bias = of_group + s.width * s.taps + in_group;

@@ -18,9 +18,10 @@
 //      vectors of accumulators in registers, then
 //   3. output transform  A^T M A, plus bias or what a data gradient is added to (addend.h), then stored, or activated
 //   and pooled, rounded once to the storage type.
-// V and M of a block share the second-level cache; U comes packed (p, K/2 vectors, C, 2 vectors) from a Pack node.
-// Storage may be f32, bf16 or f16; everything inside is f32. Limit: the f32 FMA rate times the factor above in
-// dense-count GFLOP/s, less the transforms.
+// V and M of a block share the second-level cache. Where there are few tiles for many threads, these take each of the
+// three phases of all tiles together instead: every column of U is read by one of them (winograd_shape.inl). U comes
+// packed (p, K/2 vectors, C, 2 vectors) from a Pack node. Storage may be f32, bf16 or f16; everything inside is f32.
+// Limit: the f32 FMA rate times the factor above in dense-count GFLOP/s, less the transforms.
 //
 // Error: every term x*w passes through one line of B^T, G and A^T per axis, so an element errs by at most (C + 3 *
 // terms of the lines) * eps * prod over axes |A^T||G||B^T| * sum|x||w|. F(2,3) stays within a factor of 3 of direct
@@ -37,172 +38,10 @@
 // tiles stick out of too far.
 
 #include "kernels/conv/gemm_tile.inl"
+#include "kernels/conv/winograd_shape.inl"
 
-constexpr int64_t point_pad = 16;    // floats between points, so that their streams do not meet in one cache set
-constexpr int64_t pack_inputs = 16;  // of a piece of packed weights
-constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
-constexpr int64_t weights_stream = 16 << 20;   // from so many bytes on no second-level cache holds U
-constexpr double least_saved = 7.0 / 6;        // times fewer multiplications, for larger tiles
-
-/// A scheme's numbers along D, H, W: points p, outputs m, taps k. What is done once per convolution takes these, and is
-/// compiled once, not for each scheme.
-struct SchemeNumbers {
-  std::array<int, 3> p{}, m{}, k{};
-  int points = 0, weights = 0;  ///< of a tile
-  bool splits = false, goes_up = false;
-};
-
-/// Axes D, H, W: points p, outputs m, taps k, inputs n, weights u.
-template <class D, class H, class W>
-struct Scheme {
-  using Depth = D;
-  using Height = H;
-  using Width = W;
-  static constexpr int p[3] = {D::points, H::points, W::points};
-  static constexpr int m[3] = {D::outputs, H::outputs, W::outputs};
-  static constexpr int k[3] = {D::taps, H::taps, W::taps};
-  static constexpr int n[3] = {D::inputs, H::inputs, W::inputs};
-  static constexpr int u[3] = {D::weights, H::weights, W::weights};
-  static constexpr int points = p[0] * p[1] * p[2], weights = u[0] * u[1] * u[2];
-  static constexpr bool goes_up = W::up > 1;
-  static constexpr bool takes_four = !W::splits && m[2] < 6;  ///< input channels: winograd_four.inl
-  static constexpr SchemeNumbers numbers{
-      {p[0], p[1], p[2]}, {m[0], m[1], m[2]}, {k[0], k[1], k[2]}, points, weights, W::splits, goes_up};
-  /// Which transformed weights a point is multiplied by.
-  static constexpr int weights_of(int point) {
-    const int at[3] = {point / (p[1] * p[2]), point / p[2] % p[1], point % p[2]};
-    return (std::min(at[0], u[0] - 1) * u[1] + std::min(at[1], u[1] - 1)) * u[2] + std::min(at[2], u[2] - 1);
-  }
-};
-
-struct WinogradShape {
-  SchemeNumbers scheme;
-  TensorDesc x;  // read
-  TensorDesc y;  // the convolution's output, stored or not
-  bool forward = true, pooled = false, activates = false;
-  bool unpools = false;                         // x is given as the pooled gradient and its arg-max
-  Int3 pad, dilation, window;                   // zeros in front of x; of the pool
-  std::array<std::vector<int64_t>, 3> origins;  // first output of every tile along an axis
-  int64_t tile_count = 0, block = 0, blocks = 0, parts = 1, range = 0, v_stride = 0, m_stride = 0;
-  int64_t channels_in() const { return x.shape.c(); }
-  int64_t channels_out() const { return y.shape.c(); }
-  bool four() const { return channels_in() == 4; }  ///< see winograd_four.inl
-};
-
-inline const ConvAttrs& winograd_conv(const Problem& p) {
-  const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs);
-  return pool ? pool->conv : p.op.as<ConvAttrs>();
-}
-inline int winograd_weight_input(const Problem& p) {
-  return p.op.kind == OpKind::conv_pool_backward_data ? 3 : 1;
-}
-inline const TensorDesc& winograd_weight(const Problem& p) {
-  return p.in[static_cast<size_t>(winograd_weight_input(p))];
-}
-
-/// The tiles that cover y, on every sub-lattice of the dilation.
-inline void set_tiles(WinogradShape& s) {
-  s.tile_count = s.y.shape.n();
-  for (int i = 0; i < 3; ++i) {
-    const auto axis = static_cast<size_t>(i);
-    auto& origins = s.origins[axis];
-    origins.clear();
-    const int64_t before = s.scheme.goes_up ? s.pad[i] : 0;  // tiles of the padded output
-    for (int64_t r = 0; r < std::min(s.dilation[i], s.y.shape[i + 1]); ++r)
-      for (int64_t o = r - before; o < s.y.shape[i + 1]; o += s.dilation[i] * s.scheme.m[axis]) origins.push_back(o);
-    s.tile_count *= static_cast<int64_t>(origins.size());
-  }
-}
-
-/// Divides tiles into blocks, of s.block at most, and output channels into parts, each of which transforms its blocks'
-/// inputs again: so that the slowest thread has the least to do. Costs are those of an output channel's product of a
-/// tile: an input's transform takes as long as so many, and a column of weights, read once per unit, as so many tiles.
-inline void divide_work(WinogradShape& s, int threads) {
-  constexpr int64_t transform = 24, reading = 8, fewest_tiles = 4;
-  const int64_t columns = ceil_div(s.channels_out(), gemm_columns), fewest = ceil_div(s.tile_count, s.block);
-  const auto size_of = [&, most = s.block](int64_t blocks) {
-    const int64_t even = ceil_div(s.tile_count, blocks), whole = round_up(even, gemm_rows);
-    return whole <= most && even > gemm_rows ? whole : even;
-  };
-  const auto time = [&](int64_t size, int64_t parts) {
-    const int64_t units = ceil_div(s.tile_count, size) * parts, width = ceil_div(columns, parts) * gemm_columns;
-    return ceil_div(units, threads) * (size * (transform + width) + reading * width);
-  };
-  s.block = size_of(fewest);
-  // Of many units no thread has much more than its share.
-  for (int64_t blocks = fewest; blocks <= std::min<int64_t>(4 * threads, ceil_div(s.tile_count, fewest_tiles));
-       ++blocks)
-    for (int64_t parts = 1; parts <= columns && blocks * parts <= 4 * threads; ++parts)
-      if (time(size_of(blocks), parts) < time(s.block, s.parts)) s.block = size_of(blocks), s.parts = parts;
-  s.blocks = ceil_div(s.tile_count, s.block);
-}
-
-inline WinogradShape winograd_shape(const Problem& p, const SchemeNumbers& scheme) {
-  WinogradShape s;
-  s.scheme = scheme;
-  const ConvAttrs& a = winograd_conv(p);
-  s.pooled = p.op.kind == OpKind::conv_pool_forward;
-  s.activates = p.op.kind == OpKind::conv_activation_forward;
-  s.unpools = p.op.kind == OpKind::conv_pool_backward_data;
-  s.forward = p.op.kind != OpKind::conv_backward_data && !s.unpools;
-  s.x = s.unpools
-            ? infer({OpKind::activation_max_pool_backward, p.op.as<ConvPoolAttrs>().pool}, std::span(p.in).first(3))[0]
-            : p.in[0];
-  s.y = s.pooled ? infer({OpKind::conv_forward, a}, p.in)[0] : p.out[0];
-  if (s.pooled) s.window = p.op.as<ConvPoolAttrs>().pool.pool.kernel;
-  s.dilation = a.dilation;
-  for (int i = 0; i < 3; ++i)
-    s.pad[i] = s.forward || scheme.goes_up ? a.pad_low[i]
-                                           : a.dilation[i] * (scheme.k[static_cast<size_t>(i)] - 1) - a.pad_low[i];
-  set_tiles(s);
-  if (s.four()) {
-    s.block = Vec::lanes;
-    s.blocks = ceil_div(s.tile_count, s.block);
-    return s;
-  }
-  const int64_t in = s.channels_in(), out = round_up(s.channels_out(), gemm_columns);
-  const int64_t fit = winograd_cache / (scheme.points * 4 * (in + std::max(gemm_columns, in)));
-  s.block = std::clamp<int64_t>(fit, 2 * gemm_rows, 64) / gemm_rows * gemm_rows;
-  // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
-  if (scheme.weights * in * out * 4 >= weights_stream)
-    s.block = std::clamp<int64_t>(ceil_div(s.tile_count, p.threads), s.block, std::max<int64_t>(s.block, 32));
-  s.block = std::min(s.block, s.tile_count);
-  divide_work(s, p.threads);
-  // As many output channels at a time as input channels, so that V is not read too often, while M stays in cache.
-  int64_t room = winograd_cache * 4 / 3 / (scheme.points * 4 * s.block);
-  if (scheme.splits) room = std::min<int64_t>(room, 128);  // V alone fills the cache: measured
-  s.range = std::clamp(std::min(in, room) / gemm_columns * gemm_columns, gemm_columns, out);
-  s.v_stride = s.block * in + point_pad;
-  s.m_stride = s.block * s.range + point_pad;
-  return s;
-}
-
-/// Of the activation at the end, or of the one whose gradient is taken.
-inline Vec winograd_slope(const Problem& p, const WinogradShape& s) {
-  const bool pools = s.pooled || s.unpools;
-  return Vec::all(
-      static_cast<float>(pools ? p.op.as<ConvPoolAttrs>().pool.activation.slope : p.op.as<ConvAttrs>().slope));
-}
-
-inline int64_t winograd_thread_floats(const WinogradShape& s) {
-  return s.scheme.points * (s.v_stride + s.m_stride);
-}
-
-struct TileCorner {
-  int64_t n;
-  Int3 at;
-};
-inline TileCorner tile_corner(const WinogradShape& s, int64_t tile) {
-  TileCorner corner;
-  for (int i = 2; i >= 0; --i) {
-    const auto& origins = s.origins[static_cast<size_t>(i)];
-    const auto count = static_cast<int64_t>(origins.size());
-    corner.at[i] = origins[static_cast<size_t>(tile % count)];
-    tile /= count;
-  }
-  corner.n = tile;
-  return corner;
-}
+constexpr int64_t pack_inputs = 16;      // of a piece of packed weights
+constexpr double least_saved = 7.0 / 6;  // times fewer multiplications, for larger tiles
 
 /// Applies f to every line of `points` vectors along an axis of a box[P0][P1][P2] of vectors.
 template <class S, int axis, class F>
@@ -286,9 +125,8 @@ void input_transform(const WinogradShape& s, const T* x, int64_t tile, int64_t c
 /// to the one position that won.
 template <class S, class T>
 void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, const KernelArgs& args, Vec slope,
-                              int64_t tile, int64_t slot, float* v) {
+                              int64_t tile, Range channels, float* to_points) {
   const TileCorner corner = tile_corner(s, tile);
-  const int64_t channels = s.channels_in();
   const T *dy = args.in[0].data<T>(), *y = args.in[1].data<T>();
   const uint8_t* arg = args.in[2].data<uint8_t>();
   const Vec none = Vec::all(0.0f);
@@ -296,7 +134,7 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
   const int64_t d0 = corner.at[0] - s.pad[0], h0 = corner.at[1] - s.pad[1], w0 = corner.at[2] - s.pad[2];
   // Cells of index floor(position / 2); the patch may start on either half of one.
   const auto cell_of = [](int64_t position) { return (position + 64) / 2 - 32; };
-  for (int64_t c = 0; c < channels; c += Vec::lanes) {
+  for (int64_t c = channels.begin; c < channels.end; c += Vec::lanes) {
     for (int64_t cd = cell_of(d0); cd <= cell_of(d0 + S::p[0] - 1); ++cd)
       for (int64_t ch = cell_of(h0); ch <= cell_of(h0 + S::p[1] - 1); ++ch)
         for (int64_t cw = cell_of(w0); cw <= cell_of(w0 + S::p[2] - 1); ++cw) {
@@ -322,7 +160,7 @@ void input_transform_unpooled(const WinogradShape& s, const TensorDesc& cells, c
       input_line<S::p[2]>(in);
       write_points<S::p[2]>(in, line + first * Vec::lanes, step * Vec::lanes);
     });
-    finish_input<S>(s, line, v + slot * channels + c);
+    finish_input<S>(s, line, to_points + c);
   }
 }
 
@@ -409,29 +247,23 @@ void pool_tile(const WinogradShape& s, const TensorDesc& desc, const TileCorner&
       }
 }
 
-/// Floats of one point's packed weights: column blocks are padded to two vectors.
-inline int64_t winograd_point_floats(int64_t in, int64_t out) {
-  return round_up(out, gemm_columns) * in;
-}
-
-/// Output channels [first, last) of one point for `count` tiles; `next` is what follows of the packed weights.
-[[gnu::noinline]] inline void multiply_point(const WinogradShape& s, const float* v, const float* u, const float* next,
-                                             float* m, int64_t count, int64_t first, int64_t last) {
+/// Output channels [k.begin, k.end) of one point for `count` tiles: u are their packed weights, `next` what follows.
+[[gnu::noinline]] inline void multiply_point(const WinogradShape& s, const float* v, const float* u, int64_t count,
+                                             Range k, const float* next, float* m) {
   const int64_t in = s.channels_in();
   // Every block of rows asks for its share of the next columns.
   const int64_t ahead_step = ceil_div(gemm_columns * 4, ceil_div(count, gemm_rows));
-  for (int64_t k = first; k < last; k += gemm_columns) {
-    const auto* ahead =
-        reinterpret_cast<const std::byte*>(k + gemm_columns < last ? u + (k + gemm_columns) * in : next);
+  for (int64_t first = k.begin; first < k.end; first += gemm_columns, u += gemm_columns * in) {
+    const auto* ahead = reinterpret_cast<const std::byte*>(first + gemm_columns < k.end ? u + gemm_columns * in : next);
     for_even_blocks(count, gemm_rows, [&](int64_t row, int64_t rows) {
       const GemmTile tile{.v = v + row * in,
                           .channels = in,
-                          .u = u + k * in,
-                          .m = m + row * s.range + k - first,
+                          .u = u,
+                          .m = m + row * s.range + first - k.begin,
                           .m_row = s.range,
                           .ahead = ahead,
                           .ahead_step = ahead_step};
-      if (last - k >= gemm_columns)
+      if (k.end - first >= gemm_columns)
         run_gemm_tile<2>(rows, tile);
       else
         run_gemm_tile<1>(rows, tile);
@@ -440,58 +272,135 @@ inline int64_t winograd_point_floats(int64_t in, int64_t out) {
   }
 }
 
+/// A convolution's three phases, for any of its tiles, points and channels.
 template <class S, class T>
-void winograd_run(const Problem& p, const WinogradShape& s, const KernelArgs& args) {
-  const T* x = args.in[0].data<T>();
-  T* y = args.out[0].data<T>();
-  const auto* u = reinterpret_cast<const float*>(args.packed[0]);
-  const float* bias = bias_of(p, args);
-  const Addend<T> addend(p, args);
-  const int64_t in = s.channels_in(), out = s.channels_out(), point = winograd_point_floats(in, out);
-  uint8_t* arg = s.pooled ? args.out[1].data<uint8_t>() : nullptr;
-  const Vec slope = winograd_slope(p, s);
-  const bool streams = !s.pooled && streams_output(s.y, args.out[0], out);
-  const int64_t columns = ceil_div(out, gemm_columns);
-  UnitCounter units(s.blocks * s.parts);
-  parallel_threads(p.threads, [&](int thread) {
-    float* v = reinterpret_cast<float*>(args.workspace) + thread * winograd_thread_floats(s);
-    float* m = v + S::points * s.v_stride;
-    for (int64_t unit; (unit = units.take()) >= 0;) {
-      const int64_t first = unit % s.blocks * s.block, count = std::min(s.block, s.tile_count - first);
-      const Range part = split_range(columns, static_cast<int>(unit / s.blocks), static_cast<int>(s.parts));
-      const int64_t begin = part.begin * gemm_columns, end = std::min(part.end * gemm_columns, out);
-      if constexpr (S::p[0] > 1)
-        for (int64_t i = 0; s.unpools && i < count; ++i)
-          input_transform_unpooled<S, T>(s, p.in[0], args, slope, first + i, i, v);
-      for (int64_t i = 0; !s.unpools && i < count; ++i) input_transform<S>(s, x, first + i, in, v + i * in);
-      for (int64_t k = begin; k < end; k += s.range) {
-        const int64_t last = std::min(k + s.range, end);
-        for (int64_t q = 0; q < S::points; ++q) {
-          const bool more = q + 1 < S::points;  // otherwise the next range, or block, begins
-          const float* next = u + (more ? S::weights_of(q + 1) * point + k * in : (last < end ? last : begin) * in);
-          multiply_point(s, v + q * s.v_stride, u + S::weights_of(q) * point, next, m + q * s.m_stride, count, k, last);
-        }
-        for (int64_t i = 0; i < count; ++i) {
-          const TileCorner corner = tile_corner(s, first + i);
-          for (int64_t c = k; c < last; c += Vec::lanes) {
-            Vec tile[S::m[0] * S::m[1] * S::m[2]];
-            output_lines<S>(m + i * s.range + c - k, s.m_stride, tile);
-            const Vec offset = bias ? load(bias + c) : Vec::all(0.0f);
-            // The next vector of channels, or the first one of the tile beside it.
-            const int64_t ahead = c + Vec::lanes < last ? Vec::lanes : S::m[2] * s.dilation[2] * addend.pitch - (c - k);
-            if constexpr (!S::Width::splits)
-              if (s.pooled) {
-                pool_tile<S>(s, p.out[0], corner, tile, offset, slope, c, y, arg);
-                continue;
-              }
-            store_tile<S>(s, corner, tile, offset, slope, c, y, addend, ahead, streams);
-          }
+class WinogradRun {
+ public:
+  WinogradRun(const Problem& p, const WinogradShape& s, const KernelArgs& args)
+      : p_(p),
+        s_(s),
+        args_(args),
+        addend_(p, args),
+        u_(reinterpret_cast<const float*>(args.packed[0])),
+        bias_(bias_of(p, args)),
+        slope_(winograd_slope(p, s)),
+        in_(s.channels_in()),
+        out_(s.channels_out()),
+        columns_(ceil_div(out_, gemm_columns)),
+        streams_(!s.pooled && streams_output(s.y, args.out[0], out_)) {}
+
+  void run() const {
+    if (s_.phases)
+      run_phases();
+    else
+      run_blocks();
+  }
+
+ private:
+  /// Every thread takes blocks of tiles, and parts of the output channels, through all phases.
+  void run_blocks() const {
+    UnitCounter units(s_.blocks * s_.parts);
+    parallel_threads(p_.threads, [&](int thread) {
+      float* v = reinterpret_cast<float*>(args_.workspace) + thread * winograd_block_floats(s_);
+      float* m = v + S::points * s_.v_stride;
+      for (int64_t unit; (unit = units.take()) >= 0;) {
+        const Range tiles = split_range(s_.tile_count, int(unit % s_.blocks), int(s_.blocks)),
+                    part = channels_of(unit / s_.blocks);
+        for (int64_t i = 0; i < tiles.size(); ++i) transform(tiles.begin + i, i, {0, in_}, v);
+        for (int64_t k = part.begin; k < part.end; k += s_.range) {
+          const int64_t last = std::min(k + s_.range, part.end);
+          for (int64_t q = 0; q < S::points; ++q)  // behind the points the next range, or block, begins
+            multiply_point(s_, v + q * s_.v_stride, weights(q, k), tiles.size(), {k, last},
+                           q + 1 < S::points ? weights(q + 1, k) : weights(0, last < part.end ? last : part.begin),
+                           m + q * s_.m_stride);
+          for (int64_t i = 0; i < tiles.size(); ++i) finish(tiles.begin + i, {k, last}, m + i * s_.range);
         }
       }
+      if (streams_) fence();
+    });
+  }
+
+  /// All threads take one phase of all tiles after the other.
+  void run_phases() const {
+    float *v = reinterpret_cast<float*>(args_.workspace), *m = v + S::points * s_.v_stride;
+    const auto slices = [](int64_t channels) { return ceil_div(channels, gemm_columns); };
+    const auto slice = [](int64_t index, int64_t channels) {
+      return Range{index * gemm_columns, std::min((index + 1) * gemm_columns, channels)};
+    };
+    parallel_ranges(s_.tile_count * slices(in_), p_.threads, 1, [&](Range range) {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        const int64_t tile = i / slices(in_);
+        transform(tile, tile, slice(i % slices(in_), in_), v);
+      }
+    });
+    const int64_t products = S::points * s_.parts;
+    parallel_ranges(products, p_.threads, 1, [&](Range range) {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        const int64_t q = i / s_.parts, next = std::min(i + 1, products - 1);
+        const Range part = channels_of(i % s_.parts);
+        multiply_point(s_, v + q * s_.v_stride, weights(q, part.begin), s_.tile_count, part,
+                       weights(next / s_.parts, channels_of(next % s_.parts).begin), m + q * s_.m_stride + part.begin);
+      }
+    });
+    parallel_ranges(s_.tile_count * slices(out_), p_.threads, 1, [&](Range range) {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        const int64_t tile = i / slices(out_);
+        const Range channels = slice(i % slices(out_), out_);
+        finish(tile, channels, m + tile * s_.range + channels.begin);
+      }
+      if (streams_) fence();
+    });
+  }
+
+  /// Output channels of a part: whole columns of packed weights.
+  Range channels_of(int64_t part) const {
+    const Range columns = split_range(columns_, int(part), int(s_.parts));
+    return {columns.begin * gemm_columns, std::min(columns.end * gemm_columns, out_)};
+  }
+
+  /// Packed weights of a point from output channel k on.
+  const float* weights(int64_t point, int64_t k) const {
+    return u_ + S::weights_of(int(point)) * winograd_point_floats(in_, out_) + k * in_;
+  }
+
+  /// B^T d B of some of a tile's channels, to V's place `slot`.
+  void transform(int64_t tile, int64_t slot, Range channels, float* v) const {
+    if constexpr (S::p[0] > 1)
+      if (s_.unpools)
+        return input_transform_unpooled<S, T>(s_, p_.in[0], args_, slope_, tile, channels, v + slot * in_);
+    input_transform<S>(s_, args_.in[0].data<T>() + channels.begin, tile, channels.size(),
+                       v + slot * in_ + channels.begin);
+  }
+
+  /// A^T M A of output channels [k.begin, k.end), whose first sums m are, and what follows.
+  void finish(int64_t tile, Range k, const float* m) const {
+    const TileCorner corner = tile_corner(s_, tile);
+    T* y = args_.out[0].data<T>();
+    for (int64_t c = k.begin; c < k.end; c += Vec::lanes) {
+      Vec sums[S::m[0] * S::m[1] * S::m[2]];
+      output_lines<S>(m + c - k.begin, s_.m_stride, sums);
+      const Vec offset = bias_ ? load(bias_ + c) : Vec::all(0.0f);
+      // The next vector of channels, or the first one of the tile beside it.
+      const int64_t ahead =
+          c + Vec::lanes < k.end ? Vec::lanes : S::m[2] * s_.dilation[2] * addend_.pitch - (c - k.begin);
+      if constexpr (!S::Width::splits)
+        if (s_.pooled) {
+          pool_tile<S>(s_, p_.out[0], corner, sums, offset, slope_, c, y, args_.out[1].data<uint8_t>());
+          continue;
+        }
+      store_tile<S>(s_, corner, sums, offset, slope_, c, y, addend_, ahead, streams_);
     }
-    if (streams) fence();
-  });
-}
+  }
+
+  const Problem& p_;
+  const WinogradShape& s_;
+  const KernelArgs& args_;
+  const Addend<T> addend_;
+  const float *u_, *bias_;
+  const Vec slope_;
+  const int64_t in_, out_, columns_;
+  const bool streams_;
+};
 
 /// G g G^T over the axes for a vector of channels; g is taps x lanes. Weights come to lie `pitch` floats apart.
 template <class S>
@@ -607,7 +516,7 @@ constexpr WinogradCode winograd_code() {
               using T = decltype(zero);
               if constexpr (S::takes_four)
                 if (s.four()) return winograd_run_four<S, T>(p, s, args);
-              winograd_run<S, T>(p, s, args);
+              WinogradRun<S, T>(p, s, args).run();
             });
           }};
 }
@@ -617,16 +526,17 @@ class PreparedWinograd final : public Prepared {
   PreparedWinograd(const Problem& p, const SchemeNumbers& scheme, const WinogradCode& code)
       : problem_(p), shape_(winograd_shape(without_addend(p), scheme)), code_(code) {}
   int64_t workspace_bytes() const override {
-    return problem_.threads * (shape_.four() ? four_thread_floats(shape_) : winograd_thread_floats(shape_)) * 4;
+    if (shape_.four()) return problem_.threads * four_thread_floats(shape_) * 4;
+    return (shape_.phases ? 1 : problem_.threads) * winograd_block_floats(shape_) * 4;
   }
   std::string detail() const override {
     return scheme_name() + (shape_.scheme.p[0] > 1 ? "^3, " : "^2, ") + std::to_string(shape_.block) +
-           " tiles a block" + (shape_.parts > 1 ? ", " + std::to_string(shape_.parts) + " parts" : "");
+           (shape_.phases ? " tiles in phases" : " tiles a block") +
+           (shape_.parts > 1 ? ", " + std::to_string(shape_.parts) + " parts" : "");
   }
   std::vector<PackRequest> packed_weights() const override {
-    const int64_t bytes =
-        shape_.scheme.weights * winograd_point_floats(shape_.channels_in(), shape_.channels_out()) * 4;
-    return {{winograd_weight_input(problem_), scheme_name() + (shape_.forward ? " forward" : " backward"), bytes,
+    return {{winograd_weight_input(problem_), scheme_name() + (shape_.forward ? " forward" : " backward"),
+             winograd_weight_bytes(shape_),
              [shape = shape_, pack = code_.pack, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
                pack(shape, weight, reinterpret_cast<float*>(packed), threads);
              }}};
