@@ -192,6 +192,14 @@ TEST_CASE("damaged climate files are named", "[climate][io]") {
           "shard.h5: label at row 0, column 5: expected a class below 3 or 255 (without label), found 7.000000"));
   CHECK_THROWS_WITH(read_labels(shard, 0, 7, {0, 4, 2, 3}), Catch::Contains("row 0, column 5: expected a class below"));
   CHECK(read_labels(shard, 0, 8) == classes);
+  const std::vector<float> halves(classes.size(), 1.5f);  // official files hold classes as floating point
+  const int64_t data[] = {shape.height, shape.width, shape.channels};
+  Hdf5File half(folder / "half.h5", Hdf5File::Mode::create);
+  half.write("climate/data", DType::f32, data, std::as_bytes(std::span(values)));
+  half.write("climate/labels_0", DType::f32, std::span(data).first(2), std::as_bytes(std::span(halves)));
+  half.close();
+  CHECK_THROWS_WITH(read_labels(images_in(folder / "half.h5").at(0), 0, 3),
+                    Catch::Contains("row 0, column 0: expected a class below 3") && Catch::Contains("found 1.5"));
   classes[5] = unlabelled;  // no class, and no damage
   write_climate_file(folder / "unlabelled.h5", shape, values, classes, {});
   CHECK(read_labels(images_in(folder / "unlabelled.h5").at(0), 0, 3) == classes);

@@ -57,6 +57,7 @@ class NoiseTask final : public Task {
 };
 
 struct Trained {
+  int64_t first_sample = 0;  ///< of the last pass: what dropout counts by
   std::vector<double> losses;
   std::vector<std::vector<uint8_t>> labels;
 };
@@ -92,6 +93,7 @@ Trained train(const std::shared_ptr<Device>& device, int64_t accumulation) {
   o.log_steps = 4;
   CHECK(Trainer(program, task, ranks, std::move(o)).run() == Outcome::finished);
   Trained result;
+  result.first_sample = int64_t(program.store().get(step_state_name).data<double>()[int(StepField::first_sample)]);
   result.labels = task.logged();
   std::ifstream metrics(folder.path() + "/metrics.jsonl");
   for (std::string line; std::getline(metrics, line);)
@@ -184,6 +186,7 @@ TEST_CASE("a trainer fills the next inputs while a device works, and trains as o
     const auto device = std::make_shared<testing::HostDevice>();
     const Trained cpu = train(nullptr, accumulation), there = train(device, accumulation);
     REQUIRE(cpu.losses.size() == 12);
+    CHECK(cpu.first_sample == 12 * accumulation - 1);  // samples that have been trained on; each drops by its own mask
     CHECK(there.losses == cpu.losses);
     REQUIRE(cpu.labels.size() > 2);
     CHECK(there.labels == cpu.labels);
