@@ -224,40 +224,6 @@ TEST_CASE("tiles give the same bits with all positions of a part of the outputs 
   if (!only_some_kernels()) CHECK(any);
 }
 
-TEST_CASE("Winograd tiles in phases give the bits of blocks", "[kernels]") {
-  // Few tiles of many channels, as in CosmoFlow's last layers.
-  constexpr Int3 ones{1, 1, 1}, pairs{2, 2, 2}, volume{8, 8, 8};
-  const Shape x{1, 8, 8, 8, 256}, w{256, 3, 3, 3, 256}, cells{1, 4, 4, 4, 256};
-  for (DType type : {DType::f32, DType::bf16}) {
-    const auto desc = [&](const Shape& shape) { return TensorDesc(shape, type); };
-    const ConvAttrs conv{.pad_low = ones, .pad_high = ones},
-        back{.pad_low = ones, .pad_high = ones, .result_size = volume};
-    const PoolAttrs halves{.kernel = pairs, .stride = pairs, .result_size = volume};
-    const ConvPoolAttrs pool{back, {{.slope = 0.01}, halves}};
-    const TensorDesc bias(Shape::vector(256), DType::f32), arg(cells, DType::u8);
-    bool any = false;
-    for (const Problem& p :
-         {problem({OpKind::conv_forward, conv}, {desc(x), desc(w), bias}),
-          problem({OpKind::conv_pool_forward, ConvPoolAttrs{conv, pool.pool}}, {desc(x), desc(w), bias}),
-          problem({OpKind::conv_backward_data, back}, {desc(x), desc(w)}),
-          problem({OpKind::conv_backward_data_add, back}, {desc(x), desc(w), desc(x)}),
-          problem({OpKind::conv_pool_backward_data, pool}, {desc(cells), desc(cells), arg, desc(w)})})
-      for (const Kernel* kernel : kernels_under_test()) {
-        if (!kernel->name().starts_with("winograd_avx") || !kernel->supports(p).ok) continue;
-        INFO(kernel->name() << " " << p.text());
-        any = true;
-        Problem alone = p, many = p;
-        alone.threads = 1, many.threads = 48;
-        CHECK_THAT(kernel->prepare(alone)->detail(), Catch::Contains("tiles a block"));
-        CHECK_THAT(kernel->prepare(many)->detail(), Catch::Contains("tiles in phases"));
-        Run first = make_run(p, Fill::normal, 7), second = make_run(p, Fill::normal, 7);
-        execute(*kernel, alone, first), execute(*kernel, many, second);
-        for (size_t i = 0; i < first.out.size(); ++i) CHECK(same_bits(first.out[i], second.out[i]));
-      }
-    if (cpu_features().avx2 && !only_some_kernels()) CHECK(any);
-  }
-}
-
 namespace {
 
 /// The kernel that a step runs for a 3x3 convolution forward of images whose padding is the dilation.

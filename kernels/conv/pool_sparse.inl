@@ -16,7 +16,8 @@
 
 constexpr int64_t sparse_tasks = 32;            // at least, where there are blocks and memory for them
 constexpr int64_t sparse_sum_bytes = 24 << 20;  // of all tasks' accumulators at most
-constexpr int64_t sparse_few_bytes = 12 << 20;  // there are more parts while their accumulators are so few
+constexpr int64_t sparse_few_bytes = 12 << 20;  // there are more parts while their accumulators are so few,
+constexpr int64_t sparse_few_blocks = 4;        // and their blocks enough to be worth those
 constexpr int64_t sparse_copying = 8;           // a block's copies, in output channels whose sums take as long
 
 /// The patch under a block of cells, with a border of one, in floats: constants, so that the 27 windows are offsets in
@@ -51,7 +52,7 @@ struct SparseShape {
 inline int64_t sparse_parts(const SparseShape& s) {
   const int64_t wanted = ceil_div(sparse_tasks, s.slices), bytes = s.slices * s.cells.c() * (s.taps + 1) * 4;
   for (int64_t times : {6, 3})  // 192 or 96 tasks divide evenly for most numbers of threads
-    if (times * wanted <= std::min(sparse_few_bytes / bytes, s.block_count)) return times * wanted;
+    if (times * wanted <= std::min(sparse_few_bytes / bytes, s.block_count / sparse_few_blocks)) return times * wanted;
   return std::clamp<int64_t>(wanted, 1, std::min(std::max<int64_t>(1, sparse_sum_bytes / bytes), s.block_count));
 }
 

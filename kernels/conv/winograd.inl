@@ -18,8 +18,8 @@
 //      vectors of accumulators in registers, then
 //   3. output transform  A^T M A, plus bias or what a data gradient is added to (addend.h), then stored, or activated
 //   and pooled, rounded once to the storage type.
-// V and M of a block share the second-level cache. Where there are few tiles for many threads, these take each of the
-// three phases of all tiles together instead: every column of U is read by one of them (winograd_shape.inl). U comes
+// V and M of a block share the second-level cache. Where few tiles meet many threads or large weights, threads take
+// each of the three phases of all tiles together instead, and U is read once, not by every block. U comes
 // packed (p, K/2 vectors, C, 2 vectors) from a Pack node. Storage may be f32, bf16 or f16; everything inside is f32.
 // Limit: the f32 FMA rate times the factor above in dense-count GFLOP/s, less the transforms.
 //

@@ -3,7 +3,7 @@
 constexpr int64_t point_pad = 16;  // floats between points, so that their streams do not meet in one cache set
 constexpr int64_t winograd_cache = 700 << 10;  // bytes of V and M of a block
 constexpr int64_t weights_stream = 16 << 20;   // from so many bytes on no second-level cache holds U
-constexpr int64_t phases_cache = 48 << 20;     // bytes of V and M that threads share
+constexpr int64_t most_shared = 48 << 20;      // bytes of V and M that threads share
 
 /// A scheme's numbers along D, H, W: points p, outputs m, taps k. What is done once per convolution takes these, and is
 /// compiled once, not for each scheme.
@@ -86,38 +86,52 @@ inline int64_t winograd_weight_bytes(const WinogradShape& s) {
   return s.scheme.weights * winograd_point_floats(s.channels_in(), s.channels_out()) * 4;
 }
 
-/// Divides the work of s, in blocks of s.block tiles at most, so that the slowest thread has the least to do: tiles
-/// into blocks, equal but for one tile, and output channels into parts, each of which transforms its blocks' inputs
-/// again; or everything in phases, whose points and parts are divided. Costs are those of an output channel's product
-/// of a tile: an input's transform takes as long as so many, and a column of weights, read once per unit, as so many
-/// tiles.
+/// How long the slowest thread takes, in products of a tile and an output channel.
+struct WinogradTimes {
+  const WinogradShape& s;
+  int threads;
+  static constexpr int64_t input_transform = 24;  // of a tile
+  int64_t columns() const { return ceil_div(s.channels_out(), gemm_columns); }
+
+  /// Tiles in blocks, output channels in parts, each of which transforms its blocks' inputs again.
+  int64_t in_blocks(int64_t blocks, int64_t parts) const {
+    const int64_t size = ceil_div(s.tile_count, blocks), width = ceil_div(columns(), parts) * gemm_columns;
+    // A column of weights is read once per unit. From memory that takes as long as the products of so many tiles, of
+    // which those of larger blocks hide most.
+    const int64_t reading = winograd_weight_bytes(s) < weights_stream ? 2 : size < 16 ? 8 : 3;
+    return ceil_div(blocks * parts, threads) * (size * (input_transform + width) + reading * width);
+  }
+  /// Output channels of the slowest thread's points, each in so many parts, that are taken one after the other.
+  int64_t channels_in_phases(int64_t parts) const {
+    return ceil_div(s.scheme.points * parts, threads) * ceil_div(columns(), parts) * gemm_columns;
+  }
+  double in_phases(int64_t parts) const {
+    // In products of a pair of channels: while an element of V or M passes through the last-level cache, and while
+    // threads wait for each other.
+    constexpr double sharing = 20, waiting = 1e6;
+    const auto tiles = double(s.tile_count), points = double(s.scheme.points), in = double(s.channels_in());
+    return tiles * (input_transform + sharing * (in + double(s.channels_out())) / in) / threads +
+           tiles * double(channels_in_phases(parts)) / points + waiting / (points * in);
+  }
+};
+
+/// Divides the work of s so that the slowest thread has the least to do: into blocks, of s.block tiles at most and
+/// equal but for one, and parts of the output channels; or into phases.
 inline void divide_work(WinogradShape& s, int threads) {
-  constexpr int64_t transform = 24, fewest_tiles = 4;
-  constexpr double least_gain = 1.05, sharing = 20;  // products of a pair of channels while V's or M's element travels
-  constexpr double waiting = 1e6;                    // and while threads wait for others
-  const int64_t columns = ceil_div(s.channels_out(), gemm_columns), in = s.channels_in();
-  const int64_t reading = winograd_weight_bytes(s) < weights_stream ? 2 : 8;
-  const auto time = [&](int64_t blocks, int64_t parts) {
-    const int64_t size = ceil_div(s.tile_count, blocks), width = ceil_div(columns, parts) * gemm_columns;
-    return ceil_div(blocks * parts, threads) * (size * (transform + width) + reading * width);
-  };
+  constexpr int64_t fewest_tiles = 4;
+  constexpr double least_gain = 1.05;  // of phases
+  const WinogradTimes times{s, threads};
   s.blocks = ceil_div(s.tile_count, s.block);
   // Of many units no thread has much more than its share.
   for (int64_t blocks = s.blocks; blocks <= std::min<int64_t>(4 * threads, ceil_div(s.tile_count, fewest_tiles));
        ++blocks)
-    for (int64_t parts = 1; parts <= columns && blocks * parts <= 4 * threads; ++parts)
-      if (time(blocks, parts) < time(s.blocks, s.parts)) s.blocks = blocks, s.parts = parts;
+    for (int64_t parts = 1; parts <= times.columns() && blocks * parts <= 4 * threads; ++parts)
+      if (times.in_blocks(blocks, parts) < times.in_blocks(s.blocks, s.parts)) s.blocks = blocks, s.parts = parts;
   s.block = ceil_div(s.tile_count, s.blocks);
-  const int64_t points = s.scheme.points;
-  if (threads == 1 || points * s.tile_count * (in + columns * gemm_columns) * 4 > phases_cache) return;
-  const auto rounds = [&](int64_t parts) {
-    return ceil_div(points * parts, threads) * ceil_div(columns, parts) * gemm_columns;
-  };
-  const int64_t parts = cheapest(columns, rounds);
-  const double phases =
-      double(s.tile_count * transform) / threads + double(s.tile_count * rounds(parts)) / double(points) +
-      sharing * double(s.tile_count * (in + s.channels_out())) / double(in * threads) + waiting / double(points * in);
-  if (least_gain * phases < double(time(s.blocks, s.parts)))
+  const int64_t floats = s.channels_in() + times.columns() * gemm_columns;
+  if (threads == 1 || s.scheme.points * s.tile_count * floats * 4 > most_shared) return;
+  const int64_t parts = cheapest(times.columns(), [&](int64_t count) { return times.channels_in_phases(count); });
+  if (least_gain * times.in_phases(parts) < double(times.in_blocks(s.blocks, s.parts)))
     s.phases = true, s.blocks = 1, s.block = s.tile_count, s.parts = parts;
 }
 
