@@ -52,6 +52,7 @@ TEST_CASE("attributes keep all their digits as text", "[text]") {
 
 TEST_CASE("LBANN's network begins by predicting nothing", "[init]") {
   CosmoflowOptions o = variant(CosmoflowConfig::lbann());
+  o.model.size = 32;
   StateStore store;
   store.initialise(training_tape(o), 1);
   const auto last = store.get("dense3.weight").span<float>(), first = store.get("dense1.weight").span<float>();
