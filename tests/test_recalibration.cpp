@@ -7,6 +7,7 @@
 #include "tests/catch.hpp"
 #include "tests/host_device.h"
 #include "tests/noise_images.h"
+#include "tests/small_climate.h"
 
 using namespace convoy;
 using namespace convoy::apps;
@@ -17,9 +18,7 @@ constexpr int64_t images = 5;
 using Noise = convoy::testing::NoiseImages;
 
 ClimateOptions options(int64_t batch) {
-  ClimateOptions o;
-  o.model.width_divisor = 16;
-  o.model.height = Noise::height, o.model.width = Noise::width;
+  ClimateOptions o = convoy::testing::small_climate();
   o.evaluation_batch = batch;
   o.statistics_pass = true;
   return o;

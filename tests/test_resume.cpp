@@ -9,6 +9,7 @@
 #include "io/hdf5.h"
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
+#include "tests/small_climate.h"
 #include "tests/temporary.h"
 
 using namespace convoy;
@@ -73,8 +74,7 @@ class Judged final : public NoData {
 Outcome train(TrainerOptions o, const OptionTable& settings, Task&& task = NoData(), DType compute = DType::f32) {
   OptionTable table(rank_options());
   Ranks ranks(table);
-  ClimateOptions shape;
-  shape.model.width_divisor = 16, shape.model.height = 32, shape.model.width = 48;
+  ClimateOptions shape = testing::small_climate();
   shape.compute = compute;
   Program program(plan_program(shape, kernel_list()), shape, 5);
   o.agrees = [&](const std::string& setting, const std::string* saved) {

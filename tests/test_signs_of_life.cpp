@@ -7,6 +7,7 @@
 #include "io/tfrecord.h"
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
+#include "tests/small_climate.h"
 #include "tests/temporary.h"
 
 using namespace convoy;
@@ -69,9 +70,7 @@ TEST_CASE("evaluating images and renewing statistics gives a sign of life for ea
   reading.stats = image_stats(values, shape.channels);
   widen_constant_channels(reading.stats);
   const auto source = std::make_shared<ClimateSource>(images_below(folder.path()), reading);
-  ClimateOptions o;
-  o.model.width_divisor = 16;
-  o.model.height = shape.height, o.model.width = shape.width;
+  ClimateOptions o = convoy::testing::small_climate();
   o.statistics_pass = true;
   Program program(plan_program(o, kernel_list()), o, 1);
   Counting evaluating, renewing;

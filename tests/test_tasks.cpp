@@ -1,5 +1,4 @@
 // What the tasks of a trainer measure: losses of a validation, the accuracy of a training step.
-#include <array>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -7,27 +6,21 @@
 #include "apps/common/climate_task.h"
 #include "apps/common/cosmoflow_task.h"
 #include "io/file.h"
-#include "io/hdf5.h"
 #include "io/tfrecord.h"
 #include "kernels/kernel_list.h"
 #include "tests/catch.hpp"
+#include "tests/small_climate.h"
 #include "tests/temporary.h"
 
 using namespace convoy;
 using namespace convoy::apps;
+using convoy::testing::small_climate;
 using convoy::testing::TemporaryFolder;
 
 namespace {
 
-/// Climate images of a network that is planned and run in no time.
+/// Of small_climate().
 constexpr ImageShape image{32, 48, 16};
-
-ClimateOptions small_climate() {
-  ClimateOptions o;
-  o.model.width_divisor = 16;
-  o.model.height = image.height, o.model.width = image.width;
-  return o;
-}
 
 /// Values of the events of an MLPerf log.
 std::map<std::string, nlohmann::json> events_of(const std::string& path) {
@@ -43,7 +36,6 @@ std::map<std::string, nlohmann::json> events_of(const std::string& path) {
 }  // namespace
 
 TEST_CASE("the loss of a validation is the mean over its images", "[apps]") {
-  if (!has_hdf5()) return;
   const TemporaryFolder folder;
   const auto pixels = static_cast<size_t>(image.height * image.width);
   ClimateReading reading;

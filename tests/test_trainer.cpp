@@ -16,6 +16,7 @@
 #include "tests/catch.hpp"
 #include "tests/host_device.h"
 #include "tests/noise_images.h"
+#include "tests/small_climate.h"
 #include "tests/temporary.h"
 
 using namespace convoy;
@@ -62,13 +63,6 @@ struct Trained {
   std::vector<std::vector<uint8_t>> labels;
 };
 
-ClimateOptions small_network() {
-  ClimateOptions shape;
-  shape.model.width_divisor = 16;
-  shape.model.height = testing::NoiseImages::height, shape.model.width = testing::NoiseImages::width;
-  return shape;
-}
-
 TrainerOptions options_for(const testing::TemporaryFolder& folder) {
   TrainerOptions o;
   o.output_dir = folder.path();
@@ -82,7 +76,7 @@ TrainerOptions options_for(const testing::TemporaryFolder& folder) {
 Trained train(const std::shared_ptr<Device>& device, int64_t accumulation) {
   OptionTable table(rank_options());
   Ranks ranks(table);
-  ClimateOptions shape = small_network();
+  ClimateOptions shape = testing::small_climate();
   shape.training.accumulation = accumulation;
   ProgramPlans plans = plan_program(shape, kernel_list());
   Program program = device ? Program(std::move(plans), shape, 5, device) : Program(std::move(plans), shape, 5);
@@ -105,7 +99,7 @@ Trained train(const std::shared_ptr<Device>& device, int64_t accumulation) {
 void train_validated(TrainerOptions o, std::vector<double> validations) {
   OptionTable table(rank_options());
   Ranks ranks(table);
-  const ClimateOptions shape = small_network();
+  const ClimateOptions shape = testing::small_climate();
   Program program(plan_program(shape, kernel_list()), shape, 5);
   NoiseTask task(2, std::move(validations));
   o.epochs = 2;
@@ -121,7 +115,7 @@ struct Lagged {
 Lagged train_lagged(TrainerOptions o, const std::function<void(Program&)>& spoil = nullptr) {
   OptionTable table(rank_options());
   Ranks ranks(table);
-  ClimateOptions shape = small_network();
+  ClimateOptions shape = testing::small_climate();
   shape.training.lag = 1;
   Program program(plan_program(shape, kernel_list()), shape, 5);
   NoiseTask task(6);
@@ -208,7 +202,7 @@ TEST_CASE("a log that takes no more lines says so and throws nothing", "[apps]")
 }
 
 TEST_CASE("a stop ends validations, and leaves training's statistics", "[apps]") {
-  ClimateOptions shape = small_network();
+  ClimateOptions shape = testing::small_climate();
   shape.statistics_pass = true;
   Program program(plan_program(shape, kernel_list()), shape, 5);
   const auto source = std::make_shared<testing::NoiseImages>(5);
@@ -237,7 +231,7 @@ TEST_CASE("a checkpoint that can only diverge is set aside for the one before", 
   CHECK(train_lagged(o).diverged.empty());
   const auto sound = newest_checkpoint(folder.path());
   {  // the same, with a scale that is too large for the next gradients
-    ClimateOptions shape = small_network();
+    ClimateOptions shape = testing::small_climate();
     shape.training.lag = 1;
     Program program(plan_program(shape, kernel_list()), shape, 5);
     sound->restore(program.store());

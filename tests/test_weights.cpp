@@ -9,6 +9,7 @@
 #include "layers/layers.h"
 #include "models/program.h"
 #include "tests/catch.hpp"
+#include "tests/small_climate.h"
 #include "tests/temporary.h"
 
 using namespace convoy;
@@ -78,8 +79,7 @@ TEST_CASE("convolutions of one tap keep their axes, dense layers stay matrices",
 
 TEST_CASE("saved networks hold 4-D convolutions, and read back from matrices too", "[safetensors]") {
   const testing::TemporaryFolder folder;
-  ClimateOptions o;
-  o.model.width_divisor = 16, o.model.height = 32, o.model.width = 48;
+  ClimateOptions o = testing::small_climate();
   o.compute = DType::bf16;
   Program program(plan_program(o, kernel_list()), o, 5);
   apps::save_weights(folder / "w.safetensors", program);
@@ -104,8 +104,7 @@ TEST_CASE("saved networks hold 4-D convolutions, and read back from matrices too
 TEST_CASE("PyTorch's counters of batches are passed over, other integers are not", "[safetensors]") {
   const testing::TemporaryFolder folder;
   const std::string path = folder / "torch.safetensors";
-  ClimateOptions o;
-  o.model.width_divisor = 16, o.model.height = 32, o.model.width = 48;
+  ClimateOptions o = testing::small_climate();
   Program program(plan_program(o, kernel_list()), o, 5), again(plan_program(o, kernel_list()), o, 6);
   apps::save_weights(path, program);
   const std::vector<std::byte> plain = read_file(path);

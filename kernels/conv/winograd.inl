@@ -286,7 +286,6 @@ class WinogradRun {
         slope_(winograd_slope(p, s)),
         in_(s.channels_in()),
         out_(s.channels_out()),
-        columns_(ceil_div(out_, gemm_columns)),
         streams_(!s.pooled && streams_output(s.y, args.out[0], out_)) {}
 
   void run() const {
@@ -354,7 +353,7 @@ class WinogradRun {
 
   /// Output channels of a part: whole columns of packed weights.
   Range channels_of(int64_t part) const {
-    const Range columns = split_range(columns_, int(part), int(s_.parts));
+    const Range columns = split_range(s_.columns(), int(part), int(s_.parts));
     return {columns.begin * gemm_columns, std::min(columns.end * gemm_columns, out_)};
   }
 
@@ -398,7 +397,7 @@ class WinogradRun {
   const Addend<T> addend_;
   const float *u_, *bias_;
   const Vec slope_;
-  const int64_t in_, out_, columns_;
+  const int64_t in_, out_;
   const bool streams_;
 };
 

@@ -48,7 +48,8 @@ struct WinogradShape {
   bool phases = false;  // all tiles are one block, which threads share
   int64_t channels_in() const { return x.shape.c(); }
   int64_t channels_out() const { return y.shape.c(); }
-  bool four() const { return channels_in() == 4; }  ///< see winograd_four.inl
+  int64_t columns() const { return ceil_div(channels_out(), gemm_columns); }  ///< of packed weights
+  bool four() const { return channels_in() == 4; }                            ///< see winograd_four.inl
 };
 
 inline const ConvAttrs& winograd_conv(const Problem& p) {
@@ -91,11 +92,10 @@ struct WinogradTimes {
   const WinogradShape& s;
   int threads;
   static constexpr int64_t input_transform = 24;  // of a tile
-  int64_t columns() const { return ceil_div(s.channels_out(), gemm_columns); }
 
   /// Tiles in blocks, output channels in parts, each of which transforms its blocks' inputs again.
   int64_t in_blocks(int64_t blocks, int64_t parts) const {
-    const int64_t size = ceil_div(s.tile_count, blocks), width = ceil_div(columns(), parts) * gemm_columns;
+    const int64_t size = ceil_div(s.tile_count, blocks), width = ceil_div(s.columns(), parts) * gemm_columns;
     // A column of weights is read once per unit. From memory that takes as long as the products of so many tiles, of
     // which those of larger blocks hide most.
     const int64_t reading = winograd_weight_bytes(s) < weights_stream ? 2 : size < 16 ? 8 : 3;
@@ -103,7 +103,7 @@ struct WinogradTimes {
   }
   /// Output channels of the slowest thread's points, each in so many parts, that are taken one after the other.
   int64_t channels_in_phases(int64_t parts) const {
-    return ceil_div(s.scheme.points * parts, threads) * ceil_div(columns(), parts) * gemm_columns;
+    return ceil_div(s.scheme.points * parts, threads) * ceil_div(s.columns(), parts) * gemm_columns;
   }
   double in_phases(int64_t parts) const {
     // In products of a pair of channels: while an element of V or M passes through the last-level cache, and while
@@ -125,12 +125,12 @@ inline void divide_work(WinogradShape& s, int threads) {
   // Of many units no thread has much more than its share.
   for (int64_t blocks = s.blocks; blocks <= std::min<int64_t>(4 * threads, ceil_div(s.tile_count, fewest_tiles));
        ++blocks)
-    for (int64_t parts = 1; parts <= times.columns() && blocks * parts <= 4 * threads; ++parts)
+    for (int64_t parts = 1; parts <= s.columns() && blocks * parts <= 4 * threads; ++parts)
       if (times.in_blocks(blocks, parts) < times.in_blocks(s.blocks, s.parts)) s.blocks = blocks, s.parts = parts;
   s.block = ceil_div(s.tile_count, s.blocks);
-  const int64_t floats = s.channels_in() + times.columns() * gemm_columns;
+  const int64_t floats = s.channels_in() + s.columns() * gemm_columns;
   if (threads == 1 || s.scheme.points * s.tile_count * floats * 4 > most_shared) return;
-  const int64_t parts = cheapest(times.columns(), [&](int64_t count) { return times.channels_in_phases(count); });
+  const int64_t parts = cheapest(s.columns(), [&](int64_t count) { return times.channels_in_phases(count); });
   if (least_gain * times.in_phases(parts) < double(times.in_blocks(s.blocks, s.parts)))
     s.phases = true, s.blocks = 1, s.block = s.tile_count, s.parts = parts;
 }
@@ -158,7 +158,7 @@ inline WinogradShape winograd_shape(const Problem& p, const SchemeNumbers& schem
     s.blocks = ceil_div(s.tile_count, s.block);
     return s;
   }
-  const int64_t in = s.channels_in(), out = round_up(s.channels_out(), gemm_columns);
+  const int64_t in = s.channels_in(), out = s.columns() * gemm_columns;
   const int64_t fit = winograd_cache / (scheme.points * 4 * (in + std::max(gemm_columns, in)));
   s.block = std::clamp<int64_t>(fit, 2 * gemm_rows, 64) / gemm_rows * gemm_rows;
   // Weights beyond the second-level cache stream once per block: then one block per thread, if V still fits the third.
