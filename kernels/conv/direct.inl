@@ -1,10 +1,11 @@
 // Direct convolution, channels last: forward, forward with LeakyReLU and 2-wide max-pool at the end, and backward_data
-// (also as a transposed convolution), any rank, stride, dilation, padding, groups and tensor strides; f32, bf16 and f16
-// storage, f32 sums.
+// (also as a transposed convolution, or from the gradient behind such a pool), any rank, stride, dilation, padding,
+// groups and tensor strides; f32, bf16 and f16 storage, f32 sums.
 //
 // Loops: a unit is a band of output rows, a tile of columns and a range of output channels. Per chunk of input channels
 //   1. the distinct input rows that the band reads are copied once, zero-padded and widened, into a patch in the
-//      second-level cache: no border cases below, and any storage type or stride costs the copy only. One tap, or
+//      second-level cache: no border cases below, and any storage type or stride costs the copy only; rows behind a
+//      pool are un-pooled on the way. One tap, or
 //      several over all channels, read rows of whole words where they are unless a tile meets the image's sides. The
 //      register block asks for the next block's cache lines meanwhile, because rows side by side are nothing that a
 //      prefetcher recognises (1x1 with 128 channels: 0.55 -> 0.95 of the FMA rate on Zen 5; engines with a register
@@ -44,6 +45,8 @@ void copy_columns(const TensorDesc& desc, const T* row, int64_t first, int64_t c
 /// Sums of f32 words in vector registers.
 struct F32Engine {
   using Word = float;
+  template <class T>
+  using Copied = float;
   static constexpr int64_t pair = 1;
   static constexpr bool reads_in_place = true, narrows = false, weaves = false;
   struct Scope {
@@ -135,9 +138,7 @@ class DirectUnit {
     const int64_t sources = RowSet::collect(s_, unit_.rows.begin, unit_.rows.size(), m_.slots, m_.sources);
     for (int64_t chunk = 0; chunk < d_.chunks; ++chunk) {
       begin(chunk);
-      for (int64_t i = 0; i < sources && !in_place_; ++i)
-        Engine::copy(s_.x, source_row(m_.sources[i]), column_, s_.columns(unit_.last - unit_.first), channels_,
-                     m_.patch + i * d_.row_words);
+      for (int64_t i = 0; i < sources && !in_place_; ++i) copy(m_.sources[i], m_.patch + i * d_.row_words);
       for (int64_t k = unit_.k_first; k < unit_.k_last; k += block_width) multiply(k);
     }
     if (s_.pooled())
@@ -168,11 +169,20 @@ class DirectUnit {
   }
   /// Rows that are whole words already, and that the unit's columns do not leave.
   bool reads_in_place() const {
+    if (s_.unpools) return false;
     const bool same_words = Engine::reads_in_place && sizeof(T) * Engine::pair == sizeof(Word);
     const bool whole_words = channels_ % Engine::pair == 0 && s_.x.stride[3] % Engine::pair == 0;
     const bool one_run = d_.single_taps || (d_.chunks == 1 && s_.x.stride[3] == s_.in);  // several taps side by side
     return same_words && whole_words && one_run && column_ >= 0 &&
            column_ + s_.columns(unit_.last - unit_.first) <= s_.x.shape.w();
+  }
+  /// The unit's columns and the chunk's channels of an input row.
+  void copy(int64_t source, Word* to) const {
+    const int64_t columns = s_.columns(unit_.last - unit_.first);
+    if (s_.unpools)
+      return copy_unpooled<T>(p_, args_, 0, s_.x.shape, source, column_, columns, unit_.group * s_.in + c_first_,
+                              channels_, reinterpret_cast<typename Engine::template Copied<T>*>(to));
+    Engine::copy(s_.x, source_row(source), column_, columns, channels_, to);
   }
   /// The chunk's channels of column 0 of an input row.
   const T* source_row(int64_t row) const {
@@ -311,7 +321,7 @@ class PreparedDirect final : public Prepared {
       : problem_(p), plan_(without_addend(p), {.word_channels = Engine::pair, .copying = 16 * Engine::pair}) {}
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override { return plan_.detail(); }
-  std::vector<PackRequest> packed_weights() const override { return {direct_pack_request<Engine>(problem_, plan_, 1)}; }
+  std::vector<PackRequest> packed_weights() const override { return {direct_pack_request<Engine>(problem_, plan_)}; }
   void run(const KernelArgs& args) const override {
     Engine::by_type(problem_.in[0].dtype, [&](auto zero) {
       run_units<DirectUnit<decltype(zero), Engine>, typename Engine::Scope>(problem_, plan_, args);
@@ -326,8 +336,8 @@ class PreparedDirect final : public Prepared {
 Support supports_direct(const Problem& p) {
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
   if (const Support sum = supports_addend(p); !sum.ok) return sum;
-  if (!p.in[1].dense()) return Support::no("needs dense weights, found " + p.in[1].str());
-  if (p.op.kind == OpKind::conv_pool_forward) return supports_window(p.op.as<ConvPoolAttrs>());
+  if (!weight_of(p).dense()) return Support::no("needs dense weights, found " + weight_of(p).str());
+  if (const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs)) return supports_window(*pool);
   if (is_depthwise(p)) return Support::no("leaves depthwise convolutions to their own kernel");
   return Support::yes();
 }

@@ -17,6 +17,7 @@
 #include "kernels/simd/avx512_begin.inl"
 #include "kernels/conv/register_block.inl"
 #include "kernels/conv/pool_window.inl"
+#include "kernels/conv/unpooled_rows.inl"
 #include "kernels/conv/direct_plan.inl"
 #include "kernels/conv/direct_pack.inl"
 #include "kernels/conv/direct.inl"
@@ -47,7 +48,7 @@ std::vector<KernelPtr> direct_avx512_kernels() {
     add("depthwise_avx512", kind, set::supports_depthwise, set::prepare_depthwise);
   add("depthwise_avx512", OpKind::conv_backward_weights, set::supports_depthwise, set::prepare_depthwise_weights);
   for (OpKind kind : {OpKind::conv_forward, OpKind::conv_backward_data, OpKind::conv_backward_data_add,
-                      OpKind::conv_activation_forward, OpKind::conv_pool_forward})
+                      OpKind::conv_activation_forward, OpKind::conv_pool_forward, OpKind::conv_pool_backward_data})
     add("direct_avx512", kind, set::supports_direct, set::prepare_direct_with<set::F32Engine>);
   add("direct_avx512", OpKind::conv_backward_weights, set::supports_direct_weights, set::prepare_direct_weights,
       [](const Problem& p) { return is_measured_faster(p) && !pointwise_avx512_is_measured_faster(p); });

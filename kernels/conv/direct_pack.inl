@@ -133,9 +133,9 @@ void direct_pack(const DirectPlan& d, const Tensor& weight, typename Engine::Wor
   });
 }
 
-/// Asks for the weights (input `input`) in the order of a plan.
+/// Asks for the weights in the order of a plan.
 template <class Engine>
-PackRequest direct_pack_request(const Problem& p, const DirectPlan& d, int input) {
+PackRequest direct_pack_request(const Problem& p, const DirectPlan& d) {
   // The order depends on the pass, the blocking and the kept taps.
   std::string form = "direct" + std::to_string(d.block);
   form += Engine::pair > 1 ? " pairs" : "";
@@ -144,7 +144,7 @@ PackRequest direct_pack_request(const Problem& p, const DirectPlan& d, int input
   form += d.shape.forward ? " forward " : " backward ";
   form += to_text(without_addend(p).op);
   form.append(" ").append(std::to_string(d.chunk)).append(d.shape.kept_taps());
-  return {input, form, d.shape.groups * d.group_words() * 4,
+  return {weight_input(p), form, d.shape.groups * d.group_words() * 4,
           [plan = d, threads = p.threads](const Tensor& weight, std::byte* packed) {
             Engine::by_type(weight.dtype(), [&](auto zero) {
               direct_pack<decltype(zero), Engine>(plan, weight, reinterpret_cast<typename Engine::Word*>(packed),

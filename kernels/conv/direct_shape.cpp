@@ -19,8 +19,7 @@ int64_t floor_mod(int64_t a, int64_t b) {
 
 DirectShape::DirectShape(const Problem& p) {
   const bool weights = p.op.kind == OpKind::conv_backward_weights || p.op.kind == OpKind::conv_pool_backward_weights;
-  const bool unpooled_data = p.op.kind == OpKind::conv_pool_backward_data;
-  forward = p.op.kind != OpKind::conv_backward_data && !unpooled_data;
+  forward = p.op.kind != OpKind::conv_backward_data && p.op.kind != OpKind::conv_pool_backward_data;
   const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs);
   attrs = pool ? pool->conv : p.op.as<ConvAttrs>();
   activates = p.op.kind == OpKind::conv_activation_forward;
@@ -36,7 +35,7 @@ DirectShape::DirectShape(const Problem& p) {
     cells = spatial(y.shape);
     y = infer({OpKind::conv_forward, attrs}, p.in)[0];
   }
-  const Shape& w = weights ? p.out[0].shape : p.in[unpooled_data ? 3 : 1].shape;
+  const Shape& w = (weights ? p.out[0] : weight_of(p)).shape;
   kernel = spatial(w);
   in = x.shape.c() / groups, out = y.shape.c() / groups;
   if (forward && !pool) leave_out_unread();
@@ -148,6 +147,14 @@ int64_t DirectShape::columns(int64_t count) const {
   return phases[0].advance * (count - 1) + column_high - column_low + 1;
 }
 
+int weight_input(const Problem& p) {
+  return p.op.kind == OpKind::conv_pool_backward_data ? 3 : 1;
+}
+
+const TensorDesc& weight_of(const Problem& p) {
+  return p.in[static_cast<size_t>(weight_input(p))];
+}
+
 Problem in_one_row(const Problem& p) {
   if (std::holds_alternative<ConvPoolAttrs>(p.op.attrs)) return p;
   const auto& a = p.op.as<ConvAttrs>();
@@ -221,7 +228,7 @@ bool reaches_far_outside(const Problem& p) {
 }  // namespace
 
 bool direct_is_measured_faster(const Problem& p) {
-  if (p.op.kind == OpKind::conv_pool_forward) return false;
+  if (std::holds_alternative<ConvPoolAttrs>(p.op.attrs)) return false;
   const auto& a = p.op.as<ConvAttrs>();
   if (is_depthwise(p)) return p.in[0].dtype == DType::f32 || p.in[0].dtype == DType::bf16;
   if (reaches_far_outside(p)) return !multiplies_faster(p.in[0].dtype);
@@ -236,7 +243,8 @@ bool direct_is_measured_faster(const Problem& p) {
 }
 
 bool direct_widening_is_measured_faster(const Problem& p) {
-  if (p.in[0].dtype != DType::bf16 || p.op.kind == OpKind::conv_pool_forward || !many_positions(p)) return false;
+  if (p.in[0].dtype != DType::bf16 || std::holds_alternative<ConvPoolAttrs>(p.op.attrs) || !many_positions(p))
+    return false;
   const auto& a = p.op.as<ConvAttrs>();
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights, wide = p.out[0].shape.c() >= 32;
   if (a.groups != 1) return false;
@@ -292,7 +300,8 @@ bool pointwise_avx2_is_measured_faster(const Problem& p) {
 bool direct_bf16_is_measured_faster(const Problem& p) {
   if (p.in[0].dtype != DType::bf16) return false;
   const DirectShape s(p);
-  if (p.op.kind == OpKind::conv_pool_forward) return s.rows() * s.positions < 4096 && s.in * s.out >= 128 * 256;
+  if (std::holds_alternative<ConvPoolAttrs>(p.op.attrs))
+    return s.rows() * s.positions < 4096 && s.in * s.out >= 128 * 256;
   const auto& a = p.op.as<ConvAttrs>();
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   if (is_pointwise(p)) {

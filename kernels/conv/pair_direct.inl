@@ -2,6 +2,7 @@
 
 #include "kernels/conv/register_block.inl"
 #include "kernels/conv/pool_window.inl"
+#include "kernels/conv/unpooled_rows.inl"
 #include "kernels/conv/direct_plan.inl"
 #include "kernels/conv/direct_pack.inl"
 #include "kernels/conv/direct.inl"

@@ -6,6 +6,8 @@ template <class T>
 struct PairWords {
   using Value = T;
   using Word = uint32_t;
+  template <class>
+  using Copied = T;
   static constexpr int64_t pair = 2;
   static constexpr bool weaves = false;
   template <class F>

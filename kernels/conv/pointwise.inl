@@ -295,7 +295,7 @@ class PreparedPointwise final : public Prepared {
            std::to_string(plan_.parts) + " parts";
   }
   std::vector<PackRequest> packed_weights() const override {
-    return {direct_pack_request<F32Engine>(problem_, plan_.direct, 1)};
+    return {direct_pack_request<F32Engine>(problem_, plan_.direct)};
   }
   void run(const KernelArgs& args) const override {
     by_storage(problem_.in[0].dtype,

@@ -80,22 +80,32 @@ template <class Dot, int rows, int vectors, bool unit_run>
 void register_block(const BlockCall<typename Dot::Word>& call) {
   using Word = typename Dot::Word;
   Vec total[rows][vectors];
-#pragma GCC unroll 12
-  for (int r = 0; r < rows; ++r)
+  if (call.init_pitch == 0) {  // the bias: no load for every sum of short runs
 #pragma GCC unroll 4
-    for (int q = 0; q < vectors; ++q) total[r][q] = load(call.init + r * call.init_pitch + q * Vec::lanes);
+    for (int q = 0; q < vectors; ++q) {
+      const Vec first = load(call.init + q * Vec::lanes);
+#pragma GCC unroll 12
+      for (int r = 0; r < rows; ++r) total[r][q] = first;
+    }
+  } else {
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+      for (int q = 0; q < vectors; ++q) total[r][q] = load(call.init + r * call.init_pitch + q * Vec::lanes);
+  }
   const int64_t row_step = unit_run ? call.row_step : 1, run_step = unit_run ? 1 : call.run_step, width = call.width;
   for (int64_t s = 0; s < call.count; ++s) {
     const Segment<Word>& segment = call.segments[s];
     if (call.position >= segment.high || call.position + rows <= segment.low) continue;
     const Word* a = segment.a + call.a_shift;
     const Word* b = segment.b;
-    const int64_t piece = unit_run && call.ahead ? line_words : segment.length;
+    const int64_t piece = unit_run && call.ahead && segment.length > 2 * line_words ? line_words : segment.length;
     for (int64_t begin = 0; begin < segment.length; begin += piece) {
-      if (unit_run && call.ahead)
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; ++r) __builtin_prefetch(a + r * row_step + call.ahead);
       const int64_t steps = std::min(piece, segment.length - begin);
+      if (unit_run && call.ahead)
+        for (int64_t line = 0; line < steps; line += line_words)
+#pragma GCC unroll 12
+          for (int r = 0; r < rows; ++r) __builtin_prefetch(a + r * row_step + call.ahead + line);
       for (int64_t i = 0; i < steps; ++i, a += run_step, b += width) {
         typename Dot::Wide weight[vectors];
 #pragma GCC unroll 4

@@ -138,46 +138,6 @@ inline void multiply_tiles(std::span<const TileSegment> segments, int64_t row_by
   }
 }
 
-/// Row `row` of the map that the pool of `p` read, columns [first, first + columns), as its gradient: zero but for the
-/// position of every window that won.
-inline void copy_unpooled(const Problem& p, const KernelArgs& args, size_t input, const Shape& map, int64_t row,
-                          int64_t first, int64_t columns, int64_t channel, int64_t channels, bf16* to) {
-  using T = bf16;
-  const auto& pool = p.op.as<ConvPoolAttrs>().pool;
-  const Int3& window = pool.pool.kernel;
-  const TensorDesc& cells = p.in[input];
-  const int64_t d = row / map.h() % map.d(), h = row % map.h(), n = row / (map.h() * map.d());
-  const int64_t cell_d = d / window[0], cell_h = h / 2, pitch = (channels + 1) / 2 * 2;
-  const auto code = static_cast<int>(d % window[0] * 4 + h % 2 * 2);
-  const Vec slope = Vec::all(static_cast<float>(pool.activation.slope));
-  const Ints nothing = Ints::all(0);
-  const bool inside = cell_d < cells.shape.d() && cell_h < cells.shape.h();
-  const int64_t low = std::clamp<int64_t>(-first, 0, columns),
-                high = inside ? std::clamp<int64_t>(2 * cells.shape.w() - first, low, columns) : low;
-  std::fill(to, to + low * pitch, T{});
-  std::fill(to + high * pitch, to + columns * pitch, T{});
-  for (int64_t c = low; c < high;) {
-    const int64_t w = first + c, half = w % 2, count = std::min<int64_t>(2 - half, high - c);  // columns of this cell
-    const int64_t at = cells.offset(n, cell_d, cell_h, w / 2) + channel;
-    const T *dy = args.in[input].data<T>() + at,
-            *y = args.in[input + 1].data<T>() + p.in[input + 1].offset(n, cell_d, cell_h, w / 2) + channel;
-    const uint8_t* arg =
-        args.in[input + 2].data<uint8_t>() + p.in[input + 2].offset(n, cell_d, cell_h, w / 2) + channel;
-    T* row_to = to + c * pitch;
-    for_vectors(0, channels, [&](int64_t k, auto lanes) {
-      const Vec g = leaky_gradient(get(dy + k, lanes), get(y + k, lanes), slope);
-      const Ints winner = get_bytes(arg + k, lanes);
-      const Ints halves{to_bf16(g)};
-      for (int64_t q = 0; q < count; ++q)
-        store_halves(row_to + q * pitch + k,
-                     select(equal(winner, Ints::all(code + static_cast<int>(half + q))), halves, nothing), lanes);
-    });
-    if (channels % 2)
-      for (int64_t q = 0; q < count; ++q) row_to[q * pitch + channels] = T{};
-    c += count;
-  }
-}
-
 /// What a thread does for one unit after the other.
 template <class T, class Tiles>
 class TileUnit {
@@ -230,8 +190,8 @@ class TileUnit {
 
   void copy(int64_t source, int64_t column, int64_t columns, uint32_t* to) const {
     if (s_.unpools)
-      return copy_unpooled(p_, args_, 0, s_.x.shape, source, column, columns, group_ * s_.in + c_first_, channels_,
-                           reinterpret_cast<T*>(to));
+      return copy_unpooled<T>(p_, args_, 0, s_.x.shape, source, column, columns, group_ * s_.in + c_first_, channels_,
+                              reinterpret_cast<T*>(to));
     if (pitch_ != words_) {
       for (int64_t c = 0; c < columns; ++c) {
         const T* from = args_.in[0].data<T>() + group_ * s_.in + c_first_ + (column + c) * s_.x.stride[3];
@@ -470,7 +430,7 @@ class PreparedTiles final : public Prepared {
   int64_t workspace_bytes() const override { return problem_.threads * plan_.thread_bytes(); }
   std::string detail() const override { return plan_.detail(); }
   std::vector<PackRequest> packed_weights() const override {
-    return {direct_pack_request<PairWords<bf16>>(problem_, plan_, plan_.shape.unpools ? 3 : 1)};
+    return {direct_pack_request<PairWords<bf16>>(problem_, plan_)};
   }
   void run(const KernelArgs& args) const override {
     run_units<TileUnit<bf16, Tiles>, typename Tiles::Scope>(problem_, plan_, args);
@@ -489,9 +449,7 @@ std::unique_ptr<Prepared> prepare_tiles(const Problem& p) {
 inline Support supports_tiles(const Problem& p) {
   if (p.in[0].dtype != DType::bf16) return Support::no("handles bf16, found " + p.in[0].str());
   if (p.op.kind == OpKind::conv_backward_weights) return supports_direct_weights(p);
-  const bool weights = p.op.kind == OpKind::conv_pool_backward_weights;
-  if (!weights && p.op.kind != OpKind::conv_pool_backward_data) return supports_direct(p);
-  if (const TensorDesc& w = weights ? p.out[0] : p.in[3]; !w.dense())
-    return Support::no("needs dense weights, found " + w.str());
+  if (p.op.kind != OpKind::conv_pool_backward_weights) return supports_direct(p);
+  if (!p.out[0].dense()) return Support::no("needs dense weights, found " + p.out[0].str());
   return supports_window(p.op.as<ConvPoolAttrs>());
 }

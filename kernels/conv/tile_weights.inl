@@ -265,7 +265,7 @@ class TileWeightsTask {
     const T* from = unpooled_;
     int64_t step = (valid + 1) / 2 * 2;
     if (s_.unpools)
-      copy_unpooled(p_, args_, 1, desc.shape, rows_.begin + r, first_, count, channel, valid, unpooled_);
+      copy_unpooled<T>(p_, args_, 1, desc.shape, rows_.begin + r, first_, count, channel, valid, unpooled_);
     else
       from = args_.in[1].data<T>() + DirectShape::row_offset(desc, rows_.begin + r) + first_ * desc.stride[3] + channel,
       step = desc.stride[3];

@@ -534,7 +534,7 @@ class PreparedWinograd final : public Prepared {
            (shape_.parts > 1 ? ", " + std::to_string(shape_.parts) + " parts" : "");
   }
   std::vector<PackRequest> packed_weights() const override {
-    return {{winograd_weight_input(problem_), scheme_name() + (shape_.forward ? " forward" : " backward"),
+    return {{weight_input(problem_), scheme_name() + (shape_.forward ? " forward" : " backward"),
              winograd_weight_bytes(shape_),
              [shape = shape_, pack = code_.pack, threads = problem_.threads](const Tensor& weight, std::byte* packed) {
                pack(shape, weight, reinterpret_cast<float*>(packed), threads);

@@ -56,12 +56,6 @@ inline const ConvAttrs& winograd_conv(const Problem& p) {
   const auto* pool = std::get_if<ConvPoolAttrs>(&p.op.attrs);
   return pool ? pool->conv : p.op.as<ConvAttrs>();
 }
-inline int winograd_weight_input(const Problem& p) {
-  return p.op.kind == OpKind::conv_pool_backward_data ? 3 : 1;
-}
-inline const TensorDesc& winograd_weight(const Problem& p) {
-  return p.in[static_cast<size_t>(winograd_weight_input(p))];
-}
 
 /// The tiles that cover y, on every sub-lattice of the dilation.
 inline void set_tiles(WinogradShape& s) {

@@ -57,7 +57,7 @@ inline Support saves_beside_four(const Shape& w, WinogradShape s) {
 template <class F>
 Support with_strided_scheme(const Problem& p, F&& f) {
   const ConvAttrs& a = winograd_conv(p);
-  const Shape& w = winograd_weight(p).shape;
+  const Shape& w = weight_of(p).shape;
   const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
   if (pools || w.d() != 1 || w.h() != 3 || w.w() != 3 || a.stride != Int3{1, 2, 2} || a.dilation != Int3{1, 1, 1})
     return Support::no("takes a stride of 1x2x2 for undilated 3x3 kernels of images that are not pooled");
@@ -67,13 +67,13 @@ Support with_strided_scheme(const Problem& p, F&& f) {
 }
 
 Support supports_strided(const Problem& p) {
-  const Shape& w = winograd_weight(p).shape;
+  const Shape& w = weight_of(p).shape;
   if (multiplies_faster(p.in[0].dtype))
     return Support::no("with a stride saves less than this CPU's " + std::string(name_of(p.in[0].dtype)) + " products");
   if (w.n() % 16 || w.c() % 16)
     return Support::no("needs channels in multiples of 16, found " + std::to_string(w.c()) + " and " +
                        std::to_string(w.n()));
-  if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
+  if (!weight_of(p).dense()) return Support::no("needs dense weights");
   return with_strided_scheme(p, [&](auto scheme) {
     const int64_t tiles = winograd_shape(p, scheme.numbers).tile_count;
     return tiles >= 64 ? Support::yes() : Support::no("needs 64 tiles, found " + std::to_string(tiles));
@@ -87,7 +87,7 @@ inline Support supports_winograd(const Problem& whole, int outputs, FindScheme f
   if (const Support type = needs_narrow_float(p); !type.ok) return type;
   const ConvAttrs& a = winograd_conv(p);
   const Int3 one{1, 1, 1}, two{2, 2, 2};
-  const Shape& w = winograd_weight(p).shape;
+  const Shape& w = weight_of(p).shape;
   if (a.groups != 1) return Support::no("needs one group");
   if (a.stride != one) return outputs > 2 ? Support::no("needs stride 1") : supports_strided(p);
   const bool backward = p.op.kind == OpKind::conv_backward_data || p.op.kind == OpKind::conv_pool_backward_data;
@@ -123,7 +123,7 @@ inline Support supports_winograd(const Problem& whole, int outputs, FindScheme f
     return Support::no("needs " + std::to_string(least) + " tiles, found " + std::to_string(s.tile_count));
   if (outputs == 6)
     if (const Support saves = saves_beside_four(w, s); !saves.ok) return saves;
-  if (!winograd_weight(p).dense()) return Support::no("needs dense weights");
+  if (!weight_of(p).dense()) return Support::no("needs dense weights");
   const bool pools = p.op.kind == OpKind::conv_pool_forward || p.op.kind == OpKind::conv_pool_backward_data;
   return pools ? needs_dense(p) : Support::yes();
 }
@@ -142,7 +142,7 @@ std::unique_ptr<Prepared> prepare_winograd(const Problem& p) {
   if (outputs == 2 && winograd_conv(p).stride != Int3{1, 1, 1})
     with_strided_scheme(without_addend(p), make);
   else
-    with_scheme<outputs>(winograd_weight(p).shape, make);
+    with_scheme<outputs>(weight_of(p).shape, make);
   return prepared;
 }
 

@@ -4,11 +4,17 @@
 using WordVec = __m512i;
 inline WordVec no_words() { return _mm512_setzero_si512(); }
 inline void store_words(uint32_t* p, WordVec a) { _mm512_storeu_si512(p, a); }
-/// The lower halves of the lanes.
-inline void store_halves(bf16* p, Ints a, std::integral_constant<int64_t, 0>) {
+/// Values of a 16-bit type in the lower halves of the lanes.
+inline Ints as_halves(bf16, Vec a) { return {to_bf16(a)}; }
+inline Ints as_halves(f16, Vec a) { return {_mm512_cvtepu16_epi32(to_f16(a))}; }
+template <class T>
+inline void store_halves(T* p, Ints a, std::integral_constant<int64_t, 0>) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
 }
-inline void store_halves(bf16* p, Ints a, int64_t n) { _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), a.v); }
+template <class T>
+inline void store_halves(T* p, Ints a, int64_t n) {
+  _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(n), a.v);
+}
 
 /// 16 neighbouring values of a 16-bit type, each in the lower half of a lane; a tail of n is filled up with zeros.
 template <class T>

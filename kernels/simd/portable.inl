@@ -115,8 +115,8 @@ inline void turn(Vec (&m)[16]) {
 inline WordVec no_words() { return {}; }
 inline void store_words(uint32_t* p, WordVec a) { std::memcpy(p, a.word, sizeof a.word); }
 /// bf16 in the lower halves of the lanes.
-inline WordVec to_bf16(Vec a) {
-  return words_of([&](int i) { return uint32_t{bf16(a.v[i]).bits}; });
+inline Ints as_halves(bf16, Vec a) {
+  return {words_of([&](int i) { return uint32_t{bf16(a.v[i]).bits}; })};
 }
 inline void store_halves(bf16* p, Ints a, int64_t n) {
   for (int i = 0; i < n; ++i) p[i].bits = static_cast<uint16_t>(a.v.word[i]);
