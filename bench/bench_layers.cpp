@@ -1,10 +1,12 @@
 // Times every kernel on every problem of a model's training step, of problem files or given on the command line, beside
 // oneDNN and the measured ceilings. A kernel is checked on small versions of the problem before it is timed.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <random>
 #include <set>
 #include <sstream>
 
@@ -256,17 +258,24 @@ void warn_of_unchecked(const NamedProblem& named, const Candidate& faster, const
                named.name.c_str(), faster.name().c_str(), choice.name().c_str(), choice.name().c_str());
 }
 
-/// Interleaved, so that a disturbance hits all candidates.
+/// Interleaved, so that a disturbance hits all candidates, and in another order every round: what a candidate leaves in
+/// the caches would else be always the same one's.
 void time_candidates(const Candidates& candidates, Patience patience, CacheFlush& flush) {
   using Clock = std::chrono::steady_clock;
   const std::chrono::duration<double> enough(patience.min_seconds * double(candidates.size()));
   const auto begin = Clock::now();  // a flush counts, too: it may take a thousand times as long as a kernel
-  for (int round = 0; round < least_rounds || (Clock::now() - begin < enough && round < patience.most_rounds); ++round)
-    for (const auto& c : candidates) {
+  std::vector<Candidate*> order;
+  for (const auto& c : candidates) order.push_back(c.get());
+  std::minstd_rand random;
+  for (int round = 0; round < least_rounds || (Clock::now() - begin < enough && round < patience.most_rounds);
+       ++round) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (Candidate* c : order) {
       flush();
       CrashNote::of_kernel(c->name());
       c->seconds.push_back(c->run());
     }
+  }
 }
 
 enum class Whose : uint8_t { library, ours };
