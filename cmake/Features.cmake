@@ -99,6 +99,10 @@ option(CONVOY_AVX512 "Compile the kernels that need AVX-512, AVX512-FP16 or AMX;
 if(NOT CONVOY_AVX512)
   record_feature(AVX-512 off "CONVOY_AVX512=OFF: own kernels end at AVX2")
 endif()
+option(CONVOY_AVX2 "Compile the kernels of CPUs that have AVX2 and no AVX-512; a build for nodes with AVX-512 may do without them" ON)
+if(NOT CONVOY_AVX2)
+  record_feature(AVX2 off "CONVOY_AVX2=OFF: CPUs without AVX-512 run references and oneDNN")
+endif()
 
 # CUDA kernels are compiled wherever nvcc is, and run where a device is. cuDNN is optional on top.
 option(CONVOY_CUDA_CHECK "Compile CUDA for 9.0 alone, whose code is the most, and hardly optimised: a third of the time where nothing runs it" OFF)

@@ -14,6 +14,11 @@
     for (KernelPtr & kernel : function()) list.push_back(std::move(kernel)); \
   }
 #define CPU(function) APPEND(function)
+#ifdef CONVOY_WITH_AVX2
+#define AVX2(function) APPEND(function)
+#else
+#define AVX2(function)
+#endif
 #ifdef CONVOY_WITH_AVX512
 #define AVX512(function) APPEND(function)
 #else
@@ -41,30 +46,30 @@ KernelList make_kernel_list() {
   KernelList list;
   // clang-format off
   AVX512(vector_avx512_kernels)
-  CPU(vector_avx2_kernels)
+  AVX2(vector_avx2_kernels)
   CPU(copy_kernels)
   CPU(communication_kernels)
   CPU(norm_small_kernels)
   AVX512(direct_amx_kernels)
   AVX512(winograd_avx512_kernels)
-  CPU(winograd_avx2_kernels)
+  AVX2(winograd_avx2_kernels)
   AVX512(winograd_weights_avx512_kernels)
-  CPU(winograd_weights_avx2_kernels)
+  AVX2(winograd_weights_avx2_kernels)
   AVX512(pool_sparse_avx512_kernels)
-  CPU(pool_sparse_avx2_kernels)
+  AVX2(pool_sparse_avx2_kernels)
   AVX512(col2im_avx512_kernels)
-  CPU(col2im_avx2_kernels)
+  AVX2(col2im_avx2_kernels)
   AVX512(few_outputs_avx512_kernels)
-  CPU(few_outputs_avx2_kernels)
+  AVX2(few_outputs_avx2_kernels)
   AVX512(direct_fp16_kernels)
   AVX512(dense_avx512_kernels)
-  CPU(dense_avx2_kernels)
+  AVX2(dense_avx2_kernels)
   ONEDNN(conv_onednn_kernels)
   ONEDNN(dense_onednn_kernels)
   ONEDNN(pool_onednn_kernels)
   AVX512(direct_bf16_kernels)
   AVX512(direct_avx512_kernels)
-  CPU(direct_avx2_kernels)
+  AVX2(direct_avx2_kernels)
   CPU(widened_kernels)
   CPU(loss_scale_kernels)
   // Definitions.

@@ -5,9 +5,6 @@
 
 namespace convoy {
 
-/// So that no run of overflows drives to zero what updates divide by.
-inline constexpr double smallest_loss_scale = 0x1p-14;
-
 /// What a step with finite or other gradients makes of the loss scale's state.
 constexpr void advance_loss_scale(const LossScaleAttrs& a, bool finite, double* state) {
   double &scale = state[int(ScaleField::scale)], &good = state[int(ScaleField::good_steps)];
