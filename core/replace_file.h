@@ -9,6 +9,7 @@ namespace convoy {
 
 /// Throws Error(runtime) where what was written there cannot reach the disk.
 void sync_file(const std::string& path);
+/// The same of a folder's names, where its file system can be asked for that.
 void sync_folder(const std::string& folder);
 
 /// That a file lies in; "." of a name alone.

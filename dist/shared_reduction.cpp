@@ -55,7 +55,7 @@ int64_t SharedReduction::pieces() const {
 
 void SharedReduction::start(Part part, std::byte* data, DType type, Piece range, double scale, int threads) {
   part_ = part, data_ = data, type_ = type, range_ = range, scale_ = scale, threads_ = threads;
-  in_window_ = window_.holds(data);
+  in_window_ = window_.holds(data), stride_ = window_.stride;
   written_ = added_ = collected_ = 0;
 }
 

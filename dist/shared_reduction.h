@@ -40,9 +40,10 @@ class SharedReduction {
   static constexpr int64_t slots = 16;  ///< pieces that an area holds
   Flags& flags(size_t rank) const;
   std::byte* slot(size_t rank, int64_t piece) const;
-  /// A rank's data, in a window.
+  /// A rank's data, in the window that was set when the reduction began: a run that fails takes its away under those
+  /// that a thread drives on.
   std::byte* data_of(size_t rank) const {
-    return data_ + (static_cast<int64_t>(rank) - static_cast<int64_t>(self_)) * window_.stride;
+    return data_ + (static_cast<int64_t>(rank) - static_cast<int64_t>(self_)) * stride_;
   }
   Piece chunk(size_t rank, int64_t piece) const;
   int64_t pieces() const;
@@ -61,6 +62,7 @@ class SharedReduction {
   size_t self_;
   SharedWindow window_;
   bool in_window_ = false;
+  int64_t stride_ = 0;  ///< bytes from a rank's data to the next one's, in a window
   Part part_ = Part::all_reduce;
   std::byte* data_ = nullptr;
   DType type_ = DType::f32;

@@ -23,7 +23,8 @@ struct LrSchedule {
   double rate(int64_t epoch, double global_batch) const;
 };
 
-/// Learning rates per step, as the climate benchmarks have them.
+/// Learning rates per step. Multistep and cosine are those of MLPerf HPC DeepCAM; the runs of 2018 lowered a polynomial
+/// once an epoch, this one falls with every step.
 struct StepSchedule {
   enum class Kind : uint8_t { constant, multistep, cosine, polynomial };
   Kind kind = Kind::constant;

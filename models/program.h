@@ -36,8 +36,9 @@ enum class Ending : uint8_t { update, accumulate };
 /// becomes of them (add_training), fusing behind them, as the options say. Values that it keeps stay kept; where
 /// no penalty is added and neither passes nor ranks are averaged, the loss is called "loss" from there on. With compute
 /// f16 a constant loss scale becomes a dynamic one, which begins as 32768 where the options do not say, unless it
-/// `scaling_stays`. Throws Error(usage) where no such loss is kept, for options out of range, and for tapes that were
-/// not recorded in the type of new_tape.
+/// `scaling_stays`. The kept loss is the output of a loss or pixel_loss node itself. Throws Error(usage) where none is
+/// kept, or a sum or multiple of some, for options out of range, and for tapes that were not recorded in the type of
+/// new_tape.
 Tape finish_training(Tape forward, const ProgramOptions& options, Ending ending = Ending::update);
 /// The same for a forward pass that evaluates: precision and fusing.
 Tape finish_evaluation(Tape forward, const ProgramOptions& options);

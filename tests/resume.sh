@@ -32,6 +32,40 @@ done
 cp part/summary.json before.json
 expect 0 "finished: 0 steps" "${resume[@]}" part
 same before.json part/summary.json
+# Its log ends also where a signal comes while the weights are judged, here as the log is opened.
+cat > early.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+static FILE *opened(const char *which, const char *path, const char *mode) {
+  if (strstr(path, "/mlperf-")) raise(SIGUSR1);
+  return ((FILE *(*)(const char *, const char *))dlsym(RTLD_NEXT, which))(path, mode);
+}
+FILE *fopen(const char *path, const char *mode) { return opened("fopen", path, mode); }
+FILE *fopen64(const char *path, const char *mode) { return opened("fopen64", path, mode); }
+C
+cc -shared -fPIC -o early.so early.c -ldl
+expect 75 "" env LD_PRELOAD="$work/early.so" "${resume[@]}" part
+last=$(ls part/mlperf-*.log | sort -t- -k2 -n | tail -1)
+grep -q '"key":"run_stop".*aborted' "$last" && ok || bad "no run_stop in the log of a run that was stopped in its last validation: $(cat "$last")"
+# What a disk refuses to keep is told, also a folder's names; some file systems cannot be asked for those.
+cat > folder.c <<'C'
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+int fsync(int file) {
+  struct stat of;
+  if (fstat(file, &of) != 0 || !S_ISDIR(of.st_mode)) return 0;
+  errno = atoi(getenv("FOLDERS_FAIL"));
+  return -1;
+}
+C
+cc -shared -fPIC -o folder.so folder.c
+refusing() { env LD_PRELOAD="$work/folder.so" FOLDERS_FAIL="$1" "${train[@]}" --n-epochs 1 --output-dir "folder$1"; }
+expect 0 "finished: 6 steps" refusing 22   # EINVAL
+expect 1 "cannot sync to disk: Input/output error" refusing 5
 
 # The checkpoint of another run: the same bits in another folder, whose own checkpoints come first afterwards.
 branch=("$bin/cosmoflow_train" --checkpoint whole/checkpoint-000000012.h5 --output-dir)

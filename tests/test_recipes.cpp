@@ -58,8 +58,12 @@ TEST_CASE("class weights are the benchmarks'", "[apps][recipes]") {
   const double mlperf[] = {1.0017, 2.6146, 1.7164}, gordon_bell[] = {0.0218, 0.8120, 0.1662};
   for (size_t k = 0; k < 3; ++k) {
     CHECK(weights("deepcam")[k] == Approx(mlperf[k]).epsilon(1e-4));
-    for (const char* model : {"deeplab", "tiramisu"}) CHECK(weights(model)[k] == gordon_bell[k]);
+    for (const char* model : {"deeplab", "tiramisu"}) {
+      CHECK(weights(model)[k] == gordon_bell[k]);
+      CHECK(pixel_loss_config(climate({"--model", model, "--loss-type", "focal"})).weights[k] == 1);
+    }
   }
+  CHECK(pixel_loss_config(climate({"--loss-type", "focal"})).weights[0] == Approx(mlperf[0]).epsilon(1e-4));
 }
 
 TEST_CASE("AdamW's decay stands beside the gradient, Adam's in it", "[apps][recipes]") {

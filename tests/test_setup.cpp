@@ -85,6 +85,14 @@ TEST_CASE("widths that nobody chose are those of the network", "[apps]") {
   c = model_config(settings("", {"--model", "lbann", "--fc2-size", "32", "--use-batchnorm"}));
   CHECK((c.conv_size == 16 && c.most_channels == 256 && c.fc1_size == 2048 && c.fc2_size == 32 && c.batch_norm));
   CHECK(c.variant == CosmoflowVariant::lbann);
+  // MLPerf's reference doubles them in every block; only blocks that nobody counted end at what 128^3 has.
+  const auto most = [](std::vector<std::string> flags) { return model_config(settings("", flags)).most_channels; };
+  CHECK(most({"--conv-size", "64"}) == 1024);
+  CHECK(most({"--conv-size", "16"}) == 512);
+  CHECK(most({"--conv-layers", "6"}) == 1024);
+  CHECK(most({"--conv-layers", "4"}) == 256);
+  CHECK(most({"--conv-layers", "64"}) == int64_t{32} << 31);
+  CHECK(most({"--model", "lbann", "--conv-size", "32", "--conv-layers", "6"}) == 256);
 }
 
 TEST_CASE("physical parameters lie on the line through those of the samples, wherever its centre is", "[apps]") {

@@ -126,8 +126,9 @@ std::vector<Option> climate_training_options() {
       {"loss-type", "", "weighted_mean", "weighted_mean, weighted (sum) or focal"},
       {"focal-gamma", "", "2", "focal: power of what a pixel's right class lacks to 1", K::number},
       {"class-weights", "", "",
-       "mlperf, gordon-bell, none or three numbers; for the focal loss, too (default: mlperf in deepcam, else "
-       "gordon-bell)"},
+       "mlperf, gordon-bell, none or three numbers (default: mlperf in deepcam, whatever the loss, else gordon-bell, "
+       "none "
+       "with the focal loss)"},
       {"gradient-sums", "", "true", "off: gradients are added to each other by operations of their own", K::toggle},
       {"recompute", "", "false",
        "make outputs of cheap ops (batch norm, activation, sum, scale, resize, concat) again in the backward pass: "
@@ -173,12 +174,14 @@ void fill_climate_defaults(OptionTable& o) {
     const char *flag, *deepcam, *deeplab, *tiramisu;
   };
   const ClimateModel model = chosen_model(o);
+  // The focal loss of 2018 knew no classes.
+  const char* class_weights = o.has("loss-type") && o.text("loss-type") == "focal" ? "none" : "gordon-bell";
   for (const Default& d : {Default{"batch-norm", "on", "off", "off"},
                            {"batch-norm-evaluation", "running", "batch", "running"},
                            {"batch-norm-momentum", "0.1", "0.0003", "0.01"},
                            {"deconv-crop", "pytorch", "tensorflow", "tensorflow"},
                            {"dropout", "0", "0", "0.2"},
-                           {"class-weights", "mlperf", "gordon-bell", "gordon-bell"},
+                           {"class-weights", "mlperf", class_weights, class_weights},
                            // PyTorch's benchmark fixes 1e-6; the codes of 2018 leave TensorFlow's 1e-8.
                            {"adam-eps", "1e-6", "1e-8", "1e-8"},
                            // They declare a decay that they never add to the loss.

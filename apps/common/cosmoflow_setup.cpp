@@ -39,18 +39,25 @@ std::vector<Option> model_options() {
       Option{"model", "", "mlperf",
              "mlperf, lbann (LBANN's: mean pools, 16 to 256 channels) or sc18 (the 2018 paper's seven convolutions)"}
           .one_of({{"mlperf"}, {"lbann"}, {"sc18"}}),
-      Option{"size", "", "0", "extent of the cubes (0 = what the data holds)", K::integer}.within(0, most_extent),
+      Option{"size", "", "0",
+             "extent of the cubes (0 = what the data holds; of whole universes in HDF5 cubes of at most 128)",
+             K::integer}
+          .within(0, most_extent),
       {"sample-shape", "data.sample_shape", "", "D,D,D,channels, as in the reference's YAML"},
       {"input-shape", "model.input_shape", "", "D,D,D,channels, must agree with sample-shape"},
       Option{"targets", "model.target_size", "0", "outputs (0 = what the data holds)", K::integer}.within(0,
                                                                                                           most_targets),
       {"target-shape", "data.target_shape", "", "the reference's name for targets"},
       Option{"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer}.within(1, 64),
-      Option{"conv-size", "model.conv_size", "", "channels of the first convolution (default: 32, 16 in lbann)",
-             K::integer}
+      Option{"conv-size", "model.conv_size", "",
+             "channels of the first convolution, doubled from block to block (default: 32, 16 in lbann)", K::integer}
           .within(1, 512),
-      Option{"conv-layers", "model.n_conv_layers", "0", "convolution blocks (0 = log2(size) - 2)", K::integer}.within(
-          0, 64),
+      Option{
+          "conv-layers", "model.n_conv_layers", "0",
+          "convolution blocks (0 = log2(size) - 2, where a sixth and seventh in mlperf have no more channels than the "
+          "fifth)",
+          K::integer}
+          .within(0, 64),
       Option{"fc1-size", "model.fc1_size", "", "units of the first dense layer (default: 128, 2048 in lbann)",
              K::integer}
           .within(1, 1 << 20),
@@ -185,6 +192,12 @@ CosmoflowConfig model_config(const OptionTable& o) {
   c.kernel = o.integer("kernel-size");
   c.conv_size = o.integer("conv-size");
   c.layers = o.integer("conv-layers");
+  // The reference doubles without a limit; 512 is that of the networks for larger cubes, whose blocks nobody counts.
+  if (c.variant == CosmoflowVariant::mlperf) {
+    constexpr int64_t reference_blocks = 5;
+    const int64_t doublings = std::min<int64_t>(c.layers > 0 ? c.layers : reference_blocks, 32) - 1;
+    c.most_channels = std::max(c.layers > 0 ? 0 : c.most_channels, c.conv_size << doublings);
+  }
   c.fc1_size = o.integer("fc1-size");
   c.fc2_size = o.integer("fc2-size");
   for (const char* flag : {"kernel-size", "conv-size", "conv-layers", "fc1-size", "fc2-size", "hidden-activation",

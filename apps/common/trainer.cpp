@@ -93,9 +93,10 @@ void Trainer::check_finite(float loss) {
   const bool lagged_gradients = program_.options().training.lag > 0 && std::isfinite(loss);
   if (lagged_gradients && step_ == 0) return;
   const double* scale = program_.store().get(scale_state_name).data<double>();
-  // f16 overflows now and then: the update was skipped and the scale halved. A scale that keeps falling is divergence.
+  // f16 overflows now and then: the update was skipped and the scale halved. One that cannot fall any more is
+  // divergence. Sums over a million pixels take scales far below 1.
   const bool scaled = program_.options().compute == DType::f16 && !program_.options().training.scaling_stays;
-  if (scaled && std::isfinite(loss) && scale[int(ScaleField::scale)] >= 1) return;
+  if (scaled && std::isfinite(loss) && scale[int(ScaleField::scale)] > smallest_loss_scale) return;
   settle();                    // a replay reads what gradients travel in
   if (saved_step_ == step_) {  // all that goes on from there ends here
     if (ranks_.root()) set_newest_aside("every run that goes on from it diverges at once");
@@ -433,11 +434,11 @@ Outcome Trainer::run_epochs() {
     try {
       const Quality quality = task_.validate(program_, ranks_.others(), stop_point());
       if (outcome == Outcome::finished && reaches_target(quality, epoch_)) outcome = Outcome::target_reached;
-    } catch (const Interrupted&) {  // nothing is lost: the weights are saved
-      return Outcome::interrupted;
+      note("validation", start);
+      if (task_.renews_statistics()) save(o_.keep_checkpoints);  // by which the weights were judged
+    } catch (const Interrupted&) {
+      outcome = Outcome::interrupted;  // nothing is lost: the weights are saved
     }
-    note("validation", start);
-    if (task_.renews_statistics()) save(o_.keep_checkpoints);  // by which the weights were judged
   }
   settle();
   program_.step().leave_peers();
