@@ -298,10 +298,8 @@ bool pointwise_avx2_is_measured_faster(const Problem& p) {
 }
 
 bool direct_bf16_is_measured_faster(const Problem& p) {
-  if (p.in[0].dtype != DType::bf16) return false;
+  if (p.in[0].dtype != DType::bf16 || std::holds_alternative<ConvPoolAttrs>(p.op.attrs)) return false;
   const DirectShape s(p);
-  if (std::holds_alternative<ConvPoolAttrs>(p.op.attrs))
-    return s.rows() * s.positions < 4096 && s.in * s.out >= 128 * 256;
   const auto& a = p.op.as<ConvAttrs>();
   const bool sums_weights = p.op.kind == OpKind::conv_backward_weights;
   if (is_pointwise(p)) {

@@ -122,9 +122,8 @@ bool direct_avx2_is_measured_faster(const Problem& p);
 bool direct_widening_is_measured_faster(const Problem& p);
 /// The same for direct_bf16, on CPUs with full-rate bf16 products: 1x1 convolutions of 2048 positions or more whose
 /// input channels fit one pass, transposed convolutions and strided input gradients of 64 or more channels, strided
-/// weight gradients of large images, convolutions of many channels into a pool, and from behind one, with too few
-/// positions for Winograd's tiles of four outputs, and stride-1 convolutions so dilated that a fifth (weight gradients:
-/// three tenths) of their taps or more meet padding.
+/// weight gradients of large images, and stride-1 convolutions so dilated that a fifth (weight gradients: three tenths)
+/// of their taps or more meet padding.
 bool direct_bf16_is_measured_faster(const Problem& p);
 /// Outputs that few_outputs.inl takes.
 constexpr int64_t few_outputs_at_most = 4;
