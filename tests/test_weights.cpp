@@ -52,6 +52,17 @@ ConvOptions points(int64_t channels) {
 
 }  // namespace
 
+TEST_CASE("tensors of a safetensors file begin at a multiple of eight bytes", "[safetensors]") {
+  const testing::TemporaryFolder folder;
+  const Tensor value = Tensor::zeros(Shape::vector(3), DType::f32);
+  for (size_t length = 1; length <= 8; ++length) {  // of names, and so of headers
+    write_safetensors(folder / "w.safetensors", {to_torch(std::string(length, 'b'), value)});
+    uint64_t header = 0;
+    std::memcpy(&header, read_file(folder / "w.safetensors").data(), 8);
+    CHECK(header % 8 == 0);
+  }
+}
+
 TEST_CASE("convolutions of one tap keep their axes, dense layers stay matrices", "[safetensors]") {
   Tape image;
   ValueId x = image.input("x", TensorDesc({1, 1, 8, 8, 4}, DType::f32));
