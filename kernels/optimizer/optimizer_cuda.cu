@@ -189,7 +189,8 @@ struct Lamb : Moments {
   };
   __device__ Factors factors(float2 squares) const {
     const float clip = most > 0 ? fminf(1, most / float(*all_norm)) : 1;
-    const float ratio = squares.x > 0 && squares.y > 0 ? sqrtf(squares.x / squares.y) : 1;
+    // Roots first: behind some hundred gradients of zeros the quotient of the squares is beyond f32.
+    const float ratio = squares.x > 0 && squares.y > 0 ? sqrtf(squares.x) / sqrtf(squares.y) : 1;
     return {in.inverse_scale() * clip, in.rate() * ratio, corrections(in)};
   }
   static constexpr bool first_pass_stores = true;
