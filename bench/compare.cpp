@@ -137,7 +137,8 @@ std::vector<RowPair> pairs(const Measurements& before, const Measurements& after
 void print_control(const std::vector<RowPair>& both, double own, bool alike) {
   std::vector<double> ratios;
   for (const RowPair& pair : both)
-    if (is_library(pair.after->kernel) && !pair.after->libraries.empty() &&
+    // Definitions run kernels of our own where the library has none.
+    if (is_library(pair.after->kernel) && !is_definition(pair.after->kernel) && !pair.after->libraries.empty() &&
         pair.before->libraries == pair.after->libraries)
       ratios.push_back(pair.ratio());
   if (ratios.empty()) return;

@@ -131,9 +131,12 @@ void summarize(const std::vector<std::string>& paths, const std::string& json_pa
     if (ratio && !fallback && *ratio < below) lacking.emplace(*ratio, &ours);
     if (together && !fallback) together_mean.add(*together);
     if (any_ratio && !any_fallback) any_mean.add(*any_ratio);
-    nlohmann::json row = {{"name", ours.name},     {"pass", ours.pass},           {"dtype", ours.dtype},
-                          {"kernel", ours.kernel}, {"detail", ours.detail},       {"min_ms", ours.min_ms},
-                          {"gflops", ours.gflops}, {"ceiling_share", ours.share}, {"problem", problem}};
+    nlohmann::json row = {
+        {"name", ours.name},     {"pass", ours.pass},
+        {"dtype", ours.dtype},   {"kernel", ours.kernel},
+        {"detail", ours.detail}, {"min_ms", ours.min_ms},
+        {"gflops", ours.gflops}, {"ceiling_share", ours.share > 0 ? nlohmann::json(ours.share) : nlohmann::json()},
+        {"problem", problem}};
     if (ratio)
       row.update({{"library", library.libraries},
                   {"library_kernel", library.kernel},

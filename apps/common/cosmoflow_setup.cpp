@@ -346,6 +346,8 @@ CosmoflowOptions program_options(const OptionTable& o, const SampleShape& shape)
     fail_usage(o.name("apply-log") + ": expected counts, found " + shape.str() +
                ": floating point is taken as already normalised");
   p.normalisation = normalisation_of(o, shape);
+  if (p.normalisation == Normalisation::mean && p.plan.device == DeviceKind::cuda)
+    fail_usage("--device cuda: counts are divided by their mean on the CPU alone (model sc18, or apply-log off)");
   return p;
 }
 

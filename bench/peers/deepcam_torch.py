@@ -125,8 +125,8 @@ def measure(configuration, height, width, batch, steps, threads):
         seconds.append(time.perf_counter() - start)
     steady = seconds[1:]
     print(json.dumps({"peer": "PyTorch " + torch.__version__, "configuration": configuration, "threads": threads,
-                      "height": height, "width": width, "batch": batch, "median_s": statistics.median(steady),
-                      "min_s": min(steady),
+                      "height": height, "width": width, "batch": batch, "median_seconds": statistics.median(steady),
+                      "min_seconds": min(steady),
                       "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
 
 
