@@ -145,7 +145,7 @@ class Comparison {
     world_.set_options(wish);
     if (row.algorithm) world_.prepare({std::as_writable_bytes(std::span(data)), DType::f32, DType::f32, 1, row.name()});
     for (size_t i = 0; i < data.size(); ++i) data[i] = element(i, world_.rank());
-    // The start is the library's for all: by its own algorithm each would begin as skewed as that ends.
+    // The start is the library's for all rows: a barrier by a row's own algorithm leaves ranks skewed in its own way.
     std::vector<float> start(1);
     session_.library_all_reduce(start);
     const auto before = Clock::now();

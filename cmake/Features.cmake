@@ -41,7 +41,7 @@ if(NOT WITH_ONEDNN STREQUAL "OFF")
   require_feature(ONEDNN CONVOY_ONEDNN)
 endif()
 if(NOT CONVOY_ONEDNN)
-  record_feature(oneDNN off "own kernels run everything from AVX2 on, below that the plain reference")
+  record_feature(oneDNN off "own kernels run everything, and on CPUs that this build has none for the plain reference")
 endif()
 
 set(CONVOY_HDF5 OFF)

@@ -25,7 +25,7 @@ struct CosmoflowConfig {
   int64_t targets = 4;
   int64_t kernel = 3;           ///< 3 in MLPerf HPC v1.0 and later, 2 in v0.7
   int64_t conv_size = 32;       ///< channels of the first block, 1 to 512; doubled per block
-  int64_t most_channels = 512;  ///< up to so many (MLPerf's networks for larger cubes than 128, as LBANN shapes them)
+  int64_t most_channels = 512;  ///< where doubling ends
   int64_t layers = 0;           ///< number of blocks, at most log2(size); 0 = log2(size) - 2
   /// Not sc18: between every convolution, which has no bias then, and its LeakyReLU.
   bool batch_norm = false;

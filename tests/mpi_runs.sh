@@ -266,7 +266,7 @@ ranks 2 env LD_PRELOAD="$work/ask.so" "${train[@]}" --batch-size 1 --output-dir 
 ranks 3 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir one_asked > one_asked.txt 2>&1 &
 victim=$!
 for _ in $(seq 3000); do [ -s one_asked/history.csv ] && break; sleep 0.02; done
-kill -USR1 "$(pgrep -f "output-dir one_asked" | tail -1)"
+kill -USR1 "$(pgrep -f "^$bin/cosmoflow_train$suffix .*output-dir one_asked" | sort -n | tail -1)"
 wait $victim; rc=$?
 [ $rc -eq 75 ] && ok || { bad "SIGUSR1 on one rank: exit $rc, expected 75"; tail -5 one_asked.txt >&2; }
 expect 0 "resuming from" ranks 3 "${train[@]}" --batch-size 1 --n-epochs 500 --output-dir one_asked --resume --max-steps "$(($(wc -l < one_asked/metrics.jsonl) + 2))"

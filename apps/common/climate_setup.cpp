@@ -127,8 +127,7 @@ std::vector<Option> climate_training_options() {
       {"focal-gamma", "", "2", "focal: power of what a pixel's right class lacks to 1", K::number},
       {"class-weights", "", "",
        "mlperf, gordon-bell, none or three numbers (default: mlperf in deepcam, whatever the loss, else gordon-bell, "
-       "none "
-       "with the focal loss)"},
+       "none with the focal loss)"},
       {"gradient-sums", "", "true", "off: gradients are added to each other by operations of their own", K::toggle},
       {"recompute", "", "false",
        "make outputs of cheap ops (batch norm, activation, sum, scale, resize, concat) again in the backward pass: "

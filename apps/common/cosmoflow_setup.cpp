@@ -50,13 +50,14 @@ std::vector<Option> model_options() {
       {"target-shape", "data.target_shape", "", "the reference's name for targets"},
       Option{"kernel-size", "model.kernel_size", "3", "extent of the convolution kernels", K::integer}.within(1, 64),
       Option{"conv-size", "model.conv_size", "",
-             "channels of the first convolution, doubled from block to block (default: 32, 16 in lbann)", K::integer}
+             "channels of the first convolution, doubled from block to block (default: 32, 16 in lbann, where they end "
+             "at 256)",
+             K::integer}
           .within(1, 512),
-      Option{
-          "conv-layers", "model.n_conv_layers", "0",
-          "convolution blocks (0 = log2(size) - 2, where a sixth and seventh in mlperf have no more channels than the "
-          "fifth)",
-          K::integer}
+      Option{"conv-layers", "model.n_conv_layers", "0",
+             "convolution blocks (0 = log2(size) - 2; of mlperf's, channels then end at 512, or at the fifth block's "
+             "where that has more)",
+             K::integer}
           .within(0, 64),
       Option{"fc1-size", "model.fc1_size", "", "units of the first dense layer (default: 128, 2048 in lbann)",
              K::integer}

@@ -18,8 +18,8 @@ struct DeviceChoice {
 DeviceChoice parse_device(const std::string& text);
 
 /// Opens a CUDA device and makes it the one that all CUDA kernels of this process run on: ahead of planning, since what
-/// they support depends on it. Throws Error(usage) where the
-/// build has no CUDA or there is no driver, no such device, or one that this build has no code for.
+/// they support depends on it. Throws Error(usage) where the build has no CUDA or there is no driver, no such device,
+/// or one that this build has no code for.
 std::shared_ptr<Device> open_cuda_device(int ordinal);
 /// How many there are; 0 without CUDA or a driver.
 int cuda_device_count();

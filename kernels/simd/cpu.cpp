@@ -99,6 +99,9 @@ std::string describe_cpu() {
 #ifndef CONVOY_WITH_AVX512
   if (f.avx512) text += "; own kernels built without avx512";
 #endif
+#ifndef CONVOY_WITH_AVX2
+  if (f.avx2 && !f.avx512) text += "; own kernels built without avx2";
+#endif
   return f.model + " [" + (text.empty() ? "baseline x86-64" : text) + "]";
 }
 
