@@ -5,11 +5,10 @@
 // Loops: a unit is a band of output rows, a tile of columns and a range of output channels. Per chunk of input channels
 //   1. the distinct input rows that the band reads are copied once, zero-padded and widened, into a patch in the
 //      second-level cache: no border cases below, and any storage type or stride costs the copy only; rows behind a
-//      pool are un-pooled on the way. One tap, or
-//      several over all channels, read rows of whole words where they are unless a tile meets the image's sides. The
-//      register block asks for the next block's cache lines meanwhile, because rows side by side are nothing that a
-//      prefetcher recognises (1x1 with 128 channels: 0.55 -> 0.95 of the FMA rate on Zen 5; engines with a register
-//      block of their own leave that out). in_one_row joins the rows of 1x1;
+//      pool are un-pooled on the way. One tap, or several over all channels, read rows of whole words where they are
+//      unless a tile meets the image's sides. The register block asks for the next block's cache lines meanwhile,
+//      because rows side by side are nothing that a prefetcher recognises (1x1 with 128 channels: 0.55 -> 0.95 of the
+//      FMA rate on Zen 5; engines with a register block of their own leave that out). in_one_row joins the rows of 1x1;
 //   2. for every 64 (AVX2: 16) output channels, the register block runs over the band's positions; its sum follows the
 //      segments (row tap, column taps, channels) for which the row is not padding;
 //   3. the first chunk starts from the bias, or from what a data gradient is added to (addend.h); the last rounds into
