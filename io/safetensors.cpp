@@ -180,45 +180,69 @@ void write_safetensors(const std::string& path, const std::vector<NamedArray>& a
   write_file(path, file);
 }
 
-NamedArray to_torch(const std::string& name, const Tensor& p, int rank) {
-  const Shape& s = p.shape();
-  NamedArray array{name, p.dtype(), {}, std::vector<std::byte>(static_cast<size_t>(p.desc().bytes()))};
-  const int64_t taps = s.d() * s.h() * s.w();
-  if (rank == 0) rank = s.rows() == 1 ? 1 : taps == 1 ? 2 : s.d() == 1 ? 4 : 5;
-  array.shape = rank == 1   ? std::vector{s.c()}
-                : rank == 2 ? std::vector{s.n(), s.c()}
-                : rank == 4 ? std::vector{s.n(), s.c(), s.h(), s.w()}
-                            : std::vector{s.n(), s.c(), s.d(), s.h(), s.w()};
-  const auto width = static_cast<size_t>(size_of(p.dtype()));
+namespace {
+
+int64_t taps_of(const Shape& s) {
+  return s.d() * s.h() * s.w();
+}
+
+std::vector<int64_t> torch_shape(const Shape& s, int rank) {
+  if (rank == 0) rank = s.rows() == 1 ? 1 : taps_of(s) == 1 ? 2 : s.d() == 1 ? 4 : 5;
+  return rank == 1   ? std::vector{s.c()}
+         : rank == 2 ? std::vector{s.n(), s.c()}
+         : rank == 4 ? std::vector{s.n(), s.c(), s.h(), s.w()}
+                     : std::vector{s.n(), s.c(), s.d(), s.h(), s.w()};
+}
+
+/// Calls f(ours, PyTorch's) for the places of every element of a parameter.
+template <class F>
+void for_each_place(const Shape& s, F&& f) {
+  const int64_t taps = taps_of(s);
   for (int64_t k = 0; k < s.n(); ++k)
     for (int64_t t = 0; t < taps; ++t)
       for (int64_t c = 0; c < s.c(); ++c)
-        std::memcpy(&array.data[static_cast<size_t>((k * s.c() + c) * taps + t) * width],
-                    p.bytes() + static_cast<size_t>((k * taps + t) * s.c() + c) * width, width);
+        f(static_cast<size_t>((k * taps + t) * s.c() + c), static_cast<size_t>((k * s.c() + c) * taps + t));
+}
+
+}  // namespace
+
+NamedArray to_torch(const std::string& name, const Tensor& p, int rank) {
+  const Shape& s = p.shape();
+  NamedArray array{name, p.dtype(), torch_shape(s, rank),
+                   std::vector<std::byte>(static_cast<size_t>(p.desc().bytes()))};
+  const auto width = static_cast<size_t>(size_of(p.dtype()));
+  for_each_place(s, [&](size_t ours, size_t theirs) {
+    std::memcpy(&array.data[theirs * width], p.bytes() + ours * width, width);
+  });
   return array;
 }
 
 void from_torch(const NamedArray& array, const Tensor& p, const std::string& path) {
-  const NamedArray expected = to_torch(array.name, p);
+  const Shape& s = p.shape();
+  const std::vector<int64_t> expected = torch_shape(s, 0);
   // A 1x1 kernel may come as a matrix or an image kernel: extents of 1 do not matter.
   const auto essential = [](std::vector<int64_t> shape) {
     std::erase(shape, 1);
     return shape;
   };
-  if (essential(array.shape) != essential(expected.shape))
-    fail_data(path + ": tensor " + array.name + ": expected shape " + shape_text(expected.shape) + ", found " +
+  if (essential(array.shape) != essential(expected))
+    fail_data(path + ": tensor " + array.name + ": expected shape " + shape_text(expected) + ", found " +
               shape_text(array.shape));
   if (!is_float(array.dtype))
     fail_data(path + ": tensor " + array.name + ": expected floating point, found " +
               std::string(name_of(array.dtype)));
-  const Shape& s = p.shape();
-  const int64_t taps = s.d() * s.h() * s.w();
+  if (array.dtype == p.dtype()) {
+    const auto width = static_cast<size_t>(size_of(p.dtype()));
+    for_each_place(s, [&](size_t ours, size_t theirs) {
+      std::memcpy(p.bytes() + ours * width, &array.data[theirs * width], width);
+    });
+    return;
+  }
   const Tensor source(TensorDesc(Shape::vector(s.elements()), array.dtype), const_cast<std::byte*>(array.data.data()));
   const Tensor target(TensorDesc(Shape::vector(s.elements()), p.dtype()), p.bytes());
-  for (int64_t k = 0; k < s.n(); ++k)
-    for (int64_t t = 0; t < taps; ++t)
-      for (int64_t c = 0; c < s.c(); ++c)
-        target.set(0, 0, 0, 0, (k * taps + t) * s.c() + c, source.at(0, 0, 0, 0, (k * s.c() + c) * taps + t));
+  for_each_place(s, [&](size_t ours, size_t theirs) {
+    target.set(0, 0, 0, 0, static_cast<int64_t>(ours), source.at(0, 0, 0, 0, static_cast<int64_t>(theirs)));
+  });
 }
 
 }  // namespace convoy

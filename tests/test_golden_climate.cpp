@@ -23,11 +23,13 @@ constexpr int steps = testing::sanitized ? 2 : 10;  // the references in f64 are
 /// A parameter's values in PyTorch's order.
 std::vector<double> in_torch_order(const std::string& name, const Tensor& p) {
   const NamedArray array = to_torch(name, p);
-  std::vector<double> values;
-  for (int64_t i = 0; i < p.shape().elements(); ++i)
-    values.push_back(array.dtype == DType::f64 ? reinterpret_cast<const double*>(array.data.data())[i]
-                                               : double(reinterpret_cast<const float*>(array.data.data())[i]));
-  return values;
+  const auto count = static_cast<size_t>(p.shape().elements());
+  if (array.dtype == DType::f64) {
+    const auto* values = reinterpret_cast<const double*>(array.data.data());
+    return {values, values + count};
+  }
+  const auto* values = reinterpret_cast<const float*>(array.data.data());
+  return {values, values + count};
 }
 
 ClimateOptions options(ClimateModel model, int64_t height, int64_t width, DType type) {
@@ -74,10 +76,12 @@ Program at_start(const ClimateOptions& o, double rate) {
 void feed(Executor& e, int64_t first) {
   const Tensor x = e.tensor("x"), target = e.tensor("target");
   const int64_t pixels = target.shape().elements(), before = first * pixels / target.shape().n();
-  for_each_index(x.shape(),
-                 [&, i = before * x.shape().c()](auto... at) mutable { x.set(at..., double(hash_number("x", i++))); });
+  for_each_index(x.shape(), [&, hash = hash_name("x"), i = before * x.shape().c()](auto... at) mutable {
+    x.set(at..., double(hash_number(hash, i++)));
+  });
+  const uint64_t labels = hash_name("labels");
   for (int64_t i = 0; i < pixels; ++i) {
-    const float u = hash_number("labels", before + i);
+    const float u = hash_number(labels, before + i);
     target.data<uint8_t>()[i] = static_cast<uint8_t>((u > 0.8f) + (u > 0.98f));
   }
 }
@@ -225,8 +229,9 @@ void check_gradients(const std::string& name, ClimateOptions o, double bound) {
   for (size_t i = 0; i < names.size(); ++i) {
     std::vector<double> gradient = in_torch_order(names[i], program.store().get(names[i]));
     double squares = 0;
+    const std::vector<double>& start = before.at(names[i]);
     for (size_t k = 0; k < gradient.size(); ++k) {
-      gradient[k] = (gradient[k] - before.at(names[i])[k]) / -rate;
+      gradient[k] = (gradient[k] - start[k]) / -rate;
       squares += gradient[k] * gradient[k];
     }
     INFO(name << " " << names[i] << " gradient norm " << norms[i]);

@@ -198,14 +198,15 @@ class AtmosphereSimulation {
     // The line, sampled: latitude grows with t, longitude bends eastward; it moves east with the flow.
     constexpr int samples = 160;
     struct Point {
-      double latitude, longitude, along_east, along_north;
+      double latitude, longitude, along_east = 0, along_north = 0;
+      double half_cosine = std::cos(0.5 * latitude), half_sine = std::sin(0.5 * latitude);
     };
-    std::vector<Point> line(samples);
+    std::vector<Point> line(samples, Point{0, 0});
     const double drift = 8 * seconds_ / (earth_radius * std::cos(r.latitude + 0.5 * r.reach_north));
     for (int i = 0; i < samples; ++i) {
       const double t = double(i) / (samples - 1);
       line[static_cast<size_t>(i)] = {r.latitude + r.reach_north * t,
-                                      r.longitude + drift + r.reach_east * t + r.bend * t * (1 - t), 0, 0};
+                                      r.longitude + drift + r.reach_east * t + r.bend * t * (1 - t)};
     }
     for (size_t i = 0; i < samples; ++i) {
       const Point &a = line[i == 0 ? 0 : i - 1], &b = line[std::min<size_t>(i + 1, samples - 1)];
@@ -218,12 +219,15 @@ class AtmosphereSimulation {
     const double poleward = r.reach_north > 0 ? 1 : -1;
     for_band(south, north, reach, [&](int64_t row, int64_t w) {
       const double phi = g_.latitude(row), lambda = g_.longitude(w);
+      const double half_cosine = std::cos(0.5 * phi), half_sine = std::sin(0.5 * phi);
       double nearest = 1e12;
       size_t best = 0;
       const auto search = [&](size_t from, size_t to, size_t step) {
         for (size_t i = from; i < to; i += step) {
-          const double dy = phi - line[i].latitude,
-                       dx = wrapped(lambda - line[i].longitude) * std::cos(0.5 * (phi + line[i].latitude));
+          const Point& p = line[i];
+          // The cosine of the mean latitude, from those of the halves: most of the time would go into it.
+          const double cosine = half_cosine * p.half_cosine - half_sine * p.half_sine;
+          const double dy = phi - p.latitude, dx = wrapped(lambda - p.longitude) * cosine;
           const double d = dx * dx + dy * dy;
           if (d < nearest) nearest = d, best = i;
         }

@@ -17,31 +17,37 @@ SmoothField::SmoothField(uint64_t seed, std::string_view name, uint64_t stream, 
       if (wave < waves.low || wave > waves.high) continue;
       const auto index = static_cast<uint64_t>(m * 1000 + n) * 4;
       const double strength = std::pow(wave, waves.slope);
-      modes_.push_back({m, n, 2 * pi * random.uniform(index), strength * random.normal(index + 1),
-                        strength * random.normal(index + 2)});
+      // Waves a cos(n latitude + phase) and b cos(n latitude + phase + 1.3).
+      const double phase = 2 * pi * random.uniform(index), a = strength * random.normal(index + 1),
+                   b = strength * random.normal(index + 2);
+      modes_.push_back({static_cast<size_t>(m),
+                        static_cast<size_t>(n),
+                        {a * std::cos(phase), -a * std::sin(phase)},
+                        {b * std::cos(phase + 1.3), -b * std::sin(phase + 1.3)}});
     }
   // Scaled on latitudes of its own, so that a coarse grid sees the same field; a circle's mean square is exact.
   const int rows = 2 * waves.high;
-  std::vector<double> cosine, sine;
+  Circle c(orders());
   double squares = 0;
   for (int row = 0; row < rows; ++row) {
-    circle((-0.5 + (row + 0.5) / rows) * pi, 0, cosine, sine);
-    squares += cosine[0] * cosine[0];
-    for (size_t m = 1; m < cosine.size(); ++m) squares += 0.5 * (cosine[m] * cosine[m] + sine[m] * sine[m]);
+    set(c, (-0.5 + (row + 0.5) / rows) * pi, 0);
+    squares += c.cosine[0] * c.cosine[0];
+    for (size_t m = 1; m < orders(); ++m) squares += 0.5 * (c.cosine[m] * c.cosine[m] + c.sine[m] * c.sine[m]);
   }
   factor_ = 1 / std::sqrt(squares / rows);
 }
 
-void SmoothField::circle(double latitude, double seconds, std::vector<double>& cosine,
-                         std::vector<double>& sine) const {
-  const auto orders = static_cast<size_t>(waves_.high) + 1;
-  cosine.assign(orders, 0), sine.assign(orders, 0);
-  for (const Mode& mode : modes_) {
-    const double arc = mode.n * latitude + mode.phase;
-    cosine[static_cast<size_t>(mode.m)] += mode.cosine * std::cos(arc);
-    sine[static_cast<size_t>(mode.m)] += mode.sine * std::cos(arc + 1.3);
+void SmoothField::set(Circle& circle, double latitude, double seconds) const {
+  auto& [cosine, sine, cosine_north, sine_north] = circle;
+  for (size_t n = 0; n < orders(); ++n) {
+    cosine[n] = sine[n] = 0;
+    cosine_north[n] = std::cos(double(n) * latitude), sine_north[n] = std::sin(double(n) * latitude);
   }
-  for (size_t m = 0; m < orders; ++m) {
+  for (const Mode& mode : modes_) {
+    cosine[mode.m] += mode.cosine[0] * cosine_north[mode.n] + mode.cosine[1] * sine_north[mode.n];
+    sine[mode.m] += mode.sine[0] * cosine_north[mode.n] + mode.sine[1] * sine_north[mode.n];
+  }
+  for (size_t m = 0; m < orders(); ++m) {
     const double polar = factor_ * std::pow(std::cos(latitude), std::min<double>(double(m), 6)),
                  turn = double(m) * waves_.speed * seconds / earth_radius;
     const double c = cosine[m] * polar, s = sine[m] * polar;
@@ -51,34 +57,34 @@ void SmoothField::circle(double latitude, double seconds, std::vector<double>& c
 }
 
 double SmoothField::at(double latitude, double longitude, double seconds) const {
-  std::vector<double> cosine, sine;
-  circle(latitude, seconds, cosine, sine);
+  Circle c(orders());
+  set(c, latitude, seconds);
   double sum = 0;
-  for (size_t m = 0; m < cosine.size(); ++m)
-    sum += cosine[m] * std::cos(double(m) * longitude) + sine[m] * std::sin(double(m) * longitude);
+  for (size_t m = 0; m < orders(); ++m)
+    sum += c.cosine[m] * std::cos(double(m) * longitude) + c.sine[m] * std::sin(double(m) * longitude);
   return sum;
 }
 
 std::vector<float> SmoothField::on(const Grid& grid, double seconds, int threads) const {
-  const auto orders = static_cast<size_t>(waves_.high) + 1, width = static_cast<size_t>(grid.width);
-  std::vector<double> cosines(width * orders), sines(cosines.size());
+  const size_t width = static_cast<size_t>(grid.width), count = orders();
+  std::vector<double> cosines(width * count), sines(cosines.size());
   for (size_t w = 0; w < width; ++w)
-    for (size_t m = 0; m < orders; ++m) {
+    for (size_t m = 0; m < count; ++m) {
       const double angle = double(m) * grid.longitude(static_cast<int64_t>(w));
-      cosines[w * orders + m] = std::cos(angle), sines[w * orders + m] = std::sin(angle);
+      cosines[w * count + m] = std::cos(angle), sines[w * count + m] = std::sin(angle);
     }
   std::vector<float> field(static_cast<size_t>(grid.pixels()));
   // Made ahead of the threads, for each: where memory runs out in a thread, the program ends on the spot.
-  std::vector<std::vector<double>> scratch(2 * static_cast<size_t>(threads), std::vector<double>(orders));
+  std::vector<Circle> circles(static_cast<size_t>(threads), Circle(count));
   parallel_threads(threads, [&](int t) {
-    std::vector<double>&cosine = scratch[2 * static_cast<size_t>(t)], &sine = scratch[2 * static_cast<size_t>(t) + 1];
+    Circle& c = circles[static_cast<size_t>(t)];
     const Range rows = split_range(grid.height, t, threads, 8);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      circle(grid.latitude(row), seconds, cosine, sine);
+      set(c, grid.latitude(row), seconds);
       for (size_t w = 0; w < width; ++w) {
         double sum = 0;
-        for (size_t m = 0; m < orders; ++m)
-          sum += cosine[m] * cosines[w * orders + m] + sine[m] * sines[w * orders + m];
+        for (size_t m = 0; m < count; ++m)
+          sum += c.cosine[m] * cosines[w * count + m] + c.sine[m] * sines[w * count + m];
         field[static_cast<size_t>(row) * width + w] = float(sum);
       }
     }

@@ -26,12 +26,19 @@ class SmoothField {
   std::vector<float> on(const Grid& grid, double seconds, int threads) const;
 
  private:
+  /// What cos(n latitude) and sin(n latitude) add to both coefficients of order m.
   struct Mode {
-    int m, n;
-    double phase, cosine, sine;
+    size_t m, n;
+    double cosine[2], sine[2];
   };
-  /// Coefficients of cos(m longitude) and sin(m longitude) on a circle of latitude; both of size high + 1.
-  void circle(double latitude, double seconds, std::vector<double>& cosine, std::vector<double>& sine) const;
+  /// A circle of latitude: coefficients of cos(m longitude) and sin(m longitude), by order m, and what they are made
+  /// of.
+  struct Circle {
+    explicit Circle(size_t orders) : cosine(orders), sine(orders), cosine_north(orders), sine_north(orders) {}
+    std::vector<double> cosine, sine, cosine_north, sine_north;
+  };
+  size_t orders() const { return static_cast<size_t>(waves_.high) + 1; }
+  void set(Circle& circle, double latitude, double seconds) const;
 
   Waves waves_;
   std::vector<Mode> modes_;
