@@ -166,6 +166,8 @@ int predict_main(int argc, char** argv) {
   }
   const ClimateReading reading = climate_reading(o, climate_stats(o, images), false);
   // All of them, so that what is wrong shows ahead of the first mask.
+  for (const ClimateRef& ref : images)
+    if (ref.labelled()) expect_labels(ref, reading.label_set);
   std::vector<std::shared_ptr<const ClimateSource>> sources;
   for (const std::vector<ClimateRef>& group : by_size(images))
     sources.push_back(std::make_shared<ClimateSource>(group, reading));

@@ -37,7 +37,7 @@ Data find_data(const OptionTable& o, Ranks& ranks) {
   limit(split.validation, o, "n-valid");
   refuse_idle_validation(o, !split.validation.empty());
   for (const auto* list : {&split.train, &split.validation})
-    for (const ClimateRef& ref : *list) expect_labels(ref);
+    for (const ClimateRef& ref : *list) expect_labels(ref, static_cast<int>(o.integer("label-set")));
   std::vector<ClimateRef> all = split.train;
   all.insert(all.end(), split.validation.begin(), split.validation.end());
   const ClimateStats stats = climate_stats(o, all);
@@ -316,7 +316,9 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
     expect_whole_step(samples_per_step, data.train ? data.train->size() : dummy_samples(o, samples_per_step));
   const ClimateTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
   print_header(o);
-  Run run(o, ranks, program, plan_program(program, kernel_list()), count_network(program.model));
+  ProgramPlans plans = plan_program(program, kernel_list());
+  if (ranks.root()) warn_of_single_values(o, plans.step_tape);
+  Run run(o, ranks, program, std::move(plans), count_network(program.model));
   if (run.stops()) return 0;
 
   ClimateTask task(settings);

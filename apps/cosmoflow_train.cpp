@@ -35,6 +35,10 @@ Data dummy_data(const OptionTable& o) {
   const CosmoflowConfig c = model_config(o);
   Data data;
   data.shape = {c.size, c.channels, c.targets, DType::f32};
+  constexpr int64_t most = 1 << 20;
+  if (o.integer("n-train") > most)
+    fail_usage(
+        fmt::format("--n-train: expected at most {} samples of --data dummy, found {}", most, o.integer("n-train")));
   data.split.train.resize(static_cast<size_t>(o.integer("n-train") > 0 ? o.integer("n-train") : 256));
   return data;
 }

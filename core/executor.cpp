@@ -34,6 +34,11 @@ const Tensor& Executor::tensor(ValueId id) const {
   return stored;
 }
 
+Executor::~Executor() {
+  // Another executor may come to lie where this one was.
+  if (bound_.arena()->held_by(this)) bound_.arena()->hold(nullptr);
+}
+
 void Executor::set_groups(std::vector<Communicator*> groups) {
   for (const PlannedNode& node : plan().nodes) {
     const auto* a = std::get_if<AllReduceAttrs>(&node.op.attrs);
@@ -66,6 +71,7 @@ void Executor::expect_fresh() {
 void Executor::refresh() {
   bound_.arena()->hold(this);
   if (device_) return device_->refresh();
+  const FlushSubnormals flush(plan().threads);
   run_nodes(0, bound_.refresh_nodes());
 }
 

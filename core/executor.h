@@ -26,6 +26,7 @@ class Executor {
   Executor(Plan plan, const StateStore& store, std::shared_ptr<Buffer> arena, Device& device, const StateStore& states);
 
   Executor(const Executor&) = delete;  // its parts know each other's places
+  ~Executor();
 
   /// Runs the nodes that depend on states alone: ahead of the first run, and again after the states changed or another
   /// executor of the arena ran, which overwrites what they made. A plan without such nodes needs no call.

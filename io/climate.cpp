@@ -132,7 +132,8 @@ std::vector<ClimateRef> images_in(const Hdf5File& file) {
       fail_data(path + ": labels are " + extents_text(l) + ", data " + extents_text(e));
     image_elements(path, std::span(e).subspan(1));
     std::vector<ClimateRef> refs;
-    for (int64_t i = 0; i < e[0]; ++i) refs.push_back({path, ClimateFormat::sharded, i, {e[1], e[2], e[3]}, true});
+    for (int64_t i = 0; i < e[0]; ++i)
+      refs.push_back({path, ClimateFormat::sharded, i, {e[1], e[2], e[3]}, {true, false}});
     return refs;
   }
   if (!file.contains("climate/data")) fail_data(path + ": expected data set climate/data, found none");
@@ -145,16 +146,19 @@ std::vector<ClimateRef> images_in(const Hdf5File& file) {
   const ClimateFormat format = both    ? ClimateFormat::gordon_bell
                                : first ? ClimateFormat::channels_first
                                        : ClimateFormat::deepcam;
-  bool labelled = false;
-  for (const std::string& name : label_keys(format)) {
+  std::array<bool, 2> sets{};
+  const std::vector<std::string> keys = label_keys(format);
+  for (size_t set = 0; set < keys.size(); ++set) {
+    const std::string& name = keys[set];
     if (!file.contains(name)) continue;  // only one set, or none
-    labelled = true;
+    sets[set] = true;
+    if (both) sets = {true, true};
     const auto l = checked_extents(file, name, both ? 3 : 2, both ? "2,H,W" : "H,W");
     if (l[l.size() - 2] != shape.height || l.back() != shape.width || (both && l[0] != 2))
       fail_data(path + ": data set " + name + " is " + extents_text(l) + ", expected " + (both ? "2," : "") +
                 std::to_string(shape.height) + "," + std::to_string(shape.width) + " as data is " + shape.str());
   }
-  return {{path, format, 0, shape, labelled}};
+  return {{path, format, 0, shape, sets}};
 }
 
 std::vector<std::string> climate_files(const std::string& path, BrokenLinks broken) {
@@ -241,10 +245,10 @@ std::vector<uint8_t> read_labels(const Hdf5File& file, const ClimateRef& ref, in
               std::to_string(box.left + static_cast<int64_t>(i) % w) + ": expected a class below " +
               std::to_string(classes) + " or 255 (without label), found " + std::to_string(found));
   };
+  expect_labels(ref, set);
   std::string key = keys[0];
   std::vector<int64_t> start{box.top, box.left}, count{box.height, w};
   if (ref.format == ClimateFormat::sharded) {
-    if (set != 0) fail_data(ref.path + ": expected label set " + std::to_string(set) + ", found one set (0)");
     start.insert(start.begin(), ref.index), count.insert(count.begin(), 1);
   } else if (ref.format == ClimateFormat::gordon_bell) {
     start.insert(start.begin(), set), count.insert(count.begin(), 1);
@@ -272,14 +276,15 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
   return read_image(Hdf5File(ref.path, Hdf5File::Mode::read), ref, box);
 }
 
-bool holds_labels(const Hdf5File& file, const ClimateRef& ref, int set) {
-  const auto keys = label_keys(ref.format);
-  if (!ref.labelled || keys.size() == 1) return ref.labelled && (set == 0 || ref.format == ClimateFormat::gordon_bell);
-  return file.contains(keys.at(static_cast<size_t>(set)));
-}
-
-void expect_labels(const ClimateRef& ref) {
-  if (ref.labelled) return;
+void expect_labels(const ClimateRef& ref, int set) {
+  if (ref.label_sets.at(static_cast<size_t>(set))) return;
+  if (ref.format == ClimateFormat::sharded)
+    fail_data(ref.path + ": expected label set " + std::to_string(set) + ", found one set (0)");
+  if (ref.labelled()) {
+    const std::vector<std::string> keys = label_keys(ref.format);
+    fail_data(ref.path + ": expected data set " + keys.at(static_cast<size_t>(set)) + " (label set " +
+              std::to_string(set) + "), found " + keys.at(static_cast<size_t>(1 - set)) + " alone");
+  }
   // Without labels, two layouts of leading channels look the same.
   const std::string sets = "climate/labels_0 or climate/labels_1";
   fail_data(ref.path + ": expected data set " + (channels_lead(ref.format) ? "climate/labels, " : "") + sets +

@@ -1,6 +1,7 @@
 // Images of a climate model with a class per pixel, in the layouts of the climate benchmarks, and their statistics.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -41,7 +42,8 @@ struct ClimateRef {
   ClimateFormat format = ClimateFormat::deepcam;
   int64_t index = 0;  ///< row of a shard
   ImageShape shape;
-  bool labelled = true;  ///< with at least one set of labels
+  std::array<bool, 2> label_sets{true, true};  ///< which the file holds
+  bool labelled() const { return label_sets[0] || label_sets[1]; }
 };
 /// Shards hold normalised values, all other files physical ones.
 inline bool is_normalised(const ClimateRef& ref) {
@@ -95,10 +97,9 @@ inline ImageBox whole(const ClimateRef& ref) {
 }
 /// Values (h, w, c) of a box as the file has them, in f32; throws Error(data) where one is not finite.
 std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box);
-/// Whether the image has labels of this set (0 or 1) in its file.
-bool holds_labels(const Hdf5File& file, const ClimateRef& ref, int set);
-/// Throws Error(data) naming the data sets that were looked for where the image has no labels.
-void expect_labels(const ClimateRef& ref);
+/// Throws Error(data) naming the data sets that were looked for, and what was found, where the image has no labels of
+/// this set (0 or 1).
+void expect_labels(const ClimateRef& ref, int set);
 /// A pixel without a class: it counts in no loss and no score.
 constexpr uint8_t unlabelled = 255;
 /// Classes (h, w) of a box, or of the whole image; `set` is 0 or 1 where the file has two sets of labels (shards have

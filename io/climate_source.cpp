@@ -110,7 +110,7 @@ ImageBox ClimateSource::choose(size_t image, int64_t sample, int64_t epoch) cons
     return static_cast<int64_t>(random.below(static_cast<uint64_t>(sample) * 4 + k, static_cast<uint64_t>(n)));
   };
   int64_t top = draw(0, rows + 1), left = draw(1, columns + 1);
-  if (reading_.balance > 0 && ref.labelled && draw(2, 1 << 20) < static_cast<int64_t>(reading_.balance * (1 << 20))) {
+  if (reading_.balance > 0 && ref.labelled() && draw(2, 1 << 20) < static_cast<int64_t>(reading_.balance * (1 << 20))) {
     if (const auto pixels = storms(image); !pixels->empty()) {
       const auto& list = (*pixels)[static_cast<size_t>(draw(3, static_cast<int64_t>(pixels->size())))];
       const int64_t pixel = list[static_cast<size_t>(draw(0, static_cast<int64_t>(list.size())))];
@@ -126,7 +126,7 @@ void ClimateSource::load(int64_t sample, int64_t epoch, std::byte* input, std::b
   const ClimateRef& ref = images_[image];
   const ImageBox box = choose(image, sample, epoch);
   auto [values, classes] =
-      ref.labelled
+      ref.labelled()
           ? read_labelled(ref, reading_.label_set, reading_.classes, box)
           : LabelledImage{read_image(ref, box), std::vector<uint8_t>(static_cast<size_t>(box.height * box.width), 255)};
   if (ref.format != ClimateFormat::sharded) normalise(values, reading_.stats);

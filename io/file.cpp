@@ -73,7 +73,7 @@ bool is_synced_later(const std::string& path) {
 }  // namespace
 
 std::vector<std::byte> read_file(const std::string& path) {
-  const Descriptor file{open(path.c_str(), O_RDONLY)};
+  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // no pipe is waited for
   if (file.fd < 0) fail_data(path + ": cannot open: " + reason());
   struct stat info {};
   if (fstat(file.fd, &info) != 0) fail_data(path + ": cannot read: " + reason());

@@ -119,11 +119,13 @@ Hdf5File::Hdf5File(const std::string& path, Mode mode) : path_(path), impl_(std:
       fail_runtime(path + ": cannot create the HDF5 file" + (errno ? std::string(": ") + std::strerror(errno) : ""));
     return;
   }
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) fail_data(path + ": no such file");
+  if (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode))  // the library would wait for it
+    fail_data(path + ": expected a file, found a device or a pipe");
   const Id access(file_access(), H5Pclose);
   impl_->file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
   if (impl_->file < 0) {
-    struct stat info {};
-    if (stat(path.c_str(), &info) != 0) fail_data(path + ": no such file");
     const std::string why = why_withheld(path);
     fail_data(path + ": " + (why.empty() ? "not an HDF5 file, truncated or damaged" : why));
   }

@@ -4,13 +4,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <string_view>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "io/dates.h"
 #include "io/extents.h"
 
@@ -42,17 +45,31 @@ std::optional<std::string> text_attribute(int file, int variable, const char* na
   return text.c_str();
 }
 
-/// The numbers of an attribute; none where it is not there, or holds something else.
-std::vector<double> number_attributes(int file, int variable, const char* name) {
+/// The numbers of an attribute, also one that is written as text; none where it is not there. Throws Error(data) with
+/// `what` where it holds something else, which as nothing at all would let fill values pass for data.
+std::vector<double> number_attributes(int file, int variable, const char* name, const std::string& what) {
   size_t length = 0;
   if (nc_inq_attlen(file, variable, name, &length) != NC_NOERR) return {};
   std::vector<double> values(length);
-  return nc_get_att_double(file, variable, name, values.data()) == NC_NOERR ? values : std::vector<double>();
+  if (nc_get_att_double(file, variable, name, values.data()) == NC_NOERR) return values;
+  const std::optional<std::string> text = text_attribute(file, variable, name);
+  const std::string_view digits = text ? trim(*text) : std::string_view();
+  double value = 0;
+  const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || failed != std::errc() || end != digits.data() + digits.size())
+    fail_data(what + ": attribute " + name + ": expected numbers, found " +
+              (text ? "\"" + *text + "\"" : std::string("another type")));
+  return {value};
 }
 
-std::optional<double> number_attribute(int file, int variable, const char* name) {
-  const std::vector<double> values = number_attributes(file, variable, name);
-  return values.size() == 1 ? std::optional(values[0]) : std::nullopt;
+/// The same of an attribute of one number.
+std::optional<double> number_attribute(int file, int variable, const char* name, const std::string& what) {
+  int there = 0;
+  if (nc_inq_attid(file, variable, name, &there) != NC_NOERR) return std::nullopt;
+  const std::vector<double> values = number_attributes(file, variable, name, what);
+  if (values.size() != 1)
+    fail_data(what + ": attribute " + name + ": expected one number, found " + std::to_string(values.size()));
+  return values[0];
 }
 
 /// What NetCDF fills a variable with that nobody writes to. Bytes are all meant; floating point is filled with 1e37.
@@ -98,10 +115,8 @@ struct Packing {
   /// Throws Error(data) with `what` where an attribute is there and no single number.
   Packing(int file, int variable, const std::string& what) {
     for (const auto& [name, value] : {std::pair{"scale_factor", &scale}, std::pair{"add_offset", &offset}}) {
-      int there = 0;
-      if (nc_inq_attid(file, variable, name, &there) != NC_NOERR) continue;
-      const auto number = number_attribute(file, variable, name);
-      if (!number) fail_data(what + ": attribute " + name + ": expected one number");
+      const auto number = number_attribute(file, variable, name, what);
+      if (!number) continue;
       *value = *number;
       nc_type of = 0;
       nc_inq_atttype(file, variable, name, &of);
@@ -127,14 +142,14 @@ struct Packing {
 /// those are values (NetCDF Users Guide, Attribute Conventions).
 class Missing {
  public:
-  /// Throws Error(data) with `what` where no value is valid.
+  /// Throws Error(data) with `what` where no value is valid, or an attribute does not say which are.
   Missing(int file, int variable, const Packing& packing, const std::string& what) {
     nc_type type = 0;
     nc_inq_vartype(file, variable, &type);
     whole_ = type != NC_FLOAT && type != NC_DOUBLE;
     const auto stored = [&](double v) { return narrow(packing.stored(v)); };
     for (const char* attribute : {"_FillValue", "missing_value"})  // the latter may name several
-      for (double value : number_attributes(file, variable, attribute)) {
+      for (double value : number_attributes(file, variable, attribute, what)) {
         fill_.push_back(stored(value));
         nc_type of = 0;
         if (whole_ && nc_inq_atttype(file, variable, attribute, &of) == NC_NOERR && of == NC_FLOAT)
@@ -159,11 +174,13 @@ class Missing {
              narrow((value + (lower ? -slack : slack) - packing.offset) / packing.scale));
       units = " in packed units";
     };
-    if (const auto range = number_attributes(file, variable, "valid_range"); range.size() == 2) {
+    if (const auto range = number_attributes(file, variable, "valid_range", what); !range.empty()) {
+      if (range.size() != 2)
+        fail_data(what + ": attribute valid_range: expected two numbers, found " + std::to_string(range.size()));
       bound("valid_range", range[0], true), bound("valid_range", range[1], false);
     } else {
-      if (const auto least = number_attribute(file, variable, "valid_min")) bound("valid_min", *least, true);
-      if (const auto most = number_attribute(file, variable, "valid_max")) bound("valid_max", *most, false);
+      if (const auto least = number_attribute(file, variable, "valid_min", what)) bound("valid_min", *least, true);
+      if (const auto most = number_attribute(file, variable, "valid_max", what)) bound("valid_max", *most, false);
     }
     if (least_ > most_)
       fail_data(what + ": expected a valid range, found" + number_text(least_) + " to" + number_text(most_) + units);
@@ -270,6 +287,7 @@ struct NetcdfFile::Axes {
 NetcdfFile::NetcdfFile(const std::string& path) : path_(path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) fail_data(path + ": no such file");
+  if (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode)) fail_data(path + ": expected a file, found a device or a pipe");
   layout_ = classic_netcdf_layout(path), bytes_ = info.st_size;
   if (const int code = nc_open(path.c_str(), NC_NOWRITE, &id_); code != NC_NOERR)
     fail_data(path + ": expected a NetCDF file: " + nc_strerror(code));

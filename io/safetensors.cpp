@@ -115,9 +115,10 @@ constexpr const char *metadata = "__metadata__", *note_key = "convoy";
 }  // namespace
 
 std::string read_safetensors_note(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
   std::error_code failed;
-  const uint64_t size = std::filesystem::file_size(path, failed);
+  const uint64_t size = std::filesystem::file_size(path, failed);  // ahead of a pipe, which would be waited for
+  std::ifstream file;
+  if (!failed) file.open(path, std::ios::binary);
   if (!file || failed) fail_data(path + ": cannot open");
   std::array<char, 8> first{};
   file.read(first.data(), first.size());

@@ -73,7 +73,10 @@ void check(const std::string& name, const ConvOptions& o, int64_t inputs) {
       fail_usage(name + ": expected kernels, strides and dilations of 1 or more, found " + std::to_string(o.kernel[i]) +
                  ", " + std::to_string(o.stride[i]) + " and " + std::to_string(o.dilation[i]) + " on axis " +
                  std::to_string(i));
-  if (o.channels < 1 || o.groups < 1 || inputs % o.groups || o.channels % o.groups)
+  if (o.channels < 1 || o.groups < 1)
+    fail_usage(name + ": expected channels and groups of 1 or more, found " + std::to_string(o.channels) + " and " +
+               std::to_string(o.groups));
+  if (inputs % o.groups || o.channels % o.groups)
     fail_usage(name + ": " + std::to_string(inputs) + " input and " + std::to_string(o.channels) +
                " output channels do not divide into " + std::to_string(o.groups) + " groups");
 }

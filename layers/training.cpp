@@ -14,6 +14,9 @@ void check(const AveragingOptions& o) {
   for (const auto& [what, ranks] : {std::pair{"ranks", o.ranks}, {"batch_norm_ranks", o.batch_norm_ranks}})
     if (ranks < 1)
       fail_usage(std::string("training: averaging.") + what + ": expected 1 or more, found " + std::to_string(ranks));
+  if (o.ranks % o.batch_norm_ranks)
+    fail_usage("training: averaging.batch_norm_ranks: expected a number that divides " + std::to_string(o.ranks) +
+               " ranks into groups, found " + std::to_string(o.batch_norm_ranks));
 }
 
 /// What the parts of a training step hand on.

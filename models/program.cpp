@@ -209,7 +209,7 @@ ProgramPlans plan_program(ProgramTapes tapes, const PlanOptions& o, const Kernel
     const auto lacks = [&](const Plan* plan) { return std::none_of(plan->nodes.begin(), plan->nodes.end(), fits); };
     if (const std::vector<const Plan*> all = plans.all(); std::all_of(all.begin(), all.end(), lacks))
       fail_usage("--kernel " + wish.node + "=" + wish.kernel +
-                 ": no node has that name (--summary lists them; a pool may be part of its convolution, a value made "
+                 ": no node has such a name (--summary lists them; a pool may be part of its convolution, a value made "
                  "again goes by its original)");
   }
   return plans;

@@ -122,8 +122,8 @@ struct ProgramPlans {
   int64_t shared_bytes() const { return shared_states_begin() + step.shared_state_bytes; }
   int64_t shared_states_begin() const { return std::max(step.shared_bytes, micro ? micro->shared_bytes : 0); }
 };
-/// Of any network's tapes. Throws Error(usage) as make_plan does, for overrides by name that no node of a program that
-/// trains has, and where only one of step and micro speaks of accumulation.
+/// Of any network's tapes. Throws Error(usage) as make_plan does, for overrides, by name or pattern, that speak of no
+/// node of a program that trains, and where only one of step and micro speaks of accumulation.
 ProgramPlans plan_program(ProgramTapes tapes, const PlanOptions& options, const KernelList& kernels);
 template <class Options>
 ProgramPlans plan_program(const Options& options, const KernelList& kernels) {

@@ -1,4 +1,6 @@
 // The modified Tiramisu of the Gordon Bell runs of 2018: dense blocks of few 5x5 layers with a wide growth.
+#include <algorithm>
+
 #include "models/climate_nets.h"
 
 namespace convoy {
@@ -12,6 +14,13 @@ class Tiramisu {
     const size_t levels = c_.blocks.size();
     if (levels < 2 || levels > 16)
       fail_usage("tiramisu: expected 2 to 16 dense blocks, found " + std::to_string(levels));
+    const int64_t least =
+        std::min(*std::min_element(c_.blocks.begin(), c_.blocks.end()), std::min(c_.first_filters, c_.growth));
+    if (least < 1)
+      fail_usage("tiramisu: expected 1 or more layers of every block, first filters and growth, found " +
+                 std::to_string(least));
+    if (c_.filter < 1 || c_.filter % 2 == 0)
+      fail_usage("tiramisu: expected filters of an odd extent, found " + std::to_string(c_.filter));
     x = activated("first", x, plain(c_.first_filters, c_.filter, 1));
     std::vector<ValueId> skips;
     for (size_t i = 0; i + 1 < levels; ++i) {

@@ -187,6 +187,7 @@ expect 2 "--out: whole.safetensors is read from and would be overwritten" "$bin/
 newest=$(ls whole/checkpoint-*.h5 | tail -1)
 expect 2 "is read from and would be overwritten" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out "$newest"
 mkfifo pipe
+expect 3 "pipe: cannot open" timeout 20 "$bin/cosmoflow_predict" --weights pipe --data-dir data "${shape[@]}"
 expect 1 "pipe: expected a file or none, found a device or a pipe" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out pipe
 expect 2 "expected another name than a checkpoint's" "${train[@]}" --output-dir x --save x/checkpoint-000000018.h5
 expect 2 "save: data/train/univ_0000003_000.tfrecord is data/train, which is read, or lies in it" "${train[@]}" --output-dir x --save data/train/univ_0000003_000.tfrecord

@@ -231,7 +231,7 @@ same whole.safetensors less.safetensors
 expect 2 "--recompute has no effect" "${train[@]}" --recompute --no-passes --output-dir x
 expect 2 "--gradient-sums has no effect" "${train[@]}" --no-gradient-sums --no-passes --output-dir x
 expect 2 "--recompute has no effect on this network" "$bin/climseg_train" --model tiramisu --dry-run --recompute
-expect 2 "no node has that name" "$bin/climseg_train" --data dummy --summary --recompute --kernel deconv3.bn.forward/again=reference
+expect 2 "no node has such a name" "$bin/climseg_train" --data dummy --summary --recompute --kernel deconv3.bn.forward/again=reference
 expect 2 "expected numbers of 0 to 15, found 99" "$bin/climseg_train" --data dummy --summary --channels 99
 expect 0 "finished" "$bin/cosmoflow_train" --data dummy --size 16 --conv-size 4 --batch-size 1 --n-train 1 --n-epochs 1 --output-dir cosmo --save cosmo.safetensors
 expect 2 'cosmo.safetensors: trained with --model "mlperf", found "deepcam"' "$bin/climseg_predict" --data-dir data --width-divisor 16 --weights cosmo.safetensors --out x
@@ -340,6 +340,17 @@ expect 2 "--baseline has no effect on a run without validation images" "${train[
 expect 0 "training samples of 48x64x16" "$bin/climseg_train" --data dummy --width-divisor 16 --model deepcam --image-size 192x256 --downsample 4 --max-epochs 1 --max-steps 1 --output-dir coarse
 expect 2 "validation share" "${train[@]}" --data-dir data/train --stats data/stats.h5 --valid-share 1.5 --output-dir x
 expect 3 "found one set" "${train[@]}" --data-dir shards --label-set 1 --output-dir x
+expect 3 "found one set" "$bin/climseg_predict" --data-dir shards --label-set 1 --width-divisor 16 --checkpoint whole --out unset
+[ -e unset ] && bad "masks of a label set that is not there: $(ls unset)" || ok
+mkdir half && cp -r shards/train data/validation data/stats.h5 half  # the images that validate are the first without norm
+expect 0 "statistics: half/stats.h5" "${train[@]}" --data-dir half --max-epochs 1 --output-dir half-run
+expect 0 "one value per channel and pass" "${train[@]}" --crop 16x16 --local-batch-size 1 --dry-run
+without 0 "one value per channel" "${train[@]}" --crop 16x16 --local-batch-size 1 --batch-norm-recalibration 2 --dry-run
+mkfifo pipe
+for reads in "climseg_predict --checkpoint pipe --width-divisor 16 --data-dir data" "climseg_train --data-dir data --stats pipe --output-dir x" \
+  "climate_convert --list pipe"; do
+  expect 3 "pipe: " timeout 20 "$bin/"$reads
+done
 expect 3 "stats.h5: no such file" "${train[@]}" --data-dir data/validation/.. --stats stats.h5 --output-dir x
 expect 3 "no such folder" "${train[@]}" --data-dir nowhere --output-dir x
 expect 2 "--lr-warmup-factor has no effect on a run without --lr-warmup-steps" "${train[@]}" --lr-warmup-steps 0 --lr-warmup-factor 4 --output-dir x

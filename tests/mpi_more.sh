@@ -6,6 +6,7 @@ set -u
 source=$(cd "$(dirname "$0")/.." && pwd)
 build=$1 flavour=$2 launcher=${3:-mpirun} silence=60  # others compute meanwhile
 . "$(dirname "$0")/ranks.sh"
+unset OMPI_MCA_pml  # as people run it
 
 failing_mpi() {
 # A rank that is gone while communicators are set up: the other one sits in an MPI call that waits for it.

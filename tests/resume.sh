@@ -77,6 +77,10 @@ columns same 1-5 whole/history.csv branch/history.csv
 expect 2 "branch holds checkpoints of another run" "${branch[@]}" branch
 expect 0 "finished: 0 steps" "${branch[@]}" branch --resume
 expect 0 "resuming from whole/checkpoint-000000012.h5" "${branch[@]}" branch2 --resume --max-steps 13
+# What a run without checkpoints has left is none of the branch's steps.
+mkdir begun && echo '{"step":3,"loss":9}' > begun/metrics.jsonl
+expect 0 "resuming from whole/checkpoint-000000012.h5" "${branch[@]}" begun --resume --max-steps 13
+[ "$(grep -o '"step":[0-9]*' begun/metrics.jsonl)" = '"step":12' ] && ok || bad "steps of a branch: $(cat begun/metrics.jsonl)"
 expect 2 "--checkpoint: whole/checkpoint-000000012.h5: setting lr: expected \"0.001\", found \"0.5\"" "${branch[@]}" x --lr 0.5
 expect 2 "--init has no effect on a run that continues a checkpoint" "${branch[@]}" x --init whole.safetensors
 expect 3 "none.h5: no such file" "${train[@]}" --checkpoint none.h5 --output-dir x

@@ -140,21 +140,23 @@ TEST_CASE("channels first go with labels of one set each, too", "[climate][io]")
   CHECK(read_image(both, whole(both)) == values);
   for (int set : {0, 1}) {
     const Hdf5File file(both.path, Hdf5File::Mode::read);
-    CHECK(holds_labels(file, both, set));
+    expect_labels(both, set);
     CHECK(read_labels(file, both, set, 3, whole(both)) == labels(set ? 12 : 2));
     CHECK(read_labels(both, set, 3) == labels(set ? 12 : 2));
   }
   CHECK(read_labels(both, 1, 3, {12, 3, 1, 2}) == std::vector<uint8_t>{2, 2});
   write_benchmark(folder / "second.h5", values, {labels(7)}, 1);
   const ClimateRef second = images_in(folder / "second.h5").at(0);
-  CHECK(second.labelled);
-  CHECK_FALSE(holds_labels(Hdf5File(second.path, Hdf5File::Mode::read), second, 0));
+  CHECK(second.labelled());
+  expect_labels(second, 1);
+  CHECK_THROWS_WITH(expect_labels(second, 0), Catch::Contains("second.h5: expected data set climate/labels_0 (label "
+                                                              "set 0), found climate/labels_1 alone"));
   CHECK_THROWS_WITH(read_labels(second, 0, 3), Catch::Contains("second.h5: expected data set climate/labels_0"));
   write_benchmark(folder / "none.h5", values, {});
   const ClimateRef none = images_in(folder / "none.h5").at(0);
-  CHECK_FALSE(none.labelled);
+  CHECK_FALSE(none.labelled());
   CHECK_THROWS_WITH(
-      expect_labels(none),
+      expect_labels(none, 0),
       Catch::Contains("none.h5: expected data set climate/labels, climate/labels_0 or climate/labels_1, found none"));
   write_benchmark(folder / "short.h5", values, {});
   {

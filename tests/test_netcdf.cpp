@@ -367,6 +367,19 @@ TEST_CASE("every missing value is missing: of several, by default, beyond f32", 
   // A fill value that is named stands in place of the default.
   CHECK(read(Type::i16, {1, -32767, 3, 4, 5, 6}, {{"_FillValue", Type::i16, "", {3}}}) ==
         std::vector<int>{1, -32767, -1, 4, 5, 6});
+  // Text that is a number is meant; what says nothing is no reason to take fill values for data.
+  CHECK(read(Type::f32, {1, -99, 3, 4, 5, 6}, {{"missing_value", Type::text, " -99. ", {}}}) ==
+        std::vector<int>{1, -1, 3, 4, 5, 6});
+  CHECK(read(Type::f32, {1, -99, 3, 4, 5, 6}, {{"valid_min", Type::text, "0", {}}}) ==
+        std::vector<int>{1, -1, 3, 4, 5, 6});
+  for (const char* attribute : {"missing_value", "valid_min", "valid_range", "scale_factor"})
+    CHECK_THROWS_WITH(read(Type::f32, {1, 2, 3, 4, 5, 6}, {{attribute, Type::text, "none", {}}}),
+                      Catch::Contains("field.nc: variable field: attribute " + std::string(attribute) +
+                                      ": expected numbers, found \"none\""));
+  CHECK_THROWS_WITH(read(Type::f32, {1, 2, 3, 4, 5, 6}, {{"valid_range", Type::f32, "", {0, 1, 2}}}),
+                    Catch::Contains("attribute valid_range: expected two numbers, found 3"));
+  CHECK_THROWS_WITH(read(Type::f32, {1, 2, 3, 4, 5, 6}, {{"valid_max", Type::f32, "", {0, 1}}}),
+                    Catch::Contains("attribute valid_max: expected one number, found 2"));
   const double most = std::numeric_limits<double>::max(), usual = 9.9692099683868690e+36;
   CHECK(read(Type::f64, {1, -most, usual, 4, 5, -most}, {{"_FillValue", Type::f64, "", {-most}}}) ==
         std::vector<int>{1, -1, -1, 4, 5, -1});
@@ -389,8 +402,8 @@ TEST_CASE("numbers are what they were packed from, coordinates too", "[netcdf]")
   CHECK(std::vector<float>(field.values.begin(), field.values.begin() + 5) ==
         std::vector<float>{0, 1.5f, 32767, 16384, 50});
   CHECK(std::isnan(field.values[5]));
-  CHECK_THROWS_WITH(read(latitude, {{"add_offset", Type::text, "0.5", {}}}),
-                    Catch::Contains("packed.nc: variable field: attribute add_offset: expected one number"));
+  CHECK_THROWS_WITH(read(latitude, {{"add_offset", Type::f64, "", {0.5, 1}}}),
+                    Catch::Contains("packed.nc: variable field: attribute add_offset: expected one number, found 2"));
   CHECK_THROWS_WITH(read(latitude, {no_sign, {"valid_range", Type::i16, "", {-100, 100}}}),
                     Catch::Contains("packed.nc: variable field: expected a valid range, found 65436 to 100"));
   const auto rows = [](const std::string& units, double scale) {

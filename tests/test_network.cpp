@@ -1,5 +1,6 @@
 // Networks that are none of models/: recorded by a caller, finished, planned and run as a program.
 #include <algorithm>
+#include <optional>
 
 #include "core/backward.h"
 #include "kernels/kernel_list.h"
@@ -129,6 +130,22 @@ TEST_CASE("an evaluation behind a step says that its packed weights are gone", "
   CHECK_THROWS_WITH(answer(), Catch::Contains("expected refresh()") && Catch::Contains("another executor"));
   e.refresh();
   CHECK(answer() == Approx(first).margin(0.05));  // running statistics moved
+}
+
+TEST_CASE("an executor that lies where another one was has nothing of its arena", "[program]") {
+  const ProgramOptions o;
+  const ProgramPlans plans = plan_program(tapes_of(o), o.plan, kernel_list());
+  StateStore store;
+  store.initialise(plans.step_tape, 3);
+  const auto arena = std::make_shared<Buffer>(plans.evaluate.arena_bytes, Buffer::Fill::zero);
+  std::optional<Executor> e;
+  e.emplace(plans.evaluate, store, arena);
+  e->refresh();
+  e->run();
+  e.emplace(plans.evaluate, store, arena);
+  CHECK_THROWS_WITH(e->run(), Catch::Contains("expected refresh()"));
+  e->refresh();
+  e->run();
 }
 
 TEST_CASE("two dropouts draw by names of their own", "[program]") {

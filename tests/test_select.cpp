@@ -237,8 +237,8 @@ TEST_CASE("overrides that speak of no node or no kernel are refused", "[select]"
   CHECK_THROWS_WITH(planned("conv9*=nonsense"),
                     Catch::Contains("conv9*=nonsense: no kernel of this build or of CONVOY_PLUGINS has that name"));
   // Packs choose no kernel.
-  CHECK_THROWS_WITH(planned("*.pack=reference"), Catch::Contains("no node has that name"));
-  CHECK_THROWS_WITH(planned("conv1.weight.accumulate=reference"), Catch::Contains("no node has that name"));
+  CHECK_THROWS_WITH(planned("*.pack=reference"), Catch::Contains("no node has such a name"));
+  CHECK_THROWS_WITH(planned("conv1.weight.accumulate=reference"), Catch::Contains("no node has such a name"));
   o.training.accumulation = 2;  // with a pass of its own
   CHECK_NOTHROW(planned("conv1.weight.accumulate=reference"));
 }

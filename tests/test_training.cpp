@@ -73,6 +73,8 @@ TEST_CASE("training options out of range are refused with what was found", "[tra
   refused([](TrainingOptions& o) { o.averaging.ranks = 0; }, "averaging.ranks: expected 1 or more, found 0");
   refused([](TrainingOptions& o) { o.averaging.batch_norm_ranks = -2; },
           "averaging.batch_norm_ranks: expected 1 or more, found -2");
+  refused([](TrainingOptions& o) { o.averaging.batch_norm_ranks = 2; },
+          "averaging.batch_norm_ranks: expected a number that divides 1 ranks into groups, found 2");
   Tape tape;
   const ValueId x = tape.input("x", TensorDesc({4, 1, 1, 1, 3}, DType::f32));
   const ValueId loss = regression_loss(tape, "loss", Loss::mse, dense(tape, "head", x, {.units = 3}), x);

@@ -30,11 +30,15 @@ Image load(const ClimateSource& source, int64_t sample) {
   return image;
 }
 
-/// Up to `each` pixels of every class per image; a pixel stands for as many as its class has for each that was drawn.
-Pixels draw_pixels(const ClimateSource& source, const PixelLossAttrs& loss, int64_t each) {
+/// Some 30000 pixels, or all there are. Up to so many of every class per image, which stand for as many as their class
+/// has for each that was drawn; of large sets evenly spaced images, so that neither time nor memory grows with them.
+Pixels draw_pixels(const ClimateSource& source, const PixelLossAttrs& loss) {
+  constexpr int64_t wanted = 30000 / int64_t{classes}, least = 20;  // pixels of a class: in all, of an image
+  const int64_t images = std::min(source.size(), wanted / least), each = wanted / images;
   Pixels p;
   const auto channels = static_cast<size_t>(source.channels());
-  for (int64_t i = 0; i < source.size(); ++i) {
+  for (int64_t drawn = 0; drawn < images; ++drawn) {
+    const int64_t i = drawn * source.size() / images;
     const Image image = load(source, i);
     std::array<std::vector<size_t>, classes> members;
     for (size_t k = 0; k < image.labels.size(); ++k)
@@ -57,16 +61,21 @@ Pixels draw_pixels(const ClimateSource& source, const PixelLossAttrs& loss, int6
 /// Multinomial logistic regression on standardised channels, by Adam on all pixels at once.
 class Regression {
  public:
-  Regression(const Pixels& p, size_t channels) : channels_(channels), mean_(channels), inverse_(channels) {
+  Regression(const Pixels& p, size_t channels) : channels_(channels) {
     const size_t count = p.labels.size();
+    std::vector<double> mean(channels), inverse(channels), standardised(p.values.begin(), p.values.end());
     for (size_t c = 0; c < channels; ++c) {
       double sum = 0, squares = 0;
       for (size_t i = 0; i < count; ++i) {
-        const double v = double(p.values[i * channels + c]);
+        const double v = standardised[i * channels + c];
         sum += v, squares += v * v;
       }
-      mean_[c] = sum / double(count);
-      inverse_[c] = 1 / std::sqrt(std::max(1e-12, squares / double(count) - mean_[c] * mean_[c]));
+      mean[c] = sum / double(count);
+      inverse[c] = 1 / std::sqrt(std::max(1e-12, squares / double(count) - mean[c] * mean[c]));
+      for (size_t i = 0; i < count; ++i) {
+        double& v = standardised[i * channels + c];
+        v = (v - mean[c]) * inverse[c];
+      }
     }
     double total = 0;
     for (double w : p.weights) total += w;
@@ -76,7 +85,7 @@ class Regression {
     for (int step = 1; step <= 400; ++step) {
       std::fill(gradient.begin(), gradient.end(), 0.0);
       for (size_t i = 0; i < count; ++i) {
-        const auto x = standardised(&p.values[i * channels]);
+        const double* x = &standardised[i * channels];
         std::array<double, classes> q = scores(x);
         const double top = std::max({q[0], q[1], q[2]});
         double sum = 0;
@@ -95,29 +104,32 @@ class Regression {
             rate * first[k] / (1 - std::pow(0.9, step)) / (std::sqrt(second[k] / (1 - std::pow(0.99, step))) + 1e-10);
       }
     }
+    // From here on of values as they are.
+    for (size_t k = 0; k < classes; ++k)
+      for (size_t c = 0; c < channels; ++c) {
+        double& w = weights_[k * (channels + 1) + c];
+        w *= inverse[c];
+        weights_[k * (channels + 1) + channels] -= w * mean[c];
+      }
   }
 
   uint8_t predict(const float* values) const {
-    const std::array<double, classes> q = scores(standardised(values));
+    const std::array<double, classes> q = scores(values);
     return static_cast<uint8_t>(std::max_element(q.begin(), q.end()) - q.begin());
   }
 
  private:
-  std::vector<double> standardised(const float* values) const {
-    std::vector<double> x(channels_);
-    for (size_t c = 0; c < channels_; ++c) x[c] = (double(values[c]) - mean_[c]) * inverse_[c];
-    return x;
-  }
-  std::array<double, classes> scores(const std::vector<double>& x) const {
+  template <class T>
+  std::array<double, classes> scores(const T* x) const {
     std::array<double, classes> q{};
     for (size_t k = 0; k < classes; ++k) {
       q[k] = weights_[k * (channels_ + 1) + channels_];
-      for (size_t c = 0; c < channels_; ++c) q[k] += weights_[k * (channels_ + 1) + c] * x[c];
+      for (size_t c = 0; c < channels_; ++c) q[k] += weights_[k * (channels_ + 1) + c] * double(x[c]);
     }
     return q;
   }
   size_t channels_;
-  std::vector<double> mean_, inverse_, weights_;
+  std::vector<double> weights_;  ///< of every class: per channel, bias
 };
 
 }  // namespace
@@ -125,8 +137,7 @@ class Regression {
 ClimateBaselines climate_baselines(const ClimateSource& train, const ClimateSource& validation,
                                    const PixelLossAttrs& loss) {
   const auto channels = static_cast<size_t>(train.channels());
-  const int64_t each = std::max<int64_t>(20, 30000 / (3 * train.size()));
-  const Regression regression(draw_pixels(train, loss, each), channels);
+  const Regression regression(draw_pixels(train, loss), channels);
   ClimateBaselines result;
   for (int64_t i = 0; i < validation.size(); ++i) {
     const Image image = load(validation, i);

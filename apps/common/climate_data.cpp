@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <map>
+#include <optional>
 #include <set>
 
 #include "apps/common/attempts.h"
@@ -33,7 +33,7 @@ std::array<int64_t, 3> class_counts(const std::vector<uint8_t>& labels) {
 
 /// Class counts of the first set of labels that the image has.
 std::array<int64_t, 3> class_counts(const Hdf5File& file, const ClimateRef& ref) {
-  return class_counts(read_labels(file, ref, holds_labels(file, ref, 0) ? 0 : 1, 3, whole(ref)));
+  return class_counts(read_labels(file, ref, ref.label_sets[0] ? 0 : 1, 3, whole(ref)));
 }
 
 /// Images of one folder, written in files of `size`.
@@ -147,7 +147,7 @@ int inspect_climate(const std::string& path, int64_t limit, bool totals) {
     const Hdf5File file(ref.path, Hdf5File::Mode::read);
     const ClimateStats s = image_stats(read_image(file, ref, whole(ref)), ref.shape.channels);
     std::string classes = "no labels";
-    if (ref.labelled) {
+    if (ref.labelled()) {
       const auto counts = class_counts(file, ref);
       const double pixels = double(ref.shape.height * ref.shape.width);
       classes = fmt::format("background {:.3f} %, cyclones {:.4f} %, rivers {:.3f} %", 100 * double(counts[0]) / pixels,
@@ -180,13 +180,13 @@ int verify_climate(const std::string& path, int threads) {
                     ref.shape.str());
         const Hdf5File file(ref.path, Hdf5File::Mode::read);
         read_image(file, ref, whole(ref));
-        if (!ref.labelled) return std::array<int64_t, 3>{};
+        if (!ref.labelled()) return std::array<int64_t, 3>{};
         const auto counts = class_counts(file, ref);
-        if (holds_labels(file, ref, 0) && holds_labels(file, ref, 1)) read_labels(file, ref, 1, 3, whole(ref));
+        if (ref.label_sets[0] && ref.label_sets[1]) read_labels(file, ref, 1, 3, whole(ref));
         return counts;
       },
       [&](size_t i, const std::array<int64_t, 3>& counts) {
-        unlabelled += !refs[i].labelled;
+        unlabelled += !refs[i].labelled();
         for (size_t k = 0; k < 3; ++k) sum[k] += counts[k];
       });
   say("{} images read, {} bad; {}; pixels: background {}, cyclones {}, rivers {}; {} images without labels\n",
@@ -231,9 +231,15 @@ int write_climate_stats(const std::string& path, const std::string& out, int thr
 
 int shard_climate(const std::string& path, const std::string& out, const std::string& wanted_stats, int64_t images,
                   int threads) {
-  std::map<std::string, ShardWriter> writers;  // images of one folder need not follow one another
-  int64_t written = 0;
-  const std::vector<ClimateRef> refs = images_below(path);
+  std::vector<ClimateRef> refs = images_below(path);
+  // Of a folder one after another, which need not be so by name: the shard that is not full yet is all that memory
+  // holds.
+  std::stable_sort(refs.begin(), refs.end(), [](const ClimateRef& a, const ClimateRef& b) {
+    return fs::path(a.path).parent_path() < fs::path(b.path).parent_path();
+  });
+  for (const ClimateRef& ref : refs) expect_labels(ref, 0);
+  std::optional<ShardWriter> writer;
+  std::string current;
   ClimateStats stats;
   const std::string stats_path = wanted_stats.empty() ? find_stats(path, refs[0]) : wanted_stats;
   if (!std::all_of(refs.begin(), refs.end(), is_normalised))
@@ -248,7 +254,6 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
       refs.size(), threads, threads,
       [&](size_t i) {
         const ClimateRef& ref = refs[i];
-        expect_labels(ref);
         if (!is_normalised(ref) && stats.channels() != ref.shape.channels)
           fail_data(fmt::format("{}: expected {} channels as {} has, found {}", ref.path, stats.channels(), stats_path,
                                 ref.shape.channels));
@@ -258,12 +263,16 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
       },
       [&](size_t i, const LabelledImage& image) {
         const std::string folder = target_folder(path, refs[i].path, out);
-        writers.try_emplace(folder, folder, images).first->second.add(refs[i], image.values, image.classes);
-        ++written;
+        if (!writer || folder != current) {
+          if (writer) writer->flush();
+          writer.emplace(folder, images);
+          current = folder;
+        }
+        writer->add(refs[i], image.values, image.classes);
       });
-  for (auto& [folder, writer] : writers) writer.flush();
+  writer->flush();
   data_set.complete();
-  say("wrote {} images in half precision to {}\n", written, out);
+  say("wrote {} images in half precision to {}\n", refs.size(), out);
   return 0;
 }
 

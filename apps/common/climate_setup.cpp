@@ -346,11 +346,11 @@ std::string statistics_digest(const ClimateStats& s) {
 }
 
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {
-  const bool normalised = std::all_of(images.begin(), images.end(), is_normalised);
-  o.refuse_idle({{"stats", !normalised, "shards, which are normalised already"}});
+  const auto raw = std::find_if_not(images.begin(), images.end(), is_normalised);
+  o.refuse_idle({{"stats", raw != images.end(), "shards, which are normalised already"}});
+  if (raw == images.end()) return {};
   const std::string& given = o.text("stats");
-  if (normalised || (given.empty() && is_normalised(images.at(0)))) return {};
-  const std::string path = given.empty() ? find_stats(o.text("data-dir"), images[0]) : given;
+  const std::string path = given.empty() ? find_stats(o.text("data-dir"), *raw) : given;
   if (!fs::exists(path)) fail_data(path + ": no such file; name one with --stats, or make one with convoy_data stats");
   say("statistics: {}\n", path);
   return read_stats(path);
@@ -393,6 +393,17 @@ ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train,
   return p;
 }
 
+void warn_of_single_values(const OptionTable& o, const Tape& step) {
+  if (o.text("batch-norm-evaluation") != "running" || o.integer("batch-norm-recalibration") > 0) return;
+  for (const Node& node : step.nodes())
+    if (node.op.kind == OpKind::batch_norm_update && node.op.as<RunningAttrs>().count == 1)
+      return say(
+          stderr,
+          "warning: {}: one value per channel and pass, whose variance is 0, which evaluations divide by: larger "
+          "crops, a larger --local-batch-size or --batch-norm-recalibration help\n",
+          node.name);
+}
+
 ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const ClimateSource>& source,
                                    const LoaderOptions& loader_options, Communicator* ranks,
                                    const std::function<void(int64_t, std::span<const uint8_t>)>& each,
@@ -410,14 +421,17 @@ ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const
     std::copy(truth.begin(), truth.end(), e.tensor("target").data<uint8_t>());
     e.run();
     const auto predicted = e.tensor("prediction").span<uint8_t>();
-    result.loss += double(e.tensor("loss").data<float>()[0]) / double(source->size());
-    if (source->images().at(static_cast<size_t>(i)).labelled) result.score.add(truth, predicted);
+    // Images without a labelled pixel have neither.
+    const int64_t before = result.score.samples;
+    if (source->images().at(static_cast<size_t>(i)).labelled()) result.score.add(truth, predicted);
+    if (result.score.samples > before) result.loss += double(e.tensor("loss").data<float>()[0]);
     if (each) each(i, predicted);
   }
   if (ranks) {
     ranks->all_reduce_sum(std::span(&result.loss, 1));
     result.score.add_ranks(*ranks);
   }
+  result.loss /= double(result.score.samples);
   return result;
 }
 
@@ -432,14 +446,14 @@ std::string iou_text(const SegmentationScore& s) {
 void write_comparison(const std::string& path, const ClimateRef& image, std::span<const uint8_t> predicted,
                       const ClimateReading& reading) {
   const int64_t height = image.shape.height, width = image.shape.width;
-  auto [values, classes] = image.labelled ? read_labelled(image, reading.label_set, reading.classes, whole(image))
-                                          : LabelledImage{read_image(image, whole(image)), {}};
+  auto [values, classes] = image.labelled() ? read_labelled(image, reading.label_set, reading.classes, whole(image))
+                                            : LabelledImage{read_image(image, whole(image)), {}};
   std::vector<float> vapour;
   for (size_t i = 0; i < values.size(); i += static_cast<size_t>(image.shape.channels)) vapour.push_back(values[i]);
   vapour = downsample_fields(std::move(vapour), height, width, reading);
   const int64_t rows = height / reading.step, columns = width / reading.step;
   const Picture left = draw_field(vapour, {predicted.begin(), predicted.end()}, rows, columns);
-  if (!image.labelled) return write_png(path, left);
+  if (!image.labelled()) return write_png(path, left);
   const auto truth = downsample_classes(std::move(classes), height, width, reading);
   write_png(path, side_by_side(left, draw_field(vapour, truth, rows, columns)));
 }

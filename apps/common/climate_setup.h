@@ -46,9 +46,12 @@ ClimateReading climate_reading(const OptionTable& options, const ClimateStats& s
 /// Sizes from the sources' images; throws Error(data) naming a file where the network does not divide them.
 ClimateOptions climate_program(const OptionTable& options, const ClimateSource& train, const ClimateSource* evaluation);
 
-/// Loss, IoU and predicted classes over whole images, in order.
+/// Warns where evaluations would divide by the running variance of a single value: 0.
+void warn_of_single_values(const OptionTable& options, const Tape& step);
+
+/// Loss and IoU over whole images.
 struct ClimateEvaluation {
-  double loss = 0;
+  double loss = 0;  ///< mean over the images of the score; NaN without one
   SegmentationScore score;
 };
 /// Calls `each(sample, predicted)` behind every image. With `ranks` every rank evaluates its share

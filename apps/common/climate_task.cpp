@@ -45,6 +45,9 @@ Quality ClimateTask::validate(Program& program, Communicator* ranks, const StopP
       own.erase(i);
     }
   const SegmentationScore& score = result_->score;
+  if (score.samples == 0)
+    fail_data(fmt::format("{}: expected a class below 255 in this or another of {} validation images, found none",
+                          s_.validation->images()[0].path, s_.validation->size()));
   const double values[] = {score.mlperf(), score.pooled.mean_iou(), score.pooled.iou(1), score.pooled.iou(2)};
   say("  {}\n", iou_text(score));
   return {result_->loss, values[static_cast<int>(s_.measure)]};

@@ -106,14 +106,15 @@ ImageListing image_listing(Ranks& ranks) {
     return open_together<ClimateRef>(
         found, ranks, [](const std::string& file) { return images_in(file); },
         [](const ClimateRef& ref) {
-          return Json{int(ref.format), ref.index, ref.shape.height, ref.shape.width, ref.shape.channels, ref.labelled};
+          return Json{int(ref.format),    ref.index,         ref.shape.height, ref.shape.width,
+                      ref.shape.channels, ref.label_sets[0], ref.label_sets[1]};
         },
         [](const std::string& file, const Json& saved) {
           return ClimateRef{file,
                             ClimateFormat(saved.at(0).get<int>()),
                             saved.at(1),
                             {saved.at(2), saved.at(3), saved.at(4)},
-                            saved.at(5)};
+                            {saved.at(5), saved.at(6)}};
         });
   };
   return {files, open};
