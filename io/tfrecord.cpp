@@ -1,6 +1,6 @@
 #include "io/tfrecord.h"
 
-#include <zlib.h>
+#include <libdeflate.h>
 
 #include <algorithm>
 #include <cmath>
@@ -208,28 +208,12 @@ std::vector<std::byte> encode_tfrecord(Bytes voxels, std::span<const float> targ
 }
 
 std::vector<std::byte> gzip_compress(Bytes data, int level) {
-  z_stream stream{};
-  if (deflateInit2(&stream, level, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
-    fail_runtime("zlib: cannot start compression");
-  std::vector<std::byte> out(deflateBound(&stream, data.size()));
-  // zlib counts in 32 bits: large samples go through in pieces.
-  constexpr size_t piece = size_t{1} << 30;
-  int code = Z_OK;
-  size_t fed = 0;
-  while (code == Z_OK) {
-    if (stream.avail_in == 0 && fed < data.size()) {
-      const size_t next = std::min(piece, data.size() - fed);
-      stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(data.data() + fed));
-      stream.avail_in = static_cast<uInt>(next);
-      fed += next;
-    }
-    stream.next_out = reinterpret_cast<Bytef*>(out.data() + stream.total_out);
-    stream.avail_out = static_cast<uInt>(std::min(piece, out.size() - stream.total_out));
-    code = deflate(&stream, fed == data.size() ? Z_FINISH : Z_NO_FLUSH);
-  }
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  if (code != Z_STREAM_END) fail_runtime("zlib: compression ended with code " + std::to_string(code));
+  const std::unique_ptr<libdeflate_compressor, void (*)(libdeflate_compressor*)> compressor(
+      libdeflate_alloc_compressor(level), libdeflate_free_compressor);
+  if (!compressor) fail_runtime("libdeflate: cannot start compression");
+  std::vector<std::byte> out(libdeflate_gzip_compress_bound(compressor.get(), data.size()));
+  out.resize(libdeflate_gzip_compress(compressor.get(), data.data(), data.size(), out.data(), out.size()));
+  if (out.empty()) fail_runtime("libdeflate: compression failed");
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "apps/simulate/universe.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
@@ -51,6 +52,7 @@ class UniverseSimulation {
       fft_.backward(copy, u.initial_density);
     }
     place_particles();
+    linear_ = {};
     u.counts.assign(static_cast<size_t>(4 * n_ * n_ * n_), 0);
     evolve(u);
     u.momentum_residual = residual();
@@ -146,20 +148,31 @@ class UniverseSimulation {
 
   float wrap(float x) const {
     const auto size = static_cast<float>(n_);
+    if (x >= 0 && x < size) return x;  // most: without SSE4.1 rounding down is a call
     x -= std::floor(x / size) * size;
     return x >= size ? 0.0f : x;
   }
 
+  struct Corner {
+    size_t cell;
+    float weight;
+  };
   struct Stencil {
     int64_t lower[3], upper[3];
     float low[3], high[3];  // cloud-in-cell weights
+    /// Bits of `c`: upper or lower along x, y, z.
+    Corner corner(int c, int64_t n) const {
+      const int64_t x = c & 4 ? upper[0] : lower[0], y = c & 2 ? upper[1] : lower[1], z = c & 1 ? upper[2] : lower[2];
+      return {static_cast<size_t>((x * n + y) * n + z),
+              (c & 4 ? high[0] : low[0]) * (c & 2 ? high[1] : low[1]) * (c & 1 ? high[2] : low[2])};
+    }
   };
   Stencil stencil(size_t i) const {
     Stencil s;
     for (size_t axis = 0; axis < 3; ++axis) {
-      const float x = position_[axis][i] - 0.5f, base = std::floor(x);
-      const auto cell_index = static_cast<int64_t>(base);
-      s.high[axis] = x - base;
+      const float x = position_[axis][i] - 0.5f;
+      const int64_t cell_index = x < 0 ? -1 : static_cast<int64_t>(x);
+      s.high[axis] = x - static_cast<float>(cell_index);
       s.low[axis] = 1 - s.high[axis];
       s.lower[axis] = cell_index < 0 ? cell_index + n_ : cell_index;
       s.upper[axis] = s.lower[axis] + 1 == n_ ? 0 : s.lower[axis] + 1;
@@ -178,10 +191,8 @@ class UniverseSimulation {
         for (int64_t i = mine.begin; i < mine.end; ++i) {
           const Stencil s = stencil(static_cast<size_t>(i));
           for (int c = 0; c < 8; ++c) {
-            const int64_t x = c & 4 ? s.upper[0] : s.lower[0], y = c & 2 ? s.upper[1] : s.lower[1],
-                          z = c & 1 ? s.upper[2] : s.lower[2];
-            m[static_cast<size_t>((x * n_ + y) * n_ + z)] +=
-                (c & 4 ? s.high[0] : s.low[0]) * (c & 2 ? s.high[1] : s.low[1]) * (c & 1 ? s.high[2] : s.low[2]);
+            const Corner corner = s.corner(c, n_);
+            m[corner.cell] += corner.weight;
           }
         }
       }
@@ -201,23 +212,20 @@ class UniverseSimulation {
     Modes density;
     fft_.forward(deposit(), density);
     const auto scale = static_cast<float>(factor * 1.5 * cosmology_.omega_m / cell());
-    for (int axis = 0; axis < 3; ++axis) {
-      const Field force = gradient_of_inverse_laplacian(density, axis);
-      std::vector<float>& p = momentum_[static_cast<size_t>(axis)];
-      parallel_ranges(n_ * n_ * n_, o_.threads, 4096, [&](Range r) {
-        for (int64_t i = r.begin; i < r.end; ++i) {
-          const Stencil s = stencil(static_cast<size_t>(i));
-          float value = 0;
-          for (int c = 0; c < 8; ++c) {
-            const int64_t x = c & 4 ? s.upper[0] : s.lower[0], y = c & 2 ? s.upper[1] : s.lower[1],
-                          z = c & 1 ? s.upper[2] : s.lower[2];
-            value += (c & 4 ? s.high[0] : s.low[0]) * (c & 2 ? s.high[1] : s.low[1]) * (c & 1 ? s.high[2] : s.low[2]) *
-                     force[static_cast<size_t>((x * n_ + y) * n_ + z)];
-          }
-          p[static_cast<size_t>(i)] += scale * value;
+    std::array<Field, 3> force;
+    for (size_t axis = 0; axis < 3; ++axis)
+      force[axis] = gradient_of_inverse_laplacian(density, static_cast<int>(axis));
+    parallel_ranges(n_ * n_ * n_, o_.threads, 4096, [&](Range r) {
+      for (int64_t i = r.begin; i < r.end; ++i) {
+        const Stencil s = stencil(static_cast<size_t>(i));
+        float value[3] = {};
+        for (int c = 0; c < 8; ++c) {
+          const Corner corner = s.corner(c, n_);
+          for (size_t axis = 0; axis < 3; ++axis) value[axis] += corner.weight * force[axis][corner.cell];
         }
-      });
-    }
+        for (size_t axis = 0; axis < 3; ++axis) momentum_[axis][static_cast<size_t>(i)] += scale * value[axis];
+      }
+    });
   }
 
   void drift(double factor) {

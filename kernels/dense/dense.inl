@@ -30,19 +30,31 @@ Support supports_few_pixels(const Problem& p) {
   return Support::yes();
 }
 
+/// Calls f(load) for all of [0, length), where load(p) is a vector of values of p[0, length), of all p the same ones.
+template <class T, class F>
+void for_factors(int64_t length, F&& f) {
+  int64_t begin = 0;
+  if constexpr (std::is_same_v<T, bf16>)
+    for (constexpr int64_t pairs = 2 * Vec::lanes; begin + pairs <= length; begin += pairs) {
+      f([begin](const T* p) { return load_even(p + begin); });
+      f([begin](const T* p) { return load_odd(p + begin); });
+    }
+  for_vectors(begin, length, [&](int64_t at, auto n) { f([at, n](const T* p) { return get(p + at, n); }); });
+}
+
 /// Four dot products per sample: sums[sample][output] += x * w over a tile. Rows past the end repeat the last one.
 template <class T>
 void dense_dots(const T* const* x, const T* const* w, int64_t length, float (*sums)[dense_block]) {
   Vec total[dense_block][dense_block];
   for (auto& row : total)
     for (Vec& v : row) v = Vec::all(0.0f);
-  for_vectors(0, length, [&](int64_t f, auto n) {
+  for_factors<T>(length, [&](auto&& load) {
     Vec weight[dense_block];
 #pragma GCC unroll 4
-    for (int k = 0; k < dense_block; ++k) weight[k] = get(w[k] + f, n);
+    for (int k = 0; k < dense_block; ++k) weight[k] = load(w[k]);
 #pragma GCC unroll 4
     for (int i = 0; i < dense_block; ++i) {
-      const Vec value = get(x[i] + f, n);
+      const Vec value = load(x[i]);
 #pragma GCC unroll 4
       for (int k = 0; k < dense_block; ++k) total[i][k] = fma(value, weight[k], total[i][k]);
     }
@@ -56,10 +68,10 @@ template <class T>
 void dense_dots_one(const T* x, const T* w, int64_t features, int64_t rows, int64_t length, float* sums) {
   Vec total[8];
   for (Vec& v : total) v = Vec::all(0.0f);
-  for_vectors(0, length, [&](int64_t f, auto n) {
-    const Vec value = get(x + f, n);
+  for_factors<T>(length, [&](auto&& load) {
+    const Vec value = load(x);
 #pragma GCC unroll 8
-    for (int64_t k = 0; k < 8; ++k) total[k] = fma(value, get(w + std::min(k, rows - 1) * features + f, n), total[k]);
+    for (int64_t k = 0; k < 8; ++k) total[k] = fma(value, load(w + std::min(k, rows - 1) * features), total[k]);
   });
   for (int64_t k = 0; k < rows; ++k) sums[k] += sum(total[k]);
 }
@@ -71,8 +83,10 @@ void dense_forward_outputs(const DenseShape& s, const KernelArgs& args, Range ou
   const int64_t count = outputs.size();
   for (int64_t n = 0; n < s.samples; ++n)
     for (int64_t k = 0; k < count; ++k) sums[n * count + k] = bias ? bias[outputs.begin + k] : 0.0f;
-  for (int64_t f = 0; f < s.features; f += dense_tile) {
-    const int64_t length = std::min(dense_tile, s.features - f);
+  // Of one sample operands are few: rows are read in long runs.
+  const int64_t tile = s.samples == 1 ? 16 * dense_tile : dense_tile;
+  for (int64_t f = 0; f < s.features; f += tile) {
+    const int64_t length = std::min(tile, s.features - f);
     for (int64_t k = 0; s.samples == 1 && k < count; k += 8)
       dense_dots_one(x + f, w + (outputs.begin + k) * s.features + f, s.features, std::min<int64_t>(8, count - k),
                      length, sums + k);

@@ -58,6 +58,14 @@ inline Vec load(const bf16* p) {
   return {_mm256_castsi256_ps(
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16))};
 }
+/// Of 16 values those in even places, or in odd ones: each an operation less than widening 8 in a row.
+inline Vec load_even(const bf16* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), 16))};
+}
+inline Vec load_odd(const bf16* p) {
+  return {_mm256_castsi256_ps(
+      _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_set1_epi32(-65536)))};
+}
 inline Vec load(const f16* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
 inline Vec load(const int16_t* p) {
   return {_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
