@@ -148,7 +148,7 @@ int predict_main(int argc, char** argv) {
   if (fs::is_regular_file(o.text("data-dir"))) o.refuse_idle({{"split", false, "one file"}});
   const std::vector<ClimateRef> images = images_below(split_folder(o));
   std::vector<std::string> paths = files_of_settings(o);
-  paths.insert(paths.end(), {o.text("stats"), find_stats(o.text("data-dir"), images.at(0))});
+  paths.insert(paths.end(), {o.text("stats"), find_stats(o.text("data-dir"), images)});
   for (const ClimateRef& ref : images) paths.push_back(ref.path);
   const InputFiles inputs(paths);
   expect_onnx_writable(o, inputs);

@@ -317,7 +317,7 @@ int train(OptionTable& o, Ranks& ranks, RunFolder& folder) {
   const ClimateTask::Settings settings = task_settings(o, ranks, data, program, samples_per_step);
   print_header(o);
   ProgramPlans plans = plan_program(program, kernel_list());
-  if (ranks.root()) warn_of_single_values(o, plans.step_tape);
+  if (ranks.root() && data.validation) warn_of_single_values(o, plans.step_tape);
   Run run(o, ranks, program, std::move(plans), count_network(program.model));
   if (run.stops()) return 0;
 

@@ -76,7 +76,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  /// Of those who take turns with the memory, the one who writes from here on; null: nobody, as whoever goes says.
+  /// Of those who take turns with the memory, the one who writes from here on; null: nobody.
   void hold(const void* user) { holder_ = user; }
   bool held_by(const void* user) const { return holder_ == user; }
 

@@ -277,9 +277,9 @@ std::vector<float> read_image(const ClimateRef& ref, const ImageBox& box) {
 }
 
 void expect_labels(const ClimateRef& ref, int set) {
-  if (ref.label_sets.at(static_cast<size_t>(set))) return;
-  if (ref.format == ClimateFormat::sharded)
+  if (ref.format == ClimateFormat::sharded && set != 0)
     fail_data(ref.path + ": expected label set " + std::to_string(set) + ", found one set (0)");
+  if (ref.label_sets.at(static_cast<size_t>(set))) return;
   if (ref.labelled()) {
     const std::vector<std::string> keys = label_keys(ref.format);
     fail_data(ref.path + ": expected data set " + keys.at(static_cast<size_t>(set)) + " (label set " +
@@ -387,9 +387,12 @@ ClimateStats read_stats(const std::string& path) {
   return s;
 }
 
-std::string find_stats(const std::string& path, const ClimateRef& first) {
+std::string find_stats(const std::string& path, const std::vector<ClimateRef>& images) {
   const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::absolute(path).parent_path();
-  for (const fs::path& place : {folder, fs::path(folder_above(folder)), fs::path(first.path).parent_path()})
+  std::vector<fs::path> places{folder, folder_above(folder)};
+  if (const auto raw = std::find_if_not(images.begin(), images.end(), is_normalised); raw != images.end())
+    places.push_back(fs::path(raw->path).parent_path());
+  for (const fs::path& place : places)
     if (fs::exists(place / "stats.h5")) return place / "stats.h5";
   return folder / "stats.h5";
 }

@@ -139,8 +139,8 @@ void widen_constant_channels(ClimateStats& stats);
 /// of ours hold pixels there. Nothing depends on it.
 ClimateStats read_stats(const std::string& path);
 /// The stats.h5 of a data set, which is a folder or a file: in its folder, in the one above, or beside the first of its
-/// images. Where none is, the first of these paths.
-std::string find_stats(const std::string& path, const ClimateRef& first);
+/// images that is not normalised. Where none is, the first of these paths.
+std::string find_stats(const std::string& path, const std::vector<ClimateRef>& images);
 /// Writes both forms into one file.
 void write_stats(const std::string& path, const ClimateStats& stats);
 

@@ -73,9 +73,11 @@ bool is_synced_later(const std::string& path) {
 }  // namespace
 
 std::vector<std::byte> read_file(const std::string& path) {
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // no pipe is waited for
-  if (file.fd < 0) fail_data(path + ": cannot open: " + reason());
   struct stat info {};
+  if (stat(path.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))  // which would be waited for
+    fail_data(path + ": expected a file, found a pipe");
+  const Descriptor file{open(path.c_str(), O_RDONLY)};
+  if (file.fd < 0) fail_data(path + ": cannot open: " + reason());
   if (fstat(file.fd, &info) != 0) fail_data(path + ": cannot read: " + reason());
   if (S_ISDIR(info.st_mode)) fail_data(path + ": expected a file, found a folder");
   // A pipe has no size: the error says so.

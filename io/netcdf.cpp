@@ -13,7 +13,6 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/text.h"
 #include "io/dates.h"
 #include "io/extents.h"
 
@@ -32,11 +31,12 @@ std::optional<std::string> text_attribute(int file, int variable, const char* na
   size_t length = 0;
   nc_type type = 0;
   if (nc_inq_att(file, variable, name, &type, &length) != NC_NOERR) return std::nullopt;
-  if (type == NC_STRING && length == 1) {  // as h5netcdf writes them
-    char* value = nullptr;
-    if (nc_get_att_string(file, variable, name, &value) != NC_NOERR) return std::nullopt;
-    const std::string text = value ? value : "";
-    nc_free_string(1, &value);
+  if (type == NC_STRING) {  // as h5netcdf writes them; several: with blanks between them
+    std::vector<char*> strings(length);
+    if (nc_get_att_string(file, variable, name, strings.data()) != NC_NOERR) return std::nullopt;
+    std::string text;
+    for (const char* one : strings) text += (text.empty() ? "" : " ") + std::string(one ? one : "");
+    nc_free_string(length, strings.data());
     return text;
   }
   if (type != NC_CHAR) return std::nullopt;
@@ -45,7 +45,24 @@ std::optional<std::string> text_attribute(int file, int variable, const char* na
   return text.c_str();
 }
 
-/// The numbers of an attribute, also one that is written as text; none where it is not there. Throws Error(data) with
+/// Numbers written as text, with commas or blanks between them, a sign or C's suffix; nullopt for other text.
+std::optional<std::vector<double>> numbers_in(const std::string& text) {
+  std::vector<double> values;
+  constexpr const char* between = " ,\t\n";
+  for (size_t at = 0; (at = text.find_first_not_of(between, at)) != std::string::npos;) {
+    const size_t behind = std::min(text.find_first_of(between, at), text.size());
+    const char *digit = text.data() + at + (text[at] == '+'), *end = text.data() + behind;
+    at = behind;
+    if (digit < end && std::string_view("fFdD").find(end[-1]) != std::string_view::npos) --end;
+    double value = 0;
+    const auto [read, failed] = std::from_chars(digit, end, value);
+    if (failed != std::errc() || read != end) return std::nullopt;
+    values.push_back(value);
+  }
+  return values;
+}
+
+/// The numbers of an attribute, also of one that is text; none where it is not there, or empty. Throws Error(data) with
 /// `what` where it holds something else, which as nothing at all would let fill values pass for data.
 std::vector<double> number_attributes(int file, int variable, const char* name, const std::string& what) {
   size_t length = 0;
@@ -53,23 +70,19 @@ std::vector<double> number_attributes(int file, int variable, const char* name, 
   std::vector<double> values(length);
   if (nc_get_att_double(file, variable, name, values.data()) == NC_NOERR) return values;
   const std::optional<std::string> text = text_attribute(file, variable, name);
-  const std::string_view digits = text ? trim(*text) : std::string_view();
-  double value = 0;
-  const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || failed != std::errc() || end != digits.data() + digits.size())
+  const auto numbers = text ? numbers_in(*text) : std::nullopt;
+  if (!numbers)
     fail_data(what + ": attribute " + name + ": expected numbers, found " +
               (text ? "\"" + *text + "\"" : std::string("another type")));
-  return {value};
+  return *numbers;
 }
 
 /// The same of an attribute of one number.
 std::optional<double> number_attribute(int file, int variable, const char* name, const std::string& what) {
-  int there = 0;
-  if (nc_inq_attid(file, variable, name, &there) != NC_NOERR) return std::nullopt;
   const std::vector<double> values = number_attributes(file, variable, name, what);
-  if (values.size() != 1)
+  if (values.size() > 1)
     fail_data(what + ": attribute " + name + ": expected one number, found " + std::to_string(values.size()));
-  return values[0];
+  return values.empty() ? std::nullopt : std::optional(values[0]);
 }
 
 /// What NetCDF fills a variable with that nobody writes to. Bytes are all meant; floating point is filled with 1e37.
@@ -101,8 +114,9 @@ std::string number_text(double number) {
   return text;
 }
 
-/// The place of a type of numbers in the order of how much they hold.
+/// The place of a type of numbers in the order of how much they hold; of text it is that of f64.
 int width_of(nc_type type) {
+  if (type == NC_CHAR || type == NC_STRING) return width_of(NC_DOUBLE);
   constexpr nc_type narrow_to_wide[] = {NC_BYTE, NC_UBYTE, NC_SHORT,  NC_USHORT, NC_INT,
                                         NC_UINT, NC_INT64, NC_UINT64, NC_FLOAT,  NC_DOUBLE};
   return static_cast<int>(std::find(std::begin(narrow_to_wide), std::end(narrow_to_wide), type) -

@@ -186,6 +186,7 @@ expect 2 "exactly one of" "$bin/cosmoflow_predict" --data-dir data
 expect 2 "--out: whole.safetensors is read from and would be overwritten" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out whole.safetensors
 newest=$(ls whole/checkpoint-*.h5 | tail -1)
 expect 2 "is read from and would be overwritten" "$bin/cosmoflow_predict" --checkpoint whole --data-dir data "${shape[@]}" --out "$newest"
+expect 2 "--n-train: expected at most 1048576 samples of --data dummy, found 2000000" "$bin/cosmoflow_train" --data dummy --size 16 --n-train 2000000 --output-dir x
 mkfifo pipe
 expect 3 "pipe: cannot open" timeout 20 "$bin/cosmoflow_predict" --weights pipe --data-dir data "${shape[@]}"
 expect 1 "pipe: expected a file or none, found a device or a pipe" "$bin/cosmoflow_predict" --weights whole.safetensors --data-dir data "${shape[@]}" --out pipe

@@ -31,6 +31,13 @@ same shards/validation/shard-00000.h5 back/validation/shard-00000.h5
 expect 2 "--stats has no effect on shards" "$bin/convoy_data" convert shards --stats data/stats.h5 --out x
 expect 0 "wrote 1 images in half precision" "$bin/convoy_data" convert data/train/data-2106-01-01-00-0.h5 --out single
 mkdir -p alone/below && cp data/train/data-2106-01-01-00-0.h5 alone/below
+# Folders whose names come between those of a folder's files.
+mkdir -p between/train/data-2106-01-01-b && cp data/stats.h5 between
+cp data/train/data-2106-01-01-0[01]-0.h5 between/train && cp data/train/data-2106-01-02-00-0.h5 between/train/data-2106-01-01-b
+mv between/train/data-2106-01-01-01-0.h5 between/train/data-2106-01-01-c.h5
+expect 0 "wrote 3 images in half precision" "$bin/convoy_data" convert between --out outside --shard 8
+expect 0 "3 images" "$bin/convoy_data" inspect outside
+[ "$(find outside -name 'shard-*.h5' | wc -l)" -eq 2 ] && ok || bad "shards of two folders: $(find outside -name 'shard-*.h5')"
 expect 3 "alone/below/stats.h5: no such file" "$bin/convoy_data" convert alone/below/data-2106-01-01-00-0.h5 --out x
 # What means nothing for images is refused, not ignored.
 expect 2 "--format has no effect on climate images, which become shards" "$bin/convoy_data" convert data --format split-hdf5 --out x

@@ -372,6 +372,16 @@ TEST_CASE("every missing value is missing: of several, by default, beyond f32", 
         std::vector<int>{1, -1, 3, 4, 5, 6});
   CHECK(read(Type::f32, {1, -99, 3, 4, 5, 6}, {{"valid_min", Type::text, "0", {}}}) ==
         std::vector<int>{1, -1, 3, 4, 5, 6});
+  CHECK(read(Type::f32, {1, -99, 3, -98, 5, 6}, {{"missing_value", Type::text, "-99.f, -98", {}}}) ==
+        std::vector<int>{1, -1, 3, -1, 5, 6});
+  CHECK(read(Type::f32, {1, 2, 3, 4, 5, 6}, {{"valid_range", Type::text, "+2 4.5", {}}}) ==
+        std::vector<int>{-1, 2, 3, 4, -1, -1});
+  CHECK(read(Type::f32, {1, -99, 3, 4, 5, 6}, {{"missing_value", Type::text, "", {}}}) ==
+        std::vector<int>{1, -99, 3, 4, 5, 6});
+  // A bound of the type of the scale speaks of values; text is as wide as f64.
+  CHECK(read(Type::i16, {100, 200, 300, 400, 500, 600},
+             {{"scale_factor", Type::text, "0.01", {}}, {"valid_range", Type::f64, "", {2, 5}}}) ==
+        std::vector<int>{-1, 2, 3, 4, 5, -1});
   for (const char* attribute : {"missing_value", "valid_min", "valid_range", "scale_factor"})
     CHECK_THROWS_WITH(read(Type::f32, {1, 2, 3, 4, 5, 6}, {{attribute, Type::text, "none", {}}}),
                       Catch::Contains("field.nc: variable field: attribute " + std::string(attribute) +

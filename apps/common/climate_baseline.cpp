@@ -30,8 +30,8 @@ Image load(const ClimateSource& source, int64_t sample) {
   return image;
 }
 
-/// Some 30000 pixels, or all there are. Up to so many of every class per image, which stand for as many as their class
-/// has for each that was drawn; of large sets evenly spaced images, so that neither time nor memory grows with them.
+/// Some 30000 pixels, or all there are: up to `each` of a class per image, which stand for as many as their class has
+/// for each that was drawn; of large sets evenly spaced images, so that neither time nor memory grows with them.
 Pixels draw_pixels(const ClimateSource& source, const PixelLossAttrs& loss) {
   constexpr int64_t wanted = 30000 / int64_t{classes}, least = 20;  // pixels of a class: in all, of an image
   const int64_t images = std::min(source.size(), wanted / least), each = wanted / images;

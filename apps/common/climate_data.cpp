@@ -241,7 +241,7 @@ int shard_climate(const std::string& path, const std::string& out, const std::st
   std::optional<ShardWriter> writer;
   std::string current;
   ClimateStats stats;
-  const std::string stats_path = wanted_stats.empty() ? find_stats(path, refs[0]) : wanted_stats;
+  const std::string stats_path = wanted_stats.empty() ? find_stats(path, refs) : wanted_stats;
   if (!std::all_of(refs.begin(), refs.end(), is_normalised))
     stats = read_stats(stats_path);
   else if (!wanted_stats.empty())

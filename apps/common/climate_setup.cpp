@@ -346,11 +346,11 @@ std::string statistics_digest(const ClimateStats& s) {
 }
 
 ClimateStats climate_stats(const OptionTable& o, const std::vector<ClimateRef>& images) {
-  const auto raw = std::find_if_not(images.begin(), images.end(), is_normalised);
-  o.refuse_idle({{"stats", raw != images.end(), "shards, which are normalised already"}});
-  if (raw == images.end()) return {};
+  const bool normalised = std::all_of(images.begin(), images.end(), is_normalised);
+  o.refuse_idle({{"stats", !normalised, "shards, which are normalised already"}});
+  if (normalised) return {};
   const std::string& given = o.text("stats");
-  const std::string path = given.empty() ? find_stats(o.text("data-dir"), *raw) : given;
+  const std::string path = given.empty() ? find_stats(o.text("data-dir"), images) : given;
   if (!fs::exists(path)) fail_data(path + ": no such file; name one with --stats, or make one with convoy_data stats");
   say("statistics: {}\n", path);
   return read_stats(path);
@@ -394,13 +394,15 @@ ClimateOptions climate_program(const OptionTable& o, const ClimateSource& train,
 }
 
 void warn_of_single_values(const OptionTable& o, const Tape& step) {
-  if (o.text("batch-norm-evaluation") != "running" || o.integer("batch-norm-recalibration") > 0) return;
+  if (!o.toggle("batch-norm") || o.text("batch-norm-evaluation") != "running" ||
+      o.integer("batch-norm-recalibration") > 0)
+    return;
   for (const Node& node : step.nodes())
     if (node.op.kind == OpKind::batch_norm_update && node.op.as<RunningAttrs>().count == 1)
       return say(
           stderr,
           "warning: {}: one value per channel and pass, whose variance is 0, which evaluations divide by: larger "
-          "crops, a larger --local-batch-size or --batch-norm-recalibration help\n",
+          "crops, --local-batch-size, --batchnorm-group-size or --batch-norm-recalibration help\n",
           node.name);
 }
 
@@ -421,7 +423,7 @@ ClimateEvaluation evaluate_climate(Program& program, const std::shared_ptr<const
     std::copy(truth.begin(), truth.end(), e.tensor("target").data<uint8_t>());
     e.run();
     const auto predicted = e.tensor("prediction").span<uint8_t>();
-    // Images without a labelled pixel have neither.
+    // Images without a labelled pixel have neither loss nor score.
     const int64_t before = result.score.samples;
     if (source->images().at(static_cast<size_t>(i)).labelled()) result.score.add(truth, predicted);
     if (result.score.samples > before) result.loss += double(e.tensor("loss").data<float>()[0]);

@@ -402,7 +402,8 @@ Outcome Trainer::run() {
   // What another run's checkpoint lies ahead of is none of this folder's steps.
   const bool goes_on = o_.resume && !newest_.empty();
   tables_.open(ranks_.root() ? o_.output_dir : "", goes_on ? std::optional(step_) : std::nullopt);
-  if (ranks_.root() && o_.resume && tables_.lacks(history_)) tables_.write_history(history_, task_.metric());
+  if (ranks_.root() && o_.resume && (!goes_on || tables_.lacks(history_)))
+    tables_.write_history(history_, task_.metric());
   mllog_.open(ranks_.root() ? MlLog::path_of_attempt(o_.output_dir, o_.resume) : "/dev/null");
   if (o_.trace) {
     if (program_.micro()) program_.micro()->start_trace();

@@ -30,14 +30,14 @@ SmoothField::SmoothField(uint64_t seed, std::string_view name, uint64_t stream, 
   Circle c(orders());
   double squares = 0;
   for (int row = 0; row < rows; ++row) {
-    set(c, (-0.5 + (row + 0.5) / rows) * pi, 0);
+    fill(c, (-0.5 + (row + 0.5) / rows) * pi, 0);
     squares += c.cosine[0] * c.cosine[0];
     for (size_t m = 1; m < orders(); ++m) squares += 0.5 * (c.cosine[m] * c.cosine[m] + c.sine[m] * c.sine[m]);
   }
   factor_ = 1 / std::sqrt(squares / rows);
 }
 
-void SmoothField::set(Circle& circle, double latitude, double seconds) const {
+void SmoothField::fill(Circle& circle, double latitude, double seconds) const {
   auto& [cosine, sine, cosine_north, sine_north] = circle;
   for (size_t n = 0; n < orders(); ++n) {
     cosine[n] = sine[n] = 0;
@@ -58,7 +58,7 @@ void SmoothField::set(Circle& circle, double latitude, double seconds) const {
 
 double SmoothField::at(double latitude, double longitude, double seconds) const {
   Circle c(orders());
-  set(c, latitude, seconds);
+  fill(c, latitude, seconds);
   double sum = 0;
   for (size_t m = 0; m < orders(); ++m)
     sum += c.cosine[m] * std::cos(double(m) * longitude) + c.sine[m] * std::sin(double(m) * longitude);
@@ -80,7 +80,7 @@ std::vector<float> SmoothField::on(const Grid& grid, double seconds, int threads
     Circle& c = circles[static_cast<size_t>(t)];
     const Range rows = split_range(grid.height, t, threads, 8);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      set(c, grid.latitude(row), seconds);
+      fill(c, grid.latitude(row), seconds);
       for (size_t w = 0; w < width; ++w) {
         double sum = 0;
         for (size_t m = 0; m < count; ++m)

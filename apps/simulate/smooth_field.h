@@ -38,7 +38,7 @@ class SmoothField {
     std::vector<double> cosine, sine, cosine_north, sine_north;
   };
   size_t orders() const { return static_cast<size_t>(waves_.high) + 1; }
-  void set(Circle& circle, double latitude, double seconds) const;
+  void fill(Circle& circle, double latitude, double seconds) const;
 
   Waves waves_;
   std::vector<Mode> modes_;

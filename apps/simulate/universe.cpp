@@ -52,7 +52,7 @@ class UniverseSimulation {
       fft_.backward(copy, u.initial_density);
     }
     place_particles();
-    linear_ = {};
+    linear_ = Modes();  // {} would keep the memory
     u.counts.assign(static_cast<size_t>(4 * n_ * n_ * n_), 0);
     evolve(u);
     u.momentum_residual = residual();

@@ -13,7 +13,7 @@ struct AveragingOptions {
   int64_t ranks = 1;                         ///< 1 or more
   int64_t bucket_bytes = int64_t{25} << 20;  ///< a bucket is closed when it holds at least so much
   DType wire = DType::f32;                   ///< bf16 or f16: gradients travel in half the bytes
-  int64_t batch_norm_ranks = 1;              ///< so many neighbouring ranks share batch-norm statistics; 1 or more
+  int64_t batch_norm_ranks = 1;  ///< so many neighbouring ranks share batch-norm statistics; divides `ranks`
 };
 
 /// Moves every node that `movable` names up to where its last input is ready. Results stay.

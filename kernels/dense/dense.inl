@@ -83,7 +83,7 @@ void dense_forward_outputs(const DenseShape& s, const KernelArgs& args, Range ou
   const int64_t count = outputs.size();
   for (int64_t n = 0; n < s.samples; ++n)
     for (int64_t k = 0; k < count; ++k) sums[n * count + k] = bias ? bias[outputs.begin + k] : 0.0f;
-  // Of one sample operands are few: rows are read in long runs.
+  // What one sample needs of x stays in cache in any case, and weights come faster in long runs.
   const int64_t tile = s.samples == 1 ? 16 * dense_tile : dense_tile;
   for (int64_t f = 0; f < s.features; f += tile) {
     const int64_t length = std::min(tile, s.features - f);
