@@ -399,7 +399,7 @@ Outcome Trainer::run() {
   if (o_.continues) resume();
   first_step_ = step_;
   communication_.begin();
-  // What another run's checkpoint lies ahead of is none of this folder's steps.
+  // Behind another run's checkpoint, steps that this folder has rows of are not this run's.
   const bool goes_on = o_.resume && !newest_.empty();
   tables_.open(ranks_.root() ? o_.output_dir : "", goes_on ? std::optional(step_) : std::nullopt);
   if (ranks_.root() && o_.resume && (!goes_on || tables_.lacks(history_)))
